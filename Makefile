@@ -1,0 +1,56 @@
+# Two commands: `make demo` shows the driver at work, `make test` passes the tests. Both set themselves up.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help setup demo test lint bench proto lock clean
+
+help:
+	@echo 'make demo    the main job: a driver publishes, allocates, prepares and takes down, on a made-up server'
+	@echo 'make test    the tests'
+	@echo 'make lint    ruff, mypy, import-linter'
+	@echo 'make bench   speed and memory, each beside a floor measured in the same run'
+	@echo 'make proto   generate the protobuf modules from proto/*.proto'
+	@echo 'make lock    resolve the dependencies again'
+
+setup: $(STAMP)
+
+$(STAMP): requirements/dev.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "dranode needs Python 3.11 or newer")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo 'Installing into $(VENV) ...'
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/dev.lock
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: setup
+	@$(BIN)/dranode demo
+
+test: setup
+	@$(BIN)/python -m pytest -n auto
+
+lint: setup
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+bench: setup
+	@$(BIN)/python -m tests.bench
+
+# A virtual root keeps apart files that would be called the same: every module is dranode/proto/<name>.
+proto: setup
+	@$(BIN)/python -m grpc_tools.protoc -I dranode/proto=proto --python_out=$(VENV) --pyi_out=$(VENV) \
+		$(patsubst proto/%,dranode/proto/%,$(wildcard proto/*.proto))
+	@mv $(VENV)/dranode/proto/*_pb2.py $(VENV)/dranode/proto/*_pb2.pyi proto/
+	@rm -r $(VENV)/dranode
+
+lock: setup
+	@$(BIN)/uv pip compile -q --universal --generate-hashes --python-version 3.11 --extra dev --extra lock \
+		--no-header -o requirements/dev.lock pyproject.toml
+	@$(BIN)/uv pip compile -q --universal --generate-hashes --python-version 3.11 \
+		--no-header -o requirements/serve.lock pyproject.toml
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info

@@ -1,0 +1,84 @@
+"""A machine's CPUs as values: what is a core, a package, an L3 cache, a NUMA node.
+
+Terms are the kernel's (Documentation/admin-guide/cputopology.rst, Documentation/ABI/stable/sysfs-devices-system-cpu).
+Everything here is restricted to CPUs that are online; offline ones appear in `offline` alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from dranode.driver.core.cpuset import CPUSet
+
+
+@dataclass(frozen=True, slots=True)
+class CPU:
+    """One online CPU (a hardware thread).
+
+    Attributes:
+        id: the kernel's CPU number.
+        core: index into `Topology.cores`.
+        core_id: the kernel's `topology/core_id`, which repeats from package to package; -1 if not told.
+        package: the kernel's `topology/physical_package_id`; -1 if not told.
+        numa: NUMA node id; None if the kernel does not tell.
+        l3: index into `Topology.l3`; None if the CPU has no level 3 cache.
+        l3_id: the cache's `id`, else the lowest CPU that shares it; -1 without an L3.
+        type: `standard`, or `p-core`, `e-core` on a hybrid machine.
+    """
+
+    id: int
+    core: int
+    core_id: int
+    package: int
+    numa: int | None
+    l3: int | None
+    l3_id: int = -1
+    type: str = "standard"
+
+
+@dataclass(frozen=True)
+class Topology:
+    """A machine's CPUs and how they hang together. All lists are sorted by first CPU.
+
+    Attributes:
+        cpus: online CPUs by id.
+        offline: present CPUs that are not online.
+        isolated: CPUs kept from the scheduler's load balancing (`isolcpus=`), online or not.
+        smt: whether simultaneous multithreading is on.
+        cores: the online threads of every physical core.
+        packages: the CPUs of every package, by the kernel's package id.
+        l3: the CPUs of every L3 cache.
+        numa: the CPUs of every NUMA node that has any, by node id.
+        memory_nodes: NUMA nodes with memory; empty if the kernel does not tell.
+        warnings: one sentence each for contradictions that were resolved.
+    """
+
+    cpus: Mapping[int, CPU]
+    offline: CPUSet = field(default_factory=CPUSet)
+    isolated: CPUSet = field(default_factory=CPUSet)
+    smt: bool = False
+    cores: tuple[CPUSet, ...] = ()
+    packages: Mapping[int, CPUSet] = field(default_factory=dict)
+    l3: tuple[CPUSet, ...] = ()
+    numa: Mapping[int, CPUSet] = field(default_factory=dict)
+    memory_nodes: frozenset[int] = frozenset()
+    warnings: tuple[str, ...] = ()
+
+    @cached_property
+    def online(self) -> CPUSet:
+        """All online CPUs."""
+        return CPUSet(self.cpus)
+
+    @cached_property
+    def core_types(self) -> Mapping[str, CPUSet]:
+        """CPUs by core type; `{"standard": ...}` on a machine that is not hybrid."""
+        types: dict[str, CPUSet] = {}
+        for cpu in self.cpus.values():
+            types[cpu.type] = types.get(cpu.type, CPUSet()) | CPUSet((cpu.id,))
+        return types
+
+    def whole_cores(self, cpus: CPUSet) -> CPUSet:
+        """Every thread of every core that has a thread in `cpus`."""
+        return CPUSet.union(self.cores[index] for index in {self.cpus[cpu].core for cpu in cpus})

@@ -1,0 +1,56 @@
+"""Which configurations apply to which allocation result (KEP-4381, KEP-4816).
+
+A configuration applies to a result if it names no request, the result's request (`<request>` or
+`<request>/<subrequest>`) or, for a result of a prioritized list, the part before the slash. Order is that of the allocation: class entries first,
+then the claim's, each in list order; later ones override earlier ones. Those of other drivers are passed over unread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from dranode.driver.core.resource import DeviceAllocationConfiguration, DeviceRequestAllocationResult
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """One opaque configuration of this driver, with the place where it stands.
+
+    Attributes:
+        source: `FromClass` or `FromClaim`.
+        parameters: a plain document as it came, or what `Plugin.parse_config` made of it.
+        path: its place in the claim, for messages (`status.allocation.devices.config[2].opaque.parameters`).
+    """
+
+    source: Literal["FromClass", "FromClaim"]
+    parameters: Any
+    path: str
+
+
+def main_request(request: str) -> str:
+    """The name that kubelet knows: `<request>` of `<request>/<subrequest>`."""
+    return request.partition("/")[0]
+
+
+def applies(requests: tuple[str, ...], request: str) -> bool:
+    """Whether a list of request names covers `request` (`<request>` or `<request>/<subrequest>`)."""
+    return not requests or request in requests or main_request(request) in requests
+
+
+def configs_for(
+    result: DeviceRequestAllocationResult, configs: Iterable[DeviceAllocationConfiguration]
+) -> tuple[Config, ...]:
+    """The configurations of the result's driver that apply to it, in order, parameters unread."""
+    return tuple(
+        Config(
+            source=config.source,
+            parameters=config.opaque.parameters,
+            path=f"status.allocation.devices.config[{index}].opaque.parameters",
+        )
+        for index, config in enumerate(configs)
+        if config.opaque is not None
+        and config.opaque.driver == result.driver
+        and applies(config.requests, result.request)
+    )

@@ -1,0 +1,154 @@
+"""Sets of CPUs, written as Linux cpu-lists (`0-3,8`).
+
+The list format is that of the kernel's `cpulist` files (Documentation/admin-guide/cputopology.rst) and of
+`k8s.io/utils/cpuset`: comma-separated numbers and ranges, in any order, overlaps allowed, no spaces. It is printed in
+ascending order with runs of two or more as a range; the empty set is the empty string.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Final, Self
+
+# The kernel's NR_CPUS tops out at 8192 today; the bound keeps a typo from asking for a gigantic integer.
+MAX_CPU: Final = (1 << 20) - 1
+
+_ITEM: Final = re.compile(r"([0-9]+)(?:-([0-9]+))?", re.ASCII)
+
+
+class CPUSet:
+    """An immutable set of CPU ids, kept as one integer with bit n set for CPU n."""
+
+    __slots__ = ("mask",)
+    mask: int
+
+    def __init__(self, cpus: Iterable[int] = ()) -> None:
+        mask = 0
+        for cpu in cpus:
+            mask |= 1 << cpu
+        self.mask = mask
+
+    @classmethod
+    def of_mask(cls, mask: int) -> Self:
+        """The set whose bit mask is `mask` (bit n set: CPU n is in the set)."""
+        made = cls.__new__(cls)
+        made.mask = mask
+        return made
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a cpu-list.
+
+        Raises:
+            ValueError: an item is empty, not a number, reversed or beyond `MAX_CPU`; the message names the item.
+        """
+        mask = 0
+        if text:
+            for item in text.split(","):
+                match = _ITEM.fullmatch(item)
+                if match is None:
+                    raise ValueError(f'"{item}" in the cpu-list "{text}" is neither a CPU nor a range such as 0-3')
+                first = int(match[1])
+                last = first if match[2] is None else int(match[2])
+                if last < first:
+                    raise ValueError(f'the range "{item}" in the cpu-list "{text}" runs backwards')
+                if last > MAX_CPU:
+                    raise ValueError(f'"{item}" in the cpu-list "{text}" is beyond the largest CPU id, {MAX_CPU}')
+                mask |= (1 << (last + 1)) - (1 << first)
+        return cls.of_mask(mask)
+
+    @classmethod
+    def parse_mask(cls, text: str) -> Self:
+        """Read a kernel CPU mask: hexadecimal words of 32 bits, most significant first, with commas between them.
+
+        Raises:
+            ValueError: a word is not hexadecimal.
+        """
+        mask = 0
+        for word in text.split(","):
+            mask = mask << 32 | int(word, 16)
+        return cls.of_mask(mask)
+
+    def __str__(self) -> str:
+        runs: list[str] = []
+        mask, base = self.mask, 0
+        while mask:
+            gap = (mask & -mask).bit_length() - 1
+            mask >>= gap
+            base += gap
+            run = (~mask & (mask + 1)).bit_length() - 1
+            runs.append(str(base) if run == 1 else f"{base}-{base + run - 1}")
+            mask >>= run
+            base += run
+        return ",".join(runs)
+
+    def __repr__(self) -> str:
+        return f"CPUSet.parse({str(self)!r})"
+
+    def __iter__(self) -> Iterator[int]:
+        mask, base = self.mask, 0
+        while mask:
+            # One byte string at a time keeps iteration linear where shifting the whole mask would be quadratic.
+            word = mask & 0xFFFFFFFFFFFFFFFF
+            while word:
+                low = word & -word
+                yield base + low.bit_length() - 1
+                word ^= low
+            mask >>= 64
+            base += 64
+
+    def __len__(self) -> int:
+        return self.mask.bit_count()
+
+    def __bool__(self) -> bool:
+        return self.mask != 0
+
+    def __contains__(self, cpu: object) -> bool:
+        return isinstance(cpu, int) and cpu >= 0 and bool(self.mask >> cpu & 1)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CPUSet) and self.mask == other.mask
+
+    def __hash__(self) -> int:
+        return hash(self.mask)
+
+    def __and__(self, other: CPUSet) -> CPUSet:
+        return CPUSet.of_mask(self.mask & other.mask)
+
+    def __or__(self, other: CPUSet) -> CPUSet:
+        return CPUSet.of_mask(self.mask | other.mask)
+
+    def __sub__(self, other: CPUSet) -> CPUSet:
+        return CPUSet.of_mask(self.mask & ~other.mask)
+
+    def __xor__(self, other: CPUSet) -> CPUSet:
+        return CPUSet.of_mask(self.mask ^ other.mask)
+
+    def __le__(self, other: CPUSet) -> bool:
+        return self.mask & ~other.mask == 0
+
+    def __lt__(self, other: CPUSet) -> bool:
+        return self != other and self <= other
+
+    def isdisjoint(self, other: CPUSet) -> bool:
+        """Whether no CPU is in both sets."""
+        return self.mask & other.mask == 0
+
+    def first(self) -> int:
+        """The lowest CPU id.
+
+        Raises:
+            ValueError: the set is empty.
+        """
+        if not self.mask:
+            raise ValueError("an empty CPU set has no first CPU")
+        return (self.mask & -self.mask).bit_length() - 1
+
+    @staticmethod
+    def union(sets: Iterable[CPUSet]) -> CPUSet:
+        """All CPUs of all the sets."""
+        mask = 0
+        for one in sets:
+            mask |= one.mask
+        return CPUSet.of_mask(mask)

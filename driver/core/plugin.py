@@ -1,0 +1,169 @@
+"""The seam: what a node driver writes to become one.
+
+A driver subclasses `Plugin`, writes `discover` and `grant`, and is found by the entry point group `dranode.plugins`;
+the framework does the rest (sockets, ledger, CDI files, slices, health). `dranode.driver.testing.check_plugin` proves a
+driver.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, ClassVar
+
+import msgspec
+
+from dranode.cdi.spec import ContainerEdits
+from dranode.driver.core.configs import Config
+from dranode.driver.core.cpuset import CPUSet
+from dranode.driver.core.held import ClaimRef, Held
+from dranode.driver.core.resource import CounterSet, Device, DeviceAttribute, DeviceRequestAllocationResult
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """What a driver found on its node.
+
+    Attributes:
+        devices: in the order in which the scheduler should try them; names are unique.
+        counters: the counter sets that the devices draw on (KEP-4815).
+        hardware: whatever `grant` needs to decide; the framework hands it through and never looks inside.
+        warnings: one sentence each for what was found odd and left out.
+    """
+
+    devices: tuple[Device, ...]
+    counters: tuple[CounterSet, ...] = ()
+    hardware: Any = None
+    warnings: tuple[str, ...] = ()
+
+    def device(self, name: str) -> Device | None:
+        """The device of that name, if there is one."""
+        return next((device for device in self.devices if device.name == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatedResult:
+    """One allocation result of this driver with the configurations that apply to it; later ones override earlier ones."""
+
+    result: DeviceRequestAllocationResult
+    configs: tuple[Config, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatedClaim:
+    """A claim as far as it concerns this driver: who it is and what was allocated, in the order of the allocation."""
+
+    ref: ClaimRef
+    results: tuple[AllocatedResult, ...]
+
+
+class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one allocation result was given.
+
+    Attributes:
+        request: `<request>` or `<request>/<subrequest>`, as in the result.
+        pool: the result's pool.
+        device: the result's device.
+        share_id: the result's share, for a device that is allocated several times.
+        admin: admin access: the device may be held by others, and this grant holds nothing.
+        edits: what a container that names this request gets, beyond the claim's own edits.
+        attributes: device metadata for the workload (KEP-5304), beside the attributes that are published.
+        state: plug-in state that `configure` and `restore` need; plain JSON.
+    """
+
+    request: str
+    pool: str
+    device: str
+    share_id: str | None = None
+    admin: bool = False
+    edits: ContainerEdits | None = None
+    attributes: Mapping[str, DeviceAttribute] = {}
+    state: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimGrant:
+    """What a claim was given.
+
+    Attributes:
+        grants: one for each result, in the order of the results.
+        edits: what every container with the claim gets, whichever request it names.
+        cpus: the CPUs on which the claim's containers run (CPU drivers only).
+        held: the CPUs that nobody else gets; a superset of `cpus`.
+    """
+
+    grants: tuple[Grant, ...]
+    edits: ContainerEdits | None = None
+    cpus: CPUSet = field(default_factory=CPUSet)
+    held: CPUSet = field(default_factory=CPUSet)
+
+
+class Health(Enum):
+    """A device's health, in the words of DRAResourceHealth."""
+
+    UNKNOWN = 0
+    HEALTHY = 1
+    UNHEALTHY = 2
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceHealth:
+    """How a device is, and why in a sentence of at most 1,024 bytes."""
+
+    device: str
+    health: Health
+    message: str = ""
+
+
+class Plugin(ABC):
+    """A node driver. `discover` and `grant` are yours; every other method has a default that does nothing.
+
+    Attributes:
+        driver: the driver's name: a DNS subdomain of at most 63 characters, also `ResourceSlice.spec.driver`.
+        cdi_kind: vendor and class of the CDI devices that are written; `<driver>/claim` if left empty.
+        touches_hardware: whether `configure` and `restore` are written; the ledger then keeps STARTED and COMPLETED.
+    """
+
+    driver: ClassVar[str]
+    cdi_kind: ClassVar[str] = ""
+    touches_hardware: ClassVar[bool] = False
+
+    @abstractmethod
+    def discover(self) -> Inventory:
+        """Read the hardware.
+
+        Raises:
+            MachineError: the hardware's files cannot be read or contradict each other.
+        """
+
+    @abstractmethod
+    def grant(self, claim: AllocatedClaim, held: Held, inventory: Inventory) -> ClaimGrant:
+        """Decide what the claim is given: a function of its arguments alone, called again after a crash.
+
+        `held` is what all other claims hold; configurations have been through `parse_config`. Devices that other claims
+        hold are refused by the framework unless they may be allocated several times or the result has admin access.
+
+        Raises:
+            ClaimConflictError: what the claim needs is held by other claims.
+            ClaimError: the claim cannot be prepared as it is.
+        """
+
+    def parse_config(self, config: Config) -> Any:
+        """Decode opaque parameters; what comes back stands in `Config.parameters` when `grant` is called.
+
+        Raises:
+            ClaimError: the parameters are not valid; says where.
+        """
+        raise NotImplementedError(f"{self.driver} takes no configuration, but {config.path} has one")
+
+    def configure(self, claim: ClaimRef, grants: tuple[Grant, ...]) -> None:  # noqa: B027 - nothing to do by default
+        """Bring the hardware into the state that the grants need; called again after a crash, so idempotent."""
+
+    def restore(self, claim: ClaimRef, grants: tuple[Grant, ...]) -> None:  # noqa: B027 - nothing to do by default
+        """Undo `configure`; works when the hardware is gone or was never configured."""
+
+    def health(self, inventory: Inventory) -> Iterable[DeviceHealth]:  # noqa: ARG002 - subclasses use it
+        """The health of every device; devices left out are healthy."""
+        return ()

@@ -1,0 +1,82 @@
+"""Kubernetes quantities, exact.
+
+Format (`k8s.io/apimachinery/pkg/api/resource`): a signed decimal number, then a decimal suffix (n u m k M G T P E), a
+binary suffix (Ki Mi Gi Ti Pi Ei) or a decimal exponent (e6, E-3). Two quantities are equal if their values are.
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from functools import lru_cache, total_ordering
+from typing import Final
+
+_NUMBER: Final = re.compile(
+    r"(?P<sign>[+-]?)(?P<whole>[0-9]*)(?:\.(?P<part>[0-9]*))?"
+    r"(?P<suffix>[numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]{1,3})?",
+    re.ASCII,
+)
+_SCALE: Final[dict[str, Fraction]] = {
+    "": Fraction(1),
+    **{
+        suffix: Fraction(1000) ** power
+        for suffix, power in zip("numkMGTPE", (-3, -2, -1, 1, 2, 3, 4, 5, 6), strict=True)
+    },
+    **{f"{suffix}i": Fraction(1024) ** power for power, suffix in enumerate("KMGTPE", start=1)},
+}
+
+
+@lru_cache(maxsize=4096)
+def _value(text: str) -> int | Fraction:
+    match = _NUMBER.fullmatch(text)
+    if match is None or not (match["whole"] or match["part"]):
+        raise ValueError(f'"{text}" is not a quantity such as 4, 500m or 16Gi')
+    suffix = match["suffix"] or ""
+    scale = _SCALE.get(suffix)
+    if scale is None:
+        scale = Fraction(10) ** int(suffix[1:])
+    number = Fraction(f"{match['whole'] or '0'}.{match['part'] or '0'}") * scale
+    if match["sign"] == "-":
+        number = -number
+    return number.numerator if number.denominator == 1 else number
+
+
+@total_ordering
+class Quantity:
+    """An amount as it was written, compared by its exact value.
+
+    Attributes:
+        text: the quantity as written, kept so that documents come back as they were.
+        value: the exact number; an `int` wherever it is whole.
+    """
+
+    __slots__ = ("text", "value")
+
+    def __init__(self, text: str | int) -> None:
+        """Read a quantity.
+
+        Raises:
+            ValueError: `text` is not a quantity.
+        """
+        self.text = str(text)
+        self.value = _value(self.text)
+
+    @property
+    def whole(self) -> bool:
+        """Whether the value is an integer."""
+        return isinstance(self.value, int)
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return f"Quantity({self.text!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Quantity) and self.value == other.value
+
+    def __lt__(self, other: Quantity) -> bool:
+        return self.value < other.value
+
+    def __hash__(self) -> int:
+        return hash(self.value)
