@@ -1,0 +1,84 @@
+"""The command line, `dranode`: one file a command, loaded when it is called.
+
+A driver contributes commands of its own by the entry point group `dranode.commands`.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Final
+
+import click
+
+from dranode.driver.core.errors import DranodeError, UsageError
+
+# In the order of `dranode --help`; each is a module of this package with a click command called `command`.
+_COMMANDS: Final = {
+    "serve": "serve",
+    "local": "local",
+    "demo": "demo",
+    "allocate": "allocate",
+    "slices": "slices",
+    "claims": "claims",
+    "check": "check",
+    "machine": "machine",
+    "cdi": "cdi",
+}
+
+
+def _contributed() -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group="dranode.commands")}
+
+
+class _Commands(click.Group):
+    """Commands by name, imported on use, so that `serve` pays for nothing but itself."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        del ctx
+        return [*_COMMANDS, *sorted(_contributed())]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        del ctx
+        if cmd_name in _COMMANDS:
+            loaded = import_module(f"dranode.driver.cli.{_COMMANDS[cmd_name]}").command
+        elif point := _contributed().get(cmd_name):
+            loaded = point.load()
+        else:
+            return None
+        if not isinstance(loaded, click.Command):
+            raise TypeError(f"the command {cmd_name} is a {type(loaded).__name__}, not a click command")
+        return loaded
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="dranode")
+def cli() -> None:
+    """Kubernetes DRA node drivers for CPUs and GPUs, and everything to try them without a cluster.
+
+    \b
+    Example:
+      dranode demo
+      dranode topology --machine sockets=2,numa=2,cores=4,threads=2
+    """
+
+
+def main() -> None:
+    """Run the program; the exit status is 0 done, 1 "no" or failed, 2 wrong usage or an invalid configuration."""
+    try:
+        sys.exit(cli.main(standalone_mode=False))
+    except click.exceptions.Exit as stop:
+        sys.exit(stop.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        sys.exit(130)
+    except DranodeError as error:
+        click.echo(f"dranode: {error}", err=True)
+        sys.exit(2 if isinstance(error, UsageError) else 1)
+    except BrokenPipeError:
+        # Whoever read our output has had enough; point stdout at nothing so that the exit flush stays quiet.
+        sys.stdout = None  # type: ignore[assignment] # the interpreter's own way to say "no stdout"
+        sys.exit(1)

@@ -1,8 +1,9 @@
 """Which configurations apply to which allocation result (KEP-4381, KEP-4816).
 
 A configuration applies to a result if it names no request, the result's request (`<request>` or
-`<request>/<subrequest>`) or, for a result of a prioritized list, the part before the slash. Order is that of the allocation: class entries first,
-then the claim's, each in list order; later ones override earlier ones. Those of other drivers are passed over unread.
+`<request>/<subrequest>`) or, for a result of a prioritized list, the part before the slash. Order is that of the
+allocation: class entries first, then the claim's, each in list order; later ones override earlier ones. Those of other
+drivers are passed over unread.
 """
 
 from __future__ import annotations

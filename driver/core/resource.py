@@ -1,8 +1,8 @@
 """The documents of `resource.k8s.io/v1` as frozen values (KEP-4381 and those that extend it).
 
 Field names are the API's, in snake case; a field that the API leaves out is None or empty here and is left out again
-when the value is written. Unknown fields are dropped, as Kubernetes does. `dranode.driver.core.documents` reads and writes
-these values and brings the beta forms of the API to this one.
+when the value is written. Unknown fields are dropped, as Kubernetes does. `dranode.driver.core.documents` reads and
+writes these values and brings the beta forms of the API to this one.
 """
 
 from __future__ import annotations

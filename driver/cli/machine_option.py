@@ -1,0 +1,31 @@
+"""`--machine M`, for every command that reads hardware."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from dranode.driver.machine.forms import open_machine
+from dranode.driver.machine.root import Root
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _open(ctx: click.Context, parameter: click.Parameter, value: str) -> Root:
+    del ctx, parameter
+    return open_machine(value)
+
+
+def machine_option(function: F) -> F:
+    """Add `--machine M`; the command gets `root`, the machine's file tree."""
+    return click.option(
+        "--machine",
+        "root",
+        default="host",
+        metavar="M",
+        callback=_open,
+        help="host (default), a folder or .tar archive that holds sys/, a YAML machine, or a description "
+        "such as sockets=2,numa=2,l3=4,cores=4,threads=2 (each number per parent).",
+    )(function)

@@ -1,0 +1,60 @@
+"""What commands print: for people by default, as JSON or YAML for programs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+import click
+
+from dranode.driver.core.errors import DranodeError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def output_option(function: F) -> F:
+    """Add `-o/--output json|yaml|table`, parameter `output`."""
+    return click.option(
+        "-o",
+        "--output",
+        type=click.Choice(["table", "json", "yaml"]),
+        default="table",
+        help="For people (table, the default) or for programs.",
+    )(function)
+
+
+def emit(document: Any, output: str) -> bool:
+    """Print a plain document as JSON or YAML; False if `output` asks for a drawing for people instead."""
+    if output == "json":
+        click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+    elif output == "yaml":
+        import yaml  # noqa: PLC0415 - only this form needs it
+
+        click.echo(yaml.safe_dump(_plain(document), sort_keys=False, allow_unicode=True), nl=False)
+    return output in ("json", "yaml")
+
+
+def _plain(value: Any) -> Any:
+    # YAML's safe dumper knows lists, not tuples.
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    return [_plain(inner) for inner in value] if isinstance(value, (list, tuple)) else value
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console that colours on a terminal only and otherwise leaves the text alone."""
+    from rich.console import Console  # noqa: PLC0415 - people's output only
+
+    stream = sys.stderr if stderr else sys.stdout
+    # Without a terminal rich assumes 80 columns and cuts tables; a file or a pipe has room.
+    return Console(file=stream, highlight=False, width=None if stream.isatty() else 120)
+
+
+def fail(message: str) -> NoReturn:
+    """End the command with one sentence on stderr and exit status 1."""
+    raise DranodeError(message)
