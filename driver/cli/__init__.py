@@ -55,7 +55,7 @@ class _Commands(click.Group):
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="dranode")
 def cli() -> None:
-    """Kubernetes DRA node drivers for CPUs and GPUs, and everything to try them without a cluster.
+    r"""Kubernetes DRA node drivers for CPUs and GPUs, and everything to try them without a cluster.
 
     \b
     Example:
