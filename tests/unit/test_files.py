@@ -1,0 +1,118 @@
+import io
+from pathlib import Path
+
+import pytest
+
+from dranode.driver.core.errors import DocumentError
+from dranode.driver.local.files import load_documents, read_documents, read_yaml
+
+
+def written(folder: Path, text: str, name: str = "claims.yaml") -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_documents_come_in_the_order_of_files_and_places(tmp_path: Path) -> None:
+    first = written(tmp_path, "kind: Pod\nmetadata: {name: a}\n---\n---\nkind: Node\nmetadata: {generateName: b-}\n")
+    second = written(tmp_path, '{"kind": "Node", "metadata": {"name": "c"}}', "nodes.json")
+    sources = load_documents([first, second])
+    assert [(source.kind, source.name, source.index) for source in sources] == [
+        ("Pod", "a", 0),
+        ("Node", "b-", 1),
+        ("Node", "c", 0),
+    ]
+    assert sources[1].place == f"{first}, document 2 (Node b-)"
+
+
+def test_a_list_is_taken_apart_and_its_items_inherit_what_a_typed_list_says(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        """
+apiVersion: v1
+kind: List
+items:
+- {apiVersion: v1, kind: Pod, metadata: {name: a}}
+- apiVersion: resource.k8s.io/v1
+  kind: DeviceClassList
+  items: [{metadata: {name: b}}]
+""",
+    )
+    assert [source.document for source in load_documents([path])] == [
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}},
+        {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "b"}},
+    ]
+
+
+def test_a_beta_claim_is_brought_to_v1_unless_it_is_read_as_written(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        "apiVersion: resource.k8s.io/v1beta1\nkind: ResourceClaim\n"
+        "spec: {devices: {requests: [{name: r, deviceClassName: c}]}}\n",
+    )
+    request = load_documents([path])[0].document["spec"]["devices"]["requests"][0]
+    assert request == {"name": "r", "exactly": {"deviceClassName": "c"}}
+    assert read_documents(path)[0].document["spec"]["devices"]["requests"][0] == {"name": "r", "deviceClassName": "c"}
+
+
+def test_scalars_are_those_of_the_api_machinery(tmp_path: Path) -> None:
+    path = written(
+        tmp_path, "kind: A\nday: 2020-01-01\nratio: 1:30\nyes_: yes\nn: 0x10\nf: 1.5\nq: 16Gi\nnothing: ~\nv: 1.10.0\n"
+    )
+    document = load_documents([path])[0].document
+    assert document == {
+        "kind": "A", "day": "2020-01-01", "ratio": "1:30", "yes_": True, "n": 16, "f": 1.5, "q": "16Gi",
+        "nothing": None, "v": "1.10.0",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("kind: a\nx: {b: 1, b: 2}\n", 'the key "b" stands twice in one mapping; keep one of them (line 2, column 11)'),
+        ('{"kind": "a", "x": {"b": 1, "b": 2}}', 'the key "b" stands twice in one object; keep one of them'),
+        ("kind: a\n1: x\n", "the key 1 is not a string; quote it (line 2, column 1)"),
+        ("kind: a\nx: &x {y: *x}\n", "found unconstructable recursive node (line 2, column 4)"),
+        ("kind: [", "is not YAML"),
+        ("kind: !!python/name:os.system x\n", "could not determine a constructor"),
+        ("- a\n", "a mapping with a kind is expected"),
+        ("name: a\n", "a mapping with a kind is expected"),
+        ("kind: List\nitems: [1]\n", "a mapping with a kind is expected"),
+        ("apiVersion: resource.k8s.io/v2\nkind: ResourceClaim\n", "apiVersion: resource.k8s.io has v1, v1beta2"),
+        ("kind: " + "[" * 100_000, "it is nested deeper than 100 levels (line 1, column 106)"),
+        ('{"kind": "a", "x": ' + "[" * 100_000, "it is nested deeper than 100 levels"),
+        (
+            "kind: a\na0: &a0 [x, x, x, x, x, x, x, x, x, x]\n"
+            + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 9)),
+            "with its aliases written out it has more than 20000000 values",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_no_kubernetes_document_is_refused_in_one_sentence(tmp_path: Path, text: str, message: str) -> None:
+    path = written(tmp_path, text)
+    with pytest.raises(DocumentError) as caught:
+        load_documents([path])
+    assert message in str(caught.value)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DocumentError, match=r"missing\.yaml cannot be read: No such file or directory"):
+        load_documents([tmp_path / "missing.yaml"])
+    binary = tmp_path / "binary"
+    binary.write_bytes(b"kind: \xff")
+    with pytest.raises(DocumentError, match=r"is not UTF-8 text: byte 6 is 0xff"):
+        load_documents([binary])
+
+
+def test_a_dash_reads_the_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("kind: Pod\n"))
+    assert load_documents(["-"])[0].place == "-, document 1 (Pod)"
+
+
+def test_a_configuration_is_one_document_of_any_form(tmp_path: Path) -> None:
+    assert read_yaml(written(tmp_path, "logFormat: json\n")) == {"logFormat": "json"}
+    assert read_yaml(written(tmp_path, "# nothing\n")) is None
+    with pytest.raises(DocumentError, match="holds 2 documents, but one is expected"):
+        read_yaml(written(tmp_path, "a: 1\n---\nb: 2\n"))
