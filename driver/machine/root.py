@@ -58,4 +58,4 @@ def read_text(root: Root, path: str) -> str:
     Raises:
         OSError: the file cannot be read.
     """
-    return root.read_bytes(path).decode("utf-8", "replace").strip("\0").strip()
+    return root.read_bytes(path).decode("utf-8", "replace").strip("\0 \t\r\n")

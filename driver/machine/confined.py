@@ -1,0 +1,106 @@
+"""A machine's files that are not the host's: links are followed inside the tree and never lead out of it."""
+
+# ruff: noqa: D102 - the protocols Root and Files say what their methods promise
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import Final, Protocol
+
+_MAX_LINKS: Final = 40  # the kernel's MAXSYMLINKS
+
+
+class Files(Protocol):
+    """Files by their real path: relative to the root, and no folder in it is a link. Errors are the kernel's."""
+
+    def stands(self, path: str) -> bool:
+        """Whether there is something at the path and no link on the way or at its end; False also if that is not known."""
+
+    def link(self, path: str) -> str | None:
+        """The target if the path is a symbolic link, None if it is anything else.
+
+        Raises:
+            FileNotFoundError: there is nothing.
+        """
+
+    def read(self, path: str) -> bytes:
+        """The content of a file.
+
+        Raises:
+            OSError: there is none, or it cannot be read.
+        """
+
+    def names(self, path: str) -> list[str]:
+        """The names in a folder, in any order.
+
+        Raises:
+            OSError: there is no such folder.
+        """
+
+    def device(self, path: str) -> tuple[str, int, int]:
+        """Type (`c` or `b`), major and minor of a device node.
+
+        Raises:
+            OSError: there is no such node.
+        """
+
+
+class ConfinedRoot:
+    """A `Root` over `Files`. An absolute link starts at the root of the tree, as it did on the machine."""
+
+    def __init__(self, files: Files) -> None:
+        self.files = files
+
+    def read_bytes(self, path: str) -> bytes:
+        return self.files.read(self.resolve(path))
+
+    def listdir(self, path: str) -> list[str]:
+        return sorted(self.files.names(self.resolve(path)))
+
+    def readlink(self, path: str) -> str:
+        target = self.files.link(self._follow(path, to_the_end=False))
+        if target is None:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
+        return target
+
+    def resolve(self, path: str) -> str:
+        return self._follow(path, to_the_end=True)
+
+    def exists(self, path: str) -> bool:
+        try:
+            self.resolve(path)
+        except OSError:
+            return False
+        return True
+
+    def device_number(self, path: str) -> tuple[str, int, int]:
+        return self.files.device(self.resolve(path))
+
+    def _follow(self, path: str, *, to_the_end: bool) -> str:
+        if self.files.stands(path):
+            return path
+        pending = path.split("/")[::-1]
+        done: list[str] = []
+        links = 0
+        while pending:
+            part = pending.pop()
+            if part in ("", "."):
+                continue
+            if part == "..":
+                if not done:
+                    raise FileNotFoundError(errno.ENOENT, "leads out of the machine's files", path)
+                done.pop()
+                continue
+            done.append(part)
+            target = self.files.link("/".join(done)) if pending or to_the_end else None
+            if target is None:
+                continue
+            links += 1
+            if links > _MAX_LINKS:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+            done.pop()
+            if target.startswith("/"):
+                done.clear()
+            pending.extend(target.split("/")[::-1])
+        return "/".join(done)

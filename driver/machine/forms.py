@@ -1,0 +1,107 @@
+"""The forms of `--machine`: the host, a folder, an archive, a YAML machine, a description."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from dranode.driver.core.errors import DocumentError, MachineError, UsageError
+from dranode.driver.machine.confined import ConfinedRoot, Files
+from dranode.driver.machine.folder import FolderFiles, HostRoot
+from dranode.driver.machine.overlay import OverlayFiles
+from dranode.driver.machine.root import Root
+from dranode.driver.machine.search import find_machine
+from dranode.driver.machine.tree import Node, TreeFiles
+
+HOST: Final = "host"
+# Beside `sys/` in a capture: a YAML machine's long form for what only root can unpack, the device nodes.
+INDEX: Final = "machine.json"
+_ARCHIVE: Final = re.compile(r".*\.(tar(\.[A-Za-z0-9]+)?|tgz|tbz2?|txz)", re.DOTALL)
+_YAML: Final = (".yaml", ".yml", ".json")
+_DESCRIPTION: Final = re.compile(r"\s*\w+\s*=[^/]*")
+
+
+def open_machine(text: str) -> Root:
+    """The machine that `--machine TEXT` names.
+
+    Raises:
+        UsageError: the text is no form of a machine, names nothing, or is a description that cannot be meant.
+        DocumentError: a YAML machine breaks its rules.
+        MachineError: a folder or an archive cannot be read or holds no `sys/`.
+    """
+    # `serve` on the host pays for no form but its own, so the others load their readers when they are named.
+    if text == HOST:
+        return HostRoot()
+    path = Path(text)
+    if path.is_dir():
+        return _folder(path)
+    if path.exists():
+        if _ARCHIVE.fullmatch(path.name):
+            return _archive(path)
+        if path.suffix in _YAML:
+            from dranode.driver.machine.machine_file import read_machine_file  # noqa: PLC0415 - see above
+
+            return read_machine_file(path)
+        raise UsageError(f"{text} is neither a folder nor named .tar*, .yaml or .yml, so it is no machine")
+    if _DESCRIPTION.match(text):
+        from dranode.driver.machine.synthetic import parse_description, synthetic_tree  # noqa: PLC0415 - see above
+
+        return ConfinedRoot(TreeFiles(synthetic_tree(parse_description(text))))
+    raise UsageError(
+        f'there is no machine "{text}"; name host, a folder or .tar archive that holds sys/, a YAML machine, '
+        "or a description such as sockets=2,cores=4"
+    )
+
+
+def _folder(path: Path) -> Root:
+    def folders(inner: str) -> list[str]:
+        try:
+            with os.scandir(path / inner) as entries:
+                return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+        except OSError as error:
+            # A folder that we may not look into cannot be the machine; one that we were told to look into must be.
+            if not inner:
+                raise MachineError(f"{path} cannot be read: {error.strerror}") from error
+            return []
+
+    return _machine(folders, str(path), lambda inner: FolderFiles(str(path / inner)))
+
+
+def _archive(path: Path) -> Root:
+    from dranode.driver.machine.archive import read_archive  # noqa: PLC0415 - only an archive needs it
+
+    tree = TreeFiles(read_archive(path))
+
+    def folders(inner: str) -> list[str]:
+        node = tree.find(inner)
+        return [name for name, below in node.items() if isinstance(below, dict)] if isinstance(node, dict) else []
+
+    def files(inner: str) -> Files:
+        node = tree.find(inner)
+        return TreeFiles(node if isinstance(node, dict) else {})
+
+    return _machine(folders, str(path), files)
+
+
+def _machine(folders: Callable[[str], list[str]], place: str, files_at: Callable[[str], Files]) -> Root:
+    files = files_at(find_machine(folders, place))
+    index = _index(files, place)
+    return ConfinedRoot(OverlayFiles(index, files) if index else files)
+
+
+def _index(files: Files, place: str) -> dict[str, Node]:
+    """The device nodes that a capture's index lists; they stand over the capture's own `dev/`."""
+    try:
+        text = files.read(INDEX)
+    except OSError:
+        return {}
+    from dranode.driver.machine.machine_file import parse_machine  # noqa: PLC0415 - only a capture needs it
+
+    try:
+        return parse_machine(json.loads(text))[0]
+    except (ValueError, DocumentError) as error:
+        raise MachineError(f"{place}: {INDEX} is damaged: {error}") from error

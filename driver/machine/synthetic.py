@@ -1,0 +1,177 @@
+"""Machines made up from a description: `sockets=2,numa=2,l3=4,cores=4,threads=2`.
+
+Each number is per parent: NUMA nodes a socket, L3 caches a NUMA node, cores an L3 cache, threads a core; what is left out
+is 1. Cores are numbered socket by socket, then NUMA node, then L3; CPU id = thread x (number of cores) + core. Files are
+worked out when they are read, so that a machine of 16,384 CPUs costs nothing to open.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import cached_property, lru_cache, partial
+from typing import Final
+
+from dranode.driver.core.errors import UsageError
+from dranode.driver.machine.tree import LazyFolder, Link, Node
+
+_MAX_CPUS: Final = 65_536
+_MEMORY_PER_CORE_KIB: Final = 4 << 20
+_SHARED_CACHE: Final = "index3"
+_CACHES: Final = (  # index folder, level, type, size
+    ("index0", 1, "Data", "32K"),
+    ("index1", 1, "Instruction", "32K"),
+    ("index2", 2, "Unified", "1024K"),
+    ("index3", 3, "Unified", "32768K"),
+)
+# Relative distances as ACPI's SLIT gives them on two-socket servers: itself, the same socket, another socket.
+_DISTANCES: Final = (10, 12, 32)
+
+
+@dataclass(frozen=True)
+class Description:
+    """Numbers of parts, each per parent."""
+
+    sockets: int = 1
+    numa: int = 1
+    l3: int = 1
+    cores: int = 1
+    threads: int = 1
+
+    @cached_property
+    def cores_per_numa(self) -> int:
+        """Cores a NUMA node."""
+        return self.l3 * self.cores
+
+    @cached_property
+    def cores_per_socket(self) -> int:
+        """Cores a socket."""
+        return self.numa * self.cores_per_numa
+
+    @cached_property
+    def all_cores(self) -> int:
+        """Cores of the machine."""
+        return self.sockets * self.cores_per_socket
+
+    @cached_property
+    def all_cpus(self) -> int:
+        """CPUs of the machine."""
+        return self.all_cores * self.threads
+
+    def cpus_of(self, first_core: int, cores: int) -> str:
+        """All threads of consecutive cores, as a cpu-list."""
+        if cores == self.all_cores:
+            return _span(0, self.all_cpus)
+        return ",".join(_span(thread * self.all_cores + first_core, cores) for thread in range(self.threads))
+
+
+def parse_description(text: str) -> Description:
+    """Read a description.
+
+    Raises:
+        UsageError: a key is unknown or stands twice, a number is not one or not positive, or the product is too large.
+    """
+    known = [field.name for field in fields(Description)]
+    values: dict[str, int] = {}
+    for item in text.split(","):
+        key, _, number = (part.strip() for part in item.partition("="))
+        if key not in known:
+            raise UsageError(f'the description "{text}" has the unknown key "{key}"; there are {", ".join(known)}')
+        if key in values:
+            raise UsageError(f'the description "{text}" says "{key}" twice')
+        if not (number.isascii() and number.isdigit()) or len(number) > len(str(_MAX_CPUS)) or int(number) < 1:
+            raise UsageError(f'{key}={number} in the description "{text}" must be a whole number from 1 to {_MAX_CPUS}')
+        values[key] = int(number)
+    description = Description(**values)
+    if description.all_cpus > _MAX_CPUS:
+        raise UsageError(f'the description "{text}" makes {description.all_cpus} CPUs; the most is {_MAX_CPUS}')
+    return description
+
+
+def synthetic_tree(machine: Description) -> dict[str, Node]:
+    """The files of the machine that the CPU driver reads, as Linux 6 writes them."""
+    system: dict[str, Node] = {"cpu": _cpu_folder(machine), "node": _node_folder(machine)}
+    return {"sys": {"devices": {"system": system}}}
+
+
+def _cpu_folder(machine: Description) -> dict[str, Node]:
+    every = _text(_span(0, machine.all_cpus))
+    many = machine.threads > 1
+    # One CPU's folder is looked into many times in a row.
+    folder = lru_cache(maxsize=64)(partial(_one_cpu, machine))
+    return {
+        "online": every,
+        "present": every,
+        "possible": every,
+        "offline": b"\n",
+        "isolated": b"\n",
+        "kernel_max": _text(machine.all_cpus - 1),
+        "smt": {"control": _text("on" if many else "notsupported"), "active": _text(int(many))},
+        **{f"cpu{cpu}": LazyFolder(partial(folder, cpu)) for cpu in range(machine.all_cpus)},
+    }
+
+
+def _one_cpu(machine: Description, cpu: int) -> dict[str, Node]:
+    core = cpu % machine.all_cores
+    node = core // machine.cores_per_numa
+    return {
+        "online": b"1\n",
+        f"node{node}": Link(f"../../node/node{node}"),
+        "topology": _topology(machine, core),
+        "cache": LazyFolder(partial(_caches, machine, core)),
+    }
+
+
+def _topology(machine: Description, core: int) -> dict[str, Node]:
+    per_socket = machine.cores_per_socket
+    socket, number = divmod(core, per_socket)
+    threads = _text(machine.cpus_of(core, 1))
+    package = _text(machine.cpus_of(socket * per_socket, per_socket))
+    return {
+        "core_id": _text(number),
+        "physical_package_id": _text(socket),
+        "core_cpus_list": threads,
+        "thread_siblings_list": threads,
+        "package_cpus_list": package,
+        "core_siblings_list": package,
+    }
+
+
+def _caches(machine: Description, core: int) -> dict[str, Node]:
+    l3 = core // machine.cores
+    own = (core, machine.cpus_of(core, 1))
+    shared = (l3, machine.cpus_of(l3 * machine.cores, machine.cores))
+    caches: dict[str, Node] = {}
+    for index, level, kind, size in _CACHES:
+        number, cpus = shared if index == _SHARED_CACHE else own
+        files = {"level": level, "type": kind, "size": size, "id": number, "shared_cpu_list": cpus}
+        caches[index] = {name: _text(value) for name, value in files.items()}
+    return caches
+
+
+def _node_folder(machine: Description) -> dict[str, Node]:
+    count = machine.sockets * machine.numa
+    every = _text(_span(0, count))
+    names = ("online", "possible", "has_cpu", "has_memory", "has_normal_memory")
+    return {**dict.fromkeys(names, every), **{f"node{node}": _one_node(machine, node) for node in range(count)}}
+
+
+def _one_node(machine: Description, node: int) -> dict[str, Node]:
+    kib = machine.cores_per_numa * _MEMORY_PER_CORE_KIB
+    near, same_socket, far = _DISTANCES
+    distances = (
+        near if other == node else same_socket if other // machine.numa == node // machine.numa else far
+        for other in range(machine.sockets * machine.numa)
+    )
+    return {
+        "cpulist": _text(machine.cpus_of(node * machine.cores_per_numa, machine.cores_per_numa)),
+        "distance": _text(" ".join(map(str, distances))),
+        "meminfo": _text(f"Node {node} MemTotal:       {kib} kB\nNode {node} MemFree:        {kib} kB"),
+    }
+
+
+def _span(first: int, count: int) -> str:
+    return str(first) if count == 1 else f"{first}-{first + count - 1}"
+
+
+def _text(value: object) -> bytes:
+    return f"{value}\n".encode()

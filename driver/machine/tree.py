@@ -1,0 +1,121 @@
+"""A file tree in memory: what an archive, a YAML machine or a description becomes."""
+
+# ruff: noqa: D102 - the protocols Root and Files say what their methods promise
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A symbolic link."""
+
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceNode:
+    """A device node: `c` or `b`, major and minor."""
+
+    kind: str
+    major: int
+    minor: int
+
+
+@dataclass(frozen=True, slots=True)
+class LazyFolder:
+    """A folder whose content is worked out when somebody looks into it."""
+
+    make: Callable[[], dict[str, Node]]
+
+
+Node: TypeAlias = "bytes | Link | DeviceNode | LazyFolder | dict[str, Node]"
+
+
+class TreeFiles:
+    """`Files` of a tree."""
+
+    def __init__(self, tree: dict[str, Node]) -> None:
+        self.tree = tree
+
+    def find(self, path: str) -> Node | None:
+        """What stands at the path, None for nothing; a folder comes as its content."""
+        node: Node = self.tree
+        for part in path.split("/") if path else ():
+            if not isinstance(node, dict):
+                return None
+            below = node.get(part)
+            if below is None:
+                return None
+            node = below.make() if isinstance(below, LazyFolder) else below
+        return node
+
+    def stands(self, path: str) -> bool:
+        node = self.find(path)
+        return node is not None and not isinstance(node, Link)
+
+    def link(self, path: str) -> str | None:
+        node = self._get(path)
+        return node.target if isinstance(node, Link) else None
+
+    def read(self, path: str) -> bytes:
+        node = self._get(path)
+        if isinstance(node, bytes):
+            return node
+        raise _error(errno.EISDIR if isinstance(node, dict) else errno.EINVAL, path)
+
+    def names(self, path: str) -> list[str]:
+        node = self._get(path)
+        if isinstance(node, dict):
+            return list(node)
+        raise _error(errno.ENOTDIR, path)
+
+    def device(self, path: str) -> tuple[str, int, int]:
+        node = self._get(path)
+        if isinstance(node, DeviceNode):
+            return node.kind, node.major, node.minor
+        raise OSError(errno.ENODEV, "is no device node", path)
+
+    def _get(self, path: str) -> Node:
+        node = self.find(path)
+        if node is None:
+            raise _error(errno.ENOENT, path)
+        return node
+
+
+def plant(tree: dict[str, Node], path: str, node: Node) -> None:
+    """Put a node into a tree that is being made, with the folders that lead to it.
+
+    Raises:
+        FileExistsError: something that is no folder stands in the way, or the path is taken; the error names it.
+    """
+    *folders, name = path.split("/")
+    here = tree
+    for depth, folder in enumerate(folders):
+        below = here.setdefault(folder, {})
+        if not isinstance(below, dict):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), "/".join(folders[: depth + 1]))
+        here = below
+    if name in here:
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+    here[name] = node
+
+
+def leaves(tree: dict[str, Node], above: str = "") -> Iterator[tuple[str, Node]]:
+    """Everything in a tree that is no folder, with its path."""
+    for name, node in tree.items():
+        path = f"{above}/{name}" if above else name
+        inner = node.make() if isinstance(node, LazyFolder) else node
+        if isinstance(inner, dict):
+            yield from leaves(inner, path)
+        else:
+            yield path, inner
+
+
+def _error(number: int, path: str) -> OSError:
+    return OSError(number, os.strerror(number), path)
