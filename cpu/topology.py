@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from dranode.cpu.groups import Groups
 from dranode.driver.core.cpuset import CPUSet
 
 
@@ -78,6 +79,11 @@ class Topology:
         for cpu in self.cpus.values():
             types[cpu.type] = types.get(cpu.type, CPUSet()) | CPUSet((cpu.id,))
         return types
+
+    @cached_property
+    def groups(self) -> Groups:
+        """The same as bit masks, for the picker."""
+        return Groups.of(self)
 
     @property
     def numa_groups(self) -> Mapping[int, CPUSet]:
