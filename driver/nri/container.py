@@ -1,0 +1,63 @@
+"""NRI's messages into the core's containers and back. Protobuf goes no further than this package."""
+
+from __future__ import annotations
+
+from dranode.driver.core.containers import Container, ContainerUpdate, Pod, Resources
+from dranode.driver.core.cpuset import CPUSet
+from dranode.proto import nri_v1alpha1_pb2 as nri
+
+NO_QUOTA = -1
+"""`cpu.cfs_quota_us` of a container without a limit (runtime-spec, config-linux.md)."""
+
+_STARTED = frozenset((nri.CONTAINER_RUNNING, nri.CONTAINER_PAUSED))
+
+
+def pod_of(message: nri.PodSandbox) -> Pod:
+    """A pod sandbox."""
+    return Pod(id=message.id, uid=message.uid, namespace=message.namespace, name=message.name)
+
+
+def container_of(message: nri.Container, pod: Pod) -> Container:
+    """A container of the pod."""
+    linux = message.linux
+    cpu = linux.resources.cpu
+    return Container(
+        id=message.id,
+        name=message.name,
+        pod=pod,
+        env=tuple(message.env),
+        cdi_devices=tuple(device.name for device in message.CDI_devices),
+        cpus=cpus_of(cpu.cpus),
+        mems=cpu.mems,
+        quota=cpu.quota.value,
+        started=message.state in _STARTED,
+        cgroup=linux.cgroups_path,
+    )
+
+
+def cpus_of(text: str) -> CPUSet:
+    """A cpu-list that comes from anywhere; one that cannot be read is as good as none, and is replaced."""
+    try:
+        return CPUSet.parse(text)
+    except ValueError:
+        return CPUSet()
+
+
+def adjustment_to(resources: Resources) -> nri.ContainerAdjustment | None:
+    """What a container that is being created gets; None if nothing."""
+    if not resources:
+        return None
+    return nri.ContainerAdjustment(linux=nri.LinuxContainerAdjustment(resources=_linux(resources)))
+
+
+def update_to(update: ContainerUpdate) -> nri.ContainerUpdate:
+    """New resources for a container that exists."""
+    linux = nri.LinuxContainerUpdate(resources=_linux(update.resources)) if update.resources else None
+    return nri.ContainerUpdate(container_id=update.container_id, linux=linux, ignore_failure=update.ignore_failure)
+
+
+def _linux(resources: Resources) -> nri.LinuxResources:
+    cpu = nri.LinuxCPU(cpus=str(resources.cpus), mems=resources.mems)
+    if resources.lift_quota:
+        cpu.quota.value = NO_QUOTA
+    return nri.LinuxResources(cpu=cpu)

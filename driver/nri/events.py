@@ -1,0 +1,153 @@
+"""What a container runtime asks of an NRI plug-in and tells it, as values.
+
+A request (`stream` says which) is to be answered through the session, once; everything else has been answered already.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from dranode.driver.core.containers import Container, Pod, Resources
+
+# Before NRI 0.12.1 an unsolicited UpdateContainers beside a container event can lock the runtime up for good
+# (containerd/containerd issue 13733).
+_SAFE_UPDATES: Final = (0, 12, 1)
+
+# A version between tags ("v0.12.1-31-g8ec8b28") has all that its tag has; a pre-release ("v0.12.1-rc.1") has not.
+_VERSION: Final = re.compile(r"v?(\d{1,6})\.(\d{1,6})(?:\.(\d{1,6}))?(?:-\d+-g[0-9a-f]+)?(?:\+.*)?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """The container runtime at the other end.
+
+    Attributes:
+        name: `containerd` or `cri-o`.
+        version: its own version.
+        nri: the version of its NRI as it says it; empty before NRI 0.12.
+        request_timeout: how long it waits for an answer, in seconds.
+    """
+
+    name: str = ""
+    version: str = ""
+    nri: str = ""
+    request_timeout: float = 2.0
+
+    @property
+    def takes_unsolicited_updates(self) -> bool:
+        """Whether UpdateContainers is safe; a version that is missing or not understood is taken for an old one."""
+        match = _VERSION.fullmatch(self.nri)
+        return match is not None and tuple(int(part or 0) for part in match.groups()) >= _SAFE_UPDATES
+
+    def __str__(self) -> str:
+        nri = f"NRI {self.nri}" if self.nri else "NRI before 0.12"
+        return f"{self.name or 'a nameless runtime'} {self.version or 'without version'} ({nri})"
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """The runtime accepted the plug-in's name and index."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegistrationRefused:
+    """The runtime did not accept the plug-in; it leaves the socket open, and the plug-in has to close it."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Configured:
+    """The runtime said who it is. This may come before `Registered`."""
+
+    runtime: Runtime
+
+
+@dataclass(frozen=True, slots=True)
+class SynchronizeRequest:
+    """Everything that exists now; however many messages it came in. The answer is updates."""
+
+    stream: int
+    containers: tuple[Container, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CreateRequest:
+    """A container is about to be created. The answer is an adjustment and updates of others, or a refusal."""
+
+    stream: int
+    container: Container
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateRequest:
+    """Somebody asks for new resources for a container. The answer is updates, of this one too, or a refusal.
+
+    Attributes:
+        wanted: the CPUs and memory nodes that are asked for; empty where nothing is.
+        quota: the quota that is asked for in microseconds; 0 if none is.
+    """
+
+    stream: int
+    container: Container
+    wanted: Resources
+    quota: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequest:
+    """A container has stopped or is about to. The answer is updates of others."""
+
+    stream: int
+    container: Container
+
+
+Request = SynchronizeRequest | CreateRequest | UpdateRequest | StopRequest
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerStarted:
+    """A container's process runs."""
+
+    container: Container
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerRemoved:
+    """A container is gone."""
+
+    container: Container
+
+
+@dataclass(frozen=True, slots=True)
+class PodGone:
+    """A pod sandbox was stopped or removed, so none of its containers runs."""
+
+    pod: Pod
+
+
+@dataclass(frozen=True, slots=True)
+class UpdatesAnswered:
+    """The answer to unsolicited updates; with a text, at least one of them was not applied."""
+
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ShutdownAnnounced:
+    """The runtime says that it is about to close the connection."""
+
+
+Event = (
+    Registered
+    | RegistrationRefused
+    | Configured
+    | Request
+    | ContainerStarted
+    | ContainerRemoved
+    | PodGone
+    | UpdatesAnswered
+    | ShutdownAnnounced
+)

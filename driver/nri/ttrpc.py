@@ -1,0 +1,161 @@
+"""ttrpc, as far as NRI needs it: unary calls in both directions. No I/O.
+
+A message is a 10-byte header (length of the data and stream id, unsigned 32-bit big-endian, then type and flags, one
+byte each) and its data, a protobuf `Request` or `Response` (containerd/ttrpc, PROTOCOL.md).
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from dranode.driver.nri.mux import ProtocolError, frame
+from dranode.proto import ttrpc_pb2
+
+# The protocol's limit, which newer peers enforce; older runtimes send more and have to be understood.
+MAX_SENT: Final = 4 << 20
+MAX_RECEIVED: Final = 16 << 20
+
+_HEADER: Final = struct.Struct(">IIBB")
+
+
+class MessageType(IntEnum):
+    """The types of messages that there are; others are to be ignored."""
+
+    REQUEST = 1
+    RESPONSE = 2
+    DATA = 3
+
+
+class Code(IntEnum):
+    """The gRPC status codes that are used here."""
+
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    RESOURCE_EXHAUSTED = 8
+    UNIMPLEMENTED = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One ttrpc message."""
+
+    stream: int
+    type: int
+    flags: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a request asks for.
+
+    Attributes:
+        timeout: what is left of the caller's patience, in seconds; 0 if it did not say.
+    """
+
+    service: str
+    method: str
+    payload: bytes
+    timeout: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a response says: a payload, or a status code that is not 0 and a text."""
+
+    payload: bytes = b""
+    code: int = 0
+    message: str = ""
+
+
+class Decoder:
+    """Takes one connection's bytes, in pieces of any size, and gives back whole messages."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    @property
+    def inside_message(self) -> bool:
+        """Whether a message would be cut short if the stream ended here."""
+        return bool(self._buffer)
+
+    def receive_data(self, data: bytes) -> list[Message]:
+        """The messages that are complete now.
+
+        Raises:
+            ProtocolError: a message is longer than `MAX_RECEIVED`.
+        """
+        self._buffer += data
+        messages: list[Message] = []
+        at = 0
+        while len(self._buffer) - at >= _HEADER.size:
+            length, stream, kind, flags = _HEADER.unpack_from(self._buffer, at)
+            if length > MAX_RECEIVED:
+                raise ProtocolError(
+                    f"the runtime announced a ttrpc message of {length} bytes, and the limit is {MAX_RECEIVED}: "
+                    "this is not the NRI protocol"
+                )
+            end = at + _HEADER.size + length
+            if len(self._buffer) < end:
+                break
+            messages.append(Message(stream, kind, flags, bytes(self._buffer[at + _HEADER.size : end])))
+            at = end
+        del self._buffer[:at]
+        return messages
+
+
+def encode(connection: int, message: Message) -> bytes:
+    """A message as it goes to the socket: header and data as two frames, the second left out if there is no data.
+
+    The Go side reads a frame into a buffer of 4,096 bytes and fails on a larger one unless it asked for that size,
+    which it does for the data once it has seen the header.
+    """
+    header = frame(connection, _HEADER.pack(len(message.data), message.stream, message.type, message.flags))
+    return header + frame(connection, message.data) if message.data else header
+
+
+def request(stream: int, call: Call) -> Message:
+    """The message that makes a call."""
+    body = ttrpc_pb2.Request(service=call.service, method=call.method, payload=call.payload)
+    body.timeout_nano = round(call.timeout * 1e9)
+    return Message(stream, MessageType.REQUEST, 0, body.SerializeToString())
+
+
+def response(stream: int, answer: Answer) -> Message:
+    """The message that answers the call on `stream`; an answer that is too large becomes an error that says so."""
+    body = ttrpc_pb2.Response(payload=answer.payload)
+    if answer.code:
+        body.status.code = answer.code
+        body.status.message = answer.message
+    data = body.SerializeToString()
+    if len(data) > MAX_SENT:
+        text = f"the answer has {len(data)} bytes, and ttrpc's limit is {MAX_SENT}"
+        return response(stream, Answer(code=Code.RESOURCE_EXHAUSTED, message=text))
+    return Message(stream, MessageType.RESPONSE, 0, data)
+
+
+def read_request(message: Message) -> Call | None:
+    """The call that a request makes; None if its data does not decode."""
+    try:
+        body = ttrpc_pb2.Request.FromString(message.data)
+    except DecodeError:
+        return None
+    return Call(body.service, body.method, body.payload, body.timeout_nano / 1e9)
+
+
+def read_response(message: Message) -> Answer:
+    """What a response says.
+
+    Raises:
+        ProtocolError: its data does not decode.
+    """
+    try:
+        body = ttrpc_pb2.Response.FromString(message.data)
+    except DecodeError as error:
+        raise ProtocolError(f"the runtime's answer on stream {message.stream} does not decode: {error}") from error
+    return Answer(body.payload, body.status.code, body.status.message)
