@@ -1,0 +1,323 @@
+"""Kueue's objects as they are written: v1beta1 becomes v1beta2, and only v1beta2 exists further in.
+
+Source: `kueue.x-k8s.io/v1beta1`, `kueue.x-k8s.io/v1beta2`, `config.kueue.x-k8s.io` (Configuration). Unknown fields are
+dropped, as Kubernetes does, except a field that the other version has in place of one that decides something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from msgspec import field
+
+from dranode.driver.core.documents import decode
+from dranode.driver.core.errors import DocumentError
+from dranode.driver.core.quantity import Quantity
+from dranode.driver.core.resource import (
+    ContainerResources,
+    DeviceTaint,
+    DeviceToleration,
+    Document,
+    NodeSelector,
+    ObjectMeta,
+    PodContainer,
+    PodSpec,
+)
+from dranode.driver.local.queues.values import Fungible, Policy, Preference
+
+API_GROUP: Final = "kueue.x-k8s.io"
+CONFIG_GROUP: Final = "config.kueue.x-k8s.io"
+_VERSIONS: Final = ("v1beta1", "v1beta2")
+_RENAMED: Final = {"v1beta1": ("cohort", "cohortName"), "v1beta2": ("cohortName", "cohort")}
+_STOP_IN_V1BETA1: Final = ("Borrow", "Preempt")
+
+
+# --- ClusterQueue, Cohort, ResourceFlavor, LocalQueue ---
+
+
+class ResourceQuotaSpec(Document, frozen=True, kw_only=True):
+    """`resourceGroups[].flavors[].resources[]`."""
+
+    name: str
+    nominal_quota: Quantity
+    borrowing_limit: Quantity | None = None
+    lending_limit: Quantity | None = None
+
+
+class FlavorQuotasSpec(Document, frozen=True, kw_only=True):
+    """`resourceGroups[].flavors[]`."""
+
+    name: str
+    resources: tuple[ResourceQuotaSpec, ...] = ()
+
+
+class ResourceGroupSpec(Document, frozen=True, kw_only=True):
+    """`resourceGroups[]`."""
+
+    covered_resources: tuple[str, ...]
+    flavors: tuple[FlavorQuotasSpec, ...] = ()
+
+
+class FungibilitySpec(Document, frozen=True, kw_only=True):
+    """`flavorFungibility` (KEP-582)."""
+
+    when_can_borrow: Fungible = Fungible.MAY_STOP_SEARCH
+    when_can_preempt: Fungible = Fungible.TRY_NEXT_FLAVOR
+    preference: Preference | None = None
+
+
+class BorrowWithinCohortSpec(Document, frozen=True, kw_only=True):
+    """`preemption.borrowWithinCohort`."""
+
+    policy: Policy = Policy.NEVER
+    max_priority_threshold: int | None = None
+
+
+class PreemptionSpec(Document, frozen=True, kw_only=True):
+    """`preemption`."""
+
+    within_cluster_queue: Policy = Policy.NEVER
+    reclaim_within_cohort: Policy = Policy.NEVER
+    borrow_within_cohort: BorrowWithinCohortSpec = BorrowWithinCohortSpec()
+
+
+class ClusterQueueSpec(Document, frozen=True, kw_only=True):
+    """`ClusterQueue.spec`."""
+
+    cohort_name: str = ""
+    resource_groups: tuple[ResourceGroupSpec, ...] = ()
+    queueing_strategy: str = ""
+    flavor_fungibility: FungibilitySpec = FungibilitySpec()
+    preemption: PreemptionSpec = PreemptionSpec()
+    stop_policy: str = "None"
+
+
+class ClusterQueueDocument(Document, frozen=True, kw_only=True):
+    """A queue with quota."""
+
+    metadata: ObjectMeta
+    spec: ClusterQueueSpec = ClusterQueueSpec()
+
+
+class CohortSpec(Document, frozen=True, kw_only=True):
+    """`Cohort.spec`."""
+
+    parent_name: str = ""
+    resource_groups: tuple[ResourceGroupSpec, ...] = ()
+
+
+class CohortDocument(Document, frozen=True, kw_only=True):
+    """Queues that lend to each other."""
+
+    metadata: ObjectMeta
+    spec: CohortSpec = CohortSpec()
+
+
+class ResourceFlavorSpec(Document, frozen=True, kw_only=True):
+    """`ResourceFlavor.spec`; taints and tolerations of nodes have the form of those of devices."""
+
+    node_labels: Mapping[str, str] = {}
+    node_taints: tuple[DeviceTaint, ...] = ()
+    tolerations: tuple[DeviceToleration, ...] = ()
+
+
+class ResourceFlavorDocument(Document, frozen=True, kw_only=True):
+    """A kind of nodes."""
+
+    metadata: ObjectMeta
+    spec: ResourceFlavorSpec = ResourceFlavorSpec()
+
+
+class LocalQueueSpec(Document, frozen=True, kw_only=True):
+    """`LocalQueue.spec`."""
+
+    cluster_queue: str
+    stop_policy: str = "None"
+
+
+class LocalQueueDocument(Document, frozen=True, kw_only=True):
+    """A namespace's door to a ClusterQueue."""
+
+    metadata: ObjectMeta
+    spec: LocalQueueSpec
+
+
+# --- Workload ---
+
+
+class QueuedContainer(PodContainer, frozen=True, kw_only=True):
+    """A container; an init container that restarts always runs beside the others."""
+
+    name: str = ""
+    restart_policy: str = ""
+
+
+class NodeAffinity(Document, frozen=True, kw_only=True):
+    """`affinity.nodeAffinity`, what is required of it."""
+
+    required: NodeSelector | None = field(default=None, name="requiredDuringSchedulingIgnoredDuringExecution")
+
+
+class Affinity(Document, frozen=True, kw_only=True):
+    """`affinity`."""
+
+    node_affinity: NodeAffinity = NodeAffinity()
+
+
+class QueuedPodSpec(PodSpec, frozen=True, kw_only=True):
+    """A pod's spec, with what decides over its flavor and its quota."""
+
+    init_containers: tuple[QueuedContainer, ...] = ()
+    containers: tuple[QueuedContainer, ...] = ()
+    affinity: Affinity = Affinity()
+    tolerations: tuple[DeviceToleration, ...] = ()
+    overhead: Mapping[str, Quantity] = {}
+    resources: ContainerResources = ContainerResources()
+
+
+class PodTemplate(Document, frozen=True, kw_only=True):
+    """`podSets[].template`."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: QueuedPodSpec = QueuedPodSpec()
+
+
+class PodSetSpec(Document, frozen=True, kw_only=True):
+    """`podSets[]`."""
+
+    name: str = "main"
+    count: int = 1
+    min_count: int | None = None
+    template: PodTemplate = PodTemplate()
+
+
+class WorkloadSpec(Document, frozen=True, kw_only=True):
+    """`Workload.spec`; the class reference goes by one name in each version."""
+
+    pod_sets: tuple[PodSetSpec, ...] = ()
+    queue_name: str = ""
+    priority: int | None = None
+    priority_class_name: str = ""
+    priority_class_ref: Mapping[str, str] = {}
+    active: bool = True
+
+
+class PodSetAdmission(Document, frozen=True, kw_only=True):
+    """`status.admission.podSetAssignments[]`."""
+
+    name: str = "main"
+    flavors: Mapping[str, str] = {}
+    resource_usage: Mapping[str, Quantity] = {}
+    count: int | None = None
+
+
+class Admission(Document, frozen=True, kw_only=True):
+    """`status.admission`."""
+
+    cluster_queue: str
+    pod_set_assignments: tuple[PodSetAdmission, ...] = ()
+
+
+class Condition(Document, frozen=True, kw_only=True):
+    """`status.conditions[]`."""
+
+    type: str
+    status: str
+    last_transition_time: str = ""
+
+
+class WorkloadStatus(Document, frozen=True, kw_only=True):
+    """`Workload.status`."""
+
+    admission: Admission | None = None
+    conditions: tuple[Condition, ...] = ()
+
+    def since(self, kind: str) -> str | None:
+        """When a condition became true; None if it is not."""
+        return next((c.last_transition_time for c in self.conditions if c.type == kind and c.status == "True"), None)
+
+
+class WorkloadDocument(Document, frozen=True, kw_only=True):
+    """Pod sets that are admitted together."""
+
+    metadata: ObjectMeta
+    spec: WorkloadSpec = WorkloadSpec()
+    status: WorkloadStatus = WorkloadStatus()
+
+
+# --- Configuration ---
+
+
+class DeviceClassMapping(Document, frozen=True, kw_only=True):
+    """`resources.deviceClassMappings[]`: the name under which quota counts the devices of some classes."""
+
+    name: str
+    device_class_names: tuple[str, ...]
+    sources: tuple[Any, ...] = ()
+
+
+class ConfigurationResources(Document, frozen=True, kw_only=True):
+    """`resources`."""
+
+    device_class_mappings: tuple[DeviceClassMapping, ...] = ()
+    quota_check_strategy: str = "BlockUndeclared"
+
+
+class ConfigurationDocument(Document, frozen=True, kw_only=True):
+    """Kueue's Configuration; the mappings may also stand at its top."""
+
+    resources: ConfigurationResources = ConfigurationResources()
+    device_class_mappings: tuple[DeviceClassMapping, ...] = ()
+    fair_sharing: Any = None
+
+
+DOCUMENTS: Final[dict[str, type[Document]]] = {
+    "ClusterQueue": ClusterQueueDocument,
+    "Cohort": CohortDocument,
+    "ResourceFlavor": ResourceFlavorDocument,
+    "LocalQueue": LocalQueueDocument,
+    "Workload": WorkloadDocument,
+    "Configuration": ConfigurationDocument,
+}
+
+
+def read(document: Mapping[str, Any]) -> Document | None:
+    """The value of one of Kueue's documents; None if it is something else.
+
+    Raises:
+        DocumentError: the document does not fit, or its version is not v1beta1 or v1beta2.
+    """
+    group, _, version = str(document.get("apiVersion", "")).rpartition("/")
+    kind = DOCUMENTS.get(str(document.get("kind")))
+    if group not in (API_GROUP, CONFIG_GROUP) or kind is None:
+        return None
+    if version not in _VERSIONS:
+        raise DocumentError(f'{group} is read as v1beta1 and v1beta2, not as "{version}"', "apiVersion")
+    return decode(kind, _to_v1beta2(_without_nulls(document), version))
+
+
+def _without_nulls(value: Any) -> Any:
+    """The API server takes a field that is null for one that is not there."""
+    if isinstance(value, Mapping):
+        return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
+    return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _to_v1beta2(document: Mapping[str, Any], version: str) -> Mapping[str, Any]:
+    spec = document.get("spec")
+    if document.get("kind") != "ClusterQueue" or not isinstance(spec, Mapping):
+        return document
+    own, other = _RENAMED[version]
+    if other in spec:
+        raise DocumentError(f"{version} calls this field {own}", f"spec.{other}")
+    if version == "v1beta2":
+        return document
+    converted = {**spec, "cohortName": spec.get("cohort", "")}
+    fungibility = spec.get("flavorFungibility")
+    if isinstance(fungibility, Mapping):
+        converted["flavorFungibility"] = {
+            key: Fungible.MAY_STOP_SEARCH.value if value in _STOP_IN_V1BETA1 else value
+            for key, value in fungibility.items()
+        }
+    return {**document, "spec": converted}

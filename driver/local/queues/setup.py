@@ -1,0 +1,55 @@
+"""From documents to what admission works with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dranode.driver.local.files import SourceDocument
+from dranode.driver.local.queues.checks import check_use
+from dranode.driver.local.queues.configuration import devices_of, doors_of, queues_of, stopped_in
+from dranode.driver.local.queues.documents import ClusterQueueDocument, WorkloadDocument
+from dranode.driver.local.queues.quota import Usage, unused
+from dranode.driver.local.queues.sources import find, of_kind
+from dranode.driver.local.queues.values import Admitted, Queues, Workload
+from dranode.driver.local.queues.workloads import Surroundings, admitted_of, ages, workload_of
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What a simulation starts from: the configuration, who waits, who holds quota, and how much that is."""
+
+    queues: Queues
+    pending: tuple[Workload, ...]
+    admitted: tuple[Admitted, ...]
+    usage: Usage
+
+
+def load(sources: Iterable[SourceDocument]) -> Setup:
+    """Read queues and workloads among some documents, as `dranode.driver.local.files` reads them.
+
+    Workloads that have finished or are not active are left out.
+
+    Raises:
+        DocumentError: a document does not fit, or does not fit the others; says file, object and path.
+    """
+    found = find(sources)
+    queues = queues_of(found)
+    around = Surroundings(queues, devices_of(found), doors_of(found, queues), stopped_in(found))
+    documents = tuple(of_kind(found, WorkloadDocument))
+    pending: list[Workload] = []
+    admitted: list[Admitted] = []
+    usage = unused(queues)
+    for item, created in zip(documents, ages(documents), strict=True):
+        if item.value.status.since("Finished") is not None or not item.value.spec.active:
+            continue
+        workload = item.apply(workload_of, item.value, item.key, created, around)
+        if item.value.status.admission is None:
+            pending.append(workload)
+            continue
+        holder = item.apply(admitted_of, item.value, workload, queues)
+        admitted.append(holder)
+        usage = usage.charge(workload.queue, holder.usage)
+    for queue in of_kind(found, ClusterQueueDocument):
+        queue.apply(check_use, usage, queue.name, queue.value.spec.resource_groups)
+    return Setup(queues, tuple(pending), tuple(admitted), usage)

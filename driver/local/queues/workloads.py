@@ -1,0 +1,132 @@
+"""Workloads from their documents: those that wait, and those that hold quota."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from dranode.driver.core.errors import DocumentError
+from dranode.driver.local.queues.amounts import amount
+from dranode.driver.local.queues.checks import check_workload
+from dranode.driver.local.queues.counts import Devices, UncountableError, pod_counts
+from dranode.driver.local.queues.documents import PodSetSpec, WorkloadDocument
+from dranode.driver.local.queues.sources import Found
+from dranode.driver.local.queues.values import Admitted, FlavorResource, PodSet, Queues, Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a workload is read against.
+
+    Attributes:
+        doors: by LocalQueue, the ClusterQueue behind it.
+        stopped: by ClusterQueue or LocalQueue, why it takes no workloads.
+    """
+
+    queues: Queues
+    devices: Devices
+    doors: Mapping[str, str]
+    stopped: Mapping[str, str]
+
+
+def ages(found: tuple[Found[WorkloadDocument], ...]) -> list[float]:
+    """When each workload was created, in seconds; those without a time come last, in file order."""
+    times = [seconds(item.value.metadata.creation_timestamp) for item in found]
+    latest = max((time for time in times if time is not None), default=0.0)
+    return [latest + number if time is None else time for number, time in enumerate(times, start=1)]
+
+
+def seconds(timestamp: str | None) -> float | None:
+    """A time of the API in seconds; None where there is none, or none that can be read."""
+    try:
+        return datetime.fromisoformat(timestamp).timestamp() if timestamp else None
+    except ValueError:
+        return None
+
+
+def workload_of(document: WorkloadDocument, key: str, created: float, around: Surroundings) -> Workload:
+    """A workload.
+
+    Raises:
+        DocumentError: it goes to a queue that does not exist, or has numbers that make no sense.
+    """
+    spec = document.spec
+    check_workload(spec)
+    door = f"{key.rpartition('/')[0]}/{spec.queue_name}"
+    if document.status.admission is not None:
+        queue, path = document.status.admission.cluster_queue, "status.admission.clusterQueue"
+    else:
+        queue, path = around.doors.get(door, ""), "spec.queueName"
+    if queue not in around.queues.cluster_queues:
+        missing = f'ClusterQueue "{queue}"' if queue else f'LocalQueue "{door}"'
+        raise DocumentError(f"no document defines {missing}; add it", path)
+    held = around.stopped.get(queue) or around.stopped.get(door)
+    pod_sets, why = [], f"the queue is stopped ({held})" if held else ""
+    for pod_set in spec.pod_sets:
+        try:
+            counts = pod_counts(pod_set.template.spec, key.rpartition("/")[0], around.devices)
+        except UncountableError as error:
+            counts, why = {}, why or f"pod set {pod_set.name}: {error}"
+        pod_sets.append(_pod_set(pod_set, counts, around.queues, queue))
+    return Workload(key, queue, spec.priority or 0, created, tuple(pod_sets), why)
+
+
+def _pod_set(spec: PodSetSpec, counts: dict[str, int], queues: Queues, queue: str) -> PodSet:
+    pod = spec.template.spec
+    required = pod.affinity.node_affinity.required
+    if queues.cluster_queues[queue].group_of("pods") is not None:
+        counts = {**counts, "pods": 1}
+    return PodSet(
+        spec.name,
+        spec.count,
+        counts,
+        spec.min_count,
+        pod.node_selector,
+        required.node_selector_terms if required is not None else (),
+        pod.tolerations,
+    )
+
+
+def admitted_of(document: WorkloadDocument, workload: Workload, queues: Queues) -> Admitted:
+    """A workload that holds quota, by what its status says.
+
+    Raises:
+        DocumentError: a flavor or pod set that its queue or it does not have, or negative usage.
+    """
+    admission = document.status.admission
+    assert admission is not None  # noqa: S101 - the caller has looked
+    known = {pod_set.name: pod_set for pod_set in workload.pod_sets}
+    quotas = queues.cluster_queues[workload.queue].quotas
+    flavors: dict[str, Mapping[str, str]] = {}
+    counts: dict[str, int] = {}
+    usage: dict[FlavorResource, int] = {}
+    for number, item in enumerate(admission.pod_set_assignments):
+        path = f"status.admission.podSetAssignments[{number}]"
+        pod_set = known.get(item.name)
+        if pod_set is None:
+            raise DocumentError(f'the workload has no pod set "{item.name}"', f"{path}.name")
+        flavors[item.name] = item.flavors
+        counts[item.name] = pod_set.count if item.count is None else item.count
+        for resource, flavor in item.flavors.items():
+            of = FlavorResource(flavor, resource)
+            if of not in quotas:
+                raise DocumentError(
+                    f'ClusterQueue "{workload.queue}" has no quota of {of}; add it or name another',
+                    f"{path}.flavors.{resource}",
+                )
+            used = pod_set.requests.get(resource, 0) * counts[item.name]
+            if resource in item.resource_usage:
+                used = amount(resource, item.resource_usage[resource])
+            if used < 0:
+                raise DocumentError(f"{item.resource_usage[resource]} is below 0", f"{path}.resourceUsage.{resource}")
+            usage[of] = usage.get(of, 0) + used
+    reserved = seconds(document.status.since("QuotaReserved"))
+    return Admitted(
+        workload,
+        flavors,
+        counts,
+        usage,
+        workload.created if reserved is None else reserved,
+        evicted=document.status.since("Evicted") is not None,
+    )
