@@ -163,7 +163,9 @@ class _Reader:
                 if number >= 0:
                     self._doubt("package id", f"physical_package_id {number} is several packages; one is called {own}")
             packages[own] = CPUSet.of_mask(group)
-        return {cpu: number for number, group in packages.items() for cpu in group}, packages
+        by_first = sorted(packages, key=lambda number: packages[number].first())
+        package_of = {cpu: number for number, group in packages.items() for cpu in group}
+        return package_of, {number: packages[number] for number in by_first}
 
     def _l3(self, online: int) -> tuple[Mapping[int, int], list[int], tuple[CPUSet, ...]]:
         """Each CPU's level 3 cache, the caches' ids, and the caches."""

@@ -89,8 +89,8 @@ class CPUSet:
     def __iter__(self) -> Iterator[int]:
         mask, base = self.mask, 0
         while mask:
-            # One word at a time keeps iteration linear where shifting the whole mask would be quadratic; a gap is passed
-            # at once, for the two threads of a core may be thousands of CPUs apart.
+            # One word at a time keeps iteration linear where shifting the whole mask would be quadratic; a gap is
+            # passed at once, for the threads of a core may be thousands of CPUs apart.
             word = mask & 0xFFFFFFFFFFFFFFFF
             if not word:
                 gap = (mask & -mask).bit_length() - 1

@@ -32,10 +32,10 @@ def read_archive(path: Path) -> dict[str, Node]:
             return _tree(archive, path)
     except FileExistsError as error:
         raise MachineError(f"{path} holds {error.filename} both as a file and as a folder") from error
-    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError) as error:
-        raise MachineError(
-            f"{path} cannot be read as an archive: {getattr(error, 'strerror', None) or error}"
-        ) from error
+    except OSError as error:
+        raise MachineError(f"{path} cannot be read: {error.strerror or error}") from error
+    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError) as error:
+        raise MachineError(f"{path} is no tar archive, or is damaged or cut short; make it again") from error
 
 
 def _tree(archive: tarfile.TarFile, path: Path) -> dict[str, Node]:

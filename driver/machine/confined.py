@@ -15,7 +15,7 @@ class Files(Protocol):
     """Files by their real path: relative to the root, and no folder in it is a link. Errors are the kernel's."""
 
     def stands(self, path: str) -> bool:
-        """Whether there is something at the path and no link on the way or at its end; False also if that is not known."""
+        """Whether there is something at the path and no link on the way or at its end; False if that is not known."""
 
     def link(self, path: str) -> str | None:
         """The target if the path is a symbolic link, None if it is anything else.

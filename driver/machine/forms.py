@@ -37,9 +37,10 @@ def open_machine(text: str) -> Root:
     if text == HOST:
         return HostRoot()
     path = Path(text)
-    if path.is_dir():
+    # os.path, unlike Path, has an answer for every text.
+    if os.path.isdir(text):  # noqa: PTH112 - see above
         return _folder(path)
-    if path.exists():
+    if os.path.exists(text):  # noqa: PTH110 - see above
         if _ARCHIVE.fullmatch(path.name):
             return _archive(path)
         if path.suffix in _YAML:

@@ -7,8 +7,8 @@ The flat form is dra-driver-cpu's sysfs overlay: a map of `/sys/...` path to the
     links: {/sys/...: target}
     devices: {/dev/...: "c 226:128"}            # type, major:minor
 
-Both are strict: contents are strings, paths are clean and beneath `/sys/` (long form: also `/proc/` and `/dev/`), nothing
-is both a file and a folder, and a CPU has at most one `node<N>` entry.
+Both are strict: contents are strings, paths are clean and beneath `/sys/` (long form: also `/proc/` and `/dev/`),
+nothing is both a file and a folder, and a CPU has at most one `node<N>` entry.
 """
 
 from __future__ import annotations

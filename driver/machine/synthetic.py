@@ -1,8 +1,8 @@
 """Machines made up from a description: `sockets=2,numa=2,l3=4,cores=4,threads=2`.
 
-Each number is per parent: NUMA nodes a socket, L3 caches a NUMA node, cores an L3 cache, threads a core; what is left out
-is 1. Cores are numbered socket by socket, then NUMA node, then L3; CPU id = thread x (number of cores) + core. Files are
-worked out when they are read, so that a machine of 16,384 CPUs costs nothing to open.
+Each number is per parent: NUMA nodes a socket, L3 caches a NUMA node, cores an L3 cache, threads a core; what is left
+out is 1. Cores are numbered socket by socket, then NUMA node, then L3; CPU id = thread x (number of cores) + core.
+Files are worked out when they are read, so that a machine of 16,384 CPUs costs nothing to open.
 """
 
 from __future__ import annotations
