@@ -1,0 +1,131 @@
+"""`dranode pick`: which CPUs a request would get."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import click
+
+from dranode.cpu.pick import L3, Pick, Policy, Threads, pick
+from dranode.cpu.sysfs import read_topology
+from dranode.cpu.topology import Topology
+from dranode.driver.cli.machine_option import machine_option
+from dranode.driver.cli.output import console, emit, output_option
+from dranode.driver.core.cpuset import CPUSet
+from dranode.driver.core.errors import UsageError
+from dranode.driver.machine.root import Root
+
+
+@click.command
+@machine_option
+@click.option("--count", type=click.IntRange(min=0), required=True, metavar="N", help="How many CPUs to hold.")
+@click.option("--free", metavar="LIST", help="The free CPUs as a cpu-list; all online CPUs by default.")
+@click.option(
+    "--within",
+    default="machine",
+    show_default=True,
+    metavar="machine|socket:ID|numa:ID|l3:ID",
+    help="Where to pick. An L3 cache goes by the kernel's cache id or, where ids repeat on the machine, by its place, "
+    "from 0, in the list that `dranode topology -o json` prints.",
+)
+@click.option(
+    "--policy", type=click.Choice([word.value for word in Policy]), default=Policy.PACKED.value, show_default=True
+)
+@click.option("--group", type=click.IntRange(min=1), metavar="G", help="numa-distributed: CPUs a step; 1 by default.")
+@click.option(
+    "--threads",
+    type=click.Choice([word.value for word in Threads]),
+    default=Threads.ANY.value,
+    show_default=True,
+    help="full-core takes whole physical cores; one-per-core too, and runs on one thread of each.",
+)
+@click.option(
+    "--l3",
+    type=click.Choice([word.value for word in L3]),
+    default=L3.PREFER.value,
+    show_default=True,
+    help="require: inside one L3 cache, or whole caches and a part of one. numa-distributed does not prefer.",
+)
+@output_option
+def command(
+    *,
+    root: Root,
+    count: int,
+    free: str | None,
+    within: str,
+    policy: str,
+    group: int | None,
+    threads: str,
+    l3: str,
+    output: str,
+) -> None:
+    r"""Say which CPUs a request would get. Nothing is taken.
+
+    \b
+    Example:
+      dranode pick --machine sockets=2,numa=2,l3=2,cores=4,threads=2 --count 6
+      dranode pick --count 4 --free 0-7,16-23 --within numa:0 --threads full-core -o json
+    """
+    topology = read_topology(root)
+    candidates = _free(topology, free) & region(topology, within)
+    picked = pick(
+        topology,
+        candidates,
+        count,
+        policy=Policy(policy),
+        group=group,
+        threads=Threads(threads),
+        l3=L3(l3),
+    )
+    if not emit({"cpus": str(picked.cpus), "held": str(picked.held)}, output):
+        _show(picked)
+
+
+def region(topology: Topology, within: str) -> CPUSet:
+    """The CPUs of `machine`, `socket:ID`, `numa:ID` or `l3:ID`.
+
+    An L3 cache goes by the kernel's cache id if that is unique on the machine, else by its index in `Topology.l3`.
+
+    Raises:
+        UsageError: another word, or an ID that the machine does not have; the message says which it has.
+    """
+    if within == "machine":
+        return topology.online
+    kind, _, name = within.partition(":")
+    places = {
+        "socket": topology.package_groups,
+        "numa": topology.numa_groups,
+        "l3": _caches(topology),
+    }.get(kind)
+    if places is None:
+        raise UsageError(f'--within "{within}" is none of machine, socket:ID, numa:ID and l3:ID')
+    found = {str(number): cpus for number, cpus in places.items()}.get(name)
+    if found is None:
+        known = CPUSet(number for number in places if number >= 0)
+        have = f"its {kind} IDs are {known}" if known else f"it tells of no {kind} at all"
+        raise UsageError(f'--within "{within}" is not on this machine: {have}')
+    return found
+
+
+def _caches(topology: Topology) -> Mapping[int, CPUSet]:
+    ids = {topology.cpus[cpus.first()].l3_id: cpus for cpus in topology.l3}
+    return ids if len(ids) == len(topology.l3) else dict(enumerate(topology.l3))
+
+
+def _free(topology: Topology, free: str | None) -> CPUSet:
+    if free is None:
+        return topology.online
+    try:
+        cpus = CPUSet.parse(free)
+    except ValueError as error:
+        raise UsageError(f"--free: {error}") from error
+    if odd := cpus - topology.online:
+        click.echo(f"note: --free names {odd}, not online on this machine; left out", err=True)
+    return cpus
+
+
+def _show(picked: Pick) -> None:
+    out = console()
+    out.print(f"{len(picked.cpus)} CPUs: {picked.cpus}" if picked.cpus else "no CPUs")
+    if picked.held != picked.cpus:
+        out.print(f"{len(picked.held)} held: {picked.held}")

@@ -1,0 +1,157 @@
+"""Which CPUs a request gets: one pure function from a topology and the free CPUs to a pick.
+
+The answer never leaves the candidates and depends on nothing but the arguments. What is taken from where is said in
+`pick_packed` (packed, spread), `pick_distributed` (over NUMA nodes) and `pick_l3` (`l3: require`). The wishes combine:
+
+- `threads`: with whole cores (`full-core`, `one-per-core`) only cores whose threads are all candidates count at all.
+- `l3: require` keeps the policy's own answer where it keeps to the caches, and looks for another one only otherwise.
+- `l3: prefer` comes before `spread`, as in dra-driver-cpu; `numa-distributed` looks at caches only if required to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from math import lcm
+
+from dranode.cpu.groups import Groups
+from dranode.cpu.pick_distributed import distributed
+from dranode.cpu.pick_l3 import Caches, required
+from dranode.cpu.pick_packed import packed
+from dranode.cpu.pick_sums import CoreSizes, sums
+from dranode.cpu.topology import Topology
+from dranode.driver.core.cpuset import CPUSet
+from dranode.driver.core.errors import ClaimError, UsageError
+
+
+class Policy(StrEnum):
+    """Where CPUs are taken from."""
+
+    PACKED = "packed"
+    SPREAD = "spread"
+    NUMA_DISTRIBUTED = "numa-distributed"
+
+
+class Threads(StrEnum):
+    """What of a physical core may be taken."""
+
+    ANY = "any"
+    FULL_CORE = "full-core"
+    ONE_PER_CORE = "one-per-core"
+
+
+class L3(StrEnum):
+    """What L3 caches matter."""
+
+    PREFER = "prefer"
+    REQUIRE = "require"
+    IGNORE = "ignore"
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """What a request gets.
+
+    Attributes:
+        cpus: what its containers run on.
+        held: what nobody else gets; more than `cpus` only for `one-per-core`.
+    """
+
+    cpus: CPUSet
+    held: CPUSet
+
+
+class PickError(ClaimError):
+    """A count that the candidates cannot give.
+
+    Attributes:
+        count: CPUs asked for.
+        fits: the nearest counts below and above that would fit; empty if none does.
+    """
+
+    def __init__(self, message: str, count: int, fits: tuple[int, ...]) -> None:
+        super().__init__(message)
+        self.count = count
+        self.fits = fits
+
+
+def pick(
+    topology: Topology,
+    candidates: CPUSet,
+    count: int,
+    *,
+    policy: Policy = Policy.PACKED,
+    group: int | None = None,
+    threads: Threads = Threads.ANY,
+    l3: L3 = L3.PREFER,
+) -> Pick:
+    """Pick `count` of the candidates; CPUs that are not online are no candidates. A count below 1 picks nothing.
+
+    Args:
+        topology: the machine.
+        candidates: the free CPUs to choose from.
+        count: how many CPUs are held; `one-per-core` runs on one thread of each of their cores.
+        policy: where they are taken from.
+        group: for `numa-distributed`, the step in which NUMA nodes give CPUs; by default 1. With whole cores it is
+            rounded up to a multiple of a core.
+        threads: what of a physical core may be taken.
+        l3: what L3 caches matter.
+
+    Raises:
+        PickError: the candidates cannot give that count in this way.
+        UsageError: a group without `numa-distributed`, or below 1.
+    """
+    if group is not None and policy is not Policy.NUMA_DISTRIBUTED:
+        raise UsageError(f"a group of {group} CPUs is of use to the policy numa-distributed only, not to {policy}")
+    if group is not None and group < 1:
+        raise UsageError(f"a group of {group} CPUs cannot be handed out; it takes at least 1")
+    groups = topology.groups
+    free = (candidates & topology.online).mask
+    whole = threads is not Threads.ANY
+    if whole:
+        free = sum(core for core in groups.cores if core & free == core)
+    caches = Caches.of(groups, free, whole=whole) if l3 is L3.REQUIRE else None
+    if count > free.bit_count() or whole or caches:
+        _check(groups, CPUSet.of_mask(free), count, threads, caches)
+    if policy is Policy.NUMA_DISTRIBUTED:
+        step = lcm(group or 1, *CoreSizes.of(groups, free).sizes) if whole else group or 1
+        held = distributed(groups, free, count, step, whole=whole)
+    else:
+        spread = policy is Policy.SPREAD
+        held = packed(groups, free, count, spread=spread, prefer_l3=l3 is not L3.IGNORE, whole=whole)
+    if caches is not None and not caches.accept(held):
+        held = required(groups, caches, count, spread=policy is Policy.SPREAD, whole=whole)
+    cpus = held
+    if threads is Threads.ONE_PER_CORE:
+        cpus = sum(core & -core for core in groups.cores if core & held)
+    return Pick(CPUSet.of_mask(cpus), CPUSet.of_mask(held))
+
+
+def _check(groups: Groups, free: CPUSet, count: int, threads: Threads, caches: Caches | None) -> None:
+    """Refuse a count that the free CPUs cannot give, and say what they can.
+
+    Raises:
+        PickError: they cannot.
+    """
+    if caches is not None and not groups.cpus_per_l3:
+        raise PickError(f"cannot keep {count} CPUs to L3 caches: this machine tells of none; do without", count, ())
+    if caches is not None:
+        counts = caches.counts()
+        wanted = "CPUs that keep to L3 caches (inside one, or whole ones and a part of one)"
+    elif threads is not Threads.ANY:
+        counts = sums(CoreSizes.of(groups, free.mask).sizes)
+        wanted = "CPUs in whole physical cores"
+    else:
+        counts = (2 << len(free)) - 1
+        wanted = "CPUs"
+    if count < 1 or counts >> count & 1:
+        return
+    below = (counts & (1 << count) - 1).bit_length() - 1
+    above = counts >> count
+    fits = (below,) if below else ()
+    if above:
+        fits = (*fits, count + (above & -above).bit_length() - 1)
+    whole = "" if threads is Threads.ANY else "in whole physical cores "
+    have = f"{len(free)} free {whole}({free})" if free else f"none free {whole}".rstrip()
+    advice = f"ask for {' or '.join(map(str, fits))}" if fits else "wait for CPUs to become free"
+    raise PickError(f"cannot give {count} {wanted}: there are {have}; {advice}", count, fits)

@@ -1,0 +1,100 @@
+"""Picks that must keep to L3 caches: inside one cache, else whole caches and at most one part of one.
+
+A count that is no larger than a cache must lie inside one. A larger one takes caches with all their CPUs, and what is
+then missing from inside one further cache.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dranode.cpu.groups import Groups
+from dranode.cpu.pick_packed import l3_order, packed
+from dranode.cpu.pick_sums import CoreSizes, subset_of, sums
+
+
+@dataclass(frozen=True, slots=True)
+class Caches:
+    """The L3 caches with candidates.
+
+    Attributes:
+        free: the candidates of every cache, in the order in which packed tries them.
+        entire: those of them that have all CPUs of their cache.
+        parts: for every cache, the counts that it can give alone (bit n set: n CPUs).
+        largest: CPUs of the largest cache, used or not.
+    """
+
+    free: tuple[int, ...]
+    entire: tuple[int, ...]
+    parts: tuple[int, ...]
+    largest: int
+
+    @classmethod
+    def of(cls, groups: Groups, candidates: int, *, whole: bool) -> Caches:
+        """The caches of the candidates; with `whole`, of which only whole cores are taken."""
+        candidates &= ~groups.without_l3
+        caches = [groups.l3[index] for index in l3_order(groups, candidates)]
+        free = tuple(cache & candidates for cache in caches)
+        return cls(
+            free=free,
+            entire=tuple(mask for mask, cache in zip(free, caches, strict=True) if mask == cache),
+            parts=tuple(
+                sums(CoreSizes.of(groups, mask).sizes) if whole else (2 << mask.bit_count()) - 1 for mask in free
+            ),
+            largest=max(map(int.bit_count, caches), default=0),
+        )
+
+    def accept(self, picked: int) -> bool:
+        """Whether a pick of the candidates keeps to the caches."""
+        touched = [mask for mask in self.free if mask & picked]
+        if sum((mask & picked).bit_count() for mask in touched) != picked.bit_count():
+            return False
+        if picked.bit_count() <= self.largest:
+            return len(touched) <= 1
+        return sum(mask & picked != mask or mask not in self.entire for mask in touched) <= 1
+
+    def counts(self) -> int:
+        """Every count that can be picked (bit n set: n CPUs)."""
+        inside = 1
+        across = sums(Counter(map(int.bit_count, self.entire)))
+        for mask, part in zip(self.free, self.parts, strict=True):
+            inside |= part
+            others = sums(Counter(other.bit_count() for other in self.entire if other != mask))
+            for count in _bits(part):
+                across |= others << count
+        small = (2 << self.largest) - 1
+        return inside & small | across & ~small
+
+    def split(self, count: int) -> tuple[Sequence[int], int, int]:
+        """The caches to take whole, and the cache that gives a part and how much of it.
+
+        `count` must be one of `counts`. As much as possible is in whole caches, the part in the first cache in order.
+        """
+        if count <= self.largest:
+            index = next(index for index, part in enumerate(self.parts) if part >> count & 1)
+            return (), self.free[index], count
+        best: tuple[int, int] | None = None
+        if sums(Counter(map(int.bit_count, self.entire))) >> count & 1:
+            best = 0, 0
+        for index, part in enumerate(self.parts):
+            others = sums(Counter(other.bit_count() for other in self.entire if other != self.free[index]))
+            for size in _bits(part):
+                if size <= count and others >> count - size & 1 and (best is None or size < best[0]):
+                    best = size, self.free[index]
+        if best is None:
+            raise ValueError(f"{count} CPUs cannot be split over the caches")
+        size, cache = best
+        return subset_of((mask for mask in self.entire if mask != cache), count - size), cache, size
+
+
+def required(groups: Groups, caches: Caches, count: int, *, spread: bool, whole: bool) -> int:
+    """The mask of `count` candidates that keeps to the caches; `count` must be one of `caches.counts()`."""
+    entire, cache, size = caches.split(count)
+    part = packed(groups, cache, size, spread=spread, whole=whole) if size else 0
+    return sum(entire) | part
+
+
+def _bits(counts: int) -> list[int]:
+    return [count for count in range(counts.bit_length()) if counts >> count & 1]

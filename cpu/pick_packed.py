@@ -1,0 +1,207 @@
+"""Packed and spread picks: best fit along the machine's hierarchy.
+
+The algorithm is that of dra-driver-cpu (`pkg/cpumanager`), itself kubelet's static CPU manager policy: whole NUMA nodes
+and packages, then L3 caches, then cores, then single CPUs, each from where least is free. It is followed choice by
+choice on machines whose core ids are unique, so that both drivers give the same answers; where the original goes wrong,
+this one does not:
+
+- A core, a package or a cache is whole if all its own CPUs are free, not if the machine's average number is; so an
+  unevenly populated or hybrid machine gets no CPU that is not free.
+- A core is a package's core, so equal core ids on two packages are two cores.
+- A group that reaches into two places of the hierarchy is taken once, not counted twice.
+
+The averages still decide two preferences, as in the original: how many cores a part of an L3 cache is tried with, and
+from which count on whole L3 caches are tried at all. No answer becomes wrong by them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from dranode.cpu.groups import Groups, Part
+from dranode.cpu.pick_sums import CoreSizes
+
+
+def numa_order(groups: Groups, free: int) -> list[int]:
+    """Indexes of the NUMA nodes with free CPUs, least free first; package by package where packages are on top."""
+    if groups.numa_on_top:
+        return _least_free(groups.numa, free)
+    return _nested(_least_free(groups.packages, free), groups.numa_of_package, groups.numa, free)
+
+
+def package_order(groups: Groups, free: int) -> list[int]:
+    """Indexes of the packages with free CPUs, least free first; NUMA node by NUMA node where those are on top."""
+    if groups.numa_on_top:
+        return _nested(_least_free(groups.numa, free), groups.packages_of_numa, groups.packages, free)
+    return _least_free(groups.packages, free)
+
+
+def l3_order(groups: Groups, free: int) -> list[int]:
+    """Indexes of the L3 caches with free CPUs: along the NUMA order, least free first."""
+    return _nested(numa_order(groups, free), groups.l3_of_numa, groups.l3, free)
+
+
+def core_order(groups: Groups, free: int) -> Iterator[int]:
+    """The free CPUs of every core that has any, as masks: along the level above, least free first.
+
+    An iterator, because a small pick needs only the first few.
+    """
+    for cores in _core_lists(groups, free):
+        yield from sorted(filter(None, [core & free for core in cores]), key=int.bit_count)
+
+
+def packed(
+    groups: Groups, candidates: int, count: int, *, spread: bool = False, prefer_l3: bool = True, whole: bool = False
+) -> int:
+    """The mask of `count` of the candidates, chosen packed, or spread over cores.
+
+    With `whole` only whole cores are taken. The candidates must then be whole cores, some of which make exactly
+    `count`; without it they must be at least `count` CPUs.
+    """
+    # Where all cores are of one size no choice can spoil the rest.
+    sizes = CoreSizes.of(groups, candidates) if whole else None
+    taking = _Taking(groups, candidates, count, sizes if sizes and len(sizes.sizes) > 1 else None)
+    numa = (groups.numa, numa_order)
+    packages = (groups.packages, package_order)
+    for masks, order in (numa, packages) if groups.numa_on_top else (packages, numa):
+        if taking.need:
+            taking.take_whole(masks, order(groups, taking.free))
+    if taking.need and prefer_l3:
+        taking.take_l3(l3_order(groups, taking.free))
+    if taking.need and not spread:
+        taking.take_cores()
+    elif taking.need and whole:
+        taking.take_spread_cores()
+    if taking.need:
+        taking.take_cpus(_spread_cpus(groups, taking.free) if spread else core_order(groups, taking.free))
+    return taking.taken
+
+
+class _Taking:
+    """A pick on its way: what is still free, what is taken and how much is missing."""
+
+    __slots__ = ("free", "groups", "need", "sizes", "taken")
+
+    def __init__(self, groups: Groups, candidates: int, count: int, sizes: CoreSizes | None) -> None:
+        self.groups = groups
+        self.free = candidates
+        self.need = max(count, 0)
+        self.taken = 0
+        self.sizes = sizes
+
+    def take(self, mask: int) -> None:
+        """Take these free CPUs, unless whole cores are wanted and the rest of the count could not be made of them."""
+        size = mask.bit_count()
+        if self.sizes is not None:
+            rest = self.sizes.without(self.groups, mask)
+            if not rest.can_make(self.need - size):
+                return
+            self.sizes = rest
+        self.free ^= mask
+        self.taken |= mask
+        self.need -= size
+
+    def take_whole(self, masks: Sequence[int], order: Iterable[int]) -> None:
+        """Take the groups that are completely free and not larger than what is missing."""
+        for index in order:
+            mask = masks[index]
+            if mask & self.free == mask and mask.bit_count() <= self.need:
+                self.take(mask)
+
+    def take_l3(self, order: Sequence[int]) -> None:
+        """Take whole L3 caches, then a part of one if it can give exactly what is missing."""
+        if self.need >= self.groups.cpus_per_l3:
+            self.take_whole(self.groups.l3, order)
+        for index in order:
+            if not self.need:
+                return
+            # Nearly every cache of a full machine has too little: one count spares the walk over its cores.
+            if (self.groups.l3[index] & self.free).bit_count() >= self.need:
+                part = self._part_of_l3(index)
+                if part.bit_count() == self.need:
+                    self.take(part)
+
+    def _part_of_l3(self, index: int) -> int:
+        """The free CPUs of the first cores of a cache, as many cores as the missing CPUs take on average."""
+        threads = self.groups.threads_per_core
+        cores, part = -(-self.need // threads), 0
+        inside = self.groups.l3[index] & self.free
+        for core in self.groups.cores_of_l3[index]:
+            if found := core & inside:
+                part |= found
+                cores -= 1
+                if not cores:
+                    break
+        odd = self.need % 2 and threads > 1
+        if odd and self.sizes is None and part.bit_count() > self.need:
+            part ^= 1 << part.bit_length() - 1
+        return part
+
+    def take_cores(self) -> None:
+        """Take cores that are completely free and not larger than what is missing."""
+        for cores in _core_lists(self.groups, self.free):
+            if self.need < self.groups.smallest_core:
+                return
+            free = self.free
+            for core in sorted([core for core in cores if core & free == core], key=int.bit_count):
+                size = core.bit_count()
+                if size > self.need:
+                    break
+                # A core that two NUMA nodes share comes twice.
+                if core & self.free:
+                    self.take(core)
+
+    def take_spread_cores(self) -> None:
+        """Take whole cores in the order of their first CPUs, package by package."""
+        for index in package_order(self.groups, self.free):
+            cores = [core for core in self.groups.cores_of_package[index] if core & self.free == core]
+            for core in sorted(cores, key=lambda core: core & -core):
+                if core.bit_count() <= self.need:
+                    self.take(core)
+
+    def take_cpus(self, order: Iterable[int]) -> None:
+        """Take single CPUs, lowest first, from masks in this order until nothing is missing."""
+        for mask in order:
+            part = lowest(mask & self.free, self.need)
+            self.take(part)
+            if not self.need:
+                return
+
+
+def lowest(mask: int, count: int) -> int:
+    """The `count` lowest bits of a mask; all of it if it has no more."""
+    if mask.bit_count() <= count:
+        return mask
+    rest = mask
+    for _ in range(count):
+        rest &= rest - 1
+    return mask ^ rest
+
+
+def _least_free(masks: Sequence[int], free: int) -> list[int]:
+    counts = [(mask & free).bit_count() for mask in masks]
+    # The sort is stable: ties stay in the order of ids.
+    return sorted([index for index, count in enumerate(counts) if count], key=counts.__getitem__)
+
+
+def _nested(outer: Iterable[int], parts: Sequence[tuple[Part, ...]], masks: Sequence[int], free: int) -> list[int]:
+    """The groups inside each outer group that have a free CPU there, least free first, each group once."""
+    order: dict[int, None] = {}
+    for place in outer:
+        inside = [index for index, shared in parts[place] if shared & free]
+        if len(inside) > 1:
+            counts = {index: (masks[index] & free).bit_count() for index in inside}
+            inside.sort(key=counts.__getitem__)
+        order.update(dict.fromkeys(inside))
+    return list(order)
+
+
+def _core_lists(groups: Groups, free: int) -> list[tuple[int, ...]]:
+    """The cores of every group of the level above cores, in that level's order."""
+    if groups.numa_on_top:
+        return [groups.cores_of_package[index] for index in package_order(groups, free)]
+    return [groups.cores_of_numa[index] for index in numa_order(groups, free)]
+
+
+def _spread_cpus(groups: Groups, free: int) -> Iterator[int]:
+    return (groups.packages[index] & free for index in package_order(groups, free))

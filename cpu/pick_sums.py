@@ -1,0 +1,70 @@
+"""Which counts whole cores, or whole caches, can make: sums of sizes.
+
+A set of counts is an integer with bit n set for the count n.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dranode.cpu.groups import Groups
+
+
+def sums(sizes: Mapping[int, int]) -> int:
+    """Every count that some of the things add up to; `sizes` says how many things there are of each size."""
+    counts = 1
+    for size, number in sizes.items():
+        # Bundles of 1, 2, 4 ... things make every number of them in logarithmic time.
+        bundle = 1
+        left = number
+        while left:
+            taken = min(bundle, left)
+            counts |= counts << size * taken
+            left -= taken
+            bundle *= 2
+    return counts
+
+
+def subset_of(items: Iterable[int], total: int) -> list[int]:
+    """The masks, in this order and each taken if the rest can still be made, whose sizes add up to `total` exactly.
+
+    `total` must be one of the `sums` of the sizes.
+    """
+    items = list(items)
+    left = Counter(item.bit_count() for item in items)
+    chosen: list[int] = []
+    for item in items:
+        size = item.bit_count()
+        left[size] -= 1
+        if size <= total and sums(left) >> total - size & 1:
+            chosen.append(item)
+            total -= size
+    return chosen
+
+
+@dataclass(frozen=True, slots=True)
+class CoreSizes:
+    """How many cores of each size there are to take whole."""
+
+    sizes: Mapping[int, int]
+
+    @classmethod
+    def of(cls, groups: Groups, mask: int) -> CoreSizes:
+        """The cores that lie in the mask with all their CPUs."""
+        return cls(Counter(core.bit_count() for core in groups.cores if core & mask == core))
+
+    def without(self, groups: Groups, mask: int) -> CoreSizes:
+        """The cores that are left after those in the mask, which must be whole, are taken."""
+        if mask.bit_count() in self.sizes and mask in groups.cores:
+            gone: Mapping[int, int] = {mask.bit_count(): 1}
+        else:
+            gone = CoreSizes.of(groups, mask).sizes
+        return CoreSizes({size: number - gone.get(size, 0) for size, number in self.sizes.items()})
+
+    def can_make(self, count: int) -> bool:
+        """Whether some of the cores have `count` CPUs together."""
+        return count >= 0 and bool(sums(self.sizes) >> count & 1)
