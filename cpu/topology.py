@@ -85,20 +85,6 @@ class Topology:
         """The same as bit masks, for the picker."""
         return Groups.of(self)
 
-    @property
-    def numa_groups(self) -> Mapping[int, CPUSet]:
-        """What a grouping by NUMA node groups by: `numa`, or node 0 with every CPU where the kernel tells of no nodes.
-
-        A kernel without CONFIG_NUMA, and many a virtual machine, has no node folders; its memory is one node all the
-        same, and Linux calls the only node 0.
-        """
-        return self.numa or {0: self.online}
-
-    @property
-    def package_groups(self) -> Mapping[int, CPUSet]:
-        """What a grouping by socket groups by: `packages`, or package 0 with every CPU where none is told."""
-        return self.packages or {0: self.online}
-
     def whole_cores(self, cpus: CPUSet) -> CPUSet:
         """Every thread of every core that has a thread in `cpus`."""
         return CPUSet.union(self.cores[index] for index in {self.cpus[cpu].core for cpu in cpus})

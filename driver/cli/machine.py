@@ -1,0 +1,104 @@
+"""`dranode machine capture` and `dranode machine show`."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dranode.driver.cli.machine_option import machine_option
+from dranode.driver.cli.output import console, emit, output_option
+from dranode.driver.machine.root import Root
+
+_MOST_NAMED = 5
+
+
+@click.group
+def command() -> None:
+    """Record a machine's files, and look at a recording."""
+
+
+@command.command
+@machine_option
+@click.option(
+    "-o",
+    "--output",
+    "path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The archive: .tar, .tar.gz, .tar.bz2 or .tar.xz (default: the host's name, .tar.gz).",
+)
+def capture(root: Root, path: Path | None) -> None:
+    r"""Record the files that drivers read into an archive that --machine takes.
+
+    Needs no root; files that only root may read are named and left out. The archive holds serial numbers and UUIDs of
+    GPUs, but no process, log or command line.
+
+    \b
+    Example:
+      dranode machine capture -o node7.tar.gz
+      dranode topology --machine node7.tar.gz
+    """
+    from dranode.driver.machine.archive_writer import write_archive  # noqa: PLC0415 - `show` packs nothing
+    from dranode.driver.machine.capture import record  # noqa: PLC0415 - likewise
+
+    place = path or Path(f"{socket.gethostname() or 'machine'}.tar.gz")
+    recording = record(root)
+    write_archive(recording, place)
+    size = place.stat().st_size
+    click.echo(
+        f"{place}: {len(recording.files)} files, {len(recording.links)} links, {len(recording.devices)} device nodes,"
+        f" {size / 1024:.0f} KiB"
+    )
+    for name in sorted(recording.left_out)[:_MOST_NAMED]:
+        click.echo(f"left out /{name}: {recording.left_out[name]}", err=True)
+    if len(recording.left_out) > _MOST_NAMED:
+        click.echo(f"left out {len(recording.left_out) - _MOST_NAMED} more", err=True)
+
+
+@command.command
+@machine_option
+@output_option
+def show(root: Root, output: str) -> None:
+    r"""Say what a machine's files hold, in the kernel's words; `dranode topology` draws the CPUs.
+
+    \b
+    Example:
+      dranode machine show --machine node7.tar.gz
+    """
+    from dranode.driver.machine.summary import summarize  # noqa: PLC0415 - `capture` does without
+
+    summary = summarize(root)
+    if not emit(summary, output):
+        _tables(summary)
+
+
+def _tables(summary: dict[str, Any]) -> None:
+    from rich.table import Table  # noqa: PLC0415 - people's output only
+
+    screen = console()
+    facts = Table(show_header=False, box=None, pad_edge=False)
+    told = {
+        "CPUs online": summary["cpus"],
+        "CPUs present": summary["present"],
+        "CPU folders": summary["cpuFolders"],
+        "CPUs isolated": summary["isolated"],
+        "SMT control": summary["smt"],
+        "NUMA nodes": summary["numa"],
+        "with memory": summary["memory"],
+        "PCI devices": summary["pci"],
+    }
+    for name, value in told.items():
+        facts.add_row(name, "not told" if value is None else str(value) or "none")
+    screen.print(facts)
+    if summary["accelerators"]:
+        table = Table("PCI address", "vendor", "device", "class", "NUMA node", "driver", title="GPUs and accelerators")
+        for found in summary["accelerators"]:
+            table.add_row(*("-" if value is None else value for value in found.values()))
+        screen.print(table)
+    if summary["nodes"]:
+        table = Table("device node", "number", title="Device nodes")
+        for path, number in summary["nodes"].items():
+            table.add_row(path, number)
+        screen.print(table)

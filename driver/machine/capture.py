@@ -1,0 +1,150 @@
+"""Which of a machine's files a capture records: all that a driver of this program reads, and no more.
+
+Left out on purpose: `/proc/cmdline`, environments and logs (they may hold secrets) and counters that change by the
+second. Serial numbers and GPU UUIDs are recorded, because drivers publish them.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Final
+
+from dranode.driver.core.errors import MachineError
+from dranode.driver.machine.root import Root
+from dranode.driver.machine.tree import DeviceNode
+
+_MAX_FILE: Final = 1 << 20
+_MAX_TOTAL: Final = 256 << 20
+
+# Under each path on the left, the names on the right; `*` matches within one name. Documentation/ABI says what each is.
+_WANTED: Final = {
+    "sys/devices/system/cpu": "online offline present possible isolated nohz_full kernel_max cpu*/online cpu*/node*"
+    " smt/control smt/active",
+    "sys/devices/system/cpu/cpu*/topology": "*",
+    "sys/devices/system/cpu/cpu*/cache/index*": "level type id size shared_cpu_list shared_cpu_map",
+    "sys/devices/system/node": "online possible has_cpu has_memory has_normal_memory node*/cpulist node*/cpumap"
+    " node*/distance node*/meminfo",
+    "sys/devices": "cpu_core/cpus cpu_atom/cpus cpu_lowpower/cpus pci*/pci_bus/*/cpulistaffinity",
+    "sys/bus/pci/devices/*": "vendor device subsystem_vendor subsystem_device revision class modalias numa_node"
+    " local_cpulist local_cpus current_link_speed max_link_speed current_link_width max_link_width resource enable"
+    " driver driver_override iommu_group sriov_totalvfs sriov_numvfs sriov_drivers_autoprobe sriov_vf_device virtfn*"
+    " physfn aer_dev_correctable aer_dev_nonfatal aer_dev_fatal power/runtime_status uevent subsystem reset_method"
+    " mem_info_* product_name product_number serial_number unique_id fru_id manufacturer vbios_version"
+    " current_compute_partition available_compute_partition current_memory_partition available_memory_partition"
+    " tile*/physical_vram_size_bytes vfio-dev/*/dev drm/*/dev drm/*/uevent drm/*/device drm/*/lmem_total_bytes"
+    " accel/*/dev accel/*/uevent accel/*/device",
+    "sys/devices/platform/*": "drm/*/dev drm/*/uevent drm/*/device",
+    "sys/class/drm": "* */dev */uevent */device",
+    "sys/class/accel": "* */dev */uevent */device",
+    "sys/class/vfio": "* */dev",
+    "sys/kernel/iommu_groups/*/devices": "*",
+    "sys/class/kfd/kfd": "dev topology/generation_id topology/system_properties",
+    "sys/class/kfd/kfd/topology/nodes/*": "gpu_id name properties mem_banks/*/properties io_links/*/properties"
+    " p2p_links/*/properties",
+    "sys/module/*": "version srcversion",
+    "proc": "devices",
+    "proc/driver/nvidia": "version params gpus/*/information gpus/*/numa_status"
+    " capabilities/* capabilities/mig/* capabilities/gpu*/mig/* capabilities/gpu*/mig/gi*/*"
+    " capabilities/gpu*/mig/gi*/ci*/*",
+    "proc/driver/nvidia-caps": "*",
+    "dev": "kfd nvidia* nvidia-caps/* nvidia-caps-imex-channels/* dri/* dri/by-path/* accel/* vfio/* vfio/devices/*"
+    " iommu",
+}
+
+
+@dataclass(slots=True)
+class Recording:
+    """What was recorded.
+
+    Attributes:
+        files: contents by path.
+        links: targets by path, as they stood.
+        devices: device nodes by path.
+        left_out: files that are there but could not be recorded, with the reason.
+    """
+
+    files: dict[str, bytes] = field(default_factory=dict)
+    links: dict[str, str] = field(default_factory=dict)
+    devices: dict[str, DeviceNode] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+
+
+def record(root: Root) -> Recording:
+    """Read the files that drivers read.
+
+    Raises:
+        MachineError: they are too many to be a machine's.
+    """
+    recorder = _Recorder(root)
+    for folder, names in _WANTED.items():
+        for name in names.split():
+            recorder.take(f"{folder}/{name}")
+    return recorder.recording
+
+
+class _Recorder:
+    def __init__(self, root: Root) -> None:
+        self.recording = Recording()
+        self._root = root
+        self._targets: dict[str, str | None] = {}
+        self._names: dict[str, list[str]] = {}
+        self._size = 0
+
+    def take(self, pattern: str) -> None:
+        """Record everything that matches, and the links on the way to it."""
+        *folders, last = pattern.split("/")
+        places = [""]
+        for part in folders:
+            places = [self._real(path) for place in places for path in self._matches(place, part)]
+        for path in [path for place in dict.fromkeys(places) for path in self._matches(place, last)]:
+            if self._link(path) is None:
+                self._leaf(path)
+
+    def _matches(self, folder: str, part: str) -> Iterator[str]:
+        if folder not in self._names:
+            try:
+                self._names[folder] = self._root.listdir(folder)
+            except OSError:
+                self._names[folder] = []
+        return (f"{folder}/{name}".lstrip("/") for name in self._names[folder] if fnmatchcase(name, part))
+
+    def _real(self, path: str) -> str:
+        """Where a path of a folder leads once the link at its end is followed."""
+        if self._link(path) is None:
+            return path
+        try:
+            return self._root.resolve(path)
+        except OSError:
+            return path
+
+    def _link(self, path: str) -> str | None:
+        if path not in self._targets:
+            try:
+                self._targets[path] = self.recording.links[path] = self._root.readlink(path)
+            except OSError:
+                self._targets[path] = None
+        return self._targets[path]
+
+    def _leaf(self, path: str) -> None:
+        taken = self.recording
+        if path in taken.files or path in taken.devices:
+            return
+        try:
+            if path.startswith("dev/"):
+                taken.devices[path] = DeviceNode(*self._root.device_number(path))
+                return
+            content = self._root.read_bytes(path)
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.EISDIR, errno.ENODEV):
+                taken.left_out[path] = error.strerror or str(error)
+            return
+        if len(content) > _MAX_FILE:
+            taken.left_out[path] = f"is larger than {_MAX_FILE >> 20} MiB"
+            return
+        self._size += len(content)
+        if self._size > _MAX_TOTAL:
+            raise MachineError(f"the files to record are more than {_MAX_TOTAL >> 20} MiB, which no machine's are")
+        taken.files[path] = content
