@@ -1,0 +1,22 @@
+"""PCI AER counters: `<function>/aer_dev_fatal` and `aer_dev_nonfatal`, a `<name> <count>` line each and a total."""
+
+from __future__ import annotations
+
+from dranode.driver.machine.root import Root
+from dranode.gpu.health import Counts
+from dranode.gpu.sysfs import PCI_DEVICES, text
+
+
+def aer_counts(root: Root, address: str) -> Counts | None:
+    """The function's totals; None if it has no AER or it cannot be read."""
+    fatal = _total(root, address, "aer_dev_fatal", "TOTAL_ERR_FATAL")
+    nonfatal = _total(root, address, "aer_dev_nonfatal", "TOTAL_ERR_NONFATAL")
+    return None if fatal is None or nonfatal is None else Counts(fatal, nonfatal)
+
+
+def _total(root: Root, address: str, name: str, key: str) -> int | None:
+    for line in (text(root, f"{PCI_DEVICES}/{address}/{name}") or "").splitlines():
+        label, _, count = line.partition(" ")
+        if label == key and count.isdecimal():
+            return int(count)
+    return None

@@ -1,0 +1,116 @@
+"""`GPUConfig` (`dra.gpu/v1alpha1`): what a class or a claim says about how GPUs are given.
+
+    apiVersion: dra.gpu/v1alpha1
+    kind: GPUConfig
+    visibility: none          # none | vendor
+    mode: compute             # compute | graphics | vfio
+    sharing:
+      strategy: shared        # exclusive | shared
+      memoryLimit: 8Gi
+
+Every field may be left out. A result's configurations apply in the order of the allocation, the class's before the
+claim's, field by field: a later one changes the fields that it has and leaves the others as they are. An unknown field
+is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Literal
+
+import msgspec
+
+from dranode.driver.core.configs import Config
+from dranode.driver.core.documents import decode
+from dranode.driver.core.errors import ClaimError, DocumentError
+from dranode.driver.core.quantity import Quantity
+
+API_VERSION = "dra.gpu/v1alpha1"
+
+
+class Visibility(StrEnum):
+    """Whether the vendor's list variable (`CUDA_VISIBLE_DEVICES`, ...) names the GPUs."""
+
+    NONE = "none"
+    VENDOR = "vendor"
+
+
+class Mode(StrEnum):
+    """What the GPU is for, and so which device nodes come with it."""
+
+    COMPUTE = "compute"
+    GRAPHICS = "graphics"
+    VFIO = "vfio"
+
+
+class Strategy(StrEnum):
+    """Whether other claims may be given the GPU at the same time."""
+
+    EXCLUSIVE = "exclusive"
+    SHARED = "shared"
+
+
+class Sharing(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True
+):
+    """`sharing`; `memory_limit` is bytes, for vendors that have a variable for it."""
+
+    strategy: Strategy | None = None
+    memory_limit: Quantity | None = None
+
+
+class GPUConfig(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True
+):
+    """One opaque configuration as it stands; None is a field that it does not have."""
+
+    api_version: Literal["dra.gpu/v1alpha1"]
+    kind: Literal["GPUConfig"]
+    visibility: Visibility | None = None
+    mode: Mode | None = None
+    sharing: Sharing | None = None
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What holds for one allocation result after all its configurations; None is: as the device is offered."""
+
+    visibility: Visibility = Visibility.NONE
+    mode: Mode = Mode.COMPUTE
+    strategy: Strategy | None = None
+    memory_limit: Quantity | None = None
+
+
+def parse_config(config: Config) -> GPUConfig:
+    """The configuration as a value.
+
+    Raises:
+        ClaimError: it is not a valid `GPUConfig`; says where.
+    """
+    try:
+        parsed = decode(GPUConfig, config.parameters)
+    except DocumentError as error:
+        raise ClaimError(f"{config.path} is no valid GPUConfig of {API_VERSION}: {error}") from error
+    limit = parsed.sharing.memory_limit if parsed.sharing else None
+    if limit is not None and not (limit.whole and limit.value > 0):
+        raise ClaimError(
+            f'{config.path}: sharing.memoryLimit is "{limit}", which is not a whole number of bytes above 0; '
+            "write it like 8Gi"
+        )
+    return parsed
+
+
+def settings(configs: Iterable[Config]) -> Settings:
+    """What a result's parsed configurations come to, later ones over earlier ones, field by field."""
+    result = Settings()
+    for config in configs:
+        parsed: GPUConfig = config.parameters
+        sharing = parsed.sharing or Sharing()
+        told = {
+            "visibility": parsed.visibility,
+            "mode": parsed.mode,
+            "strategy": sharing.strategy,
+            "memory_limit": sharing.memory_limit,
+        }
+        result = msgspec.structs.replace(result, **{name: value for name, value in told.items() if value is not None})
+    return result

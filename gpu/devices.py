@@ -1,0 +1,163 @@
+"""GPUs as DRA devices: attributes, capacity, sharing, shared counters, taints.
+
+A divided GPU and its parts draw on one counter set (KEP-4815): a part takes one `parts`, the whole GPU all of them, so
+the scheduler gives either the whole or parts of it. A GPU that is not divided needs no counters.
+
+With sharing, every device may be allocated several times (KEP-5075). Each allocation takes `shares`, and `memory` where
+its size is known; one that asks for neither takes one share and one share's part of the memory.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from dranode.driver.core.quantity import Quantity
+from dranode.driver.core.resource import (
+    CapacityRequestPolicy,
+    CapacityRequestPolicyRange,
+    Counter,
+    CounterSet,
+    Device,
+    DeviceAttribute,
+    DeviceCapacity,
+    DeviceCounterConsumption,
+    DeviceTaint,
+)
+from dranode.gpu.inventory import GPU, GPUInventory
+from dranode.gpu.semver import semver
+
+SHARES: Final = 10
+"""Claims that a shared GPU takes if none asks for more than it must."""
+
+MAX_TEXT: Final = 64  # DeviceAttributeMaxValueLength, in bytes
+
+_MI: Final = 1 << 20
+_STANDARD_ADDRESS: Final = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]")
+_PARTS: Final = "parts"
+
+Taints = Mapping[str, tuple[DeviceTaint, ...]]
+
+
+def _string(value: str | None) -> DeviceAttribute | None:
+    if not value:
+        return None
+    return DeviceAttribute(string=value.encode()[:MAX_TEXT].decode(errors="ignore"))
+
+
+def _int(value: int | None) -> DeviceAttribute | None:
+    return None if value is None else DeviceAttribute(int_=value)
+
+
+def _version(value: str | None) -> DeviceAttribute | None:
+    version = None if value is None else semver(value)
+    return None if version is None else DeviceAttribute(version=version)
+
+
+def _pci_id(value: int | None) -> DeviceAttribute | None:
+    return None if value is None else DeviceAttribute(string=f"0x{value:04x}")
+
+
+# What is told of a GPU, by attribute name; None leaves the attribute out. Names without a domain are `dra.gpu/...`.
+# linkSpeed is in MT/s: PCIe 1.0's 2.5 GT/s is no whole number. pciBusID has room for domains of four digits only.
+_ATTRIBUTES: Final[Mapping[str, Callable[[GPU], DeviceAttribute | None]]] = {
+    "type": lambda gpu: _string(gpu.kind),
+    "vendor": lambda gpu: _string(gpu.vendor),
+    "model": lambda gpu: _string(gpu.model),
+    "uuid": lambda gpu: _string(gpu.uuid),
+    "pciVendor": lambda gpu: _pci_id(gpu.vendor_id),
+    "pciDevice": lambda gpu: _pci_id(gpu.device_id),
+    "pciAddress": lambda gpu: _string(gpu.address),
+    "driver": lambda gpu: _string(gpu.driver),
+    "driverVersion": lambda gpu: _version(gpu.driver_version),
+    "cudaComputeCapability": lambda gpu: _version(gpu.compute_capability),
+    "linkSpeed": lambda gpu: _int(gpu.link_speed),
+    "linkWidth": lambda gpu: _int(gpu.link_width),
+    "memoryNode": lambda gpu: _int(gpu.memory_node),
+    "parent": lambda gpu: _string(gpu.parent_name),
+    "partition": lambda gpu: _int(gpu.partition),
+    "partitionMode": lambda gpu: _string(gpu.partition_mode),
+    "resource.kubernetes.io/pciBusID": lambda gpu: (
+        _string(gpu.address) if _STANDARD_ADDRESS.fullmatch(gpu.address) else None
+    ),
+    "resource.kubernetes.io/pcieRoot": lambda gpu: _string(gpu.pcie_root),
+    "resource.kubernetes.io/numaNode": lambda gpu: _int(gpu.numa_node),
+}
+
+
+def attributes(gpu: GPU) -> dict[str, DeviceAttribute]:
+    """The attributes of one GPU: what is known, as Kubernetes takes it."""
+    told = {name: attribute(gpu) for name, attribute in _ATTRIBUTES.items()}
+    return {name: value for name, value in told.items() if value is not None}
+
+
+def devices(inventory: GPUInventory, *, shared: bool, taints: Taints | None = None) -> tuple[Device, ...]:
+    """The devices in the order in which the scheduler should try them: whole GPUs, parts, GPUs that are divided."""
+    children = inventory.children
+    ranked = sorted(
+        inventory.gpus, key=lambda gpu: 2 if gpu.name in children else 1 if gpu.parent_name in children else 0
+    )
+    return tuple(
+        Device(
+            name=gpu.name,
+            attributes=attributes(gpu),
+            capacity=_shared_capacity(gpu) if shared else _capacity(gpu),
+            consumes_counters=_consumption(gpu, inventory),
+            taints=(taints or {}).get(gpu.name, ()),
+            allow_multiple_allocations=True if shared else None,
+        )
+        for gpu in ranked
+    )
+
+
+def counters(inventory: GPUInventory) -> tuple[CounterSet, ...]:
+    """One set for every divided GPU, called as the GPU is."""
+    return tuple(
+        CounterSet(name=name, counters={_PARTS: Counter(value=Quantity(len(parts)))})
+        for name, parts in inventory.children.items()
+    )
+
+
+def _consumption(gpu: GPU, inventory: GPUInventory) -> tuple[DeviceCounterConsumption, ...]:
+    parts = inventory.children.get(gpu.name)
+    if parts is not None:
+        return (_takes(gpu.name, len(parts)),)
+    if gpu.parent_name is not None and gpu.parent_name in inventory.children:
+        return (_takes(gpu.parent_name, 1),)
+    return ()
+
+
+def _takes(counter_set: str, parts: int) -> DeviceCounterConsumption:
+    return DeviceCounterConsumption(counter_set=counter_set, counters={_PARTS: Counter(value=Quantity(parts))})
+
+
+def _capacity(gpu: GPU) -> dict[str, DeviceCapacity]:
+    return {} if gpu.memory is None else {"memory": DeviceCapacity(value=binary(gpu.memory))}
+
+
+def _shared_capacity(gpu: GPU) -> dict[str, DeviceCapacity]:
+    """Shares one by one, memory in steps of 1Mi; by default one share and its part of the memory."""
+    capacity = {
+        "shares": DeviceCapacity(value=Quantity(SHARES), request_policy=_policy(default=1, step=1)),
+    }
+    # A policy's minimum and step must fit into the value together, so memory of less than a Mi a share is not split.
+    if gpu.memory is not None and gpu.memory >= SHARES * _MI:
+        part = gpu.memory // SHARES // _MI * _MI
+        capacity["memory"] = DeviceCapacity(value=binary(gpu.memory), request_policy=_policy(default=part, step=_MI))
+    return capacity
+
+
+def _policy(*, default: int, step: int) -> CapacityRequestPolicy:
+    return CapacityRequestPolicy(
+        default=binary(default), valid_range=CapacityRequestPolicyRange(min=binary(step), step=binary(step))
+    )
+
+
+def binary(amount: int) -> Quantity:
+    """An amount as Kubernetes would write it: with the largest binary suffix that leaves it whole."""
+    for suffix in ("", "Ki", "Mi", "Gi", "Ti"):
+        if amount % 1024 or not amount:
+            return Quantity(f"{amount}{suffix}")
+        amount //= 1024
+    return Quantity(f"{amount}Pi")

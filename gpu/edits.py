@@ -1,0 +1,211 @@
+"""What only the live machine knows of a grant: device nodes with their numbers, group ids, NVIDIA's user space.
+
+Everything is looked up by PCI address when the CDI spec is written. A node that is not there is an error that names it:
+a spec without it would start a container that finds no GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from dranode.cdi.spec import ContainerEdits, DeviceNode
+from dranode.driver.core.errors import ClaimError
+from dranode.driver.machine.root import Root
+from dranode.gpu.config import Mode
+from dranode.gpu.grants import Intent
+from dranode.gpu.inventory import Function
+from dranode.gpu.kfd import by_address, kfd_nodes
+from dranode.gpu.libraries import user_space
+from dranode.gpu.proc import nvidia_facts
+from dranode.gpu.sysfs import PCI, PCI_DEVICES, drm_minors, link_name, names
+
+_PERMISSIONS: Final = "rw"
+
+_ADVICE: Final[Mapping[str, str]] = {
+    "/dev/nvidia": "run `nvidia-modprobe -c 0 -u` on the node",
+    "/dev/kfd": "load amdgpu with KFD, or ask for mode graphics",
+    "/dev/vfio": "load vfio-pci on the node",
+    "/dev/dri": "load the GPU's kernel driver and mount the node's /dev",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A device node that a grant needs, or takes along where it exists."""
+
+    path: str
+    needed: bool = True
+
+
+def complete(
+    root: Root, intent: Intent, edits: ContainerEdits, group_of: Callable[[str], int | None]
+) -> ContainerEdits:
+    """The edits of a grant with what the live machine adds to them.
+
+    Args:
+        root: the machine's files.
+        intent: what the grant means.
+        edits: what was decided: variables.
+        group_of: the group that a node (`/dev/dri/renderD128`) belongs to, if the machine can tell.
+
+    Raises:
+        ClaimError: the GPU or one of its nodes is not there; names it.
+    """
+    found = [node for node in device_nodes(root, intent) if node is not None]
+    gids = sorted({gid for gid in (group_of(node.path) for node in found) if gid})
+    added = user_space(root, intent.address, intent.mode) if intent.vendor == "nvidia" else ContainerEdits()
+    ours = {node.path for node in found}
+    return msgspec.structs.replace(
+        edits,
+        env=tuple(dict.fromkeys((*added.env, *edits.env))),
+        device_nodes=(*found, *(node for node in added.device_nodes if node.path not in ours)),
+        mounts=added.mounts,
+        hooks=added.hooks,
+        additional_gids=tuple(gids),
+    )
+
+
+def device_nodes(root: Root, intent: Intent) -> tuple[DeviceNode, ...]:
+    """The device nodes of a grant with type and numbers as they are now.
+
+    Raises:
+        ClaimError: the GPU or one of its nodes is not there; names it.
+    """
+    address = intent.address
+    function = Function(address, link_name(root, f"{PCI_DEVICES}/{address}/driver"))
+    if not root.exists(f"{PCI_DEVICES}/{address}"):
+        raise ClaimError(f"GPU {address} is gone from the PCI bus; delete the claim so that it is allocated anew")
+    if function.passthrough != (intent.mode is Mode.VFIO):
+        raise ClaimError(
+            f"GPU {address} is bound to {function.driver or 'no driver'}, which has no nodes for mode {intent.mode}; "
+            "bind it to the driver that has, or ask for another mode"
+        )
+    nodes = dict.fromkeys(_NODES.get((intent.vendor, intent.mode), _ANY_VENDOR[intent.mode])(root, intent))
+    made = (_read(root, intent, node) for node in nodes)
+    return tuple(node for node in made if node is not None)
+
+
+def _read(root: Root, intent: Intent, node: Node) -> DeviceNode | None:
+    try:
+        kind, major, minor = root.device_number(node.path.lstrip("/"))
+    except OSError as error:
+        if not node.needed:
+            return None
+        missing = "does not exist" if isinstance(error, FileNotFoundError) else f"cannot be used ({error.strerror})"
+        advice = next((advice for prefix, advice in _ADVICE.items() if node.path.startswith(prefix)), "")
+        raise ClaimError(f"GPU {intent.address} needs device node {node.path}, which {missing}; {advice}") from error
+    return DeviceNode(path=node.path, type=kind, major=major, minor=minor, permissions=_PERMISSIONS)
+
+
+def _nvidia(root: Root, intent: Intent) -> Iterable[Node]:
+    facts = nvidia_facts(root, intent.address)
+    if facts is None or facts.minor is None:
+        raise ClaimError(
+            f"GPU {intent.address} has no minor number in /proc/driver/nvidia, so its device node is not known; "
+            "load NVIDIA's kernel driver, or wait until a reset is over"
+        )
+    yield Node(f"/dev/nvidia{facts.minor}")
+    yield Node("/dev/nvidiactl")
+    yield Node("/dev/nvidia-uvm")
+    yield Node("/dev/nvidia-uvm-tools", needed=False)
+
+
+def _nvidia_graphics(root: Root, intent: Intent) -> Iterable[Node]:
+    yield from _nvidia(root, intent)
+    yield Node("/dev/nvidia-modeset", needed=False)
+    minors = drm_minors(root, f"{PCI_DEVICES}/{intent.address}")
+    yield from (Node(_drm_path(kind, minor), needed=False) for kind, minor in sorted(minors.items()))
+
+
+def _amd(root: Root, intent: Intent) -> Iterable[Node]:
+    yield Node("/dev/kfd")
+    yield from _amd_render(root, intent)
+
+
+def _amd_graphics(root: Root, intent: Intent) -> Iterable[Node]:
+    yield Node("/dev/kfd", needed=False)
+    renders = tuple(_amd_render(root, intent))
+    yield from renders
+    cards = _partition_cards(root)
+    for node in renders:
+        card = cards.get(node.path)
+        yield Node(card) if card is not None else _drm_node(root, intent, "card")
+
+
+def _amd_render(root: Root, intent: Intent) -> Iterable[Node]:
+    """The render nodes: of one partition, or of the GPU and all its partitions."""
+    pci = PCI(root)
+    slot = [address for address in pci.addresses if address[:-2] == intent.address[:-2]]
+    gpus = [address for address in slot if pci.left_out(address) is None]
+    nodes = by_address(kfd_nodes(root), gpus).get(intent.address, ())
+    if intent.partition is None:
+        yield _drm_node(root, intent, "renderD")
+        yield from (Node(_drm_path("renderD", node.render)) for node in nodes if node.render is not None)
+        return
+    if intent.partition >= len(nodes):
+        raise ClaimError(
+            f"GPU {intent.address} has no partition {intent.partition} any more, only {len(nodes)}; "
+            "delete the claim so that it is allocated anew"
+        )
+    render = nodes[intent.partition].render
+    if render is None:
+        raise ClaimError(f"partition {intent.partition} of GPU {intent.address} has no render node; reload amdgpu")
+    yield Node(_drm_path("renderD", render))
+
+
+def _partition_cards(root: Root) -> dict[str, str]:
+    """The card node beside every render node of a partition: platform devices `amdgpu_xcp_<n>`."""
+    found: dict[str, str] = {}
+    for name in names(root, "sys/devices/platform"):
+        if name.startswith("amdgpu_xcp"):
+            minors = drm_minors(root, f"sys/devices/platform/{name}")
+            if len(minors) == len(("card", "renderD")):
+                found[_drm_path("renderD", minors["renderD"])] = _drm_path("card", minors["card"])
+    return found
+
+
+def _render(root: Root, intent: Intent) -> Iterable[Node]:
+    yield _drm_node(root, intent, "renderD")
+
+
+def _graphics(root: Root, intent: Intent) -> Iterable[Node]:
+    yield _drm_node(root, intent, "renderD")
+    yield _drm_node(root, intent, "card")
+
+
+def _vfio(root: Root, intent: Intent) -> Iterable[Node]:
+    group = link_name(root, f"{PCI_DEVICES}/{intent.address}/iommu_group")
+    if group is None:
+        raise ClaimError(f"GPU {intent.address} is in no IOMMU group; turn the IOMMU on for mode vfio")
+    yield Node("/dev/vfio/vfio")
+    yield Node(f"/dev/vfio/{group}")
+
+
+def _drm_node(root: Root, intent: Intent, kind: str) -> Node:
+    minor = drm_minors(root, f"{PCI_DEVICES}/{intent.address}").get(kind)
+    if minor is None:
+        raise ClaimError(
+            f"GPU {intent.address} has no device node /dev/dri/{kind}*; load the GPU's kernel driver, or wait for it"
+        )
+    return Node(_drm_path(kind, minor))
+
+
+def _drm_path(kind: str, minor: int) -> str:
+    return f"/dev/dri/{kind}{minor}"
+
+
+_NODES: Final[Mapping[tuple[str, Mode], Callable[[Root, Intent], Iterable[Node]]]] = {
+    ("nvidia", Mode.COMPUTE): _nvidia,
+    ("nvidia", Mode.GRAPHICS): _nvidia_graphics,
+    ("amd", Mode.COMPUTE): _amd,
+    ("amd", Mode.GRAPHICS): _amd_graphics,
+}
+_ANY_VENDOR: Final[Mapping[Mode, Callable[[Root, Intent], Iterable[Node]]]] = {
+    Mode.COMPUTE: _render,
+    Mode.GRAPHICS: _graphics,
+    Mode.VFIO: _vfio,
+}

@@ -1,0 +1,85 @@
+"""The variables that a container gets with a GPU.
+
+A container may be given GPUs of several requests and claims, and of variables of one name the last wins. So what is
+always set either has the device in its name (`DRA_GPU_0000_17_00_0`) or has one value for all:
+`NVIDIA_VISIBLE_DEVICES=void` keeps NVIDIA's runtime hook from adding every GPU to an image that asks for `all`. Lists
+of GPUs are for those who ask for them (`visibility: vendor`): a container sees the GPUs of its device nodes without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from dranode.driver.core.quantity import Quantity
+from dranode.gpu.config import Mode, Settings, Visibility
+from dranode.gpu.inventory import GPU
+
+_MI: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """A GPU and how many bytes of its memory may be used; None is: no limit."""
+
+    gpu: GPU
+    memory: Quantity | None = None
+
+
+# The variable that names GPUs, and whether it takes UUIDs (else positions among the GPUs that the container has).
+_LISTS: Final[Mapping[str, tuple[str, bool]]] = {
+    "nvidia": ("CUDA_VISIBLE_DEVICES", True),
+    "amd": ("ROCR_VISIBLE_DEVICES", True),
+    "intel": ("ZE_AFFINITY_MASK", False),
+}
+
+# https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html
+_NVIDIA: Final[Mapping[Mode, tuple[str, ...]]] = {
+    Mode.COMPUTE: ("NVIDIA_VISIBLE_DEVICES=void", "NVIDIA_DRIVER_CAPABILITIES=compute,utility"),
+    Mode.GRAPHICS: ("NVIDIA_VISIBLE_DEVICES=void", "NVIDIA_DRIVER_CAPABILITIES=all"),
+    Mode.VFIO: ("NVIDIA_VISIBLE_DEVICES=void",),
+}
+
+
+def environment(one: Granted, peers: Sequence[Granted], settings: Settings, *, admin: bool) -> tuple[str, ...]:
+    """`NAME=value` entries for one grant.
+
+    Args:
+        one: the grant's GPU.
+        peers: all GPUs of the same request, `one` among them.
+        settings: what the configurations come to.
+        admin: whether the GPU is given beside its holder.
+    """
+    gpu = one.gpu
+    label = f"DRA_{gpu.name.upper().replace('-', '_')}"
+    entries = [f"{label}={gpu.uuid or gpu.address}"]
+    if one.memory is not None:
+        entries.append(f"{label}_MEMORY={one.memory.value}")
+    if admin:
+        entries.append("DRA_ADMIN_ACCESS=true")
+    if gpu.vendor == "nvidia":
+        entries.extend(_NVIDIA[settings.mode])
+        entries.extend(_pinned_memory(peers))
+    if settings.visibility is Visibility.VENDOR and settings.mode is not Mode.VFIO:
+        entries.extend(_list(gpu.vendor, peers))
+    return tuple(entries)
+
+
+def _list(vendor: str, peers: Sequence[Granted]) -> tuple[str, ...]:
+    if vendor not in _LISTS:
+        return ()
+    name, takes_uuids = _LISTS[vendor]
+    gpus = [peer.gpu for peer in peers if peer.gpu.vendor == vendor]
+    uuids = [gpu.uuid for gpu in gpus if gpu.uuid is not None]
+    values = uuids if takes_uuids and len(uuids) == len(gpus) else [str(position) for position in range(len(gpus))]
+    return (f"{name}={','.join(values)}",)
+
+
+def _pinned_memory(peers: Sequence[Granted]) -> tuple[str, ...]:
+    """`CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=8192M,...` by position in the container; clients of MPS keep it."""
+    ours = [peer for peer in peers if peer.gpu.vendor == "nvidia"]
+    limits = [
+        f"{position}={int(peer.memory.value) // _MI}M" for position, peer in enumerate(ours) if peer.memory is not None
+    ]
+    return (f"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT={','.join(limits)}",) if limits else ()

@@ -1,0 +1,192 @@
+"""How the GPUs are: what was seen, what follows from it, and when it is over.
+
+    cause           seen as                                    over
+    aer-fatal       PCI AER counter of fatal errors grew       10 minutes without, or bound anew
+    aer-nonfatal    the same of uncorrected, non-fatal ones    10 minutes without, or bound anew
+    wedged          DRM's uevent WEDGED=<methods>              WEDGED=none, or bound anew
+    xid             an XID error by NVML, but for those that   an hour without, or bound anew
+                    a program causes
+    gone            published once, not on the bus now         when it is back
+
+Counts from before the first look are history, not trouble. A physical function's trouble is its parts' too. All of this
+is values: `dranode.gpu.plugin` reads the counters and feeds the events in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Final
+
+from dranode.driver.core.plugin import DeviceHealth, Health
+from dranode.driver.core.resource import DeviceTaint
+from dranode.gpu.inventory import GPU, GPUInventory, Kind
+
+TAINT_KEY: Final = "dra.gpu/unhealthy"
+
+
+class Cause(StrEnum):
+    """Why a GPU is unhealthy; also the taint's value."""
+
+    AER_FATAL = "aer-fatal"
+    AER_NONFATAL = "aer-nonfatal"
+    WEDGED = "wedged"
+    XID = "xid"
+    GONE = "gone"
+
+
+# Seconds without another event after which a cause is over; one that is not here lasts until something ends it.
+_QUIET: Final[Mapping[Cause, float]] = {Cause.AER_FATAL: 600.0, Cause.AER_NONFATAL: 600.0, Cause.XID: 3600.0}
+
+# XIDs of programs, not of GPUs: graphics exception, MMU fault, stopped channel, preemptive cleanup, video exceptions.
+_PROGRAM_XIDS: Final = frozenset({13, 31, 43, 45, 68, 109})
+
+_ANEW: Final = frozenset({"add", "bind"})
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """A function's AER totals since boot."""
+
+    fatal: int = 0
+    nonfatal: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """One cause at one PCI function.
+
+    Attributes:
+        detail: what was seen, for people.
+        since: when it began, seconds since 1970.
+        last: when it was last seen.
+    """
+
+    detail: str
+    since: float
+    last: float
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """How all GPUs are.
+
+    Attributes:
+        troubles: by PCI address and cause.
+        counts: AER totals at the last look, by PCI address.
+        seen: every GPU that was there, by device name.
+    """
+
+    troubles: Mapping[tuple[str, Cause], Trouble] = field(default_factory=dict)
+    counts: Mapping[str, Counts] = field(default_factory=dict)
+    seen: Mapping[str, GPU] = field(default_factory=dict)
+
+    def of(self, gpu: GPU) -> tuple[tuple[Cause, Trouble], ...]:
+        """What is wrong with a GPU: its own troubles and its parent's, by cause."""
+        addresses = (gpu.address, gpu.parent)
+        return tuple(
+            (cause, trouble) for (address, cause), trouble in sorted(self.troubles.items()) if address in addresses
+        )
+
+
+def counted(condition: Condition, address: str, counts: Counts, now: float) -> Condition:
+    """The condition after a look at a function's AER counters; counters that fell began anew."""
+    before = condition.counts.get(address, counts)
+    condition = replace(condition, counts={**condition.counts, address: counts})
+    for cause, new, old in (
+        (Cause.AER_FATAL, counts.fatal, before.fatal),
+        (Cause.AER_NONFATAL, counts.nonfatal, before.nonfatal),
+    ):
+        if new > old:
+            detail = f"{new - old} uncorrected PCIe {'fatal' if cause is Cause.AER_FATAL else 'non-fatal'} errors"
+            condition = _began(condition, address, cause, detail, now)
+    return condition
+
+
+def wedged(condition: Condition, address: str, methods: str, now: float) -> Condition:
+    """The condition after DRM said how a GPU may be recovered (`rebind,bus-reset`), or that it has been (`none`)."""
+    if methods == "none":
+        return _ended(condition, (address,), (Cause.WEDGED,))
+    return _began(condition, address, Cause.WEDGED, f"the GPU hangs; it can be recovered by {methods}", now)
+
+
+def xid(condition: Condition, address: str, number: int, now: float) -> Condition:
+    """The condition after NVIDIA's driver reported an XID error."""
+    if number in _PROGRAM_XIDS:
+        return condition
+    return _began(condition, address, Cause.XID, f"NVIDIA XID {number}", now)
+
+
+def handled(condition: Condition, action: str, address: str) -> Condition:
+    """The condition after the kernel added a function or bound it to a driver: it starts anew."""
+    return _ended(condition, (address,), Cause) if action in _ANEW else condition
+
+
+def present(condition: Condition, inventory: GPUInventory, now: float) -> Condition:
+    """The condition after the machine was read: what is gone, what is back.
+
+    A part whose GPU is there was taken away on purpose: the administrator divided the GPU otherwise.
+    """
+    here = {gpu.address for gpu in inventory.gpus}
+    seen = dict(condition.seen)
+    for name, gpu in condition.seen.items():
+        if name in inventory.by_name:
+            continue
+        if gpu.kind is not Kind.GPU and gpu.parent in here:
+            del seen[name]
+        else:
+            condition = _began(condition, gpu.address, Cause.GONE, "the GPU vanished from the PCI bus", now)
+    condition = _ended(condition, here, (Cause.GONE,))
+    return replace(condition, seen={**seen, **inventory.by_name})
+
+
+def expired(condition: Condition, now: float) -> Condition:
+    """The condition without the troubles that have been quiet for long enough."""
+    return replace(
+        condition,
+        troubles={
+            key: trouble
+            for key, trouble in condition.troubles.items()
+            if key[1] not in _QUIET or now - trouble.last < _QUIET[key[1]]
+        },
+    )
+
+
+def report(condition: Condition) -> tuple[DeviceHealth, ...]:
+    """The health of every GPU that was ever published."""
+    return tuple(_health(gpu, condition.of(gpu)) for gpu in condition.seen.values())
+
+
+def taints(condition: Condition) -> dict[str, tuple[DeviceTaint, ...]]:
+    """A NoSchedule taint for every unhealthy GPU, by device name; its time is that of the first trouble and stays."""
+    found: dict[str, tuple[DeviceTaint, ...]] = {}
+    for name, gpu in condition.seen.items():
+        troubles = condition.of(gpu)
+        if troubles:
+            cause, first = min(troubles, key=lambda each: each[1].since)
+            found[name] = (
+                DeviceTaint(key=TAINT_KEY, value=cause, effect="NoSchedule", time_added=_timestamp(first.since)),
+            )
+    return found
+
+
+def _health(gpu: GPU, troubles: Iterable[tuple[Cause, Trouble]]) -> DeviceHealth:
+    message = "; ".join(f"{trouble.detail} (since {_timestamp(trouble.since)})" for _, trouble in troubles)
+    return DeviceHealth(gpu.name, Health.UNHEALTHY if message else Health.HEALTHY, message)
+
+
+def _began(condition: Condition, address: str, cause: Cause, detail: str, now: float) -> Condition:
+    before = condition.troubles.get((address, cause))
+    trouble = Trouble(detail, now if before is None else before.since, now)
+    return replace(condition, troubles={**condition.troubles, (address, cause): trouble})
+
+
+def _ended(condition: Condition, addresses: Iterable[str], causes: Iterable[Cause]) -> Condition:
+    over = {(address, cause) for address in addresses for cause in causes}
+    return replace(condition, troubles={key: trouble for key, trouble in condition.troubles.items() if key not in over})
+
+
+def _timestamp(seconds: float) -> str:
+    return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,94 @@
+"""AMD's KFD topology (`/sys/class/kfd/kfd/topology/nodes`): which nodes are GPUs, their memory, their partitions.
+
+A node's `location_id` has the PCI bus and function in its low 16 bits and, on a GPU in partitions, the partition's
+number in bits 31 to 28; some kernels put that number into the function's bits as well. `unique_id` is no way from a
+partition to its GPU: newer kernels give every partition its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from dranode.driver.machine.root import Root
+from dranode.gpu.sysfs import names, text
+
+_NODES: Final = "sys/class/kfd/kfd/topology/nodes"
+# HSA_MEM_HEAP_TYPE: public and private frame buffer.
+_FRAME_BUFFERS: Final = frozenset({1, 2})
+
+
+@dataclass(frozen=True, slots=True)
+class KFDNode:
+    """A GPU, or a partition of one, as KFD numbers it.
+
+    Attributes:
+        node: KFD's number.
+        slot: PCI domain, bus and device (`0000:0c:00`), without the function.
+        function: the PCI function as the kernel tells it, 0 to 7.
+        part: the partition's number as the kernel tells it, 0 where it tells none.
+        render: minor of the render node.
+        memory: bytes of frame buffer.
+    """
+
+    node: int
+    slot: str
+    function: int
+    part: int
+    render: int | None
+    memory: int | None
+
+
+def kfd_nodes(root: Root) -> tuple[KFDNode, ...]:
+    """The GPU nodes of the topology in KFD's order; nodes that cannot be read are not there."""
+    found: list[KFDNode] = []
+    for name in sorted((name for name in names(root, _NODES) if name.isdecimal()), key=int):
+        fields = _properties(text(root, f"{_NODES}/{name}/properties") or "")
+        if not fields.get("simd_count"):
+            continue
+        location = fields.get("location_id", 0)
+        render = fields.get("drm_render_minor", 0)
+        found.append(
+            KFDNode(
+                node=int(name),
+                slot=f"{fields.get('domain', 0):04x}:{location >> 8 & 0xFF:02x}:{location >> 3 & 0x1F:02x}",
+                function=location & 7,
+                part=location >> 28 & 0xF,
+                render=render if render > 0 else None,
+                memory=_memory(root, name),
+            )
+        )
+    return tuple(found)
+
+
+def by_address(nodes: Iterable[KFDNode], addresses: Iterable[str]) -> Mapping[str, tuple[KFDNode, ...]]:
+    """The nodes of every GPU by PCI address, partitions in order.
+
+    A node whose function is no GPU's belongs to function 0 of its slot: the bits are a partition's number.
+    """
+    present = frozenset(addresses)
+    found: dict[str, list[KFDNode]] = {}
+    for node in nodes:
+        exact, first = f"{node.slot}.{node.function}", f"{node.slot}.0"
+        address = exact if exact in present else first
+        if address in present:
+            found.setdefault(address, []).append(node)
+    return {
+        address: tuple(sorted(each, key=lambda node: (node.part, node.function, node.node)))
+        for address, each in found.items()
+    }
+
+
+def _memory(root: Root, node: str) -> int | None:
+    total = 0
+    for bank in names(root, f"{_NODES}/{node}/mem_banks"):
+        fields = _properties(text(root, f"{_NODES}/{node}/mem_banks/{bank}/properties") or "")
+        if fields.get("heap_type") in _FRAME_BUFFERS:
+            total += fields.get("size_in_bytes", 0)
+    return total or None
+
+
+def _properties(content: str) -> dict[str, int]:
+    pairs = (line.split() for line in content.splitlines())
+    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].lstrip("-").isdecimal()}  # noqa: PLR2004 - key and value

@@ -1,0 +1,189 @@
+"""NVIDIA's user space for a container: from NVIDIA's own CDI spec where there is one, else the libraries by mount.
+
+A spec of kind `nvidia.com/gpu` (nvidia-ctk makes it) is taken if every file that it mounts is still there: after a
+driver update it names files that are gone, and a container with it would not start. Without one, the libraries of the
+running driver's version are mounted to where glibc looks without configuration, on Debian's and on Red Hat's layout,
+under the names that programs load (`libcuda.so.1`); no hook and no ldconfig run is needed.
+
+In a DaemonSet the node's file system is expected at `/host`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+import yaml
+
+from dranode.cdi.spec import ContainerEdits, DeviceNode, Mount, Spec
+from dranode.driver.machine.root import Root
+from dranode.gpu.config import Mode
+from dranode.gpu.proc import NvidiaFacts, nvidia_facts, nvidia_version
+from dranode.gpu.sysfs import names
+
+_KIND: Final = "nvidia.com/gpu"
+_SPEC_FOLDERS: Final = ("etc/cdi", "var/run/cdi", "run/cdi")
+_SPEC_ENDINGS: Final = (".yaml", ".json")
+
+_OPTIONS: Final = ("ro", "nosuid", "nodev", "bind")
+
+# The dynamic loader that a host has tells the multiarch folder of its architecture.
+_LOADERS: Final = {
+    "lib64/ld-linux-x86-64.so.2": "x86_64-linux-gnu",
+    "lib/ld-linux-aarch64.so.1": "aarch64-linux-gnu",
+}
+_DRIVER_ROOTS: Final = ("", "run/nvidia/driver/")
+_LIBRARY_FOLDERS: Final = (
+    "usr/lib/x86_64-linux-gnu",
+    "usr/lib/aarch64-linux-gnu",
+    "usr/lib64",
+    "usr/lib",
+    "home/kubernetes/bin/nvidia/lib64",
+)
+_COMPUTE: Final = frozenset(
+    {
+        "libcuda",
+        "libcudadebugger",
+        "libnvcuvid",
+        "libnvidia-allocator",
+        "libnvidia-cfg",
+        "libnvidia-encode",
+        "libnvidia-gpucomp",
+        "libnvidia-ml",
+        "libnvidia-nvvm",
+        "libnvidia-opencl",
+        "libnvidia-opticalflow",
+        "libnvidia-ptxjitcompiler",
+    }
+)
+_GRAPHICS: Final = _COMPUTE | {
+    "libEGL_nvidia",
+    "libGLESv1_CM_nvidia",
+    "libGLESv2_nvidia",
+    "libGLX_nvidia",
+    "libnvidia-eglcore",
+    "libnvidia-fbc",
+    "libnvidia-glcore",
+    "libnvidia-glsi",
+    "libnvidia-glvkspirv",
+    "libnvidia-rtcore",
+    "libnvidia-tls",
+    "libnvoptix",
+}
+_STEMS: Final[Mapping[Mode, frozenset[str]]] = {
+    Mode.COMPUTE: _COMPUTE,
+    Mode.GRAPHICS: _GRAPHICS,
+    Mode.VFIO: frozenset(),
+}
+_FILES: Final[Mapping[Mode, tuple[str, ...]]] = {
+    Mode.COMPUTE: ("usr/bin/nvidia-smi",),
+    Mode.GRAPHICS: (
+        "usr/bin/nvidia-smi",
+        "usr/share/glvnd/egl_vendor.d/10_nvidia.json",
+        "usr/share/vulkan/icd.d/nvidia_icd.json",
+        "etc/vulkan/icd.d/nvidia_icd.json",
+    ),
+    Mode.VFIO: (),
+}
+
+
+def user_space(root: Root, address: str, mode: Mode) -> ContainerEdits:
+    """The edits that bring NVIDIA's user space into a container; empty if none is found: the image then brings it."""
+    if mode is Mode.VFIO:
+        return ContainerEdits()
+    prefix = "host/" if root.exists("host/usr") else ""
+    facts = nvidia_facts(root, address) or NvidiaFacts()
+    return _vendor_edits(root, prefix, facts) or ContainerEdits(mounts=tuple(_mounts(root, prefix, mode)))
+
+
+def _vendor_edits(root: Root, prefix: str, facts: NvidiaFacts) -> ContainerEdits | None:
+    """The common edits of NVIDIA's CDI spec, with those of this GPU."""
+    for spec in _vendor_specs(root, prefix):
+        own = [
+            device.container_edits
+            for device in spec.devices
+            if device.name in {facts.uuid, str(facts.minor)} - {None, "None"}
+        ][:1]
+        parts = (spec.container_edits, *own)
+        mounts = tuple(dict.fromkeys(mount for part in parts for mount in part.mounts))
+        if all(root.exists(f"{prefix}{mount.host_path.lstrip('/')}") for mount in mounts):
+            return ContainerEdits(
+                env=tuple(entry for part in parts for entry in part.env),
+                device_nodes=tuple(_numbered(root, spec.container_edits.device_nodes)),
+                hooks=tuple(dict.fromkeys(hook for part in parts for hook in part.hooks)),
+                mounts=mounts,
+            )
+    return None
+
+
+def _numbered(root: Root, nodes: Iterable[DeviceNode]) -> Iterable[DeviceNode]:
+    """The spec's common nodes that exist, with the numbers that they have now."""
+    for node in nodes:
+        try:
+            kind, major, minor = root.device_number((node.host_path or node.path).lstrip("/"))
+        except OSError:
+            continue
+        yield msgspec.structs.replace(node, type=kind, major=major, minor=minor)
+
+
+def _vendor_specs(root: Root, prefix: str) -> Iterable[Spec]:
+    for folder in _SPEC_FOLDERS:
+        for name in names(root, f"{prefix}{folder}"):
+            if not name.endswith(_SPEC_ENDINGS):
+                continue
+            try:
+                document = _load(root.read_bytes(f"{prefix}{folder}/{name}"))
+                if isinstance(document, Mapping) and document.get("kind") == _KIND:
+                    yield msgspec.convert(document, Spec)
+            except (OSError, yaml.YAMLError, msgspec.ValidationError):
+                # Somebody else's file: a runtime would pass over it too.
+                continue
+
+
+def _load(content: bytes) -> Any:
+    # nvidia-ctk's YAML is long, and libyaml reads it twenty times faster than Python does.
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return yaml.load(content, Loader=loader)  # noqa: S506 - both are safe loaders
+
+
+def _mounts(root: Root, prefix: str, mode: Mode) -> Iterable[Mount]:
+    version = nvidia_version(root)
+    if version is None:
+        return
+    for driver_root in (f"{prefix}{below}" for below in _DRIVER_ROOTS):
+        for folder in _LIBRARY_FOLDERS:
+            place = f"{driver_root}{folder}"
+            if not root.exists(f"{place}/libcuda.so.{version}"):
+                continue
+            for name, real in sorted(_libraries(root, place, version, _STEMS[mode]).items()):
+                host_path = f"/{real.removeprefix(prefix)}"
+                for target in _targets(root, prefix, folder):
+                    yield Mount(host_path=host_path, container_path=f"{target}/{name}", options=_OPTIONS)
+            for path in (path for path in _FILES[mode] if root.exists(f"{driver_root}{path}")):
+                host_path = f"/{driver_root.removeprefix(prefix)}{path}"
+                yield Mount(host_path=host_path, container_path=f"/{path}", options=_OPTIONS)
+            return
+
+
+def _libraries(root: Root, place: str, version: str, stems: frozenset[str]) -> dict[str, str]:
+    """The names of this version's libraries in a folder, each with the file that it leads to."""
+    found: dict[str, str] = {}
+    for name in names(root, place):
+        stem, so, _ = name.partition(".so.")
+        if not so or stem not in stems:
+            continue
+        try:
+            real = root.resolve(f"{place}/{name}")
+        except OSError:
+            continue
+        if real.endswith(f".so.{version}"):
+            found[name] = real
+    return found
+
+
+def _targets(root: Root, prefix: str, folder: str) -> tuple[str, ...]:
+    triplet = next((triplet for loader, triplet in _LOADERS.items() if root.exists(f"{prefix}{loader}")), None)
+    if triplet is None:
+        triplet = "aarch64-linux-gnu" if "aarch64" in folder else "x86_64-linux-gnu"
+    return (f"/usr/lib/{triplet}", "/usr/lib64")

@@ -1,0 +1,190 @@
+"""The GPU driver: `dra.gpu`."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, ClassVar
+
+import msgspec
+
+from dranode.cdi.spec import ContainerEdits
+from dranode.driver.core.configs import Config
+from dranode.driver.core.errors import ClaimError, UsageError
+from dranode.driver.core.held import ClaimRef, Held
+from dranode.driver.core.plugin import AllocatedClaim, ClaimGrant, DeviceHealth, Grant, Inventory, Plugin
+from dranode.driver.machine.folder import HostRoot
+from dranode.driver.machine.root import Root
+from dranode.gpu import grants, health, vfio
+from dranode.gpu.aer import aer_counts
+from dranode.gpu.config import GPUConfig, parse_config
+from dranode.gpu.devices import counters, devices
+from dranode.gpu.edits import complete
+from dranode.gpu.grants import Intent
+from dranode.gpu.host import Host, Live
+from dranode.gpu.inventory import GPUInventory
+from dranode.gpu.nvml import NVML, open_nvml
+from dranode.gpu.scan import scan
+from dranode.gpu.udev import Event, Events, KernelEvents, watch
+
+_SHARING = ("exclusive", "shared")
+
+
+class GPUPlugin(Plugin):
+    """NVIDIA, AMD and Intel GPUs, and any other with a render node, read from the machine's files.
+
+    Args:
+        root: the machine's files.
+        shared: whether several claims may have one GPU.
+        tainted: whether unhealthy GPUs are tainted.
+        live: what only the machine that we run on can do; None for a captured or made-up machine.
+        nvml: NVIDIA's management library.
+        events: opens the kernel's event source.
+        clock: seconds since 1970.
+    """
+
+    driver: ClassVar[str] = "dra.gpu"
+    touches_hardware: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        root: Root,
+        *,
+        shared: bool = False,
+        tainted: bool = False,
+        live: Live | None = None,
+        nvml: NVML | None = None,
+        events: Callable[[], Events] | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._root = root
+        self._shared = shared
+        self._tainted = tainted
+        self._live = live
+        self._nvml = nvml
+        self._events = events
+        self._clock = clock
+        # Prepare, health and hot-plug come from different threads.
+        self._lock = threading.Lock()
+        self._condition = health.Condition()
+        self._published: Mapping[str, Any] = {}
+
+    def discover(self) -> Inventory:
+        """Read the machine's GPUs; a machine without any has no devices."""
+        found = scan(self._root, self._nvml.gpus() if self._nvml is not None else {})
+        with self._lock:
+            self._condition = health.present(self._condition, found, self._clock())
+            self._published = health.taints(self._condition)
+            taints = self._published if self._tainted else {}
+        return Inventory(
+            devices=devices(found, shared=self._shared, taints=taints),
+            counters=counters(found),
+            hardware=found,
+            warnings=found.warnings,
+        )
+
+    def parse_config(self, config: Config) -> GPUConfig:
+        """A `GPUConfig` as a value."""
+        return parse_config(config)
+
+    def grant(self, claim: AllocatedClaim, held: Held, inventory: Inventory) -> ClaimGrant:
+        """Give a claim its GPUs: what is meant and which variables follow."""
+        return grants.grant(claim, held, inventory.hardware)
+
+    def complete(self, claim: ClaimRef, grants: tuple[Grant, ...]) -> tuple[Grant, ...]:  # noqa: ARG002 - grants suffice
+        """Add device nodes with the numbers that they have now, group ids and NVIDIA's libraries."""
+        return tuple(self._completed(grant) for grant in grants)
+
+    def configure(self, claim: ClaimRef, grants: tuple[Grant, ...]) -> None:
+        """Bind the GPUs of mode `vfio` to `vfio-pci`."""
+        for intent in _taking(grants):
+            if self._live is None:
+                raise ClaimError(
+                    f"claim {claim} has mode vfio for GPU {intent.address}, which binds drivers, and this machine is a "
+                    "description; run on the machine itself, or choose mode compute or graphics"
+                )
+            if self._nvml is not None:
+                self._nvml.close()
+            vfio.take(self._root, self._live, claim, intent.homes)
+
+    def restore(self, claim: ClaimRef, grants: tuple[Grant, ...]) -> None:  # noqa: ARG002 - grants suffice
+        """Bind the GPUs of mode `vfio` to where they were."""
+        for intent in _taking(grants):
+            if self._live is not None:
+                vfio.give_back(self._root, self._live, intent.homes)
+
+    def health(self, inventory: Inventory) -> Iterable[DeviceHealth]:
+        """Look at the counters, take in NVML's events, and say how every GPU is that was ever published."""
+        found: GPUInventory = inventory.hardware
+        addresses = sorted({gpu.address for gpu in found.gpus})
+        counts = {address: aer_counts(self._root, address) for address in addresses}
+        xids = self._nvml.xids() if self._nvml is not None else ()
+        now = self._clock()
+        with self._lock:
+            condition = health.expired(self._condition, now)
+            for address, each in counts.items():
+                if each is not None:
+                    condition = health.counted(condition, address, each, now)
+            for address, number in xids:
+                condition = health.xid(condition, address, number, now)
+            self._condition = condition
+            return health.report(condition)
+
+    def watch(self, stop: threading.Event) -> Iterator[None]:
+        """Yield whenever `discover` may answer otherwise than before, until `stop` is set; blocks in between.
+
+        GPUs that come, go or change drivers, taints that are due, and once a minute in any case.
+        """
+        events = self._events() if self._events is not None else None
+        yield from watch(events, self.note, stop, due=self._taints_changed)
+
+    def note(self, event: Event) -> None:
+        """Take in one event of the kernel."""
+        with self._lock:
+            condition = health.handled(self._condition, event.action, event.address)
+            if event.wedged is not None:
+                condition = health.wedged(condition, event.address, event.wedged, self._clock())
+            self._condition = condition
+
+    def _taints_changed(self) -> bool:
+        with self._lock:
+            return self._tainted and health.taints(self._condition) != self._published
+
+    def _completed(self, grant: Grant) -> Grant:
+        intent = Intent.of(grant)
+        if intent is None:
+            return grant
+        edits = complete(self._root, intent, grant.edits or ContainerEdits(), self._group)
+        return msgspec.structs.replace(grant, edits=edits)
+
+    def _group(self, path: str) -> int | None:
+        return self._live.group(path.lstrip("/")) if self._live is not None else None
+
+
+def plugin(root: Root, options: Mapping[str, object]) -> GPUPlugin:
+    """The driver for the machine under `root`, with the options of `serve` in snake case.
+
+    Raises:
+        UsageError: `gpu_sharing` is none of its values.
+    """
+    sharing = options.get("gpu_sharing") or "exclusive"
+    if sharing not in _SHARING:
+        raise UsageError(f'--gpu-sharing is exclusive or shared, not "{sharing}"')
+    here = isinstance(root, HostRoot)
+    return GPUPlugin(
+        root,
+        shared=sharing == "shared",
+        tainted=bool(options.get("device_taints")),
+        live=Host() if here else None,
+        nvml=open_nvml() if here else None,
+        events=KernelEvents if here else None,
+    )
+
+
+def _taking(grants: Iterable[Grant]) -> Iterator[Intent]:
+    """The intents of the grants that take functions from their drivers."""
+    for grant in grants:
+        intent = Intent.of(grant)
+        if intent is not None and intent.homes:
+            yield intent

@@ -1,0 +1,77 @@
+"""What NVIDIA's kernel driver tells in `/proc/driver/nvidia`, without NVML.
+
+`gpus/<address>/information` has lines `Key:` and a value; a UUID is question marks until the GPU was first used.
+`gpus/<address>/numa_status` exists where the GPU's memory is a NUMA node of the system. The device's folder exists only
+while the GPU is bound to the driver.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from dranode.driver.machine.root import Root
+from dranode.gpu.sysfs import PROC_NVIDIA, text
+
+_UUID: Final = re.compile(r"GPU-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_VERSION: Final = re.compile(r"^NVRM version:.*?\s(?P<version>[0-9]+\.[0-9]+(?:\.[0-9]+)*)\s", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class NvidiaFacts:
+    """One GPU as the kernel driver describes it; None is what it does not tell.
+
+    Attributes:
+        model: product name.
+        uuid: `GPU-` and a UUID.
+        minor: number of `/dev/nvidia<minor>`.
+        excluded: the administrator keeps the GPU from use (`NVreg_ExcludedGpus`).
+        memory_node: the NUMA node that is its memory.
+        memory: bytes of that node.
+    """
+
+    model: str | None = None
+    uuid: str | None = None
+    minor: int | None = None
+    excluded: bool = False
+    memory_node: int | None = None
+    memory: int | None = None
+
+
+def nvidia_facts(root: Root, address: str) -> NvidiaFacts | None:
+    """What the driver tells of the GPU at this PCI address; None if the driver does not have it."""
+    folder = f"{PROC_NVIDIA}/gpus/{address}"
+    if not root.exists(folder):
+        return None
+    information = _fields(text(root, f"{folder}/information") or "")
+    numa = _fields(text(root, f"{folder}/numa_status") or "")
+    uuid = information.get("GPU UUID", "")
+    minor = information.get("Device Minor", "")
+    node = numa.get("Node", "")
+    return NvidiaFacts(
+        model=information.get("Model") or None,
+        uuid=uuid if _UUID.fullmatch(uuid) else None,
+        minor=int(minor) if minor.isdecimal() else None,
+        excluded=information.get("GPU Excluded") == "Yes",
+        memory_node=int(node) if node.isdecimal() else None,
+        memory=_hexadecimal(numa.get("Size", "")),
+    )
+
+
+def nvidia_version(root: Root) -> str | None:
+    """The version of NVIDIA's kernel driver, as `/proc` writes it (`580.159.04`)."""
+    match = _VERSION.search(text(root, f"{PROC_NVIDIA}/version") or "")
+    return None if match is None else match["version"]
+
+
+def _fields(content: str) -> dict[str, str]:
+    pairs = (line.partition(":") for line in content.splitlines())
+    return {key.strip(): value.strip() for key, colon, value in pairs if colon}
+
+
+def _hexadecimal(digits: str) -> int | None:
+    try:
+        return int(digits, 16)
+    except ValueError:
+        return None

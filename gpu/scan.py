@@ -1,0 +1,117 @@
+"""Everything that a machine tells about its GPUs, put together: PCI and DRM, KFD, NVIDIA's `/proc`, NVML."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from dranode.driver.machine.root import Root
+from dranode.gpu.inventory import AMD, GPU, NVIDIA, GPUInventory, Kind, doubtful_uuids, sort_key
+from dranode.gpu.kfd import KFDNode, by_address, kfd_nodes
+from dranode.gpu.nvml import NVMLFacts
+from dranode.gpu.proc import nvidia_facts, nvidia_version
+from dranode.gpu.sysfs import PCI, PCI_DEVICES, number, text
+
+
+def scan(root: Root, nvml: Mapping[str, NVMLFacts] | None = None) -> GPUInventory:
+    """Read the machine's GPUs.
+
+    Args:
+        root: the machine's files.
+        nvml: what NVIDIA's library adds, by PCI address.
+    """
+    pci = PCI(root)
+    reasons = {address: pci.left_out(address) for address in pci.addresses}
+    warnings = [reason for reason in reasons.values() if reason]
+    gpus: list[GPU] = []
+    for address in (address for address, reason in reasons.items() if reason is None):
+        gpu = pci.gpu(address)
+        if gpu.vendor_id == NVIDIA:
+            described = _nvidia(root, gpu, (nvml or {}).get(address))
+            if described is None:
+                warnings.append(f"GPU {address} is left out: NVIDIA's driver is told to exclude it")
+                continue
+            gpu = described
+        gpus.append(gpu)
+    gpus = list(_quotas(root, pci, gpus))
+    if any(gpu.vendor_id == AMD for gpu in gpus):
+        gpus = _partitions(root, gpus)
+    gpus.sort(key=sort_key)
+    doubtful = doubtful_uuids(gpus)
+    warnings += [
+        f"UUID {uuid} is borne by {' and '.join(bearers)}: none of them is published with it"
+        for uuid, bearers in doubtful.items()
+    ]
+    return GPUInventory(
+        tuple(replace(gpu, uuid=None) if gpu.uuid in doubtful else gpu for gpu in gpus), tuple(warnings)
+    )
+
+
+def _nvidia(root: Root, gpu: GPU, nvml: NVMLFacts | None) -> GPU | None:
+    """The GPU with what NVIDIA's driver and library tell; None if the driver is told to exclude it."""
+    nvml = nvml or NVMLFacts()
+    facts = nvidia_facts(root, gpu.address)
+    if facts is None:
+        return replace(gpu, memory=nvml.memory, compute_capability=nvml.compute_capability)
+    if facts.excluded:
+        return None
+    return replace(
+        gpu,
+        model=facts.model or nvml.model or gpu.model,
+        uuid=facts.uuid or nvml.uuid,
+        driver_version=gpu.driver_version or nvidia_version(root),
+        memory_node=facts.memory_node,
+        memory=nvml.memory or facts.memory,
+        compute_capability=nvml.compute_capability,
+    )
+
+
+def _quotas(root: Root, pci: PCI, gpus: Sequence[GPU]) -> Iterable[GPU]:
+    """Virtual functions with the memory that xe has set aside for them (`sriov_admin/vf<n>/profile/vram_quota`)."""
+    quotas: dict[str, int | None] = {}
+    for parent in {gpu.parent for gpu in gpus if gpu.parent is not None}:
+        folder = f"{PCI_DEVICES}/{parent}"
+        if not root.exists(f"{folder}/sriov_admin"):
+            continue
+        for address, index in pci.virtual_functions(parent).items():
+            # The kernel counts virtual functions from 1 here and from 0 in virtfn<n>.
+            quotas[address] = number(root, f"{folder}/sriov_admin/vf{index + 1}/profile/vram_quota")
+    return (replace(gpu, memory=quotas.get(gpu.address) or gpu.memory) for gpu in gpus)
+
+
+def _partitions(root: Root, gpus: Sequence[GPU]) -> list[GPU]:
+    """The GPUs with their compute partitions, of which there are some when KFD has several nodes for one GPU."""
+    nodes = by_address(kfd_nodes(root), (gpu.address for gpu in gpus))
+    found: list[GPU] = []
+    for gpu in gpus:
+        mine = nodes.get(gpu.address, ())
+        mode = _mode(root, gpu.address)
+        found.append(replace(gpu, partition_mode=mode, memory=gpu.memory or _sum(mine)))
+        if len(mine) > 1:
+            found.extend(_partition(gpu, mode, index, node) for index, node in enumerate(mine))
+    return found
+
+
+def _partition(gpu: GPU, mode: str | None, index: int, node: KFDNode) -> GPU:
+    return replace(
+        gpu,
+        kind=Kind.PARTITION,
+        uuid=None,
+        parent=gpu.address,
+        partition=index,
+        partition_mode=mode,
+        render=node.render,
+        memory=node.memory,
+    )
+
+
+def _mode(root: Root, address: str) -> str | None:
+    """`CPX_NPS4`; None where there are no such files (Radeon, older Instinct) or they fail to read (in a reset)."""
+    folder = f"{PCI_DEVICES}/{address}"
+    compute = text(root, f"{folder}/current_compute_partition") or ""
+    memory = text(root, f"{folder}/current_memory_partition") or ""
+    return "_".join(part for part in (compute, memory) if part and part != "UNKNOWN") or None
+
+
+def _sum(nodes: Iterable[KFDNode]) -> int | None:
+    return sum(node.memory or 0 for node in nodes) or None

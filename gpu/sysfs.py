@@ -1,0 +1,247 @@
+"""GPUs in `/sys`: PCI functions first, what DRM adds after (Documentation/ABI/testing/sysfs-bus-pci, -class-drm).
+
+The PCI scan is the base because a GPU may have no DRM node: NVIDIA's without nvidia-drm, those on vfio-pci, unbound
+ones. Every file may be missing or fail to read (EPERM in a reset, EINVAL without a link); then its value is not told.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property
+from typing import Final
+
+from dranode.driver.core.cpuset import CPUSet
+from dranode.driver.machine.root import Root, read_text
+from dranode.gpu.inventory import ADDRESS, AMD, GPU, NVIDIA, VENDORS, Function, Kind
+from dranode.gpu.models import model_name
+
+PCI_DEVICES: Final = "sys/bus/pci/devices"
+PROC_NVIDIA: Final = "proc/driver/nvidia"
+
+# Base class and subclass: VGA, 3D, other display, processing accelerator.
+GPU_CLASSES: Final = frozenset({0x0300, 0x0302, 0x0380, 0x1200})
+_ACCELERATOR: Final = 0x1200
+
+# Adapters that only display, and those of hypervisors; the hosts' own GPUs are none of theirs.
+DISPLAYS: Final = {
+    0x1013: "Cirrus Logic",
+    0x1023: "Trident",
+    0x102B: "Matrox",
+    0x1234: "Bochs",
+    0x126F: "Silicon Motion",
+    0x1414: "Hyper-V",
+    0x15AD: "VMware",
+    0x18CA: "XGI",
+    0x1A03: "ASPEED",
+    0x1AB8: "Parallels",
+    0x1AF4: "virtio",
+    0x1B36: "QXL",
+    0x5333: "S3",
+    0x80EE: "VirtualBox",
+}
+
+_ROOT: Final = re.compile(r"(?:^|/)devices/(?P<root>pci[0-9a-f]{4}:[0-9a-f]{2})/")
+_SPEED: Final = re.compile(r"(?P<gigatransfers>[0-9]+(?:\.[0-9]+)?) GT/s")
+_UNKNOWN_WIDTHS: Final = frozenset({0, 255})
+_MINOR: Final = re.compile(r"(?P<kind>card|renderD)(?P<minor>[0-9]+)", re.ASCII)
+
+
+def text(root: Root, path: str) -> str | None:
+    """A file's text without white space around it; None if it cannot be read."""
+    try:
+        return read_text(root, path)
+    except OSError:
+        return None
+
+
+def number(root: Root, path: str, base: int = 0) -> int | None:
+    """A file's number (`0x10de`, `16`); None if it cannot be read or is none."""
+    try:
+        return int(text(root, path) or "", base)
+    except ValueError:
+        return None
+
+
+def names(root: Root, path: str) -> list[str]:
+    """The names in a folder; none if it cannot be read."""
+    try:
+        return root.listdir(path)
+    except OSError:
+        return []
+
+
+def link_name(root: Root, path: str) -> str | None:
+    """The last part of a link's target: a driver's name, a PCI address, an IOMMU group; None if there is no link."""
+    try:
+        return root.readlink(path).rstrip("/").rpartition("/")[2] or None
+    except OSError:
+        return None
+
+
+def drm_minors(root: Root, folder: str) -> dict[str, int]:
+    """The DRM minors under a device's folder: `card` and `renderD`, as far as there are any; connectors are none."""
+    found = (_MINOR.fullmatch(name) for name in names(root, f"{folder}/drm"))
+    return {match["kind"]: int(match["minor"]) for match in found if match}
+
+
+class PCI:
+    """The PCI functions of a machine, read once: one object a scan."""
+
+    def __init__(self, root: Root) -> None:
+        self.root = root
+        self._versions: dict[str, str | None] = {}
+        self._left_out: dict[str, str | None] = {}
+
+    @cached_property
+    def addresses(self) -> tuple[str, ...]:
+        """The addresses of all functions, in the order of their text; none on a machine without PCI."""
+        return tuple(name for name in names(self.root, PCI_DEVICES) if ADDRESS.fullmatch(name))
+
+    @cached_property
+    def _nodes(self) -> dict[int, CPUSet]:
+        """The CPUs of every NUMA node that has any."""
+        nodes: dict[int, CPUSet] = {}
+        for name in names(self.root, "sys/devices/system/node"):
+            mask = text(self.root, f"sys/devices/system/node/{name}/cpumap") if name[4:].isdecimal() else None
+            if mask and (cpus := CPUSet.parse_mask(mask)):
+                nodes[int(name[4:])] = cpus
+        return nodes
+
+    def vendor(self, address: str) -> int | None:
+        """The PCI vendor; NVIDIA's driver vouches for a function whose `vendor` file does not read."""
+        vendor = number(self.root, f"{PCI_DEVICES}/{address}/vendor", 16)
+        if vendor is None and self.root.exists(f"{PROC_NVIDIA}/gpus/{address}"):
+            return NVIDIA
+        return vendor
+
+    @cached_property
+    def _slots(self) -> dict[str, list[str]]:
+        """The functions of every slot (`0000:17:00`)."""
+        slots: dict[str, list[str]] = {}
+        for address in self.addresses:
+            slots.setdefault(address[:-2], []).append(address)
+        return slots
+
+    def left_out(self, address: str) -> str | None:
+        """Why a function is not published, for a log; empty if that goes without saying, None if it is a GPU."""
+        if address not in self._left_out:
+            self._left_out[address] = self._judge(address)
+        return self._left_out[address]
+
+    def _judge(self, address: str) -> str | None:
+        whole_class = number(self.root, f"{PCI_DEVICES}/{address}/class", 16)
+        if whole_class is None:
+            return f"PCI function {address} is left out: its class cannot be read"
+        pci_class = whole_class >> 8
+        vendor = self.vendor(address) if pci_class in GPU_CLASSES else None
+        if pci_class not in GPU_CLASSES or vendor in DISPLAYS:
+            return ""
+        if vendor in VENDORS and (pci_class != _ACCELERATOR or vendor in (AMD, NVIDIA)):
+            return None
+        if "renderD" in drm_minors(self.root, f"{PCI_DEVICES}/{address}"):
+            return None
+        known = "an unreadable vendor" if vendor is None else f"vendor 0x{vendor:04x}"
+        return f"PCI function {address} of {known} is left out: it has no render node, so nothing could be given"
+
+    def gpu(self, address: str) -> GPU:
+        """What PCI, DRM and the kernel driver's own files tell of the GPU at this address."""
+        folder = f"{PCI_DEVICES}/{address}"
+        vendor_id = self.vendor(address)
+        device_id = number(self.root, f"{folder}/device", 16)
+        function = self.function(address)
+        parent = link_name(self.root, f"{folder}/physfn")
+        return GPU(
+            address=address,
+            kind=Kind.GPU if parent is None else Kind.VF,
+            vendor_id=vendor_id,
+            device_id=device_id,
+            functions=(function, *(self._companions(address) if parent is None else ())),
+            model=self._product(folder, vendor_id) or model_name(vendor_id, device_id),
+            driver_version=self._version(function.driver),
+            uuid=self._unique_id(folder, vendor_id),
+            pcie_root=self._pcie_root(address),
+            numa_node=self._numa_node(folder),
+            link_speed=self._link_speed(folder),
+            link_width=self._link_width(folder),
+            memory=self._memory(folder, function.driver),
+            parent=parent,
+            pinned=text(self.root, f"{folder}/driver_override") not in (None, "", "(null)"),
+        )
+
+    def function(self, address: str) -> Function:
+        """The function and the driver that it is bound to."""
+        return Function(address, link_name(self.root, f"{PCI_DEVICES}/{address}/driver"))
+
+    def virtual_functions(self, address: str) -> dict[str, int]:
+        """The virtual functions of a physical one, by address, with their index from 0."""
+        folder = f"{PCI_DEVICES}/{address}"
+        found: dict[str, int] = {}
+        for name in names(self.root, folder):
+            if name.startswith("virtfn") and name[6:].isdecimal():
+                target = link_name(self.root, f"{folder}/{name}")
+                if target is not None:
+                    found[target] = int(name[6:])
+        return found
+
+    def _companions(self, address: str) -> tuple[Function, ...]:
+        """The slot's other functions that are no GPUs: sound, USB."""
+        others = (other for other in self._slots.get(address[:-2], ()) if other != address)
+        return tuple(self.function(other) for other in others if self.left_out(other) == "")
+
+    def _pcie_root(self, address: str) -> str | None:
+        try:
+            target = self.root.readlink(f"{PCI_DEVICES}/{address}").rstrip("/")
+        except OSError:
+            return None
+        match = _ROOT.search(target)
+        return match["root"] if match and target.endswith(f"/{address}") else None
+
+    def _numa_node(self, folder: str) -> int | None:
+        """The kernel's `numa_node`; where there is no such file or it names a node without CPUs, the CPUs' own node."""
+        node = number(self.root, f"{folder}/numa_node", 10)
+        if node is not None and (node < 0 or node in self._nodes or not self._nodes):
+            return node if node >= 0 else None
+        mask = text(self.root, f"{folder}/local_cpus")
+        if not mask:
+            return None
+        local = CPUSet.parse_mask(mask)
+        return next((id_ for id_, cpus in self._nodes.items() if cpus == local), None)
+
+    def _link_speed(self, folder: str) -> int | None:
+        match = _SPEED.match(text(self.root, f"{folder}/max_link_speed") or "")
+        return None if match is None else round(float(match["gigatransfers"]) * 1000)
+
+    def _link_width(self, folder: str) -> int | None:
+        width = number(self.root, f"{folder}/max_link_width", 10)
+        return None if width in _UNKNOWN_WIDTHS else width
+
+    def _version(self, driver: str | None) -> str | None:
+        if driver is None:
+            return None
+        if driver not in self._versions:
+            self._versions[driver] = text(self.root, f"sys/module/{driver.replace('-', '_')}/version") or None
+        return self._versions[driver]
+
+    def _product(self, folder: str, vendor_id: int | None) -> str | None:
+        return (text(self.root, f"{folder}/product_name") or None) if vendor_id == AMD else None
+
+    def _unique_id(self, folder: str, vendor_id: int | None) -> str | None:
+        """AMD's `unique_id` in the form that ROCm prints and takes: `GPU-` and 16 hexadecimal digits."""
+        chip = number(self.root, f"{folder}/unique_id", 16) if vendor_id == AMD else None
+        return f"GPU-{chip:016x}" if chip else None
+
+    def _memory(self, folder: str, driver: str | None) -> int | None:
+        """Bytes of the GPU's own memory, where the kernel driver has a file for it."""
+        match driver:
+            case "amdgpu":
+                paths = [f"{folder}/mem_info_vram_total"]
+            case "xe":
+                tiles = [name for name in names(self.root, folder) if name.startswith("tile")]
+                paths = [f"{folder}/{tile}/physical_vram_size_bytes" for tile in tiles]
+            case "i915":
+                card = drm_minors(self.root, folder).get("card")
+                paths = [f"{folder}/drm/card{card}/lmem_total_bytes"] if card is not None else []
+            case _:
+                return None
+        sizes = [number(self.root, path) for path in paths]
+        return sum(size for size in sizes if size is not None) or None

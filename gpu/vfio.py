@@ -1,0 +1,109 @@
+"""Mode `vfio`: a GPU goes from its kernel driver to `vfio-pci` and comes back (Documentation/driver-api/vfio.rst).
+
+Both ways look at where each function is before they write, so either can be cut off after any write and be repeated, or
+be followed by the other. `driver_override` is set only while a function is bound and cleared again: one that is set was
+set by an administrator and is left alone.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Iterable
+from typing import Final
+
+from dranode.driver.core.errors import ClaimError
+from dranode.driver.core.held import ClaimRef
+from dranode.driver.machine.root import Root
+from dranode.gpu.grants import Home
+from dranode.gpu.host import Live
+from dranode.gpu.inventory import Function
+from dranode.gpu.sysfs import PCI_DEVICES, link_name, names, number, text
+
+VFIO: Final = "vfio-pci"
+_DRIVERS: Final = "sys/bus/pci/drivers"
+_BRIDGE: Final = 0x06  # PCI base class; bridges stay with their driver
+
+log = logging.getLogger(__name__)
+
+
+def take(root: Root, live: Live, claim: ClaimRef, homes: Iterable[Home]) -> None:
+    """Bind the functions to `vfio-pci`; those that are bound to it or a variant of it stay.
+
+    Raises:
+        ClaimError: the GPU has no IOMMU group or is not alone in it, `vfio-pci` is not loaded, or the kernel refuses.
+    """
+    homes = tuple(homes)
+    if not homes:
+        return
+    if not root.exists(f"{_DRIVERS}/{VFIO}"):
+        raise ClaimError(f"claim {claim} needs {VFIO} for GPU {homes[0].address}; run `modprobe {VFIO}` on the node")
+    _check_group(root, claim, homes)
+    for home in homes:
+        function = _function(root, home.address)
+        try:
+            if not function.passthrough:
+                live.write(f"{PCI_DEVICES}/{home.address}/driver_override", VFIO)
+                if function.driver is not None:
+                    live.write(f"{_DRIVERS}/{function.driver}/unbind", home.address)
+                live.write(f"{_DRIVERS}/{VFIO}/bind", home.address)
+            _clear_override(root, live, home.address)
+        except OSError as error:
+            raise ClaimError(
+                f"claim {claim} cannot have GPU function {home.address} from {function.driver or 'no driver'} for "
+                f"{VFIO}: {error.strerror}; see the node's kernel log"
+            ) from error
+
+
+def give_back(root: Root, live: Live, homes: Iterable[Home]) -> None:
+    """Bind the functions to where they were; a driver or a function that is gone is a warning, no error."""
+    for home in homes:
+        if not root.exists(f"{PCI_DEVICES}/{home.address}"):
+            continue
+        try:
+            _give_back(root, live, home)
+        except OSError as error:
+            log.warning("function=%s driver=%s not bound back: %s", home.address, home.driver or "any", error.strerror)
+
+
+def _give_back(root: Root, live: Live, home: Home) -> None:
+    _clear_override(root, live, home.address)
+    function = _function(root, home.address)
+    if function.passthrough:
+        live.write(f"{_DRIVERS}/{function.driver}/unbind", home.address)
+    elif function.driver is not None:
+        return
+    if home.driver is None:
+        live.write("sys/bus/pci/drivers_probe", home.address)
+    elif home.driver:
+        if not root.exists(f"{_DRIVERS}/{home.driver}"):
+            raise OSError(errno.ENODEV, f"driver {home.driver} is not loaded")
+        live.write(f"{_DRIVERS}/{home.driver}/bind", home.address)
+
+
+def _clear_override(root: Root, live: Live, address: str) -> None:
+    if text(root, f"{PCI_DEVICES}/{address}/driver_override") == VFIO:
+        live.write(f"{PCI_DEVICES}/{address}/driver_override", "\n")
+
+
+def _check_group(root: Root, claim: ClaimRef, homes: tuple[Home, ...]) -> None:
+    ours = {home.address for home in homes}
+    folder = f"{PCI_DEVICES}/{homes[0].address}/iommu_group"
+    members = names(root, f"{folder}/devices")
+    if not members:
+        raise ClaimError(
+            f"claim {claim} cannot have GPU {homes[0].address} in mode vfio: it is in no IOMMU group; "
+            "turn the IOMMU on (intel_iommu=on, amd_iommu=on)"
+        )
+    for address in members:
+        driver = _function(root, address)
+        bridge = (number(root, f"{PCI_DEVICES}/{address}/class", 16) or 0) >> 16 == _BRIDGE
+        if address not in ours and not bridge and driver.driver is not None and not driver.passthrough:
+            raise ClaimError(
+                f"claim {claim} cannot have GPU {homes[0].address} in mode vfio: function {address} of its IOMMU "
+                f"group {link_name(root, folder)} is bound to {driver.driver}; unbind it, or use another slot"
+            )
+
+
+def _function(root: Root, address: str) -> Function:
+    return Function(address, link_name(root, f"{PCI_DEVICES}/{address}/driver"))
