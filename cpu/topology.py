@@ -22,7 +22,7 @@ class CPU:
         id: the kernel's CPU number.
         core: index into `Topology.cores`.
         core_id: the kernel's `topology/core_id`, which repeats from package to package; -1 if not told.
-        package: the kernel's `topology/physical_package_id`; -1 if not told.
+        package: the key in `Topology.packages`; -1 if nothing is told of packages.
         numa: NUMA node id; None if the kernel does not tell.
         l3: index into `Topology.l3`; None if the CPU has no level 3 cache.
         l3_id: the cache's `id`, else the lowest CPU that shares it; -1 without an L3.
@@ -49,7 +49,7 @@ class Topology:
         isolated: CPUs kept from the scheduler's load balancing (`isolcpus=`), online or not.
         smt: whether simultaneous multithreading is on.
         cores: the online threads of every physical core.
-        packages: the CPUs of every package, by the kernel's package id.
+        packages: the CPUs of every package, by `physical_package_id`, or a free number where that is missing or taken.
         l3: the CPUs of every L3 cache.
         numa: the CPUs of every NUMA node that has any, by node id.
         memory_nodes: NUMA nodes with memory; empty if the kernel does not tell.

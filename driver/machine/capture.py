@@ -35,7 +35,7 @@ _WANTED: Final = {
     " mem_info_* product_name product_number serial_number unique_id fru_id manufacturer vbios_version"
     " current_compute_partition available_compute_partition current_memory_partition available_memory_partition"
     " tile*/physical_vram_size_bytes vfio-dev/*/dev drm/*/dev drm/*/uevent drm/*/device drm/*/lmem_total_bytes"
-    " accel/*/dev accel/*/uevent accel/*/device",
+    " accel/*/dev accel/*/uevent accel/*/device sriov_admin/*/profile/*",
     "sys/devices/platform/*": "drm/*/dev drm/*/uevent drm/*/device",
     "sys/class/drm": "* */dev */uevent */device",
     "sys/class/accel": "* */dev */uevent */device",
