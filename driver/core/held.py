@@ -1,6 +1,6 @@
 """What the claims on record hold: an index that every decision reads and that costs nothing to keep.
 
-A claim holds devices (by pool and name) and, where the driver hands out CPUs, CPUs. Admin access holds nothing.
+A claim holds devices (by name) and, where the driver hands out CPUs, CPUs. Admin access holds nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class ClaimRef:
     uid: str
 
     def __str__(self) -> str:
-        return f"{self.namespace}/{self.name}"
+        return f"{self.namespace}/{self.name}" if self.name else f"with UID {self.uid}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +29,12 @@ class Holding:
 
     Attributes:
         claim: who holds it.
-        devices: (pool, device) of every result, without those of admin access.
+        devices: the device of every result, without those of admin access; a driver's names are unique on its node.
         cpus: the CPUs that nobody else gets.
     """
 
     claim: ClaimRef
-    devices: frozenset[tuple[str, str]] = frozenset()
+    devices: frozenset[str] = frozenset()
     cpus: CPUSet = field(default_factory=CPUSet)
 
 
@@ -47,7 +47,7 @@ class Held:
 
     holdings: dict[str, Holding] = field(default_factory=dict)
     cpus: CPUSet = field(default_factory=CPUSet)
-    _devices: dict[tuple[str, str], set[str]] = field(default_factory=dict)
+    _devices: dict[str, set[str]] = field(default_factory=dict)
     _cpu_holder: dict[int, str] = field(default_factory=dict)
 
     @classmethod
@@ -84,9 +84,9 @@ class Held:
             self._cpu_holder.pop(cpu, None)
         return holding
 
-    def device_holders(self, pool: str, device: str) -> tuple[ClaimRef, ...]:
+    def device_holders(self, device: str) -> tuple[ClaimRef, ...]:
         """The claims that hold the device, by name."""
-        users = self._devices.get((pool, device), ())
+        users = self._devices.get(device, ())
         return tuple(sorted((self.holdings[uid].claim for uid in users), key=str))
 
     def cpu_holders(self, cpus: CPUSet) -> Mapping[ClaimRef, CPUSet]:

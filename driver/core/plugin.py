@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from dranode.cdi.spec import ContainerEdits
+from dranode.cdi.spec import ContainerEdits, Spec
 from dranode.driver.core.configs import Config
 from dranode.driver.core.cpuset import CPUSet
 from dranode.driver.core.held import ClaimRef, Held
@@ -45,7 +45,7 @@ class Inventory:
 
 @dataclass(frozen=True, slots=True)
 class AllocatedResult:
-    """One allocation result of this driver with the configurations that apply to it; later ones override earlier ones."""
+    """One allocation result of this driver with the configurations that apply to it; later override earlier ones."""
 
     result: DeviceRequestAllocationResult
     configs: tuple[Config, ...] = ()
@@ -157,6 +157,24 @@ class Plugin(ABC):
             ClaimError: the parameters are not valid; says where.
         """
         raise NotImplementedError(f"{self.driver} takes no configuration, but {config.path} has one")
+
+    def complete(self, claim: ClaimRef, grants: tuple[Grant, ...]) -> tuple[Grant, ...]:  # noqa: ARG002 - subclasses use it
+        """Fill in edits that only the live machine knows (device numbers), just before the CDI spec is written.
+
+        Called on every Prepare, a repeated one too; what it returns goes into the spec and nowhere else.
+
+        Raises:
+            ClaimError: something that the grants need is not there; names it.
+        """
+        return grants
+
+    def recover(self, uid: str, spec: Spec) -> ClaimGrant | None:  # noqa: ARG002 - subclasses use it
+        """What a CDI spec that lies on the node says claim `uid` was given; None if the spec is not this driver's.
+
+        Used where the record is lost: a damaged row, a corrupt ledger, another driver whose place this one takes. The
+        result's `grants` are empty: requests and devices come back with the claim's next Prepare.
+        """
+        return None
 
     def configure(self, claim: ClaimRef, grants: tuple[Grant, ...]) -> None:  # noqa: B027 - nothing to do by default
         """Bring the hardware into the state that the grants need; called again after a crash, so idempotent."""

@@ -1,0 +1,49 @@
+"""What is to be done, as values, in order. `dranode.driver.node` carries effects out; nothing else acts.
+
+A crash may fall between any two of them; what is on record then says how to go on (see `dranode.driver.core.prepare`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dranode.driver.core.record import Record
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One durable commit: these records are written, these claims are forgotten."""
+
+    put: tuple[Record, ...] = ()
+    drop: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Configure:
+    """Bring the hardware into the state that the claim needs."""
+
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """Bring the hardware back from the state that the claim needed."""
+
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class WriteSpec:
+    """Write the claim's CDI spec, or see that it is there as it should be."""
+
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveSpec:
+    """Remove the claim's CDI spec."""
+
+    uid: str
+
+
+Effect = Commit | Configure | Restore | WriteSpec | RemoveSpec

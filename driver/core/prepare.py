@@ -1,0 +1,171 @@
+"""Prepare and Unprepare, decided: claims and what others hold in, records and effects out.
+
+The order of effects is what makes a crash harmless. A claim is on record before anything is done for it and until
+everything is undone, so it is on record whenever the node may hold something of it:
+
+    Prepare     Commit(STARTED) -> Configure -> Commit(COMPLETED) -> WriteSpec      with hardware to configure
+                Commit(COMPLETED) -> WriteSpec                                      without
+    Unprepare   Commit(STARTED) -> Restore -> RemoveSpec -> Commit(drop)            with hardware to restore
+                RemoveSpec -> Commit(drop)                                          without
+
+Repeating either from the start is always right: `Configure` and `Restore` may be repeated, a spec is derived data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from enum import Enum, auto
+
+import msgspec
+
+from dranode.driver.core.configs import configs_for
+from dranode.driver.core.effects import Commit, Configure, Effect, RemoveSpec, Restore, WriteSpec
+from dranode.driver.core.errors import ClaimConflictError, ClaimError
+from dranode.driver.core.held import ClaimRef, Held
+from dranode.driver.core.plugin import AllocatedClaim, AllocatedResult, ClaimGrant, Grant, Inventory, Plugin
+from dranode.driver.core.record import Record, State, fingerprint, record_of
+from dranode.driver.core.resource import ResourceClaim
+
+
+class Known(Enum):
+    """How a Prepare relates to the claim's record."""
+
+    NEW = auto()
+    SAME = auto()
+    RECOVERED = auto()
+    CHANGED = auto()
+
+
+def allocated(ref: ClaimRef, claim: ResourceClaim, plugin: Plugin) -> AllocatedClaim:
+    """The part of a claim that is this driver's, configurations decoded; other drivers' parts are never read.
+
+    Raises:
+        ClaimError: the claim has another UID, is not allocated, or a configuration of ours is not valid.
+    """
+    if claim.metadata.uid != ref.uid:
+        raise ClaimError(
+            f"claim {ref} is now another claim: its UID is {claim.metadata.uid or 'missing'}, "
+            f"and {ref.uid} was asked for; recreate the pod"
+        )
+    allocation = claim.status.allocation
+    if allocation is None:
+        raise ClaimError(f"claim {ref} has no allocation, so there is nothing to prepare")
+    ours = [result for result in allocation.devices.results if result.driver == plugin.driver]
+    return AllocatedClaim(
+        ref,
+        tuple(
+            AllocatedResult(
+                result,
+                tuple(
+                    replace(config, parameters=plugin.parse_config(config))
+                    for config in configs_for(result, allocation.devices.config)
+                ),
+            )
+            for result in ours
+        ),
+    )
+
+
+def known(claim: AllocatedClaim, record: Record | None) -> Known:
+    """Whether the claim is on record, and with the same allocation."""
+    if record is None:
+        return Known.NEW
+    if not record.fingerprint:
+        return Known.RECOVERED
+    return Known.SAME if record.fingerprint == fingerprint(claim) else Known.CHANGED
+
+
+def decide(claim: AllocatedClaim, asked: ResourceClaim, held: Held, inventory: Inventory, plugin: Plugin) -> Record:
+    """Decide what a claim is given. `held` is what all other claims hold.
+
+    Raises:
+        ClaimConflictError: another claim holds what this one was allocated.
+        ClaimError: the claim cannot be prepared as it is.
+    """
+    _check_devices(claim, held, inventory)
+    state = State.STARTED if plugin.touches_hardware else State.COMPLETED
+    return record_of(claim, plugin.grant(claim, held, inventory), asked.status.reserved_for, state)
+
+
+def _check_devices(claim: AllocatedClaim, held: Held, inventory: Inventory) -> None:
+    mine: set[str] = set()
+    for result in (each.result for each in claim.results):
+        device = inventory.device(result.device)
+        if device is None:
+            raise ClaimError(
+                f'request "{result.request}" of claim {claim.ref} was allocated device "{result.device}" of pool '
+                f'"{result.pool}", which this node does not have; delete the claim so that it is allocated anew'
+            )
+        if result.admin_access or device.allow_multiple_allocations:
+            continue
+        holders = held.device_holders(result.device)
+        if holders:
+            raise ClaimConflictError(
+                f'claim {claim.ref} was allocated device "{result.device}", which claim '
+                f"{' and '.join(map(str, holders))} still holds; it can be prepared once that one is unprepared",
+                frozenset(holder.uid for holder in holders),
+            )
+        if result.device in mine:
+            raise ClaimError(f'claim {claim.ref} was allocated device "{result.device}" twice, which cannot be shared')
+        mine.add(result.device)
+
+
+def adopt(claim: AllocatedClaim, asked: ResourceClaim, record: Record, plugin: Plugin) -> Record:
+    """A recovered record completed by the claim's own allocation; what the claim holds stays as it was."""
+    grant = ClaimGrant(
+        grants=tuple(
+            Grant(
+                request=each.result.request,
+                pool=each.result.pool,
+                device=each.result.device,
+                share_id=each.result.share_id,
+                admin=bool(each.result.admin_access),
+            )
+            for each in claim.results
+        ),
+    )
+    state = State.STARTED if plugin.touches_hardware else State.COMPLETED
+    named = record_of(claim, grant, asked.status.reserved_for, state)
+    return msgspec.structs.replace(named, edits=record.edits, cpus=record.cpus, held=record.held)
+
+
+def refreshed(record: Record, asked: ResourceClaim) -> Record:
+    """The record with the pods that may use the claim now."""
+    pods = asked.status.reserved_for
+    return record if pods == record.pods else msgspec.structs.replace(record, pods=pods)
+
+
+def prepare_effects(records: Iterable[Record], before: Mapping[str, Record], plugin: Plugin) -> tuple[Effect, ...]:
+    """The effects that bring these records about; records that stand as they are cost no commit."""
+    records = tuple(records)
+    effects: list[Effect] = []
+    changed = tuple(record for record in records if before.get(record.uid) != record)
+    if changed:
+        effects.append(Commit(put=changed))
+    started = tuple(record for record in records if record.state is State.STARTED)
+    if started and plugin.touches_hardware:
+        effects.extend(Configure(record) for record in started)
+        effects.append(Commit(put=tuple(completed(record) for record in started)))
+    effects.extend(WriteSpec(record) for record in records)
+    return tuple(effects)
+
+
+def unprepare_effects(records: Iterable[Record], unknown: Iterable[str], plugin: Plugin) -> tuple[Effect, ...]:
+    """The effects that undo these records; a claim that is not on record may still have left a spec behind."""
+    records = tuple(records)
+    effects: list[Effect] = []
+    if plugin.touches_hardware and records:
+        started = tuple(msgspec.structs.replace(record, state=State.STARTED) for record in records)
+        effects.append(Commit(put=started))
+        effects.extend(Restore(record) for record in started)
+    effects.extend(RemoveSpec(record.uid) for record in records)
+    effects.extend(RemoveSpec(uid) for uid in unknown)
+    if records:
+        effects.append(Commit(drop=tuple(record.uid for record in records)))
+    return tuple(effects)
+
+
+def completed(record: Record) -> Record:
+    """The record of a claim whose hardware is configured."""
+    return msgspec.structs.replace(record, state=State.COMPLETED)

@@ -1,0 +1,155 @@
+"""What the ledger remembers of a claim and what follows: what it holds, its CDI spec, the answer for kubelet."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+import msgspec
+
+from dranode.cdi.names import qualified_name, spec_file_name
+from dranode.cdi.spec import CDIDevice, ContainerEdits, Spec
+from dranode.cdi.version import with_minimum_version
+from dranode.driver.core.configs import main_request
+from dranode.driver.core.cpuset import CPUSet
+from dranode.driver.core.documents import encode_json
+from dranode.driver.core.held import ClaimRef, Holding
+from dranode.driver.core.plugin import AllocatedClaim, ClaimGrant, Grant
+from dranode.driver.core.resource import ResourceClaimConsumerReference
+
+
+class State(StrEnum):
+    """How far a claim has come. STARTED: the hardware may or may not be configured (or restored) yet."""
+
+    STARTED = "started"
+    COMPLETED = "completed"
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One claim on record: everything that is needed to answer for it without asking anybody.
+
+    Attributes:
+        uid: the claim's UID; namespace and name are empty while a recovered record has not been prepared again.
+        state: how far it has come.
+        grants: what each allocation result was given, in the order of the results.
+        edits: what every container with the claim gets.
+        cpus: the CPUs on which its containers run (cpu-list).
+        held: the CPUs that nobody else gets (cpu-list).
+        pods: who may use the claim, as reserved at the last Prepare.
+        fingerprint: of the allocation that was decided on; empty in a recovered record.
+    """
+
+    uid: str
+    namespace: str = ""
+    name: str = ""
+    state: State = State.COMPLETED
+    grants: tuple[Grant, ...] = ()
+    edits: ContainerEdits | None = None
+    cpus: str = ""
+    held: str = ""
+    pods: tuple[ResourceClaimConsumerReference, ...] = ()
+    fingerprint: str = ""
+
+    @property
+    def ref(self) -> ClaimRef:
+        """The claim's identity."""
+        return ClaimRef(self.namespace, self.name, self.uid)
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The devices that the claim holds: without those of admin access."""
+        return tuple(grant.device for grant in self.grants if not grant.admin)
+
+    @property
+    def holding(self) -> Holding:
+        """What the claim holds."""
+        return Holding(self.ref, frozenset(self.devices), CPUSet.parse(self.held))
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedDevice:
+    """One device as kubelet is told of it; `request` is the main request's name."""
+
+    request: str
+    pool: str
+    device: str
+    cdi: tuple[str, ...]
+    share_id: str | None = None
+
+
+def record_of(
+    claim: AllocatedClaim, grant: ClaimGrant, pods: tuple[ResourceClaimConsumerReference, ...], state: State
+) -> Record:
+    """The record of a claim that was just decided."""
+    return Record(
+        uid=claim.ref.uid,
+        namespace=claim.ref.namespace,
+        name=claim.ref.name,
+        state=state,
+        grants=grant.grants,
+        edits=grant.edits,
+        cpus=str(grant.cpus),
+        held=str(grant.held),
+        pods=pods,
+        fingerprint=fingerprint(claim),
+    )
+
+
+def recovered(uid: str, grant: ClaimGrant) -> Record:
+    """The record of a claim of which only the CDI spec is left."""
+    return Record(uid=uid, edits=grant.edits, cpus=str(grant.cpus), held=str(grant.held))
+
+
+def fingerprint(claim: AllocatedClaim) -> str:
+    """A short hash of what was allocated to the claim; a Prepare with another one asks for something else."""
+    parts = [(each.result, [(config.source, config.parameters) for config in each.configs]) for each in claim.results]
+    return hashlib.blake2b(encode_json(parts), digest_size=8).hexdigest()
+
+
+def claim_device(uid: str) -> str:
+    """The name of the CDI device that every container with the claim gets. A letter first keeps CDI 0.3.0 possible."""
+    return f"claim-{uid}"
+
+
+def request_device(uid: str, index: int) -> str:
+    """The name of the CDI device of the claim's result number `index`."""
+    return f"claim-{uid}-{index}"
+
+
+def spec_file(kind: str, uid: str) -> str:
+    """The file of the claim's CDI spec, as the CDI library names transient specs: `vendor-class_claim-<uid>.json`."""
+    return spec_file_name(kind, claim_device(uid))
+
+
+def claim_spec(kind: str, record: Record) -> Spec | None:
+    """The claim's CDI spec, in the lowest CDI version that can say it; None if no container gets anything."""
+    devices = [
+        CDIDevice(name=request_device(record.uid, index), container_edits=grant.edits)
+        for index, grant in enumerate(record.grants)
+        if grant.edits
+    ]
+    if record.edits:
+        devices.insert(0, CDIDevice(name=claim_device(record.uid), container_edits=record.edits))
+    return with_minimum_version(Spec(cdi_version="", kind=kind, devices=tuple(devices))) if devices else None
+
+
+def prepared_devices(kind: str, record: Record) -> tuple[PreparedDevice, ...]:
+    """What kubelet is told: for every result the claim's CDI device, if any, and its own, if any."""
+    shared = (qualified_name(kind, claim_device(record.uid)),) if record.edits else ()
+    return tuple(
+        PreparedDevice(
+            request=main_request(grant.request),
+            pool=grant.pool,
+            device=grant.device,
+            cdi=shared + ((qualified_name(kind, request_device(record.uid, index)),) if grant.edits else ()),
+            share_id=grant.share_id,
+        )
+        for index, grant in enumerate(record.grants)
+    )
+
+
+def holdings(records: Iterable[Record]) -> tuple[Holding, ...]:
+    """What all the records hold."""
+    return tuple(record.holding for record in records)

@@ -1,0 +1,198 @@
+"""Who holds what: the ledger and its index in memory, kept in step.
+
+Three things may be known of a claim: its record; that its row is damaged, but its CDI spec still says what it holds; or
+that it holds something, and nothing says what. The last blocks every new grant until the claim is unprepared, because
+whatever was handed out might be held already.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from dranode.driver.core.effects import Commit
+from dranode.driver.core.errors import ClaimError, LedgerError
+from dranode.driver.core.held import ClaimRef, Held, Holding
+from dranode.driver.core.plugin import ClaimGrant, Plugin
+from dranode.driver.core.record import Record, State, holdings, recovered
+from dranode.driver.ledger import CorruptLedgerError, Damaged, Ledger, move_aside
+from dranode.driver.specs import Specs
+
+log = logging.getLogger(__name__)
+
+
+class Holders:
+    """The claims on record and what they hold. Not thread-safe: use it under the lock on decisions."""
+
+    def __init__(self, plugin: Plugin, path: Path, specs: Specs) -> None:
+        """Name the ledger; it is opened by the first `refresh`."""
+        self.records: dict[str, Record] = {}
+        self.held = Held()
+        self._damaged: dict[str, str] = {}
+        self._blocking: dict[str, str] = {}
+        self._plugin = plugin
+        self._path = path
+        self._specs = specs
+        self._ledger: Ledger | None = None
+        self._inode = 0
+        self._stale = True
+
+    def close(self) -> None:
+        """Close the ledger; the next `refresh` opens it again."""
+        if self._ledger is not None:
+            self._ledger.close()
+            self._ledger = None
+
+    def refresh(self) -> Ledger:
+        """See that the ledger is open and the index is that of the file, which another instance may have changed.
+
+        Raises:
+            LedgerError: the ledger cannot be used; a corrupt one is moved aside and rebuilt instead.
+        """
+        try:
+            ledger = self._opened()
+            if self._stale or ledger.changed():
+                self._load(ledger)
+        except CorruptLedgerError as error:
+            self.close()
+            ledger = self._rebuild(error)
+        return ledger
+
+    def _opened(self) -> Ledger:
+        # Another instance may have moved a corrupt file aside: ours would then be the old one.
+        if self._ledger is not None and _inode(self._path) == self._inode:
+            return self._ledger
+        self.close()
+        self._ledger = Ledger(self._path)
+        self._inode = _inode(self._path)
+        self._stale = True
+        return self._ledger
+
+    def _load(self, ledger: Ledger) -> None:
+        contents = ledger.read()
+        self.records = {record.uid: record for record in contents.records}
+        self.held = Held.of(holdings(contents.records))
+        self._damaged = {}
+        self._blocking = {
+            record.uid: "the ledger was rebuilt and no CDI spec says what it holds"
+            for record in contents.records
+            if not record.fingerprint and not record.held
+        }
+        for row in contents.damaged:
+            self._quarantine(row)
+        self._stale = False
+
+    def _quarantine(self, row: Damaged) -> None:
+        log.error("uid=%s: the ledger row is quarantined: %s", row.uid, row.reason)
+        self._damaged[row.uid] = row.reason
+        grant = self._recover(row.uid)
+        if grant is None:
+            self._blocking[row.uid] = f"its row is damaged ({row.reason}) and no CDI spec says what it holds"
+        else:
+            self.held.add(Holding(ClaimRef("", "", row.uid), frozenset(row.devices or ()), grant.held))
+
+    def _recover(self, uid: str) -> ClaimGrant | None:
+        spec = self._specs.read(uid)
+        return None if spec is None else self._plugin.recover(uid, spec)
+
+    def _rebuild(self, cause: CorruptLedgerError) -> Ledger:
+        aside = move_aside(self._path)
+        log.error("%s; it is kept as %s and rebuilt from the CDI specs in %s", cause, aside, self._specs.directory)
+        ledger = self._opened()
+        found = {uid: self._recover(uid) for uid in self._specs.uids()}
+        with ledger.transaction():
+            ledger.commit(
+                put=(Record(uid=uid) if grant is None else recovered(uid, grant) for uid, grant in found.items())
+            )
+        self._load(ledger)
+        return ledger
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """One durable commit. If it fails, nothing of it is on disk and the index is read again.
+
+        Raises:
+            LedgerError: it cannot be committed.
+        """
+        ledger = self.refresh()
+        try:
+            with ledger.transaction():
+                yield
+        except BaseException as error:
+            self._stale = True
+            if isinstance(error, CorruptLedgerError):
+                self.close()
+            raise
+
+    def commit(self, commit: Commit) -> None:
+        """Write and forget records, inside a transaction."""
+        if self._ledger is None:
+            raise LedgerError(f"the ledger {self._path} is closed")
+        self._ledger.commit(commit.put, commit.drop)
+        for record in commit.put:
+            self.records[record.uid] = record
+            self._blocking.pop(record.uid, None)
+            self.held.add(record.holding)
+        for uid in commit.drop:
+            self.records.pop(uid, None)
+            self._damaged.pop(uid, None)
+            self._blocking.pop(uid, None)
+            self.held.drop(uid)
+
+    def reserve(self, record: Record) -> None:
+        """Let later decisions of the same transaction see what was just decided; the commit follows, or a reload."""
+        self.held.add(record.holding)
+
+    def after_boot(self, boot_id: str) -> None:
+        """Note the boot id; hardware that was configured under another one must be configured again.
+
+        Raises:
+            LedgerError: the ledger cannot be used.
+        """
+        ledger = self.refresh()
+        if ledger.meta("boot_id") == boot_id:
+            return
+        with self.transaction():
+            ledger.set_meta("boot_id", boot_id)
+            if self._plugin.touches_hardware:
+                again = (msgspec.structs.replace(record, state=State.STARTED) for record in self.records.values())
+                self.commit(Commit(put=tuple(again)))
+
+    def refuse_damaged(self, ref: ClaimRef) -> None:
+        """Refuse a claim whose own row is damaged.
+
+        Raises:
+            ClaimError: it is; says what to do.
+        """
+        if ref.uid in self._damaged:
+            raise ClaimError(
+                f"the record of claim {ref} is damaged ({self._damaged[ref.uid]}) and stays quarantined; "
+                "delete the pods that use the claim, so that it is unprepared and allocated anew"
+            )
+
+    def refuse_blocked(self) -> None:
+        """Refuse new grants while a claim holds something and nothing says what.
+
+        Raises:
+            ClaimError: there is such a claim; says which and what to do.
+        """
+        for uid, reason in self._blocking.items():
+            raise ClaimError(
+                f"nothing new is handed out while the claim with UID {uid} may hold anything: {reason}; "
+                "delete the pods that use that claim, so that it is unprepared"
+            )
+
+    def damaged_among(self, refs: Iterable[ClaimRef]) -> tuple[str, ...]:
+        """The UIDs among `refs` whose rows are damaged."""
+        return tuple(ref.uid for ref in refs if ref.uid in self._damaged)
+
+
+def _inode(path: Path) -> int:
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return 0

@@ -1,0 +1,286 @@
+"""One driver on this node: decides under the locks and carries the effects out.
+
+Calls may come from any thread, and from a second instance of the driver during a rolling update. A decision and its
+effects happen under one lock in the process and `serialize.lock` between processes; the decision and its record are one
+transaction of the ledger, committed before any other effect.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Final, assert_never
+
+import msgspec
+
+from dranode.driver.core.effects import Commit, Configure, Effect, RemoveSpec, Restore, WriteSpec
+from dranode.driver.core.errors import ClaimConflictError, ClaimError, DranodeError
+from dranode.driver.core.held import ClaimRef
+from dranode.driver.core.plugin import Inventory, Plugin
+from dranode.driver.core.prepare import (
+    Known,
+    adopt,
+    allocated,
+    decide,
+    known,
+    prepare_effects,
+    refreshed,
+    unprepare_effects,
+)
+from dranode.driver.core.record import PreparedDevice, Record, prepared_devices
+from dranode.driver.core.resource import ResourceClaim
+from dranode.driver.holders import Holders
+from dranode.driver.locks import FileLock
+from dranode.driver.specs import Specs
+
+log = logging.getLogger(__name__)
+
+# How long a Prepare waits for the Unprepare of a claim that is in its way, and how often it looks while it waits.
+CONFLICT_WAIT: Final = 2.0
+_CONFLICT_LOOK: Final = 0.1
+
+InUse = Callable[[ClaimRef], bool | None]
+Answer = tuple[PreparedDevice, ...] | DranodeError
+
+
+class _ChangedError(DranodeError):
+    """The allocation has changed under a record, and somebody must say whether a container uses the claim."""
+
+
+def nobody_to_ask(claim: ClaimRef) -> bool | None:
+    """The answer to "does a container use this claim?" where neither NRI nor kubelet's pod-resources is at hand."""
+    del claim
+    return None
+
+
+class Node:
+    """The claims of one driver on one node."""
+
+    def __init__(
+        self,
+        plugin: Plugin,
+        data: Path,
+        cdi: Path,
+        *,
+        in_use: InUse = nobody_to_ask,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Prepare to serve; nothing is read or written yet.
+
+        Args:
+            plugin: the driver.
+            data: the driver's folder, `<kubelet root>/plugins/<driver>`; holds the ledger and the locks.
+            cdi: the CDI directory.
+            in_use: whether a container uses a claim; None if there is nobody to ask.
+            clock: seconds, never going back.
+        """
+        self.plugin = plugin
+        self.specs = Specs(cdi, plugin.cdi_kind or f"{plugin.driver}/claim")
+        self.inventory = Inventory(devices=())
+        self.holders = Holders(plugin, data / "ledger.db", self.specs)
+        self._in_use = in_use
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._freed = threading.Condition(self._lock)
+        self._between_processes = FileLock(data / "serialize.lock")
+
+    def open(self, boot_id: str = "") -> None:
+        """Read hardware and ledger, and make again every CDI spec that is missing.
+
+        A ledger that cannot be used is reported and tried again with every call: the driver starts all the same.
+
+        Raises:
+            MachineError: the hardware cannot be read.
+        """
+        self.inventory = self.plugin.discover()
+        for warning in self.inventory.warnings:
+            log.warning("%s", warning)
+        try:
+            with self._exclusive():
+                self.holders.after_boot(boot_id)
+                for record in self.holders.records.values():
+                    self._carry_out((WriteSpec(record),))
+        except DranodeError as error:
+            log.error("%s", error)  # noqa: TRY400 - the sentence says it all; a traceback would hide it
+
+    def close(self) -> None:
+        """Let go of the ledger."""
+        with self._lock:
+            self.holders.close()
+
+    def rescan(self) -> bool:
+        """Read the hardware again; True if it has changed.
+
+        Raises:
+            MachineError: the hardware cannot be read; what was known stands.
+        """
+        found = self.plugin.discover()
+        changed = found != self.inventory
+        self.inventory = found
+        return changed
+
+    def records(self) -> tuple[Record, ...]:
+        """Every claim on record.
+
+        Raises:
+            LedgerError: the ledger cannot be read.
+        """
+        with self._exclusive():
+            return tuple(self.holders.records.values())
+
+    def prepare(self, asked: Mapping[ClaimRef, ResourceClaim | DranodeError]) -> dict[str, Answer]:
+        """Prepare the claims of one call; an answer for every claim, by UID."""
+        answers: dict[str, Answer] = {ref.uid: claim for ref, claim in asked.items() if isinstance(claim, DranodeError)}
+        pending = {ref: claim for ref, claim in asked.items() if isinstance(claim, ResourceClaim)}
+        deadline = self._clock() + CONFLICT_WAIT
+        while pending:
+            try:
+                with self._exclusive():
+                    answers.update(self._prepare(pending))
+            except DranodeError as error:
+                return answers | dict.fromkeys((ref.uid for ref in pending), error)
+            changed = [ref for ref in pending if isinstance(answers[ref.uid], _ChangedError)]
+            for ref in changed:
+                refusal = self._forget_unused(ref)
+                if refusal is not None:
+                    answers[ref.uid] = refusal
+            waiting = [ref for ref in pending if isinstance(answers[ref.uid], ClaimConflictError)]
+            left = deadline - self._clock()
+            pending = {
+                ref: claim
+                for ref, claim in pending.items()
+                if isinstance(answers[ref.uid], _ChangedError) or (ref in waiting and left > 0)
+            }
+            if waiting and left > 0:
+                with self._freed:
+                    self._freed.wait(min(left, _CONFLICT_LOOK))
+        return answers
+
+    def _prepare(self, asked: Mapping[ClaimRef, ResourceClaim]) -> dict[str, Answer]:
+        answers: dict[str, Answer] = {}
+        decided: dict[str, Record] = {}
+        before = {ref.uid: self.holders.records[ref.uid] for ref in asked if ref.uid in self.holders.records}
+        with self.holders.transaction():
+            for ref, claim in asked.items():
+                try:
+                    record = self._decide(ref, claim, before.get(ref.uid))
+                except DranodeError as error:
+                    answers[ref.uid] = error
+                except Exception as error:
+                    log.exception("claim=%s uid=%s driver=%s: no decision", ref, ref.uid, self.plugin.driver)
+                    answers[ref.uid] = ClaimError(f"claim {ref} met an error inside {self.plugin.driver}: {error!r}")
+                else:
+                    # A claim of which nothing is this driver's holds nothing and leaves no record.
+                    answers[ref.uid] = ()
+                    if record.grants:
+                        decided[ref.uid] = record
+                        self.holders.reserve(record)
+            effects = prepare_effects(decided.values(), before, self.plugin)
+            first = effects[0] if effects else None
+            if isinstance(first, Commit):
+                self.holders.commit(first)
+                effects = effects[1:]
+        failures = self._carry_out(effects)
+        answers.update((uid, prepared_devices(self.specs.kind, record)) for uid, record in decided.items())
+        return answers | failures
+
+    def _decide(self, ref: ClaimRef, claim: ResourceClaim, record: Record | None) -> Record:
+        self.holders.refuse_damaged(ref)
+        mine = allocated(ref, claim, self.plugin)
+        if record is not None:
+            match known(mine, record):
+                case Known.SAME:
+                    return refreshed(record, claim)
+                case Known.RECOVERED:
+                    return adopt(mine, claim, record, self.plugin)
+                case Known.CHANGED:
+                    raise _ChangedError(str(ref))
+        if mine.results:
+            self.holders.refuse_blocked()
+        return decide(mine, claim, self.holders.held, self.inventory, self.plugin)
+
+    def _forget_unused(self, ref: ClaimRef) -> DranodeError | None:
+        """Unprepare a claim whose allocation has changed under its record; an error if a container may still use it."""
+        used = self._in_use(ref)
+        if used is False:
+            return self.unprepare((ref,))[ref.uid]
+        reason = (
+            "a container still uses it"
+            if used
+            else "neither NRI nor kubelet's pod-resources can say whether a container still uses it"
+        )
+        return ClaimError(
+            f"claim {ref} is prepared for another allocation than it has now, and {reason}; delete its pods"
+        )
+
+    def unprepare(self, refs: tuple[ClaimRef, ...]) -> dict[str, DranodeError | None]:
+        """Undo the claims of one call; an answer for every claim, by UID. A claim that is unknown is undone already."""
+        try:
+            with self._exclusive():
+                records = self.holders.records
+                effects = unprepare_effects(
+                    [records[ref.uid] for ref in refs if ref.uid in records],
+                    [ref.uid for ref in refs if ref.uid not in records],
+                    self.plugin,
+                )
+                damaged = self.holders.damaged_among(refs)
+                if damaged:
+                    effects += (Commit(drop=damaged),)
+                failures = self._carry_out(effects)
+                self._freed.notify_all()
+        except DranodeError as error:
+            return dict.fromkeys((ref.uid for ref in refs), error)
+        return {ref.uid: failures.get(ref.uid) for ref in refs}
+
+    @contextlib.contextmanager
+    def _exclusive(self) -> Iterator[None]:
+        with self._lock, self._between_processes.held():
+            self.holders.refresh()
+            yield
+
+    def _carry_out(self, effects: Iterable[Effect]) -> dict[str, DranodeError]:
+        """Carry effects out in order; one that fails ends its claim's effects and no other's. Failures come by UID."""
+        failures: dict[str, DranodeError] = {}
+        for effect in effects:
+            if isinstance(effect, Commit):
+                self._commit(effect, failures)
+                continue
+            uid = effect.uid if isinstance(effect, RemoveSpec) else effect.record.uid
+            if uid in failures:
+                continue
+            try:
+                self._act(effect)
+            except DranodeError as error:
+                log.warning("uid=%s driver=%s: %s", uid, self.plugin.driver, error)
+                failures[uid] = error
+            except Exception as error:
+                log.exception("uid=%s driver=%s: %s failed", uid, self.plugin.driver, type(effect).__name__)
+                failures[uid] = ClaimError(f"{type(effect).__name__} failed inside {self.plugin.driver}: {error!r}")
+        return failures
+
+    def _commit(self, commit: Commit, failures: Mapping[str, DranodeError]) -> None:
+        kept = Commit(
+            put=tuple(record for record in commit.put if record.uid not in failures),
+            drop=tuple(uid for uid in commit.drop if uid not in failures),
+        )
+        if kept.put or kept.drop:
+            with self.holders.transaction():
+                self.holders.commit(kept)
+
+    def _act(self, effect: Configure | Restore | WriteSpec | RemoveSpec) -> None:
+        match effect:
+            case Configure(record):
+                self.plugin.configure(record.ref, record.grants)
+            case Restore(record):
+                self.plugin.restore(record.ref, record.grants)
+            case WriteSpec(record):
+                grants = self.plugin.complete(record.ref, record.grants)
+                self.specs.write(msgspec.structs.replace(record, grants=grants))
+            case RemoveSpec(uid):
+                self.specs.remove(uid)
+            case _:
+                assert_never(effect)

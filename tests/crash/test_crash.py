@@ -1,0 +1,110 @@
+"""Cut after every effect, start again, and compare with a run that was not disturbed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dranode.driver.core.effects import Effect
+from dranode.driver.core.plugin import Plugin
+from dranode.driver.core.resource import ResourceClaim
+from dranode.driver.node import Node
+from tests.fakes import Board, Lamps, WiredLamps, allocated_claim, reference
+
+
+class PowerCutError(BaseException):
+    """Nothing after this point happens; no handler gets a say."""
+
+
+class Fused(Node):
+    """A node whose power goes after so many effects."""
+
+    effects_left: int | None = None
+
+    def _spend(self) -> None:
+        if self.effects_left is not None:
+            if self.effects_left == 0:
+                raise PowerCutError
+            self.effects_left -= 1
+
+    def _act(self, effect: Any) -> None:
+        self._spend()
+        super()._act(effect)
+
+    def _commit(self, commit: Any, failures: Any) -> None:
+        self._spend()
+        super()._commit(commit, failures)
+
+    def _carry_out(self, effects: Iterator[Effect]) -> Any:  # type: ignore[override] # a generator will do
+        # The first commit of a Prepare is part of the decision's transaction and was spent there.
+        found = super()._carry_out(effects)
+        self._spend()
+        return found
+
+
+def world(folder: Path, board: Board, *, wired: bool) -> Fused:
+    (folder / "data").mkdir(exist_ok=True)
+    plugin: Plugin = WiredLamps(board) if wired else Lamps()
+    node = Fused(plugin, folder / "data", folder / "cdi")
+    node.open()
+    return node
+
+
+def claims(driver: str) -> tuple[ResourceClaim, ...]:
+    return (
+        allocated_claim("a", driver, {"r": "lamp-0", "s": "lamp-1"}),
+        allocated_claim("b", driver, ["lamp-2"]),
+    )
+
+
+def state(folder: Path, node: Node, board: Board) -> Any:
+    files = sorted((folder / "cdi").glob("*")) if (folder / "cdi").exists() else []
+    records = {record.uid: (record.state, record.devices) for record in node.records()}
+    return records, {path.name: path.read_bytes() for path in files}, frozenset(board.lit)
+
+
+def call(node: Node, what: str, asked: tuple[ResourceClaim, ...]) -> Any:
+    if what == "prepare":
+        return node.prepare({reference(claim): claim for claim in asked})
+    return node.unprepare(tuple(map(reference, asked)))
+
+
+@pytest.mark.parametrize("driver", [Lamps.driver, WiredLamps.driver])
+@pytest.mark.parametrize("what", ["prepare", "unprepare"])
+def test_a_crash_after_any_effect_ends_as_if_there_was_none(tmp_path: Path, what: str, driver: str) -> None:
+    asked, wired = claims(driver), driver == WiredLamps.driver
+
+    def before(folder: Path, board: Board) -> Fused:
+        node = world(folder, board, wired=wired)
+        if what == "unprepare":
+            call(node, "prepare", asked)
+        return node
+
+    undisturbed, board = tmp_path / "undisturbed", Board()
+    undisturbed.mkdir()
+    node = before(undisturbed, board)
+    answer = call(node, what, asked)
+    expected = state(undisturbed, node, board)
+
+    cuts = 0
+    for cut in range(100):
+        folder, board = tmp_path / str(cut), Board()
+        folder.mkdir()
+        node = before(folder, board)
+        node.effects_left = cut
+        try:
+            call(node, what, asked)
+        except PowerCutError:
+            cuts += 1
+        else:
+            break
+        node.close()
+        again = world(folder, board, wired=wired)
+        held_devices = {name for _, devices in state(folder, again, board)[0].values() for name in devices}
+        assert board.lit <= held_devices, "hardware is configured for a claim that is not on record"
+        assert call(again, what, asked) == answer
+        assert state(folder, again, board) == expected
+    assert cuts >= 3

@@ -1,0 +1,124 @@
+"""Fakes with behaviour that several tests share."""
+
+from __future__ import annotations
+
+import copy
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dranode.cdi.spec import ContainerEdits, Spec
+from dranode.driver.core.configs import Config
+from dranode.driver.core.documents import decode, encode
+from dranode.driver.core.errors import ClaimError
+from dranode.driver.core.held import ClaimRef, Held
+from dranode.driver.core.plugin import AllocatedClaim, ClaimGrant, Grant, Inventory, Plugin
+from dranode.driver.core.resource import Device, ResourceClaim
+
+
+class Lamps(Plugin):
+    """A driver of lamps: each device is one lamp; a configuration may say its colour."""
+
+    driver = "lamps.example.com"
+
+    def __init__(self, count: int = 4) -> None:
+        self.count = count
+
+    def discover(self) -> Inventory:
+        return Inventory(devices=tuple(Device(name=f"lamp-{index}") for index in range(self.count)))
+
+    def parse_config(self, config: Config) -> str:
+        match config.parameters:
+            case {"colour": str(colour)}:
+                return colour
+        raise ClaimError(f"{config.path}: a lamp's configuration is a colour, not {config.parameters!r}")
+
+    def grant(self, claim: AllocatedClaim, held: Held, inventory: Inventory) -> ClaimGrant:
+        del held, inventory
+        return ClaimGrant(
+            tuple(
+                Grant(
+                    request=each.result.request,
+                    pool=each.result.pool,
+                    device=each.result.device,
+                    share_id=each.result.share_id,
+                    admin=bool(each.result.admin_access),
+                    edits=ContainerEdits(
+                        env=(
+                            f"LAMP={each.result.device}",
+                            *(f"COLOUR={config.parameters}" for config in each.configs[-1:]),
+                        )
+                    ),
+                )
+                for each in claim.results
+            )
+        )
+
+
+@dataclass
+class Board:
+    """The hardware of `WiredLamps`: which lamps are lit, and what was done to them."""
+
+    lit: set[str] = field(default_factory=set)
+    actions: list[str] = field(default_factory=list)
+
+
+class WiredLamps(Lamps):
+    """Lamps that must be lit and put out."""
+
+    driver = "wired.example.com"
+    touches_hardware = True
+
+    def __init__(self, board: Board, count: int = 4) -> None:
+        super().__init__(count)
+        self.board = board
+
+    def configure(self, claim: ClaimRef, grants: tuple[Grant, ...]) -> None:
+        self.board.actions.append(f"configure {claim.name}")
+        self.board.lit |= {grant.device for grant in grants}
+
+    def restore(self, claim: ClaimRef, grants: tuple[Grant, ...]) -> None:
+        self.board.actions.append(f"restore {claim.name}")
+        self.board.lit -= {grant.device for grant in grants}
+
+    def recover(self, uid: str, spec: Spec) -> ClaimGrant | None:
+        del uid, spec
+        return None
+
+
+def allocated_claim(
+    name: str,
+    driver: str,
+    devices: Mapping[str, str] | Iterable[str],
+    *,
+    uid: str | None = None,
+    config: Iterable[Mapping[str, Any]] = (),
+    **result: Any,
+) -> ResourceClaim:
+    """A claim in namespace `default` that was allocated devices (request -> device, or devices for request `r`)."""
+    pairs = devices.items() if isinstance(devices, Mapping) else [("r", device) for device in devices]
+    results = [
+        {"request": request, "driver": driver, "pool": "node", "device": device, **copy.deepcopy(result)}
+        for request, device in pairs
+    ]
+    return decode(
+        ResourceClaim,
+        {
+            "metadata": {"namespace": "default", "name": name, "uid": uid or str(uuid.uuid5(uuid.NAMESPACE_DNS, name))},
+            "status": {
+                "allocation": {"devices": {"results": results, "config": list(config)}},
+                "reservedFor": [{"resource": "pods", "name": f"pod-{name}", "uid": f"pod-uid-{name}"}],
+            },
+        },
+    )
+
+
+def reference(claim: ResourceClaim) -> ClaimRef:
+    """The claim's identity as kubelet sends it."""
+    return ClaimRef(claim.metadata.namespace, claim.metadata.name, claim.metadata.uid)
+
+
+def plain(claim: ResourceClaim) -> Any:
+    """The claim as a plain document."""
+    return encode(claim)

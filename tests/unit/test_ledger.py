@@ -1,0 +1,112 @@
+"""The durable record of claims."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from dranode.driver.core.errors import LedgerError
+from dranode.driver.core.plugin import Grant
+from dranode.driver.core.record import Record
+from dranode.driver.ledger import CorruptLedgerError, Ledger, move_aside, read_ledger
+
+A = Record(uid="uid-a", namespace="default", name="a", cpus="0-1", held="0-1,8-9", fingerprint="f")
+B = Record(uid="uid-b", grants=(Grant(request="r", pool="p", device="d", admin=True),), fingerprint="g")
+
+
+def written(path: Path, *records: Record) -> Ledger:
+    ledger = Ledger(path)
+    with ledger.transaction():
+        ledger.commit(put=records)
+    return ledger
+
+
+def test_what_was_committed_is_read_after_reopening(tmp_path: Path) -> None:
+    written(tmp_path / "l.db", A, B).close()
+    assert Ledger(tmp_path / "l.db").read().records == (A, B)
+
+
+def test_a_transaction_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    ledger = written(tmp_path / "l.db", A)
+
+    def fail_halfway() -> None:
+        with ledger.transaction():
+            ledger.commit(put=(B,), drop=("uid-a",))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail_halfway()
+    assert ledger.read().records == (A,)
+
+
+def test_a_ledger_is_readable_by_nobody_else(tmp_path: Path) -> None:
+    mask = os.umask(0o077)
+    try:
+        written(tmp_path / "l.db", A)
+    finally:
+        os.umask(mask)
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
+
+
+def test_it_notices_what_another_process_commits(tmp_path: Path) -> None:
+    ours, theirs = written(tmp_path / "l.db"), Ledger(tmp_path / "l.db")
+    assert not ours.changed()
+    with theirs.transaction():
+        theirs.commit(put=(A,))
+    assert ours.changed()
+    assert not ours.changed()
+
+
+@pytest.mark.parametrize("column", ["devices", "held", "body"])
+def test_a_row_that_fails_its_checksum_is_told_apart(tmp_path: Path, column: str) -> None:
+    written(tmp_path / "l.db", A, B).close()
+    with sqlite3.connect(tmp_path / "l.db") as db:
+        db.execute(f"UPDATE claims SET {column} = CAST({column} || ' ' AS TEXT) WHERE uid = 'uid-a'")  # noqa: S608 - a column of ours
+    contents = Ledger(tmp_path / "l.db").read()
+    assert contents.records == (B,)
+    assert [row.uid for row in contents.damaged] == ["uid-a"]
+
+
+def test_a_file_that_is_no_database_is_called_corrupt(tmp_path: Path) -> None:
+    (tmp_path / "l.db").write_bytes(b"this is not a database" * 100)
+    with pytest.raises(CorruptLedgerError, match=r"l\.db is damaged"):
+        Ledger(tmp_path / "l.db")
+
+
+def test_a_corrupt_file_is_moved_aside_with_its_journal(tmp_path: Path) -> None:
+    path = tmp_path / "l.db"
+    for suffix in ("", "-wal", "-shm"):
+        path.with_name(path.name + suffix).write_bytes(b"x")
+    aside = move_aside(path)
+    assert {found.name.removeprefix(aside.name) for found in tmp_path.iterdir()} == {"", "-wal", "-shm"}
+
+
+def test_a_newer_schema_is_kept_and_refused(tmp_path: Path) -> None:
+    ledger = written(tmp_path / "l.db", A)
+    with ledger.transaction():
+        ledger.set_meta("schema", "99")
+    ledger.close()
+    before = (tmp_path / "l.db").read_bytes()
+    with pytest.raises(LedgerError, match=r"newer dranode \(schema 99") as refused:
+        Ledger(tmp_path / "l.db")
+    assert not isinstance(refused.value, CorruptLedgerError)
+    assert (tmp_path / "l.db").read_bytes() == before
+
+
+def test_a_folder_that_is_not_there_keeps_the_ledger_closed(tmp_path: Path) -> None:
+    with pytest.raises(LedgerError, match="cannot be used: unable to open database file"):
+        Ledger(tmp_path / "missing" / "l.db")
+
+
+def test_a_ledger_can_be_read_while_a_driver_has_it_open(tmp_path: Path) -> None:
+    ledger = written(tmp_path / "l.db", A)
+    assert read_ledger(tmp_path / "l.db").records == (A,)
+    ledger.close()
+
+
+def test_a_ledger_that_is_not_there_has_no_rows(tmp_path: Path) -> None:
+    assert read_ledger(tmp_path / "l.db").records == ()
+    assert not (tmp_path / "l.db").exists()

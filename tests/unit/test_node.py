@@ -1,0 +1,348 @@
+"""One driver on a node: what it hands out, what it remembers, what it refuses."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dranode.driver.core.errors import ClaimConflictError, ClaimError, DranodeError, LedgerError
+from dranode.driver.core.held import ClaimRef
+from dranode.driver.core.plugin import Plugin
+from dranode.driver.core.record import PreparedDevice
+from dranode.driver.core.resource import ResourceClaim
+from dranode.driver.node import Node
+from tests.fakes import Board, Lamps, WiredLamps, allocated_claim, reference
+
+LAMPS = Lamps.driver
+
+
+def opened(folder: Path, plugin: Plugin | None = None, **options: Any) -> Node:
+    (folder / "data").mkdir(exist_ok=True)
+    node = Node(plugin or Lamps(), folder / "data", folder / "cdi", **options)
+    node.open()
+    return node
+
+
+def prepare(node: Node, *claims: ResourceClaim) -> dict[str, Any]:
+    answers = node.prepare({reference(claim): claim for claim in claims})
+    return {claim.metadata.name: answers[claim.metadata.uid] for claim in claims}
+
+
+def unprepare(node: Node, *claims: ResourceClaim) -> dict[str, DranodeError | None]:
+    return node.unprepare(tuple(map(reference, claims)))
+
+
+def specs(folder: Path) -> dict[str, Any]:
+    return {path.name: json.loads(path.read_bytes()) for path in (folder / "cdi").iterdir()}
+
+
+def test_a_claim_gets_its_devices_and_a_cdi_spec(tmp_path: Path) -> None:
+    node = opened(tmp_path)
+    claim = allocated_claim("a", LAMPS, {"big": "lamp-0", "small/dim": "lamp-2"}, shareID="s-1")
+    uid = claim.metadata.uid
+    assert prepare(node, claim)["a"] == (
+        PreparedDevice("big", "node", "lamp-0", (f"{LAMPS}/claim=claim-{uid}-0",), "s-1"),
+        PreparedDevice("small", "node", "lamp-2", (f"{LAMPS}/claim=claim-{uid}-1",), "s-1"),
+    )
+    (name,), (spec,) = zip(*specs(tmp_path).items(), strict=True)
+    assert name == f"{LAMPS}-claim_claim-{uid}.json"
+    assert [device["containerEdits"]["env"] for device in spec["devices"]] == [["LAMP=lamp-0"], ["LAMP=lamp-2"]]
+    assert spec["cdiVersion"] == "0.3.0"
+
+
+def test_a_repeated_prepare_answers_the_same_and_makes_a_lost_spec_again(tmp_path: Path) -> None:
+    node = opened(tmp_path)
+    claim = allocated_claim("a", LAMPS, ["lamp-0"])
+    first, written = prepare(node, claim), specs(tmp_path)
+    for path in (tmp_path / "cdi").iterdir():
+        path.unlink()
+    assert prepare(node, claim) == first
+    assert specs(tmp_path) == written
+
+
+def test_a_restart_makes_lost_specs_again_and_keeps_assignments(tmp_path: Path) -> None:
+    claim = allocated_claim("a", LAMPS, ["lamp-0"])
+    node = opened(tmp_path)
+    first, written = prepare(node, claim), specs(tmp_path)
+    node.close()
+    for path in (tmp_path / "cdi").iterdir():
+        path.unlink()
+    again = opened(tmp_path)
+    assert specs(tmp_path) == written
+    assert prepare(again, claim) == first
+
+
+def test_unprepare_leaves_nothing_and_may_be_repeated(tmp_path: Path) -> None:
+    node = opened(tmp_path)
+    claim = allocated_claim("a", LAMPS, ["lamp-0"])
+    prepare(node, claim)
+    assert unprepare(node, claim) == {claim.metadata.uid: None}
+    assert node.records() == ()
+    assert specs(tmp_path) == {}
+    assert unprepare(node, claim) == {claim.metadata.uid: None}
+
+
+def test_unprepare_of_a_claim_nobody_knows_succeeds(tmp_path: Path) -> None:
+    ref = ClaimRef("default", "never-seen", "uid-x")
+    assert opened(tmp_path).unprepare((ref,)) == {"uid-x": None}
+
+
+def test_a_device_that_another_claim_holds_is_refused_with_both_named(tmp_path: Path) -> None:
+    clock = iter(range(0, 1000, 3))
+    node = opened(tmp_path, clock=lambda: float(next(clock)))
+    first, second = allocated_claim("a", LAMPS, ["lamp-1"]), allocated_claim("b", LAMPS, ["lamp-1"])
+    prepare(node, first)
+    refused = prepare(node, second)["b"]
+    assert isinstance(refused, ClaimConflictError)
+    assert 'claim default/b was allocated device "lamp-1", which claim default/a still holds' in str(refused)
+    assert [record.name for record in node.records()] == ["a"]
+
+
+def test_a_prepare_waits_for_the_unprepare_that_is_on_its_way(tmp_path: Path) -> None:
+    node = opened(tmp_path)
+    first, second = allocated_claim("a", LAMPS, ["lamp-1"]), allocated_claim("b", LAMPS, ["lamp-1"])
+    prepare(node, first)
+
+    def later() -> None:
+        time.sleep(0.05)
+        unprepare(node, first)
+
+    thread = threading.Thread(target=later)
+    thread.start()
+    answer = prepare(node, second)["b"]
+    thread.join()
+    assert [device.device for device in answer] == ["lamp-1"]
+
+
+def test_claims_of_one_call_see_each_other(tmp_path: Path) -> None:
+    clock = iter(range(0, 1000, 3))
+    node = opened(tmp_path, clock=lambda: float(next(clock)))
+    answers = prepare(node, allocated_claim("a", LAMPS, ["lamp-1"]), allocated_claim("b", LAMPS, ["lamp-1"]))
+    assert len(answers["a"]) == 1
+    assert isinstance(answers["b"], ClaimConflictError)
+
+
+def test_admin_access_stands_beside_the_holder_and_holds_nothing(tmp_path: Path) -> None:
+    node = opened(tmp_path)
+    admin = allocated_claim("admin", LAMPS, ["lamp-1"], adminAccess=True)
+    assert len(prepare(node, admin)["admin"]) == 1
+    assert len(prepare(node, allocated_claim("a", LAMPS, ["lamp-1"]))["a"]) == 1
+    assert len(prepare(node, allocated_claim("other", LAMPS, ["lamp-1"], adminAccess=True))["other"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("claim", "sentence"),
+    [
+        (allocated_claim("a", LAMPS, ["lamp-9"]), 'device "lamp-9" of pool "node", which this node does not have'),
+        (allocated_claim("a", LAMPS, ["lamp-1", "lamp-1"]), 'device "lamp-1" twice'),
+        (
+            allocated_claim(
+                "a",
+                LAMPS,
+                ["lamp-1"],
+                config=[{"source": "FromClaim", "opaque": {"driver": LAMPS, "parameters": {"color": "red"}}}],
+            ),
+            r"config\[0\].opaque.parameters: a lamp's configuration is a colour",
+        ),
+    ],
+)
+def test_a_claim_that_cannot_be_meant_is_refused_and_loses_nothing(
+    tmp_path: Path, claim: ResourceClaim, sentence: str
+) -> None:
+    node = opened(tmp_path)
+    good = allocated_claim("good", LAMPS, ["lamp-3"])
+    answers = prepare(node, claim, good)
+    assert isinstance(answers["a"], ClaimError)
+    with pytest.raises(ClaimError, match=sentence):
+        raise answers["a"]
+    assert len(answers["good"]) == 1
+    assert [record.name for record in node.records()] == ["good"]
+
+
+def test_a_claim_with_another_uid_is_refused(tmp_path: Path) -> None:
+    claim = allocated_claim("a", LAMPS, ["lamp-1"], uid="new")
+    answer = opened(tmp_path).prepare({ClaimRef("default", "a", "old"): claim})["old"]
+    assert "its UID is new, and old was asked for" in str(answer)
+
+
+def test_a_claim_without_an_allocation_is_refused(tmp_path: Path) -> None:
+    claim = ResourceClaim(metadata=allocated_claim("a", LAMPS, []).metadata)
+    assert "claim default/a has no allocation" in str(prepare(opened(tmp_path), claim)["a"])
+
+
+def test_other_drivers_results_and_configurations_are_never_looked_at(tmp_path: Path) -> None:
+    node = opened(tmp_path)
+    claim = allocated_claim(
+        "a",
+        "other.example.com",
+        ["x"],
+        config=[{"source": "FromClaim", "opaque": {"driver": "other.example.com", "parameters": {"broken": 1}}}],
+    )
+    assert prepare(node, claim)["a"] == ()
+    assert node.records() == ()
+    assert specs(tmp_path) == {} if (tmp_path / "cdi").exists() else True
+
+
+def test_a_configuration_that_names_the_main_request_reaches_its_alternatives(tmp_path: Path) -> None:
+    def config(source: str, requests: list[str], colour: str) -> dict[str, Any]:
+        return {
+            "source": source,
+            "requests": requests,
+            "opaque": {"driver": LAMPS, "parameters": {"colour": colour}},
+        }
+
+    claim = allocated_claim(
+        "a",
+        LAMPS,
+        {"r/big": "lamp-0", "s/small": "lamp-1", "t": "lamp-2"},
+        config=[
+            config("FromClass", [], "white"),
+            config("FromClaim", ["r"], "red"),
+            config("FromClaim", ["s/small"], "green"),
+            config("FromClaim", ["s/big"], "blue"),
+        ],
+    )
+    prepare(opened(tmp_path), claim)
+    (spec,) = specs(tmp_path).values()
+    assert [device["containerEdits"]["env"][1] for device in spec["devices"]] == [
+        "COLOUR=red",
+        "COLOUR=green",
+        "COLOUR=white",
+    ]
+
+
+@pytest.mark.parametrize(("used", "reason"), [("yes", "a container still uses it"), ("unknown", "neither NRI nor")])
+def test_a_changed_allocation_is_refused_while_a_container_may_use_the_claim(
+    tmp_path: Path, used: str, reason: str
+) -> None:
+    answer = {"yes": True, "unknown": None}[used]
+    node = opened(tmp_path, in_use=lambda _: answer)
+    prepare(node, allocated_claim("a", LAMPS, ["lamp-0"]))
+    refused = prepare(node, allocated_claim("a", LAMPS, ["lamp-1"]))["a"]
+    assert reason in str(refused)
+    assert [record.devices for record in node.records()] == [("lamp-0",)]
+
+
+def test_a_changed_allocation_is_decided_anew_if_nothing_runs_on_it(tmp_path: Path) -> None:
+    node = opened(tmp_path, in_use=lambda _: False)
+    prepare(node, allocated_claim("a", LAMPS, ["lamp-0"]))
+    answer = prepare(node, allocated_claim("a", LAMPS, ["lamp-1"]))["a"]
+    assert [device.device for device in answer] == ["lamp-1"]
+    assert len(prepare(node, allocated_claim("b", LAMPS, ["lamp-0"]))["b"]) == 1
+
+
+def test_hardware_is_configured_once_and_restored_once(tmp_path: Path) -> None:
+    board = Board()
+    node = opened(tmp_path, WiredLamps(board))
+    claim = allocated_claim("a", WiredLamps.driver, ["lamp-0"])
+    prepare(node, claim)
+    prepare(node, claim)
+    assert board.lit == {"lamp-0"}
+    unprepare(node, claim)
+    assert board.lit == set()
+    assert board.actions == ["configure a", "restore a"]
+
+
+def test_hardware_is_configured_again_after_a_reboot(tmp_path: Path) -> None:
+    board = Board()
+    claim = allocated_claim("a", WiredLamps.driver, ["lamp-0"])
+    node = opened(tmp_path, WiredLamps(board))
+    prepare(node, claim)
+    node.close()
+    rebooted = Node(WiredLamps(board), tmp_path / "data", tmp_path / "cdi")
+    rebooted.open("another boot")
+    prepare(rebooted, claim)
+    assert board.actions == ["configure a", "configure a"]
+
+
+def test_a_hardware_failure_is_the_claims_alone_and_cured_by_the_next_try(tmp_path: Path) -> None:
+    class Moody(WiredLamps):
+        def configure(self, claim: ClaimRef, grants: Any) -> None:
+            if claim.name == "a" and not self.board.actions:
+                self.board.actions.append("refused")
+                raise ClaimError("the fuse has blown; replace it")
+            super().configure(claim, grants)
+
+    node = opened(tmp_path, Moody(Board()))
+    a, b = (allocated_claim(name, WiredLamps.driver, [f"lamp-{n}"]) for n, name in enumerate("ab"))
+    answers = prepare(node, a, b)
+    assert str(answers["a"]) == "the fuse has blown; replace it"
+    assert len(answers["b"]) == 1
+    assert len(prepare(node, a)["a"]) == 1
+
+
+def test_a_bug_in_a_driver_fails_its_claim_and_no_other(tmp_path: Path) -> None:
+    class Buggy(Lamps):
+        def grant(self, claim: Any, held: Any, inventory: Any) -> Any:
+            if claim.ref.name == "a":
+                raise KeyError("oops")
+            return super().grant(claim, held, inventory)
+
+    node = opened(tmp_path, Buggy())
+    answers = prepare(node, allocated_claim("a", LAMPS, ["lamp-0"]), allocated_claim("b", LAMPS, ["lamp-1"]))
+    assert "met an error inside lamps.example.com: KeyError('oops')" in str(answers["a"])
+    assert len(answers["b"]) == 1
+
+
+def test_a_spec_that_cannot_be_written_is_told_and_written_by_the_next_try(tmp_path: Path) -> None:
+    node = opened(tmp_path)
+    (tmp_path / "cdi").rmdir() if (tmp_path / "cdi").exists() else None
+    (tmp_path / "cdi").write_text("a file in the way")
+    claim = allocated_claim("a", LAMPS, ["lamp-0"])
+    assert "the CDI spec of claim default/a cannot be written to" in str(prepare(node, claim)["a"])
+    (tmp_path / "cdi").unlink()
+    assert len(prepare(node, claim)["a"]) == 1
+    assert len(specs(tmp_path)) == 1
+
+
+def test_a_uid_that_would_leave_the_cdi_directory_is_refused(tmp_path: Path) -> None:
+    answer = opened(tmp_path).unprepare((ClaimRef("default", "a", "../../etc/passwd"),))["../../etc/passwd"]
+    assert "becomes part of a CDI device name" in str(answer)
+
+
+def test_while_the_ledger_cannot_be_used_nothing_is_handed_out_and_the_file_stays(tmp_path: Path) -> None:
+    node = opened(tmp_path)
+    prepare(node, allocated_claim("a", LAMPS, ["lamp-0"]))
+    node.close()
+    with sqlite3.connect(tmp_path / "data" / "ledger.db") as db:
+        db.execute("UPDATE meta SET value = '99' WHERE key = 'schema'")
+    again = opened(tmp_path)
+    answer = prepare(again, allocated_claim("b", LAMPS, ["lamp-1"]))["b"]
+    assert isinstance(answer, LedgerError)
+    assert "newer dranode" in str(answer)
+    assert [path.name for path in (tmp_path / "data").glob("*corrupt*")] == []
+
+
+def test_a_damaged_row_keeps_its_device_and_blocks_new_grants_until_it_is_unprepared(tmp_path: Path) -> None:
+    damaged, new = allocated_claim("a", LAMPS, ["lamp-0"]), allocated_claim("b", LAMPS, ["lamp-1"])
+    node = opened(tmp_path)
+    prepare(node, damaged)
+    node.close()
+    with sqlite3.connect(tmp_path / "data" / "ledger.db") as db:
+        db.execute("UPDATE claims SET checksum = 0")
+    again = opened(tmp_path)
+    assert "is damaged (the row does not match its checksum)" in str(prepare(again, damaged)["a"])
+    assert f"the claim with UID {damaged.metadata.uid} may hold anything" in str(prepare(again, new)["b"])
+    assert unprepare(again, damaged) == {damaged.metadata.uid: None}
+    assert len(prepare(again, new)["b"]) == 1
+
+
+def test_a_corrupt_ledger_is_kept_aside_and_its_claims_stay_known_by_their_specs(tmp_path: Path) -> None:
+    known, new = allocated_claim("a", LAMPS, ["lamp-0"]), allocated_claim("b", LAMPS, ["lamp-1"])
+    node = opened(tmp_path)
+    first = prepare(node, known)
+    node.close()
+    for path in (tmp_path / "data").glob("ledger.db*"):
+        path.write_bytes(b"garbage " * 1000)
+    again = opened(tmp_path)
+    assert len(list((tmp_path / "data").glob("ledger.db.corrupt-*"))) >= 1
+    # This driver cannot read its specs back, so nothing new is handed out until the claim has been prepared again.
+    assert "may hold anything" in str(prepare(again, new)["b"])
+    assert [device.device for device in prepare(again, known)["a"]] == [device.device for device in first["a"]]
+    assert len(prepare(again, new)["b"]) == 1
