@@ -47,12 +47,12 @@ _FILE_VERSION: Final = "v1alpha1"
 def _read_config(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
     del parameter
     if value is not None:
-        known = {option.name: option for option in ctx.command.params}
+        known = {option.name: option for option in ctx.command.params if option.name is not None}
         ctx.default_map = {**(ctx.default_map or {}), **config_file(value, known)}
     return value
 
 
-def config_file(path: str, parameters: Mapping[str | None, click.Parameter]) -> dict[str, Any]:
+def config_file(path: str, parameters: Mapping[str, click.Parameter]) -> dict[str, Any]:
     """The parameters that a configuration file sets.
 
     Raises:
@@ -84,7 +84,7 @@ def config_file(path: str, parameters: Mapping[str | None, click.Parameter]) -> 
 
 
 def _checked(path: str, key: str, value: Any, parameter: click.Parameter) -> Any:
-    wanted: type | tuple[type, ...] = str
+    wanted: type = str
     if parameter.multiple:
         wanted = list
     elif isinstance(parameter.type, click.types.BoolParamType):

@@ -1,0 +1,84 @@
+"""`dranode cdi`: what a runtime would make of CDI specs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dranode.cdi.validate import validate
+from dranode.driver.cli.output import console, emit, output_option
+
+
+@click.group()
+def command() -> None:
+    r"""CDI specs, the files by which a container runtime gives devices to containers.
+
+    \b
+    Example:
+      dranode cdi validate /var/run/cdi/*.json
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    file: str
+    problems: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def document(self) -> dict[str, Any]:
+        return {
+            "file": self.file,
+            "ok": not self.problems,
+            "error": "; ".join(self.problems) or None,
+            "warnings": list(self.warnings),
+        }
+
+
+def _answer(file: str) -> _Answer:
+    try:
+        data = Path(file).read_bytes()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        return _Answer(file, (f"cannot be read: {reason}",))
+    verdict = validate(data)
+    return _Answer(file, tuple(str(problem) for problem in verdict.problems), verdict.warnings)
+
+
+def _draw(answers: list[_Answer]) -> None:
+    from rich.markup import escape  # noqa: PLC0415 - people's output only
+    from rich.table import Table  # noqa: PLC0415 - likewise
+
+    table = Table("file", "loads", "why")
+    for answer in answers:
+        loads, colour = (
+            ("no", "red") if answer.problems else ("not everywhere", "yellow") if answer.warnings else ("yes", "green")
+        )
+        reasons = "\n".join(answer.problems or answer.warnings)
+        table.add_row(escape(answer.file), f"[{colour}]{loads}[/]", escape(reasons))
+    console().print(table)
+
+
+@command.command("validate")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path())
+@output_option
+@click.pass_context
+def validate_files(ctx: click.Context, files: tuple[str, ...], output: str) -> None:
+    r"""Say whether a runtime would load each FILE, and why not.
+
+    The verdict is that of the newest CDI library. Older libraries, in runtimes of today, that would refuse a file or
+    crash over it are named in warnings. The exit status is 1 if any file is not loaded.
+
+    \b
+    Example:
+      dranode cdi validate /var/run/cdi/*.json
+      dranode cdi validate spec.yaml -o json
+    """
+    answers = [_answer(file) for file in files]
+    if not emit([answer.document for answer in answers], output):
+        _draw(answers)
+    if any(answer.problems for answer in answers):
+        ctx.exit(1)

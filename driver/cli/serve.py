@@ -1,0 +1,106 @@
+"""`dranode serve`: the node driver."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dranode.driver.cli.machine_option import machine_option
+from dranode.driver.cli.options import driver_options, serve_options
+from dranode.driver.core.errors import DranodeError
+from dranode.driver.kubelet.podresources import PodResources
+from dranode.driver.kubelet.sockets import socket_paths
+from dranode.driver.logs import set_up
+from dranode.driver.machine.root import Root, read_text
+from dranode.driver.plugins import load_plugins
+from dranode.driver.service import DriverService, Edges
+
+log = logging.getLogger(__name__)
+
+
+class _Stop:
+    """Why the process ends: a signal, or a sentence."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self.reason: str | None = None
+
+    def fatal(self, reason: str) -> None:
+        """End the process with an error; the first one is the one that is told."""
+        self.reason = self.reason or reason
+        self.asked.set()
+
+    def signal(self, number: int, frame: object) -> None:
+        """End the process in order."""
+        del frame
+        log.info("stopping signal=%s", signal.Signals(number).name)
+        self.asked.set()
+
+
+@click.command(short_help="The node driver: what the DaemonSet runs.")
+@machine_option
+@driver_options
+@serve_options
+@click.option("--store", metavar="DIR", help="Take claims from a folder of YAML files instead of an API server.")
+def command(root: Root, drivers: tuple[str, ...], node_name: str, store: str | None, **options: Any) -> None:
+    r"""Serve kubelet's calls for the claims of this node's pods.
+
+    \b
+    Example:
+      dranode serve --driver cpu --reserved-cpus 0-1
+      dranode serve --store state/store --kubelet-root state/kubelet --cdi-dir state/cdi
+    """
+    set_up(options["log_format"], options["verbosity"])
+    os.umask(0o077)
+    stop = _Stop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop.signal)
+    kubelet_root = Path(options["kubelet_root"])
+    plugins = load_plugins(drivers, root, options)
+    sockets = {plugin.driver: socket_paths(kubelet_root, plugin.driver, options["pod_uid"]) for plugin in plugins}
+    asked = PodResources(Path(options["pod_resources_socket"] or kubelet_root / "pod-resources" / "kubelet.sock"))
+    with contextlib.ExitStack() as stack:
+        stack.callback(asked.close)
+        edges = _edges(store, node_name, stack)
+        for plugin in plugins:
+            service = DriverService(
+                plugin,
+                edges,
+                node_name=node_name,
+                sockets=sockets[plugin.driver],
+                data=kubelet_root / "plugins" / plugin.driver,
+                cdi=Path(options["cdi_dir"]),
+                fatal=stop.fatal,
+                in_use=functools.partial(asked.in_use, plugin.driver),
+            )
+            service.start(_boot_id(root))
+            stack.callback(service.stop)
+        stop.asked.wait()
+    if stop.reason is not None:
+        raise DranodeError(stop.reason)
+
+
+def _edges(store: str | None, node_name: str, stack: contextlib.ExitStack) -> Edges:
+    if store is None:
+        raise DranodeError("an API server is not supported yet; name a folder of claims with --store")
+    from dranode.driver.local.publisher import StorePublisher  # noqa: PLC0415 - a cluster's driver has no use for it
+    from dranode.driver.local.store import Store  # noqa: PLC0415 - likewise
+
+    del stack
+    folder = Store(Path(store))
+    return Edges(claims=folder, publisher=StorePublisher(folder, node_name))
+
+
+def _boot_id(root: Root) -> str:
+    try:
+        return read_text(root, "proc/sys/kernel/random/boot_id")
+    except OSError:
+        return ""

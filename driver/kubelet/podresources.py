@@ -1,0 +1,84 @@
+"""kubelet's pod-resources API: which containers have which claims, from the one who decides it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import grpc
+
+from dranode.driver.core.errors import DranodeError
+from dranode.driver.core.held import ClaimRef
+from dranode.driver.kubelet.rpc import caller
+from dranode.proto import podresources_v1_pb2 as api
+
+_TIMEOUT: Final = 0.5
+
+
+class PodResourcesError(DranodeError):
+    """kubelet gave no answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerClaim:
+    """A claim of a container, as kubelet has it.
+
+    Attributes:
+        namespace: of pod and claim.
+        pod: the pod's name.
+        container: the container's name.
+        claim: the claim's name.
+        cdi: the CDI ids that the container gets for it.
+    """
+
+    namespace: str
+    pod: str
+    container: str
+    claim: str
+    cdi: frozenset[str]
+
+
+class PodResources:
+    """A client of kubelet's pod-resources socket."""
+
+    def __init__(self, socket: Path) -> None:
+        """Name the socket; nothing is dialled yet."""
+        self._channel = grpc.insecure_channel(f"unix:{socket}")
+        self._list = caller(self._channel, api.DESCRIPTOR, "PodResourcesLister", "List")
+        self._socket = socket
+
+    def close(self) -> None:
+        """Hang up."""
+        self._channel.close()
+
+    def claims(self, driver: str) -> tuple[ContainerClaim, ...]:
+        """Every claim of every container that has a device of `driver`.
+
+        Raises:
+            PodResourcesError: kubelet does not answer within half a second.
+        """
+        try:
+            response = self._list(api.ListPodResourcesRequest(), timeout=_TIMEOUT)
+        except grpc.RpcError as error:
+            raise PodResourcesError(f"kubelet's pod-resources at {self._socket} does not answer: {error}") from error
+        return tuple(
+            ContainerClaim(
+                namespace=pod.namespace,
+                pod=pod.name,
+                container=container.name,
+                claim=claim.claim_name,
+                cdi=frozenset(device.name for resource in ours for device in resource.cdi_devices),
+            )
+            for pod in response.pod_resources
+            for container in pod.containers
+            for claim in container.dynamic_resources
+            if (ours := [resource for resource in claim.claim_resources if resource.driver_name == driver])
+        )
+
+    def in_use(self, driver: str, ref: ClaimRef) -> bool | None:
+        """Whether a container has the claim; None if kubelet does not answer."""
+        try:
+            return any((each.namespace, each.claim) == (ref.namespace, ref.name) for each in self.claims(driver))
+        except PodResourcesError:
+            return None

@@ -1,0 +1,132 @@
+"""The DRA service: what kubelet asks for a pod's claims, in v1 and v1beta1, from one implementation.
+
+Every claim of a call gets an answer in the map, a failed one its reason; the call as a whole does not fail.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any, Final, Protocol
+
+import grpc
+
+from dranode.driver.core.errors import DranodeError
+from dranode.driver.core.held import ClaimRef
+from dranode.driver.core.record import PreparedDevice
+from dranode.driver.core.resource import ResourceClaim
+from dranode.driver.kubelet.rpc import service
+from dranode.proto import dra_v1_pb2, dra_v1beta1_pb2
+
+log = logging.getLogger(__name__)
+
+# Newest first: kubelet takes the first of the plugin's list that it knows.
+_VERSIONS: Final[Mapping[str, ModuleType]] = {"v1": dra_v1_pb2, "v1beta1": dra_v1beta1_pb2}
+SUPPORTED_VERSIONS: Final = tuple(f"{version}.DRAPlugin" for version in _VERSIONS)
+
+Answer = tuple[PreparedDevice, ...] | DranodeError
+
+
+class Claims(Protocol):
+    """Where claims come from: the API server, or a folder."""
+
+    def get(self, refs: tuple[ClaimRef, ...]) -> Mapping[ClaimRef, ResourceClaim | DranodeError]:
+        """Each claim as it is now, or the reason why it cannot be had."""
+
+
+class Preparer(Protocol):
+    """What decides and acts: `dranode.driver.node.Node`."""
+
+    def prepare(self, asked: Mapping[ClaimRef, ResourceClaim | DranodeError]) -> Mapping[str, Answer]:
+        """Prepare claims; an answer for each, by UID."""
+
+    def unprepare(self, refs: tuple[ClaimRef, ...]) -> Mapping[str, DranodeError | None]:
+        """Unprepare claims; None or an error for each, by UID."""
+
+
+class DRAService:
+    """The DRA service of one driver."""
+
+    def __init__(
+        self, driver: str, claims: Claims, node: Preparer, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Serve `driver` with claims from `claims`, prepared by `node`."""
+        self._driver = driver
+        self._claims = claims
+        self._node = node
+        self._clock = clock
+        self._calls = itertools.count(1)
+
+    def handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
+        """The gRPC handlers of every version."""
+        return tuple(self._handler(api) for api in _VERSIONS.values())
+
+    def _handler(self, api: ModuleType) -> grpc.GenericRpcHandler:
+        def prepare(request: Any, context: grpc.ServicerContext) -> Any:
+            del context
+            answers = self.prepare(_refs(request))
+            return api.NodePrepareResourcesResponse(
+                claims={uid: _prepared(api, answer) for uid, answer in answers.items()}
+            )
+
+        def unprepare(request: Any, context: grpc.ServicerContext) -> Any:
+            del context
+            answers = self.unprepare(_refs(request))
+            return api.NodeUnprepareResourcesResponse(
+                claims={
+                    uid: api.NodeUnprepareResourceResponse(error="" if error is None else str(error))
+                    for uid, error in answers.items()
+                }
+            )
+
+        methods = {"NodePrepareResources": prepare, "NodeUnprepareResources": unprepare}
+        return service(api.DESCRIPTOR, "DRAPlugin", methods)
+
+    def prepare(self, refs: tuple[ClaimRef, ...]) -> Mapping[str, Answer]:
+        """Fetch and prepare claims; an answer for each, by UID."""
+        call, began = next(self._calls), self._clock()
+        answers = self._node.prepare(self._claims.get(refs))
+        for ref in refs:
+            answer = answers[ref.uid]
+            outcome = f"error={answer}" if isinstance(answer, DranodeError) else f"devices={len(answer)}"
+            log.info("prepare op=%d driver=%s claim=%s uid=%s %s", call, self._driver, ref, ref.uid, outcome)
+        log.debug("prepare op=%d driver=%s seconds=%.6f", call, self._driver, self._clock() - began)
+        return answers
+
+    def unprepare(self, refs: tuple[ClaimRef, ...]) -> Mapping[str, DranodeError | None]:
+        """Unprepare claims; None or an error for each, by UID."""
+        call = next(self._calls)
+        answers = self._node.unprepare(refs)
+        for ref in refs:
+            error = answers[ref.uid]
+            log.info(
+                "unprepare op=%d driver=%s claim=%s uid=%s %s",
+                call, self._driver, ref, ref.uid, "done" if error is None else f"error={error}",
+            )  # fmt: skip
+        return answers
+
+
+def _refs(request: Any) -> tuple[ClaimRef, ...]:
+    return tuple(ClaimRef(claim.namespace, claim.name, claim.uid) for claim in request.claims)
+
+
+def _prepared(api: ModuleType, answer: Answer) -> Any:
+    if isinstance(answer, DranodeError):
+        return api.NodePrepareResourceResponse(error=str(answer))
+    return api.NodePrepareResourceResponse(devices=[_device(api, device) for device in answer])
+
+
+def _device(api: ModuleType, prepared: PreparedDevice) -> Any:
+    device = api.Device(
+        request_names=[prepared.request],
+        pool_name=prepared.pool,
+        device_name=prepared.device,
+        cdi_device_ids=list(prepared.cdi),
+    )
+    # v1beta1 has no share id.
+    if prepared.share_id is not None and "share_id" in api.Device.DESCRIPTOR.fields_by_name:
+        device.share_id = prepared.share_id
+    return device

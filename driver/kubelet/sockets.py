@@ -1,0 +1,102 @@
+"""Where a plugin's sockets lie under kubelet's root, and how they are bound.
+
+Names are those of the Go helper (k8s.io/dynamic-resource-allocation/kubeletplugin), so either can take over from
+the other. With a pod UID both names are unique to the pod, which is what a rolling update needs (kubelet 1.33 or newer).
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import grpc
+
+from dranode.driver.core.errors import DranodeError, UsageError
+
+# sun_path holds 108 bytes with the NUL at the end (unix(7)).
+MAX_SOCKET_PATH: Final = 107
+
+
+class SocketError(DranodeError):
+    """A socket cannot be bound."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sockets:
+    """The two sockets of a driver.
+
+    Attributes:
+        dra: the DRA service, in the driver's own folder.
+        registration: the registration service, in the folder that kubelet watches.
+    """
+
+    dra: Path
+    registration: Path
+
+
+def socket_paths(kubelet_root: Path, driver: str, pod_uid: str = "") -> Sockets:
+    """The sockets of a driver; `pod_uid` turns on the names of a rolling update.
+
+    Raises:
+        UsageError: a path is longer than a unix socket's may be; says by how much.
+    """
+    data = kubelet_root / "plugins" / driver
+    registry = kubelet_root / "plugins_registry"
+    if not pod_uid:
+        sockets = Sockets(data / "dra.sock", registry / f"{driver}-reg.sock")
+    else:
+        names = (
+            f"{driver}-{pod_uid}-reg.sock",
+            f"{driver}-{_short(pod_uid, 8)}-reg.sock",
+            f"dra-{_short(chr(0).join((driver, pod_uid)), 16)}-reg.sock",
+        )
+        fitting = [registry / name for name in names if _length(registry / name) <= MAX_SOCKET_PATH]
+        sockets = Sockets(data / f"dra-{pod_uid}.sock", (fitting or [registry / names[-1]])[0])
+    for path in (sockets.dra, sockets.registration):
+        if _length(path) > MAX_SOCKET_PATH:
+            raise UsageError(
+                f"the socket path {path} has {_length(path)} bytes and a unix socket's may have {MAX_SOCKET_PATH}; "
+                "choose a shorter --kubelet-root"
+            )
+    return sockets
+
+
+def _short(text: str, size: int) -> str:
+    digest = hashlib.sha256(text.encode()).digest()[:size]
+    return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+
+
+def _length(path: Path) -> int:
+    return len(os.fsencode(path))
+
+
+def bind(server: grpc.Server, path: Path) -> None:
+    """Bind a server to a socket of mode 0600; a stale socket that lies there is replaced.
+
+    Raises:
+        SocketError: the folder is missing or cannot be written.
+    """
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            path.unlink()
+        # gRPC creates the file itself: the mode must be right from the first moment.
+        mask = os.umask(0o177)
+        try:
+            server.add_insecure_port(f"unix:{path}")
+        finally:
+            os.umask(mask)
+    except OSError as error:
+        raise SocketError(f"the socket {path} cannot be made: {error.strerror}") from error
+    except RuntimeError as error:
+        raise SocketError(f"the socket {path} cannot be bound; its folder must exist and be writable") from error
+
+
+def unbind(path: Path) -> None:
+    """Remove a socket's file; kubelet takes a registration socket's removal as a goodbye."""
+    with contextlib.suppress(OSError):
+        path.unlink()

@@ -1,0 +1,208 @@
+"""A stand-in for kubelet's DRA manager: it finds drivers, registers them and has claims prepared, as the real one does.
+
+What it does like kubelet (pkg/kubelet/pluginmanager and pkg/kubelet/cm/dra): it watches the registry folder for sockets,
+asks GetInfo (1 s), takes the first DRA service of the plugin's list that it knows, notifies the plugin (5 s), makes one
+NodePrepareResources call for each driver of a pod with all its unprepared claims (45 s), insists on an answer for every
+claim and on none for others, and sends everything again after a restart.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+import grpc
+
+from dranode.driver.core.errors import DranodeError
+from dranode.driver.core.held import ClaimRef
+from dranode.driver.core.record import PreparedDevice
+from dranode.driver.kubelet.rpc import caller
+from dranode.proto import dra_v1_pb2, dra_v1beta1_pb2
+from dranode.proto import pluginregistration_v1_pb2 as registration
+
+_SERVICES: Final[Mapping[str, ModuleType]] = {"v1.DRAPlugin": dra_v1_pb2, "v1beta1.DRAPlugin": dra_v1beta1_pb2}
+_GET_INFO_SECONDS: Final = 1.0
+_NOTIFY_SECONDS: Final = 5.0
+_CALL_SECONDS: Final = 45.0
+_LOOK_SECONDS: Final = 0.02
+
+
+class KubeletError(DranodeError):
+    """What kubelet would write into the pod's events."""
+
+
+@dataclass
+class _Plugin:
+    name: str
+    endpoint: str
+    api: ModuleType
+    channel: grpc.Channel
+
+    def call(self, method: str, request: Any) -> Any:
+        """One call with kubelet's deadline."""
+        return caller(self.channel, self.api.DESCRIPTOR, "DRAPlugin", method)(request, timeout=_CALL_SECONDS)
+
+
+@dataclass
+class StandInKubelet:
+    """kubelet's side of the sockets, for one node.
+
+    Attributes:
+        registry: the folder in which plugins put their registration sockets.
+        services: the DRA services that this kubelet knows; an older one knows v1beta1 alone.
+    """
+
+    registry: Path
+    services: tuple[str, ...] = tuple(_SERVICES)
+    _plugins: dict[str, _Plugin] = field(default_factory=dict)
+    _seen: set[Path] = field(default_factory=set)
+    _prepared: dict[tuple[str, str], tuple[PreparedDevice, ...]] = field(default_factory=dict)
+
+    def register(self, drivers: Iterable[str], seconds: float = 10.0) -> None:
+        """Watch the registry until these drivers are registered.
+
+        Raises:
+            KubeletError: one does not turn up in time, or fails the validation.
+        """
+        wanted = set(drivers)
+        deadline = time.monotonic() + seconds
+        while True:
+            for socket in sorted(self.registry.glob("*.sock")):
+                if socket not in self._seen and socket.is_socket():
+                    self._register(socket)
+                    self._seen.add(socket)
+            if wanted <= self._plugins.keys():
+                return
+            if time.monotonic() > deadline:
+                missing = ", ".join(sorted(wanted - self._plugins.keys()))
+                raise KubeletError(f"no registration socket of {missing} turned up in {self.registry}")
+            time.sleep(_LOOK_SECONDS)
+
+    def _register(self, socket: Path) -> None:
+        with grpc.insecure_channel(f"unix:{socket}") as channel:
+            ask = caller(channel, registration.DESCRIPTOR, "Registration", "GetInfo")
+            tell = caller(channel, registration.DESCRIPTOR, "Registration", "NotifyRegistrationStatus")
+            with _said(f"plugin registration at {socket} failed"):
+                info = ask(registration.InfoRequest(), timeout=_GET_INFO_SECONDS, wait_for_ready=True)
+            problem = self._problem(info)
+            with _said(f"plugin {info.name} did not take its registration status"):
+                tell(
+                    registration.RegistrationStatus(plugin_registered=problem is None, error=problem or ""),
+                    timeout=_NOTIFY_SECONDS,
+                )
+        if problem is not None:
+            raise KubeletError(problem)
+        service = next(version for version in info.supported_versions if version in self.services)
+        channel = grpc.insecure_channel(f"unix:{info.endpoint}")
+        self._plugins[info.name] = _Plugin(info.name, info.endpoint, _SERVICES[service], channel)
+
+    def _problem(self, info: Any) -> str | None:
+        if info.type != "DRAPlugin":
+            return f'no handler for plugin type "{info.type}"'
+        if not any(version in self.services for version in info.supported_versions):
+            return f"none of the plugin's versions {list(info.supported_versions)} is supported: {list(self.services)}"
+        known = self._plugins.get(info.name)
+        if known is not None and known.endpoint == info.endpoint:
+            return f"endpoint {info.endpoint} of plugin {info.name} is already registered"
+        return None
+
+    def prepare(self, claims: Mapping[ClaimRef, frozenset[str]]) -> dict[ClaimRef, tuple[PreparedDevice, ...]]:
+        """Prepare the claims of one pod, given with the drivers of their results: one call a driver.
+
+        Raises:
+            KubeletError: a driver is missing or a claim failed; as kubelet does, the first error ends the attempt.
+        """
+        for driver in sorted({driver for drivers in claims.values() for driver in drivers}):
+            plugin = self._plugin(driver)
+            batch = [
+                ref for ref, drivers in claims.items() if driver in drivers and (driver, ref.uid) not in self._prepared
+            ]
+            if batch:
+                self._prepare(plugin, batch)
+        return {
+            ref: tuple(device for driver in sorted(drivers) for device in self._prepared[driver, ref.uid])
+            for ref, drivers in claims.items()
+        }
+
+    def _prepare(self, plugin: _Plugin, batch: list[ClaimRef]) -> None:
+        api = plugin.api
+        with _said(f"NodePrepareResources failed for driver {plugin.name}"):
+            response = plugin.call("NodePrepareResources", api.NodePrepareResourcesRequest(claims=_claims(api, batch)))
+        for ref, answer in _answers(plugin, batch, response):
+            if answer.error:
+                raise KubeletError(answer.error)
+            self._prepared[plugin.name, ref.uid] = tuple(_prepared(device) for device in answer.devices)
+
+    def unprepare(self, claims: Mapping[ClaimRef, frozenset[str]]) -> None:
+        """Unprepare claims, one call a driver.
+
+        Raises:
+            KubeletError: a driver is missing or a claim failed.
+        """
+        for driver in sorted({driver for drivers in claims.values() for driver in drivers}):
+            plugin = self._plugin(driver)
+            api = plugin.api
+            batch = [ref for ref, drivers in claims.items() if driver in drivers]
+            with _said(f"NodeUnprepareResources failed for driver {driver}"):
+                response = plugin.call(
+                    "NodeUnprepareResources", api.NodeUnprepareResourcesRequest(claims=_claims(api, batch))
+                )
+            for ref, answer in _answers(plugin, batch, response):
+                if answer.error:
+                    raise KubeletError(answer.error)
+                self._prepared.pop((driver, ref.uid), None)
+
+    def restart(self) -> None:
+        """Forget what is prepared and registered, as a restart does; the next `prepare` sends it all again."""
+        self.close()
+        self._plugins.clear()
+        self._seen.clear()
+        self._prepared.clear()
+
+    def close(self) -> None:
+        """Hang up."""
+        for plugin in self._plugins.values():
+            plugin.channel.close()
+
+    def _plugin(self, driver: str) -> _Plugin:
+        if driver not in self._plugins:
+            raise KubeletError(f"DRA driver {driver} is not registered")
+        return self._plugins[driver]
+
+
+def _claims(api: ModuleType, refs: Iterable[ClaimRef]) -> list[Any]:
+    return [api.Claim(namespace=ref.namespace, uid=ref.uid, name=ref.name) for ref in refs]
+
+
+def _prepared(device: Any) -> PreparedDevice:
+    # v1beta1 has no share id.
+    shared = "share_id" in device.DESCRIPTOR.fields_by_name and device.HasField("share_id")
+    return PreparedDevice(
+        request=device.request_names[0] if device.request_names else "",
+        pool=device.pool_name,
+        device=device.device_name,
+        cdi=tuple(device.cdi_device_ids),
+        share_id=device.share_id if shared else None,
+    )
+
+
+def _answers(plugin: _Plugin, batch: list[ClaimRef], response: Any) -> list[tuple[ClaimRef, Any]]:
+    unknown = set(response.claims) - {ref.uid for ref in batch}
+    if unknown:
+        raise KubeletError(f"driver {plugin.name} answered for claims that it was not asked about: {sorted(unknown)}")
+    if len(response.claims) < len(batch):
+        raise KubeletError(f"driver {plugin.name} skipped {len(batch) - len(response.claims)} ResourceClaims")
+    return [(ref, response.claims[ref.uid]) for ref in batch]
+
+
+@contextlib.contextmanager
+def _said(what: str) -> Iterator[None]:
+    try:
+        yield
+    except grpc.RpcError as error:
+        raise KubeletError(f"{what}: {error.details() or error.code()}") from error

@@ -1,0 +1,58 @@
+"""Publishes a driver's ResourceSlices into the store, by the same plan as in a cluster."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from dranode.driver.core.plugin import Inventory
+from dranode.driver.core.resource import ResourceSlice
+from dranode.driver.core.slice_plan import CreateSlice, DeleteSlice, UpdateSlice, plan
+from dranode.driver.core.slices import desired_slices
+from dranode.driver.local.store import Store
+
+# The API server's alphabet for generated names.
+_ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"
+
+
+@dataclass
+class StorePublisher:
+    """Keeps the slices of one node in a store.
+
+    Attributes:
+        store: where they go.
+        node_name: whose they are.
+        seed: of the random part of names, so that a run can be repeated.
+    """
+
+    store: Store
+    node_name: str
+    seed: int = 0
+    _random: random.Random = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Seed the names."""
+        self._random = random.Random(self.seed)  # noqa: S311 - names, not secrets
+
+    def publish(self, driver: str, inventory: Inventory) -> None:
+        """Bring the store to what the driver has now.
+
+        Raises:
+            DranodeError: the store cannot be written.
+        """
+        desired = desired_slices(driver, self.node_name, inventory)
+        for change in plan(desired, self.store.list(ResourceSlice)):
+            match change:
+                case DeleteSlice(name=name):
+                    self.store.remove(ResourceSlice, "", name)
+                case UpdateSlice(slice=changed):
+                    self.store.put(changed)
+                case CreateSlice(slice=new):
+                    suffix = "".join(self._random.choices(_ALPHABET, k=5))
+                    name = f"{new.metadata.generate_name}{suffix}"
+                    metadata = msgspec.structs.replace(new.metadata, name=name, uid=str(uuid.uuid4()))
+                    self.store.put(msgspec.structs.replace(new, metadata=metadata))

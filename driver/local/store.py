@@ -1,0 +1,125 @@
+"""A folder of YAML files in place of an API server: one folder a kind, one file an object.
+
+    resourceclaims/<namespace>.<name>.yaml   resourceslices/<name>.yaml   ...
+
+Files are replaced whole (temporary file, rename), so a reader in another process never meets half of one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import yaml
+
+from dranode.driver.core.documents import API_VERSION, decode, encode, to_v1
+from dranode.driver.core.errors import ClaimError, DocumentError, DranodeError
+from dranode.driver.core.held import ClaimRef
+from dranode.driver.core.resource import DeviceClass, ResourceClaim, ResourceSlice
+
+T = TypeVar("T", ResourceClaim, ResourceSlice, DeviceClass)
+
+_FOLDERS: Final[Mapping[type, str]] = {
+    ResourceClaim: "resourceclaims",
+    ResourceSlice: "resourceslices",
+    DeviceClass: "deviceclasses",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """The objects below a folder."""
+
+    folder: Path
+
+    def put(self, value: ResourceClaim | ResourceSlice | DeviceClass) -> None:
+        """Write an object in place of the one of its name.
+
+        Raises:
+            DranodeError: the folder cannot be written.
+        """
+        document = {"apiVersion": API_VERSION, "kind": type(value).__name__, **encode(value)}
+        path = self._path(type(value), value.metadata.namespace, value.metadata.name)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _replace(path, yaml.dump(_plain(document), Dumper=yaml.CSafeDumper, sort_keys=False))
+        except OSError as error:
+            raise DranodeError(f"{path} cannot be written: {error.strerror}") from error
+
+    def find(self, kind: type[T], namespace: str, name: str) -> T | None:
+        """The object of that name, if there is one.
+
+        Raises:
+            DocumentError: it cannot be read or decoded.
+        """
+        path = self._path(kind, namespace, name)
+        return self._read(kind, path) if path.exists() else None
+
+    def list(self, kind: type[T]) -> tuple[T, ...]:
+        """All objects of a kind, by file name.
+
+        Raises:
+            DocumentError: one cannot be read or decoded.
+        """
+        folder = self.folder / _FOLDERS[kind]
+        names = sorted(path.name for path in folder.glob("*.yaml")) if folder.is_dir() else []
+        return tuple(self._read(kind, folder / name) for name in names)
+
+    def remove(self, kind: type, namespace: str, name: str) -> None:
+        """Remove an object; one that is not there is removed already."""
+        with contextlib.suppress(FileNotFoundError):
+            self._path(kind, namespace, name).unlink()
+
+    def get(self, refs: tuple[ClaimRef, ...]) -> dict[ClaimRef, ResourceClaim | DranodeError]:
+        """Each claim as it is now, or the reason why it cannot be had."""
+        return {ref: self._claim(ref) for ref in refs}
+
+    def _claim(self, ref: ClaimRef) -> ResourceClaim | DranodeError:
+        try:
+            claim = self.find(ResourceClaim, ref.namespace, ref.name)
+        except DranodeError as error:
+            return error
+        return claim if claim is not None else ClaimError(f"claim {ref} does not exist in {self.folder}")
+
+    def _path(self, kind: type, namespace: str, name: str) -> Path:
+        stem = f"{namespace}.{name}" if namespace else name
+        if "/" in stem or "\0" in stem:
+            raise DocumentError(f'"{stem}" cannot be the name of an object')
+        return self.folder / _FOLDERS[kind] / f"{stem}.yaml"
+
+    @staticmethod
+    def _read(kind: type[T], path: Path) -> T:
+        try:
+            document = yaml.load(path.read_bytes(), yaml.CSafeLoader)
+        except OSError as error:
+            raise DocumentError(f"{path} cannot be read: {error.strerror}") from error
+        except yaml.YAMLError as error:
+            raise DocumentError(f"{path} is not YAML: {error}") from error
+        if not isinstance(document, dict):
+            raise DocumentError(f"{path} holds no object")
+        try:
+            return decode(kind, to_v1(document))
+        except DocumentError as error:
+            raise DocumentError(f"{path}: {error}") from error
+
+
+def _replace(path: Path, text: str) -> None:
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".tmp-")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    return [_plain(inner) for inner in value] if isinstance(value, (list, tuple)) else value

@@ -1,0 +1,149 @@
+"""One driver as kubelet sees it: its node, its sockets, its slices; started and stopped in order.
+
+The DRA service listens before the registration service does, so that kubelet never meets an endpoint that is not there.
+On stop, calls in flight end first, then the sockets go; slices stay.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from concurrent import futures
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+import grpc
+
+from dranode.driver.core.errors import DranodeError, UsageError
+from dranode.driver.core.plugin import DeviceHealth, Health, Inventory, Plugin
+from dranode.driver.kubelet.health import HEALTH_VERSIONS, MAX_STREAMS, HealthService
+from dranode.driver.kubelet.registration import Registration
+from dranode.driver.kubelet.service import SUPPORTED_VERSIONS, Claims, DRAService
+from dranode.driver.kubelet.sockets import Sockets, bind, unbind
+from dranode.driver.locks import FileLock
+from dranode.driver.node import InUse, Node, nobody_to_ask
+from dranode.driver.threads import Fatal
+
+log = logging.getLogger(__name__)
+
+# Decisions are made one at a time, so a few threads carry all calls; open health streams hold one each.
+_CALL_THREADS: Final = 4
+_GRACE: Final = 10.0
+
+
+class Publisher(Protocol):
+    """Whoever keeps the driver's ResourceSlices as the inventory is."""
+
+    def publish(self, driver: str, inventory: Inventory) -> None:
+        """This is the whole inventory now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edges:
+    """Who is met beyond kubelet: the API server, or a folder in its place.
+
+    Attributes:
+        claims: where claims come from.
+        publisher: where slices go.
+    """
+
+    claims: Claims
+    publisher: Publisher
+
+
+class DriverService:
+    """One driver, serving."""
+
+    def __init__(
+        self,
+        plugin: Plugin,
+        edges: Edges,
+        *,
+        node_name: str,
+        sockets: Sockets,
+        data: Path,
+        cdi: Path,
+        fatal: Fatal,
+        in_use: InUse = nobody_to_ask,
+    ) -> None:
+        """Prepare to serve; nothing is opened yet.
+
+        Args:
+            plugin: the driver.
+            edges: where claims come from and slices go.
+            node_name: the node, also the pool's name.
+            sockets: where to listen.
+            data: the driver's folder for ledger and locks.
+            cdi: the CDI directory.
+            fatal: ends the process with a sentence.
+            in_use: whether a container uses a claim.
+        """
+        self.plugin = plugin
+        self.node = Node(plugin, data, cdi, in_use=in_use)
+        self.health = HealthService(node_name)
+        self.registration = Registration(plugin.driver, sockets.dra, SUPPORTED_VERSIONS + HEALTH_VERSIONS, fatal)
+        self._service = DRAService(plugin.driver, edges.claims, self.node)
+        self._sockets = sockets
+        self._data = data
+        self._publisher = edges.publisher
+        self._alone = FileLock(data / "active.lock")
+        self._stops: list[Callable[[], None]] = []
+
+    def start(self, boot_id: str = "") -> None:
+        """Read hardware and ledger, listen, and have the slices published.
+
+        Raises:
+            UsageError: another process serves this driver here.
+            DranodeError: a folder, a socket or the hardware cannot be used.
+        """
+        try:
+            self._open(boot_id)
+            self._listen(self._sockets.dra, (*self._service.handlers(), *self.health.handlers()), "dra", MAX_STREAMS)
+            self._listen(self._sockets.registration, (self.registration.handler(),), "registration")
+        except BaseException:
+            self.stop()
+            raise
+        self.refresh()
+
+    def _open(self, boot_id: str) -> None:
+        try:
+            self._data.mkdir(mode=0o750, parents=True, exist_ok=True)
+        except OSError as error:
+            raise DranodeError(f"the driver's folder {self._data} cannot be made: {error.strerror}") from error
+        if not self._alone.acquire(wait=False):
+            raise UsageError(
+                f"another process serves {self.plugin.driver} from {self._data}; stop it first, "
+                "or give each its --pod-uid for a rolling update"
+            )
+        self._stops.append(self._alone.release)
+        self._stops.append(self.node.close)
+        self.node.open(boot_id)
+
+    def _listen(self, path: Path, handlers: tuple[grpc.GenericRpcHandler, ...], name: str, streams: int = 0) -> None:
+        pool = futures.ThreadPoolExecutor(_CALL_THREADS + streams, thread_name_prefix=f"{self.plugin.driver}-{name}")
+        server = grpc.server(pool, handlers=handlers, options=[("grpc.so_reuseport", 0)])
+        bind(server, path)
+        server.start()
+
+        def stop() -> None:
+            server.stop(_GRACE).wait()
+            unbind(path)
+
+        self._stops.append(stop)
+        log.info("listening driver=%s %s=%s", self.plugin.driver, name, path)
+
+    def refresh(self) -> None:
+        """Say again what there is and how it is: to the publisher and to open health streams."""
+        inventory = self.node.inventory
+        self._publisher.publish(self.plugin.driver, inventory)
+        told = {device.device: device for device in self.plugin.health(inventory)}
+        self.health.report(
+            told.get(device.name, DeviceHealth(device.name, Health.HEALTHY)) for device in inventory.devices
+        )
+
+    def stop(self) -> None:
+        """End calls in flight, close the sockets and the ledger; slices stay."""
+        self.health.stop()
+        while self._stops:
+            self._stops.pop()()

@@ -1,0 +1,272 @@
+"""The kubelet side over real sockets, in both versions of the API."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import grpc
+import pytest
+
+from dranode.driver.core.errors import ClaimError, DranodeError, UsageError
+from dranode.driver.core.held import ClaimRef
+from dranode.driver.core.plugin import DeviceHealth, Health, Inventory
+from dranode.driver.core.resource import ResourceClaim
+from dranode.driver.kubelet.health import HealthService
+from dranode.driver.kubelet.rpc import caller
+from dranode.driver.kubelet.sockets import Sockets, socket_paths
+from dranode.driver.local.kubelet import KubeletError, StandInKubelet
+from dranode.driver.service import DriverService, Edges
+from dranode.proto import dra_v1_pb2, dra_v1beta1_pb2, drahealth_v1_pb2, drahealth_v1alpha1_pb2
+from dranode.proto import pluginregistration_v1_pb2 as registration
+from tests.fakes import Lamps, allocated_claim, reference
+
+LAMPS = Lamps.driver
+
+
+class Shelf:
+    """Claims by name, and the slices that were published."""
+
+    def __init__(self, *claims: ResourceClaim) -> None:
+        self.claims = {reference(claim): claim for claim in claims}
+        self.published: list[Inventory] = []
+
+    def get(self, refs: tuple[ClaimRef, ...]) -> dict[ClaimRef, ResourceClaim | DranodeError]:
+        return {ref: self.claims.get(ref, ClaimError(f"claim {ref} does not exist")) for ref in refs}
+
+    def publish(self, driver: str, inventory: Inventory) -> None:
+        assert driver == LAMPS
+        self.published.append(inventory)
+
+
+@pytest.fixture
+def shelf() -> Shelf:
+    return Shelf(
+        allocated_claim("a", LAMPS, {"big/first": "lamp-0", "s": "lamp-1"}, shareID="share-1"),
+        allocated_claim("b", LAMPS, ["lamp-9"]),
+    )
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "plugins_registry").mkdir()
+    return tmp_path
+
+
+def make(root: Path, shelf: Shelf, fatal: Any = None) -> DriverService:
+    return DriverService(
+        Lamps(),
+        Edges(claims=shelf, publisher=shelf),
+        node_name="node",
+        sockets=socket_paths(root, LAMPS),
+        data=root / "plugins" / LAMPS,
+        cdi=root / "cdi",
+        fatal=fatal or pytest.fail,
+    )
+
+
+@pytest.fixture
+def service(root: Path, shelf: Shelf) -> Iterator[DriverService]:
+    service = make(root, shelf)
+    service.start()
+    yield service
+    service.stop()
+
+
+@pytest.fixture
+def channel(service: DriverService, root: Path) -> Iterator[grpc.Channel]:
+    del service
+    with grpc.insecure_channel(f"unix:{socket_paths(root, LAMPS).dra}") as channel:
+        yield channel
+
+
+@pytest.mark.parametrize("api", [dra_v1_pb2, dra_v1beta1_pb2], ids=["v1", "v1beta1"])
+def test_every_claim_of_a_call_is_answered_a_failed_one_with_its_reason(
+    channel: grpc.Channel, shelf: Shelf, api: ModuleType
+) -> None:
+    asked = [api.Claim(namespace=ref.namespace, name=ref.name, uid=ref.uid) for ref in shelf.claims]
+    asked.append(api.Claim(namespace="default", name="gone", uid="uid-gone"))
+    prepare = caller(channel, api.DESCRIPTOR, "DRAPlugin", "NodePrepareResources")
+    answers = prepare(api.NodePrepareResourcesRequest(claims=asked)).claims
+    assert set(answers) == {claim.uid for claim in asked}
+    good, missing = answers[asked[0].uid], answers["uid-gone"]
+    assert [(list(device.request_names), device.pool_name, device.device_name) for device in good.devices] == [
+        (["big"], "node", "lamp-0"),
+        (["s"], "node", "lamp-1"),
+    ]
+    assert missing.error == "claim default/gone does not exist"
+    assert '"lamp-9"' in answers[asked[1].uid].error
+    if api is dra_v1_pb2:
+        assert [device.share_id for device in good.devices] == ["share-1", "share-1"]
+    unprepare = caller(channel, api.DESCRIPTOR, "DRAPlugin", "NodeUnprepareResources")
+    gone = unprepare(api.NodeUnprepareResourcesRequest(claims=asked)).claims
+    assert {uid: answer.error for uid, answer in gone.items()} == {claim.uid: "" for claim in asked}
+
+
+def test_a_device_without_a_share_has_no_share_id(root: Path) -> None:
+    shelf = Shelf(allocated_claim("a", LAMPS, ["lamp-0"]))
+    service = make(root, shelf)
+    service.start()
+    (ref,) = shelf.claims
+    api = dra_v1_pb2
+    with grpc.insecure_channel(f"unix:{socket_paths(root, LAMPS).dra}") as channel:
+        prepare = caller(channel, api.DESCRIPTOR, "DRAPlugin", "NodePrepareResources")
+        claim = api.Claim(namespace=ref.namespace, name=ref.name, uid=ref.uid)
+        (device,) = prepare(api.NodePrepareResourcesRequest(claims=[claim])).claims[ref.uid].devices
+    service.stop()
+    assert not device.HasField("share_id")
+
+
+def test_kubelet_is_told_name_endpoint_and_versions_newest_first(service: DriverService, root: Path) -> None:
+    del service
+    sockets = socket_paths(root, LAMPS)
+    with grpc.insecure_channel(f"unix:{sockets.registration}") as channel:
+        info = caller(channel, registration.DESCRIPTOR, "Registration", "GetInfo")(registration.InfoRequest())
+    assert (info.type, info.name, info.endpoint) == ("DRAPlugin", LAMPS, str(sockets.dra))
+    assert list(info.supported_versions) == [
+        "v1.DRAPlugin",
+        "v1beta1.DRAPlugin",
+        "v1.DRAResourceHealth",
+        "v1alpha1.DRAResourceHealth",
+    ]
+
+
+@pytest.mark.parametrize("services", [("v1.DRAPlugin",), ("v1beta1.DRAPlugin",)])
+def test_a_kubelet_of_either_age_prepares_and_unprepares(
+    service: DriverService, root: Path, shelf: Shelf, services: tuple[str, ...]
+) -> None:
+    kubelet = StandInKubelet(root / "plugins_registry", services)
+    kubelet.register([LAMPS])
+    ref = next(iter(shelf.claims))
+    pod = {ref: frozenset({LAMPS})}
+    prepared = kubelet.prepare(pod)
+    kubelet.restart()
+    kubelet.register([LAMPS])
+    assert kubelet.prepare(pod) == prepared
+    kubelet.unprepare(pod)
+    kubelet.close()
+    assert service.node.records() == ()
+
+
+def test_a_rejected_registration_ends_the_process_with_kubelets_reason(root: Path, shelf: Shelf) -> None:
+    reasons: list[str] = []
+    service = make(root, shelf, reasons.append)
+    service.start()
+    kubelet = StandInKubelet(root / "plugins_registry", ("v9.DRAPlugin",))
+    with pytest.raises(KubeletError, match="is supported"):
+        kubelet.register([LAMPS])
+    service.stop()
+    assert len(reasons) == 1
+    assert "kubelet turned the driver lamps.example.com down: none of the plugin's versions" in reasons[0]
+
+
+def test_the_slices_are_handed_to_the_publisher(service: DriverService, shelf: Shelf) -> None:
+    assert [len(inventory.devices) for inventory in shelf.published] == [4]
+    service.refresh()
+    assert len(shelf.published) == 2
+
+
+def test_stale_sockets_are_replaced_and_gone_after_a_stop(root: Path, shelf: Shelf) -> None:
+    sockets = socket_paths(root, LAMPS)
+    sockets.dra.parent.mkdir(parents=True)
+    for path in (sockets.dra, sockets.registration):
+        path.write_text("left by a crash")
+    service = make(root, shelf)
+    service.start()
+    assert all(
+        path.is_socket() and path.stat().st_mode & 0o777 == 0o600 for path in (sockets.dra, sockets.registration)
+    )
+    service.stop()
+    assert not sockets.dra.exists()
+    assert not sockets.registration.exists()
+
+
+def test_a_second_driver_on_the_same_sockets_is_refused_and_disturbs_nothing(
+    service: DriverService, root: Path, shelf: Shelf
+) -> None:
+    with pytest.raises(UsageError, match=r"another process serves lamps\.example\.com from"):
+        make(root, shelf).start()
+    kubelet = StandInKubelet(root / "plugins_registry")
+    kubelet.register([LAMPS])
+    kubelet.close()
+    assert service.registration.status is not None
+    assert service.registration.status.ok
+
+
+def test_a_registry_that_is_missing_is_one_sentence(tmp_path: Path, shelf: Shelf) -> None:
+    with pytest.raises(DranodeError, match=r"plugins_registry.* cannot be"):
+        make(tmp_path, shelf).start()
+
+
+def test_a_socket_path_over_107_bytes_is_refused_with_the_arithmetic() -> None:
+    root = Path("/" + "x" * 80)
+    fitting = Path("/" + "x" * (107 - len("/plugins_registry/dra.cpu-reg.sock") - 1))
+    assert socket_paths(fitting, "dra.cpu") == Sockets(
+        fitting / "plugins/dra.cpu/dra.sock", fitting / "plugins_registry/dra.cpu-reg.sock"
+    )
+    with pytest.raises(UsageError, match="has 115 bytes and a unix socket's may have 107; choose a shorter"):
+        socket_paths(root, "dra.cpu")
+
+
+def test_socket_names_of_a_rolling_update_are_the_go_helpers() -> None:
+    pod = "12345678-1234-1234-1234-123456789abc"
+    sockets = socket_paths(Path("/var/lib/kubelet"), "dra.cpu", pod)
+    assert sockets.dra.name == f"dra-{pod}.sock"
+    assert sockets.registration.name == f"dra.cpu-{pod}-reg.sock"
+    longer = socket_paths(Path("/var/lib/kubelet"), "a" * 36, pod).registration.name
+    assert longer.startswith("a" * 36 + "-")
+    assert longer.endswith("-reg.sock")
+    assert len(longer) == 36 + 1 + 11 + len("-reg.sock")
+
+
+@pytest.mark.parametrize("api", [drahealth_v1_pb2, drahealth_v1alpha1_pb2], ids=["v1", "v1alpha1"])
+def test_health_comes_whole_at_once_and_changes_at_once(
+    service: DriverService, channel: grpc.Channel, api: ModuleType
+) -> None:
+    watch = caller(channel, api.DESCRIPTOR, "DRAResourceHealth", "NodeWatchResources")
+    stream = watch(api.NodeWatchResourcesRequest())
+    first = next(stream)
+    assert [(one.device.device_name, one.health) for one in first.devices] == [(f"lamp-{n}", 1) for n in range(4)]
+    service.health.report([DeviceHealth("lamp-2", Health.UNHEALTHY, "the bulb has burnt out")])
+    second = next(stream)
+    assert [(one.device.device_name, one.health, one.message) for one in second.devices] == [
+        ("lamp-2", 2, "the bulb has burnt out")
+    ]
+    stream.cancel()
+
+
+def test_open_health_streams_leave_room_for_calls(channel: grpc.Channel, shelf: Shelf) -> None:
+    watch = caller(channel, drahealth_v1_pb2.DESCRIPTOR, "DRAResourceHealth", "NodeWatchResources")
+    streams = [watch(drahealth_v1_pb2.NodeWatchResourcesRequest()) for _ in range(8)]
+    for stream in streams:
+        next(stream)
+    api = dra_v1_pb2
+    ref = next(iter(shelf.claims))
+    prepare = caller(channel, api.DESCRIPTOR, "DRAPlugin", "NodePrepareResources")
+    request = api.NodePrepareResourcesRequest(claims=[api.Claim(namespace="default", name=ref.name, uid=ref.uid)])
+    answers = [prepare.future(request, timeout=10) for _ in range(4)]
+    assert all(len(answer.result().claims[ref.uid].devices) == 2 for answer in answers)
+    for stream in streams:
+        stream.cancel()
+
+
+def test_a_stopped_health_service_ends_its_streams() -> None:
+    health = HealthService("node", [DeviceHealth("d", Health.HEALTHY)])
+    seen: list[Any] = []
+
+    class Context:
+        def is_active(self) -> bool:
+            return True
+
+        def add_callback(self, callback: Any) -> None:
+            del callback
+
+    method = health._watcher(drahealth_v1_pb2)
+    thread = threading.Thread(target=lambda: seen.extend(method(None, Context())))
+    thread.start()
+    health.stop()
+    thread.join(5)
+    assert not thread.is_alive()
