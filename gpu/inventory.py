@@ -68,7 +68,6 @@ class GPU:
         parent: address of the physical function, or of the GPU that a partition is a part of.
         partition: number of the partition, from 0.
         partition_mode: `<compute>_<memory>`, AMD's words (`CPX_NPS4`).
-        render: minor of the render node that a partition has; other GPUs' nodes are looked up when they are needed.
         pinned: an administrator has chosen the driver (`driver_override`).
     """
 
@@ -90,7 +89,6 @@ class GPU:
     parent: str | None = None
     partition: int | None = None
     partition_mode: str | None = None
-    render: int | None = None
     pinned: bool = False
 
     @property

@@ -11,10 +11,9 @@ In a DaemonSet the node's file system is expected at `/host`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Final
 
 import msgspec
-import yaml
 
 from dranode.cdi.spec import ContainerEdits, DeviceNode, Mount, Spec
 from dranode.driver.machine.root import Root
@@ -132,19 +131,24 @@ def _vendor_specs(root: Root, prefix: str) -> Iterable[Spec]:
         for name in names(root, f"{prefix}{folder}"):
             if not name.endswith(_SPEC_ENDINGS):
                 continue
-            try:
-                document = _load(root.read_bytes(f"{prefix}{folder}/{name}"))
-                if isinstance(document, Mapping) and document.get("kind") == _KIND:
-                    yield msgspec.convert(document, Spec)
-            except (OSError, yaml.YAMLError, msgspec.ValidationError):
-                # Somebody else's file: a runtime would pass over it too.
-                continue
+            spec = _vendor_spec(root, f"{prefix}{folder}/{name}")
+            if spec is not None:
+                yield spec
 
 
-def _load(content: bytes) -> Any:
+def _vendor_spec(root: Root, path: str) -> Spec | None:
+    """The spec at a path if it is NVIDIA's; a file that does not read or decode is passed over, as runtimes do."""
+    import yaml  # noqa: PLC0415 - for nodes that have a spec; a serving process is better off without
+
     # nvidia-ctk's YAML is long, and libyaml reads it twenty times faster than Python does.
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return yaml.load(content, Loader=loader)  # noqa: S506 - both are safe loaders
+    try:
+        document = yaml.load(root.read_bytes(path), Loader=loader)  # noqa: S506 - both are safe loaders
+        if isinstance(document, Mapping) and document.get("kind") == _KIND:
+            return msgspec.convert(document, Spec)
+    except (OSError, yaml.YAMLError, msgspec.ValidationError):
+        return None
+    return None
 
 
 def _mounts(root: Root, prefix: str, mode: Mode) -> Iterable[Mount]:

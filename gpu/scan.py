@@ -100,7 +100,6 @@ def _partition(gpu: GPU, mode: str | None, index: int, node: KFDNode) -> GPU:
         parent=gpu.address,
         partition=index,
         partition_mode=mode,
-        render=node.render,
         memory=node.memory,
     )
 

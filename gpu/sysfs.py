@@ -140,6 +140,8 @@ class PCI:
             return None
         if "renderD" in drm_minors(self.root, f"{PCI_DEVICES}/{address}"):
             return None
+        if pci_class == _ACCELERATOR:
+            return ""
         known = "an unreadable vendor" if vendor is None else f"vendor 0x{vendor:04x}"
         return f"PCI function {address} of {known} is left out: it has no render node, so nothing could be given"
 
