@@ -1,17 +1,22 @@
 """The values of a CDI document (cncf-tags/container-device-interface, SPEC.md).
 
-Field names are the specification's in snake case. `dranode.cdi.directory` writes values to files; whether a runtime would
-load one is for `dranode.cdi.validate` to say.
+Field names are the specification's in snake case. `dranode.cdi.directory` writes values to files; whether a
+runtime would load one is for `dranode.cdi.validate` to say.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 
+# The numbers that fields can hold: major, minor and timeout the one, modes and ids the other.
+INT64: Final = range(-(2**63), 2**63)
+UINT32: Final = range(2**32)
 
-class _Part(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+
+class _Part(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, rename="camel"):
     pass
 
 

@@ -1,0 +1,146 @@
+"""The folder of spec files that runtimes watch (`/var/run/cdi`), on disk.
+
+A runtime notices a file that gets its name by a rename from the same folder; one that is linked or moved in from
+elsewhere can stay unseen. Nothing is synced to disk: specs are derived data, made again from the ledger.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from dranode.cdi.document import read
+from dranode.cdi.errors import CDIError
+from dranode.cdi.names import written_kind_problem
+from dranode.cdi.spec import Spec
+from dranode.cdi.validate import spec_problems
+
+FOLDER_MODE: Final = 0o755
+# Whoever runs diagnostics reads specs without being root.
+FILE_MODE: Final = 0o644
+EXTENSIONS: Final = (".json", ".yaml")
+_TEMPORARY: Final = ("spec.", ".tmp")
+
+# What JSON may hold as it is and a runtime's YAML parser refuses or folds into spaces.
+_ESCAPED: Final = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
+# That parser takes a key for one only up to here, with its quotes.
+_KEY_LIMIT: Final = 1024
+
+
+def encode_spec(spec: Spec) -> bytes:
+    """The bytes of a spec file: compact JSON without a line break, with nothing that a YAML parser reads differently.
+
+    Raises:
+        CDIError: the spec is not one that every runtime can load at its version; the path says where.
+    """
+    if problem := written_kind_problem(spec.kind):
+        raise CDIError(problem, "kind")
+    if problems := spec_problems(spec):
+        raise problems[0]
+    try:
+        longest = max((len(_json(key)) for key in _annotation_keys(spec)), default=0)
+        text = _json(spec)
+    except UnicodeEncodeError as error:
+        raise CDIError("a text holds half of a surrogate pair, which no file can hold") from error
+    if longest > _KEY_LIMIT:
+        raise CDIError(f"has a key of {longest} characters and runtimes read {_KEY_LIMIT}", "annotations")
+    return text.encode()
+
+
+def _json(value: Spec | str) -> str:
+    text = msgspec.json.encode(value).decode()
+    return _ESCAPED.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def _annotation_keys(spec: Spec) -> Iterator[str]:
+    yield from spec.annotations
+    for device in spec.devices:
+        yield from device.annotations
+
+
+def write_spec(directory: Path, filename: str, spec: Spec) -> Path:
+    """Put a spec under its name at once and whole, over one that is there; the same content is left alone.
+
+    Raises:
+        CDIError: the spec is not fit to be written, or no runtime reads a file of that name.
+        OSError: the folder cannot be written (read-only, full); nothing is left behind and an old file stays.
+    """
+    if Path(filename).name != filename or not filename.endswith(EXTENSIONS):
+        raise CDIError(f'"{filename}" is no file name that ends with .json or .yaml')
+    data = encode_spec(spec)
+    target = directory / filename
+    if _content(target) == data:
+        return target
+    _ensure(directory)
+    handle, temporary = tempfile.mkstemp(prefix=_TEMPORARY[0], suffix=_TEMPORARY[1], dir=directory)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            os.fchmod(file.fileno(), FILE_MODE)
+        Path(temporary).replace(target)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    return target
+
+
+def _ensure(directory: Path) -> None:
+    if not directory.is_dir():
+        directory.mkdir(parents=True, exist_ok=True)
+        # The process creates everything for itself alone; this folder is everybody's.
+        directory.chmod(FOLDER_MODE)
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def read_spec(path: Path) -> Spec:
+    """The content of a spec file, this driver's or another's; whether a runtime would load it is not asked.
+
+    Raises:
+        CDIError: it is no CDI document; the text begins with the file.
+        OSError: it cannot be read.
+    """
+    data = path.read_bytes()
+    try:
+        return msgspec.json.decode(data, type=Spec)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        pass
+    try:
+        return read(data).spec
+    except CDIError as error:
+        raise CDIError(f"{path}: {error}") from error
+
+
+def remove_spec(directory: Path, filename: str) -> None:
+    """Take a spec away; one that is not there is gone already.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    (directory / filename).unlink(missing_ok=True)
+
+
+def spec_files(directory: Path, prefix: str = "") -> Iterator[Path]:
+    """The files whose names begin with `prefix`, of those that a runtime reads, in name order.
+
+    A folder that is missing has none.
+
+    Raises:
+        OSError: the folder cannot be read.
+    """
+    try:
+        paths = sorted(directory.iterdir())
+    except FileNotFoundError:
+        return
+    yield from (path for path in paths if path.name.startswith(prefix) and path.name.endswith(EXTENSIONS))

@@ -1,0 +1,108 @@
+"""Names: vendor, class, device, kind, qualified device name, spec file name (SPEC.md, and what the Go library checks).
+
+The library checks characters and no length. SPEC.md also wants the vendor to be a DNS subdomain and limits both parts
+of a kind; a writer keeps to that (`written_kind_problem`), a reader does not ask for it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+from dranode.cdi.errors import CDIError
+
+VENDOR_LIMIT: Final = 253
+CLASS_LIMIT: Final = 63
+
+_PART: Final = re.compile(r"[A-Za-z](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?")
+_DEVICE: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.:-]*[A-Za-z0-9])?")
+_DNS_SUBDOMAIN: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)*")
+
+
+class QualifiedName(NamedTuple):
+    """What a container asks for: `vendor/class=device`."""
+
+    vendor: str
+    device_class: str
+    device: str
+
+    def __str__(self) -> str:
+        return f"{self.vendor}/{self.device_class}={self.device}"
+
+
+def split_kind(kind: str) -> tuple[str, str]:
+    """Vendor and class of a kind, cut at the first slash; two empty strings if one of them is missing."""
+    vendor, _, device_class = kind.partition("/")
+    return (vendor, device_class) if vendor and device_class else ("", "")
+
+
+def kind_problem(kind: str) -> str | None:
+    """Why the Go library refuses a kind; None if it does not."""
+    vendor, device_class = split_kind(kind)
+    if not vendor:
+        return f'"{kind}" is not a vendor and a class such as example.com/cpu'
+    for what, name in (("vendor", vendor), ("class", device_class)):
+        if not _PART.fullmatch(name):
+            return (
+                f'{what} "{name}" must start with a letter, end with a letter or a digit, '
+                "and have only letters, digits, _, - and . between"
+            )
+    return None
+
+
+def written_kind_problem(kind: str) -> str | None:
+    """Why SPEC.md would not have a kind written, beyond what the library checks; None if it would."""
+    if problem := kind_problem(kind):
+        return problem
+    vendor, device_class = split_kind(kind)
+    if len(vendor) > VENDOR_LIMIT:
+        return f"the vendor has {len(vendor)} characters and may have {VENDOR_LIMIT}"
+    if not _DNS_SUBDOMAIN.fullmatch(vendor):
+        return f'vendor "{vendor}" is not a DNS subdomain in lower case'
+    if len(device_class) > CLASS_LIMIT:
+        return f"the class has {len(device_class)} characters and may have {CLASS_LIMIT}"
+    # One character alone crashes the libraries up to v1.1.0, and with them the runtime.
+    for what, name in (("vendor", vendor), ("class", device_class)):
+        if len(name) == 1:
+            return f'{what} "{name}" has one character, which crashes older runtimes'
+    return None
+
+
+def device_problem(name: str) -> str | None:
+    """Why a device name is refused; None if it is not."""
+    if not name:
+        return "is empty"
+    if not _DEVICE.fullmatch(name):
+        return f'"{name}" must start and end with a letter or a digit, with only letters, digits, _, -, . and : between'
+    return None
+
+
+def qualified_name(kind: str, device: str) -> str:
+    """The name by which a container asks for a device of a spec."""
+    return f"{kind}={device}"
+
+
+def parse_qualified_name(text: str) -> QualifiedName:
+    """Take `vendor/class=device` apart.
+
+    Raises:
+        CDIError: it is not one.
+    """
+    kind, _, device = text.partition("=")
+    problem = "has no = and device name" if not device else kind_problem(kind) or device_problem(device)
+    if problem:
+        raise CDIError(f'"{text}" is not a qualified device name such as example.com/cpu=cpu0: {problem}')
+    return QualifiedName(*split_kind(kind), device)
+
+
+def spec_file_name(kind: str, transient_id: str = "") -> str:
+    """The JSON file of a kind, or of one thing of that kind that comes and goes (a claim, say).
+
+    Raises:
+        CDIError: the kind has no vendor and class.
+    """
+    vendor, device_class = split_kind(kind)
+    if not vendor:
+        raise CDIError(f'"{kind}" is not a vendor and a class such as example.com/cpu')
+    suffix = f"_{transient_id.replace('/', '_')}" if transient_id else ""
+    return f"{vendor}-{device_class.replace('/', '_')}{suffix}.json"

@@ -1,0 +1,126 @@
+"""Which specification version a document needs (SPEC.md, "Released versions"; the Go library's minimum by content).
+
+A runtime refuses a version that its library does not know, so a writer declares the lowest that its content allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from dranode.cdi.names import split_kind
+from dranode.cdi.spec import ContainerEdits, Spec
+
+# Oldest first. 0.1.0 and 0.2.0 are known to the library and always refused, so they are not here.
+VERSIONS: Final = ("0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0")
+EARLIEST: Final = VERSIONS[0]
+TOO_OLD: Final = ("0.1.0", "0.2.0")
+
+
+def _edits(spec: Spec) -> tuple[ContainerEdits, ...]:
+    return (spec.container_edits, *(device.container_edits for device in spec.devices))
+
+
+def _mount_type(spec: Spec) -> bool:
+    return any(mount.type for edits in _edits(spec) for mount in edits.mounts)
+
+
+def _host_path(spec: Spec) -> bool:
+    return any(node.host_path for edits in _edits(spec) for node in edits.device_nodes)
+
+
+def _name_starts_with_a_digit(spec: Spec) -> bool:
+    return any("0" <= device.name[:1] <= "9" for device in spec.devices)
+
+
+def _annotations(spec: Spec) -> bool:
+    return bool(spec.annotations) or any(device.annotations for device in spec.devices)
+
+
+def _dot_in_class(spec: Spec) -> bool:
+    return "." in split_kind(spec.kind)[1]
+
+
+def _intel_rdt(spec: Spec) -> bool:
+    return any(edits.intel_rdt is not None for edits in _edits(spec))
+
+
+def _additional_gids(spec: Spec) -> bool:
+    return any(edits.additional_gids for edits in _edits(spec))
+
+
+def _net_devices(spec: Spec) -> bool:
+    return any(edits.net_devices for edits in _edits(spec))
+
+
+def _rdt_schemata(spec: Spec) -> bool:
+    return any(edits.intel_rdt is not None and edits.intel_rdt.schemata is not None for edits in _edits(spec))
+
+
+def _rdt_monitoring(spec: Spec) -> bool:
+    return any(edits.intel_rdt is not None and edits.intel_rdt.enable_monitoring for edits in _edits(spec))
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """Something that not every version has.
+
+    Attributes:
+        version: the first that has it.
+        name: for people.
+        is_used: whether a spec uses it.
+        last_device_only: the library looks for it in the edits of the spec and of its last device alone. (It keeps
+            pointers to a Go loop variable, and the module's declared Go version gives all loops one variable.)
+    """
+
+    version: str
+    name: str
+    is_used: Callable[[Spec], bool]
+    last_device_only: bool = False
+
+
+# Newest first: the first feature found decides. 0.8.0 and 1.0.0 changed the Go API and nothing in documents.
+FEATURES: Final = (
+    Feature("1.1.0", "netDevices", _net_devices),
+    Feature("1.1.0", "intelRdt.schemata", _rdt_schemata),
+    Feature("1.1.0", "intelRdt.enableMonitoring", _rdt_monitoring),
+    Feature("0.7.0", "intelRdt", _intel_rdt),
+    Feature("0.7.0", "additionalGids", _additional_gids),
+    Feature("0.6.0", "annotations", _annotations),
+    Feature("0.6.0", "a dot in the class", _dot_in_class),
+    Feature("0.5.0", "a device name that starts with a digit", _name_starts_with_a_digit),
+    Feature("0.5.0", "hostPath of a device node", _host_path, last_device_only=True),
+    Feature("0.4.0", "type of a mount", _mount_type, last_device_only=True),
+)
+
+
+def minimum_version(spec: Spec) -> str:
+    """The lowest version that has everything which a spec uses."""
+    return next((feature.version for feature in FEATURES if feature.is_used(spec)), EARLIEST)
+
+
+def with_minimum_version(spec: Spec) -> Spec:
+    """The same content, declared so that the oldest runtimes that can do it load it."""
+    return msgspec.structs.replace(spec, cdi_version=minimum_version(spec))
+
+
+def _enforced(spec: Spec) -> Feature | None:
+    """The feature that the library's minimum follows from; None at the earliest version."""
+    last = msgspec.structs.replace(spec, devices=spec.devices[-1:])
+    return next((feature for feature in FEATURES if feature.is_used(last if feature.last_device_only else spec)), None)
+
+
+def version_problem(spec: Spec) -> str | None:
+    """Why the library refuses the declared version; None if it does not."""
+    declared = spec.cdi_version.removeprefix("v")
+    if declared in TOO_OLD:
+        return f'"{spec.cdi_version}" is older than {EARLIEST}, the first that is accepted'
+    if declared not in VERSIONS:
+        return f'"{spec.cdi_version}" is none of {", ".join(VERSIONS)}'
+    feature = _enforced(spec)
+    if feature and VERSIONS.index(declared) < VERSIONS.index(feature.version):
+        return f'"{spec.cdi_version}" is too low, because {feature.name} needs {feature.version}'
+    return None

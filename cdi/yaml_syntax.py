@@ -1,0 +1,308 @@
+r"""YAML syntax as the library behind runtimes reads it: go.yaml.in/yaml v2, a libyaml port that knows YAML 1.1.
+
+PyYAML is of the same family; what is here is where the two differ. Runtimes parse JSON files with it too, so these
+differences decide which JSON loads: tabs may separate tokens, `\/` and surrogate escapes are no escapes, and nothing
+after the first document is looked at. Input is taken in the same small pieces, because a byte that cannot be text
+is only noticed in a piece that is reached.
+"""
+
+# mypy: allow-untyped-calls
+# (the stubs of PyYAML leave most of its methods without types)
+
+from __future__ import annotations
+
+import io
+import string
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+import yaml
+from yaml.events import (
+    AliasEvent,
+    MappingEndEvent,
+    MappingStartEvent,
+    ScalarEvent,
+    SequenceEndEvent,
+    SequenceStartEvent,
+    StreamEndEvent,
+)
+from yaml.parser import Parser, ParserError
+from yaml.reader import Reader, ReaderError
+from yaml.scanner import Scanner, ScannerError
+from yaml.tokens import DirectiveToken, ScalarToken, TagToken
+
+from dranode.cdi.errors import CDIError
+
+# No document of any use nests deeper than ten levels; the Go library gives up at 10,000.
+DEPTH_LIMIT: Final = 100
+_PIECE: Final = 512  # bytes that the Go library reads and checks at a time
+_BREAKS: Final = "\r\n\x85\u2028\u2029"
+_BLANKS_AND_END: Final = "\0 \t" + _BREAKS
+_FLOW_INDICATORS: Final = ",?[]{}"
+_WORD_CHARACTERS: Final = string.ascii_letters + string.digits + "-_"
+_TAG_CHARACTERS: Final = _WORD_CHARACTERS + ";/?:@&=+$,.!~*'()[]%"
+_SURROGATES: Final = range(0xD800, 0xE000)
+_BYTE_ORDER_MARK: Final = "\ufeff"
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """A scalar; `plain` if its type follows from its looks, `tag` in the long form or "" for none."""
+
+    value: str
+    tag: str
+    plain: bool
+    line: int
+
+
+@dataclass(slots=True)
+class Sequence:
+    """A list of nodes."""
+
+    line: int
+    items: list[Node] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Mapping:
+    """Key and value nodes in the order of the document, duplicates included."""
+
+    line: int
+    pairs: list[tuple[Node, Node]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """`*name`, and the node that was last anchored by that name; a node may contain an alias of itself."""
+
+    name: str
+    node: Scalar | Sequence | Mapping
+    line: int
+
+
+Node: TypeAlias = Scalar | Sequence | Mapping | Alias
+
+
+class _GoSyntax(Reader, Scanner, Parser):
+    """Reader, scanner and parser of PyYAML with the Go library's rules where they differ."""
+
+    ESCAPE_REPLACEMENTS = {  # type: ignore[misc] # noqa: RUF012 - PyYAML's own table, less "/" and with "'"
+        **{name: text for name, text in Scanner.ESCAPE_REPLACEMENTS.items() if name != "/"},
+        "'": "'",
+    }
+
+    def __init__(self, data: bytes) -> None:
+        Reader.__init__(self, io.BytesIO(data))
+        Scanner.__init__(self)
+        Parser.__init__(self)
+
+    def update_raw(self, size: int = _PIECE) -> None:
+        # The bytes of a character that was cut are part of the next piece.
+        if room := size - len(self.raw_buffer or b""):
+            super().update_raw(room)
+
+    def _error(self, problem: str) -> ScannerError:
+        return ScannerError(None, None, problem, self.get_mark())
+
+    def _at(self, characters: str, index: int = 0) -> bool:
+        return self.peek(index) in characters
+
+    def fetch_flow_collection_start(self, TokenClass: Any) -> None:  # noqa: N803 - PyYAML's name
+        if self.flow_level >= DEPTH_LIMIT:
+            raise self._error(f"is nested more than {DEPTH_LIMIT} levels deep")
+        super().fetch_flow_collection_start(TokenClass)
+
+    def add_indent(self, column: int) -> bool:
+        if len(self.indents) >= DEPTH_LIMIT:
+            raise self._error(f"is nested more than {DEPTH_LIMIT} levels deep")
+        return super().add_indent(column)
+
+    def scan_to_next_token(self) -> None:
+        if self.index == 0 and self._at(_BYTE_ORDER_MARK):
+            self.forward()
+        while True:
+            # A slip of the library: a second mark makes it drop the first character of every line near it.
+            if self.column == 0 and self.buffer.startswith(2 * _BYTE_ORDER_MARK) and not self._at("\0"):
+                self.forward()
+            # A tab may not stand where it would count as indentation.
+            while self._at(" ") or (self._at("\t") and (self.flow_level or not self.allow_simple_key)):
+                self.forward()
+            if self._at("#"):
+                while not self._at("\0" + _BREAKS):
+                    self.forward()
+            if not self.scan_line_break():
+                return
+            if not self.flow_level:
+                self.allow_simple_key = True
+
+    def scan_directive(self) -> DirectiveToken:
+        token = super().scan_directive()
+        if token.name not in ("YAML", "TAG"):
+            raise self._error(f"%{token.name} is not a directive")
+        return token
+
+    def process_directives(self) -> Any:
+        directives = super().process_directives()
+        if self.yaml_version not in (None, (1, 1)):
+            raise ParserError(None, None, "only %YAML 1.1 is read", self.get_mark())
+        return directives
+
+    def scan_tag(self) -> TagToken:
+        start = self.get_mark()
+        handle: str | None = None
+        if self._at("<", 1):
+            self.forward(2)
+            suffix = self.scan_tag_uri("tag", start)
+            if not self._at(">"):
+                raise self._error("a tag that begins with !< must end with >")
+            self.forward()
+        else:
+            length = 1
+            while self._at(_WORD_CHARACTERS, length):
+                length += 1
+            is_handle = self._at("!", length)
+            handle = self.prefix(length + is_handle)
+            self.forward(len(handle))
+            suffix = self.scan_tag_uri("tag", start) if is_handle or self._at(_TAG_CHARACTERS) else ""
+            if not is_handle:
+                handle, suffix = ("!", handle[1:] + suffix) if handle[1:] + suffix else (None, "!")
+        if not self._at(_BLANKS_AND_END):
+            raise self._error("a tag must be followed by a space or a line break")
+        return TagToken((handle, suffix), start, self.get_mark())
+
+    def scan_flow_scalar(self, style: str) -> ScalarToken:
+        try:
+            token = super().scan_flow_scalar(style)
+        except (ValueError, OverflowError) as error:
+            raise self._error("an escape is no character") from error
+        if any(ord(character) in _SURROGATES for character in token.value):
+            raise self._error("a surrogate escape is no character; write the character itself")
+        return token
+
+    def scan_block_scalar_indicators(self, start_mark: Any) -> tuple[bool | None, int | None]:
+        del start_mark
+        chomping, increment = None, None
+        for _ in range(2):
+            if chomping is None and self._at("+-"):
+                chomping = self.peek() == "+"
+            elif increment is None and self._at("123456789"):
+                increment = int(self.peek())
+            else:
+                break
+            self.forward()
+        return chomping, increment
+
+    def scan_block_scalar_ignored_line(self, start_mark: Any) -> None:
+        while self._at("\t "):
+            self.forward()
+        super().scan_block_scalar_ignored_line(start_mark)
+
+    def scan_block_scalar_indentation(self) -> Any:
+        result = super().scan_block_scalar_indentation()
+        if self._at("\t"):
+            raise self._error("a tab stands where the indentation of a block is expected")
+        return result
+
+    def scan_plain(self) -> ScalarToken:
+        start = end = self.get_mark()
+        chunks: list[str] = []
+        spaces: list[str] = []
+        while not self._at("#"):
+            length = 0
+            while not self._ends_plain(length):
+                length += 1
+            if not length:
+                break
+            self.allow_simple_key = False
+            chunks += [*spaces, self.prefix(length)]
+            self.forward(length)
+            end = self.get_mark()
+            spaces = self.scan_plain_spaces(self.indent + 1, start)
+            if not spaces or (not self.flow_level and self.column <= self.indent):
+                break
+        return ScalarToken("".join(chunks), True, start, end)  # noqa: FBT003 - PyYAML's signature
+
+    def _ends_plain(self, index: int) -> bool:
+        if self._at(":", index):
+            return self._at(_BLANKS_AND_END, index + 1)
+        return self._at(_BLANKS_AND_END, index) or bool(self.flow_level and self._at(_FLOW_INDICATORS, index))
+
+    def scan_plain_spaces(self, indent: int, start_mark: Any) -> list[str]:
+        del start_mark
+        blanks, breaks = "", list[str]()
+        while self._at(" \t" + _BREAKS):
+            if self._at(_BREAKS):
+                breaks.append(self.scan_line_break())
+                self.allow_simple_key = True
+                continue
+            if breaks and self._at("\t") and self.column < indent:
+                raise self._error("a tab stands where indentation is expected")
+            blanks += self.peek()
+            self.forward()
+        if not breaks:
+            return [blanks] if blanks else []
+        if self.column == 0 and self.prefix(3) in ("---", "...") and self._at(_BLANKS_AND_END, 3):
+            return []
+        # A single line break is a space, more of them are one less.
+        first, *rest = breaks
+        return [first, *rest] if first != "\n" else rest or [" "]
+
+
+class _Composer:
+    """Nodes from events; anchors may be given twice, and the last one counts."""
+
+    def __init__(self, syntax: _GoSyntax) -> None:
+        self._syntax = syntax
+        self._anchors: dict[str, Scalar | Sequence | Mapping] = {}
+
+    def node(self) -> Node:
+        event = self._syntax.get_event()
+        line = event.start_mark.line + 1
+        if isinstance(event, AliasEvent):
+            if event.anchor not in self._anchors:
+                raise CDIError(f"line {line}: *{event.anchor} is not anchored before")
+            return Alias(event.anchor, self._anchors[event.anchor], line)
+        if isinstance(event, ScalarEvent):
+            return self._anchored(event, Scalar(event.value, event.tag or "", event.implicit[0], line))
+        if isinstance(event, SequenceStartEvent):
+            sequence = Sequence(line)
+            self._anchored(event, sequence)
+            while not self._syntax.check_event(SequenceEndEvent):
+                sequence.items.append(self.node())
+            self._syntax.get_event()
+            return sequence
+        if not isinstance(event, MappingStartEvent):
+            raise TypeError(event)
+        mapping = Mapping(line)
+        self._anchored(event, mapping)
+        while not self._syntax.check_event(MappingEndEvent):
+            mapping.pairs.append((self.node(), self.node()))
+        self._syntax.get_event()
+        return mapping
+
+    def _anchored(self, event: Any, node: Scalar | Sequence | Mapping) -> Node:
+        if event.anchor:
+            self._anchors[event.anchor] = node
+        return node
+
+
+def first_document(data: bytes) -> Node | None:
+    """The nodes of the first document; None if there is no document at all.
+
+    Raises:
+        CDIError: the Go library would refuse the text; says the line.
+    """
+    try:
+        syntax = _GoSyntax(data)
+        syntax.get_event()
+        if syntax.check_event(StreamEndEvent):
+            return None
+        syntax.get_event()
+        node = _Composer(syntax).node()
+        syntax.get_event()
+    except ReaderError as error:
+        raise CDIError(f"byte {error.position}: {error.reason}") from error
+    except yaml.MarkedYAMLError as error:
+        where = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
+        raise CDIError(f"{where}{error.problem or 'is not YAML'}") from error
+    return node
