@@ -15,11 +15,10 @@ from typing import Final
 
 import msgspec
 
-from dranode.cdi.document import read
 from dranode.cdi.errors import CDIError
 from dranode.cdi.names import written_kind_problem
+from dranode.cdi.rules import spec_problems
 from dranode.cdi.spec import Spec
-from dranode.cdi.validate import spec_problems
 
 FOLDER_MODE: Final = 0o755
 # Whoever runs diagnostics reads specs without being root.
@@ -116,6 +115,8 @@ def read_spec(path: Path) -> Spec:
         return msgspec.json.decode(data, type=Spec)
     except (msgspec.DecodeError, UnicodeDecodeError):
         pass
+    from dranode.cdi.document import read  # noqa: PLC0415 - what drivers write is plain JSON and needs no YAML parser
+
     try:
         return read(data).spec
     except CDIError as error:

@@ -10,13 +10,14 @@ import math
 import struct
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import msgspec
 
-from dranode.cdi.errors import CDIError
-from dranode.cdi.spec import INT64, UINT32, Spec
-from dranode.cdi.yaml_syntax import first_document
+from dranode.cdi.errors import CDIError, shown
+from dranode.cdi.fields import SPEC, TEXT, Flag, Kind, List, Number, Object, Pointer, Text, Texts
+from dranode.cdi.spec import INT64, Spec
+from dranode.cdi.yaml_nodes import first_document
 from dranode.cdi.yaml_values import GoMap, GoScalar, GoValue, go_value
 
 
@@ -32,105 +33,6 @@ class Document:
     spec: Spec
     fields: frozenset[str]
 
-
-@dataclass(frozen=True, slots=True)
-class _Text:
-    pass
-
-
-@dataclass(frozen=True, slots=True)
-class _Flag:
-    pass
-
-
-@dataclass(frozen=True, slots=True)
-class _Number:
-    what: str
-    values: range
-
-
-@dataclass(frozen=True, slots=True)
-class _Object:
-    fields: dict[str, _Kind]
-
-
-@dataclass(frozen=True, slots=True)
-class _Texts:
-    """An object of any keys with text."""
-
-
-@dataclass(frozen=True, slots=True)
-class _List:
-    items: _Text | _Number | _Object
-    # A null among the items is a null pointer, which the library follows.
-    nulls_crash: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Pointer:
-    """An object that is absent or present, if only empty."""
-
-    target: _Object
-
-
-_Kind: TypeAlias = _Text | _Flag | _Number | _Object | _Texts | _List | _Pointer
-
-_TEXT: Final = _Text()
-_TEXT_LIST: Final = _List(_TEXT)
-_WHOLE: Final = _Number("a whole number of 64 bits", INT64)
-_UNSIGNED: Final = _Number("a whole number from 0 to 4294967295", UINT32)
-_EDITS: Final = _Object(
-    {
-        "env": _TEXT_LIST,
-        "deviceNodes": _List(
-            _Object(
-                {
-                    "path": _TEXT,
-                    "hostPath": _TEXT,
-                    "type": _TEXT,
-                    "major": _WHOLE,
-                    "minor": _WHOLE,
-                    "fileMode": _UNSIGNED,
-                    "permissions": _TEXT,
-                    "uid": _UNSIGNED,
-                    "gid": _UNSIGNED,
-                }
-            ),
-            nulls_crash=True,
-        ),
-        "netDevices": _List(_Object({"hostInterfaceName": _TEXT, "name": _TEXT}), nulls_crash=True),
-        "hooks": _List(
-            _Object({"hookName": _TEXT, "path": _TEXT, "args": _TEXT_LIST, "env": _TEXT_LIST, "timeout": _WHOLE}),
-            nulls_crash=True,
-        ),
-        "mounts": _List(
-            _Object({"hostPath": _TEXT, "containerPath": _TEXT, "options": _TEXT_LIST, "type": _TEXT}),
-            nulls_crash=True,
-        ),
-        "intelRdt": _Pointer(
-            _Object(
-                {
-                    "closID": _TEXT,
-                    "l3CacheSchema": _TEXT,
-                    "memBwSchema": _TEXT,
-                    "schemata": _TEXT_LIST,
-                    "enableMonitoring": _Flag(),
-                }
-            )
-        ),
-        "additionalGids": _List(_UNSIGNED),
-    }
-)
-_DEVICE: Final = _Object({"name": _TEXT, "annotations": _Texts(), "containerEdits": _EDITS})
-_SPEC: Final = _Object(
-    {
-        "cdiVersion": _TEXT,
-        "kind": _TEXT,
-        "annotations": _Texts(),
-        "devices": _List(_DEVICE),
-        "containerEdits": _EDITS,
-    }
-)
 
 # Two letters beyond ASCII count as spellings of ASCII ones: the long s and the Kelvin sign.
 _FOLD: Final = str.maketrans({"\u017f": "s", "\u212a": "k"})
@@ -184,41 +86,41 @@ class _Decoder:
     def __init__(self) -> None:
         self.fields: set[str] = set()
 
-    def decode(self, kind: _Kind, value: GoValue, old: Any, path: str) -> Any:
+    def decode(self, kind: Kind, value: GoValue, old: Any, path: str) -> Any:
         if value is None:
-            return old if isinstance(kind, (_Text, _Flag, _Number, _Object)) else None
+            return old if isinstance(kind, (Text, Flag, Number, Object)) else None
         match kind:
-            case _Text():
+            case Text():
                 result: Any = _text(value, path)
-            case _Flag():
+            case Flag():
                 result = _flag(value, path)
-            case _Number():
+            case Number():
                 result = _number(kind, value, path)
-            case _List():
+            case List():
                 result = self._list(kind, value, old or [], path)
-            case _Texts():
+            case Texts():
                 entries = _entries(value, path)
-                result = (old or {}) | {key: self.decode(_TEXT, text, "", where) for key, text, where in entries}
-            case _Pointer():
+                result = (old or {}) | {key: self.decode(TEXT, text, "", where) for key, text, where in entries}
+            case Pointer():
                 result = self._object(kind.target, value, old, path)
-            case _Object():
+            case Object():
                 result = self._object(kind, value, old, path)
         return result
 
-    def _list(self, kind: _List, value: GoValue, old: list[Any], path: str) -> list[Any]:
+    def _list(self, kind: List, value: GoValue, old: list[Any], path: str) -> list[Any]:
         if not isinstance(value, list):
             raise CDIError(f"is {_described(value)} and must be a list", path)
         result: list[Any] = []
         for index, item in enumerate(value):
+            if item is None and kind.nulls_crash:
+                result.append(None)
+                continue
             there = old[index] if index < len(old) else None
-            if item is not None or not kind.nulls_crash:
-                there = self.decode(kind.items, item, _zero(kind.items) if there is None else there, f"{path}[{index}]")
-            else:
-                there = None
-            result.append(there)
+            start = _zero(kind.items) if there is None else there
+            result.append(self.decode(kind.items, item, start, f"{path}[{index}]"))
         return result
 
-    def _object(self, kind: _Object, value: GoValue, old: dict[str, Any] | None, path: str) -> dict[str, Any]:
+    def _object(self, kind: Object, value: GoValue, old: dict[str, Any] | None, path: str) -> dict[str, Any]:
         result: dict[str, Any] = _zero(kind) if old is None else old
         names = {name.lower(): name for name in kind.fields}
         for key, inner, where in _entries(value, path):
@@ -250,7 +152,7 @@ def _flag(value: GoValue, path: str) -> bool:
     return value
 
 
-def _number(kind: _Number, value: GoValue, path: str) -> int:
+def _number(kind: Number, value: GoValue, path: str) -> int:
     number = None
     if isinstance(value, int) and not isinstance(value, bool):
         number = value
@@ -272,16 +174,16 @@ def _entries(value: GoValue, path: str) -> list[tuple[str, GoValue, str]]:
     return [(key, entries[key], f"{path}.{key}" if path else key) for key in sorted(entries)]
 
 
-def _zero(kind: _Kind) -> Any:
+def _zero(kind: Kind) -> Any:
     match kind:
-        case _Text():
+        case Text():
             return ""
-        case _Flag():
+        case Flag():
             return False
-        case _Number():
+        case Number():
             return 0
-        case _Object():
-            return {name: _zero(field) for name, field in kind.fields.items() if isinstance(field, (_Text, _Object))}
+        case Object():
+            return {name: _zero(field) for name, field in kind.fields.items() if isinstance(field, (Text, Object))}
     return None
 
 
@@ -292,7 +194,7 @@ def _described(value: GoValue) -> str:
         case bool():
             return "true" if value else "false"
         case str():
-            return f'the text "{value}"'
+            return f"the text {shown(value)}"
         case list():
             return "a list"
         case dict():
@@ -329,6 +231,6 @@ def read(data: bytes) -> Document:
         what = "there is no document" if value is None else f"the document is {_described(value)} and must be an object"
         raise CDIError(what)
     decoder = _Decoder()
-    plain = decoder.decode(_SPEC, value, None, "")
+    plain = decoder.decode(SPEC, value, None, "")
     _refuse_nulls(plain, "")
     return Document(msgspec.convert({"devices": []} | _without_unset(plain), Spec), frozenset(decoder.fields))

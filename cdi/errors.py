@@ -1,6 +1,10 @@
-"""The one exception of this library."""
+"""The one exception of this library, and how it shows what a document says."""
 
 from __future__ import annotations
+
+from typing import Final
+
+_SHOWN: Final = 80  # characters
 
 
 class CDIError(Exception):
@@ -15,3 +19,8 @@ class CDIError(Exception):
         super().__init__(f"{path}: {message}" if path else message)
         self.path = path
         self.message = message
+
+
+def shown(text: str) -> str:
+    """A text in quotes, cut where it is too long for a sentence."""
+    return f'"{text}"' if len(text) <= _SHOWN else f'"{text[:_SHOWN]}..." ({len(text)} characters)'

@@ -1,7 +1,7 @@
 """Older Go libraries that run in the field, and where they differ from the newest.
 
 A table by library: what makes a document that the newest loads end differently there. The first row that applies is
-what happens. Names and verdicts are those of the vectors in tests/vectors/cdi.json.
+what happens. Names and verdicts are those of the vectors in tests/vectors/cdi*.json.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-from dranode.cdi.errors import CDIError
+from dranode.cdi.errors import CDIError, shown
 
 VENDOR_LIMIT: Final = 253
 CLASS_LIMIT: Final = 63
@@ -40,11 +40,11 @@ def kind_problem(kind: str) -> str | None:
     """Why the Go library refuses a kind; None if it does not."""
     vendor, device_class = split_kind(kind)
     if not vendor:
-        return f'"{kind}" is not a vendor and a class such as example.com/cpu'
+        return f"{shown(kind)} is not a vendor and a class such as example.com/cpu"
     for what, name in (("vendor", vendor), ("class", device_class)):
         if not _PART.fullmatch(name):
             return (
-                f'{what} "{name}" must start with a letter, end with a letter or a digit, '
+                f"{what} {shown(name)} must start with a letter, end with a letter or a digit, "
                 "and have only letters, digits, _, - and . between"
             )
     return None
@@ -58,13 +58,13 @@ def written_kind_problem(kind: str) -> str | None:
     if len(vendor) > VENDOR_LIMIT:
         return f"the vendor has {len(vendor)} characters and may have {VENDOR_LIMIT}"
     if not _DNS_SUBDOMAIN.fullmatch(vendor):
-        return f'vendor "{vendor}" is not a DNS subdomain in lower case'
+        return f"vendor {shown(vendor)} is not a DNS subdomain in lower case"
     if len(device_class) > CLASS_LIMIT:
         return f"the class has {len(device_class)} characters and may have {CLASS_LIMIT}"
     # One character alone crashes the libraries up to v1.1.0, and with them the runtime.
     for what, name in (("vendor", vendor), ("class", device_class)):
         if len(name) == 1:
-            return f'{what} "{name}" has one character, which crashes older runtimes'
+            return f"{what} {shown(name)} has one character, which crashes older runtimes"
     return None
 
 
@@ -73,7 +73,9 @@ def device_problem(name: str) -> str | None:
     if not name:
         return "is empty"
     if not _DEVICE.fullmatch(name):
-        return f'"{name}" must start and end with a letter or a digit, with only letters, digits, _, -, . and : between'
+        return (
+            f"{shown(name)} must have only letters, digits, _, -, . and :, and start and end with a letter or a digit"
+        )
     return None
 
 
@@ -91,7 +93,7 @@ def parse_qualified_name(text: str) -> QualifiedName:
     kind, _, device = text.partition("=")
     problem = "has no = and device name" if not device else kind_problem(kind) or device_problem(device)
     if problem:
-        raise CDIError(f'"{text}" is not a qualified device name such as example.com/cpu=cpu0: {problem}')
+        raise CDIError(f"{shown(text)} is not a qualified device name such as example.com/cpu=cpu0: {problem}")
     return QualifiedName(*split_kind(kind), device)
 
 
@@ -103,6 +105,6 @@ def spec_file_name(kind: str, transient_id: str = "") -> str:
     """
     vendor, device_class = split_kind(kind)
     if not vendor:
-        raise CDIError(f'"{kind}" is not a vendor and a class such as example.com/cpu')
+        raise CDIError(f"{shown(kind)} is not a vendor and a class such as example.com/cpu")
     suffix = f"_{transient_id.replace('/', '_')}" if transient_id else ""
     return f"{vendor}-{device_class.replace('/', '_')}{suffix}.json"

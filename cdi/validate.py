@@ -6,35 +6,12 @@ is a problem.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, TypeAlias
 
-from dranode.cdi.document import Document, read
+from dranode.cdi.document import read
 from dranode.cdi.errors import CDIError
 from dranode.cdi.libraries import older_verdicts
-from dranode.cdi.names import device_problem, kind_problem
-from dranode.cdi.spec import (
-    INT64,
-    UINT32,
-    CDIDevice,
-    ContainerEdits,
-    DeviceNode,
-    Hook,
-    IntelRdt,
-    Mount,
-    NetDevice,
-    Spec,
-)
-from dranode.cdi.version import version_problem
-
-HOOK_NAMES: Final = ("prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop")
-NODE_TYPES: Final = ("", "b", "c", "u", "p")
-NO_PERMISSIONS: Final = "none"
-CLOS_ID_LIMIT: Final = 4095  # bytes
-ROOT_CLOS: Final = "/"
-
-Problems: TypeAlias = Iterator[CDIError]
+from dranode.cdi.rules import spec_problems
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,122 +38,6 @@ def validate(data: bytes) -> Verdict:
         document = read(data)
     except CDIError as error:
         return Verdict(problems=(error,))
-    return _judge(document)
-
-
-def _judge(document: Document) -> Verdict:
     if problems := spec_problems(document.spec):
         return Verdict(problems=problems)
     return Verdict(warnings=tuple(older_verdicts(document)))
-
-
-def spec_problems(spec: Spec) -> tuple[CDIError, ...]:
-    """Every rule of the newest library that a spec breaks; empty if it would be loaded."""
-    return tuple(_spec(spec))
-
-
-def _spec(spec: Spec) -> Problems:
-    if problem := version_problem(spec):
-        yield CDIError(problem, "cdiVersion")
-    if problem := kind_problem(spec.kind):
-        yield CDIError(problem, "kind")
-    yield from _edits(spec.container_edits, "containerEdits")
-    if not spec.devices:
-        yield CDIError("has no device", "devices")
-    first: dict[str, int] = {}
-    for index, device in enumerate(spec.devices):
-        path = f"devices[{index}]"
-        yield from _device(device, path)
-        if (earlier := first.setdefault(device.name, index)) != index:
-            yield CDIError(f'"{device.name}" is the name of devices[{earlier}] already', f"{path}.name")
-
-
-def _device(device: CDIDevice, path: str) -> Problems:
-    if problem := device_problem(device.name):
-        yield CDIError(problem, f"{path}.name")
-    if device.container_edits:
-        yield from _edits(device.container_edits, f"{path}.containerEdits")
-    else:
-        yield CDIError("is empty, and a device must edit something", f"{path}.containerEdits")
-
-
-def _edits(edits: ContainerEdits, path: str) -> Problems:
-    yield from _env(edits.env, path)
-    for index, node in enumerate(edits.device_nodes):
-        yield from _device_node(node, f"{path}.deviceNodes[{index}]")
-    for index, hook in enumerate(edits.hooks):
-        yield from _hook(hook, f"{path}.hooks[{index}]")
-    for index, mount in enumerate(edits.mounts):
-        yield from _mount(mount, f"{path}.mounts[{index}]")
-    if edits.intel_rdt is not None:
-        yield from _intel_rdt(edits.intel_rdt, f"{path}.intelRdt")
-    yield from _net_devices(edits.net_devices, f"{path}.netDevices")
-    for index, gid in enumerate(edits.additional_gids):
-        yield from _whole(gid, UINT32, f"{path}.additionalGids[{index}]")
-
-
-def _whole(number: int | None, values: range, path: str) -> Problems:
-    if number is not None and number not in values:
-        yield CDIError(f"{number} is not from {values.start} to {values.stop - 1}", path)
-
-
-def _env(env: tuple[str, ...], path: str) -> Problems:
-    for index, variable in enumerate(env):
-        if variable.find("=") < 1:
-            yield CDIError(f'"{variable}" is not NAME=value', f"{path}.env[{index}]")
-
-
-def _device_node(node: DeviceNode, path: str) -> Problems:
-    if not node.path:
-        yield CDIError("is empty", f"{path}.path")
-    if node.type not in NODE_TYPES:
-        yield CDIError(f'"{node.type}" is none of b, c, u, p', f"{path}.type")
-    if node.permissions != NO_PERMISSIONS and node.permissions.strip("rwm"):
-        yield CDIError(f'"{node.permissions}" is neither made of r, w and m nor "none"', f"{path}.permissions")
-    for field, number, values in (
-        ("major", node.major, INT64),
-        ("minor", node.minor, INT64),
-        ("fileMode", node.file_mode, UINT32),
-        ("uid", node.uid, UINT32),
-        ("gid", node.gid, UINT32),
-    ):
-        yield from _whole(number, values, f"{path}.{field}")
-
-
-def _hook(hook: Hook, path: str) -> Problems:
-    if hook.hook_name not in HOOK_NAMES:
-        yield CDIError(f'"{hook.hook_name}" is none of {", ".join(HOOK_NAMES)}', f"{path}.hookName")
-    if not hook.path:
-        yield CDIError("is empty", f"{path}.path")
-    yield from _env(hook.env, path)
-    yield from _whole(hook.timeout, INT64, f"{path}.timeout")
-
-
-def _mount(mount: Mount, path: str) -> Problems:
-    if not mount.host_path:
-        yield CDIError("is empty", f"{path}.hostPath")
-    if not mount.container_path:
-        yield CDIError("is empty", f"{path}.containerPath")
-
-
-def _intel_rdt(rdt: IntelRdt, path: str) -> Problems:
-    clos_id = rdt.clos_id
-    if clos_id == ROOT_CLOS:
-        return
-    if (size := len(clos_id.encode(errors="replace"))) > CLOS_ID_LIMIT:
-        yield CDIError(f"has {size} bytes and may have {CLOS_ID_LIMIT}", f"{path}.closID")
-    elif clos_id in (".", "..") or set(clos_id) & {"/", "\n"}:
-        yield CDIError(f'"{clos_id}" is no file name', f"{path}.closID")
-
-
-def _net_devices(devices: tuple[NetDevice, ...], path: str) -> Problems:
-    for field, values in (
-        ("hostInterfaceName", [device.host_interface_name for device in devices]),
-        ("name", [device.name for device in devices]),
-    ):
-        first: dict[str, int] = {}
-        for index, value in enumerate(values):
-            if not value:
-                yield CDIError("is empty", f"{path}[{index}].{field}")
-            elif (earlier := first.setdefault(value, index)) != index:
-                yield CDIError(f'"{value}" is that of [{earlier}] already', f"{path}[{index}].{field}")

@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from dranode.cdi.errors import shown
 from dranode.cdi.names import split_kind
 from dranode.cdi.spec import ContainerEdits, Spec
 
@@ -117,10 +118,10 @@ def version_problem(spec: Spec) -> str | None:
     """Why the library refuses the declared version; None if it does not."""
     declared = spec.cdi_version.removeprefix("v")
     if declared in TOO_OLD:
-        return f'"{spec.cdi_version}" is older than {EARLIEST}, the first that is accepted'
+        return f"{shown(spec.cdi_version)} is older than {EARLIEST}, the first that is accepted"
     if declared not in VERSIONS:
-        return f'"{spec.cdi_version}" is none of {", ".join(VERSIONS)}'
+        return f"{shown(spec.cdi_version)} is none of {', '.join(VERSIONS)}"
     feature = _enforced(spec)
     if feature and VERSIONS.index(declared) < VERSIONS.index(feature.version):
-        return f'"{spec.cdi_version}" is too low, because {feature.name} needs {feature.version}'
+        return f"{shown(spec.cdi_version)} is too low, because {feature.name} needs {feature.version}"
     return None

@@ -13,25 +13,12 @@ from __future__ import annotations
 
 import io
 import string
-from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
-import yaml
-from yaml.events import (
-    AliasEvent,
-    MappingEndEvent,
-    MappingStartEvent,
-    ScalarEvent,
-    SequenceEndEvent,
-    SequenceStartEvent,
-    StreamEndEvent,
-)
 from yaml.parser import Parser, ParserError
-from yaml.reader import Reader, ReaderError
+from yaml.reader import Reader
 from yaml.scanner import Scanner, ScannerError
 from yaml.tokens import DirectiveToken, ScalarToken, TagToken
-
-from dranode.cdi.errors import CDIError
 
 # No document of any use nests deeper than ten levels; the Go library gives up at 10,000.
 DEPTH_LIMIT: Final = 100
@@ -45,45 +32,7 @@ _SURROGATES: Final = range(0xD800, 0xE000)
 _BYTE_ORDER_MARK: Final = "\ufeff"
 
 
-@dataclass(frozen=True, slots=True)
-class Scalar:
-    """A scalar; `plain` if its type follows from its looks, `tag` in the long form or "" for none."""
-
-    value: str
-    tag: str
-    plain: bool
-    line: int
-
-
-@dataclass(slots=True)
-class Sequence:
-    """A list of nodes."""
-
-    line: int
-    items: list[Node] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class Mapping:
-    """Key and value nodes in the order of the document, duplicates included."""
-
-    line: int
-    pairs: list[tuple[Node, Node]] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class Alias:
-    """`*name`, and the node that was last anchored by that name; a node may contain an alias of itself."""
-
-    name: str
-    node: Scalar | Sequence | Mapping
-    line: int
-
-
-Node: TypeAlias = Scalar | Sequence | Mapping | Alias
-
-
-class _GoSyntax(Reader, Scanner, Parser):
+class GoSyntax(Reader, Scanner, Parser):
     """Reader, scanner and parser of PyYAML with the Go library's rules where they differ."""
 
     ESCAPE_REPLACEMENTS = {  # type: ignore[misc] # noqa: RUF012 - PyYAML's own table, less "/" and with "'"
@@ -97,7 +46,7 @@ class _GoSyntax(Reader, Scanner, Parser):
         Parser.__init__(self)
 
     def update_raw(self, size: int = _PIECE) -> None:
-        # The bytes of a character that was cut are part of the next piece.
+        """Take as many bytes at a time as the library; those of a character that was cut count."""
         if room := size - len(self.raw_buffer or b""):
             super().update_raw(room)
 
@@ -108,23 +57,25 @@ class _GoSyntax(Reader, Scanner, Parser):
         return self.peek(index) in characters
 
     def fetch_flow_collection_start(self, TokenClass: Any) -> None:  # noqa: N803 - PyYAML's name
+        """Refuse what nests too deeply."""
         if self.flow_level >= DEPTH_LIMIT:
             raise self._error(f"is nested more than {DEPTH_LIMIT} levels deep")
         super().fetch_flow_collection_start(TokenClass)
 
     def add_indent(self, column: int) -> bool:
+        """Refuse what nests too deeply."""
         if len(self.indents) >= DEPTH_LIMIT:
             raise self._error(f"is nested more than {DEPTH_LIMIT} levels deep")
         return super().add_indent(column)
 
     def scan_to_next_token(self) -> None:
+        """Pass blanks and comments; a tab may not stand where it would count as indentation."""
         if self.index == 0 and self._at(_BYTE_ORDER_MARK):
             self.forward()
         while True:
             # A slip of the library: a second mark makes it drop the first character of every line near it.
             if self.column == 0 and self.buffer.startswith(2 * _BYTE_ORDER_MARK) and not self._at("\0"):
                 self.forward()
-            # A tab may not stand where it would count as indentation.
             while self._at(" ") or (self._at("\t") and (self.flow_level or not self.allow_simple_key)):
                 self.forward()
             if self._at("#"):
@@ -136,18 +87,21 @@ class _GoSyntax(Reader, Scanner, Parser):
                 self.allow_simple_key = True
 
     def scan_directive(self) -> DirectiveToken:
+        """Refuse directives that YAML does not define."""
         token = super().scan_directive()
         if token.name not in ("YAML", "TAG"):
             raise self._error(f"%{token.name} is not a directive")
         return token
 
     def process_directives(self) -> Any:
+        """Refuse YAML 1.2."""
         directives = super().process_directives()
         if self.yaml_version not in (None, (1, 1)):
             raise ParserError(None, None, "only %YAML 1.1 is read", self.get_mark())
         return directives
 
     def scan_tag(self) -> TagToken:
+        """Read a tag, which a tab may follow."""
         start = self.get_mark()
         handle: str | None = None
         if self._at("<", 1):
@@ -171,6 +125,7 @@ class _GoSyntax(Reader, Scanner, Parser):
         return TagToken((handle, suffix), start, self.get_mark())
 
     def scan_flow_scalar(self, style: str) -> ScalarToken:
+        """Refuse escapes of halves of surrogate pairs and beyond Unicode."""
         try:
             token = super().scan_flow_scalar(style)
         except (ValueError, OverflowError) as error:
@@ -180,6 +135,7 @@ class _GoSyntax(Reader, Scanner, Parser):
         return token
 
     def scan_block_scalar_indicators(self, start_mark: Any) -> tuple[bool | None, int | None]:
+        """Read `+`, `-` and the indentation, which a tab may follow."""
         del start_mark
         chomping, increment = None, None
         for _ in range(2):
@@ -193,17 +149,20 @@ class _GoSyntax(Reader, Scanner, Parser):
         return chomping, increment
 
     def scan_block_scalar_ignored_line(self, start_mark: Any) -> None:
+        """Pass a comment, before which tabs may stand."""
         while self._at("\t "):
             self.forward()
         super().scan_block_scalar_ignored_line(start_mark)
 
     def scan_block_scalar_indentation(self) -> Any:
+        """Refuse a tab among the spaces that set the indentation."""
         result = super().scan_block_scalar_indentation()
         if self._at("\t"):
             raise self._error("a tab stands where the indentation of a block is expected")
         return result
 
     def scan_plain(self) -> ScalarToken:
+        """Read a plain scalar; inside brackets a `:` ends it only before a blank."""
         start = end = self.get_mark()
         chunks: list[str] = []
         spaces: list[str] = []
@@ -228,6 +187,7 @@ class _GoSyntax(Reader, Scanner, Parser):
         return self._at(_BLANKS_AND_END, index) or bool(self.flow_level and self._at(_FLOW_INDICATORS, index))
 
     def scan_plain_spaces(self, indent: int, start_mark: Any) -> list[str]:
+        """Read what stands between two words of a plain scalar, tabs too."""
         del start_mark
         blanks, breaks = "", list[str]()
         while self._at(" \t" + _BREAKS):
@@ -246,63 +206,3 @@ class _GoSyntax(Reader, Scanner, Parser):
         # A single line break is a space, more of them are one less.
         first, *rest = breaks
         return [first, *rest] if first != "\n" else rest or [" "]
-
-
-class _Composer:
-    """Nodes from events; anchors may be given twice, and the last one counts."""
-
-    def __init__(self, syntax: _GoSyntax) -> None:
-        self._syntax = syntax
-        self._anchors: dict[str, Scalar | Sequence | Mapping] = {}
-
-    def node(self) -> Node:
-        event = self._syntax.get_event()
-        line = event.start_mark.line + 1
-        if isinstance(event, AliasEvent):
-            if event.anchor not in self._anchors:
-                raise CDIError(f"line {line}: *{event.anchor} is not anchored before")
-            return Alias(event.anchor, self._anchors[event.anchor], line)
-        if isinstance(event, ScalarEvent):
-            return self._anchored(event, Scalar(event.value, event.tag or "", event.implicit[0], line))
-        if isinstance(event, SequenceStartEvent):
-            sequence = Sequence(line)
-            self._anchored(event, sequence)
-            while not self._syntax.check_event(SequenceEndEvent):
-                sequence.items.append(self.node())
-            self._syntax.get_event()
-            return sequence
-        if not isinstance(event, MappingStartEvent):
-            raise TypeError(event)
-        mapping = Mapping(line)
-        self._anchored(event, mapping)
-        while not self._syntax.check_event(MappingEndEvent):
-            mapping.pairs.append((self.node(), self.node()))
-        self._syntax.get_event()
-        return mapping
-
-    def _anchored(self, event: Any, node: Scalar | Sequence | Mapping) -> Node:
-        if event.anchor:
-            self._anchors[event.anchor] = node
-        return node
-
-
-def first_document(data: bytes) -> Node | None:
-    """The nodes of the first document; None if there is no document at all.
-
-    Raises:
-        CDIError: the Go library would refuse the text; says the line.
-    """
-    try:
-        syntax = _GoSyntax(data)
-        syntax.get_event()
-        if syntax.check_event(StreamEndEvent):
-            return None
-        syntax.get_event()
-        node = _Composer(syntax).node()
-        syntax.get_event()
-    except ReaderError as error:
-        raise CDIError(f"byte {error.position}: {error.reason}") from error
-    except yaml.MarkedYAMLError as error:
-        where = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
-        raise CDIError(f"{where}{error.problem or 'is not YAML'}") from error
-    return node

@@ -14,9 +14,10 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Final, TypeAlias
 
-from dranode.cdi.errors import CDIError
+from dranode.cdi.errors import CDIError, shown
 from dranode.cdi.spec import INT64
-from dranode.cdi.yaml_syntax import DEPTH_LIMIT, Alias, Mapping, Node, Scalar, Sequence
+from dranode.cdi.yaml_nodes import Alias, Mapping, Node, Scalar, Sequence
+from dranode.cdi.yaml_syntax import DEPTH_LIMIT
 
 GoScalar: TypeAlias = str | bool | int | float | None
 GoKey: TypeAlias = tuple[type, GoScalar]
@@ -124,7 +125,7 @@ def scalar_value(node: Scalar) -> GoScalar:
     if tag == "float" and found == "int" and isinstance(value, int) and value in INT64:
         return float(value)
     if tag not in ("", found):
-        raise CDIError(f'"{node.value}" is not what its tag !!{tag} says')
+        raise CDIError(f"{shown(node.value)} is not what its tag !!{tag} says")
     return value
 
 
@@ -184,7 +185,7 @@ class _Values:
             value = self.value(value_node, place, depth + 1)
             # NaN is not even equal to itself.
             if (type(key), key) in result and key == key:  # noqa: PLR0124
-                raise CDIError(f'line {key_node.line}: key "{key}" is given twice', path)
+                raise CDIError(f"line {key_node.line}: key {shown(str(key))} is given twice", path)
             result[type(key), key] = value
 
     def _merge(self, node: Node, result: GoMap, path: str, depth: int) -> None:

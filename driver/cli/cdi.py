@@ -48,6 +48,11 @@ def _answer(file: str) -> _Answer:
     return _Answer(file, tuple(str(problem) for problem in verdict.problems), verdict.warnings)
 
 
+def _printable(text: str) -> str:
+    # What a document says must not steer the terminal.
+    return "".join(character if character.isprintable() else f"\\u{ord(character):04x}" for character in text)
+
+
 def _draw(answers: list[_Answer]) -> None:
     from rich.markup import escape  # noqa: PLC0415 - people's output only
     from rich.table import Table  # noqa: PLC0415 - likewise
@@ -57,8 +62,8 @@ def _draw(answers: list[_Answer]) -> None:
         loads, colour = (
             ("no", "red") if answer.problems else ("not everywhere", "yellow") if answer.warnings else ("yes", "green")
         )
-        reasons = "\n".join(answer.problems or answer.warnings)
-        table.add_row(escape(answer.file), f"[{colour}]{loads}[/]", escape(reasons))
+        reasons = "\n".join(map(_printable, answer.problems or answer.warnings))
+        table.add_row(escape(_printable(answer.file)), f"[{colour}]{loads}[/]", escape(reasons))
     console().print(table)
 
 
