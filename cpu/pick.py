@@ -85,12 +85,12 @@ def pick(
     threads: Threads = Threads.ANY,
     l3: L3 = L3.PREFER,
 ) -> Pick:
-    """Pick `count` of the candidates; CPUs that are not online are no candidates. A count below 1 picks nothing.
+    """Pick `count` of the candidates; CPUs that are not online are no candidates.
 
     Args:
         topology: the machine.
         candidates: the free CPUs to choose from.
-        count: how many CPUs are held; `one-per-core` runs on one thread of each of their cores.
+        count: how many CPUs are held, at least 0; `one-per-core` runs on one thread of each of their cores.
         policy: where they are taken from.
         group: for `numa-distributed`, the step in which NUMA nodes give CPUs; by default 1. With whole cores it is
             rounded up to a multiple of a core.
@@ -110,48 +110,46 @@ def pick(
     whole = threads is not Threads.ANY
     if whole:
         free = sum(core for core in groups.cores if core & free == core)
+    held = _by_policy(groups, free, count, policy, group or 1, prefer_l3=l3 is not L3.IGNORE, whole=whole)
     caches = Caches.of(groups, free, whole=whole) if l3 is L3.REQUIRE else None
-    if count > free.bit_count() or whole or caches:
-        _check(groups, CPUSet.of_mask(free), count, threads, caches)
-    if policy is Policy.NUMA_DISTRIBUTED:
-        step = lcm(group or 1, *CoreSizes.of(groups, free).sizes) if whole else group or 1
-        held = distributed(groups, free, count, step, whole=whole)
-    else:
-        spread = policy is Policy.SPREAD
-        held = packed(groups, free, count, spread=spread, prefer_l3=l3 is not L3.IGNORE, whole=whole)
-    if caches is not None and not caches.accept(held):
+    if caches is not None and (held is None or not caches.accept(held)):
         held = required(groups, caches, count, spread=policy is Policy.SPREAD, whole=whole)
-    cpus = held
-    if threads is Threads.ONE_PER_CORE:
-        cpus = sum(core & -core for core in groups.cores if core & held)
+    if held is None:
+        raise _refusal(groups, CPUSet.of_mask(free), count, caches, whole=whole)
+    cpus = sum(core & -core for core in groups.cores if core & held) if threads is Threads.ONE_PER_CORE else held
     return Pick(CPUSet.of_mask(cpus), CPUSet.of_mask(held))
 
 
-def _check(groups: Groups, free: CPUSet, count: int, threads: Threads, caches: Caches | None) -> None:
-    """Refuse a count that the free CPUs cannot give, and say what they can.
+def _by_policy(
+    groups: Groups, free: int, count: int, policy: Policy, group: int, *, prefer_l3: bool, whole: bool
+) -> int | None:
+    """What the policy takes of the free CPUs (with `whole` all of whole cores); None if they cannot give the count."""
+    sizes = CoreSizes.of(groups.cores, free) if whole else CoreSizes({1: free.bit_count()})
+    if not sizes.can_make(count):
+        return None
+    if policy is Policy.NUMA_DISTRIBUTED:
+        return distributed(groups, free, count, lcm(group, *sizes.sizes), whole=whole)
+    return packed(groups, free, count, spread=policy is Policy.SPREAD, prefer_l3=prefer_l3, whole=whole)
 
-    Raises:
-        PickError: they cannot.
-    """
-    if caches is not None and not groups.cpus_per_l3:
-        raise PickError(f"cannot keep {count} CPUs to L3 caches: this machine tells of none; do without", count, ())
+
+def _refusal(groups: Groups, free: CPUSet, count: int, caches: Caches | None, *, whole: bool) -> PickError:
+    """Why the free CPUs cannot give a count, and which counts near it they can."""
+    cpus = "1 CPU" if count == 1 else f"{count} CPUs"
+    if caches is not None and caches.none_known:
+        return PickError(f"cannot keep {cpus} to L3 caches: this machine tells of none; do without", count, ())
     if caches is not None:
         counts = caches.counts()
-        wanted = "CPUs that keep to L3 caches (inside one, or whole ones and a part of one)"
-    elif threads is not Threads.ANY:
-        counts = sums(CoreSizes.of(groups, free.mask).sizes)
-        wanted = "CPUs in whole physical cores"
     else:
-        counts = (2 << len(free)) - 1
-        wanted = "CPUs"
-    if count < 1 or counts >> count & 1:
-        return
+        counts = sums(CoreSizes.of(groups.cores, free.mask).sizes) if whole else (2 << len(free)) - 1
     below = (counts & (1 << count) - 1).bit_length() - 1
     above = counts >> count
     fits = (below,) if below else ()
     if above:
         fits = (*fits, count + (above & -above).bit_length() - 1)
-    whole = "" if threads is Threads.ANY else "in whole physical cores "
-    have = f"{len(free)} free {whole}({free})" if free else f"none free {whole}".rstrip()
+    where = " in whole physical cores" if whole else ""
+    keep = " that keep to L3 caches (inside one, or whole ones and a part of one)" if caches is not None else ""
+    have = f"{len(free)} {'are' if len(free) > 1 else 'is'} free{where}" if free else f"none is free{where}"
     advice = f"ask for {' or '.join(map(str, fits))}" if fits else "wait for CPUs to become free"
-    raise PickError(f"cannot give {count} {wanted}: there are {have}; {advice}", count, fits)
+    # The list of CPUs comes last: an event cuts long messages.
+    listed = f" (free: {free})" if free else ""
+    return PickError(f"cannot give {cpus}{where}{keep}: {have}; {advice}{listed}", count, fits)

@@ -151,7 +151,7 @@ def _take(groups: Groups, candidates: int, shares: Iterable[tuple[int, int]], st
         # Even part first, then one step at a time: a larger part could fall on other cores.
         for part in (even, *[step] * ((share - even) // step)):
             free = groups.numa[index] & candidates & ~taken
-            if whole and not CoreSizes.of(groups, free).can_make(part):
+            if whole and not CoreSizes.of(groups.cores, free).can_make(part):
                 return 0
             taken |= packed(groups, free, part, prefer_l3=False, whole=whole)
     return taken

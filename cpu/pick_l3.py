@@ -23,27 +23,32 @@ class Caches:
         free: the candidates of every cache, in the order in which packed tries them.
         entire: those of them that have all CPUs of their cache.
         parts: for every cache, the counts that it can give alone (bit n set: n CPUs).
-        largest: CPUs of the largest cache, used or not.
+        largest: CPUs of the largest of them, used or not.
+        none_known: whether the machine tells of no L3 cache.
     """
 
     free: tuple[int, ...]
     entire: tuple[int, ...]
     parts: tuple[int, ...]
     largest: int
+    none_known: bool
 
     @classmethod
     def of(cls, groups: Groups, candidates: int, *, whole: bool) -> Caches:
         """The caches of the candidates; with `whole`, of which only whole cores are taken."""
         candidates &= ~groups.without_l3
-        caches = [groups.l3[index] for index in l3_order(groups, candidates)]
+        order = l3_order(groups, candidates)
+        caches = [groups.l3[index] for index in order]
         free = tuple(cache & candidates for cache in caches)
+        parts = [(2 << mask.bit_count()) - 1 for mask in free]
+        if whole:
+            parts = [sums(CoreSizes.of(groups.cores_of_l3[index], candidates).sizes) for index in order]
         return cls(
             free=free,
             entire=tuple(mask for mask, cache in zip(free, caches, strict=True) if mask == cache),
-            parts=tuple(
-                sums(CoreSizes.of(groups, mask).sizes) if whole else (2 << mask.bit_count()) - 1 for mask in free
-            ),
+            parts=tuple(parts),
             largest=max(map(int.bit_count, caches), default=0),
+            none_known=not groups.cpus_per_l3,
         )
 
     def accept(self, picked: int) -> bool:
@@ -58,14 +63,26 @@ class Caches:
     def counts(self) -> int:
         """Every count that can be picked (bit n set: n CPUs)."""
         inside = 1
-        across = sums(Counter(map(int.bit_count, self.entire)))
-        for mask, part in zip(self.free, self.parts, strict=True):
+        across = self._others(0)
+        # Caches are alike in a few ways only.
+        for part, size in {(part, self._entire_size(mask)) for mask, part in zip(self.free, self.parts, strict=True)}:
             inside |= part
-            others = sums(Counter(other.bit_count() for other in self.entire if other != mask))
+            others = self._others(size)
             for count in _bits(part):
                 across |= others << count
         small = (2 << self.largest) - 1
         return inside & small | across & ~small
+
+    def _entire_size(self, mask: int) -> int:
+        """How much these free CPUs of a cache add if whole caches are taken: all or nothing."""
+        return mask.bit_count() if mask in self.entire else 0
+
+    def _others(self, size: int) -> int:
+        """The counts that whole caches make without one of that size; of all of them for 0."""
+        left = Counter(map(int.bit_count, self.entire))
+        if size:
+            left[size] -= 1
+        return sums(left)
 
     def split(self, count: int) -> tuple[Sequence[int], int, int]:
         """The caches to take whole, and the cache that gives a part and how much of it.
@@ -76,21 +93,23 @@ class Caches:
             index = next(index for index, part in enumerate(self.parts) if part >> count & 1)
             return (), self.free[index], count
         best: tuple[int, int] | None = None
-        if sums(Counter(map(int.bit_count, self.entire))) >> count & 1:
+        if self._others(0) >> count & 1:
             best = 0, 0
-        for index, part in enumerate(self.parts):
-            others = sums(Counter(other.bit_count() for other in self.entire if other != self.free[index]))
+        for mask, part in zip(self.free, self.parts, strict=True):
+            others = self._others(self._entire_size(mask))
             for size in _bits(part):
                 if size <= count and others >> count - size & 1 and (best is None or size < best[0]):
-                    best = size, self.free[index]
+                    best = size, mask
         if best is None:
             raise ValueError(f"{count} CPUs cannot be split over the caches")
         size, cache = best
         return subset_of((mask for mask in self.entire if mask != cache), count - size), cache, size
 
 
-def required(groups: Groups, caches: Caches, count: int, *, spread: bool, whole: bool) -> int:
-    """The mask of `count` candidates that keeps to the caches; `count` must be one of `caches.counts()`."""
+def required(groups: Groups, caches: Caches, count: int, *, spread: bool, whole: bool) -> int | None:
+    """The mask of `count` candidates that keeps to the caches; None if there is none."""
+    if not caches.counts() >> count & 1:
+        return None
     entire, cache, size = caches.split(count)
     part = packed(groups, cache, size, spread=spread, whole=whole) if size else 0
     return sum(entire) | part

@@ -59,7 +59,7 @@ def packed(
     `count`; without it they must be at least `count` CPUs.
     """
     # Where all cores are of one size no choice can spoil the rest.
-    sizes = CoreSizes.of(groups, candidates) if whole else None
+    sizes = CoreSizes.of(groups.cores, candidates) if whole else None
     taking = _Taking(groups, candidates, count, sizes if sizes and len(sizes.sizes) > 1 else None)
     numa = (groups.numa, numa_order)
     packages = (groups.packages, package_order)
@@ -93,7 +93,7 @@ class _Taking:
         """Take these free CPUs, unless whole cores are wanted and the rest of the count could not be made of them."""
         size = mask.bit_count()
         if self.sizes is not None:
-            rest = self.sizes.without(self.groups, mask)
+            rest = self.sizes.without(self.groups.cores, mask)
             if not rest.can_make(self.need - size):
                 return
             self.sizes = rest

@@ -6,12 +6,8 @@ A set of counts is an integer with bit n set for the count n.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from dranode.cpu.groups import Groups
 
 
 def sums(sizes: Mapping[int, int]) -> int:
@@ -53,16 +49,13 @@ class CoreSizes:
     sizes: Mapping[int, int]
 
     @classmethod
-    def of(cls, groups: Groups, mask: int) -> CoreSizes:
-        """The cores that lie in the mask with all their CPUs."""
-        return cls(Counter(core.bit_count() for core in groups.cores if core & mask == core))
+    def of(cls, cores: Iterable[int], mask: int) -> CoreSizes:
+        """Those of the cores that lie in the mask with all their CPUs."""
+        return cls(Counter([core.bit_count() for core in cores if core & mask == core]))
 
-    def without(self, groups: Groups, mask: int) -> CoreSizes:
-        """The cores that are left after those in the mask, which must be whole, are taken."""
-        if mask.bit_count() in self.sizes and mask in groups.cores:
-            gone: Mapping[int, int] = {mask.bit_count(): 1}
-        else:
-            gone = CoreSizes.of(groups, mask).sizes
+    def without(self, cores: Sequence[int], mask: int) -> CoreSizes:
+        """What is left after the cores in the mask, which must be whole, are taken."""
+        gone = Counter((mask.bit_count(),)) if mask in cores else CoreSizes.of(cores, mask).sizes
         return CoreSizes({size: number - gone.get(size, 0) for size, number in self.sizes.items()})
 
     def can_make(self, count: int) -> bool:

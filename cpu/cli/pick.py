@@ -84,24 +84,26 @@ def command(
 def region(topology: Topology, within: str) -> CPUSet:
     """The CPUs of `machine`, `socket:ID`, `numa:ID` or `l3:ID`.
 
-    An L3 cache goes by the kernel's cache id if that is unique on the machine, else by its index in `Topology.l3`.
+    An L3 cache goes by the kernel's cache id if that is unique on the machine, else by its index in `Topology.l3`. All
+    CPUs are socket 0 or NUMA node 0 where the kernel tells of none.
 
     Raises:
         UsageError: another word, or an ID that the machine does not have; the message says which it has.
     """
     if within == "machine":
         return topology.online
+    everything = {0: topology.online}
     kind, _, name = within.partition(":")
     places = {
-        "socket": topology.package_groups,
-        "numa": topology.numa_groups,
+        "socket": {package: cpus for package, cpus in topology.packages.items() if package >= 0} or everything,
+        "numa": topology.numa or everything,
         "l3": _caches(topology),
     }.get(kind)
     if places is None:
         raise UsageError(f'--within "{within}" is none of machine, socket:ID, numa:ID and l3:ID')
     found = {str(number): cpus for number, cpus in places.items()}.get(name)
     if found is None:
-        known = CPUSet(number for number in places if number >= 0)
+        known = CPUSet(places)
         have = f"its {kind} IDs are {known}" if known else f"it tells of no {kind} at all"
         raise UsageError(f'--within "{within}" is not on this machine: {have}')
     return found
@@ -126,6 +128,7 @@ def _free(topology: Topology, free: str | None) -> CPUSet:
 
 def _show(picked: Pick) -> None:
     out = console()
-    out.print(f"{len(picked.cpus)} CPUs: {picked.cpus}" if picked.cpus else "no CPUs")
+    count = len(picked.cpus)
+    out.print(f"{count} CPU{'s'[: count > 1]}: {picked.cpus}" if count else "no CPUs")
     if picked.held != picked.cpus:
         out.print(f"{len(picked.held)} held: {picked.held}")

@@ -1,0 +1,137 @@
+"""What holds of every pick on every machine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import chain, combinations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dranode.cpu.pick import L3, Pick, PickError, Policy, Threads, pick
+from dranode.cpu.topology import Topology
+from dranode.driver.core.cpuset import CPUSet
+from tests.fakes_topology import Place, topology
+
+# Uneven on purpose: cores of 1 to 4 threads, caches of 1 to 3 cores, and now and then no cache.
+_CORES = st.lists(st.sampled_from((1, 1, 2, 2, 2, 4)), min_size=1, max_size=3)
+_CACHES = st.lists(st.tuples(st.booleans() | st.just(True), _CORES), min_size=1, max_size=3)  # noqa: FBT003 - a value
+_NODES = st.lists(_CACHES, min_size=1, max_size=3)
+
+
+@st.composite
+def machines(draw: st.DrawFn) -> Topology:
+    """Machines of up to 2 packages, whose core ids repeat or not, with CPUs numbered in any order."""
+    packages = draw(st.lists(_NODES, min_size=1, max_size=2))
+    repeat = draw(st.booleans())
+    places: list[Place] = []
+    node = cache = core = 0
+    for package, nodes in enumerate(packages):
+        core = 0 if repeat else core
+        for caches in nodes:
+            for cached, cores in caches:
+                for threads in cores:
+                    places += [(core, package, node, cache if cached else None)] * threads
+                    core += 1
+                cache += 1
+            node += 1
+    ids = draw(st.permutations(range(len(places))))
+    return topology(dict(zip(ids, places, strict=True)))
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> tuple[Topology, CPUSet, int]:
+    """A machine, some of its CPUs and a count."""
+    machine = draw(machines())
+    taken = draw(st.sets(st.sampled_from(sorted(machine.online))) | st.just(set[int]()))
+    return machine, machine.online - CPUSet(taken), draw(st.integers(1, len(machine.cpus)))
+
+
+def _pick(
+    request: tuple[Topology, CPUSet, int], policy: Policy, group: int, threads: Threads, l3: L3
+) -> Pick | PickError:
+    machine, free, count = request
+    step = group if policy is Policy.NUMA_DISTRIBUTED else None
+    try:
+        return pick(machine, free, count, policy=policy, group=step, threads=threads, l3=l3)
+    except PickError as error:
+        return error
+
+
+_WISHES = (st.sampled_from(Policy), st.integers(1, 4), st.sampled_from(Threads), st.sampled_from(L3))
+
+
+def _keeps_to_caches(machine: Topology, cpus: CPUSet, candidates: CPUSet) -> bool:
+    touched = [cache for cache in machine.l3 if not cache.isdisjoint(cpus)]
+    if not cpus <= CPUSet.union(touched):
+        return False
+    if len(cpus) <= max(len(cache) for cache in machine.l3 if not cache.isdisjoint(candidates)):
+        return len(touched) == 1
+    return sum(not cache <= cpus for cache in touched) <= 1
+
+
+@given(requests(), *_WISHES)
+def test_a_pick_is_the_count_of_candidates_in_the_form_that_was_asked_for(
+    request: tuple[Topology, CPUSet, int], policy: Policy, group: int, threads: Threads, l3: L3
+) -> None:
+    machine, free, count = request
+    picked = _pick(request, policy, group, threads, l3)
+    if isinstance(picked, PickError):
+        return
+    assert len(picked.held) == count
+    assert picked.cpus <= picked.held <= free
+    if threads is not Threads.ANY:
+        assert machine.whole_cores(picked.held) == picked.held
+    if threads is Threads.ONE_PER_CORE:
+        assert [len(core & picked.cpus) for core in machine.cores if not core.isdisjoint(picked.held)] == [1] * len(
+            picked.cpus
+        )
+    else:
+        assert picked.cpus == picked.held
+    if l3 is L3.REQUIRE:
+        candidates = free
+        if threads is not Threads.ANY:
+            candidates = CPUSet.union(core for core in machine.cores if core <= free)
+        assert _keeps_to_caches(machine, picked.held, candidates)
+
+
+def _subsets(sets: list[CPUSet]) -> list[CPUSet]:
+    return [CPUSet.union(some) for some in chain.from_iterable(combinations(sets, n) for n in range(len(sets) + 1))]
+
+
+@given(requests(), *_WISHES)
+def test_a_pick_succeeds_exactly_if_some_choice_of_candidates_would_do(
+    request: tuple[Topology, CPUSet, int], policy: Policy, group: int, threads: Threads, l3: L3
+) -> None:
+    machine, free, count = request
+    units = [CPUSet((cpu,)) for cpu in free]
+    if threads is not Threads.ANY:
+        units = [core for core in machine.cores if core <= free]
+    # Every choice is tried, so only of few units.
+    if len(units) > 10:
+        return
+    candidates = CPUSet.union(units)
+    possible = {
+        len(cpus)
+        for cpus in _subsets(units)
+        if cpus and (l3 is not L3.REQUIRE or (machine.l3 and _keeps_to_caches(machine, cpus, candidates)))
+    }
+    picked = _pick(request, policy, group, threads, l3)
+    if isinstance(picked, PickError):
+        assert count not in possible
+        below = [fit for fit in possible if fit < count]
+        above = [fit for fit in possible if fit > count]
+        assert picked.fits == ((max(below),) if below else ()) + ((min(above),) if above else ())
+    else:
+        assert count in possible
+
+
+@given(requests(), *_WISHES)
+def test_a_pick_depends_on_its_arguments_alone(
+    request: tuple[Topology, CPUSet, int], policy: Policy, group: int, threads: Threads, l3: L3
+) -> None:
+    machine, free, count = request
+    again = replace(machine, cpus={cpu: machine.cpus[cpu] for cpu in sorted(machine.cpus, reverse=True)})
+    first = _pick(request, policy, group, threads, l3)
+    second = _pick((again, CPUSet(free), count), policy, group, threads, l3)
+    assert repr(first) == repr(second)
