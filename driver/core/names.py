@@ -1,0 +1,53 @@
+"""What things may be called in Kubernetes: labels, subdomains, qualified names, versions.
+
+Source: apimachinery's `util/validation` (RFC 1123) and the validation of `resource.k8s.io/v1`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_ID: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,31}", re.ASCII)
+_LABEL: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
+_SUBDOMAIN: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*", re.ASCII)
+_LABEL_VALUE: Final = re.compile(r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?", re.ASCII)
+# The regular expression that semver.org publishes for Semantic Versioning 2.0.0.
+_SEMVER: Final = re.compile(
+    r"(?:0|[1-9]\d*)\.(?:0|[1-9]\d*)\.(?:0|[1-9]\d*)"
+    r"(?:-(?:0|[1-9]\d*|\d*[a-zA-Z-][0-9a-zA-Z-]*)(?:\.(?:0|[1-9]\d*|\d*[a-zA-Z-][0-9a-zA-Z-]*))*)?"
+    r"(?:\+[0-9a-zA-Z-]+(?:\.[0-9a-zA-Z-]+)*)?",
+    re.ASCII,
+)
+
+
+def is_dns_label(name: str) -> bool:
+    """Whether `name` is a DNS label (RFC 1123): what devices, counters and requests are called."""
+    return _LABEL.fullmatch(name) is not None
+
+
+def is_dns_subdomain(name: str, longest: int = 253) -> bool:
+    """Whether `name` is a DNS subdomain of at most `longest` characters."""
+    return len(name) <= longest and _SUBDOMAIN.fullmatch(name) is not None
+
+
+def is_qualified_name(name: str) -> bool:
+    """Whether `name` is `[<domain>/]<C identifier>` as attributes and capacities are called."""
+    domain, slash, identifier = name.rpartition("/")
+    return _ID.fullmatch(identifier) is not None and (not slash or is_dns_subdomain(domain, 63))
+
+
+def is_semver(version: str) -> bool:
+    """Whether `version` is strictly Semantic Versioning 2.0.0 (`1.2.3`, never `1.2` or `v1.2.3`)."""
+    return _SEMVER.fullmatch(version) is not None
+
+
+def is_label_value(value: str) -> bool:
+    """Whether `value` is a label value: empty, or up to 63 of letters, digits, `-`, `_`, `.` with alphanumeric ends."""
+    return _LABEL_VALUE.fullmatch(value) is not None
+
+
+def is_label_name(name: str) -> bool:
+    """Whether `name` is a label key: `[<DNS subdomain>/]<label value that is not empty>`."""
+    domain, slash, rest = name.rpartition("/")
+    return bool(rest) and is_label_value(rest) and (not slash or is_dns_subdomain(domain))

@@ -1,0 +1,58 @@
+"""An API server's shelf of ResourceSlices: names, UIDs, versions, and changes that come too late."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import count
+
+import msgspec
+
+from dranode.driver.core.resource import ResourceSlice, ResourceSliceSpec
+from dranode.driver.core.slice_plan import Change, CreateSlice, DeleteSlice, UpdateSlice, plan
+
+
+class ConflictError(Exception):
+    """Somebody else was there meanwhile."""
+
+
+class SliceShelf:
+    """ResourceSlices by name. `put` files one as it stands, as another publisher would have left it."""
+
+    def __init__(self) -> None:
+        self.slices: dict[str, ResourceSlice] = {}
+        self._numbers = count(1)
+
+    def put(self, name: str, spec: ResourceSliceSpec) -> ResourceSlice:
+        number = str(next(self._numbers))
+        metadata = msgspec.structs.replace(
+            ResourceSlice(spec=spec).metadata, name=name, uid=f"uid-{number}", resource_version=number
+        )
+        self.slices[name] = ResourceSlice(metadata=metadata, spec=spec)
+        return self.slices[name]
+
+    def apply(self, changes: Iterable[Change]) -> None:
+        for change in changes:
+            match change:
+                case DeleteSlice(name, uid, version):
+                    found = self.slices[name].metadata
+                    if (found.uid, found.resource_version) != (uid, version):
+                        raise ConflictError(name)
+                    del self.slices[name]
+                case UpdateSlice(wanted):
+                    name = wanted.metadata.name
+                    if self.slices[name].metadata != wanted.metadata:
+                        raise ConflictError(name)
+                    metadata = msgspec.structs.replace(wanted.metadata, resource_version=str(next(self._numbers)))
+                    self.slices[name] = msgspec.structs.replace(wanted, metadata=metadata)
+                case CreateSlice(wanted):
+                    # The real server adds five random characters; a number will do, and never repeats either.
+                    self.put(f"{wanted.metadata.generate_name}r{next(self._numbers):04d}", wanted.spec)
+
+    def publish(self, desired: Iterable[ResourceSliceSpec]) -> tuple[Change, ...]:
+        """Plan and apply; the changes that were made."""
+        changes = plan(tuple(desired), self.slices.values())
+        self.apply(changes)
+        return changes
+
+    def specs(self) -> list[ResourceSliceSpec]:
+        return [self.slices[name].spec for name in sorted(self.slices)]
