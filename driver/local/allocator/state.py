@@ -1,0 +1,95 @@
+"""What is allocated already: devices as a whole, shares of devices, and the capacity that the shares consume."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from types import MappingProxyType
+from typing import NamedTuple, Self, TypeAlias
+
+from dranode.driver.core.resource import AllocationResult, DeviceRequestAllocationResult, ResourceClaim
+
+Amount: TypeAlias = int | Fraction
+
+
+class PoolID(NamedTuple):
+    """What names a pool: pools of two drivers may have one name."""
+
+    driver: str
+    pool: str
+
+    def __str__(self) -> str:
+        return f"{self.driver}/{self.pool}"
+
+
+class Consumption(NamedTuple):
+    """An amount of one capacity of one device."""
+
+    device: str
+    capacity: str
+    amount: Amount
+
+
+@dataclass(frozen=True, slots=True)
+class PoolState:
+    """What is allocated of one pool; equal values mean that the same can still be had.
+
+    Attributes:
+        devices: the names of devices that nobody else gets.
+        shared: the names of devices of which a share is allocated.
+        consumed: one entry for each capacity of a device of which something is consumed.
+    """
+
+    devices: frozenset[str] = frozenset()
+    shared: frozenset[str] = frozenset()
+    consumed: frozenset[Consumption] = frozenset()
+
+    def with_result(self, result: DeviceRequestAllocationResult) -> PoolState:
+        """The state after one more result."""
+        if result.share_id is None:
+            return replace(self, devices=self.devices | {result.device})
+        before = {item.capacity: item for item in self.consumed if item.device == result.device}
+        more = {
+            Consumption(result.device, name, quantity.value + (before[name].amount if name in before else 0))
+            for name, quantity in result.consumed_capacity.items()
+        }
+        replaced = {before[item.capacity] for item in more if item.capacity in before}
+        return PoolState(self.devices, self.shared | {result.device}, (self.consumed - replaced) | more)
+
+
+_UNTOUCHED = PoolState()
+
+
+@dataclass(frozen=True, slots=True)
+class Allocated:
+    """The state of all pools; a pool that is not named is untouched."""
+
+    pools: Mapping[PoolID, PoolState] = field(default_factory=lambda: MappingProxyType({}))
+
+    @classmethod
+    def of(cls, claims: Iterable[ResourceClaim]) -> Self:
+        """What these claims hold; those that are not allocated hold nothing."""
+        pools: dict[PoolID, PoolState] = {}
+        for claim in claims:
+            if claim.status.allocation is not None:
+                _enter(pools, claim.status.allocation)
+        return cls(pools)
+
+    def pool(self, pool: PoolID) -> PoolState:
+        """The state of one pool."""
+        return self.pools.get(pool, _UNTOUCHED)
+
+    def with_allocations(self, allocations: Iterable[AllocationResult]) -> Allocated:
+        """The state when these are allocated as well."""
+        pools = dict(self.pools)
+        for allocation in allocations:
+            _enter(pools, allocation)
+        return Allocated(pools)
+
+
+def _enter(pools: dict[PoolID, PoolState], allocation: AllocationResult) -> None:
+    for result in allocation.devices.results:
+        if not result.admin_access:  # admin access holds nothing
+            pool = PoolID(result.driver, result.pool)
+            pools[pool] = pools.get(pool, _UNTOUCHED).with_result(result)
