@@ -1,0 +1,205 @@
+"""Opaque configuration of claims and classes: which CPUs, of what kind, and how the node treats them.
+
+Three forms are taken. The first two are dra-driver-cpu's, with its own phrases where they are refused; of the second,
+fields that it does not know are passed over, as there:
+
+    {"cpuset": "2-11"}
+    {"apiVersion": "v1alpha1", "cpuConfig": {"cpuset": "2-11"}}
+    {"apiVersion": "dra.cpu/v1alpha1", "kind": "CPUConfig", "threads": "full-core", ...}
+
+The third has the fields of `CPUConfig`. A class gives defaults, a claim overrides them field by field, in list order.
+A cpuset says which CPUs, so it stands only in a claim and never together with `threads`, `l3` or `spread`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from dranode.cpu.pick import L3, Policy, Threads
+from dranode.driver.core.configs import Config
+from dranode.driver.core.cpuset import CPUSet
+from dranode.driver.core.documents import decode
+from dranode.driver.core.errors import ClaimError, DocumentError
+
+API_VERSION: Final = "dra.cpu/v1alpha1"
+KIND: Final = "CPUConfig"
+REFERENCE_VERSION: Final = "v1alpha1"
+
+
+class Sharing(StrEnum):
+    """Which containers of a pod may run on a claim's CPUs at the same time."""
+
+    CONTAINER = "container"
+    POD = "pod"
+
+
+class CFSQuota(StrEnum):
+    """What becomes of the CPU limit of a container with a claim: kept, or lifted."""
+
+    KEEP = "keep"
+    UNLIMITED = "unlimited"
+
+
+class Memory(StrEnum):
+    """Where a container's memory comes from: anywhere, or the NUMA nodes of its CPUs."""
+
+    NONE = "none"
+    LOCAL = "local"
+
+
+class Spread(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, rename="camel"):
+    """Where CPUs are taken from.
+
+    Attributes:
+        policy: packed (default), spread or numa-distributed.
+        group: for numa-distributed, the step in which NUMA nodes give CPUs; at least 1.
+    """
+
+    policy: Policy = Policy.PACKED
+    group: Annotated[int, msgspec.Meta(ge=1)] | None = None
+
+
+_PACKED: Final = Spread()
+
+
+class CPUConfig(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, rename="camel"
+):
+    """One configuration; a field that is None was not set. An unknown field is an error.
+
+    Attributes:
+        cpuset: exactly these CPUs (cpu-list, in canonical form); claims only.
+        threads: any (default), full-core or one-per-core.
+        l3: prefer (default), require or ignore.
+        spread: `{"policy": ..., "group": ...}`; taken over as a whole.
+        sharing: container (default: one live container at a time) or pod (every container of one pod).
+        cfs_quota: `cfsQuota`: keep (default) or unlimited.
+        memory: none (default) or local (`cpuset.mems` follows the CPUs).
+    """
+
+    cpuset: str | None = None
+    threads: Threads | None = None
+    l3: L3 | None = None
+    spread: Spread | None = None
+    sharing: Sharing | None = None
+    cfs_quota: CFSQuota | None = None
+    memory: Memory | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CPUPolicy:
+    """What all configurations of one allocation result come to, defaults filled in.
+
+    Attributes:
+        cpusets: the exact cpusets that claim configurations ask for; more than one is for `grant` to refuse.
+    """
+
+    cpusets: tuple[CPUSet, ...] = ()
+    threads: Threads = Threads.ANY
+    l3: L3 = L3.PREFER
+    spread: Spread = _PACKED
+    sharing: Sharing = Sharing.CONTAINER
+    cfs_quota: CFSQuota = CFSQuota.KEEP
+    memory: Memory = Memory.NONE
+
+
+_PLACEMENT: Final = ("threads", "l3", "spread")
+_TREATMENT: Final = ("sharing", "cfs_quota", "memory")
+
+
+def parse_config(config: Config) -> CPUConfig:
+    """Decode opaque parameters in any of the three forms.
+
+    Raises:
+        ClaimError: they are not valid, by themselves or where they stand; says where.
+    """
+    try:
+        parsed = _decode(config.parameters)
+        _check(parsed)
+    except DocumentError as error:
+        raise ClaimError(f"{config.path}{'.' if error.path else ': '}{error}") from error
+    if config.source == "FromClass" and parsed.cpuset is not None:
+        raise ClaimError(
+            f"{config.path}: opaque config: configuration from DeviceClass is not supported by this driver, "
+            "custom cpusets must be defined per ResourceClaim request"
+        )
+    return parsed
+
+
+def merge(configs: Iterable[Config]) -> CPUPolicy:
+    """What parsed configurations come to, later ones overriding earlier ones field by field.
+
+    Raises:
+        ClaimError: a cpuset stands together with `threads`, `l3` or `spread`.
+    """
+    policy = CPUPolicy()
+    placed: dict[str, str] = {}
+    for config in configs:
+        parsed: CPUConfig = config.parameters
+        if parsed.cpuset is not None:
+            policy = replace(policy, cpusets=(*policy.cpusets, CPUSet.parse(parsed.cpuset)))
+            placed["cpuset"] = config.path
+        chosen = {name: value for name in (*_PLACEMENT, *_TREATMENT) if (value := getattr(parsed, name)) is not None}
+        policy = replace(policy, **chosen)
+        placed |= {name: config.path for name in _PLACEMENT if name in chosen}
+    for name in _PLACEMENT:
+        if policy.cpusets and name in placed:
+            raise ClaimError(
+                f"{placed['cpuset']}: a cpuset says which CPUs, so it cannot stand together with {name}, "
+                f"which {placed[name]} sets; leave out one of them"
+            )
+    return policy
+
+
+def _decode(parameters: Any) -> CPUConfig:
+    if not isinstance(parameters, Mapping):
+        raise DocumentError(f"failed to unmarshal opaque config: expected an object, got {_kind(parameters)}")
+    if set(parameters) == {"cpuset"}:
+        return CPUConfig(cpuset=_cpuset(parameters["cpuset"], "cpuset"))
+    version = parameters.get("apiVersion", "")
+    if version == REFERENCE_VERSION:
+        inner = parameters.get("cpuConfig")
+        if inner is not None and not isinstance(inner, Mapping):
+            raise DocumentError(
+                f"failed to unmarshal opaque config: expected an object, got {_kind(inner)}", "cpuConfig"
+            )
+        return CPUConfig(cpuset=_cpuset((inner or {}).get("cpuset"), "cpuConfig.cpuset"))
+    if version != API_VERSION:
+        raise DocumentError(
+            f'unsupported opaque config apiVersion: "{version}"; use "{API_VERSION}" with kind {KIND}', "apiVersion"
+        )
+    if parameters.get("kind") != KIND:
+        raise DocumentError(f'the kind of {API_VERSION} is {KIND}, not "{parameters.get("kind", "")}"', "kind")
+    own = decode(CPUConfig, {key: value for key, value in parameters.items() if key not in ("apiVersion", "kind")})
+    return own if own.cpuset is None else msgspec.structs.replace(own, cpuset=_cpuset(own.cpuset, "cpuset"))
+
+
+def _cpuset(value: Any, path: str) -> str:
+    if value is not None and not isinstance(value, str):
+        raise DocumentError(f"failed to unmarshal opaque config: expected a cpu-list, got {_kind(value)}", path)
+    if not value:
+        raise DocumentError(f"opaque config: {path} is empty or missing")
+    try:
+        return str(CPUSet.parse(value))
+    except ValueError as error:
+        raise DocumentError(f'opaque config: failed to parse cpuset "{value}": {error}', path) from error
+
+
+def _check(config: CPUConfig) -> None:
+    if config.spread is not None and config.spread.group is not None:
+        policy = config.spread.policy
+        if policy is not Policy.NUMA_DISTRIBUTED:
+            raise DocumentError(f"a group is for the policy numa-distributed only, not for {policy}", "spread.group")
+    if config.cpuset is not None:
+        for name in _PLACEMENT:
+            if getattr(config, name) is not None:
+                raise DocumentError(f"{name} cannot stand together with a cpuset, which says which CPUs", name)
+
+
+def _kind(value: Any) -> str:
+    return {str: "a string", list: "a list", type(None): "nothing"}.get(type(value), f"a {type(value).__name__}")

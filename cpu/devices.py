@@ -1,0 +1,224 @@
+"""The devices that a machine's CPUs are published as, in every mode.
+
+Names, attributes and capacities are dra-driver-cpu's, so that claims and selectors written for it work here, but for
+three things. An individual device is called by its CPU id (`cpu004`), so that names stay when CPUs come, go or are
+reserved. Attributes of foreign or deprecated names are published on demand alone. And a capacity says which requests it
+takes: without that, a request that names no amount would take the whole group, and one for half a CPU would be
+allocated and then fail on the node for ever.
+
+Beyond the reference, and only on machines where they tell something: `dra.cpu/coreType` of a group whose CPUs are all
+of one type (hybrid machines), `dra.cpu/isolated` of an individual CPU and `dra.cpu/numIsolatedCPUs` of a group
+(machines with `isolcpus=`). What the kernel does not tell (a NUMA node, a package, a core id), and the socket of a
+group that spans several, is left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, assert_never
+
+from dranode.cpu.options import CPUOptions, GroupBy, Mode
+from dranode.cpu.pick import Threads
+from dranode.cpu.topology import CPU, Topology
+from dranode.driver.core.cpuset import CPUSet
+from dranode.driver.core.quantity import Quantity
+from dranode.driver.core.resource import (
+    CapacityRequestPolicy,
+    CapacityRequestPolicyRange,
+    Device,
+    DeviceAttribute,
+    DeviceCapacity,
+    NodeAllocatableMapping,
+    NodeAllocatableResource,
+)
+
+CAPACITY: Final = "dra.cpu/cpu"
+
+_INDIVIDUAL: Final = re.compile(r"cpu([0-9]{3,7})", re.ASCII)
+_NAMES: Final = {
+    GroupBy.NUMANODE: "cpudevnuma{:03d}",
+    GroupBy.SOCKET: "cpudevsocket{:03d}",
+    GroupBy.MACHINE: "cpudevmachine",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A group of CPUs that is one device.
+
+    Attributes:
+        name: the device's name.
+        id: the kernel's id of the NUMA node or package; None for the machine, and where the kernel tells none.
+        whole: all its online CPUs.
+        cpus: those of them that are handed out.
+    """
+
+    name: str
+    id: int | None
+    whole: CPUSet
+    cpus: CPUSet
+
+
+def allocatable(topology: Topology, options: CPUOptions) -> CPUSet:
+    """The CPUs that are handed out: online and not reserved; with full-core, of cores without a reserved thread."""
+    free = topology.online - options.reserved
+    if options.threads is Threads.FULL_CORE:
+        return CPUSet.union(core for core in topology.cores if core <= free)
+    return free
+
+
+def groups(topology: Topology, options: CPUOptions) -> tuple[Group, ...]:
+    """The groups of grouped mode, by id, those with nothing to hand out included.
+
+    A machine without NUMA information is one NUMA node, and one without packages one socket, number 0. On others, CPUs
+    for which the kernel tells none are in no group.
+    """
+    match options.group_by:
+        case GroupBy.NUMANODE:
+            found: Mapping[int, CPUSet] = topology.numa
+        case GroupBy.SOCKET:
+            found = {package: cpus for package, cpus in topology.packages.items() if package >= 0}
+        case GroupBy.MACHINE:
+            found = {}
+        case _:
+            assert_never(options.group_by)
+    free = allocatable(topology, options)
+    name = _NAMES[options.group_by]
+    if not found:
+        return (Group(name.format(0), None, topology.online, free),)
+    return tuple(Group(name.format(id_), id_, cpus, cpus & free) for id_, cpus in sorted(found.items()))
+
+
+def individual_order(topology: Topology, options: CPUOptions) -> Iterator[int]:
+    """The CPUs of individual mode: cores by lowest CPU, the threads of each one after another."""
+    free = allocatable(topology, options)
+    for core in topology.cores:
+        yield from core & free
+
+
+def individual_name(cpu: int) -> str:
+    """The device of a CPU, in individual mode."""
+    return f"cpu{cpu:03d}"
+
+
+def individual_cpu(device: str) -> int | None:
+    """The CPU that a device of individual mode is; None if the name is no such device's."""
+    match = _INDIVIDUAL.fullmatch(device)
+    return int(match[1]) if match is not None and device == individual_name(int(match[1])) else None
+
+
+def devices(topology: Topology, options: CPUOptions, pcie_roots: Mapping[str, CPUSet]) -> tuple[Device, ...]:
+    """The machine's devices, in the order in which the scheduler should try them; none for groups without CPUs.
+
+    `pcie_roots` are the CPUs near every PCIe root, empty unless they are to be published.
+    """
+    if options.mode is Mode.INDIVIDUAL:
+        return tuple(
+            _individual(topology, topology.cpus[cpu], options, pcie_roots)
+            for cpu in individual_order(topology, options)
+        )
+    return tuple(_grouped(topology, group, options, pcie_roots) for group in groups(topology, options) if group.cpus)
+
+
+def left_out(topology: Topology, options: CPUOptions) -> tuple[str, ...]:
+    """A sentence for each kind of CPU that is online, not reserved and yet in no device."""
+    sentences: list[str] = []
+    free = allocatable(topology, options)
+    halves = topology.online - options.reserved - free
+    if halves:
+        sentences.append(
+            f"CPUs {halves} share a core with reserved CPUs, so --threads full-core hands none of them out"
+        )
+    if options.mode is Mode.GROUPED:
+        lost = free - CPUSet.union(group.cpus for group in groups(topology, options))
+        if lost:
+            kind = "NUMA node" if options.group_by is GroupBy.NUMANODE else "package"
+            sentences.append(f"CPUs {lost} are in no device: the kernel tells no {kind} for them")
+    return tuple(sentences)
+
+
+def _grouped(topology: Topology, group: Group, options: CPUOptions, roots: Mapping[str, CPUSet]) -> Device:
+    attributes: dict[str, DeviceAttribute] = {}
+    if options.group_by is GroupBy.NUMANODE:
+        attributes |= _numa_attributes(group.id, options)
+    if options.group_by is not GroupBy.MACHINE:
+        packages = {topology.cpus[cpu].package for cpu in group.whole}
+        attributes |= _socket_attribute(packages.pop() if len(packages) == 1 else -1)
+    attributes["dra.cpu/smtEnabled"] = DeviceAttribute(bool_=topology.smt)
+    attributes["dra.cpu/numCPUs"] = DeviceAttribute(int_=len(group.cpus))
+    types = {topology.cpus[cpu].type for cpu in group.cpus}
+    if len(types) == 1 and len(topology.core_types) > 1:
+        attributes["dra.cpu/coreType"] = DeviceAttribute(string=types.pop())
+    if topology.isolated:
+        attributes["dra.cpu/numIsolatedCPUs"] = DeviceAttribute(int_=len(group.cpus & topology.isolated))
+    attributes |= _pcie_attribute(group.cpus, roots)
+    mapping = NodeAllocatableMapping(capacity_key=CAPACITY, capacity_multiplier=Quantity(1))
+    return Device(
+        name=group.name,
+        attributes=attributes,
+        capacity={CAPACITY: _capacity(len(group.cpus), _step(topology, group.cpus, options))},
+        allow_multiple_allocations=True,
+        node_allocatable_resources=_node_resources(mapping, options),
+    )
+
+
+def _individual(topology: Topology, cpu: CPU, options: CPUOptions, roots: Mapping[str, CPUSet]) -> Device:
+    attributes = {
+        **_numa_attributes(cpu.numa, options),
+        **_socket_attribute(cpu.package),
+        "dra.cpu/cpuID": DeviceAttribute(int_=cpu.id),
+        **({"dra.cpu/coreID": DeviceAttribute(int_=cpu.core_id)} if cpu.core_id >= 0 else {}),
+        "dra.cpu/cacheL3ID": DeviceAttribute(int_=cpu.l3_id),
+        "dra.cpu/coreType": DeviceAttribute(string=cpu.type),
+        "dra.cpu/smtEnabled": DeviceAttribute(bool_=topology.smt),
+    }
+    if topology.isolated:
+        attributes["dra.cpu/isolated"] = DeviceAttribute(bool_=cpu.id in topology.isolated)
+    mapping = NodeAllocatableMapping(device_multiplier=Quantity(1))
+    return Device(
+        name=individual_name(cpu.id),
+        attributes={**attributes, **_pcie_attribute(CPUSet((cpu.id,)), roots)},
+        node_allocatable_resources=_node_resources(mapping, options),
+    )
+
+
+def _numa_attributes(node: int | None, options: CPUOptions) -> dict[str, DeviceAttribute]:
+    if node is None:
+        return {}
+    names = ["resource.kubernetes.io/numaNode"]
+    if options.compat_attributes:
+        names += ["dra.cpu/numaNodeID", "dra.net/numaNode"]
+    return dict.fromkeys(names, DeviceAttribute(int_=node))
+
+
+def _socket_attribute(package: int) -> dict[str, DeviceAttribute]:
+    return {"dra.cpu/socketID": DeviceAttribute(int_=package)} if package >= 0 else {}
+
+
+def _pcie_attribute(cpus: CPUSet, roots: Mapping[str, CPUSet]) -> dict[str, DeviceAttribute]:
+    near = tuple(sorted(root for root, local in roots.items() if not local.isdisjoint(cpus)))
+    return {"resource.kubernetes.io/pcieRoot": DeviceAttribute(strings=near)} if near else {}
+
+
+def _node_resources(mapping: NodeAllocatableMapping, options: CPUOptions) -> dict[str, NodeAllocatableResource]:
+    return {"cpu": NodeAllocatableResource(mapping=mapping)} if options.node_allocatable_mapping else {}
+
+
+def _step(topology: Topology, cpus: CPUSet, options: CPUOptions) -> int:
+    """What requests are rounded up to: with full-core the threads of a core, if all cores of the group have as many."""
+    if options.threads is not Threads.FULL_CORE:
+        return 1
+    sizes = {len(core) for core in topology.cores if core <= cpus}
+    return sizes.pop() if len(sizes) == 1 else 1
+
+
+def _capacity(count: int, step: int) -> DeviceCapacity:
+    one = Quantity(step)
+    if count >= 2 * step:
+        policy = CapacityRequestPolicy(default=one, valid_range=CapacityRequestPolicyRange(min=one, step=one))
+    else:
+        # A range needs room for one step above its minimum.
+        policy = CapacityRequestPolicy(default=one, valid_values=(one,))
+    return DeviceCapacity(value=Quantity(count), request_policy=policy)

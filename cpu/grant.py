@@ -1,0 +1,102 @@
+"""What CPUs a claim is given, decided from its allocation, from what other claims hold and from the machine.
+
+In grouped mode an allocation says how many CPUs of which group, and `pick` says which; a claim's own cpuset says it
+instead, and machine grouping knows nothing else. In individual mode the scheduler has chosen, and policies only verify
+its choice. The results of a claim are decided one after another, in the allocation's order; no CPU is given twice.
+Admin access is given no CPU: it holds nothing and is pinned to nothing.
+"""
+
+from __future__ import annotations
+
+from dranode.cpu.claim_env import claim_edits
+from dranode.cpu.config import Memory, merge
+from dranode.cpu.grouped import grouped_share
+from dranode.cpu.individual import individual_share, verified
+from dranode.cpu.options import CPUOptions, Mode
+from dranode.cpu.share import Asked, Node, Share
+from dranode.cpu.topology import Topology
+from dranode.cpu.treatment import treatment_state
+from dranode.driver.core.cpuset import CPUSet
+from dranode.driver.core.errors import ClaimError
+from dranode.driver.core.held import ClaimRef, Held
+from dranode.driver.core.limits import MAX_STRING
+from dranode.driver.core.plugin import AllocatedClaim, ClaimGrant, Grant
+from dranode.driver.core.resource import DeviceAttribute, DeviceRequestAllocationResult
+
+
+def grant(claim: AllocatedClaim, held: Held, topology: Topology, options: CPUOptions) -> ClaimGrant:
+    """Decide what the claim is given. `held` is what all other claims hold; configurations are parsed already.
+
+    Raises:
+        ClaimConflictError: other claims hold the CPUs that the claim needs.
+        ClaimError: the claim cannot be given what it was allocated; says which request, which CPUs and why.
+    """
+    node = Node(topology, options, held)
+    decide = individual_share if options.mode is Mode.INDIVIDUAL else grouped_share
+    shares: tuple[Share, ...] = ()
+    taken = CPUSet()
+    for each in claim.results:
+        asked = Asked(claim.ref, each.result, merge(each.configs), taken)
+        share = Share(asked.policy) if each.result.admin_access else decide(asked, node)
+        shares = (*shares, share)
+        taken |= share.held
+    if options.mode is Mode.INDIVIDUAL:
+        shares = verified(claim.ref, shares, topology, options)
+    _check_shared(claim.ref, taken, node)
+    cpus = CPUSet.union(share.cpus for share in shares)
+    return ClaimGrant(
+        grants=tuple(
+            _grant(each.result, share, _mems(each.result, share, topology), options)
+            for each, share in zip(claim.results, shares, strict=True)
+        ),
+        edits=claim_edits(claim.ref.uid, cpus, taken),
+        cpus=cpus,
+        held=taken,
+    )
+
+
+def _grant(result: DeviceRequestAllocationResult, share: Share, mems: str, options: CPUOptions) -> Grant:
+    grouped = options.mode is Mode.GROUPED and bool(share.held)
+    return Grant(
+        request=result.request,
+        pool=result.pool,
+        device=result.device,
+        share_id=result.share_id,
+        admin=bool(result.admin_access),
+        attributes=_metadata(share) if grouped else {},
+        state=treatment_state(share.policy, mems),
+    )
+
+
+def _metadata(share: Share) -> dict[str, DeviceAttribute]:
+    """What the workload is told beside the group's published attributes; an individual device tells its CPU itself."""
+    told = {"dra.cpu/allocatedNumCPUs": DeviceAttribute(int_=len(share.held))}
+    cpus = str(share.cpus)
+    if len(cpus) <= MAX_STRING:
+        told["dra.cpu/cpuset"] = DeviceAttribute(string=cpus)
+    return told
+
+
+def _mems(result: DeviceRequestAllocationResult, share: Share, topology: Topology) -> str:
+    """The NUMA nodes that the share's memory is to come from; empty unless it asks for local memory."""
+    if share.policy.memory is not Memory.LOCAL or not share.cpus:
+        return ""
+    without = CPUSet(cpu for cpu in share.cpus if topology.cpus[cpu].numa not in topology.memory_nodes)
+    if without:
+        nodes = sorted({str(topology.cpus[cpu].numa) for cpu in without})
+        raise ClaimError(
+            f'request "{result.request}" asks for local memory, but CPUs {without} are on NUMA node '
+            f"{', '.join(nodes)}, which has none by the kernel's account; leave out memory: local"
+        )
+    return str(CPUSet(node for cpu in share.cpus if (node := topology.cpus[cpu].numa) is not None))
+
+
+def _check_shared(claim: ClaimRef, taken: CPUSet, node: Node) -> None:
+    """Refuse to leave containers without claims nothing to run on: an empty mask cannot be enforced."""
+    if not node.options.keep_shared or node.options.reserved or not taken:
+        return
+    if not node.topology.online - node.held.cpus - taken:
+        raise ClaimError(
+            f"claim {claim} would take {taken}, the last CPUs for containers without a claim; "
+            "set --reserved-cpus to keep some for them, or make the claim smaller"
+        )

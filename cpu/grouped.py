@@ -1,0 +1,119 @@
+"""What an allocation result gets in grouped mode: a number of CPUs of a group, picked, or exactly those of a cpuset."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dranode.cpu.config import CPUPolicy
+from dranode.cpu.devices import CAPACITY, Group, groups
+from dranode.cpu.options import GroupBy
+from dranode.cpu.pick import Pick, PickError, Threads, pick
+from dranode.cpu.share import Asked, Node, Share, conflict
+from dranode.driver.core.cpuset import CPUSet
+from dranode.driver.core.errors import ClaimError
+from dranode.driver.core.resource import DeviceRequestAllocationResult
+
+_GATE: Final = "the DRAConsumableCapacity feature gate and a request for capacity give one"
+
+
+def grouped_share(asked: Asked, node: Node) -> Share:
+    """What the result gets.
+
+    Raises:
+        ClaimConflictError: other claims hold what it needs.
+        ClaimError: it cannot be given what it was allocated.
+    """
+    name = asked.result.device
+    group = next((one for one in groups(node.topology, node.options) if one.name == name), None)
+    if group is None:
+        raise ClaimError(
+            f"{asked} was allocated {name}, which is no group of CPUs of this node "
+            f"by --group-by {node.options.group_by}; delete the claim so that it is allocated anew"
+        )
+    count = consumed_cpus(asked.result)
+    if asked.policy.cpusets or node.options.group_by is GroupBy.MACHINE:
+        cpus = _chosen(asked, group, count, node)
+        return Share(asked.policy, cpus, cpus)
+    picked = _picked(asked, group, count, node)
+    return Share(asked.policy, picked.cpus, picked.held)
+
+
+def consumed_cpus(result: DeviceRequestAllocationResult) -> int:
+    """How many CPUs the result was allocated.
+
+    Raises:
+        ClaimError: the amount is missing, fractional, zero or negative.
+    """
+    amount = result.consumed_capacity.get(CAPACITY)
+    if amount is None:
+        raise ClaimError(f'CPU capacity "{CAPACITY}" for device "{result.device}" is missing; {_GATE}')
+    if amount.value <= 0:
+        raise ClaimError(f'CPU capacity for device "{result.device}" must be positive, got {amount}')
+    if not isinstance(amount.value, int):
+        raise ClaimError(f'CPU capacity for device "{result.device}" must be a whole number, got {amount}')
+    return amount.value
+
+
+def _picked(asked: Asked, group: Group, count: int, node: Node) -> Pick:
+    free = group.cpus - asked.mine
+    left = free - node.held.cpus
+    try:
+        return _pick(node, left, count, asked.policy)
+    except PickError as error:
+        what = f"{asked} was granted {count} CPUs of {group.name}"
+        has = f"which has {len(left)} left: {left}" if left else "which has none left"
+        message = f"{what}, {has}" if count > len(left) else f"{what}: {error}"
+        if not _fits(node, free, count, asked.policy):
+            raise ClaimError(f"{message}; {len(group.cpus)} are handed out in all: {group.cpus}") from error
+        raise conflict(message, node.held, free) from error
+
+
+def _pick(node: Node, candidates: CPUSet, count: int, policy: CPUPolicy) -> Pick:
+    threads = policy.threads if policy.threads is not Threads.ANY else node.options.threads
+    return pick(
+        node.topology,
+        candidates,
+        count,
+        policy=policy.spread.policy,
+        group=policy.spread.group,
+        threads=threads,
+        l3=policy.l3,
+    )
+
+
+def _fits(node: Node, candidates: CPUSet, count: int, policy: CPUPolicy) -> bool:
+    """Whether the CPUs would do if no other claim held any of them."""
+    try:
+        _pick(node, candidates, count, policy)
+    except PickError:
+        return False
+    return True
+
+
+def _chosen(asked: Asked, group: Group, count: int, node: Node) -> CPUSet:
+    """The CPUs that the claim itself names, after every check; phrases as in dra-driver-cpu."""
+    cpusets = asked.policy.cpusets
+    if len(cpusets) != 1:
+        raise ClaimError(
+            f'opaque config: request "{asked.result.request}" is targeted by {len(cpusets)} configurations, '
+            "must be targeted by exactly 1 with a cpuset"
+        )
+    (cpus,) = cpusets
+    if len(cpus) != count:
+        raise ClaimError(f"opaque config cpuset size {len(cpus)} does not match requested capacity {count}: {cpus}")
+    what = f"requested CPUs {cpus} from opaque config"
+    topology = node.topology
+    for wrong, why in (
+        (cpus - topology.online, "contain offline cores"),
+        (cpus & node.options.reserved, "contain reserved cores"),
+        (cpus - group.whole, f"contain cores outside {group.name}, which has {group.whole}"),
+        (cpus & asked.mine, "are already assigned to another device in this claim"),
+    ):
+        if wrong:
+            raise ClaimError(f"{what} {why}: {wrong}")
+    if not cpus.isdisjoint(node.held.cpus):
+        raise conflict(f"{what} conflict with already allocated claims", node.held, cpus)
+    halves = topology.whole_cores(cpus) - cpus
+    if halves and node.options.threads is Threads.FULL_CORE:
+        raise ClaimError(f"{what} split cores, and this node hands out whole ones: {halves} are missing")
+    return cpus

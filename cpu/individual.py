@@ -1,0 +1,77 @@
+"""What an allocation result gets in individual mode: the CPU that the scheduler chose. Policies only verify the choice.
+
+What a policy demands (`full-core`, `one-per-core`, `l3: require`, a cpuset) is verified over all CPUs for which the
+claim demands it; what it only prefers (packed, spread, `l3: prefer`) leaves nothing to refuse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from dranode.cpu.config import CPUPolicy
+from dranode.cpu.devices import individual_cpu
+from dranode.cpu.options import CPUOptions
+from dranode.cpu.pick import L3, Threads
+from dranode.cpu.pick_l3 import Caches
+from dranode.cpu.share import Asked, Node, Share, conflict
+from dranode.cpu.topology import Topology
+from dranode.driver.core.cpuset import CPUSet
+from dranode.driver.core.errors import ClaimError
+from dranode.driver.core.held import ClaimRef
+
+
+def individual_share(asked: Asked, node: Node) -> Share:
+    """The CPU that the result's device is.
+
+    Raises:
+        ClaimConflictError: another claim holds the CPU.
+        ClaimError: there is no such CPU, or it is not handed out.
+    """
+    cpu = individual_cpu(asked.result.device)
+    what = f"{asked} was allocated {asked.result.device}"
+    if cpu is None:
+        raise ClaimError(f"{what}, which is no CPU of this node in individual mode; delete the claim")
+    cpus = CPUSet((cpu,))
+    for wrong, why in (
+        (cpu not in node.topology.online, f"which is not online; {node.topology.online} are"),
+        (cpu in node.options.reserved, f"which is reserved by --reserved-cpus {node.options.reserved}"),
+        (cpu in asked.mine, "which it was allocated twice"),
+        (any(cpu not in chosen for chosen in asked.policy.cpusets), "which is not in the cpuset of its configuration"),
+    ):
+        if wrong:
+            raise ClaimError(f"{what}, {why}")
+    if cpu in node.held.cpus:
+        raise conflict(f"{what}, which is not free", node.held, cpus)
+    return Share(asked.policy, cpus, cpus)
+
+
+def verified(claim: ClaimRef, shares: Sequence[Share], topology: Topology, options: CPUOptions) -> tuple[Share, ...]:
+    """The shares of a claim after every policy has been verified; `one-per-core` runs on one thread of each core.
+
+    Raises:
+        ClaimError: the scheduler's choice is not what a policy demands.
+    """
+    for threads in (Threads.FULL_CORE, Threads.ONE_PER_CORE):
+        cpus = CPUSet.union(share.held for share in shares if _threads(share.policy, options) is threads)
+        missing = topology.whole_cores(cpus) - cpus
+        if missing:
+            raise ClaimError(
+                f"claim {claim} demands threads: {threads}, but was allocated {cpus}, which splits cores: {missing} "
+                "are missing; ask for whole cores with a matchAttribute on dra.cpu/coreID, or use grouped mode"
+            )
+    near = CPUSet.union(share.held for share in shares if share.policy.l3 is L3.REQUIRE)
+    if near and not Caches.of(topology.groups, topology.online.mask, whole=False).accept(near.mask):
+        raise ClaimError(
+            f"claim {claim} demands l3: require, but was allocated {near}, which does not keep to L3 caches; "
+            "ask for one with a matchAttribute on dra.cpu/cacheL3ID, or use grouped mode"
+        )
+    firsts = CPUSet(core.first() for core in topology.cores)
+    return tuple(
+        replace(share, cpus=share.held & firsts) if share.policy.threads is Threads.ONE_PER_CORE else share
+        for share in shares
+    )
+
+
+def _threads(policy: CPUPolicy, options: CPUOptions) -> Threads:
+    return policy.threads if policy.threads is not Threads.ANY else options.threads

@@ -1,0 +1,107 @@
+"""The options of the CPU driver, as `serve` and its configuration file name them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final, TypeVar
+
+from dranode.cpu.pick import Threads
+from dranode.cpu.topology import Topology
+from dranode.driver.core.cpuset import CPUSet
+from dranode.driver.core.errors import UsageError
+
+E = TypeVar("E", bound=StrEnum)
+
+
+class Mode(StrEnum):
+    """What a device is."""
+
+    GROUPED = "grouped"
+    INDIVIDUAL = "individual"
+
+
+class GroupBy(StrEnum):
+    """What a group of CPUs is, in grouped mode."""
+
+    NUMANODE = "numanode"
+    SOCKET = "socket"
+    MACHINE = "machine"
+
+
+@dataclass(frozen=True, slots=True)
+class CPUOptions:
+    """How a node's CPUs are published and handed out.
+
+    Attributes:
+        mode: one device a group of CPUs, or one a CPU.
+        group_by: what a group is.
+        reserved: CPUs that are never published nor handed out.
+        threads: any or full-core; with full-core, claims get whole physical cores and requests are rounded up to them.
+        expose_pcie_roots: publish the PCIe roots near a device (needs DRAListTypeAttributes).
+        compat_attributes: publish the reference driver's deprecated attributes as well.
+        node_allocatable_mapping: publish how claims count against the node's CPUs (needs DRANodeAllocatableResources).
+        keep_shared: refuse the claim that would leave no CPU to containers without claims; for enforcement by NRI.
+    """
+
+    mode: Mode = Mode.GROUPED
+    group_by: GroupBy = GroupBy.NUMANODE
+    reserved: CPUSet = field(default_factory=CPUSet)
+    threads: Threads = Threads.ANY
+    expose_pcie_roots: bool = False
+    compat_attributes: bool = False
+    node_allocatable_mapping: bool = False
+    keep_shared: bool = False
+
+
+# That only one thread of a core runs is for a claim or class to ask for.
+_THREADS: Final = (Threads.ANY, Threads.FULL_CORE)
+_FLAGS: Final = ("expose_pcie_roots", "compat_attributes", "node_allocatable_mapping", "keep_shared")
+
+
+def read_options(options: Mapping[str, object]) -> CPUOptions:
+    """The CPU driver's part of `serve`'s options (snake case); what is missing has its default.
+
+    Raises:
+        UsageError: a value cannot be meant; names option and value.
+    """
+    text = str(options.get("reserved_cpus") or "")
+    try:
+        reserved = CPUSet.parse(text)
+    except ValueError as error:
+        raise UsageError(f"--reserved-cpus: {error}") from error
+    return CPUOptions(
+        mode=_choice("--cpu-device-mode", Mode, options.get("cpu_device_mode", Mode.GROUPED)),
+        group_by=_choice("--group-by", GroupBy, options.get("group_by", GroupBy.NUMANODE)),
+        reserved=reserved,
+        threads=_choice("--threads", _THREADS, options.get("threads", Threads.ANY)),
+        **{flag: bool(options.get(flag)) for flag in _FLAGS},
+    )
+
+
+def check_reserved(options: CPUOptions, topology: Topology) -> None:
+    """Refuse reserved CPUs that the machine cannot have meant. Reserved CPUs may be offline: they may come back.
+
+    Raises:
+        UsageError: a reserved CPU does not exist, or every online CPU is reserved.
+    """
+    unknown = options.reserved - topology.online - topology.offline
+    if unknown:
+        present = topology.online | topology.offline
+        raise UsageError(
+            f"--reserved-cpus {options.reserved} names CPUs that this machine does not have: {unknown}; "
+            f"it has {present}"
+        )
+    if topology.online <= options.reserved:
+        raise UsageError(
+            f"--reserved-cpus {options.reserved} leaves no CPU to hand out: {topology.online} are all that is online; "
+            "reserve fewer"
+        )
+
+
+def _choice(option: str, choices: Iterable[E], value: object) -> E:
+    known = {choice.value: choice for choice in choices}
+    if str(value) not in known:
+        raise UsageError(f'{option} is {" or ".join(known)}, not "{value}"')
+    return known[str(value)]

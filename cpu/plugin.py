@@ -1,0 +1,72 @@
+"""The CPU driver, `dra.cpu`: what `dranode.plugins` loads as `cpu`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from dranode.cdi.spec import Spec
+from dranode.cpu.claim_env import read_spec
+from dranode.cpu.config import parse_config
+from dranode.cpu.devices import devices, left_out
+from dranode.cpu.draw import picture
+from dranode.cpu.grant import grant
+from dranode.cpu.options import CPUOptions, check_reserved, read_options
+from dranode.cpu.pcie import read_pcie_roots
+from dranode.cpu.sysfs import read_topology
+from dranode.driver.core.configs import Config
+from dranode.driver.core.held import Held, Holding
+from dranode.driver.core.plugin import AllocatedClaim, ClaimGrant, Inventory, Line, Plugin
+from dranode.driver.machine.root import Root
+
+
+class CPUPlugin(Plugin):
+    """CPUs as devices; `Inventory.hardware` is the machine's `Topology`."""
+
+    driver = "dra.cpu"
+    cdi_kind = "dra.k8s.io/cpu"
+
+    def __init__(self, root: Root, options: CPUOptions) -> None:
+        self.options = options
+        self._root = root
+
+    def discover(self) -> Inventory:
+        """Read the CPUs.
+
+        Raises:
+            MachineError: the machine's files cannot be believed.
+            UsageError: the reserved CPUs do not exist, or leave nothing.
+        """
+        topology = read_topology(self._root)
+        check_reserved(self.options, topology)
+        roots, odd = read_pcie_roots(self._root) if self.options.expose_pcie_roots else ({}, ())
+        return Inventory(
+            devices=devices(topology, self.options, roots),
+            hardware=topology,
+            warnings=(*topology.warnings, *odd, *left_out(topology, self.options)),
+        )
+
+    def grant(self, claim: AllocatedClaim, held: Held, inventory: Inventory) -> ClaimGrant:
+        """Decide which CPUs the claim gets; see `dranode.cpu.grant`."""
+        return grant(claim, held, inventory.hardware, self.options)
+
+    def parse_config(self, config: Config) -> Any:
+        """Decode a configuration in one of the three forms of `dranode.cpu.config`."""
+        return parse_config(config)
+
+    def recover(self, uid: str, spec: Spec) -> ClaimGrant | None:
+        """What a CDI spec of this driver or of dra-driver-cpu says the claim was given."""
+        return read_spec(uid, spec) if spec.kind == self.cdi_kind else None
+
+    def picture(self, inventory: Inventory, holdings: Iterable[Holding], width: int) -> Sequence[Line]:
+        """The machine's CPUs and who holds them."""
+        return picture(inventory.hardware, {str(holding.claim): holding.cpus for holding in holdings}, width)
+
+
+def plugin(root: Root, options: Mapping[str, object]) -> Plugin:
+    """Make the CPU driver for the machine under `root`; `options` are those of `serve` in snake case.
+
+    Raises:
+        UsageError: an option has a value that cannot be meant.
+    """
+    return CPUPlugin(root, read_options(options))

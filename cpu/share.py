@@ -1,0 +1,82 @@
+"""What one allocation result gets of a node's CPUs, and what is looked at to decide it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from dranode.cpu.config import CPUPolicy
+from dranode.cpu.options import CPUOptions
+from dranode.cpu.topology import Topology
+from dranode.driver.core.cpuset import CPUSet
+from dranode.driver.core.errors import ClaimConflictError
+from dranode.driver.core.held import ClaimRef, Held
+from dranode.driver.core.resource import DeviceRequestAllocationResult
+
+_NAMED_HOLDERS: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """What a decision looks at.
+
+    Attributes:
+        topology: the machine's CPUs.
+        options: how they are handed out.
+        held: what all other claims hold.
+    """
+
+    topology: Topology
+    options: CPUOptions
+    held: Held
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One allocation result, as far as it is a question.
+
+    Attributes:
+        claim: whose it is.
+        result: what was allocated.
+        policy: what its configurations come to.
+        mine: what the claim's earlier results hold.
+    """
+
+    claim: ClaimRef
+    result: DeviceRequestAllocationResult
+    policy: CPUPolicy
+    mine: CPUSet = field(default_factory=CPUSet)
+
+    def __str__(self) -> str:
+        return f'request "{self.result.request}" of claim {self.claim}'
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one allocation result gets.
+
+    Attributes:
+        policy: what its configurations come to.
+        cpus: the CPUs to run on.
+        held: the CPUs that nobody else gets; a superset of `cpus`.
+    """
+
+    policy: CPUPolicy
+    cpus: CPUSet = field(default_factory=CPUSet)
+    held: CPUSet = field(default_factory=CPUSet)
+
+
+def named_holders(held: Held, cpus: CPUSet) -> str:
+    """Who holds which of the CPUs: `0-3 is held by default/a and 5 by default/b`; empty if nobody holds any."""
+    holders = sorted(held.cpu_holders(cpus).items(), key=lambda item: item[1].first())
+    named = [f"{theirs} by {claim}" for claim, theirs in holders[:_NAMED_HOLDERS]]
+    rest = len(holders) - len(named)
+    if rest:
+        named.append(f"more by {rest} other claim{'s' if rest > 1 else ''}")
+    return f"{' and '.join(named)}".replace(" by", " held by", 1) if named else ""
+
+
+def conflict(message: str, held: Held, cpus: CPUSet) -> ClaimConflictError:
+    """The error for CPUs that other claims hold, with the holders named and listed."""
+    holders = frozenset(claim.uid for claim in held.cpu_holders(cpus))
+    return ClaimConflictError(f"{message}; {named_holders(held, cpus)}", holders)

@@ -1,0 +1,73 @@
+"""`dranode slices`: complete ResourceSlice objects for programs, a table for people."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from dranode.driver.cli.slices import command
+from dranode.driver.core.documents import decode
+from dranode.driver.core.errors import UsageError
+from dranode.driver.core.limits import slice_problems
+from dranode.driver.core.resource import ResourceSlice
+
+SERVER = ("--machine", "sockets=2,numa=1,l3=1,cores=4,threads=2", "--node-name", "worker1")
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(command, arguments)
+
+
+def slices(*arguments: str) -> list[dict[str, Any]]:
+    result = run(*SERVER, *arguments, "-o", "json")
+    assert result.exit_code == 0, result.output
+    made: list[dict[str, Any]] = json.loads(result.stdout)
+    return made
+
+
+def test_every_slice_is_a_complete_object() -> None:
+    (one,) = slices("--reserved-cpus", "0,8")
+    assert {key: one[key] for key in ("apiVersion", "kind", "metadata")} == {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"generateName": "00000-dra.cpu-worker1-"},
+    }
+    spec = one["spec"]
+    assert (spec["driver"], spec["nodeName"]) == ("dra.cpu", "worker1")
+    assert spec["pool"] == {"name": "worker1", "generation": 1, "resourceSliceCount": 1}
+    assert [device["name"] for device in spec["devices"]] == ["cpudevnuma000", "cpudevnuma001"]
+    assert spec["devices"][0]["capacity"]["dra.cpu/cpu"]["value"] == "6"
+
+
+@pytest.mark.parametrize("options", [(), ("--group-by", "machine"), ("--cpu-device-mode", "individual")])
+def test_what_is_shown_is_what_the_api_takes(options: tuple[str, ...]) -> None:
+    for one in slices(*options):
+        assert slice_problems(decode(ResourceSlice, one).spec) == ()
+
+
+def test_slices_are_numbered_in_their_names() -> None:
+    arguments = ("--machine", "sockets=1,numa=1,l3=1,cores=65,threads=2", "--cpu-device-mode", "individual")
+    made = json.loads(run(*arguments, "--node-name", "n", "-o", "json").stdout)
+    assert [one["metadata"]["generateName"] for one in made] == ["00000-dra.cpu-n-", "00001-dra.cpu-n-"]
+
+
+def test_people_see_devices_and_what_may_be_asked_for() -> None:
+    table = run(*SERVER, "--threads", "full-core").stdout
+    assert "cpudevnuma001" in table
+    assert "dra.cpu/cpu=8 (from 2 in steps of 2)" in table
+
+
+def test_what_is_left_out_is_said_beside_the_output() -> None:
+    result = run(*SERVER, "--reserved-cpus", "0", "--threads", "full-core", "-o", "json")
+    assert "dra.cpu: CPUs 8 share a core with reserved CPUs" in result.stderr
+    assert json.loads(result.stdout)
+
+
+@pytest.mark.parametrize("reserved", ["99", "0-15", "3-1"])
+def test_reserved_cpus_that_cannot_be_meant_are_wrong_usage(reserved: str) -> None:
+    result = run(*SERVER, "--reserved-cpus", reserved)
+    assert isinstance(result.exception, UsageError)
+    assert "--reserved-cpus" in str(result.exception)
