@@ -1,7 +1,8 @@
 """One driver as kubelet sees it: its node, its sockets, its slices; started and stopped in order.
 
-The DRA service listens before the registration service does, so that kubelet never meets an endpoint that is not there.
-On stop, calls in flight end first, then the sockets go; slices stay.
+It listens first and reads hardware and ledger then, since a node waits for its driver; the DRA service listens before
+the registration service does, so that kubelet never meets an endpoint that is not there. On stop, calls in flight end
+first, then the sockets go; slices stay.
 """
 
 from __future__ import annotations
@@ -91,22 +92,24 @@ class DriverService:
         self._stops: list[Callable[[], None]] = []
 
     def start(self, boot_id: str = "") -> None:
-        """Read hardware and ledger, listen, and have the slices published.
+        """Listen, read hardware and ledger, and have the slices published; calls that come first wait for the ledger.
 
         Raises:
             UsageError: another process serves this driver here.
             DranodeError: a folder, a socket or the hardware cannot be used.
         """
         try:
-            self._open(boot_id)
+            self._claim_folder()
             self._listen(self._sockets.dra, (*self._service.handlers(), *self.health.handlers()), "dra", MAX_STREAMS)
             self._listen(self._sockets.registration, (self.registration.handler(),), "registration")
+            self.node.open(boot_id)
+            self._service.ready.set()
         except BaseException:
             self.stop()
             raise
         self.refresh()
 
-    def _open(self, boot_id: str) -> None:
+    def _claim_folder(self) -> None:
         try:
             self._data.mkdir(mode=0o750, parents=True, exist_ok=True)
         except OSError as error:
@@ -118,7 +121,6 @@ class DriverService:
             )
         self._stops.append(self._alone.release)
         self._stops.append(self.node.close)
-        self.node.open(boot_id)
 
     def _listen(self, path: Path, handlers: tuple[grpc.GenericRpcHandler, ...], name: str, streams: int = 0) -> None:
         pool = futures.ThreadPoolExecutor(_CALL_THREADS + streams, thread_name_prefix=f"{self.plugin.driver}-{name}")

@@ -59,7 +59,7 @@ def command(
     l3: str,
     output: str,
 ) -> None:
-    r"""Say which CPUs a request would get. Nothing is taken.
+    """Say which CPUs a request would get. Nothing is taken.
 
     \b
     Example:

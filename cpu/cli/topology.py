@@ -20,7 +20,7 @@ from dranode.driver.machine.root import Root
 @machine_option
 @output_option
 def command(root: Root, output: str) -> None:
-    r"""Show the machine's CPUs, and who holds which.
+    """Show the machine's CPUs, and who holds which.
 
     \b
     Example:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from dranode.driver.core.errors import DranodeError, UsageError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 # In the order of `dranode --help`; each is a module of this package with a click command called `command`.
 _COMMANDS: Final = {
@@ -29,6 +31,8 @@ _COMMANDS: Final = {
 
 
 def _contributed() -> dict[str, EntryPoint]:
+    from importlib.metadata import entry_points  # noqa: PLC0415 - it is slow to load, and `serve` has no use for it here
+
     return {point.name: point for point in entry_points(group="dranode.commands")}
 
 
@@ -55,7 +59,7 @@ class _Commands(click.Group):
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="dranode")
 def cli() -> None:
-    r"""Kubernetes DRA node drivers for CPUs and GPUs, and everything to try them without a cluster.
+    """Kubernetes DRA node drivers for CPUs and GPUs, and everything to try them without a cluster.
 
     \b
     Example:
@@ -80,5 +84,5 @@ def main() -> None:
         sys.exit(2 if isinstance(error, UsageError) else 1)
     except BrokenPipeError:
         # Whoever read our output has had enough; point stdout at nothing so that the exit flush stays quiet.
-        sys.stdout = None  # type: ignore[assignment] # the interpreter's own way to say "no stdout"
+        sys.stdout = None
         sys.exit(1)

@@ -14,7 +14,7 @@ from dranode.driver.cli.output import console, emit, output_option
 
 @click.group()
 def command() -> None:
-    r"""CDI specs, the files by which a container runtime gives devices to containers.
+    """CDI specs, the files by which a container runtime gives devices to containers.
 
     \b
     Example:
@@ -72,7 +72,7 @@ def _draw(answers: list[_Answer]) -> None:
 @output_option
 @click.pass_context
 def validate_files(ctx: click.Context, files: tuple[str, ...], output: str) -> None:
-    r"""Say whether a runtime would load each FILE, and why not.
+    """Say whether a runtime would load each FILE, and why not.
 
     The verdict is that of the newest CDI library. Older libraries, in runtimes of today, that would refuse a file or
     crash over it are named in warnings. The exit status is 1 if any file is not loaded.

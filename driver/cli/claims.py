@@ -17,7 +17,7 @@ from dranode.driver.ledger import Damaged, read_ledger
 @click.option("--driver", "drivers", multiple=True, metavar="NAME", help="Only this driver (dra.cpu).")
 @output_option
 def command(kubelet_root: str, drivers: tuple[str, ...], output: str) -> None:
-    r"""Show every claim that a driver has on record: what it was given and who may use it.
+    """Show every claim that a driver has on record: what it was given and who may use it.
 
     \b
     Example:

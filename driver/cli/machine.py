@@ -30,7 +30,7 @@ def command() -> None:
     help="The archive: .tar, .tar.gz, .tar.bz2 or .tar.xz (default: the host's name, .tar.gz).",
 )
 def capture(root: Root, path: Path | None) -> None:
-    r"""Record the files that drivers read into an archive that --machine takes.
+    """Record the files that drivers read into an archive that --machine takes.
 
     Needs no root; files that only root may read are named and left out. The archive holds serial numbers and UUIDs of
     GPUs, but no process, log or command line.
@@ -61,7 +61,7 @@ def capture(root: Root, path: Path | None) -> None:
 @machine_option
 @output_option
 def show(root: Root, output: str) -> None:
-    r"""Say what a machine's files hold, in the kernel's words; `dranode topology` draws the CPUs.
+    """Say what a machine's files hold, in the kernel's words; `dranode topology` draws the CPUs.
 
     \b
     Example:

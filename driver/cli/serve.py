@@ -51,7 +51,7 @@ class _Stop:
 @serve_options
 @click.option("--store", metavar="DIR", help="Take claims from a folder of YAML files instead of an API server.")
 def command(root: Root, drivers: tuple[str, ...], node_name: str, store: str | None, **options: Any) -> None:
-    r"""Serve kubelet's calls for the claims of this node's pods.
+    """Serve kubelet's calls for the claims of this node's pods.
 
     \b
     Example:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @driver_options
 @output_option
 def command(root: Root, drivers: tuple[str, ...], node_name: str, output: str, **options: Any) -> None:
-    r"""The ResourceSlices that this machine would publish; what the API would refuse is left out and named.
+    """The ResourceSlices that this machine would publish; what the API would refuse is left out and named.
 
     \b
     Example:

@@ -8,18 +8,21 @@ driver.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import msgspec
 
 from dranode.cdi.spec import ContainerEdits, Spec
 from dranode.driver.core.configs import Config
 from dranode.driver.core.cpuset import CPUSet
-from dranode.driver.core.held import ClaimRef, Held
+from dranode.driver.core.held import ClaimRef, Held, Holding
 from dranode.driver.core.resource import CounterSet, Device, DeviceAttribute, DeviceRequestAllocationResult
+
+# A line of a picture: pieces of text, each with a style in rich's words (`bold cyan`, or nothing).
+Line: TypeAlias = Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +184,10 @@ class Plugin(ABC):
 
     def restore(self, claim: ClaimRef, grants: tuple[Grant, ...]) -> None:  # noqa: B027 - nothing to do by default
         """Undo `configure`; works when the hardware is gone or was never configured."""
+
+    def picture(self, inventory: Inventory, holdings: Iterable[Holding], width: int) -> Sequence[Line]:  # noqa: ARG002 - subclasses use it
+        """Draw the node for people, `width` columns wide: its hardware and who holds what; empty if there is nothing."""
+        return ()
 
     def health(self, inventory: Inventory) -> Iterable[DeviceHealth]:  # noqa: ARG002 - subclasses use it
         """The health of every device; devices left out are healthy."""

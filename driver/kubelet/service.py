@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping
 from types import ModuleType
@@ -26,6 +27,8 @@ log = logging.getLogger(__name__)
 # Newest first: kubelet takes the first of the plugin's list that it knows.
 _VERSIONS: Final[Mapping[str, ModuleType]] = {"v1": dra_v1_pb2, "v1beta1": dra_v1beta1_pb2}
 SUPPORTED_VERSIONS: Final = tuple(f"{version}.DRAPlugin" for version in _VERSIONS)
+# Well within kubelet's 45 s.
+_READY_SECONDS: Final = 30.0
 
 Answer = tuple[PreparedDevice, ...] | DranodeError
 
@@ -59,6 +62,7 @@ class DRAService:
         self._node = node
         self._clock = clock
         self._calls = itertools.count(1)
+        self.ready = threading.Event()
 
     def handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
         """The gRPC handlers of every version."""
@@ -88,7 +92,9 @@ class DRAService:
     def prepare(self, refs: tuple[ClaimRef, ...]) -> Mapping[str, Answer]:
         """Fetch and prepare claims; an answer for each, by UID."""
         call, began = next(self._calls), self._clock()
-        answers = self._node.prepare(self._claims.get(refs))
+        answers: Mapping[str, Answer] = (
+            self._node.prepare(self._claims.get(refs)) if self._is_ready() else self._not_yet(refs)
+        )
         for ref in refs:
             answer = answers[ref.uid]
             outcome = f"error={answer}" if isinstance(answer, DranodeError) else f"devices={len(answer)}"
@@ -99,7 +105,9 @@ class DRAService:
     def unprepare(self, refs: tuple[ClaimRef, ...]) -> Mapping[str, DranodeError | None]:
         """Unprepare claims; None or an error for each, by UID."""
         call = next(self._calls)
-        answers = self._node.unprepare(refs)
+        answers: Mapping[str, DranodeError | None] = (
+            self._node.unprepare(refs) if self._is_ready() else self._not_yet(refs)
+        )
         for ref in refs:
             error = answers[ref.uid]
             log.info(
@@ -107,6 +115,14 @@ class DRAService:
                 call, self._driver, ref, ref.uid, "done" if error is None else f"error={error}",
             )  # fmt: skip
         return answers
+
+    def _is_ready(self) -> bool:
+        # The sockets listen before hardware and ledger are read, so a first call may have to wait a moment.
+        return self.ready.wait(_READY_SECONDS)
+
+    def _not_yet(self, refs: tuple[ClaimRef, ...]) -> dict[str, DranodeError]:
+        error = DranodeError(f"{self._driver} has not read its hardware and ledger yet; kubelet will ask again")
+        return dict.fromkeys((ref.uid for ref in refs), error)
 
 
 def _refs(request: Any) -> tuple[ClaimRef, ...]:

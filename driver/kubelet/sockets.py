@@ -1,7 +1,7 @@
 """Where a plugin's sockets lie under kubelet's root, and how they are bound.
 
-Names are those of the Go helper (k8s.io/dynamic-resource-allocation/kubeletplugin), so either can take over from
-the other. With a pod UID both names are unique to the pod, which is what a rolling update needs (kubelet 1.33 or newer).
+Names are those of the Go helper (k8s.io/dynamic-resource-allocation/kubeletplugin), so that either can take over from
+the other. With a pod UID both names are unique to the pod, which a rolling update needs (kubelet 1.33 or newer).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A stand-in for kubelet's DRA manager: it finds drivers, registers them and has claims prepared, as the real one does.
 
-What it does like kubelet (pkg/kubelet/pluginmanager and pkg/kubelet/cm/dra): it watches the registry folder for sockets,
+What it does like kubelet (pkg/kubelet/pluginmanager, pkg/kubelet/cm/dra): it watches the registry folder for sockets,
 asks GetInfo (1 s), takes the first DRA service of the plugin's list that it knows, notifies the plugin (5 s), makes one
 NodePrepareResources call for each driver of a pod with all its unprepared claims (45 s), insists on an answer for every
 claim and on none for others, and sends everything again after a restart.
@@ -111,32 +111,44 @@ class StandInKubelet:
             return f"endpoint {info.endpoint} of plugin {info.name} is already registered"
         return None
 
-    def prepare(self, claims: Mapping[ClaimRef, frozenset[str]]) -> dict[ClaimRef, tuple[PreparedDevice, ...]]:
+    def prepare(
+        self, claims: Mapping[ClaimRef, frozenset[str]]
+    ) -> dict[ClaimRef, tuple[PreparedDevice, ...] | KubeletError]:
         """Prepare the claims of one pod, given with the drivers of their results: one call a driver.
 
-        Raises:
-            KubeletError: a driver is missing or a claim failed; as kubelet does, the first error ends the attempt.
+        The pod can start if no answer is an error. Where the real kubelet stops at the first one, this one goes on, so
+        that every claim has its own answer.
         """
+        answers: dict[ClaimRef, tuple[PreparedDevice, ...] | KubeletError] = dict.fromkeys(claims, ())
         for driver in sorted({driver for drivers in claims.values() for driver in drivers}):
-            plugin = self._plugin(driver)
-            batch = [
-                ref for ref, drivers in claims.items() if driver in drivers and (driver, ref.uid) not in self._prepared
-            ]
-            if batch:
-                self._prepare(plugin, batch)
-        return {
-            ref: tuple(device for driver in sorted(drivers) for device in self._prepared[driver, ref.uid])
-            for ref, drivers in claims.items()
-        }
+            batch = [ref for ref, drivers in claims.items() if driver in drivers]
+            for ref, answer in self._prepare(driver, batch).items():
+                before = answers[ref]
+                if isinstance(before, tuple):
+                    answers[ref] = answer if isinstance(answer, KubeletError) else before + answer
+        return answers
 
-    def _prepare(self, plugin: _Plugin, batch: list[ClaimRef]) -> None:
+    def _prepare(self, driver: str, refs: list[ClaimRef]) -> dict[ClaimRef, tuple[PreparedDevice, ...] | KubeletError]:
+        batch = [ref for ref in refs if (driver, ref.uid) not in self._prepared]
+        failures: dict[ClaimRef, KubeletError] = {}
+        try:
+            if batch:
+                failures = self._call_prepare(self._plugin(driver), batch)
+        except KubeletError as error:
+            failures = dict.fromkeys(batch, error)
+        return {ref: failures.get(ref) or self._prepared[driver, ref.uid] for ref in refs}
+
+    def _call_prepare(self, plugin: _Plugin, batch: list[ClaimRef]) -> dict[ClaimRef, KubeletError]:
         api = plugin.api
         with _said(f"NodePrepareResources failed for driver {plugin.name}"):
             response = plugin.call("NodePrepareResources", api.NodePrepareResourcesRequest(claims=_claims(api, batch)))
+        failures: dict[ClaimRef, KubeletError] = {}
         for ref, answer in _answers(plugin, batch, response):
             if answer.error:
-                raise KubeletError(answer.error)
-            self._prepared[plugin.name, ref.uid] = tuple(_prepared(device) for device in answer.devices)
+                failures[ref] = KubeletError(answer.error)
+            else:
+                self._prepared[plugin.name, ref.uid] = tuple(_prepared(device) for device in answer.devices)
+        return failures
 
     def unprepare(self, claims: Mapping[ClaimRef, frozenset[str]]) -> None:
         """Unprepare claims, one call a driver.

@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-import yaml
-
 from dranode.driver.core.documents import API_VERSION, decode, encode, to_v1
 from dranode.driver.core.errors import ClaimError, DocumentError, DranodeError
 from dranode.driver.core.held import ClaimRef
@@ -43,6 +41,8 @@ class Store:
         Raises:
             DranodeError: the folder cannot be written.
         """
+        import yaml  # noqa: PLC0415 - a driver listens before it loads what it does not listen with
+
         document = {"apiVersion": API_VERSION, "kind": type(value).__name__, **encode(value)}
         path = self._path(type(value), value.metadata.namespace, value.metadata.name)
         try:
@@ -94,6 +94,8 @@ class Store:
 
     @staticmethod
     def _read(kind: type[T], path: Path) -> T:
+        import yaml  # noqa: PLC0415 - likewise
+
         try:
             document = yaml.load(path.read_bytes(), yaml.CSafeLoader)
         except OSError as error:

@@ -1,0 +1,133 @@
+"""`dranode local`: the whole story of a claim on one node, without a cluster."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dranode.driver.cli.machine_option import machine_option
+from dranode.driver.cli.options import driver_options
+from dranode.driver.cli.output import console, emit, output_option
+from dranode.driver.core.documents import encode
+from dranode.driver.core.errors import UsageError
+from dranode.driver.machine.root import Root
+from dranode.driver.plugins import load_plugins
+
+if TYPE_CHECKING:
+    from dranode.driver.core.resource import ResourceSlice
+    from dranode.driver.local.run import ClaimResult, Progress
+
+
+@click.command(short_help="The local run: publish, allocate, prepare, show, unprepare; no cluster.")
+@machine_option
+@driver_options
+@click.option(
+    "--state", metavar="DIR", help="Keep everything in DIR (store/, kubelet/, cdi/); default: a temporary folder."
+)
+@click.option("--keep", is_flag=True, help="Leave the claims prepared; needs --state.")
+@click.option("--feature-gates", default="", metavar="NAME=BOOL,...", help="Feature gates of the allocator.")
+@output_option
+@click.argument("files", nargs=-1, metavar="[FILE...]")
+def command(
+    *,
+    root: Root,
+    drivers: tuple[str, ...],
+    node_name: str,
+    files: tuple[str, ...],
+    state: str | None,
+    keep: bool,
+    feature_gates: str,
+    output: str,
+    **options: Any,
+) -> None:
+    """Publish this machine's devices, allocate the claims in FILEs, prepare them, show them, take it all down.
+
+    FILEs hold ResourceClaims, ResourceClaimTemplates, Pods and DeviceClasses (YAML, JSON or a List). A claim that
+    already carries status.allocation is prepared as it stands. The classes dra.cpu and dra.gpu exist unless a file
+    defines them.
+
+    \b
+    Example:
+      dranode local --machine sockets=2,numa=2,cores=4,threads=2 examples/claims.yaml
+      dranode local --state state --keep examples/claims.yaml
+    """
+    from dranode.driver.local.allocator.features import Features  # noqa: PLC0415 - the local run alone
+    from dranode.driver.local.files import load_documents  # noqa: PLC0415 - likewise
+    from dranode.driver.local.run import local_run  # noqa: PLC0415 - likewise
+    from dranode.driver.local.show import pictures, show_claims, show_pictures, show_slices  # noqa: PLC0415 - likewise
+    from dranode.driver.local.workload import read_workload  # noqa: PLC0415 - likewise
+
+    if keep and state is None:
+        raise UsageError("--keep leaves claims prepared in a folder: name it with --state DIR")
+    features = Features.parse(feature_gates)
+    workload = read_workload(load_documents(files))
+    plugins = load_plugins(drivers, root, options)
+    folder = Path(state) if state is not None else None
+    screen = console()
+    with (
+        reporting() as progress,
+        local_run(plugins, node_name, folder, features, progress) as run,
+    ):
+        before = pictures(run, screen.width)
+        results = run.run(workload, progress)
+        after = pictures(run, screen.width)
+        slices = run.slices()
+        progress("unpreparing")
+        unprepared = False if keep else run.unprepare()
+    if not emit(document(slices, results, unprepared=unprepared), output):
+        show_slices(screen, slices)
+        show_pictures(screen, "Before", before)
+        show_claims(screen, results)
+        show_pictures(screen, "With the claims prepared", after)
+        end = f"Everything is kept in {state}." if keep else "All claims are unprepared; nothing is left."
+        screen.print(f"\n{end if keep or unprepared else 'Claims are left on record.'}")
+    if any(result.error for result in results) or not (unprepared or keep):
+        raise click.exceptions.Exit(1)
+
+
+def document(slices: Iterable[ResourceSlice], results: Iterable[ClaimResult], *, unprepared: bool) -> dict[str, Any]:
+    """The run as a plain document."""
+    return {
+        "slices": [encode(one) for one in slices],
+        "claims": [_claim(result) for result in results],
+        "unprepared": unprepared,
+    }
+
+
+def _claim(result: ClaimResult) -> dict[str, Any]:
+    return {
+        "namespace": result.namespace,
+        "name": result.name,
+        "uid": result.uid,
+        "node": result.node,
+        "allocation": encode(result.allocation) if result.allocation is not None else None,
+        "devices": [
+            {
+                "requests": [device.request],
+                "pool": device.pool,
+                "device": device.device,
+                "cdi": list(device.cdi),
+                "share_id": device.share_id,
+            }
+            for device in result.devices
+        ],
+        "cdi_files": list(result.cdi_files),
+        "cpus": result.cpus,
+        "error": result.error,
+        "notes": list(result.notes),
+    }
+
+
+@contextmanager
+def reporting() -> Iterator[Progress]:
+    """Tell on a terminal what is going on; elsewhere say nothing."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    with console(stderr=True).status("starting") as status:
+        yield status.update

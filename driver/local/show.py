@@ -1,0 +1,117 @@
+"""The local run for people: what was published, what every claim got, the node before and after."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from dranode.driver.core.plugin import Line
+from dranode.driver.core.resource import Device, ResourceSlice
+from dranode.driver.local.run import ClaimResult, LocalRun
+
+Picture = Sequence[Line]
+_MANY = 12
+
+
+def pictures(run: LocalRun, width: int) -> tuple[Picture, ...]:
+    """The node as each driver draws it now; drivers that draw nothing are left out."""
+    drawn = (
+        service.plugin.picture(service.node.inventory, (record.holding for record in service.node.records()), width)
+        for service in run.services.values()
+    )
+    return tuple(picture for picture in drawn if picture)
+
+
+def show_pictures(screen: Console, title: str, drawn: Iterable[Picture]) -> None:
+    """Print pictures under a title."""
+    for picture in drawn:
+        heading(screen, title)
+        for line in picture:
+            screen.print(Text.assemble(*line), no_wrap=True, overflow="ignore", crop=False)
+
+
+def heading(screen: Console, text: str) -> None:
+    """Print a title."""
+    screen.print()
+    screen.print(Text(text, style="bold"))
+
+
+def show_slices(screen: Console, slices: Iterable[ResourceSlice]) -> None:
+    """Print what was published, a row a device; many devices are counted instead."""
+    slices = tuple(slices)
+    devices = [(one.spec.driver, device) for one in slices for device in one.spec.devices]
+    heading(screen, f"Published: {_count(len(devices), 'device')} in {_count(len(slices), 'ResourceSlice')}")
+    table = Table(box=None, pad_edge=False)
+    for column in ("driver", "device", "capacity", "attributes"):
+        table.add_column(column, overflow="fold")
+    for driver, device in devices[:_MANY]:
+        table.add_row(driver, device.name, _capacity(device), _attributes(device))
+    screen.print(table)
+    if len(devices) > _MANY:
+        rest = Counter(driver for driver, _ in devices[_MANY:])
+        more = ", ".join(f"{count} more of {driver}" for driver, count in sorted(rest.items()))
+        screen.print(f"... and {more}; `dranode slices` shows them all")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _capacity(device: Device) -> str:
+    return ", ".join(f"{name.rpartition('/')[2]} {capacity.value}" for name, capacity in device.capacity.items())
+
+
+def _attributes(device: Device) -> str:
+    shown: list[str] = []
+    for name, attribute in device.attributes.items():
+        values = (getattr(attribute, field) for field in attribute.__struct_fields__)
+        value = next((value for value in values if value is not None), "")
+        shown.append(f"{name.rpartition('/')[2]}={str(value).lower() if isinstance(value, bool) else value}")
+    return " ".join(shown)
+
+
+def show_claims(screen: Console, results: Iterable[ClaimResult]) -> None:
+    """Print what became of every claim, and under the table why some got nothing."""
+    results = tuple(results)
+    if not results:
+        screen.print("\nNo claim to prepare; name files with ResourceClaims.")
+        return
+    heading(screen, "Claims")
+    table = Table(box=None, pad_edge=False)
+    for column in ("claim", "", "request", "device", "CPUs", "CDI device"):
+        table.add_column(column, overflow="fold")
+    for result in results:
+        _claim_rows(table, result)
+    screen.print(table)
+    for result in results:
+        for note in (*((result.error,) if result.error else ()), *result.notes):
+            screen.print(Text.assemble("\n", (f"{result.namespace}/{result.name}", "bold"), ": ", note))
+
+
+def _claim_rows(table: Table, result: ClaimResult) -> None:
+    name = f"{result.namespace}/{result.name}"
+    if result.error:
+        requested = {one.request for one in result.allocation.devices.results} if result.allocation else set()
+        table.add_row(name, Text("failed", style="red"), ", ".join(sorted(requested)), "", "", "")
+        return
+    # kubelet hears the main request's name; people want to see which alternative was taken.
+    taken = [one.request for one in result.allocation.devices.results] if result.allocation else []
+    verdict = Text("prepared", style="green")
+    if not result.devices:
+        table.add_row(name, verdict, ", ".join(taken), "", "", "")
+    for index, device in enumerate(result.devices):
+        request = next((one for one in taken if one.partition("/")[0] == device.request), device.request)
+        taken = [one for one in taken if one != request] + [request]
+        first = index == 0
+        table.add_row(
+            name if first else "",
+            verdict if first else "",
+            request,
+            device.device,
+            (result.cpus or "") if first else "",
+            ", ".join(device.cdi) if first else "",
+        )
