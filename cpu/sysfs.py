@@ -57,7 +57,8 @@ class _Reader:
         cores = self._partition("core", online, lambda cpu: self._files.shared("core", cpu, _TOPOLOGY, _CORE) or 0)
         core_of = _index(cores)
         package_of, packages = self._packages(online)
-        l3_of, l3_ids, l3 = self._l3(online, {cpu: cores[index] for cpu, index in core_of.items()})
+        l3, l3_ids = self._l3(online, {cpu: cores[index] for cpu, index in core_of.items()})
+        l3_of = _index(l3)
         numa_of, numa, memory_nodes = self._numa(online)
         types = self._types()
         cpus = {
@@ -156,26 +157,25 @@ class _Reader:
         package_of = {cpu: number for number, group in packages.items() for cpu in group}
         return package_of, {number: packages[number] for number in by_first}
 
-    def _l3(self, online: int, core_of: Mapping[int, CPUSet]) -> tuple[dict[int, int], list[int], tuple[CPUSet, ...]]:
-        """Each CPU's level 3 cache, the caches' ids, and the caches."""
-        caches: list[int] = []
-        ids: list[int] = []
-        cache_of: dict[int, int] = {}
+    def _l3(self, online: int, core_of: Mapping[int, CPUSet]) -> tuple[tuple[CPUSet, ...], list[int]]:
+        """The level 3 caches, sorted by first CPU, and their ids."""
+        caches: dict[int, int] = {}
+        taken: set[int] = set()
         for cpu in CPUSet.of_mask(online):
-            folder = None if cpu in cache_of else self._l3_folder(cpu)
+            folder = None if cpu in taken else self._l3_folder(cpu)
             told = None if folder is None else self._files.shared("L3 cache", cpu, folder, _CACHE)
             if told is None:
                 continue
             # An empty set is how some kernels (ia64) tell of a cache that no other core uses.
             shared = (told or core_of[cpu].mask) & online
-            if any(other in cache_of for other in CPUSet.of_mask(shared)):
+            if not taken.isdisjoint(CPUSet.of_mask(shared)):
                 self._files.doubt("L3 cache", f"cpu{cpu} claims a share of an L3 cache that does not name it")
-                shared &= ~CPUSet(cache_of).mask
+                shared &= ~CPUSet(taken).mask
             number = self._files.number(f"{CPU_ROOT}/cpu{cpu}/{folder}/id")
-            ids.append(number if number >= 0 else _low(shared))
-            cache_of.update(dict.fromkeys(CPUSet.of_mask(shared), len(caches)))
-            caches.append(shared)
-        return cache_of, ids, tuple(CPUSet.of_mask(cache) for cache in caches)
+            caches[shared] = number if number >= 0 else _low(shared)
+            taken.update(CPUSet.of_mask(shared))
+        by_first = sorted(caches, key=_low)
+        return tuple(CPUSet.of_mask(cache) for cache in by_first), [caches[cache] for cache in by_first]
 
     def _l3_folder(self, cpu: int) -> str | None:
         folder = f"{CPU_ROOT}/cpu{cpu}/cache"

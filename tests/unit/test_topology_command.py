@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import yaml
+from click.testing import CliRunner
+
+from dranode.cpu.cli.topology import command, topology_document
+from dranode.cpu.sysfs import read_topology
+from dranode.driver.cli.machine import command as machine_command
+from dranode.driver.core.cpuset import CPUSet
+from dranode.driver.core.errors import UsageError
+from dranode.driver.machine.forms import open_machine
+
+
+def test_the_document_is_the_one_that_others_rely_on() -> None:
+    topology = read_topology(open_machine("sockets=2,cores=2,threads=2"))
+    assert topology_document(topology, {"default/a": CPUSet.parse("2-3")}) == {
+        "cpus": "0-7",
+        "offline": "",
+        "isolated": "",
+        "smt": True,
+        "cores": ["0,4", "1,5", "2,6", "3,7"],
+        "packages": ["0-1,4-5", "2-3,6-7"],
+        "l3": ["0-1,4-5", "2-3,6-7"],
+        "numa": {"0": "0-1,4-5", "1": "2-3,6-7"},
+        "core_types": {"standard": "0-7"},
+        "holders": {"default/a": "2-3"},
+    }
+
+
+def test_json_and_yaml_hold_the_same() -> None:
+    arguments = ["--machine", "cores=2", "-o"]
+    as_json = CliRunner().invoke(command, [*arguments, "json"])
+    as_yaml = CliRunner().invoke(command, [*arguments, "yaml"])
+    assert as_json.exit_code == as_yaml.exit_code == 0
+    assert json.loads(as_json.output) == yaml.safe_load(as_yaml.output)
+
+
+def test_people_get_a_picture_without_colour_codes_in_a_pipe() -> None:
+    result = CliRunner().invoke(command, ["--machine", "cores=2"])
+    assert result.exit_code == 0
+    assert "╭─ package 0, NUMA 0 ─╮" in result.output
+    assert "\x1b" not in result.output
+
+
+def test_a_wrong_machine_is_wrong_usage() -> None:
+    result = CliRunner().invoke(command, ["--machine", "core=2"])
+    assert isinstance(result.exception, UsageError)
+
+
+def test_capture_and_show_work_from_the_command_line(tmp_path: Path) -> None:
+    place = str(tmp_path / "node.tar.gz")
+    made = CliRunner().invoke(machine_command, ["capture", "--machine", "cores=2,threads=2", "-o", place])
+    assert made.exit_code == 0, made.output
+    assert "device nodes" in made.output
+    shown = CliRunner().invoke(machine_command, ["show", "--machine", place, "-o", "json"])
+    assert json.loads(shown.output)["cpus"] == "0-3"
+    table = CliRunner().invoke(machine_command, ["show", "--machine", place])
+    assert "CPUs online" in table.output
