@@ -147,9 +147,7 @@ class _Taking:
                 size = core.bit_count()
                 if size > self.need:
                     break
-                # A core that two NUMA nodes share comes twice.
-                if core & self.free:
-                    self.take(core)
+                self.take(core)
 
     def take_spread_cores(self) -> None:
         """Take whole cores in the order of their first CPUs, package by package."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dranode.cpu.pick import L3, Pick, PickError, Policy, Threads, pick
+from dranode.cpu.pick_l3 import Caches
 from dranode.cpu.topology import Topology
 from dranode.driver.core.cpuset import CPUSet
 from dranode.driver.core.errors import UsageError
@@ -72,6 +73,18 @@ def test_a_package_that_reaches_into_two_numa_nodes_is_taken_once() -> None:
     crossed = topology({cpu: (cpu, cpu // 4, cpu % 2, 0) for cpu in range(8)})
     for count in range(1, 9):
         assert len(pick(crossed, crossed.online, count, l3=L3.IGNORE).cpus) == count
+
+
+def test_a_core_that_two_numa_nodes_share_is_taken_once() -> None:
+    # Broken firmware can say so; the core is met twice, under both nodes.
+    shared = topology({cpu: (cpu % 4, 0, cpu // 4, 0) for cpu in range(8)})
+    assert _cpus(shared, "0-2,4-6", 4, l3=L3.IGNORE) == "0-1,4-5"
+
+
+def test_cores_go_package_by_package_where_core_ids_repeat_and_there_are_no_caches() -> None:
+    # As one group without a cache, all cores stand side by side: 0 to 3 of package 0, then those of package 1.
+    bare = topology({cpu: (cpu % 4, cpu % 8 // 4, cpu % 8 // 4, None) for cpu in range(16)})
+    assert _cpus(bare, "2-6,10-14", 6) == "2-4,10-12"
 
 
 def test_cpus_without_numa_package_or_cache_information_are_picked_all_the_same() -> None:
@@ -154,6 +167,14 @@ def test_whole_caches_and_a_part_are_found_among_caches_of_different_sizes() -> 
     uneven = topology({cpu: (cpu, 0, 0, (0 if cpu < 8 else cpu // 4)) for cpu in range(16)})
     picked = pick(uneven, CPUSet.parse("3-15"), 9, l3=L3.REQUIRE).cpus
     assert picked == CPUSet.parse("3,8-15")
+
+
+def test_as_much_as_possible_is_in_whole_caches() -> None:
+    # The cache of 12 is first in order and could give 9 beside the whole one of 8; whole, it leaves 5 to the used one.
+    uneven = topology({cpu: (cpu, 0, int(cpu >= 12), 0 if cpu < 12 else (cpu - 4) // 8) for cpu in range(28)})
+    caches = Caches.of(uneven.groups, CPUSet.parse("0-19,23-27").mask, whole=False)
+    entire, part, size = caches.split(17)
+    assert (list(entire), CPUSet.of_mask(part), size) == ([CPUSet.parse("0-11").mask], CPUSet.parse("23-27"), 5)
 
 
 def test_required_caches_and_whole_cores_hold_together() -> None:

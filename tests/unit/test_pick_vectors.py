@@ -17,7 +17,7 @@ from dranode.cpu.pick import L3, PickError, Policy, pick
 from dranode.cpu.pick_packed import core_order, numa_order, package_order
 from dranode.cpu.topology import Topology
 from dranode.driver.core.cpuset import CPUSet
-from tests.fakes_topology import Place, topology
+from tests.fakes_topology import Place, regular, topology
 
 VECTORS: Final[dict[str, Any]] = json.loads((Path(__file__).parents[1] / "vectors" / "cpu.json").read_text())
 
@@ -144,6 +144,30 @@ def test_core_ids_that_repeat_on_every_socket_change_no_answer(
 @pytest.mark.parametrize("row", [row for row in VECTORS["A.6"] if row["topo"] == "Bu"], ids=str)
 def test_b_answers_as_its_twin_with_unique_core_ids(row: dict[str, Any]) -> None:
     _sequence("B", row["reserved"], row["scope"], row["steps"])
+
+
+# Answers of the reference driver's own code, asked where the vectors leave a choice open.
+@pytest.mark.parametrize(
+    ("machine", "free", "count", "wishes", "want"),
+    [
+        (regular(2, 1, 2, 4, 2), "1-7,9-15,17-31", 11, {"policy": Policy.PACKED, "l3": L3.PREFER}, "1-2,4-7,17,20-23"),
+        (regular(1, 8, 1, 2, 1), "0-2,6-7,13-14", 1, {"policy": Policy.PACKED, "l3": L3.PREFER}, "2"),
+        (
+            regular(2, 2, 2, 2, 2),
+            "1-2,4,6,13-17,21-23,27-28,31",
+            2,
+            {"policy": Policy.PACKED, "l3": L3.IGNORE},
+            "15,31",
+        ),
+        (regular(1, 2, 2, 2, 2), "2,5,10-11,13-14", 1, {"policy": Policy.PACKED, "l3": L3.IGNORE}, "11"),
+        (regular(2, 1, 2, 4, 2), "1-7,9-15,17-31", 5, {"policy": Policy.SPREAD, "l3": L3.IGNORE}, "1-5"),
+        (regular(1, 2, 2, 2, 2), "2-6,9-11", 7, {"policy": Policy.NUMA_DISTRIBUTED, "l3": L3.PREFER}, "2-6,9-10"),
+    ],
+)
+def test_scattered_free_cpus_are_picked_as_the_reference_picks_them(
+    machine: Topology, free: str, count: int, wishes: dict[str, Any], want: str
+) -> None:
+    assert str(pick(machine, CPUSet.parse(free), count, **wishes).cpus) == want
 
 
 @pytest.mark.parametrize("row", [row for row in VECTORS["A.7"] if row["groupBy"] != "machine"], ids=str)
