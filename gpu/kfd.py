@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dranode.driver.machine.root import Root
-from dranode.gpu.sysfs import names, text
+from dranode.gpu.sysfs import integer, names, text
 
 _NODES: Final = "sys/class/kfd/kfd/topology/nodes"
 # HSA_MEM_HEAP_TYPE: public and private frame buffer.
@@ -90,5 +90,6 @@ def _memory(root: Root, node: str) -> int | None:
 
 
 def _properties(content: str) -> dict[str, int]:
-    pairs = (line.split() for line in content.splitlines())
-    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].lstrip("-").isdecimal()}  # noqa: PLR2004 - key and value
+    pairs = (line.partition(" ") for line in content.splitlines())
+    values = {key: integer(value.strip(), 10) for key, _, value in pairs}
+    return {key: value for key, value in values.items() if value is not None}

@@ -1,9 +1,9 @@
 """NVIDIA's user space for a container: from NVIDIA's own CDI spec where there is one, else the libraries by mount.
 
-A spec of kind `nvidia.com/gpu` (nvidia-ctk makes it) is taken if every file that it mounts is still there: after a
-driver update it names files that are gone, and a container with it would not start. Without one, the libraries of the
-running driver's version are mounted to where glibc looks without configuration, on Debian's and on Red Hat's layout,
-under the names that programs load (`libcuda.so.1`); no hook and no ldconfig run is needed.
+A spec of kind `nvidia.com/gpu` (nvidia-ctk makes it) is taken if every file that it names is still there: after a
+driver update some are gone, and a container with it would not start. Without one, the libraries of the running driver's
+version are mounted to where glibc looks without configuration, on Debian's and on Red Hat's layout, under the names
+that programs load (`libcuda.so.1`); no hook and no ldconfig run is needed.
 
 In a DaemonSet the node's file system is expected at `/host`.
 """
@@ -99,18 +99,17 @@ def user_space(root: Root, address: str, mode: Mode) -> ContainerEdits:
 def _vendor_edits(root: Root, prefix: str, facts: NvidiaFacts) -> ContainerEdits | None:
     """The common edits of NVIDIA's CDI spec, with those of this GPU."""
     for spec in _vendor_specs(root, prefix):
-        own = [
-            device.container_edits
-            for device in spec.devices
-            if device.name in {facts.uuid, str(facts.minor)} - {None, "None"}
-        ][:1]
+        # By UUID alone: NVIDIA's index is the order on the bus, which nothing here knows for certain.
+        own = [device.container_edits for device in spec.devices if device.name == facts.uuid]
         parts = (spec.container_edits, *own)
         mounts = tuple(dict.fromkeys(mount for part in parts for mount in part.mounts))
-        if all(root.exists(f"{prefix}{mount.host_path.lstrip('/')}") for mount in mounts):
+        hooks = tuple(dict.fromkeys(hook for part in parts for hook in part.hooks))
+        files = (*(mount.host_path for mount in mounts), *(hook.path for hook in hooks))
+        if all(root.exists(f"{prefix}{path.lstrip('/')}") for path in files):
             return ContainerEdits(
                 env=tuple(entry for part in parts for entry in part.env),
                 device_nodes=tuple(_numbered(root, spec.container_edits.device_nodes)),
-                hooks=tuple(dict.fromkeys(hook for part in parts for hook in part.hooks)),
+                hooks=hooks,
                 mounts=mounts,
             )
     return None

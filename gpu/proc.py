@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dranode.driver.machine.root import Root
-from dranode.gpu.sysfs import PROC_NVIDIA, text
+from dranode.gpu.sysfs import PROC_NVIDIA, integer, text
 
 _UUID: Final = re.compile(r"GPU-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _VERSION: Final = re.compile(r"^NVRM version:.*?\s(?P<version>[0-9]+\.[0-9]+(?:\.[0-9]+)*)\s", re.MULTILINE)
@@ -47,15 +47,13 @@ def nvidia_facts(root: Root, address: str) -> NvidiaFacts | None:
     information = _fields(text(root, f"{folder}/information") or "")
     numa = _fields(text(root, f"{folder}/numa_status") or "")
     uuid = information.get("GPU UUID", "")
-    minor = information.get("Device Minor", "")
-    node = numa.get("Node", "")
     return NvidiaFacts(
         model=information.get("Model") or None,
         uuid=uuid if _UUID.fullmatch(uuid) else None,
-        minor=int(minor) if minor.isdecimal() else None,
+        minor=integer(information.get("Device Minor", ""), 10),
         excluded=information.get("GPU Excluded") == "Yes",
-        memory_node=int(node) if node.isdecimal() else None,
-        memory=_hexadecimal(numa.get("Size", "")),
+        memory_node=integer(numa.get("Node", ""), 10),
+        memory=integer(numa.get("Size", ""), 16),
     )
 
 
@@ -68,10 +66,3 @@ def nvidia_version(root: Root) -> str | None:
 def _fields(content: str) -> dict[str, str]:
     pairs = (line.partition(":") for line in content.splitlines())
     return {key.strip(): value.strip() for key, colon, value in pairs if colon}
-
-
-def _hexadecimal(digits: str) -> int | None:
-    try:
-        return int(digits, 16)
-    except ValueError:
-        return None

@@ -42,6 +42,7 @@ DISPLAYS: Final = {
 
 _ROOT: Final = re.compile(r"(?:^|/)devices/(?P<root>pci[0-9a-f]{4}:[0-9a-f]{2})/")
 _SPEED: Final = re.compile(r"(?P<gigatransfers>[0-9]+(?:\.[0-9]+)?) GT/s")
+_INT64_BITS: Final = 63
 _UNKNOWN_WIDTHS: Final = frozenset({0, 255})
 _MINOR: Final = re.compile(r"(?P<kind>card|renderD)(?P<minor>[0-9]+)", re.ASCII)
 
@@ -56,10 +57,24 @@ def text(root: Root, path: str) -> str | None:
 
 def number(root: Root, path: str, base: int = 0) -> int | None:
     """A file's number (`0x10de`, `16`); None if it cannot be read or is none."""
+    return integer(text(root, path) or "", base)
+
+
+def integer(digits: str, base: int = 0) -> int | None:
+    """The number that is written; None if it is none, or none that an attribute could hold."""
     try:
-        return int(text(root, path) or "", base)
+        value = int(digits, base)
     except ValueError:
         return None
+    return value if value.bit_length() <= _INT64_BITS else None
+
+
+def cpu_mask(root: Root, path: str) -> CPUSet:
+    """A file's CPU mask; no CPUs if it cannot be read or is none."""
+    try:
+        return CPUSet.parse_mask(text(root, path) or "0")
+    except ValueError:
+        return CPUSet()
 
 
 def names(root: Root, path: str) -> list[str]:
@@ -102,8 +117,8 @@ class PCI:
         """The CPUs of every NUMA node that has any."""
         nodes: dict[int, CPUSet] = {}
         for name in names(self.root, "sys/devices/system/node"):
-            mask = text(self.root, f"sys/devices/system/node/{name}/cpumap") if name[4:].isdecimal() else None
-            if mask and (cpus := CPUSet.parse_mask(mask)):
+            cpus = cpu_mask(self.root, f"sys/devices/system/node/{name}/cpumap")
+            if cpus and name[4:].isdecimal():
                 nodes[int(name[4:])] = cpus
         return nodes
 
@@ -203,10 +218,7 @@ class PCI:
         node = number(self.root, f"{folder}/numa_node", 10)
         if node is not None and (node < 0 or node in self._nodes or not self._nodes):
             return node if node >= 0 else None
-        mask = text(self.root, f"{folder}/local_cpus")
-        if not mask:
-            return None
-        local = CPUSet.parse_mask(mask)
+        local = cpu_mask(self.root, f"{folder}/local_cpus")
         return next((id_ for id_, cpus in self._nodes.items() if cpus == local), None)
 
     def _link_speed(self, folder: str) -> int | None:

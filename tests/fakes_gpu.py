@@ -41,7 +41,7 @@ class FailingFiles(TreeFiles):
         return super().read(path)
 
 
-@dataclass
+@dataclass(repr=False)
 class Machine:
     """A machine that is being made.
 

@@ -1,0 +1,72 @@
+from typing import Any
+
+import pytest
+
+from dranode.driver.core.configs import Config
+from dranode.driver.core.errors import ClaimError
+from dranode.gpu.config import GPUConfig, Mode, Settings, Strategy, Visibility, parse_config, settings
+
+PATH = "status.allocation.devices.config[0].opaque.parameters"
+
+
+def parsed(**fields: Any) -> Config:
+    document = {"apiVersion": "dra.gpu/v1alpha1", "kind": "GPUConfig", **fields}
+    return Config("FromClaim", parse_config(Config("FromClaim", document, PATH)), PATH)
+
+
+def refusal(document: Any) -> str:
+    with pytest.raises(ClaimError) as caught:
+        parse_config(Config("FromClaim", document, PATH))
+    return str(caught.value)
+
+
+def test_nothing_said_is_compute_without_lists() -> None:
+    assert settings(()) == Settings(visibility=Visibility.NONE, mode=Mode.COMPUTE, strategy=None, memory_limit=None)
+
+
+def test_later_configurations_change_only_the_fields_that_they_have() -> None:
+    result = settings(
+        (
+            parsed(visibility="vendor", mode="graphics", sharing={"strategy": "shared", "memoryLimit": "8Gi"}),
+            parsed(mode="compute"),
+            parsed(sharing={"memoryLimit": "4Gi"}),
+        )
+    )
+    assert (result.visibility, result.mode, result.strategy) == (Visibility.VENDOR, Mode.COMPUTE, Strategy.SHARED)
+    assert str(result.memory_limit) == "4Gi"
+
+
+def test_null_is_a_field_that_is_not_there() -> None:
+    assert settings((parsed(mode="vfio"), parsed(mode=None, sharing=None))).mode is Mode.VFIO
+
+
+def test_a_configuration_that_says_nothing_is_valid() -> None:
+    assert parsed().parameters == GPUConfig(api_version="dra.gpu/v1alpha1", kind="GPUConfig")
+
+
+@pytest.mark.parametrize(
+    ("document", "place"),
+    [
+        ({"apiVersion": "dra.gpu/v1alpha1", "kind": "GPUConfig", "modes": "compute"}, "modes"),
+        ({"apiVersion": "dra.gpu/v1alpha1", "kind": "GPUConfig", "mode": "Compute"}, "mode: "),
+        ({"apiVersion": "dra.gpu/v1alpha1", "kind": "GPUConfig", "sharing": {"limit": "1Gi"}}, "sharing: "),
+        ({"apiVersion": "dra.gpu/v1alpha1", "kind": "GPUConfig", "sharing": "shared"}, "sharing: "),
+        ({"apiVersion": "dra.gpu/v1alpha1", "kind": "GpuConfig"}, "kind: "),
+        ({"apiVersion": "dra.gpu/v1", "kind": "GPUConfig"}, "apiVersion: "),
+        ({"kind": "GPUConfig"}, "apiVersion"),
+        ({"apiVersion": "dra.gpu/v1alpha1", "kind": "GPUConfig", "sharing": {"memoryLimit": "lots"}}, "memoryLimit: "),
+        ([], "expected"),
+        (None, "expected"),
+        ("GPUConfig", "expected"),
+    ],
+)
+def test_a_document_that_is_no_gpu_config_is_refused_where_it_is_wrong(document: Any, place: str) -> None:
+    message = refusal(document)
+    assert message.startswith(f"{PATH} is no valid GPUConfig of dra.gpu/v1alpha1: ")
+    assert place in message
+
+
+@pytest.mark.parametrize("limit", ["0", "-1Gi", "500m"])
+def test_a_limit_that_is_no_whole_number_of_bytes_is_refused(limit: str) -> None:
+    document = {"apiVersion": "dra.gpu/v1alpha1", "kind": "GPUConfig", "sharing": {"memoryLimit": limit}}
+    assert f'sharing.memoryLimit is "{limit}"' in refusal(document)

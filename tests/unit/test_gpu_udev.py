@@ -1,0 +1,99 @@
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pytest
+
+from dranode.gpu.udev import RESCAN, Event, event_of, watch
+
+CARD = "/devices/pci0000:00/0000:00:01.0/0000:01:00.0/drm/card1"
+PCI = "/devices/pci0000:00/0000:00:01.0/0000:01:00.0"
+
+
+@dataclass
+class Script:
+    """An event source that plays events and counts the seconds that it was waited for."""
+
+    events: list[Event | None] = field(default_factory=list)
+    now: float = 0.0
+
+    def next(self, timeout: float) -> Event | None:
+        event = self.events.pop(0) if self.events else None
+        if event is None:
+            self.now += timeout
+        return event
+
+    def clock(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize(
+    ("action", "subsystem", "path", "properties", "event"),
+    [
+        ("bind", "pci", PCI, {"PCI_CLASS": "30000"}, Event("bind", "0000:01:00.0")),
+        ("add", "pci", PCI, {"PCI_CLASS": "120000"}, Event("add", "0000:01:00.0")),
+        ("remove", "pci", PCI, {"PCI_CLASS": "38000"}, Event("remove", "0000:01:00.0")),
+        ("change", "drm", CARD, {"WEDGED": "rebind,bus-reset"}, Event("change", "0000:01:00.0", "rebind,bus-reset")),
+        ("change", "drm", CARD, {"HOTPLUG": "1"}, None),
+        ("add", "pci", PCI, {"PCI_CLASS": "20000"}, None),
+        ("add", "pci", PCI, {}, None),
+        ("add", "pci", PCI, {"PCI_CLASS": "display"}, None),
+        ("add", "usb", "/devices/pci0000:00/0000:00:14.0/usb1", {"PCI_CLASS": "30000"}, None),
+        ("change", "drm", "/devices/virtual/drm/card0", {"WEDGED": "none"}, None),
+        (
+            "add",
+            "pci",
+            "/devices/pci0000:17/0000:17:05.5/pci10000:00/10000:01:00.0",
+            {"PCI_CLASS": "30200"},
+            Event("add", "10000:01:00.0"),
+        ),
+    ],
+)
+def test_a_uevent_is_an_event_if_it_is_about_a_gpu(
+    action: str, subsystem: str, path: str, properties: Mapping[str, str], event: Event | None
+) -> None:
+    assert event_of(action, subsystem, path, properties) == event
+
+
+def test_a_burst_of_events_is_one_reason_to_read_and_every_event_is_noted() -> None:
+    burst = [Event("add", f"0000:01:00.{function}") for function in range(4)]
+    script, stop = Script([*burst, None]), threading.Event()
+    noted: list[Event] = []
+    for _ in watch(script, noted.append, stop, clock=script.clock):
+        stop.set()
+    assert noted == burst
+
+
+def test_without_events_the_machine_is_read_once_a_minute() -> None:
+    script, stop = Script(), threading.Event()
+    times = []
+    for _ in watch(script, lambda _event: None, stop, clock=script.clock):
+        times.append(script.now)
+        if len(times) == 3:
+            stop.set()
+    assert times == [RESCAN, 2 * RESCAN, 3 * RESCAN]
+
+
+def test_an_endless_burst_does_not_starve_the_reading() -> None:
+    class Endless(Script):
+        def next(self, timeout: float) -> Event | None:
+            self.now += timeout / 2
+            return Event("change", "0000:01:00.0", "rebind")
+
+    script, stop = Endless(), threading.Event()
+    for _ in watch(script, lambda _event: None, stop, clock=script.clock):
+        stop.set()
+    assert script.now < 15
+
+
+def test_another_reason_is_asked_for_between_events() -> None:
+    script, stop = Script(), threading.Event()
+    for _ in watch(script, lambda _event: None, stop, due=lambda: script.now >= 4, clock=script.clock):
+        stop.set()
+    assert script.now == 4
+
+
+def test_a_watch_that_is_stopped_ends_without_a_word() -> None:
+    stop = threading.Event()
+    stop.set()
+    assert list(watch(None, lambda _event: None, stop)) == []
