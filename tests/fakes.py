@@ -38,12 +38,8 @@ class Lamps(Plugin):
         del held, inventory
         return ClaimGrant(
             tuple(
-                Grant(
-                    request=each.result.request,
-                    pool=each.result.pool,
-                    device=each.result.device,
-                    share_id=each.result.share_id,
-                    admin=bool(each.result.admin_access),
+                Grant.of(
+                    each.result,
                     edits=ContainerEdits(
                         env=(
                             f"LAMP={each.result.device}",

@@ -79,7 +79,11 @@ def command(
         slices = run.slices()
         progress("unpreparing")
         unprepared = False if keep else run.unprepare()
-    if not emit(document(slices, results, unprepared=unprepared), output):
+    if emit(document(slices, results, unprepared=unprepared), output):
+        for result in results:
+            for note in result.notes:
+                click.echo(f"{result.namespace}/{result.name}: {note}", err=True)
+    else:
         show_slices(screen, slices)
         show_pictures(screen, "Before", before)
         show_claims(screen, results)
@@ -119,7 +123,6 @@ def _claim(result: ClaimResult) -> dict[str, Any]:
         "cdi_files": list(result.cdi_files),
         "cpus": result.cpus,
         "error": result.error,
-        "notes": list(result.notes),
     }
 
 

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Self, TypeAlias
 
 import msgspec
 
@@ -84,6 +84,27 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     edits: ContainerEdits | None = None
     attributes: Mapping[str, DeviceAttribute] = {}
     state: Any = None
+
+    @classmethod
+    def of(
+        cls,
+        result: DeviceRequestAllocationResult,
+        *,
+        edits: ContainerEdits | None = None,
+        attributes: Mapping[str, DeviceAttribute] | None = None,
+        state: Any = None,
+    ) -> Self:
+        """The grant of a result, with what is particular to it."""
+        return cls(
+            request=result.request,
+            pool=result.pool,
+            device=result.device,
+            share_id=result.share_id,
+            admin=bool(result.admin_access),
+            edits=edits,
+            attributes=attributes or {},
+            state=state,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +207,7 @@ class Plugin(ABC):
         """Undo `configure`; works when the hardware is gone or was never configured."""
 
     def picture(self, inventory: Inventory, holdings: Iterable[Holding], width: int) -> Sequence[Line]:  # noqa: ARG002 - subclasses use it
-        """Draw the node for people, `width` columns wide: its hardware and who holds what; empty if there is nothing."""
+        """Draw the node for people, `width` columns wide: its hardware and who holds what; empty if there is none."""
         return ()
 
     def health(self, inventory: Inventory) -> Iterable[DeviceHealth]:  # noqa: ARG002 - subclasses use it

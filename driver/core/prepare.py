@@ -113,18 +113,7 @@ def _check_devices(claim: AllocatedClaim, held: Held, inventory: Inventory) -> N
 
 def adopt(claim: AllocatedClaim, asked: ResourceClaim, record: Record, plugin: Plugin) -> Record:
     """A recovered record completed by the claim's own allocation; what the claim holds stays as it was."""
-    grant = ClaimGrant(
-        grants=tuple(
-            Grant(
-                request=each.result.request,
-                pool=each.result.pool,
-                device=each.result.device,
-                share_id=each.result.share_id,
-                admin=bool(each.result.admin_access),
-            )
-            for each in claim.results
-        ),
-    )
+    grant = ClaimGrant(grants=tuple(Grant.of(each.result) for each in claim.results))
     state = State.STARTED if plugin.touches_hardware else State.COMPLETED
     named = record_of(claim, grant, asked.status.reserved_for, state)
     return msgspec.structs.replace(named, edits=record.edits, cpus=record.cpus, held=record.held)
