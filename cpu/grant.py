@@ -93,9 +93,7 @@ def _mems(result: DeviceRequestAllocationResult, share: Share, topology: Topolog
 
 def _check_shared(claim: ClaimRef, taken: CPUSet, node: Node) -> None:
     """Refuse to leave containers without claims nothing to run on: an empty mask cannot be enforced."""
-    if not node.options.keep_shared or node.options.reserved or not taken:
-        return
-    if not node.topology.online - node.held.cpus - taken:
+    if node.options.keep_shared and taken and node.topology.online <= node.held.cpus | taken:
         raise ClaimError(
             f"claim {claim} would take {taken}, the last CPUs for containers without a claim; "
             "set --reserved-cpus to keep some for them, or make the claim smaller"

@@ -9,8 +9,10 @@ from typing import Final
 from dranode.driver.core.cpuset import CPUSet
 from dranode.driver.machine.root import Root, read_text
 
-# The form of the standard attribute resource.kubernetes.io/pcieRoot.
+# The form of the standard attribute resource.kubernetes.io/pcieRoot; extended domains (VMD) have more digits.
 _ROOT: Final = re.compile(r"pci([0-9a-f]{4}:[0-9a-f]{2})", re.ASCII)
+# The list, and the mask that older kernels have alone.
+_NEAR: Final = (("cpulistaffinity", CPUSet.parse), ("cpuaffinity", CPUSet.parse_mask))
 
 
 def read_pcie_roots(root: Root) -> tuple[Mapping[str, CPUSet], tuple[str, ...]]:
@@ -21,13 +23,19 @@ def read_pcie_roots(root: Root) -> tuple[Mapping[str, CPUSet], tuple[str, ...]]:
         return {}, ()
     near: dict[str, CPUSet] = {}
     warnings: list[str] = []
-    for name in names:
-        match = _ROOT.fullmatch(name)
+    for name, match in ((name, _ROOT.fullmatch(name)) for name in names):
         if match is None:
             continue
-        path = f"sys/devices/{name}/pci_bus/{match[1]}/cpulistaffinity"
+        folder = f"sys/devices/{name}/pci_bus/{match[1]}"
         try:
-            near[name] = CPUSet.parse(read_text(root, path))
-        except (OSError, ValueError) as error:
-            warnings.append(f"PCIe root {name} is not published: /{path}: {error}")
+            near[name] = _read_near(root, folder)
+        except OSError as error:
+            warnings.append(f"PCIe root {name} is not published: /{folder}: {error.strerror or error}")
+        except ValueError as error:
+            warnings.append(f"PCIe root {name} is not published: /{folder}: {error}")
     return near, tuple(warnings)
+
+
+def _read_near(root: Root, folder: str) -> CPUSet:
+    file, parse = next((one for one in _NEAR if root.exists(f"{folder}/{one[0]}")), _NEAR[0])
+    return parse(read_text(root, f"{folder}/{file}"))

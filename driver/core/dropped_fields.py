@@ -67,6 +67,5 @@ def dropped_fields(sent: ResourceSliceSpec, returned: ResourceSliceSpec) -> tupl
         and same(sent.shared_counters, returned.shared_counters)
         and sent.per_device_node_selection == returned.per_device_node_selection
         and sent.partition_type_attribute == returned.partition_type_attribute
-        and set(sent.skip_node_operations) == set(returned.skip_node_operations)
     )
     return () if whole else (UNKNOWN,)

@@ -60,7 +60,7 @@ def _plain(value: Any) -> Any:
     # A structure stays one even where all of it is empty: `requestPolicy: {}` is not the same as no policy.
     if isinstance(value, msgspec.Struct):
         fields = {name: _plain(getattr(value, name)) for name in value.__struct_fields__}
-        return type(value), {name: field for name, field in fields.items() if field is not None}
+        return {name: field for name, field in fields.items() if field is not None}
     if isinstance(value, Quantity):
         return value.value
     if isinstance(value, Mapping):

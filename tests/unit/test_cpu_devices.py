@@ -313,5 +313,7 @@ def test_reserved_cpus_must_exist_and_leave_something() -> None:
     check_reserved(CPUOptions(reserved=cpus("0-14,16")), offline)
     with pytest.raises(UsageError, match=r"--reserved-cpus 14-20 names CPUs .* does not have: 18-20; it has 0-17"):
         check_reserved(CPUOptions(reserved=cpus("14-20")), offline)
+    with pytest.raises(UsageError, match="--reserved-cpus 0-15 leaves no CPU to hand out"):
+        check_reserved(CPUOptions(reserved=cpus("0-15")), offline)
     with pytest.raises(UsageError, match="--reserved-cpus 0-16 leaves no CPU to hand out: 0-15 are all"):
         check_reserved(CPUOptions(reserved=cpus("0-16")), offline)

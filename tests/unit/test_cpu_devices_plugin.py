@@ -79,6 +79,11 @@ def test_pcie_roots_are_found_by_name_with_the_cpus_near_them() -> None:
     assert read_pcie_roots(machine(ROOTS)) == ({"pci0000:00": cpus("0-7"), "pciaabb:ff": cpus("8-15")}, ())
 
 
+def test_older_kernels_tell_the_cpus_by_a_mask_alone() -> None:
+    files = {"sys/devices/pci0000:00/pci_bus/0000:00/cpuaffinity": "1,0000000f\n"}
+    assert read_pcie_roots(machine(files)) == ({"pci0000:00": cpus("0-3,32")}, ())
+
+
 def test_a_machine_without_roots_has_none() -> None:
     assert read_pcie_roots(machine({"sys/devices/system/cpu/online": "0"})) == ({}, ())
     assert read_pcie_roots(machine({"proc/x": ""})) == ({}, ())

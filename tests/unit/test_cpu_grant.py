@@ -189,9 +189,10 @@ def test_one_per_core_holds_whole_cores_and_runs_on_one_thread_of_each() -> None
 
 def test_full_core_on_the_node_holds_for_claims_that_ask_for_nothing() -> None:
     options = CPUOptions(threads=Threads.FULL_CORE)
-    # Thread 8 of core 0 is taken, so the free thread 0 must not complete a request of two.
-    got = granted(SMT, claim([result("cpudevnuma000", 2)]), options, holding(other="8"))
-    assert str(got.cpus) == "1,9"
+    asked = claim([result("cpudevnuma000", 2)], [config(own(threads="any"))])
+    assert str(granted(SMT, asked, options, holding(other="8-10")).cpus) == "3,11"
+    with pytest.raises(ClaimConflictError, match="cannot give 2 CPUs in whole physical cores"):
+        granted(SMT, asked, options, holding(other="8-11"))
 
 
 def test_policies_reach_the_picker() -> None:
@@ -254,6 +255,10 @@ def test_the_claim_that_would_take_the_last_shared_cpu_is_refused_where_none_are
     assert str(granted(MACHINES["M4"], asked, CPUOptions(), others).cpus) == "0-1,4-5"
     reserved = CPUOptions(keep_shared=True, reserved=cpus("0"))
     assert str(granted(MACHINES["M4"], claim([result("cpudevnuma000", 3)]), reserved, others).cpus) == "1,4-5"
+    # Reserved CPUs that are offline are nothing to run on.
+    offline = CPUOptions(keep_shared=True, reserved=cpus("8"))
+    with pytest.raises(ClaimError, match="the last CPUs"):
+        granted(MACHINES["M4"], asked, offline, others)
 
 
 def test_a_group_that_the_node_does_not_have_is_refused() -> None:
