@@ -1,119 +1,224 @@
-"""YAML machines.
+"""What every event of a container's life means for CPU sets: decisions from values to values.
 
-The flat form is dra-driver-cpu's sysfs overlay: a map of `/sys/...` path to the file's content. The long form has
-
-    base: host                                  # laid over the host; without it the file stands alone
-    files: {/sys/...: content, /proc/...: content}
-    links: {/sys/...: target}
-    devices: {/dev/...: "c 226:128"}            # type, major:minor
-
-Both are strict: contents are strings, paths are clean and beneath `/sys/` (long form: also `/proc/` and `/dev/`),
-nothing is both a file and a folder, and a CPU has at most one `node<N>` entry.
+A container with claims runs on the union of their CPUs, every other one on the shared pool. Changes for other
+containers travel with each answer, and only to those whose mask changed. Nobody is pinned by what their environment
+says.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, Final
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 
-from dranode.driver.core.errors import DocumentError
-from dranode.driver.local.files import read_yaml
-from dranode.driver.machine.confined import ConfinedRoot
-from dranode.driver.machine.folder import FolderFiles
-from dranode.driver.machine.overlay import CPU_FOLDER, NODE_NAME, OverlayFiles
-from dranode.driver.machine.root import Root
-from dranode.driver.machine.tree import DeviceNode, Link, Node, TreeFiles, plant
+from dranode.driver.core.claim_identity import Ask, AskKubelet, AskLedger, AskProcesses, Evidence, identify
+from dranode.driver.core.containers import Container, ContainerUpdate, Pod, Resources
+from dranode.driver.core.cpuset import CPUSet
+from dranode.driver.core.held_claims import HeldClaim, HeldSnapshot
+from dranode.driver.core.pinned import Containers, Drift, Pinned, expected, resources_for, settle, with_drift
 
-_LONG_KEYS: Final = ("base", "files", "links", "devices")
-_DEVICE: Final = re.compile(r"([cb]) ([0-9]{1,4}):([0-9]{1,7})", re.ASCII)
-_TOPS: Final = {"files": ("sys", "proc"), "links": ("sys", "proc", "dev"), "devices": ("dev",)}
+NOTHING_FOUND_OUT = Evidence()
 
 
-def read_machine_file(path: Path) -> Root:
-    """The machine that a YAML file describes.
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The operation has to fail; the reason is for the people who look at the pod."""
 
-    Raises:
-        DocumentError: the file cannot be read, is not strict YAML, or does not follow the rules above.
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """The operation goes on.
+
+    Attributes:
+        containers: those that exist afterwards.
+        resources: what the container that is being created gets.
+        updates: what others get.
+        warnings: one sentence each for what is not as it should be.
+        unpinned: the containers that had no CPU set when they were found.
     """
-    document = read_yaml(path)
-    try:
-        tree, on_host = parse_machine(document)
-    except DocumentError as error:
-        raise DocumentError(f"{path}: {error}") from error
-    return ConfinedRoot(OverlayFiles(tree, FolderFiles("/")) if on_host else TreeFiles(tree))
+
+    containers: Containers
+    resources: Resources = field(default_factory=Resources)
+    updates: tuple[ContainerUpdate, ...] = ()
+    warnings: tuple[str, ...] = ()
+    unpinned: tuple[Container, ...] = ()
 
 
-def parse_machine(document: Any) -> tuple[dict[str, Node], bool]:
-    """The file tree of a machine document, and whether it is laid over the host.
+def create(
+    containers: Containers, snapshot: HeldSnapshot, container: Container, evidence: Evidence = NOTHING_FOUND_OUT
+) -> Allowed | Refused | Ask:
+    """A container is about to be created."""
+    identity = identify(container, snapshot, evidence)
+    if identity.ask is not None:
+        return identity.ask
+    if identity.refusals:
+        return Refused("; ".join(identity.refusals))
+    others = _without_earlier(containers, container)
+    for claim in identity.claims:
+        users = _users(container, claim, others)
+        started = tuple(user.id for user in users if user.started)
+        if started and evidence.gone is None:
+            return AskProcesses(started)
+        gone = evidence.gone or frozenset()
+        living = [user for user in users if user.id not in gone]
+        if living:
+            return Refused(_conflict(container, claim, living[0]))
+        others = {key: pinned for key, pinned in others.items() if key not in gone}
+    resources = resources_for(identity.claims, snapshot)
+    if not resources.cpus:
+        return Refused(_no_cpus(container, identity.claims, snapshot))
+    after, updates = settle(others, snapshot)
+    pinned = Pinned(_slim(container), tuple(claim.claim.uid for claim in identity.claims)).given(resources)
+    return Allowed({**after, container.id: pinned}, resources, updates, tuple(_offline(identity.claims, snapshot)))
 
-    Raises:
-        DocumentError: a rule of this module is broken; says by which path.
+
+def update(
+    containers: Containers, snapshot: HeldSnapshot, container: Container, wanted: Resources, quota: int
+) -> Allowed:
+    """Somebody (kubelet's CPU manager, a resize) wants other resources for a container: it keeps its mask."""
+    known = containers if container.id in containers else found(containers, snapshot, (container,))
+    others, updates = settle(remove(known, container), snapshot)
+    own = known.get(container.id)
+    if own is None:
+        return Allowed(others, updates=updates)
+    right = expected(own, snapshot)
+    # A request that is changed loses its swap limit and OOM score in containerd, so only what has to change does.
+    kept = Resources(
+        right.cpus if (wanted.cpus or own.cpus) != right.cpus else CPUSet(),
+        right.mems if (wanted.mems or own.mems) != right.mems else "",
+        lift_quota=right.lift_quota and quota > 0,
+    )
+    if kept:
+        updates = (*updates, ContainerUpdate(container.id, kept))
+    return Allowed({**others, container.id: own.given(right)}, updates=updates)
+
+
+def stop(containers: Containers, snapshot: HeldSnapshot, container: Container) -> Allowed:
+    """A container has stopped. What its claims hold stays held until they are unprepared."""
+    after, updates = settle(remove(containers, container), snapshot)
+    return Allowed(after, updates=updates)
+
+
+def start(containers: Containers, snapshot: HeldSnapshot, container: Container) -> Containers:
+    """A container's process runs. One that nobody has seen before is taken in."""
+    pinned = containers.get(container.id)
+    if pinned is None:
+        return found(containers, snapshot, (replace(container, started=True),))
+    return {**containers, container.id: replace(pinned, container=replace(pinned.container, started=True))}
+
+
+def remove(containers: Containers, gone: Container) -> Containers:
+    """A container is gone."""
+    return {key: pinned for key, pinned in containers.items() if key != gone.id}
+
+
+def remove_pod(containers: Containers, pod: Pod) -> Containers:
+    """A pod sandbox is gone, and its containers with it."""
+    return {key: pinned for key, pinned in containers.items() if pinned.container.pod.id != pod.id}
+
+
+def synchronize(
+    snapshot: HeldSnapshot,
+    listed: Iterable[Container],
+    evidence: Evidence = NOTHING_FOUND_OUT,
+    drifts: Iterable[Drift] = (),
+) -> Allowed | AskLedger | AskKubelet:
+    """Everything that exists now. Claims without a container stay held: containers never decide what is on record.
+
+    Runtimes tell the mask that they once set; `drifts` are those of which the kernel says otherwise.
     """
-    if not isinstance(document, Mapping) or not document:
-        raise DocumentError(
-            "a YAML machine is a map of /sys/ paths to contents, or has files:, links:, devices:, base:"
-        )
-    flat = any(str(key).startswith("/") for key in document)
-    tree: dict[str, Node] = {}
-    if flat:
-        _plant_all(tree, document, "", ("sys",))
-        return tree, False
-    for key in document:
-        if key not in _LONG_KEYS:
-            raise DocumentError(f'unknown key "{key}"; there are {", ".join(_LONG_KEYS)}, or /sys/ paths alone')
-    if document.get("base", "host") != "host":
-        raise DocumentError(f'base can only be "host", not {document["base"]!r}')
-    for key, tops in _TOPS.items():
-        entries = document.get(key, {})
-        if not isinstance(entries, Mapping):
-            raise DocumentError(f"a map of paths is expected, not a {type(entries).__name__}", key)
-        _plant_all(tree, entries, key, tops)
-    return tree, "base" in document
+    listed = tuple(listed)
+    warnings: list[str] = []
+    pods: list[Pod] = []
+    for container in listed:
+        identity = identify(container, snapshot, evidence, exists=True)
+        match identity.ask:
+            case AskLedger():
+                return identity.ask
+            case AskKubelet():
+                pods.extend(identity.ask.pods)
+            case None:
+                warnings.extend(identity.refusals)
+    if pods:
+        return AskKubelet(tuple(dict.fromkeys(pods)))
+    after, updates = settle(with_drift(found({}, snapshot, listed, evidence), drifts), snapshot)
+    unpinned = tuple(_slim(container) for container in listed if not container.cpus)
+    return Allowed(after, updates=updates, warnings=tuple(warnings), unpinned=unpinned)
 
 
-def _plant_all(tree: dict[str, Node], entries: Mapping[Any, Any], key: str, tops: tuple[str, ...]) -> None:
-    for path, value in entries.items():
-        clean = _clean(path, tops)
-        if not isinstance(value, str):
-            raise DocumentError(f'the value for "{path}" must be a string, not {value!r}; quote it', key)
-        try:
-            plant(tree, clean, _node(path, value, key))
-        except FileExistsError as error:
-            raise DocumentError(f'"/{error.filename}" is both a file and a folder, or stands twice', key) from error
-        _check_one_node(tree, clean, key)
+def found(
+    containers: Containers, snapshot: HeldSnapshot, listed: Iterable[Container], evidence: Evidence = NOTHING_FOUND_OUT
+) -> Containers:
+    """The containers with those that exist already but were not created under this driver's eyes.
+
+    Such a container cannot be refused: one that names a claim without having it belongs to the shared pool. One of
+    which that is not clear yet is left alone.
+    """
+    after = dict(containers)
+    for container in listed:
+        identity = identify(container, snapshot, evidence, exists=True)
+        if identity.ask is not None:
+            continue
+        claims = identity.claims
+        mems = container.mems if any(claim.mems for claim in claims) else ""
+        uids = tuple(claim.claim.uid for claim in claims)
+        after[container.id] = Pinned(_slim(container), uids, container.cpus, mems)
+    return after
 
 
-def _clean(path: Any, tops: tuple[str, ...]) -> str:
-    if not isinstance(path, str) or "\0" in path:
-        raise DocumentError(f"{path!r} is not a path")
-    parts = path.split("/")
-    beneath = " or ".join(f"/{top}" for top in tops)
-    if parts[0] or parts[1:2] == [""] or parts[1] not in tops or len(parts) < 3:  # noqa: PLR2004 - "", "sys", a name
-        raise DocumentError(f'"{path}" must be beneath {beneath}')
-    if any(part in ("", ".", "..") for part in parts[1:]):
-        raise DocumentError(f'"{path}" is not clean: it has an empty, "." or ".." part')
-    return path[1:]
+def _slim(container: Container) -> Container:
+    """A container without what is only needed to identify it."""
+    return replace(container, env=(), cdi_devices=())
 
 
-def _node(path: str, value: str, key: str) -> Node:
-    if key == "links":
-        if not value:
-            raise DocumentError(f'the link "{path}" has no target', key)
-        return Link(value)
-    if key == "devices":
-        match = _DEVICE.fullmatch(value)
-        if match is None:
-            raise DocumentError(f'"{value}" for "{path}" is not a type and numbers such as "c 226:128"', key)
-        return DeviceNode(match[1], int(match[2]), int(match[3]))
-    return value.encode()
+def _without_earlier(containers: Containers, container: Container) -> Containers:
+    """The containers without earlier ones of the same pod and name: kubelet runs one at a time.
+
+    Not every runtime tells when a container exits by itself.
+    """
+    name, pod = container.name, container.pod.uid
+    earlier = {
+        key
+        for key, pinned in containers.items()
+        if key == container.id or (pinned.container.name == name and pinned.container.pod.uid == pod and pod)
+    }
+    return {key: pinned for key, pinned in containers.items() if key not in earlier} if earlier else containers
 
 
-def _check_one_node(tree: dict[str, Node], path: str, key: str) -> None:
-    parts = path.split("/")
-    folder = "/".join(parts[:5])
-    if len(parts) > 5 and NODE_NAME.fullmatch(parts[5]) and CPU_FOLDER.fullmatch(folder):  # noqa: PLR2004 - cpuN's depth
-        inside = TreeFiles(tree).names(folder)
-        if sum(NODE_NAME.fullmatch(name) is not None for name in inside) > 1:
-            raise DocumentError(f'there are several NUMA nodes beneath "/{folder}"; a CPU is on one', key)
+def _users(container: Container, claim: HeldClaim, others: Containers) -> tuple[Container, ...]:
+    """The containers that keep this one from using the claim."""
+    if not claim.held:
+        return ()
+    uid, pod = claim.claim.uid, container.pod.uid
+    return tuple(
+        pinned.container
+        for pinned in others.values()
+        if uid in pinned.claims and not (claim.shared_in_pod and pod and pinned.container.pod.uid == pod)
+    )
+
+
+def _conflict(container: Container, claim: HeldClaim, user: Container) -> str:
+    remedy = (
+        "only containers of one pod may share it"
+        if claim.shared_in_pod
+        else 'one container may use it at a time unless its CPUConfig says "sharing: pod"'
+    )
+    return f"claim {claim.claim} is in use by {user}, so {container} cannot have it: {remedy}"
+
+
+def _no_cpus(container: Container, claims: Iterable[HeldClaim], snapshot: HeldSnapshot) -> str:
+    names = ", ".join(str(claim.claim) for claim in claims if claim.cpus)
+    if names:
+        return f"every CPU of {names} is offline, so {container} cannot run: bring them back or recreate the pod"
+    return (
+        f"claims hold every CPU ({snapshot.held}), so none is left for {container}, which has no claim: "
+        "set --reserved-cpus so that such containers always have some"
+    )
+
+
+def _offline(claims: Iterable[HeldClaim], snapshot: HeldSnapshot) -> Iterator[str]:
+    for claim in claims:
+        offline = claim.cpus - snapshot.online
+        if offline:
+            yield f"claim {claim.claim} has CPUs {claim.cpus}, of which {offline} are offline"

@@ -1,0 +1,10 @@
+"""The driver as a plug-in of the container runtime (NRI, the Node Resource Interface).
+
+    socket <-> client (the thread) <-> session <- calls, ttrpc, mux     bytes to events and back; I/O in client alone
+                    |
+                enforcer <-> dranode.driver.core.enforcement            events to decisions; I/O for questions alone
+
+The seam to the node service is `dranode.driver.nri.enforcer.Surroundings`: it publishes a `HeldSnapshot` that never
+changes, reads the ledger again on request, and asks kubelet's pod-resources API. It calls `NRIClient.notify` when the
+snapshot has changed, `Enforcer.verify` from time to time, and reads `Enforcer.status` for metrics and health.
+"""

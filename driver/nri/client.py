@@ -1,0 +1,339 @@
+"""The thread that owns the connection to the container runtime's NRI socket.
+
+It connects, registers, answers, sends updates out of turn, and connects again when the connection ends, for whatever
+reason: every connection begins with the runtime's whole state, so nothing is lost but time. Waits between attempts grow
+and are jittered, because a connecting plug-in stops all pod operations of the runtime for a moment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import random
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Final, Protocol, assert_never
+
+from dranode.driver.core.containers import Container, ContainerUpdate, Pod, Resources
+from dranode.driver.core.errors import DranodeError
+from dranode.driver.nri.events import (
+    Configured,
+    ContainerRemoved,
+    ContainerStarted,
+    CreateRequest,
+    Event,
+    PodGone,
+    Registered,
+    RegistrationRefused,
+    Runtime,
+    ShutdownAnnounced,
+    StopRequest,
+    SynchronizeRequest,
+    UpdateRequest,
+    UpdatesAnswered,
+)
+from dranode.driver.nri.session import Session
+from dranode.driver.threads import Fatal, OwnedThread
+
+log = logging.getLogger(__name__)
+
+# How long the runtime may take over a call of ours; it handles one plug-in at a time, each for up to 5 s.
+_ANSWER_WITHIN: Final = 15.0
+# How long one send or the connection itself may take.
+_IO_WITHIN: Final = 5.0
+# How often what is due without being asked is looked at.
+_TICK: Final = 1.0
+_FIRST_DELAY: Final = 0.1
+_LONGEST_DELAY: Final = 30.0
+# A connection that was synchronized and held this long was a good one: the next attempt comes soon.
+_HEALTHY_AFTER: Final = 10.0
+
+
+class DisconnectedError(DranodeError):
+    """The connection is of no more use; the text says why."""
+
+
+class Handler(Protocol):
+    """Whoever decides. Every method is called by the client's thread and is to return within a fraction of 2 s."""
+
+    def configured(self, runtime: Runtime) -> None:
+        """This runtime is at the other end."""
+
+    def disconnected(self) -> None:
+        """Nobody is at the other end any more."""
+
+    def synchronize(self, listed: tuple[Container, ...]) -> tuple[ContainerUpdate, ...]:
+        """These containers exist, and no other; what has to change?"""
+
+    def create(self, container: Container) -> tuple[Resources, tuple[ContainerUpdate, ...]]:
+        """This container is about to be created; what does it get, and what has to change of others?
+
+        Raises:
+            DranodeError: it may not be created; the text is for kubelet.
+        """
+
+    def update(self, container: Container, wanted: Resources, quota: int) -> tuple[ContainerUpdate, ...]:
+        """Somebody wants these CPUs, memory nodes and this quota (microseconds, 0 if none) for the container."""
+
+    def stop(self, container: Container) -> tuple[ContainerUpdate, ...]:
+        """This container has stopped; what has to change of others?"""
+
+    def started(self, container: Container) -> None:
+        """This container runs."""
+
+    def removed(self, container: Container) -> None:
+        """This container is gone."""
+
+    def pod_gone(self, pod: Pod) -> None:
+        """This pod sandbox was stopped or removed."""
+
+    def unsolicited(self) -> tuple[ContainerUpdate, ...]:
+        """What has to change now, if anything may be said out of turn."""
+
+    def updates_answered(self, error: str) -> None:
+        """The updates were applied, or not all of them."""
+
+    def reconnection_due(self) -> bool:
+        """Whether only a new connection can put things right."""
+
+
+def delay(attempt: int, jitter: float) -> float:
+    """Seconds to wait before attempt number `attempt` (from 0), doubling to a limit; `jitter` from 0 to 1 halves it."""
+    return min(_LONGEST_DELAY, _FIRST_DELAY * 2.0 ** min(attempt, 32)) * (1 - jitter / 2)
+
+
+class NRIClient:
+    """A plug-in of one container runtime, from `start` to `stop`."""
+
+    def __init__(
+        self,
+        socket_path: str,
+        handler: Handler,
+        *,
+        name: str,
+        index: str = "00",
+        fatal: Fatal,
+        clock: Callable[[], float] = time.monotonic,
+        jitter: Callable[[], float] = random.random,
+        answered: Callable[[str, float], None] = lambda _method, _seconds: None,
+    ) -> None:
+        """Prepare to connect; nothing is opened yet.
+
+        Args:
+            socket_path: the runtime's NRI socket; it need not exist yet.
+            handler: whoever decides.
+            name: the plug-in's name; letters, digits and `_.+-`.
+            index: two digits; runtimes call plug-ins in this order.
+            fatal: ends the process, should the thread die.
+            clock: seconds, monotonic.
+            jitter: a number from 0 to 1.
+            answered: told of every request that was answered, with the method and the seconds that it took.
+
+        Raises:
+            ValueError: no runtime would take the name or the index.
+        """
+        Session(name, index)
+        self._path = socket_path
+        self._handler = handler
+        self._identity = (name, index)
+        self._clock = clock
+        self._jitter = jitter
+        self._answered = answered
+        self._thread = OwnedThread(f"nri-{name}", self._run, fatal)
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._wake_lock = threading.Lock()
+        self._stopping = False
+        self._said = ""
+        self._session: Session | None = None
+
+    @property
+    def synchronized(self) -> bool:
+        """Whether a runtime is connected and has been answered its whole state: from then on nothing escapes."""
+        session = self._session
+        return session is not None and session.synchronized
+
+    def start(self) -> None:
+        """Connect, in the background and for as long as it takes."""
+        self._thread.start()
+
+    def stop(self, patience: float = 5.0) -> None:
+        """Disconnect for good and wait for the thread; may be called without `start` and more than once."""
+        self._stopping = True
+        self.notify()
+        if self._thread.ident is not None:
+            self._thread.join(patience)
+        if not self._thread.is_alive():
+            with self._wake_lock:
+                if self._wake >= 0:
+                    os.close(self._wake)
+                self._wake = -1
+
+    def notify(self) -> None:
+        """Look now at what is due without being asked: the claims on record have changed, or drift was found."""
+        with self._wake_lock:
+            if self._wake >= 0:
+                os.eventfd_write(self._wake, 1)
+
+    # --- the thread ---
+
+    def _run(self) -> None:
+        attempt = 0
+        while not self._stopping:
+            connected = self._clock()
+            was_synchronized = False
+            try:
+                with contextlib.closing(self._connect()) as sock:
+                    self._session = Session(*self._identity)
+                    try:
+                        self._serve(sock, self._session)
+                    finally:
+                        was_synchronized = self._session.synchronized
+                        self._session = None
+                        self._handler.disconnected()
+            except (OSError, DranodeError) as error:
+                self._say(error)
+            if was_synchronized and self._clock() - connected >= _HEALTHY_AFTER:
+                attempt = 0
+            self._pause(delay(attempt, self._jitter()))
+            attempt += 1
+
+    def _connect(self) -> socket.socket:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        try:
+            sock.settimeout(_IO_WITHIN)
+            sock.connect(self._path)
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+
+    def _serve(self, sock: socket.socket, session: Session) -> None:
+        """Serve one connection until it ends.
+
+        Raises:
+            DisconnectedError: there is a reason to give it up.
+            ProtocolError: what arrives is not NRI.
+            OSError: the socket failed.
+        """
+        session.register()
+        sock.sendall(session.data_to_send())
+        poll = select.poll()
+        poll.register(sock, select.POLLIN)
+        poll.register(self._wake, select.POLLIN)
+        asked = self._clock()
+        next_tick = asked + _TICK
+        while not self._stopping:
+            ready = {fd for fd, _ in poll.poll(max(0.0, next_tick - self._clock()) * 1000)}
+            if sock.fileno() in ready:
+                self._receive(sock, session)
+            now = self._clock()
+            woken = self._wake in ready and self._drain()
+            if woken or now >= next_tick:
+                next_tick = now + _TICK
+                if self._speak_up(sock, session):
+                    asked = now
+            waiting = session.awaiting_updates or not session.registered
+            if waiting and now - asked > _ANSWER_WITHIN:
+                raise DisconnectedError(f"the runtime has not answered for {_ANSWER_WITHIN:.0f} s")
+
+    def _receive(self, sock: socket.socket, session: Session) -> None:
+        data = sock.recv(1 << 18)
+        if not data:
+            session.receive_end()
+            raise DisconnectedError("the runtime closed the connection")
+        for event in session.receive_data(data):
+            self._handle(session, event)
+            out = session.data_to_send()
+            if out:
+                sock.sendall(out)
+        out = session.data_to_send()
+        if out:
+            sock.sendall(out)
+
+    def _speak_up(self, sock: socket.socket, session: Session) -> bool:
+        """Do what is due without being asked; whether an answer is due now."""
+        if not session.synchronized or session.awaiting_updates:
+            return False
+        updates = self._handler.unsolicited()
+        if updates:
+            session.update_containers(updates)
+            sock.sendall(session.data_to_send())
+        elif self._handler.reconnection_due():
+            raise DisconnectedError("a new connection is needed to set CPU sets right")
+        return bool(updates)
+
+    def _handle(self, session: Session, event: Event) -> None:
+        match event:
+            case SynchronizeRequest() | CreateRequest() | UpdateRequest() | StopRequest():
+                self._answer(session, event)
+            case Registered():
+                pass
+            case RegistrationRefused():
+                raise DisconnectedError(f"the runtime refuses the plug-in: {event.message}")
+            case Configured():
+                self._handler.configured(event.runtime)
+                log.info("connected to %s at %s", event.runtime, self._path)
+            case ContainerStarted():
+                self._handler.started(event.container)
+            case ContainerRemoved():
+                self._handler.removed(event.container)
+            case PodGone():
+                self._handler.pod_gone(event.pod)
+            case UpdatesAnswered():
+                self._handler.updates_answered(event.error)
+            case ShutdownAnnounced():
+                log.info("the runtime announces the end of the connection")
+            case _:
+                assert_never(event)
+
+    def _answer(
+        self, session: Session, request: SynchronizeRequest | CreateRequest | UpdateRequest | StopRequest
+    ) -> None:
+        began = self._clock()
+        try:
+            match request:
+                case SynchronizeRequest():
+                    session.synchronize(request, self._handler.synchronize(request.containers))
+                    self._said = ""
+                    log.info("synchronized containers=%d", len(request.containers))
+                case CreateRequest():
+                    resources, updates = self._handler.create(request.container)
+                    session.adjust(request, resources, updates)
+                case UpdateRequest():
+                    session.update(request, self._handler.update(request.container, request.wanted, request.quota))
+                case StopRequest():
+                    session.update(request, self._handler.stop(request.container))
+        except DranodeError as error:
+            log.warning("refused: %s", error)
+            session.refuse(request, str(error))
+        except Exception as error:
+            # Without an answer the runtime would wait, drop the plug-in and run the container on every CPU.
+            log.exception("an NRI request failed")
+            session.refuse(request, f"dranode failed: {error!r}")
+        self._answered(type(request).__name__.removesuffix("Request"), self._clock() - began)
+
+    def _say(self, error: Exception) -> None:
+        """Say why there is no connection, once for each reason."""
+        reason = error.strerror or str(error) if isinstance(error, OSError) else str(error)
+        if self._stopping or reason == self._said:
+            log.debug("no NRI connection to %s: %s", self._path, reason)
+            return
+        self._said = reason
+        log.warning("no NRI connection to %s, trying again until there is one: %s", self._path, reason)
+
+    def _pause(self, seconds: float) -> None:
+        until = self._clock() + seconds
+        poll = select.poll()
+        poll.register(self._wake, select.POLLIN)
+        while not self._stopping and (left := until - self._clock()) > 0:
+            if poll.poll(left * 1000):
+                self._drain()
+
+    def _drain(self) -> bool:
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._wake)
+        return True

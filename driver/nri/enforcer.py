@@ -1,0 +1,303 @@
+"""Enforcement with its surroundings: asks what a decision needs to know, keeps what was decided, counts and reports.
+
+Decisions are those of `dranode.driver.core.enforcement`. All methods but `verify` and `status` are called by the thread
+that owns the connection; those two read values that never change once they are published.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol
+
+from dranode.driver.cgroups import effective_cpus, has_processes
+from dranode.driver.core import enforcement
+from dranode.driver.core.claim_identity import Ask, AskKubelet, AskLedger, AskProcesses, Evidence, PodClaims
+from dranode.driver.core.containers import Container, ContainerUpdate, Pod, Resources
+from dranode.driver.core.cpuset import CPUSet
+from dranode.driver.core.enforcement import Allowed, Refused
+from dranode.driver.core.errors import DranodeError, LedgerError
+from dranode.driver.core.held_claims import HeldSnapshot
+from dranode.driver.core.mending import REPAIRS, Lag, Repairs
+from dranode.driver.core.pinned import Containers, Drift, changes, drift, settle, with_drift
+from dranode.driver.machine.root import Root
+from dranode.driver.nri.events import Runtime
+
+log = logging.getLogger(__name__)
+
+# After a failed unsolicited update.
+_RETRY: Final = 30.0
+
+
+class RefusedError(DranodeError):
+    """A container cannot be created; the text goes to kubelet."""
+
+
+class Surroundings(Protocol):
+    """What enforcement needs of the node service."""
+
+    def snapshot(self) -> HeldSnapshot:
+        """What is on record now; costs nothing."""
+
+    def reread(self) -> HeldSnapshot:
+        """What is on record after another look at the ledger.
+
+        Raises:
+            LedgerError: the ledger cannot be read.
+        """
+
+    def pod_claims(self, pods: tuple[Pod, ...]) -> Mapping[str, PodClaims] | None:
+        """What kubelet's pod-resources API says of the pods, by UID; None without an answer within 500 ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnforcementStatus:
+    """What metrics, health and `doctor` show.
+
+    Attributes:
+        runtime: the runtime at the other end; None while there is none.
+        containers: how many are known.
+        waiting: how many have a mask that is not (yet) the right one.
+        lag: for how many seconds the first of them has been waiting.
+        refused: container creations that were refused, since start.
+        updates: masks that were sent to containers that existed, since start.
+        drifts: containers that were found on other CPUs than they should have, since start.
+        unpinned: containers that were found without a CPU set when a runtime connected, since start.
+        reconnections: those made to mend masks, since start.
+    """
+
+    runtime: Runtime | None = None
+    containers: int = 0
+    waiting: int = 0
+    lag: float = 0.0
+    refused: int = 0
+    updates: int = 0
+    drifts: int = 0
+    unpinned: int = 0
+    reconnections: int = 0
+
+
+@dataclass(slots=True)
+class Enforcer:
+    """Answers what a runtime asks.
+
+    Attributes:
+        node: the node service.
+        root: where cgroups are read.
+        clock: seconds, monotonic.
+    """
+
+    node: Surroundings
+    root: Root
+    clock: Callable[[], float] = time.monotonic
+    _containers: Containers = field(default_factory=dict)
+    _status: EnforcementStatus = field(default_factory=EnforcementStatus)
+    _lag: Lag = field(default_factory=Lag)
+    _drifts: tuple[Drift, ...] = ()
+    _repairs: Repairs = field(default_factory=Repairs)
+    _drifted: int = 0
+    _sent: tuple[ContainerUpdate, ...] = ()
+    _not_before: float = 0.0
+
+    # --- what the runtime tells and asks ---
+
+    def configured(self, runtime: Runtime) -> None:
+        """Take note of the runtime."""
+        self._status = replace(self._status, runtime=runtime)
+
+    def disconnected(self) -> None:
+        """Take note that nobody is at the other end. What is known of containers waits for the next Synchronize."""
+        self._status = replace(self._status, runtime=None)
+
+    def synchronize(self, listed: tuple[Container, ...]) -> tuple[ContainerUpdate, ...]:
+        """What has to change of everything that exists."""
+        drifts = self._drifts
+
+        def decide(snapshot: HeldSnapshot, evidence: Evidence) -> Allowed | AskLedger | AskKubelet:
+            return enforcement.synchronize(snapshot, listed, evidence, drifts)
+
+        allowed = self._decide(decide, self._reread_if_possible)
+        self._drifts = ()
+        if allowed.unpinned:
+            self._status = replace(self._status, unpinned=self._status.unpinned + len(allowed.unpinned))
+            names = ", ".join(f"{each.pod}/{each.name}" for each in allowed.unpinned)
+            log.warning("containers without a CPU set were found and pinned count=%d: %s", len(allowed.unpinned), names)
+        return self._carry_out(allowed)
+
+    def create(self, container: Container) -> tuple[Resources, tuple[ContainerUpdate, ...]]:
+        """What a new container gets, and what has to change of others.
+
+        Raises:
+            RefusedError: it may not be created.
+            LedgerError: the ledger cannot be read.
+        """
+        containers = self._mended()
+
+        def decide(snapshot: HeldSnapshot, evidence: Evidence) -> Allowed | Ask:
+            decision = enforcement.create(containers, snapshot, container, evidence)
+            if isinstance(decision, Refused):
+                self._status = replace(self._status, refused=self._status.refused + 1)
+                raise RefusedError(decision.reason)
+            return decision
+
+        allowed = self._decide(decide, self.node.reread)
+        return allowed.resources, self._carry_out(allowed)
+
+    def update(self, container: Container, wanted: Resources, quota: int) -> tuple[ContainerUpdate, ...]:
+        """What becomes of a request for other resources."""
+        snapshot = self.node.snapshot()
+        return self._carry_out(enforcement.update(self._mended(), snapshot, container, wanted, quota))
+
+    def stop(self, container: Container) -> tuple[ContainerUpdate, ...]:
+        """What has to change of others now that a container has stopped."""
+        return self._carry_out(enforcement.stop(self._mended(), self.node.snapshot(), container))
+
+    def started(self, container: Container) -> None:
+        """Take note that a container runs."""
+        self._containers = enforcement.start(self._containers, self.node.snapshot(), container)
+
+    def removed(self, container: Container) -> None:
+        """Take note that a container is gone."""
+        self._containers = enforcement.remove(self._containers, container)
+
+    def pod_gone(self, pod: Pod) -> None:
+        """Take note that a pod sandbox is gone."""
+        self._containers = enforcement.remove_pod(self._containers, pod)
+
+    # --- what is due without being asked ---
+
+    def unsolicited(self) -> tuple[ContainerUpdate, ...]:
+        """Updates to send out of turn; none to a runtime that cannot take them."""
+        now = self.clock()
+        containers = self._mended()
+        snapshot = self.node.snapshot()
+        waiting = frozenset(pinned.container.id for pinned, _ in changes(containers, snapshot))
+        self._lag = self._lag.seen(waiting, now)
+        runtime = self._status.runtime
+        if not waiting or runtime is None or not runtime.takes_unsolicited_updates or now < self._not_before:
+            return ()
+        after, updates = settle(containers, snapshot, ignore_failure=False)
+        self._sent = updates
+        self._carry_out(Allowed(after, updates=updates))
+        return updates
+
+    def updates_answered(self, error: str) -> None:
+        """Take note of what became of unsolicited updates. The runtime does not say which of them failed."""
+        if error:
+            log.warning("the runtime did not apply every CPU set of %d containers: %s", len(self._sent), error)
+            self._not_before = self.clock() + _RETRY
+            failed = {update.container_id for update in self._sent}
+            self._containers = {
+                key: replace(pinned, cpus=CPUSet()) if key in failed else pinned
+                for key, pinned in self._containers.items()
+            }
+        self._sent = ()
+
+    def reconnection_due(self) -> bool:
+        """Whether masks have been waiting for so long that a reconnection has to mend them; asked once, it is noted."""
+        now = self.clock()
+        runtime = self._status.runtime
+        if runtime is None or runtime.takes_unsolicited_updates or not self._lag.reconnection_due(now):
+            return False
+        log.warning(
+            "reconnecting to %s, because %d containers have had the wrong CPU set for %.0f s",
+            runtime,
+            len(self._lag.waiting),
+            self._lag.seconds(now),
+        )
+        self._lag = replace(self._lag, since=None, reconnected=now)
+        self._status = replace(self._status, reconnections=self._status.reconnections + 1)
+        # The runtime would tell the masks that it set, not those that containers have.
+        self._drifts = tuple(
+            Drift(pinned.container, wanted.cpus, pinned.cpus)
+            for pinned, wanted in changes(self._containers, self.node.snapshot())
+        )
+        return True
+
+    # --- from other threads ---
+
+    def verify(self) -> tuple[Drift, ...]:
+        """Compare every container's CPUs with what the kernel says; what has drifted is mended from now on.
+
+        Returns:
+            Every drift, also those that repairs do not mend.
+        """
+        containers = self._containers
+        read = {key: effective_cpus(self.root, pinned.container) for key, pinned in containers.items()}
+        drifts = drift(containers, self.node.snapshot(), {key: cpus for key, cpus in read.items() if cpus is not None})
+        # A container whose update is on its way is late, not adrift.
+        drifts = tuple(each for each in drifts if containers[each.container.id].cpus == each.expected)
+        self._repairs = self._repairs.seen(drifts)
+        self._drifts = self._repairs.worth
+        self._drifted += len(self._repairs.fresh)
+        for fresh in self._repairs.fresh:
+            log.warning("%s", fresh)
+        for hopeless in self._repairs.hopeless:
+            log.error("%s, and %d repairs did not help: look at the cpuset of its parent cgroup", hopeless, REPAIRS)
+        return drifts
+
+    def status(self) -> EnforcementStatus:
+        """How things are."""
+        waiting = self._lag
+        return replace(
+            self._status,
+            containers=len(self._containers),
+            waiting=len(waiting.waiting),
+            lag=waiting.seconds(self.clock()),
+            drifts=self._drifted,
+        )
+
+    def claims_in_use(self) -> frozenset[str]:
+        """The UIDs of the claims that a container has, as far as the runtime has told."""
+        return frozenset(uid for pinned in self._containers.values() for uid in pinned.claims)
+
+    # --- how ---
+
+    def _mended(self) -> Containers:
+        """The containers, with what the kernel was found to say of them since the last decision."""
+        drifts, self._drifts = self._drifts, ()
+        if drifts:
+            self._containers = with_drift(self._containers, drifts)
+        return self._containers
+
+    def _carry_out(self, allowed: Allowed) -> tuple[ContainerUpdate, ...]:
+        for warning in allowed.warnings:
+            log.warning("%s", warning)
+        self._containers = allowed.containers
+        self._status = replace(self._status, updates=self._status.updates + len(allowed.updates))
+        return allowed.updates
+
+    def _reread_if_possible(self) -> HeldSnapshot:
+        """The ledger after another look, or what was known: what runs already cannot be refused."""
+        try:
+            return self.node.reread()
+        except LedgerError as error:
+            log.warning("containers are compared with what was last known of claims: %s", error)
+            return self.node.snapshot()
+
+    def _decide(
+        self, decide: Callable[[HeldSnapshot, Evidence], Allowed | Ask], reread: Callable[[], HeldSnapshot]
+    ) -> Allowed:
+        """Decide, find out what is asked, decide again; every kind of question is asked once at most."""
+        snapshot, evidence = self.node.snapshot(), Evidence()
+        while True:
+            decision = decide(snapshot, evidence)
+            match decision:
+                case AskLedger():
+                    snapshot, evidence = reread(), replace(evidence, reread=True)
+                case AskKubelet():
+                    answer = self.node.pod_claims(decision.pods)
+                    told = {
+                        pod.uid: None if answer is None else answer.get(pod.uid, PodClaims({})) for pod in decision.pods
+                    }
+                    evidence = replace(evidence, pods={**evidence.pods, **told})
+                case AskProcesses():
+                    evidence = replace(evidence, gone=(evidence.gone or frozenset()) | self._gone(decision.containers))
+                case _:
+                    return decision
+
+    def _gone(self, ids: tuple[str, ...]) -> frozenset[str]:
+        known = ((key, self._containers[key].container) for key in ids if key in self._containers)
+        return frozenset(key for key, container in known if not has_processes(self.root, container))

@@ -1,0 +1,136 @@
+"""Whatever happens, nobody runs on CPUs that another's claim holds, and no update is superfluous."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from dranode.driver.core.claim_identity import Evidence, PodClaims
+from dranode.driver.core.containers import Container, ContainerUpdate, Pod, Resources
+from dranode.driver.core.cpuset import CPUSet
+from dranode.driver.core.enforcement import Allowed, Refused, create, stop, synchronize, update
+from dranode.driver.core.held import ClaimRef
+from dranode.driver.core.held_claims import HeldClaim, HeldSnapshot
+from dranode.driver.core.pinned import Containers, settle
+
+CPUS = 12
+NAMES = st.sampled_from(("a", "b", "c", "d"))
+PODS = st.sampled_from(("p1", "p2", "p3"))
+
+
+class Node(RuleBasedStateMachine):
+    """A node: claims come and go, containers too, and a runtime keeps the masks that it is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.containers: Containers = {}
+        self.snapshot = HeldSnapshot(online=CPUSet(range(CPUS)), variable="V_")
+        self.runtime: dict[str, Container] = {}
+        self.created = 0
+
+    @initialize(reserved=st.sets(st.integers(0, CPUS - 1), max_size=2))
+    def reserve(self, reserved: set[int]) -> None:
+        self.snapshot = replace(self.snapshot, reserved=CPUSet(reserved))
+
+    @rule(
+        uid=NAMES, count=st.integers(1, 5), extra=st.integers(0, 2), pods=st.sets(PODS, min_size=1), one=st.booleans()
+    )
+    def prepare(self, uid: str, count: int, extra: int, pods: set[str], one: bool) -> None:  # noqa: FBT001 - a rule
+        free = list(self.snapshot.online - self.snapshot.held - self.snapshot.reserved)
+        held = CPUSet(free[: count + extra])
+        # Prepare refuses the claim that would take the last shared CPU where none is reserved.
+        enough = len(free) > count + extra or (self.snapshot.reserved and len(free) == count + extra)
+        if uid in self.snapshot.claims or not enough:
+            return
+        claim = HeldClaim(ClaimRef("ns", uid, uid), CPUSet(free[:count]), held, frozenset(pods), shared_in_pod=not one)
+        self.snapshot = replace(self.snapshot, claims={**self.snapshot.claims, uid: claim})
+
+    @rule(uid=NAMES)
+    def unprepare(self, uid: str) -> None:
+        rest = {key: claim for key, claim in self.snapshot.claims.items() if key != uid}
+        self.snapshot = replace(self.snapshot, claims=rest)
+
+    @rule(pod=PODS, uids=st.sets(NAMES, max_size=2), forged=st.booleans(), name=st.sampled_from("xyz"))
+    def create(self, pod: str, uids: set[str], forged: bool, name: str) -> None:  # noqa: FBT001 - a rule
+        claims = [self.snapshot.claims[uid] for uid in sorted(uids) if uid in self.snapshot.claims]
+        env = tuple(f"V_{claim.claim.uid}={'0-1' if forged else claim.cpus}" for claim in claims)
+        self.created += 1
+        made = Container(f"c{self.created}", name, Pod(f"s-{pod}", pod, "ns", pod), env=env)
+        decision = create(self.containers, self.snapshot, made, self.evidence())
+        if isinstance(decision, Refused):
+            assert decision.reason
+            return
+        assert isinstance(decision, Allowed)
+        assert decision.resources.cpus
+        self.answered(decision)
+        # kubelet has ended the earlier container of that name.
+        for key in [key for key, one in self.runtime.items() if (one.pod.uid, one.name) == (pod, name)]:
+            del self.runtime[key]
+        self.runtime[made.id] = replace(made, cpus=decision.resources.cpus)
+
+    def evidence(self) -> Evidence:
+        return Evidence(reread=True, pods={pod: PodClaims({}) for pod in ("p1", "p2", "p3")}, gone=frozenset())
+
+    @precondition(lambda self: self.runtime)
+    @rule(data=st.data())
+    def stop(self, data: st.DataObject) -> None:
+        key = data.draw(st.sampled_from(sorted(self.runtime)))
+        self.answered(stop(self.containers, self.snapshot, self.runtime.pop(key)))
+
+    @precondition(lambda self: self.runtime)
+    @rule(data=st.data(), cpus=st.sets(st.integers(0, CPUS - 1)))
+    def update(self, data: st.DataObject, cpus: set[int]) -> None:
+        one = self.runtime[data.draw(st.sampled_from(sorted(self.runtime)))]
+        allowed = update(self.containers, self.snapshot, one, Resources(CPUSet(cpus)), 0)
+        if cpus:
+            self.runtime[one.id] = replace(one, cpus=CPUSet(cpus))
+        self.answered(allowed)
+
+    @rule()
+    def reconnect(self) -> None:
+        decision = synchronize(self.snapshot, tuple(self.runtime.values()), self.evidence())
+        assert isinstance(decision, Allowed)
+        self.answered(decision)
+
+    @rule()
+    def speak_up(self) -> None:
+        after, updates = settle(self.containers, self.snapshot)
+        self.answered(Allowed(after, updates=updates))
+
+    def answered(self, allowed: Allowed) -> None:
+        """The runtime applies the updates; every one has to change something."""
+        self.containers = allowed.containers
+        for each in allowed.updates:
+            self.applied(each)
+        for key, one in self.runtime.items():
+            if key in allowed.containers:
+                self.right(one)
+
+    def applied(self, each: ContainerUpdate) -> None:
+        if each.container_id not in self.runtime:
+            return
+        one = self.runtime[each.container_id]
+        assert each.resources.cpus
+        assert each.resources.cpus != one.cpus
+        self.runtime[one.id] = replace(one, cpus=each.resources.cpus)
+
+    def right(self, one: Container) -> None:
+        """After an answer a container has what it should have."""
+        uids = self.containers[one.id].claims
+        mine = [self.snapshot.claims[uid] for uid in uids if uid in self.snapshot.claims]
+        if mine:
+            assert one.cpus == CPUSet.union(claim.cpus for claim in mine)
+            assert all(one.pod.uid in claim.pods for claim in mine)
+        else:
+            assert one.cpus.isdisjoint(self.snapshot.held)
+
+    @invariant()
+    def somebody_is_known(self) -> None:
+        assert set(self.runtime) <= set(self.containers)
+
+
+TestNode = Node.TestCase
+TestNode.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)

@@ -1,0 +1,436 @@
+"""What becomes of containers: the reference driver's cases (sections A.11 and A.12 of its fact sheet) and our rules.
+
+Where the expectation is another than the reference's, the row says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from dranode.driver.core.claim_identity import AskKubelet, AskLedger, AskProcesses, Evidence, PodClaims
+from dranode.driver.core.containers import Container, ContainerUpdate, Pod, Resources
+from dranode.driver.core.cpuset import CPUSet
+from dranode.driver.core.enforcement import (
+    Allowed,
+    Refused,
+    create,
+    remove,
+    remove_pod,
+    start,
+    stop,
+    synchronize,
+    update,
+)
+from dranode.driver.core.held import ClaimRef
+from dranode.driver.core.held_claims import HeldClaim, HeldSnapshot
+from dranode.driver.core.pinned import Containers, settle
+
+VARIABLE = "DRA_CPUSET_"
+KIND = "dra.k8s.io/cpu"
+
+
+def pod(uid: str) -> Pod:
+    return Pod(f"sandbox-{uid}", uid, "default", uid)
+
+
+def container(
+    name: str, of: str = "p1", env: tuple[str, ...] = (), cpus: str = "", *, identity: str = "", started: bool = False
+) -> Container:
+    return Container(identity or f"{of}-{name}", name, pod(of), env=env, cpus=CPUSet.parse(cpus), started=started)
+
+
+def env(uid: str, cpus: str) -> tuple[str, ...]:
+    return (f"{VARIABLE}{uid}={cpus}",)
+
+
+def claim(
+    uid: str,
+    cpus: str,
+    *pods: str,
+    held: str = "",
+    mems: str = "",
+    shared_in_pod: bool = False,
+    lift_quota: bool = False,
+) -> HeldClaim:
+    return HeldClaim(
+        ClaimRef("default", f"claim-{uid}", uid),
+        CPUSet.parse(cpus),
+        CPUSet.parse(held or cpus),
+        frozenset(pods or ("p1",)),
+        shared_in_pod=shared_in_pod,
+        mems=mems,
+        lift_quota=lift_quota,
+    )
+
+
+def snapshot(*claims: HeldClaim, online: str = "0-7", reserved: str = "", mems: str = "") -> HeldSnapshot:
+    return HeldSnapshot(
+        {each.claim.uid: each for each in claims},
+        CPUSet.parse(online),
+        CPUSet.parse(reserved),
+        mems,
+        variable=VARIABLE,
+        cdi_kind=KIND,
+    )
+
+
+def made(containers: Containers, on_record: HeldSnapshot, one: Container, evidence: Evidence | None = None) -> Allowed:
+    decision = create(containers, on_record, one, evidence or Evidence())
+    assert isinstance(decision, Allowed), decision
+    return decision
+
+
+def refusal(containers: Containers, on_record: HeldSnapshot, one: Container, evidence: Evidence | None = None) -> str:
+    decision = create(containers, on_record, one, evidence or Evidence(reread=True))
+    assert isinstance(decision, Refused), decision
+    return decision.reason
+
+
+def masks(updates: tuple[ContainerUpdate, ...]) -> dict[str, str]:
+    return {each.container_id: str(each.resources.cpus) for each in updates}
+
+
+def running(on_record: HeldSnapshot, *listed: Container) -> Containers:
+    decision = synchronize(on_record, listed, Evidence(reread=True))
+    assert isinstance(decision, Allowed)
+    return decision.containers
+
+
+# --- CreateContainer, A.11: 8 CPUs 0-7, none reserved ---
+
+
+@pytest.mark.parametrize(
+    ("on_record", "known", "environment", "cpus", "updates"),
+    [
+        (snapshot(claim("a", "0-3")), (), env("a", "0-3"), "0-3", {}),
+        (snapshot(), (), (), "0-7", {}),
+        (snapshot(claim("a", "0-3", "other")), (), (), "4-7", {}),
+        (
+            snapshot(claim("a", "2-3")),
+            (container("s1", "shared-1", cpus="0-7"), container("s2", "shared-2", cpus="0-7")),
+            env("a", "2-3"),
+            "2-3",
+            {"shared-1-s1": "0-1,4-7", "shared-2-s2": "0-1,4-7"},
+        ),
+    ],
+)
+def test_a_new_container_gets_its_claims_or_the_shared_pool_and_others_make_room(
+    on_record: HeldSnapshot,
+    known: tuple[Container, ...],
+    environment: tuple[str, ...],
+    cpus: str,
+    updates: Mapping[str, str],
+) -> None:
+    before = running(snapshot(), *known)
+    allowed = made(before, on_record, container("new", env=environment))
+    assert str(allowed.resources.cpus) == cpus
+    assert masks(allowed.updates) == updates
+
+
+@pytest.mark.parametrize(
+    ("on_record", "environment", "reason"),
+    [
+        # The reference says "failed to parse cpuset value": here the value is only compared.
+        (
+            snapshot(claim("a", "0-3")),
+            env("a", "a-b"),
+            'has DRA_CPUSET_a="a-b", but claim default/claim-a was given CPUs 0-3',
+        ),
+        (snapshot(), env("a", "0-3"), 'names claim "a", which is not prepared on this node'),
+        (
+            snapshot(claim("a", "0-1")),
+            env("a", "0-3"),
+            'has DRA_CPUSET_a="0-3", but claim default/claim-a was given CPUs 0-1',
+        ),
+        # The reference says "malformed DRA env entry".
+        (
+            snapshot(claim("a", "0-1")),
+            ("DRA_CPUSET_a",),
+            'has DRA_CPUSET_a="", but claim default/claim-a was given CPUs 0-1',
+        ),
+    ],
+)
+def test_a_variable_that_does_not_fit_the_record_is_refused(
+    on_record: HeldSnapshot, environment: tuple[str, ...], reason: str
+) -> None:
+    assert reason in refusal({}, on_record, container("new", env=environment))
+
+
+def test_the_life_of_a_claim_whose_container_restarts() -> None:
+    """A.11's restart sequence: 4 CPUs, claim 0-1, one shared container."""
+    none, held = snapshot(online="0-3"), snapshot(claim("a", "0-1"), online="0-3")
+    first = container("g", env=env("a", "0-1"), identity="g1")
+    allowed = made(running(none, container("s", "p2", cpus="0-3")), held, first)
+    assert (str(allowed.resources.cpus), masks(allowed.updates)) == ("0-1", {"p2-s": "2-3"})
+    stopped = stop(allowed.containers, held, first)
+    assert stopped.updates == ()
+    again = made(stopped.containers, held, container("g", env=env("a", "0-1"), identity="g2"))
+    assert (str(again.resources.cpus), again.updates) == ("0-1", ())
+    late = stop(remove(again.containers, first), held, first)
+    assert (sorted(late.containers), late.updates) == (["g2", "p2-s"], ())
+    gone = stop(late.containers, held, container("g", identity="g2"))
+    assert gone.updates == ()
+    # Unprepare: the others are widened with the next answer.
+    assert masks(settle(gone.containers, none)[1]) == {"p2-s": "0-3"}
+
+
+# --- Synchronize, A.12: 8 CPUs 0-7. The record decides where the reference asks CDI files ---
+
+
+A, B = claim("a", "0-1"), claim("b", "2-3", "p1", "p2")
+
+
+@pytest.mark.parametrize(
+    ("on_record", "listed", "updates"),
+    [
+        (snapshot(), (), {}),
+        (
+            snapshot(A),
+            (container("g", env=env("a", "0,1")), container("s"), container("s", "p2")),
+            {"p1-g": "0-1", "p1-s": "2-7", "p2-s": "2-7"},
+        ),
+        (snapshot(), (container("s"), container("s", "p2")), {"p1-s": "0-7", "p2-s": "0-7"}),
+        (
+            snapshot(A, B),
+            (container("g", env=env("a", "0,1")), container("g", "p2", env("b", "2,3"))),
+            {"p1-g": "0-1", "p2-g": "2-3"},
+        ),
+        (snapshot(A, B), (container("m", env=env("a", "0,1") + env("b", "2,3")),), {"p1-m": "0-3"}),
+        # The reference leaves a container with an unreadable variable alone, and so on every CPU.
+        (
+            snapshot(A),
+            (container("bad", env=env("a", "a-b")), container("g", env=env("a", "0,1"))),
+            {"p1-bad": "2-7", "p1-g": "0-1"},
+        ),
+        (
+            snapshot(B),
+            (container("x", env=env("a", "0,1")), container("g", "p2", env("b", "2,3"))),
+            {"p1-x": "0-1,4-7", "p2-g": "2-3"},
+        ),
+        # The reference frees 2-3, since no container uses them: "x -> 0-7". A claim on record stays held.
+        (snapshot(claim("a", "2-3")), (container("x", env=env("a", "0,1")),), {"p1-x": "0-1,4-7"}),
+    ],
+)
+def test_synchronize_pins_what_it_finds(
+    on_record: HeldSnapshot, listed: tuple[Container, ...], updates: Mapping[str, str]
+) -> None:
+    quiet = {"p1": PodClaims({}), "p2": PodClaims({})}
+    decision = synchronize(on_record, listed, Evidence(reread=True, pods=quiet))
+    assert isinstance(decision, Allowed)
+    assert masks(decision.updates) == updates
+    assert all(each.ignore_failure for each in decision.updates)
+
+
+def test_synchronize_sends_nothing_to_a_container_that_has_its_mask() -> None:
+    listed = (container("g", env=env("a", "0-1"), cpus="0-1"), container("s", "p2", cpus="2-7"))
+    decision = synchronize(snapshot(A), listed)
+    assert isinstance(decision, Allowed)
+    assert decision.updates == ()
+    assert decision.unpinned == ()
+
+
+def test_synchronize_names_the_containers_that_had_no_cpu_set() -> None:
+    decision = synchronize(snapshot(A), (container("g", env=env("a", "0-1")), container("s", "p2", cpus="2-7")))
+    assert isinstance(decision, Allowed)
+    assert [each.id for each in decision.unpinned] == ["p1-g"]
+
+
+def test_a_prepared_claim_without_a_container_stays_held_over_a_synchronize() -> None:
+    """The reference forgets it (section 9.1, number 3)."""
+    on_record = snapshot(A)
+    after = running(on_record, container("s", "p2"))
+    assert str(made(after, on_record, container("late", "p3")).resources.cpus) == "2-7"
+    assert str(made(after, on_record, container("g", env=env("a", "0-1"))).resources.cpus) == "0-1"
+
+
+# --- sharing ---
+
+
+def test_two_containers_that_claim_what_may_not_be_shared_are_named_both() -> None:
+    on_record = snapshot(claim("a", "0-1", "p1", "p2"))
+    after = made({}, on_record, container("one", env=env("a", "0-1"))).containers
+    reason = refusal(after, on_record, container("two", "p2", env("a", "0-1")))
+    assert 'claim default/claim-a is in use by container "one" of pod default/p1' in reason
+    assert 'so container "two" of pod default/p2 cannot have it' in reason
+
+
+def test_an_init_container_and_then_the_main_one_may_use_a_claim() -> None:
+    on_record = snapshot(A)
+    init = container("init", env=env("a", "0-1"))
+    after = made({}, on_record, init).containers
+    after = stop(start(after, on_record, init), on_record, init).containers
+    assert str(made(after, on_record, container("main", env=env("a", "0-1"))).resources.cpus) == "0-1"
+
+
+def test_where_the_runtime_does_not_tell_that_a_container_exited_its_processes_do() -> None:
+    """CRI-O sends no StopContainer for a container that exits by itself."""
+    on_record = snapshot(A)
+    init, main = container("init", env=env("a", "0-1")), container("main", env=env("a", "0-1"))
+    after = start(made({}, on_record, init).containers, on_record, init)
+    assert create(after, on_record, main) == AskProcesses(("p1-init",))
+    assert "in use by" in refusal(after, on_record, main, Evidence(gone=frozenset()))
+    allowed = made(after, on_record, main, Evidence(gone=frozenset(("p1-init",))))
+    assert sorted(allowed.containers) == ["p1-main"]
+
+
+def test_a_container_that_was_created_but_not_started_is_in_the_way_without_a_question() -> None:
+    on_record = snapshot(claim("a", "0-1", "p1", "p2"))
+    after = made({}, on_record, container("one", env=env("a", "0-1"))).containers
+    assert isinstance(create(after, on_record, container("two", "p2", env("a", "0-1"))), Refused)
+
+
+def test_a_restarted_container_replaces_the_earlier_one_of_its_name() -> None:
+    on_record = snapshot(A)
+    after = made({}, on_record, container("main", env=env("a", "0-1"), identity="old")).containers
+    after = made(after, on_record, container("main", env=env("a", "0-1"), identity="new")).containers
+    assert sorted(after) == ["new"]
+
+
+def test_every_container_of_one_pod_may_use_a_claim_that_is_shared_in_the_pod() -> None:
+    on_record = snapshot(claim("a", "0-1", "p1", "p2", shared_in_pod=True))
+    after = made({}, on_record, container("one", env=env("a", "0-1"))).containers
+    after = made(after, on_record, container("two", env=env("a", "0-1"))).containers
+    assert "only containers of one pod may share it" in refusal(after, on_record, container("x", "p2", env("a", "0-1")))
+
+
+def test_a_claim_that_holds_nothing_may_be_used_by_anybody() -> None:
+    admin = HeldClaim(ClaimRef("default", "admin", "a"), CPUSet((0,)), CPUSet(), frozenset(("p1", "p2")))
+    after = made({}, snapshot(admin), container("one", env=env("a", "0"))).containers
+    assert str(made(after, snapshot(admin), container("two", "p2", env("a", "0"))).resources.cpus) == "0"
+
+
+# --- masks ---
+
+
+def test_a_container_with_a_claim_runs_on_its_cpus_and_nobody_on_the_rest_of_what_it_holds() -> None:
+    on_record = snapshot(claim("a", "0,2", held="0-3"))
+    allowed = made({}, on_record, container("g", env=env("a", "0,2")))
+    assert str(allowed.resources.cpus) == "0,2"
+    assert str(made({}, on_record, container("s", "p2")).resources.cpus) == "4-7"
+
+
+def test_containers_without_a_claim_get_the_reserved_cpus_only_when_nothing_else_is_left() -> None:
+    assert str(made({}, snapshot(reserved="0-1"), container("s")).resources.cpus) == "2-7"
+    on_record = snapshot(claim("a", "2-7", "other"), reserved="0-1")
+    assert str(made({}, on_record, container("s")).resources.cpus) == "0-1"
+
+
+def test_without_any_shared_cpu_a_container_without_a_claim_is_refused_and_no_empty_mask_is_sent() -> None:
+    before = running(snapshot(), container("s", "p2", cpus="0-7"))
+    on_record = snapshot(claim("a", "0-7"))
+    assert "set --reserved-cpus" in refusal(before, on_record, container("new", "p3"))
+    allowed = made(before, on_record, container("g", env=env("a", "0-7")))
+    assert allowed.updates == ()
+
+
+def test_cpus_that_are_offline_are_left_out_and_said() -> None:
+    on_record = snapshot(claim("a", "0-3"), online="0-1,4-7")
+    allowed = made({}, on_record, container("g", env=env("a", "0-3")))
+    assert str(allowed.resources.cpus) == "0-1"
+    assert allowed.warnings == ("claim default/claim-a has CPUs 0-3, of which 2-3 are offline",)
+    gone = snapshot(claim("a", "0-3"), online="4-7")
+    assert "every CPU of default/claim-a is offline" in refusal({}, gone, container("g", env=env("a", "0-3")))
+
+
+def test_a_container_whose_claim_was_unprepared_joins_the_shared_pool() -> None:
+    after = made({}, snapshot(A), container("g", env=env("a", "0-1"))).containers
+    taken = snapshot(claim("b", "0-1", "p2"))
+    assert masks(made(after, taken, container("g", "p2", env("b", "0-1"))).updates) == {"p1-g": "2-7"}
+
+
+def test_the_quota_is_lifted_and_memory_stays_near_where_the_claim_says_so() -> None:
+    near = claim("a", "0-1", mems="1", lift_quota=True)
+    resources = made({}, snapshot(near), container("g", env=env("a", "0-1"))).resources
+    assert resources == Resources(CPUSet((0, 1)), "1", lift_quota=True)
+    both = snapshot(near, claim("b", "2", mems="0"))
+    resources = made({}, both, container("g", env=env("a", "0-1") + env("b", "2"))).resources
+    assert resources.mems == "0-1"
+    far = snapshot(near, claim("b", "2"))
+    assert made({}, far, container("g", env=env("a", "0-1") + env("b", "2"))).resources.mems == ""
+
+
+def test_memory_is_widened_to_every_node_when_the_claim_is_gone() -> None:
+    after = made({}, snapshot(claim("a", "0-1", mems="0"), mems="0-1"), container("g", env=env("a", "0-1"))).containers
+    after, updates = settle(after, snapshot(mems="0-1"))
+    assert [each.resources for each in updates] == [Resources(CPUSet(range(8)), "0-1")]
+    assert settle(after, snapshot(mems="0-1"))[1] == ()
+
+
+def test_a_change_of_the_pool_costs_one_update_for_each_container_whose_mask_changed() -> None:
+    before = running(snapshot(A), container("g", env=env("a", "0-1")), *(container(f"s{n}", "p2") for n in range(5)))
+    more = snapshot(A, claim("b", "4", "p3"))
+    after, updates = settle(before, more)
+    assert masks(updates) == {f"p2-s{n}": "2-3,5-7" for n in range(5)}
+    assert settle(after, more)[1] == ()
+
+
+def test_the_container_that_is_created_is_never_among_the_updates() -> None:
+    before = running(snapshot(), container("g", "p1", cpus="0-7", identity="same"))
+    allowed = made(before, snapshot(A), container("g", env=env("a", "0-1"), identity="same"))
+    assert allowed.updates == ()
+
+
+# --- UpdateContainer ---
+
+
+@pytest.mark.parametrize(
+    ("wanted", "quota", "answer"),
+    [
+        (Resources(CPUSet((5,))), 0, Resources(CPUSet((0, 1)))),
+        (Resources(CPUSet((0, 1))), 0, Resources()),
+        (Resources(), 0, Resources()),
+        (Resources(mems="1"), 0, Resources(mems="0")),
+        (Resources(), 50_000, Resources(lift_quota=True)),
+        (Resources(), -1, Resources()),
+    ],
+)
+def test_an_update_keeps_the_mask_and_touches_the_request_only_where_it_has_to(
+    wanted: Resources, quota: int, answer: Resources
+) -> None:
+    on_record = snapshot(claim("a", "0-1", mems="0", lift_quota=True))
+    one = container("g", env=env("a", "0-1"))
+    allowed = update(made({}, on_record, one).containers, on_record, one, wanted, quota)
+    assert allowed.updates == ((ContainerUpdate("p1-g", answer),) if answer else ())
+
+
+def test_an_update_of_a_container_that_nobody_has_seen_takes_it_in() -> None:
+    one = container("g", env=env("a", "0-1"))
+    allowed = update({}, snapshot(A), one, Resources(CPUSet((5,))), 0)
+    assert masks(allowed.updates) == {"p1-g": "0-1"}
+    assert sorted(allowed.containers) == ["p1-g"]
+
+
+def test_an_update_of_a_container_that_cannot_be_identified_now_leaves_it_alone() -> None:
+    one = container("g", env=env("unknown", "0-1"))
+    allowed = update({}, snapshot(A), one, Resources(CPUSet((5,))), 0)
+    assert (allowed.updates, allowed.containers) == ((), {})
+
+
+# --- events that come twice, late or for nobody ---
+
+
+def test_events_for_unknown_containers_change_nothing() -> None:
+    before = running(snapshot(A), container("s", "p2"))
+    stranger = container("x", "p9")
+    assert stop(before, snapshot(A), stranger) == Allowed(before)
+    assert remove(before, stranger) == before
+    assert remove_pod(before, pod("p9")) == before
+
+
+def test_a_started_container_that_nobody_has_seen_is_taken_in_and_repaired_with_the_next_answer() -> None:
+    """CRI-O may create a container while the plug-in synchronizes."""
+    after = start({}, snapshot(A), container("g", env=env("a", "0-1")))
+    assert masks(stop(after, snapshot(A), container("x", "p9")).updates) == {"p1-g": "0-1"}
+
+
+def test_a_pod_that_is_gone_takes_its_containers_along() -> None:
+    before = running(snapshot(A), container("g", env=env("a", "0-1")), container("s", "p2"))
+    assert sorted(remove_pod(before, pod("p1"))) == ["p2-s"]
+
+
+def test_synchronize_asks_once_for_everything_that_it_needs_to_know() -> None:
+    listed = (container("x", "p8", env("a", "0-1")), container("y", "p9", env("a", "0-1")))
+    assert synchronize(snapshot(A), (container("z", env=env("unknown", "1")), *listed)) == AskLedger()
+    assert synchronize(snapshot(A), listed) == AskKubelet((pod("p8"), pod("p9")))
