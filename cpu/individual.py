@@ -58,7 +58,7 @@ def verified(claim: ClaimRef, shares: Sequence[Share], topology: Topology, optio
         if missing:
             raise ClaimError(
                 f"claim {claim} demands threads: {threads}, but was allocated {cpus}, which splits cores: {missing} "
-                "are missing; ask for whole cores with a matchAttribute on dra.cpu/coreID, or use grouped mode"
+                "are missing; ask for the siblings as well, or use grouped mode"
             )
     near = CPUSet.union(share.held for share in shares if share.policy.l3 is L3.REQUIRE)
     if near and not Caches.of(topology.groups, topology.online.mask, whole=False).accept(near.mask):
