@@ -10,8 +10,11 @@ The claims of one pod are passed together: all of them are allocated, or none.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from fractions import Fraction
 
 from dranode.driver.core.resource import DeviceClass, Node, ResourceClaim, ResourceSlice
+from dranode.driver.local.allocator.attempt import Oddity
+from dranode.driver.local.allocator.explain import Miss, Stage, nearest_miss
 from dranode.driver.local.allocator.features import Features
 from dranode.driver.local.allocator.notes import notes_on_failure, notes_on_success
 from dranode.driver.local.allocator.outcome import AllocationError, Outcome, Reason
@@ -50,10 +53,13 @@ class Allocator:
     def allocate(self, claims: Sequence[ResourceClaim], node: Node, allocated: Allocated) -> tuple[Outcome, ...]:
         """What the claims get on the node, all or none; `allocated` is what others have, and stays as it is."""
         try:
-            requests = self.requests(claims)
-            found = self.search(claims, requests, self.inventory.pools(node), allocated)
+            requests, pools = self.requests(claims), self.inventory.pools(node)
+            found = self.search(claims, requests, pools, allocated)
         except AllocationError as error:
             return failures(claims, node.metadata.name, error)
+        if found.picks is None:
+            miss = self.nearest_miss(claims, requests, pools, allocated)
+            return unfit(claims, f"does not fit on node {node.metadata.name}: {miss.sentence}", found.oddities)
         return self.outcomes(claims, requests, found, node.metadata.name)
 
     def requests(self, claims: Sequence[ResourceClaim]) -> tuple[tuple[Request, ...], ...]:
@@ -81,18 +87,25 @@ class Allocator:
             _check_valid(pools)
         return found
 
+    def nearest_miss(
+        self,
+        claims: Sequence[ResourceClaim],
+        requests: Sequence[tuple[Request, ...]],
+        pools: Sequence[Pool],
+        allocated: Allocated,
+    ) -> Miss:
+        """Why the claims do not fit into these pools."""
+        try:
+            return nearest_miss(claims, requests, pools, allocated, self._selectors)
+        except AllocationError as error:
+            return Miss(0, Stage.SELECTOR, Fraction(0), str(error))
+
     def outcomes(
         self, claims: Sequence[ResourceClaim], requests: Sequence[tuple[Request, ...]], found: Found, node: str
     ) -> tuple[Outcome, ...]:
-        """What the claims get, from what was found."""
-        if found.picks is None:
-            notes = notes_on_failure(found.oddities)
-            return tuple(
-                Outcome(claim, node, error=f"does not fit on node {node}", reason=Reason.DOES_NOT_FIT, notes=notes)
-                for claim in claims
-            )
+        """What the claims get, from devices that were found."""
         made = []
-        for claim, wanted, picks in zip(claims, requests, found.picks, strict=True):
+        for claim, wanted, picks in zip(claims, requests, found.picks or (), strict=True):
             result = allocation(claim, wanted, picks, node=node, features=self.features, share_id=self._new_share_id)
             made.append(Outcome(claim, node, result, notes=notes_on_success(claim, picks, result, found.oddities)))
         return tuple(made)
@@ -101,6 +114,12 @@ class Allocator:
 def failures(claims: Sequence[ResourceClaim], node: str | None, error: AllocationError) -> tuple[Outcome, ...]:
     """The outcomes of an attempt that ended with an error."""
     return tuple(Outcome(claim, node, error=str(error), reason=error.reason, scope=error.scope) for claim in claims)
+
+
+def unfit(claims: Sequence[ResourceClaim], error: str, oddities: Iterable[Oddity]) -> tuple[Outcome, ...]:
+    """The outcomes of an attempt that found nothing."""
+    notes = notes_on_failure(oddities)
+    return tuple(Outcome(claim, None, error=error, reason=Reason.DOES_NOT_FIT, notes=notes) for claim in claims)
 
 
 def _check_valid(pools: Sequence[Pool]) -> None:

@@ -45,9 +45,10 @@ def allocation(
 
 def active_alternatives(requests: Sequence[Request], picks: Sequence[Pick]) -> tuple[Alternative, ...]:
     """For each request the alternative that was taken."""
-    taken = {id(pick.alternative) for pick in picks}
+    taken = {pick.alternative.name for pick in picks}
     return tuple(
-        next((one for one in request.alternatives if id(one) in taken), request.alternatives[0]) for request in requests
+        next((one for one in request.alternatives if one.name in taken), request.alternatives[0])
+        for request in requests
     )
 
 
