@@ -100,8 +100,10 @@ def _chosen(asked: Asked, group: Group, count: int, node: Node) -> CPUSet:
         )
     (cpus,) = cpusets
     if len(cpus) != count:
-        raise ClaimError(f"opaque config cpuset size {len(cpus)} does not match requested capacity {count}: {cpus}")
-    what = f"requested CPUs {cpus} from opaque config"
+        raise ClaimError(
+            f"{asked}: opaque config cpuset size {len(cpus)} does not match requested capacity {count}: {cpus}"
+        )
+    what = f"{asked}: requested CPUs {cpus} from opaque config"
     topology = node.topology
     for wrong, why in (
         (cpus - topology.online, "contain offline cores"),

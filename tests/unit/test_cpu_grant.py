@@ -76,7 +76,8 @@ class TestOpaqueCpusets:
 
     def test_cpus_of_another_claim_are_a_conflict_with_the_holder_named(self) -> None:
         with pytest.raises(
-            ClaimConflictError, match="conflict with already allocated claims; 4 held by default/other"
+            ClaimConflictError,
+            match=r"of claim default/claim-2: .* conflict with already allocated claims; 4 held by default/other",
         ) as raised:
             self.grant(config(self.form2("4,5")), name="claim-2", held="0,4")
         assert raised.value.holders == {"other"}
