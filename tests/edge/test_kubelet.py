@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,9 +52,11 @@ def shelf() -> Shelf:
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    (tmp_path / "plugins_registry").mkdir()
-    return tmp_path
+def root() -> Iterator[Path]:
+    # pytest's own folders can be too long for a socket's path.
+    with tempfile.TemporaryDirectory(prefix="dranode-") as name:
+        (Path(name) / "plugins_registry").mkdir()
+        yield Path(name)
 
 
 def make(root: Path, shelf: Shelf, fatal: Any = None) -> DriverService:
@@ -196,9 +199,10 @@ def test_a_second_driver_on_the_same_sockets_is_refused_and_disturbs_nothing(
     assert service.registration.status.ok
 
 
-def test_a_registry_that_is_missing_is_one_sentence(tmp_path: Path, shelf: Shelf) -> None:
+def test_a_registry_that_is_missing_is_one_sentence(root: Path, shelf: Shelf) -> None:
+    (root / "plugins_registry").rmdir()
     with pytest.raises(DranodeError, match=r"plugins_registry.* cannot be"):
-        make(tmp_path, shelf).start()
+        make(root, shelf).start()
 
 
 def test_a_socket_path_over_107_bytes_is_refused_with_the_arithmetic() -> None:

@@ -1,0 +1,288 @@
+"""The local run from end to end, through the program."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+PROGRAM = Path(sys.executable).with_name("dranode")
+SERVER = "sockets=2,numa=2,cores=4,threads=2"
+
+
+def dranode(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([PROGRAM, *arguments], cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
+
+
+def local(cwd: Path, *arguments: str | Path, claims: list[dict[str, Any]]) -> tuple[int, dict[str, Any], str]:
+    (cwd / "claims.yaml").write_text(yaml.safe_dump_all(claims))
+    done = dranode("local", "--node-name", "worker", "claims.yaml", "-o", "json", *arguments, cwd=cwd)
+    return done.returncode, json.loads(done.stdout) if done.stdout else {}, done.stderr
+
+
+def claim(name: str, count: str | None = "4", config: Any = None, **spec: Any) -> dict[str, Any]:
+    exactly: dict[str, Any] = {"deviceClassName": "dra.cpu"}
+    if count is not None:
+        exactly["capacity"] = {"requests": {"dra.cpu/cpu": count}}
+    devices: dict[str, Any] = {"requests": [{"name": "r", "exactly": exactly}], **spec}
+    if config is not None:
+        devices["config"] = [{"opaque": {"driver": "dra.cpu", "parameters": config}}]
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": name},
+        "spec": {"devices": devices},
+    }
+
+
+def allocated(
+    name: str, *, results: list[dict[str, Any]], config: list[dict[str, Any]] | None = None
+) -> dict[str, Any]:
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": name, "uid": f"uid-{name}"},
+        "status": {
+            "allocation": {
+                "devices": {
+                    "results": [
+                        {"request": "r", "driver": "dra.cpu", "pool": "worker", **result} for result in results
+                    ],
+                    "config": config or [],
+                }
+            }
+        },
+    }
+
+
+def test_claims_are_published_allocated_prepared_and_taken_down(tmp_path: Path) -> None:
+    rc, shown, _ = local(tmp_path, "--machine", SERVER, "--state", "state", claims=[claim("a"), claim("b", "3")])
+    assert rc == 0
+    assert [device["name"] for device in shown["slices"][0]["spec"]["devices"]] == [
+        f"cpudevnuma{node:03d}" for node in range(4)
+    ]
+    a, b = shown["claims"]
+    assert (a["name"], a["node"], a["cpus"], a["error"]) == ("a", "worker", "0-1,16-17", None)
+    assert (b["name"], b["cpus"]) == ("b", "2-3,18")
+    assert set(a) == {"namespace", "name", "uid", "node", "allocation", "devices", "cdi_files", "cpus", "error"}
+    assert set(a["devices"][0]) == {"requests", "pool", "device", "cdi", "share_id"}
+    assert a["devices"][0]["cdi"] == [f"dra.k8s.io/cpu=claim-{a['uid']}"]
+    assert a["devices"][0]["share_id"] == a["allocation"]["devices"]["results"][0]["shareID"]
+    assert shown["unprepared"] is True
+    assert list((tmp_path / "state" / "cdi").iterdir()) == []
+
+
+def test_kept_claims_stay_prepared_and_a_second_run_meets_them(tmp_path: Path) -> None:
+    keep = ("--machine", SERVER, "--state", "state", "--keep")
+    _, first, _ = local(tmp_path, *keep, claims=[claim("a")])
+    spec = json.loads(Path(first["claims"][0]["cdi_files"][0]).read_text())
+    assert spec["devices"][0]["containerEdits"]["env"] == [f"DRA_CPUSET_{first['claims'][0]['uid']}=0-1,16-17"]
+    assert spec["cdiVersion"] == "0.3.0"
+    shown = dranode("claims", "--kubelet-root", "state/kubelet", "-o", "json", cwd=tmp_path)
+    (row,) = json.loads(shown.stdout)
+    assert (row["name"], row["cpus"], row["held"], row["state"], row["pods"]) == (
+        "a",
+        "0-1,16-17",
+        "0-1,16-17",
+        "completed",
+        ["a"],
+    )
+    _, second, _ = local(tmp_path, *keep, claims=[claim("b"), claim("a")])
+    cpus = {one["name"]: one["cpus"] for one in second["claims"]}
+    assert cpus == {"a": "0-1,16-17", "b": "2-3,18-19"}
+
+
+def test_the_first_alternative_that_fits_is_taken_and_named(tmp_path: Path) -> None:
+    one = claim("a")
+    one["spec"]["devices"]["requests"] = [
+        {
+            "name": "r",
+            "firstAvailable": [
+                {"name": "big", "deviceClassName": "dra.cpu", "capacity": {"requests": {"dra.cpu/cpu": "9"}}},
+                {"name": "small", "deviceClassName": "dra.cpu", "capacity": {"requests": {"dra.cpu/cpu": "2"}}},
+            ],
+        }
+    ]
+    one["spec"]["devices"]["config"] = [
+        {
+            "requests": ["r/small"],
+            "opaque": {
+                "driver": "dra.cpu",
+                "parameters": {"apiVersion": "dra.cpu/v1alpha1", "kind": "CPUConfig", "threads": "one-per-core"},
+            },
+        }
+    ]
+    rc, shown, _ = local(tmp_path, "--machine", SERVER, claims=[one])
+    assert rc == 0
+    (prepared,) = shown["claims"]
+    assert prepared["allocation"]["devices"]["results"][0]["request"] == "r/small"
+    assert prepared["devices"][0]["requests"] == ["r"]
+    assert prepared["cpus"] == "0"
+
+
+@pytest.mark.parametrize("version", ["v1beta1", "v1beta2"])
+def test_beta_forms_and_templates_are_understood(tmp_path: Path, version: str) -> None:
+    capacity = {"requests": {"dra.cpu/cpu": "2"}}
+    exactly = {"deviceClassName": "dra.cpu", "capacity": capacity}
+    request = {"name": "r", **exactly} if version == "v1beta1" else {"name": "r", "exactly": exactly}
+    template = {
+        "apiVersion": f"resource.k8s.io/{version}",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": "t"},
+        "spec": {"spec": {"devices": {"requests": [request]}}},
+    }
+    rc, shown, _ = local(tmp_path, "--machine", SERVER, claims=[template])
+    assert rc == 0
+    assert [(one["name"], one["cpus"]) for one in shown["claims"]] == [("t", "0,16")]
+
+
+def test_pods_get_a_claim_each_from_a_template_and_share_a_claim_they_name(tmp_path: Path) -> None:
+    def pod(name: str) -> dict[str, Any]:
+        claims = [
+            {"name": "own", "resourceClaimTemplateName": "t"},
+            {"name": "shared", "resourceClaimName": "both"},
+        ]
+        return {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name},
+            "spec": {"resourceClaims": claims, "containers": []},
+        }
+
+    template = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": "t"},
+        "spec": {"spec": claim("x", "2")["spec"]},
+    }
+    rc, shown, _ = local(tmp_path, "--machine", SERVER, claims=[template, claim("both", "1"), pod("p"), pod("q")])
+    assert rc == 0
+    assert [(one["name"], one["cpus"]) for one in shown["claims"]] == [
+        ("p-own", "0,16"),
+        ("both", "1"),
+        ("q-own", "2,18"),
+        ("both", "1"),
+    ]
+
+
+def test_machine_grouping_takes_exactly_the_cpuset_of_the_claim(tmp_path: Path) -> None:
+    rc, shown, _ = local(
+        tmp_path,
+        "--machine",
+        "cores=16",
+        "--group-by",
+        "machine",
+        claims=[claim("a", "10", {"cpuset": "2-11"}), claim("b", "2")],
+    )
+    assert rc == 1
+    a, b = shown["claims"]
+    assert a["cpus"] == "2-11"
+    assert "must be targeted by exactly 1" in b["error"]
+
+
+CPUS = {"device": "cpudevnuma000", "consumedCapacity": {"dra.cpu/cpu": "2"}}
+
+
+@pytest.mark.parametrize(
+    ("result", "sentence"),
+    [
+        ({"device": "cpudevnuma009", "consumedCapacity": {"dra.cpu/cpu": "2"}}, 'device "cpudevnuma009"'),
+        ({"device": "cpudevnuma000", "consumedCapacity": {"dra.cpu/cpu": "500m"}}, "must be a whole number"),
+        ({"device": "cpudevnuma000", "consumedCapacity": {"dra.cpu/cpu": "0"}}, "must be positive"),
+        ({"device": "cpudevnuma000", "consumedCapacity": {"dra.cpu/cpu": "-1"}}, "must be positive"),
+        ({"device": "cpudevnuma000"}, 'CPU capacity "dra.cpu/cpu" for device "cpudevnuma000" is missing'),
+    ],
+)
+def test_an_allocation_that_cannot_be_meant_fails_alone(tmp_path: Path, result: dict[str, Any], sentence: str) -> None:
+    claims = [allocated("bad", results=[result]), allocated("good", results=[CPUS])]
+    rc, shown, _ = local(tmp_path, "--machine", SERVER, claims=claims)
+    bad, good = shown["claims"]
+    assert rc == 1
+    assert sentence in bad["error"]
+    assert (bad["cpus"], bad["cdi_files"]) == (None, [])
+    assert good["cpus"] == "0,16"
+
+
+def test_a_claim_that_is_allocated_stands_as_it_is_and_other_drivers_parts_are_left_alone(tmp_path: Path) -> None:
+    foreign = {"driver": "other.example.com", "device": "x"}
+    config = [{"source": "FromClaim", "opaque": {"driver": "other.example.com", "parameters": {"nonsense": [1]}}}]
+    rc, shown, stderr = local(
+        tmp_path, "--machine", SERVER, claims=[allocated("a", results=[CPUS, foreign], config=config)]
+    )
+    assert rc == 0
+    assert [device["device"] for device in shown["claims"][0]["devices"]] == ["cpudevnuma000"]
+    assert "other.example.com" in stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rc", "sentence"),
+    [
+        (["--reserved-cpus", "99"], 2, "99"),
+        (["--machine", "sockets=0"], 2, "sockets"),
+        (["--machine", "no-such-folder"], 2, "no-such-folder"),
+        (["missing.yaml"], 1, "missing.yaml"),
+        (["broken.yaml"], 1, "broken.yaml"),
+        (["--keep"], 2, "--state"),
+        (["--driver", "fpga"], 2, 'no driver "fpga"'),
+        (["--group-by", "rack"], 2, "rack"),
+        (["--config", "config.yaml"], 2, "reservedcpus"),
+        (["--state", "broken.yaml"], 1, "broken.yaml"),
+    ],
+    ids=lambda value: str(value[-1]) if isinstance(value, list) else "",
+)
+def test_bad_input_is_one_sentence_on_stderr(tmp_path: Path, arguments: list[str], rc: int, sentence: str) -> None:
+    (tmp_path / "broken.yaml").write_text("kind: [\n")
+    (tmp_path / "config.yaml").write_text('reservedcpus: "0"\n')
+    done = dranode("local", "--machine", "cores=4", *arguments, cwd=tmp_path)
+    assert done.returncode == rc, done.stderr
+    assert done.stdout == ""
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_long_state_folder_keeps_its_ledger_and_lends_its_sockets_a_short_one(tmp_path: Path) -> None:
+    long = tmp_path / ("deep" * 20) / "state"
+    rc, shown, stderr = local(tmp_path, "--machine", SERVER, "--state", str(long), "--keep", claims=[claim("a")])
+    assert (rc, shown["claims"][0]["cpus"]) == (0, "0-1,16-17"), stderr
+    assert (long / "kubelet" / "plugins" / "dra.cpu" / "ledger.db").exists()
+
+
+def test_a_configuration_file_is_overridden_by_the_environment_and_that_by_a_flag(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(
+        'apiVersion: v1alpha1\nreservedCPUs: "0"\ngroupBy: socket\ncpuDeviceMode: grouped\n'
+    )
+    done = subprocess.run(
+        [
+            PROGRAM,
+            "slices",
+            "--config",
+            "c.yaml",
+            "--machine",
+            "sockets=2,cores=4",
+            "--reserved-cpus",
+            "2",
+            "-o",
+            "json",
+        ],
+        cwd=tmp_path,
+        env={"DRANODE_GROUP_BY": "machine", "DRANODE_RESERVED_CPUS": "1", "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    (device,) = json.loads(done.stdout)[0]["spec"]["devices"]
+    assert device["name"] == "cpudevmachine"
+    assert device["capacity"]["dra.cpu/cpu"]["value"] == "7"
+
+
+def test_the_demo_ends_well_when_exactly_its_one_claim_fails(tmp_path: Path) -> None:
+    done = dranode("demo", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "cpus/small" in done.stdout
+    assert "default/too-large: " in done.stdout
+    assert done.stdout.count("NUMA 7") == 2
