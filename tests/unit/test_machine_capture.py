@@ -74,6 +74,11 @@ def test_equal_machines_make_equal_bytes_in_every_packing(tmp_path: Path, ending
     assert len(read_topology(open_machine(str(first / f"m{ending}"))).cpus) == 4
 
 
+def test_a_packed_archive_carries_no_time(tmp_path: Path) -> None:
+    write_archive(record(machine({})), tmp_path / "m.tar.gz")
+    assert (tmp_path / "m.tar.gz").read_bytes()[4:8] == bytes(4)  # RFC 1952: MTIME
+
+
 def test_the_archive_needs_no_root_to_unpack(tmp_path: Path) -> None:
     place = tmp_path / "node.tar"
     write_archive(record(gpu_machine()), place)

@@ -179,6 +179,13 @@ class TestL3:
         assert [str(cpus) for cpus in topology.l3] == ["0", "1"]
         assert topology.warnings == ("cpu1 claims a share of an L3 cache that does not name it",)
 
+    def test_caches_are_sorted_by_first_cpu_even_if_a_later_cpu_claims_earlier_ones(self) -> None:
+        files = {f"{CPU}/online": "0-3"} | {f"{CPU}/cpu{cpu}/cache/index3/level": "3" for cpu in (1, 3)}
+        files |= {f"{CPU}/cpu1/cache/index3/shared_cpu_list": "1", f"{CPU}/cpu3/cache/index3/shared_cpu_list": "0,3"}
+        topology = read_topology(machine(files))
+        assert [str(cpus) for cpus in topology.l3] == ["0,3", "1"]
+        assert [topology.cpus[cpu].l3 for cpu in range(4)] == [0, 1, None, 0]
+
 
 class TestNuma:
     def numa(self, files: dict[str, str], links: dict[str, str] | None = None) -> dict[int, str]:
