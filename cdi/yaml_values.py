@@ -190,7 +190,7 @@ class _Values:
 
     def _merge(self, node: Node, result: GoMap, path: str, depth: int) -> None:
         # The library looks for keys given twice across merges too, so nothing overrides what was merged.
-        for source in reversed(node.items) if isinstance(node, Sequence) else (node,):
+        for source in node.items if isinstance(node, Sequence) else (node,):
             target = source.node if isinstance(source, Alias) else source
             if not isinstance(target, Mapping):
                 raise CDIError(f"line {source.line}: << takes an object or a list of objects", path)

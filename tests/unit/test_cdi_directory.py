@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from dranode.cdi.directory import encode_spec, read_spec, remove_spec, spec_files, write_spec
+from dranode.cdi.document import read
+from dranode.cdi.errors import CDIError
+from dranode.cdi.spec import CDIDevice, ContainerEdits, Spec
+from dranode.cdi.validate import validate
+from dranode.cdi.version import with_minimum_version
+
+NAME = "dra.k8s.io-cpu_claim-u.json"
+
+
+def _spec(*env: str, kind: str = "dra.k8s.io/cpu", annotations: dict[str, str] | None = None) -> Spec:
+    device = CDIDevice(name="claim-u", container_edits=ContainerEdits(env=env or ("DRA_CPUSET_u=0-1",)))
+    return with_minimum_version(Spec(cdi_version="", kind=kind, devices=(device,), annotations=annotations or {}))
+
+
+def test_a_spec_is_compact_json_at_its_minimum_version() -> None:
+    assert encode_spec(_spec()) == (
+        b'{"cdiVersion":"0.3.0","kind":"dra.k8s.io/cpu",'
+        b'"devices":[{"name":"claim-u","containerEdits":{"env":["DRA_CPUSET_u=0-1"]}}]}'
+    )
+
+
+def test_what_is_written_is_read_back_and_loads(tmp_path: Path) -> None:
+    spec = _spec()
+    path = write_spec(tmp_path, NAME, spec)
+    assert path == tmp_path / NAME
+    assert read_spec(path) == spec
+    assert validate(path.read_bytes()).ok
+
+
+def test_the_reference_drivers_spec_is_read(tmp_path: Path) -> None:
+    path = tmp_path / NAME
+    # Its exact bytes (reference sheet cpu-driver, section 4).
+    path.write_bytes(
+        b'{"cdiVersion":"0.8.0","kind":"dra.k8s.io/cpu","devices":[{"name":"claim-u","containerEdits":'
+        b'{"env":["DRA_CPUSET_u=0-1"]}}],"containerEdits":{}}'
+    )
+    assert read_spec(path) == msgspec.structs.replace(_spec(), cdi_version="0.8.0")
+
+
+def test_a_spec_that_a_person_wrote_in_yaml_is_read_too(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(
+        "cdiVersion: 0.3.0\nkind: dra.k8s.io/cpu\ndevices:\n"
+        "- name: claim-u\n  containerEdits:\n    ENV: [DRA_CPUSET_u=0-1]\n"
+    )
+    assert read_spec(path) == _spec()
+
+
+def test_a_file_that_is_no_spec_is_refused_with_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text('{"kind": 5, "foo": 1}')
+    with pytest.raises(CDIError, match=r"a\.json: foo: is no field"):
+        read_spec(path)
+    path.write_bytes(b"\xff\xff")
+    with pytest.raises(CDIError, match=r"a\.json: byte 0"):
+        read_spec(path)
+
+
+# What JSON may hold raw, but the YAML parser of a runtime refuses, folds, or takes for half a character.
+@pytest.mark.parametrize(
+    "value", ["\x7f", "\x81", "\x85", "\u2028", "\u2029", "\ufeff", "\uffff", "/", "\0\t\n\r\\\"'", "😀", "é"]
+)
+def test_no_character_of_a_value_changes_on_its_way_through_a_runtimes_parser(value: str) -> None:
+    spec = _spec(f"A={value}b  c")
+    assert read(encode_spec(spec)).spec == spec
+
+
+def test_a_written_file_is_readable_by_all_and_alone_in_a_folder_that_is_made(tmp_path: Path) -> None:
+    folder = tmp_path / "run" / "cdi"
+    before = os.umask(0o077)
+    try:
+        path = write_spec(folder, NAME, _spec())
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == 0o644
+    assert folder.stat().st_mode & 0o777 == 0o755
+    assert [entry.name for entry in folder.iterdir()] == [NAME]
+
+
+def test_the_same_content_is_not_written_again_and_other_content_replaces_the_file(tmp_path: Path) -> None:
+    first = write_spec(tmp_path, NAME, _spec()).stat().st_ino
+    assert write_spec(tmp_path, NAME, _spec()).stat().st_ino == first
+    # A reader that has the old file open keeps the whole of it.
+    with (tmp_path / NAME).open("rb") as reader:
+        write_spec(tmp_path, NAME, _spec("A=2"))
+        assert b"DRA_CPUSET" in reader.read()
+    assert read_spec(tmp_path / NAME) == _spec("A=2")
+
+
+_FULL = """
+import resource, sys
+from pathlib import Path
+from dranode.cdi.directory import write_spec
+from dranode.cdi.spec import CDIDevice, ContainerEdits, Spec
+device = CDIDevice(name="claim-u", container_edits=ContainerEdits(env=("A=2",)))
+resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))
+try:
+    write_spec(Path(sys.argv[1]), sys.argv[2], Spec(cdi_version="0.3.0", kind="dra.k8s.io/cpu", devices=(device,)))
+except OSError as error:
+    sys.exit(error.errno)
+"""
+
+
+def test_a_file_that_does_not_fit_leaves_the_old_one_and_no_temporary_one(tmp_path: Path) -> None:
+    write_spec(tmp_path, NAME, _spec())
+    # A limit on the size of files stands in for a full disk: the write fails half-way.
+    failed = subprocess.run([sys.executable, "-c", _FULL, str(tmp_path), NAME], check=False)
+    assert failed.returncode == errno.EFBIG
+    assert [entry.name for entry in tmp_path.iterdir()] == [NAME]
+    assert read_spec(tmp_path / NAME) == _spec()
+
+
+def test_a_target_that_cannot_be_replaced_leaves_no_temporary_file(tmp_path: Path) -> None:
+    (tmp_path / NAME).mkdir()
+    with pytest.raises(IsADirectoryError):
+        write_spec(tmp_path, NAME, _spec())
+    assert [entry.name for entry in tmp_path.iterdir()] == [NAME]
+
+
+@pytest.mark.parametrize("name", ["a.yml", "a", "../a.json", "b/a.json", ""])
+def test_a_name_that_no_runtime_reads_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(CDIError, match="no file name that ends with"):
+        write_spec(tmp_path, name, _spec())
+
+
+@pytest.mark.parametrize(
+    ("spec", "path"),
+    [
+        (_spec("A"), "devices[0].containerEdits.env[0]"),
+        (_spec(kind="Vendor.com/cpu"), "kind"),
+        (_spec(kind="v.com/" + "c" * 64), "kind"),
+        (_spec(kind="v/c"), "kind"),
+        (msgspec.structs.replace(_spec(), cdi_version="0.2.0"), "cdiVersion"),
+        (_spec(annotations={"k" * 1023: "v"}), "annotations"),
+        (_spec("A=\ud800"), ""),
+    ],
+)
+def test_a_spec_that_some_runtime_could_not_load_is_never_written(tmp_path: Path, spec: Spec, path: str) -> None:
+    with pytest.raises(CDIError) as refused:
+        write_spec(tmp_path, NAME, spec)
+    assert refused.value.path == path
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_longest_key_that_runtimes_read_is_written() -> None:
+    spec = _spec(annotations={"k" * 1022: "v"})
+    assert read(encode_spec(spec)).spec == spec
+
+
+def test_removing_a_spec_twice_is_removing_it_once(tmp_path: Path) -> None:
+    write_spec(tmp_path, NAME, _spec())
+    remove_spec(tmp_path, NAME)
+    remove_spec(tmp_path, NAME)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_own_specs_are_listed_in_name_order_without_what_runtimes_do_not_read(tmp_path: Path) -> None:
+    for name in ("b_2.json", "b_1.yaml", "b_3.yml", "spec.x.tmp", "a_1.json"):
+        (tmp_path / name).touch()
+    assert [path.name for path in spec_files(tmp_path, "b_")] == ["b_1.yaml", "b_2.json"]
+    assert [path.name for path in spec_files(tmp_path)] == ["a_1.json", "b_1.yaml", "b_2.json"]
+    assert list(spec_files(tmp_path / "missing")) == []
