@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -59,6 +60,16 @@ def _document(outcome: Outcome) -> dict[str, Any]:
     }
 
 
+def _rows(outcome: Outcome) -> Iterator[tuple[str, str, str]]:
+    """Request, device and consumed capacity of each result."""
+    results = outcome.allocation.devices.results if outcome.allocation is not None else ()
+    for result in results:
+        consumed = ", ".join(f"{amount} {name}" for name, amount in result.consumed_capacity.items())
+        yield result.request, f"{result.driver}/{result.pool}/{result.device}", consumed
+    if not results:
+        yield "-", "nothing" if outcome.allocation is not None else "-", ""
+
+
 def _draw(placements: tuple[PodPlacement, ...]) -> None:
     from rich.table import Table  # noqa: PLC0415 - people's output only
 
@@ -67,17 +78,9 @@ def _draw(placements: tuple[PodPlacement, ...]) -> None:
     for placement in placements:
         for outcome in placement.outcomes:
             claim = f"{outcome.claim.metadata.namespace}/{outcome.claim.metadata.name}"
-            results = outcome.allocation.devices.results if outcome.allocation is not None else ()
-            for result in results:
-                consumed = ", ".join(f"{amount} {name}" for name, amount in result.consumed_capacity.items())
-                device = f"{result.driver}/{result.pool}/{result.device}"
-                table.add_row(placement.pod, claim, outcome.node, result.request, device, consumed)
-            if not results:
-                table.add_row(
-                    placement.pod, claim, outcome.node or "-", "-", "nothing" if outcome.allocation else "-", ""
-                )
-    if table.rows:
-        screen.print(table)
+            for row in _rows(outcome):
+                table.add_row(placement.pod, claim, placement.node or "-", *row)
+    screen.print(table)
     for placement in placements:
         for outcome in placement.outcomes:
             if outcome.error:

@@ -9,6 +9,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from dranode.driver.core.configs import applies
 from dranode.driver.core.quantity import Quantity
 from dranode.driver.core.resource import ResourceClaim
 from dranode.driver.local.allocator.capacity import consumptions, shortage
@@ -181,6 +182,10 @@ class Attempt:
             tuple(one.state() for one in self._constraints[claim]),
             len(self.picks[claim]),
         )
+
+    def binds(self, claim: int, alternative: Alternative) -> bool:
+        """Whether a constraint of the claim applies to the alternative."""
+        return any(applies(one.spec.requests, alternative.name) for one in self._constraints[claim])
 
     @property
     def forgets(self) -> bool:

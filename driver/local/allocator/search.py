@@ -1,9 +1,10 @@
 """The search: depth first through claims, requests, alternatives and devices; the first full solution is taken.
 
 Source: KEP-4381, KEP-4816, and the order in which kube-scheduler 1.36 goes, since it decides which device is found
-first and which error is met. Two shortcuts leave the answer as it is: the rest of the requests is not tried again from
-a state from which it has failed, and a device is passed over if one that differs by name alone has just failed in its
-place. Where an answer depends on what was tried before (counters, `distinctAttribute`, lists), they are not taken.
+first and which error is met. Shortcuts leave the answer as it is: the rest of the requests is not tried again from a
+state from which it has failed; a device is passed over if one that differs by name alone has just failed in its place;
+and if what comes after a request fails for want of devices that the request has not taken, other devices for it are not
+tried. Where an answer depends on what was tried before (counters, `distinctAttribute`, lists), they are not taken.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from dranode.driver.local.allocator.selectors import Selectors
 from dranode.driver.local.allocator.state import Allocated
 
 MAX_RESULTS: Final = 32
-MAX_STEPS: Final = 500_000
+MAX_STEPS: Final = 300_000
+_EVERY_DEVICE: Final = -1
 _FRAMES_PER_DEVICE: Final = 3
 
 
@@ -85,6 +87,9 @@ class _Search:
         self.remembers = attempt.forgets
         self.skips_equals = attempt.forgets and not attempt.distinct
         self.failures: dict[Hashable, _End] = {}
+        self.blamed = (
+            _EVERY_DEVICE  # after a failure: the devices without which it would have been the same are not in it
+        )
         self.steps = 0
 
     def _check_count(self, claim: int, pools: Sequence[Pool]) -> None:
@@ -129,13 +134,14 @@ class _Search:
         """This request and everything after it."""
         if index == len(self.requests[claim]):
             # A later claim that needs too many devices may need fewer after another choice here.
-            return _End.DONE if self.claim(claim + 1) is _End.DONE else _End.FAILED
+            end = self.claim(claim + 1)
+            return end if end is _End.DONE else _End.FAILED
         key = (claim, index, self.attempt.state(claim, self._relevant(claim, index))) if self.remembers else None
-        if key is not None and (known := self.failures.get(key)) is not None:
-            return known
-        end = self._alternatives(claim, index)
-        if key is not None and end is not _End.DONE:
+        known = self.failures.get(key) if key is not None else None
+        end = known or self._alternatives(claim, index)
+        if end is not _End.DONE and key is not None:
             self.failures[key] = end
+            self.blamed = self._relevant(claim, index)
         return end
 
     def _alternatives(self, claim: int, index: int) -> _End:
@@ -152,6 +158,7 @@ class _Search:
         """The devices still missing for the alternative, from candidate `start` on, and everything after it."""
         count = self._count(alternative)
         if alternative.count is None and count == 0:
+            self.blamed = _EVERY_DEVICE
             return _End.FAILED
         if have >= count:
             return self.request(claim, index + 1)
@@ -166,10 +173,12 @@ class _Search:
         number = self.all_devices[id(alternative)][have]
         free = self.attempt.free(claim, alternative) >> number & 1
         if not free or not self.attempt.take(claim, alternative, number, must=True):
+            self.blamed = _EVERY_DEVICE
             return _End.FAILED
         end = self._devices(claim, index, alternative, have + 1, 0)
         if end is not _End.DONE:
             self.attempt.give_back(claim)
+        self.blamed = _EVERY_DEVICE
         return end
 
     def _next(self, claim: int, index: int, alternative: Alternative, have: int, start: int) -> _End:
@@ -192,9 +201,10 @@ class _Search:
             if end is _End.DONE:
                 return end
             attempt.give_back(claim)
-            if end is _End.TOO_MANY:
+            if end is _End.TOO_MANY or (not self.blamed & lowest and not attempt.binds(claim, alternative)):
                 return end
             failed.add(equal)
+        self.blamed = _EVERY_DEVICE
         return _End.FAILED
 
     def _relevant(self, claim: int, index: int) -> int:
