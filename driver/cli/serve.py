@@ -63,7 +63,7 @@ def command(root: Root, drivers: tuple[str, ...], node_name: str, store: str | N
     stop = _Stop()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop.signal)
-    kubelet_root = Path(options["kubelet_root"])
+    kubelet_root = Path(options["kubelet_root"]).absolute()
     plugins = load_plugins(drivers, root, options)
     sockets = {plugin.driver: socket_paths(kubelet_root, plugin.driver, options["pod_uid"]) for plugin in plugins}
     asked = PodResources(Path(options["pod_resources_socket"] or kubelet_root / "pod-resources" / "kubelet.sock"))
@@ -77,7 +77,7 @@ def command(root: Root, drivers: tuple[str, ...], node_name: str, store: str | N
                 node_name=node_name,
                 sockets=sockets[plugin.driver],
                 data=kubelet_root / "plugins" / plugin.driver,
-                cdi=Path(options["cdi_dir"]),
+                cdi=Path(options["cdi_dir"]).absolute(),
                 fatal=stop.fatal,
                 in_use=functools.partial(asked.in_use, plugin.driver),
             )
