@@ -206,6 +206,9 @@ class _Reader:
             self._files.doubt(
                 "no node", f"no NUMA node claims the CPUs {left}, though others are claimed; they are on none"
             )
+        if not node_of and not nodes:
+            # A kernel without NUMA support has one node and no folder for it; to mempolicy and cpusets it is node 0.
+            return dict.fromkeys(CPUSet.of_mask(online), 0), {0: CPUSet.of_mask(online)}, frozenset({0})
         masks: dict[int, int] = {}
         for cpu, node in node_of.items():
             masks[node] = masks.get(node, 0) | 1 << cpu

@@ -23,7 +23,7 @@ class CPU:
         core: index into `Topology.cores`.
         core_id: the kernel's `topology/core_id`, which repeats from package to package; -1 if not told.
         package: the key in `Topology.packages`; -1 if nothing is told of packages.
-        numa: NUMA node id; None if the kernel does not tell.
+        numa: NUMA node id, 0 on a kernel without NUMA; None if no node claims the CPU.
         l3: index into `Topology.l3`; None if the CPU has no level 3 cache.
         l3_id: the cache's `id`, else the lowest CPU that shares it; -1 without an L3.
         type: `standard`, or `p-core`, `e-core` on a hybrid machine.
@@ -51,7 +51,7 @@ class Topology:
         cores: the online threads of every physical core.
         packages: the CPUs of every package, by `physical_package_id`, or a free number where that is missing or taken.
         l3: the CPUs of every L3 cache.
-        numa: the CPUs of every NUMA node that has any, by node id.
+        numa: the CPUs of every NUMA node that has any, by node id; node 0 alone on a kernel without NUMA.
         memory_nodes: NUMA nodes with memory; empty if the kernel does not tell.
         warnings: one sentence each for contradictions that were resolved.
     """

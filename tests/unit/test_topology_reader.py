@@ -217,8 +217,14 @@ class TestNuma:
         assert {cpu.numa for cpu in topology.cpus.values()} == {2}
         assert topology.warnings == ("the NUMA nodes 2 and 10 both claim cpu0; the lower has it",)
 
-    def test_without_numa_information_cpus_are_on_no_node(self) -> None:
+    def test_without_numa_information_all_cpus_are_on_node_0(self) -> None:
         topology = read_topology(machine({f"{CPU}/online": "0-1"}))
+        assert {node: str(cpus) for node, cpus in topology.numa.items()} == {0: "0-1"}
+        assert topology.cpus[0].numa == 0
+        assert topology.memory_nodes == {0}
+
+    def test_a_machine_whose_nodes_claim_no_cpu_has_no_node_with_cpus(self) -> None:
+        topology = read_topology(machine({f"{CPU}/online": "0-1", f"{NODE}/node0/cpulist": ""}))
         assert topology.numa == {}
         assert topology.cpus[0].numa is None
 
