@@ -40,7 +40,8 @@ DISPLAYS: Final = {
     0x80EE: "VirtualBox",
 }
 
-_ROOT: Final = re.compile(r"(?:^|/)devices/(?P<root>pci[0-9a-f]{4}:[0-9a-f]{2})/")
+_FOLDER: Final = re.compile(r"(?:\.\./\.\./\.\./|/sys/)(?P<folder>devices/pci.*?)/?")
+_ROOT: Final = re.compile(r"sys/devices/(?P<root>pci[0-9a-f]{4}:[0-9a-f]{2})/")
 _SPEED: Final = re.compile(r"(?P<gigatransfers>[0-9]+(?:\.[0-9]+)?) GT/s")
 _INT64_BITS: Final = 63
 _UNKNOWN_WIDTHS: Final = frozenset({0, 255})
@@ -106,6 +107,7 @@ class PCI:
         self.root = root
         self._versions: dict[str, str | None] = {}
         self._left_out: dict[str, str | None] = {}
+        self._vendors: dict[str, int | None] = {}
 
     @cached_property
     def addresses(self) -> tuple[str, ...]:
@@ -124,10 +126,12 @@ class PCI:
 
     def vendor(self, address: str) -> int | None:
         """The PCI vendor; NVIDIA's driver vouches for a function whose `vendor` file does not read."""
-        vendor = number(self.root, f"{PCI_DEVICES}/{address}/vendor", 16)
-        if vendor is None and self.root.exists(f"{PROC_NVIDIA}/gpus/{address}"):
-            return NVIDIA
-        return vendor
+        if address not in self._vendors:
+            vendor = number(self.root, f"{PCI_DEVICES}/{address}/vendor", 16)
+            if vendor is None and self.root.exists(f"{PROC_NVIDIA}/gpus/{address}"):
+                vendor = NVIDIA
+            self._vendors[address] = vendor
+        return self._vendors[address]
 
     @cached_property
     def _slots(self) -> dict[str, list[str]]:
@@ -162,10 +166,10 @@ class PCI:
 
     def gpu(self, address: str) -> GPU:
         """What PCI, DRM and the kernel driver's own files tell of the GPU at this address."""
-        folder = f"{PCI_DEVICES}/{address}"
+        folder = self._folder(address)
         vendor_id = self.vendor(address)
         device_id = number(self.root, f"{folder}/device", 16)
-        function = self.function(address)
+        function = Function(address, link_name(self.root, f"{folder}/driver"))
         parent = link_name(self.root, f"{folder}/physfn")
         return GPU(
             address=address,
@@ -176,11 +180,12 @@ class PCI:
             model=self._product(folder, vendor_id) or model_name(vendor_id, device_id),
             driver_version=self._version(function.driver),
             uuid=self._unique_id(folder, vendor_id),
-            pcie_root=self._pcie_root(address),
+            pcie_root=self._pcie_root(folder),
             numa_node=self._numa_node(folder),
-            link_speed=self._link_speed(folder),
-            link_width=self._link_width(folder),
-            memory=self._memory(folder, function.driver),
+            # A virtual function has no link of its own, and its memory is its parent's to tell.
+            link_speed=self._link_speed(folder) if parent is None else None,
+            link_width=self._link_width(folder) if parent is None else None,
+            memory=self._memory(folder, function.driver) if parent is None else None,
             parent=parent,
             pinned=text(self.root, f"{folder}/driver_override") not in (None, "", "(null)"),
         )
@@ -205,13 +210,18 @@ class PCI:
         others = (other for other in self._slots.get(address[:-2], ()) if other != address)
         return tuple(self.function(other) for other in others if self.left_out(other) == "")
 
-    def _pcie_root(self, address: str) -> str | None:
+    def _folder(self, address: str) -> str:
+        """The function's own folder: a dozen files are read in it, and the way through the bus is twice as long."""
+        link = f"{PCI_DEVICES}/{address}"
         try:
-            target = self.root.readlink(f"{PCI_DEVICES}/{address}").rstrip("/")
+            match = _FOLDER.fullmatch(self.root.readlink(link))
         except OSError:
-            return None
-        match = _ROOT.search(target)
-        return match["root"] if match and target.endswith(f"/{address}") else None
+            return link
+        return f"sys/{match['folder']}" if match and match["folder"].endswith(f"/{address}") else link
+
+    def _pcie_root(self, folder: str) -> str | None:
+        match = _ROOT.match(folder)
+        return None if match is None else match["root"]
 
     def _numa_node(self, folder: str) -> int | None:
         """The kernel's `numa_node`; where there is no such file or it names a node without CPUs, the CPUs' own node."""
