@@ -14,7 +14,7 @@ from dranode.driver.core.claim_identity import Ask, AskKubelet, AskLedger, AskPr
 from dranode.driver.core.containers import Container, ContainerUpdate, Pod, Resources
 from dranode.driver.core.cpuset import CPUSet
 from dranode.driver.core.held_claims import HeldClaim, HeldSnapshot
-from dranode.driver.core.pinned import Containers, Drift, Pinned, expected, resources_for, settle, with_drift
+from dranode.driver.core.pinned import Change, Containers, Drift, Pinned, drifted, expected, resources_for, settle
 
 NOTHING_FOUND_OUT = Evidence()
 
@@ -31,14 +31,14 @@ class Allowed:
     """The operation goes on.
 
     Attributes:
-        containers: those that exist afterwards.
+        change: what becomes of the containers that are known.
         resources: what the container that is being created gets.
         updates: what others get.
         warnings: one sentence each for what is not as it should be.
         unpinned: the containers that had no CPU set when they were found.
     """
 
-    containers: Containers
+    change: Change = field(default_factory=Change)
     resources: Resources = field(default_factory=Resources)
     updates: tuple[ContainerUpdate, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -54,34 +54,33 @@ def create(
         return identity.ask
     if identity.refusals:
         return Refused("; ".join(identity.refusals))
-    others = _without_earlier(containers, container)
+    # Not every runtime tells when a container exits by itself, but kubelet runs one of a name at a time.
+    gone = evidence.gone or frozenset()
+    drop = (*containers.namesakes(container), *gone)
     for claim in identity.claims:
-        users = _users(container, claim, others)
+        users = [user for user in _users(container, claim, containers) if user.id not in drop]
         started = tuple(user.id for user in users if user.started)
         if started and evidence.gone is None:
             return AskProcesses(started)
-        gone = evidence.gone or frozenset()
-        living = [user for user in users if user.id not in gone]
-        if living:
-            return Refused(_conflict(container, claim, living[0]))
-        others = {key: pinned for key, pinned in others.items() if key not in gone}
+        if users:
+            return Refused(_conflict(container, claim, users[0]))
     resources = resources_for(identity.claims, snapshot)
     if not resources.cpus:
         return Refused(_no_cpus(container, identity.claims, snapshot))
-    after, updates = settle(others, snapshot)
+    change, updates = settle(containers, snapshot, drop)
     pinned = Pinned(_slim(container), tuple(claim.claim.uid for claim in identity.claims)).given(resources)
-    return Allowed({**after, container.id: pinned}, resources, updates, tuple(_offline(identity.claims, snapshot)))
+    change = replace(change, put=(*change.put, pinned))
+    return Allowed(change, resources, updates, tuple(_offline(identity.claims, snapshot)))
 
 
 def update(
     containers: Containers, snapshot: HeldSnapshot, container: Container, wanted: Resources, quota: int
 ) -> Allowed:
     """Somebody (kubelet's CPU manager, a resize) wants other resources for a container: it keeps its mask."""
-    known = containers if container.id in containers else found(containers, snapshot, (container,))
-    others, updates = settle(remove(known, container), snapshot)
-    own = known.get(container.id)
+    change, updates = settle(containers, snapshot, (container.id,))
+    own = containers.get(container.id) or found(snapshot, container)
     if own is None:
-        return Allowed(others, updates=updates)
+        return Allowed(change, updates=updates)
     right = expected(own, snapshot)
     # A request that is changed loses its swap limit and OOM score in containerd, so only what has to change does.
     kept = Resources(
@@ -91,31 +90,34 @@ def update(
     )
     if kept:
         updates = (*updates, ContainerUpdate(container.id, kept))
-    return Allowed({**others, container.id: own.given(right)}, updates=updates)
+    return Allowed(replace(change, put=(*change.put, own.given(right))), updates=updates)
 
 
 def stop(containers: Containers, snapshot: HeldSnapshot, container: Container) -> Allowed:
     """A container has stopped. What its claims hold stays held until they are unprepared."""
-    after, updates = settle(remove(containers, container), snapshot)
-    return Allowed(after, updates=updates)
+    change, updates = settle(containers, snapshot, (container.id,))
+    return Allowed(change, updates=updates)
 
 
-def start(containers: Containers, snapshot: HeldSnapshot, container: Container) -> Containers:
+def start(containers: Containers, snapshot: HeldSnapshot, container: Container) -> Change:
     """A container's process runs. One that nobody has seen before is taken in."""
     pinned = containers.get(container.id)
-    if pinned is None:
-        return found(containers, snapshot, (replace(container, started=True),))
-    return {**containers, container.id: replace(pinned, container=replace(pinned.container, started=True))}
+    if pinned is not None:
+        running = replace(pinned, container=replace(pinned.container, started=True))
+        return Change((running,), settled=containers.settled)
+    pinned = found(snapshot, replace(container, started=True))
+    return Change((pinned,) if pinned else (), settled=None if pinned else containers.settled)
 
 
-def remove(containers: Containers, gone: Container) -> Containers:
+def remove(containers: Containers, gone: Container) -> Change:
     """A container is gone."""
-    return {key: pinned for key, pinned in containers.items() if key != gone.id}
+    return Change(drop=(gone.id,), settled=containers.settled)
 
 
-def remove_pod(containers: Containers, pod: Pod) -> Containers:
+def remove_pod(containers: Containers, pod: Pod) -> Change:
     """A pod sandbox is gone, and its containers with it."""
-    return {key: pinned for key, pinned in containers.items() if pinned.container.pod.id != pod.id}
+    gone = tuple(pinned.container.id for pinned in containers if pinned.container.pod.id == pod.id)
+    return Change(drop=gone, settled=containers.settled)
 
 
 def synchronize(
@@ -124,9 +126,10 @@ def synchronize(
     evidence: Evidence = NOTHING_FOUND_OUT,
     drifts: Iterable[Drift] = (),
 ) -> Allowed | AskLedger | AskKubelet:
-    """Everything that exists now. Claims without a container stay held: containers never decide what is on record.
+    """Everything that exists now; what was known before is forgotten.
 
-    Runtimes tell the mask that they once set; `drifts` are those of which the kernel says otherwise.
+    Claims without a container stay held: containers never decide what is on record. Runtimes tell the mask that they
+    once set; `drifts` are those of which the kernel says otherwise.
     """
     listed = tuple(listed)
     warnings: list[str] = []
@@ -142,29 +145,24 @@ def synchronize(
                 warnings.extend(identity.refusals)
     if pods:
         return AskKubelet(tuple(dict.fromkeys(pods)))
-    after, updates = settle(with_drift(found({}, snapshot, listed, evidence), drifts), snapshot)
+    known = Containers(pinned for container in listed if (pinned := found(snapshot, container, evidence)))
+    known.carry_out(drifted(known, drifts))
+    change, updates = settle(known, snapshot)
+    known.carry_out(change)
     unpinned = tuple(_slim(container) for container in listed if not container.cpus)
-    return Allowed(after, updates=updates, warnings=tuple(warnings), unpinned=unpinned)
+    return Allowed(Change(tuple(known), settled=snapshot), updates=updates, warnings=tuple(warnings), unpinned=unpinned)
 
 
-def found(
-    containers: Containers, snapshot: HeldSnapshot, listed: Iterable[Container], evidence: Evidence = NOTHING_FOUND_OUT
-) -> Containers:
-    """The containers with those that exist already but were not created under this driver's eyes.
+def found(snapshot: HeldSnapshot, container: Container, evidence: Evidence = NOTHING_FOUND_OUT) -> Pinned | None:
+    """A container that exists but was not created under this driver's eyes; None if it is not clear whose it is.
 
-    Such a container cannot be refused: one that names a claim without having it belongs to the shared pool. One of
-    which that is not clear yet is left alone.
+    It cannot be refused: if it names a claim without having it, it belongs to the shared pool.
     """
-    after = dict(containers)
-    for container in listed:
-        identity = identify(container, snapshot, evidence, exists=True)
-        if identity.ask is not None:
-            continue
-        claims = identity.claims
-        mems = container.mems if any(claim.mems for claim in claims) else ""
-        uids = tuple(claim.claim.uid for claim in claims)
-        after[container.id] = Pinned(_slim(container), uids, container.cpus, mems)
-    return after
+    identity = identify(container, snapshot, evidence, exists=True)
+    if identity.ask is not None:
+        return None
+    mems = container.mems if any(claim.mems for claim in identity.claims) else ""
+    return Pinned(_slim(container), tuple(claim.claim.uid for claim in identity.claims), container.cpus, mems)
 
 
 def _slim(container: Container) -> Container:
@@ -172,30 +170,13 @@ def _slim(container: Container) -> Container:
     return replace(container, env=(), cdi_devices=())
 
 
-def _without_earlier(containers: Containers, container: Container) -> Containers:
-    """The containers without earlier ones of the same pod and name: kubelet runs one at a time.
-
-    Not every runtime tells when a container exits by itself.
-    """
-    name, pod = container.name, container.pod.uid
-    earlier = {
-        key
-        for key, pinned in containers.items()
-        if key == container.id or (pinned.container.name == name and pinned.container.pod.uid == pod and pod)
-    }
-    return {key: pinned for key, pinned in containers.items() if key not in earlier} if earlier else containers
-
-
-def _users(container: Container, claim: HeldClaim, others: Containers) -> tuple[Container, ...]:
+def _users(container: Container, claim: HeldClaim, containers: Containers) -> tuple[Container, ...]:
     """The containers that keep this one from using the claim."""
     if not claim.held:
         return ()
-    uid, pod = claim.claim.uid, container.pod.uid
-    return tuple(
-        pinned.container
-        for pinned in others.values()
-        if uid in pinned.claims and not (claim.shared_in_pod and pod and pinned.container.pod.uid == pod)
-    )
+    users = containers.users(claim.claim.uid)
+    pod = container.pod.uid
+    return tuple(user for user in users if user.pod.uid != pod or not pod) if claim.shared_in_pod else users
 
 
 def _conflict(container: Container, claim: HeldClaim, user: Container) -> str:

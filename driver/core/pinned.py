@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from dranode.driver.core.containers import Container, ContainerUpdate, Resources
 from dranode.driver.core.cpuset import CPUSet
 from dranode.driver.core.held_claims import HeldClaim, HeldSnapshot
+
+K = TypeVar("K")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +46,92 @@ class Drift:
         return f"{self.container} runs on CPUs {self.found}, but should run on {self.expected}"
 
 
-Containers = Mapping[str, Pinned]
-"""All containers that exist, by the runtime's id."""
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a decision does to the containers that are known.
+
+    Attributes:
+        put: those that are new or have other resources now.
+        drop: the ids of those that are gone.
+        settled: the snapshot with which all of them agree afterwards; None if that was not looked at.
+    """
+
+    put: tuple[Pinned, ...] = ()
+    drop: tuple[str, ...] = ()
+    settled: HeldSnapshot | None = None
+
+
+class Containers:
+    """All containers that exist, indexed by id, by pod and name, and by claim.
+
+    Decisions only read it; whoever owns it carries their changes out. Other threads may iterate.
+
+    Attributes:
+        settled: the snapshot with which every container agrees; None if one may not.
+    """
+
+    def __init__(self, pinned: Iterable[Pinned] = ()) -> None:
+        """Enter these containers."""
+        self._all: dict[str, Pinned] = {}
+        self._names: dict[tuple[str, str], set[str]] = {}
+        self._users: dict[str, set[str]] = {}
+        self.settled: HeldSnapshot | None = None
+        for each in pinned:
+            self._put(each)
+
+    def __iter__(self) -> Iterator[Pinned]:
+        return iter(tuple(self._all.values()))
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def get(self, key: str) -> Pinned | None:
+        """The container of that id."""
+        return self._all.get(key)
+
+    def users(self, uid: str) -> tuple[Container, ...]:
+        """The containers that have the claim."""
+        return tuple(self._all[key].container for key in self._users.get(uid, ()))
+
+    def namesakes(self, container: Container) -> tuple[str, ...]:
+        """The ids of the containers of the same name in the same pod, and of the container itself."""
+        same = self._names.get((container.pod.uid, container.name), ()) if container.pod.uid else ()
+        return (*same, container.id) if container.id in self._all and container.id not in same else tuple(same)
+
+    def carry_out(self, change: Change) -> None:
+        """Make a change."""
+        for key in change.drop:
+            self._drop(key)
+        for pinned in change.put:
+            self._put(pinned)
+        self.settled = change.settled
+
+    def _put(self, pinned: Pinned) -> None:
+        key = pinned.container.id
+        before = self._all.get(key)
+        if before is not None and before.claims == pinned.claims:
+            self._all[key] = pinned
+            return
+        self._drop(key)
+        self._all[key] = pinned
+        self._names.setdefault((pinned.container.pod.uid, pinned.container.name), set()).add(key)
+        for uid in pinned.claims:
+            self._users.setdefault(uid, set()).add(key)
+
+    def _drop(self, key: str) -> None:
+        pinned = self._all.pop(key, None)
+        if pinned is None:
+            return
+        _discard(self._names, (pinned.container.pod.uid, pinned.container.name), key)
+        for uid in pinned.claims:
+            _discard(self._users, uid, key)
+
+
+def _discard(index: dict[K, set[str]], key: K, value: str) -> None:
+    values = index[key]
+    values.discard(value)
+    if not values:
+        del index[key]
 
 
 def resources_for(claims: Iterable[HeldClaim], snapshot: HeldSnapshot) -> Resources:
@@ -72,8 +159,10 @@ def expected(pinned: Pinned, snapshot: HeldSnapshot) -> Resources:
 
 def changes(containers: Containers, snapshot: HeldSnapshot) -> Iterator[tuple[Pinned, Resources]]:
     """The containers whose mask is not what it should be, with what they should have. No mask is ever empty."""
+    if containers.settled is snapshot:
+        return
     shared = Resources(snapshot.shared)
-    for pinned in containers.values():
+    for pinned in containers:
         wanted = expected(pinned, snapshot) if pinned.claims else shared
         if wanted.cpus.mask == pinned.cpus.mask and wanted.mems == pinned.mems:
             continue
@@ -87,34 +176,33 @@ def changes(containers: Containers, snapshot: HeldSnapshot) -> Iterator[tuple[Pi
 
 
 def settle(
-    containers: Containers, snapshot: HeldSnapshot, *, ignore_failure: bool = True
-) -> tuple[Containers, tuple[ContainerUpdate, ...]]:
-    """The updates that bring every container to what it should have, and the containers after them."""
-    after = dict(containers)
+    containers: Containers, snapshot: HeldSnapshot, drop: Iterable[str] = (), *, ignore_failure: bool = True
+) -> tuple[Change, tuple[ContainerUpdate, ...]]:
+    """The updates that bring every container but those of `drop` to what it should have, and what they change."""
+    drop = tuple(drop)
+    put: list[Pinned] = []
     updates: list[ContainerUpdate] = []
     for pinned, wanted in changes(containers, snapshot):
         key = pinned.container.id
-        after[key] = pinned.given(wanted)
-        updates.append(ContainerUpdate(key, wanted, ignore_failure))
-    return after, tuple(updates)
+        if key not in drop:
+            put.append(pinned.given(wanted))
+            updates.append(ContainerUpdate(key, wanted, ignore_failure))
+    return Change(tuple(put), drop, snapshot), tuple(updates)
 
 
 def drift(containers: Containers, snapshot: HeldSnapshot, effective: Mapping[str, CPUSet]) -> tuple[Drift, ...]:
     """The containers that do not run where they should, by what the kernel says (`cpuset.cpus.effective`)."""
     found: list[Drift] = []
     for key, cpus in effective.items():
-        if key in containers:
-            wanted = expected(containers[key], snapshot).cpus
+        pinned = containers.get(key)
+        if pinned is not None:
+            wanted = expected(pinned, snapshot).cpus
             if wanted and cpus != wanted:
-                found.append(Drift(containers[key].container, wanted, cpus))
+                found.append(Drift(pinned.container, wanted, cpus))
     return tuple(found)
 
 
-def with_drift(containers: Containers, drifts: Iterable[Drift]) -> Containers:
-    """The containers with the masks that they were found to have, so that `settle` mends them."""
-    after = dict(containers)
-    for each in drifts:
-        pinned = after.get(each.container.id)
-        if pinned is not None:
-            after[each.container.id] = replace(pinned, cpus=each.found)
-    return after
+def drifted(containers: Containers, drifts: Iterable[Drift]) -> Change:
+    """The containers get the masks that they were found to have, so that `settle` mends them."""
+    put = ((containers.get(each.container.id), each.found) for each in drifts)
+    return Change(tuple(replace(pinned, cpus=found) for pinned, found in put if pinned is not None))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 from dranode.driver.core.containers import Container, ContainerUpdate, Pod, Resources
 from dranode.driver.core.cpuset import CPUSet
 from dranode.proto import nri_v1alpha1_pb2 as nri
@@ -50,10 +52,15 @@ def adjustment_to(resources: Resources) -> nri.ContainerAdjustment | None:
     return nri.ContainerAdjustment(linux=nri.LinuxContainerAdjustment(resources=_linux(resources)))
 
 
-def update_to(update: ContainerUpdate) -> nri.ContainerUpdate:
-    """New resources for a container that exists."""
-    linux = nri.LinuxContainerUpdate(resources=_linux(update.resources)) if update.resources else None
-    return nri.ContainerUpdate(container_id=update.container_id, linux=linux, ignore_failure=update.ignore_failure)
+def updates_to(updates: Iterable[ContainerUpdate]) -> Iterator[nri.ContainerUpdate]:
+    """New resources for containers that exist."""
+    # After a change of the shared pool hundreds of containers get the same resources: they are written once.
+    resources, linux = Resources(), None
+    for update in updates:
+        if update.resources is not resources:
+            resources = update.resources
+            linux = nri.LinuxContainerUpdate(resources=_linux(resources)) if resources else None
+        yield nri.ContainerUpdate(container_id=update.container_id, linux=linux, ignore_failure=update.ignore_failure)
 
 
 def _linux(resources: Resources) -> nri.LinuxResources:

@@ -21,7 +21,7 @@ from dranode.driver.core.enforcement import Allowed, Refused
 from dranode.driver.core.errors import DranodeError, LedgerError
 from dranode.driver.core.held_claims import HeldSnapshot
 from dranode.driver.core.mending import REPAIRS, Lag, Repairs
-from dranode.driver.core.pinned import Containers, Drift, changes, drift, settle, with_drift
+from dranode.driver.core.pinned import Change, Containers, Drift, changes, drift, drifted, expected, settle
 from dranode.driver.machine.root import Root
 from dranode.driver.nri.events import Runtime
 
@@ -29,6 +29,10 @@ log = logging.getLogger(__name__)
 
 # After a failed unsolicited update.
 _RETRY: Final = 30.0
+
+
+# How many containers one line of the log names.
+_NAMED: Final = 20
 
 
 class RefusedError(DranodeError):
@@ -92,7 +96,7 @@ class Enforcer:
     node: Surroundings
     root: Root
     clock: Callable[[], float] = time.monotonic
-    _containers: Containers = field(default_factory=dict)
+    _containers: Containers = field(default_factory=Containers)
     _status: EnforcementStatus = field(default_factory=EnforcementStatus)
     _lag: Lag = field(default_factory=Lag)
     _drifts: tuple[Drift, ...] = ()
@@ -120,10 +124,10 @@ class Enforcer:
 
         allowed = self._decide(decide, self._reread_if_possible)
         self._drifts = ()
+        self._containers = Containers()
         if allowed.unpinned:
             self._status = replace(self._status, unpinned=self._status.unpinned + len(allowed.unpinned))
-            names = ", ".join(f"{each.pod}/{each.name}" for each in allowed.unpinned)
-            log.warning("containers without a CPU set were found and pinned count=%d: %s", len(allowed.unpinned), names)
+            log.warning("%s", _unpinned(allowed.unpinned))
         return self._carry_out(allowed)
 
     def create(self, container: Container) -> tuple[Resources, tuple[ContainerUpdate, ...]]:
@@ -156,15 +160,15 @@ class Enforcer:
 
     def started(self, container: Container) -> None:
         """Take note that a container runs."""
-        self._containers = enforcement.start(self._containers, self.node.snapshot(), container)
+        self._containers.carry_out(enforcement.start(self._containers, self.node.snapshot(), container))
 
     def removed(self, container: Container) -> None:
         """Take note that a container is gone."""
-        self._containers = enforcement.remove(self._containers, container)
+        self._containers.carry_out(enforcement.remove(self._containers, container))
 
     def pod_gone(self, pod: Pod) -> None:
         """Take note that a pod sandbox is gone."""
-        self._containers = enforcement.remove_pod(self._containers, pod)
+        self._containers.carry_out(enforcement.remove_pod(self._containers, pod))
 
     # --- what is due without being asked ---
 
@@ -178,21 +182,16 @@ class Enforcer:
         runtime = self._status.runtime
         if not waiting or runtime is None or not runtime.takes_unsolicited_updates or now < self._not_before:
             return ()
-        after, updates = settle(containers, snapshot, ignore_failure=False)
-        self._sent = updates
-        self._carry_out(Allowed(after, updates=updates))
-        return updates
+        change, self._sent = settle(containers, snapshot, ignore_failure=False)
+        return self._carry_out(Allowed(change, updates=self._sent))
 
     def updates_answered(self, error: str) -> None:
         """Take note of what became of unsolicited updates. The runtime does not say which of them failed."""
         if error:
             log.warning("the runtime did not apply every CPU set of %d containers: %s", len(self._sent), error)
             self._not_before = self.clock() + _RETRY
-            failed = {update.container_id for update in self._sent}
-            self._containers = {
-                key: replace(pinned, cpus=CPUSet()) if key in failed else pinned
-                for key, pinned in self._containers.items()
-            }
+            failed = (self._containers.get(update.container_id) for update in self._sent)
+            self._containers.carry_out(Change(tuple(replace(each, cpus=CPUSet()) for each in failed if each)))
         self._sent = ()
 
     def reconnection_due(self) -> bool:
@@ -224,11 +223,11 @@ class Enforcer:
         Returns:
             Every drift, also those that repairs do not mend.
         """
-        containers = self._containers
-        read = {key: effective_cpus(self.root, pinned.container) for key, pinned in containers.items()}
-        drifts = drift(containers, self.node.snapshot(), {key: cpus for key, cpus in read.items() if cpus is not None})
-        # A container whose update is on its way is late, not adrift.
-        drifts = tuple(each for each in drifts if containers[each.container.id].cpus == each.expected)
+        # A container that has been given other CPUs than it should have is late, not adrift: its update is on its way.
+        snapshot = self.node.snapshot()
+        settled = Containers(each for each in self._containers if each.cpus == expected(each, snapshot).cpus)
+        read = ((each.container.id, effective_cpus(self.root, each.container)) for each in settled)
+        drifts = drift(settled, snapshot, {key: cpus for key, cpus in read if cpus is not None})
         self._repairs = self._repairs.seen(drifts)
         self._drifts = self._repairs.worth
         self._drifted += len(self._repairs.fresh)
@@ -251,7 +250,7 @@ class Enforcer:
 
     def claims_in_use(self) -> frozenset[str]:
         """The UIDs of the claims that a container has, as far as the runtime has told."""
-        return frozenset(uid for pinned in self._containers.values() for uid in pinned.claims)
+        return frozenset(uid for pinned in self._containers for uid in pinned.claims)
 
     # --- how ---
 
@@ -259,13 +258,13 @@ class Enforcer:
         """The containers, with what the kernel was found to say of them since the last decision."""
         drifts, self._drifts = self._drifts, ()
         if drifts:
-            self._containers = with_drift(self._containers, drifts)
+            self._containers.carry_out(drifted(self._containers, drifts))
         return self._containers
 
     def _carry_out(self, allowed: Allowed) -> tuple[ContainerUpdate, ...]:
         for warning in allowed.warnings:
             log.warning("%s", warning)
-        self._containers = allowed.containers
+        self._containers.carry_out(allowed.change)
         self._status = replace(self._status, updates=self._status.updates + len(allowed.updates))
         return allowed.updates
 
@@ -299,5 +298,14 @@ class Enforcer:
                     return decision
 
     def _gone(self, ids: tuple[str, ...]) -> frozenset[str]:
-        known = ((key, self._containers[key].container) for key in ids if key in self._containers)
-        return frozenset(key for key, container in known if not has_processes(self.root, container))
+        known = (pinned.container for key in ids if (pinned := self._containers.get(key)))
+        return frozenset(container.id for container in known if not has_processes(self.root, container))
+
+
+def _unpinned(containers: tuple[Container, ...]) -> str:
+    names = ", ".join(f"{each.pod}/{each.name}" for each in containers[:_NAMED])
+    more = f" and {len(containers) - _NAMED} more" if len(containers) > _NAMED else ""
+    return (
+        f"{len(containers)} containers had no CPU set and are pinned now; they were created while nobody answered the "
+        f"runtime: {names}{more}"
+    )

@@ -17,7 +17,7 @@ from google.protobuf.message import Message
 from dranode.driver.core.containers import Container, ContainerUpdate, Pod, Resources
 from dranode.driver.nri import ttrpc
 from dranode.driver.nri.calls import RUNTIME_SERVICE, CallError, SynchronizePart, understand
-from dranode.driver.nri.container import adjustment_to, update_to
+from dranode.driver.nri.container import adjustment_to, updates_to
 from dranode.driver.nri.events import (
     Configured,
     CreateRequest,
@@ -144,7 +144,7 @@ class Session:
         if self.awaiting_updates:
             raise ValueError("an UpdateContainers call is still waiting for its answer")
         self.awaiting_updates = True
-        body = nri.UpdateContainersRequest(update=map(update_to, updates))
+        body = nri.UpdateContainersRequest(update=updates_to(updates))
         self._call("UpdateContainers", body, self._updates_answered)
 
     def _call(self, method: str, body: Message, answered: Callable[[ttrpc.Answer], Event]) -> None:
@@ -176,17 +176,17 @@ class Session:
 
     def adjust(self, request: CreateRequest, resources: Resources, updates: Iterable[ContainerUpdate] = ()) -> None:
         """Let the container be created, with these resources, and update others."""
-        body = nri.CreateContainerResponse(adjust=adjustment_to(resources), update=map(update_to, updates))
+        body = nri.CreateContainerResponse(adjust=adjustment_to(resources), update=updates_to(updates))
         self._reply(request, body)
 
     def update(self, request: UpdateRequest | StopRequest, updates: Iterable[ContainerUpdate] = ()) -> None:
         """Answer with updates."""
         # StopContainerResponse has the same field.
-        self._reply(request, nri.UpdateContainerResponse(update=map(update_to, updates)))
+        self._reply(request, nri.UpdateContainerResponse(update=updates_to(updates)))
 
     def synchronize(self, request: SynchronizeRequest, updates: Iterable[ContainerUpdate] = ()) -> None:
         """Answer the runtime's state with what has to change; from now on the plug-in is active."""
-        self._reply(request, nri.SynchronizeResponse(update=map(update_to, updates)))
+        self._reply(request, nri.SynchronizeResponse(update=updates_to(updates)))
         self.synchronized = True
 
     def refuse(self, request: Request, message: str) -> None:

@@ -26,7 +26,7 @@ class Node(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.containers: Containers = {}
+        self.containers = Containers()
         self.snapshot = HeldSnapshot(online=CPUSet(range(CPUS)), variable="V_")
         self.runtime: dict[str, Container] = {}
         self.created = 0
@@ -93,20 +93,21 @@ class Node(RuleBasedStateMachine):
     def reconnect(self) -> None:
         decision = synchronize(self.snapshot, tuple(self.runtime.values()), self.evidence())
         assert isinstance(decision, Allowed)
+        self.containers = Containers()
         self.answered(decision)
 
     @rule()
     def speak_up(self) -> None:
-        after, updates = settle(self.containers, self.snapshot)
-        self.answered(Allowed(after, updates=updates))
+        change, updates = settle(self.containers, self.snapshot)
+        self.answered(Allowed(change, updates=updates))
 
     def answered(self, allowed: Allowed) -> None:
         """The runtime applies the updates; every one has to change something."""
-        self.containers = allowed.containers
+        self.containers.carry_out(allowed.change)
         for each in allowed.updates:
             self.applied(each)
         for key, one in self.runtime.items():
-            if key in allowed.containers:
+            if self.containers.get(key):
                 self.right(one)
 
     def applied(self, each: ContainerUpdate) -> None:
@@ -119,7 +120,10 @@ class Node(RuleBasedStateMachine):
 
     def right(self, one: Container) -> None:
         """After an answer a container has what it should have."""
-        uids = self.containers[one.id].claims
+        known = self.containers.get(one.id)
+        assert known is not None
+        assert known.cpus == one.cpus
+        uids = known.claims
         mine = [self.snapshot.claims[uid] for uid in uids if uid in self.snapshot.claims]
         if mine:
             assert one.cpus == CPUSet.union(claim.cpus for claim in mine)
@@ -129,7 +133,7 @@ class Node(RuleBasedStateMachine):
 
     @invariant()
     def somebody_is_known(self) -> None:
-        assert set(self.runtime) <= set(self.containers)
+        assert set(self.runtime) <= {each.container.id for each in self.containers}
 
 
 TestNode = Node.TestCase

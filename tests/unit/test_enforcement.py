@@ -6,6 +6,7 @@ Where the expectation is another than the reference's, the row says so.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -25,10 +26,11 @@ from dranode.driver.core.enforcement import (
 )
 from dranode.driver.core.held import ClaimRef
 from dranode.driver.core.held_claims import HeldClaim, HeldSnapshot
-from dranode.driver.core.pinned import Containers, settle
+from dranode.driver.core.pinned import Change, Containers, settle
 
 VARIABLE = "DRA_CPUSET_"
 KIND = "dra.k8s.io/cpu"
+NONE = Containers()
 
 
 def pod(uid: str) -> Pod:
@@ -92,10 +94,21 @@ def masks(updates: tuple[ContainerUpdate, ...]) -> dict[str, str]:
     return {each.container_id: str(each.resources.cpus) for each in updates}
 
 
+def after(before: Containers, decision: Allowed | Change) -> Containers:
+    """What is known after a decision."""
+    known = Containers(before)
+    known.carry_out(decision.change if isinstance(decision, Allowed) else decision)
+    return known
+
+
+def ids(containers: Containers) -> list[str]:
+    return sorted(each.container.id for each in containers)
+
+
 def running(on_record: HeldSnapshot, *listed: Container) -> Containers:
     decision = synchronize(on_record, listed, Evidence(reread=True))
     assert isinstance(decision, Allowed)
-    return decision.containers
+    return after(NONE, decision)
 
 
 # --- CreateContainer, A.11: 8 CPUs 0-7, none reserved ---
@@ -155,25 +168,30 @@ def test_a_new_container_gets_its_claims_or_the_shared_pool_and_others_make_room
 def test_a_variable_that_does_not_fit_the_record_is_refused(
     on_record: HeldSnapshot, environment: tuple[str, ...], reason: str
 ) -> None:
-    assert reason in refusal({}, on_record, container("new", env=environment))
+    assert reason in refusal(NONE, on_record, container("new", env=environment))
 
 
 def test_the_life_of_a_claim_whose_container_restarts() -> None:
     """A.11's restart sequence: 4 CPUs, claim 0-1, one shared container."""
     none, held = snapshot(online="0-3"), snapshot(claim("a", "0-1"), online="0-3")
     first = container("g", env=env("a", "0-1"), identity="g1")
-    allowed = made(running(none, container("s", "p2", cpus="0-3")), held, first)
+    known = running(none, container("s", "p2", cpus="0-3"))
+    allowed = made(known, held, first)
     assert (str(allowed.resources.cpus), masks(allowed.updates)) == ("0-1", {"p2-s": "2-3"})
-    stopped = stop(allowed.containers, held, first)
+    known = after(known, allowed)
+    stopped = stop(known, held, first)
     assert stopped.updates == ()
-    again = made(stopped.containers, held, container("g", env=env("a", "0-1"), identity="g2"))
+    known = after(known, stopped)
+    again = made(known, held, container("g", env=env("a", "0-1"), identity="g2"))
     assert (str(again.resources.cpus), again.updates) == ("0-1", ())
-    late = stop(remove(again.containers, first), held, first)
-    assert (sorted(late.containers), late.updates) == (["g2", "p2-s"], ())
-    gone = stop(late.containers, held, container("g", identity="g2"))
-    assert gone.updates == ()
+    known = after(known, again)
+    known = after(known, remove(known, first))
+    late = stop(known, held, first)
+    assert (ids(after(known, late)), late.updates) == (["g2", "p2-s"], ())
+    gone = stop(known, held, container("g", identity="g2"))
+    assert (ids(after(known, gone)), gone.updates) == (["p2-s"], ())
     # Unprepare: the others are widened with the next answer.
-    assert masks(settle(gone.containers, none)[1]) == {"p2-s": "0-3"}
+    assert masks(settle(after(known, gone), none)[1]) == {"p2-s": "0-3"}
 
 
 # --- Synchronize, A.12: 8 CPUs 0-7. The record decides where the reference asks CDI files ---
@@ -240,9 +258,9 @@ def test_synchronize_names_the_containers_that_had_no_cpu_set() -> None:
 def test_a_prepared_claim_without_a_container_stays_held_over_a_synchronize() -> None:
     """The reference forgets it (section 9.1, number 3)."""
     on_record = snapshot(A)
-    after = running(on_record, container("s", "p2"))
-    assert str(made(after, on_record, container("late", "p3")).resources.cpus) == "2-7"
-    assert str(made(after, on_record, container("g", env=env("a", "0-1"))).resources.cpus) == "0-1"
+    known = running(on_record, container("s", "p2"))
+    assert str(made(known, on_record, container("late", "p3")).resources.cpus) == "2-7"
+    assert str(made(known, on_record, container("g", env=env("a", "0-1"))).resources.cpus) == "0-1"
 
 
 # --- sharing ---
@@ -250,8 +268,8 @@ def test_a_prepared_claim_without_a_container_stays_held_over_a_synchronize() ->
 
 def test_two_containers_that_claim_what_may_not_be_shared_are_named_both() -> None:
     on_record = snapshot(claim("a", "0-1", "p1", "p2"))
-    after = made({}, on_record, container("one", env=env("a", "0-1"))).containers
-    reason = refusal(after, on_record, container("two", "p2", env("a", "0-1")))
+    known = after(NONE, made(NONE, on_record, container("one", env=env("a", "0-1"))))
+    reason = refusal(known, on_record, container("two", "p2", env("a", "0-1")))
     assert 'claim default/claim-a is in use by container "one" of pod default/p1' in reason
     assert 'so container "two" of pod default/p2 cannot have it' in reason
 
@@ -259,46 +277,48 @@ def test_two_containers_that_claim_what_may_not_be_shared_are_named_both() -> No
 def test_an_init_container_and_then_the_main_one_may_use_a_claim() -> None:
     on_record = snapshot(A)
     init = container("init", env=env("a", "0-1"))
-    after = made({}, on_record, init).containers
-    after = stop(start(after, on_record, init), on_record, init).containers
-    assert str(made(after, on_record, container("main", env=env("a", "0-1"))).resources.cpus) == "0-1"
+    known = after(NONE, made(NONE, on_record, init))
+    known = after(known, start(known, on_record, init))
+    known = after(known, stop(known, on_record, init))
+    assert str(made(known, on_record, container("main", env=env("a", "0-1"))).resources.cpus) == "0-1"
 
 
 def test_where_the_runtime_does_not_tell_that_a_container_exited_its_processes_do() -> None:
     """CRI-O sends no StopContainer for a container that exits by itself."""
     on_record = snapshot(A)
     init, main = container("init", env=env("a", "0-1")), container("main", env=env("a", "0-1"))
-    after = start(made({}, on_record, init).containers, on_record, init)
-    assert create(after, on_record, main) == AskProcesses(("p1-init",))
-    assert "in use by" in refusal(after, on_record, main, Evidence(gone=frozenset()))
-    allowed = made(after, on_record, main, Evidence(gone=frozenset(("p1-init",))))
-    assert sorted(allowed.containers) == ["p1-main"]
+    known = after(NONE, made(NONE, on_record, init))
+    known = after(known, start(known, on_record, init))
+    assert create(known, on_record, main) == AskProcesses(("p1-init",))
+    assert "in use by" in refusal(known, on_record, main, Evidence(gone=frozenset()))
+    allowed = made(known, on_record, main, Evidence(gone=frozenset(("p1-init",))))
+    assert ids(after(known, allowed)) == ["p1-main"]
 
 
 def test_a_container_that_was_created_but_not_started_is_in_the_way_without_a_question() -> None:
     on_record = snapshot(claim("a", "0-1", "p1", "p2"))
-    after = made({}, on_record, container("one", env=env("a", "0-1"))).containers
-    assert isinstance(create(after, on_record, container("two", "p2", env("a", "0-1"))), Refused)
+    known = after(NONE, made(NONE, on_record, container("one", env=env("a", "0-1"))))
+    assert isinstance(create(known, on_record, container("two", "p2", env("a", "0-1"))), Refused)
 
 
 def test_a_restarted_container_replaces_the_earlier_one_of_its_name() -> None:
     on_record = snapshot(A)
-    after = made({}, on_record, container("main", env=env("a", "0-1"), identity="old")).containers
-    after = made(after, on_record, container("main", env=env("a", "0-1"), identity="new")).containers
-    assert sorted(after) == ["new"]
+    known = after(NONE, made(NONE, on_record, container("main", env=env("a", "0-1"), identity="old")))
+    known = after(known, made(known, on_record, container("main", env=env("a", "0-1"), identity="new")))
+    assert ids(known) == ["new"]
 
 
 def test_every_container_of_one_pod_may_use_a_claim_that_is_shared_in_the_pod() -> None:
     on_record = snapshot(claim("a", "0-1", "p1", "p2", shared_in_pod=True))
-    after = made({}, on_record, container("one", env=env("a", "0-1"))).containers
-    after = made(after, on_record, container("two", env=env("a", "0-1"))).containers
-    assert "only containers of one pod may share it" in refusal(after, on_record, container("x", "p2", env("a", "0-1")))
+    known = after(NONE, made(NONE, on_record, container("one", env=env("a", "0-1"))))
+    known = after(known, made(known, on_record, container("two", env=env("a", "0-1"))))
+    assert "only containers of one pod may share it" in refusal(known, on_record, container("x", "p2", env("a", "0-1")))
 
 
 def test_a_claim_that_holds_nothing_may_be_used_by_anybody() -> None:
     admin = HeldClaim(ClaimRef("default", "admin", "a"), CPUSet((0,)), CPUSet(), frozenset(("p1", "p2")))
-    after = made({}, snapshot(admin), container("one", env=env("a", "0"))).containers
-    assert str(made(after, snapshot(admin), container("two", "p2", env("a", "0"))).resources.cpus) == "0"
+    known = after(NONE, made(NONE, snapshot(admin), container("one", env=env("a", "0"))))
+    assert str(made(known, snapshot(admin), container("two", "p2", env("a", "0"))).resources.cpus) == "0"
 
 
 # --- masks ---
@@ -306,15 +326,15 @@ def test_a_claim_that_holds_nothing_may_be_used_by_anybody() -> None:
 
 def test_a_container_with_a_claim_runs_on_its_cpus_and_nobody_on_the_rest_of_what_it_holds() -> None:
     on_record = snapshot(claim("a", "0,2", held="0-3"))
-    allowed = made({}, on_record, container("g", env=env("a", "0,2")))
+    allowed = made(NONE, on_record, container("g", env=env("a", "0,2")))
     assert str(allowed.resources.cpus) == "0,2"
-    assert str(made({}, on_record, container("s", "p2")).resources.cpus) == "4-7"
+    assert str(made(NONE, on_record, container("s", "p2")).resources.cpus) == "4-7"
 
 
 def test_containers_without_a_claim_get_the_reserved_cpus_only_when_nothing_else_is_left() -> None:
-    assert str(made({}, snapshot(reserved="0-1"), container("s")).resources.cpus) == "2-7"
+    assert str(made(NONE, snapshot(reserved="0-1"), container("s")).resources.cpus) == "2-7"
     on_record = snapshot(claim("a", "2-7", "other"), reserved="0-1")
-    assert str(made({}, on_record, container("s")).resources.cpus) == "0-1"
+    assert str(made(NONE, on_record, container("s")).resources.cpus) == "0-1"
 
 
 def test_without_any_shared_cpu_a_container_without_a_claim_is_refused_and_no_empty_mask_is_sent() -> None:
@@ -327,43 +347,46 @@ def test_without_any_shared_cpu_a_container_without_a_claim_is_refused_and_no_em
 
 def test_cpus_that_are_offline_are_left_out_and_said() -> None:
     on_record = snapshot(claim("a", "0-3"), online="0-1,4-7")
-    allowed = made({}, on_record, container("g", env=env("a", "0-3")))
+    allowed = made(NONE, on_record, container("g", env=env("a", "0-3")))
     assert str(allowed.resources.cpus) == "0-1"
     assert allowed.warnings == ("claim default/claim-a has CPUs 0-3, of which 2-3 are offline",)
     gone = snapshot(claim("a", "0-3"), online="4-7")
-    assert "every CPU of default/claim-a is offline" in refusal({}, gone, container("g", env=env("a", "0-3")))
+    assert "every CPU of default/claim-a is offline" in refusal(NONE, gone, container("g", env=env("a", "0-3")))
 
 
 def test_a_container_whose_claim_was_unprepared_joins_the_shared_pool() -> None:
-    after = made({}, snapshot(A), container("g", env=env("a", "0-1"))).containers
+    known = after(NONE, made(NONE, snapshot(A), container("g", env=env("a", "0-1"))))
     taken = snapshot(claim("b", "0-1", "p2"))
-    assert masks(made(after, taken, container("g", "p2", env("b", "0-1"))).updates) == {"p1-g": "2-7"}
+    assert masks(made(known, taken, container("g", "p2", env("b", "0-1"))).updates) == {"p1-g": "2-7"}
 
 
 def test_the_quota_is_lifted_and_memory_stays_near_where_the_claim_says_so() -> None:
     near = claim("a", "0-1", mems="1", lift_quota=True)
-    resources = made({}, snapshot(near), container("g", env=env("a", "0-1"))).resources
+    resources = made(NONE, snapshot(near), container("g", env=env("a", "0-1"))).resources
     assert resources == Resources(CPUSet((0, 1)), "1", lift_quota=True)
     both = snapshot(near, claim("b", "2", mems="0"))
-    resources = made({}, both, container("g", env=env("a", "0-1") + env("b", "2"))).resources
+    resources = made(NONE, both, container("g", env=env("a", "0-1") + env("b", "2"))).resources
     assert resources.mems == "0-1"
     far = snapshot(near, claim("b", "2"))
-    assert made({}, far, container("g", env=env("a", "0-1") + env("b", "2"))).resources.mems == ""
+    assert made(NONE, far, container("g", env=env("a", "0-1") + env("b", "2"))).resources.mems == ""
 
 
 def test_memory_is_widened_to_every_node_when_the_claim_is_gone() -> None:
-    after = made({}, snapshot(claim("a", "0-1", mems="0"), mems="0-1"), container("g", env=env("a", "0-1"))).containers
-    after, updates = settle(after, snapshot(mems="0-1"))
+    known = after(
+        NONE, made(NONE, snapshot(claim("a", "0-1", mems="0"), mems="0-1"), container("g", env=env("a", "0-1")))
+    )
+    change, updates = settle(known, snapshot(mems="0-1"))
     assert [each.resources for each in updates] == [Resources(CPUSet(range(8)), "0-1")]
-    assert settle(after, snapshot(mems="0-1"))[1] == ()
+    assert settle(after(known, change), snapshot(mems="0-1"))[1] == ()
 
 
 def test_a_change_of_the_pool_costs_one_update_for_each_container_whose_mask_changed() -> None:
     before = running(snapshot(A), container("g", env=env("a", "0-1")), *(container(f"s{n}", "p2") for n in range(5)))
     more = snapshot(A, claim("b", "4", "p3"))
-    after, updates = settle(before, more)
+    change, updates = settle(before, more)
     assert masks(updates) == {f"p2-s{n}": "2-3,5-7" for n in range(5)}
-    assert settle(after, more)[1] == ()
+    assert settle(after(before, change), more)[1] == ()
+    assert settle(after(before, change), replace(more))[1] == ()
 
 
 def test_the_container_that_is_created_is_never_among_the_updates() -> None:
@@ -391,21 +414,22 @@ def test_an_update_keeps_the_mask_and_touches_the_request_only_where_it_has_to(
 ) -> None:
     on_record = snapshot(claim("a", "0-1", mems="0", lift_quota=True))
     one = container("g", env=env("a", "0-1"))
-    allowed = update(made({}, on_record, one).containers, on_record, one, wanted, quota)
+    known = after(NONE, made(NONE, on_record, one))
+    allowed = update(known, on_record, one, wanted, quota)
     assert allowed.updates == ((ContainerUpdate("p1-g", answer),) if answer else ())
 
 
 def test_an_update_of_a_container_that_nobody_has_seen_takes_it_in() -> None:
     one = container("g", env=env("a", "0-1"))
-    allowed = update({}, snapshot(A), one, Resources(CPUSet((5,))), 0)
+    allowed = update(NONE, snapshot(A), one, Resources(CPUSet((5,))), 0)
     assert masks(allowed.updates) == {"p1-g": "0-1"}
-    assert sorted(allowed.containers) == ["p1-g"]
+    assert ids(after(NONE, allowed)) == ["p1-g"]
 
 
 def test_an_update_of_a_container_that_cannot_be_identified_now_leaves_it_alone() -> None:
     one = container("g", env=env("unknown", "0-1"))
-    allowed = update({}, snapshot(A), one, Resources(CPUSet((5,))), 0)
-    assert (allowed.updates, allowed.containers) == ((), {})
+    allowed = update(NONE, snapshot(A), one, Resources(CPUSet((5,))), 0)
+    assert (allowed.updates, ids(after(NONE, allowed))) == ((), [])
 
 
 # --- events that come twice, late or for nobody ---
@@ -414,20 +438,21 @@ def test_an_update_of_a_container_that_cannot_be_identified_now_leaves_it_alone(
 def test_events_for_unknown_containers_change_nothing() -> None:
     before = running(snapshot(A), container("s", "p2"))
     stranger = container("x", "p9")
-    assert stop(before, snapshot(A), stranger) == Allowed(before)
-    assert remove(before, stranger) == before
-    assert remove_pod(before, pod("p9")) == before
+    stopped = stop(before, snapshot(A), stranger)
+    assert stopped.updates == ()
+    for change in (stopped, remove(before, stranger), remove_pod(before, pod("p9"))):
+        assert list(after(before, change)) == list(before)
 
 
 def test_a_started_container_that_nobody_has_seen_is_taken_in_and_repaired_with_the_next_answer() -> None:
     """CRI-O may create a container while the plug-in synchronizes."""
-    after = start({}, snapshot(A), container("g", env=env("a", "0-1")))
-    assert masks(stop(after, snapshot(A), container("x", "p9")).updates) == {"p1-g": "0-1"}
+    known = after(NONE, start(NONE, snapshot(A), container("g", env=env("a", "0-1"))))
+    assert masks(stop(known, snapshot(A), container("x", "p9")).updates) == {"p1-g": "0-1"}
 
 
 def test_a_pod_that_is_gone_takes_its_containers_along() -> None:
     before = running(snapshot(A), container("g", env=env("a", "0-1")), container("s", "p2"))
-    assert sorted(remove_pod(before, pod("p1"))) == ["p2-s"]
+    assert ids(after(before, remove_pod(before, pod("p1")))) == ["p2-s"]
 
 
 def test_synchronize_asks_once_for_everything_that_it_needs_to_know() -> None:

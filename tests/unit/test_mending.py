@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+from dranode.driver.core import pinned
 from dranode.driver.core.containers import Container, Pod
 from dranode.driver.core.cpuset import CPUSet
 from dranode.driver.core.held_claims import HeldSnapshot
 from dranode.driver.core.mending import INTERVAL, PATIENCE, REPAIRS, Lag, Repairs
-from dranode.driver.core.pinned import Drift, Pinned, drift, settle, with_drift
+from dranode.driver.core.pinned import Containers, Drift, Pinned, drift, settle
 
 ONE, TWO = frozenset(("c1",)), frozenset(("c2",))
 
@@ -42,12 +43,15 @@ def test_nothing_waiting_is_no_reason_to_reconnect() -> None:
 
 def test_drift_is_what_the_kernel_says_against_what_should_be() -> None:
     snapshot = HeldSnapshot(online=CPUSet((0, 1)))
-    containers = {each: Pinned(container(each), cpus=CPUSet((0, 1))) for each in ("c1", "c2")}
+    containers = Containers(Pinned(container(each), cpus=CPUSet((0, 1))) for each in ("c1", "c2"))
     found = drift(containers, snapshot, {"c1": CPUSet((5,)), "c2": CPUSet((0, 1)), "unknown": CPUSet((9,))})
     assert found == (drifted(),)
     assert str(found[0]) == 'container "c1" of pod default/p runs on CPUs 5, but should run on 0-1'
-    assert settle(containers, snapshot)[1] == ()
-    (update,) = settle(with_drift(containers, found), snapshot)[1]
+    change, updates = settle(containers, snapshot)
+    assert updates == ()
+    containers.carry_out(change)
+    containers.carry_out(pinned.drifted(containers, found))
+    (update,) = settle(containers, snapshot)[1]
     assert (update.container_id, update.resources.cpus) == ("c1", CPUSet((0, 1)))
 
 
