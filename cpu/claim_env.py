@@ -12,6 +12,7 @@ from dranode.cdi.spec import ContainerEdits, Spec
 from dranode.driver.core.cpuset import CPUSet
 from dranode.driver.core.plugin import ClaimGrant
 
+CDI_KIND: Final = "dra.k8s.io/cpu"
 CPUSET_PREFIX: Final = "DRA_CPUSET_"
 HELD_PREFIX: Final = "DRANODE_HELD_"
 

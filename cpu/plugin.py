@@ -6,17 +6,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from dranode.cdi.spec import Spec
-from dranode.cpu.claim_env import read_spec
+from dranode.cpu.claim_env import CDI_KIND, read_spec
 from dranode.cpu.config import parse_config
 from dranode.cpu.devices import devices, left_out
 from dranode.cpu.draw import picture
 from dranode.cpu.grant import grant
 from dranode.cpu.options import CPUOptions, check_reserved, read_options
 from dranode.cpu.pcie import read_pcie_roots
+from dranode.cpu.pool import snapshot
 from dranode.cpu.sysfs import read_topology
 from dranode.driver.core.configs import Config
 from dranode.driver.core.held import Held, Holding
+from dranode.driver.core.held_claims import HeldSnapshot
 from dranode.driver.core.plugin import AllocatedClaim, ClaimGrant, Inventory, Line, Plugin
+from dranode.driver.core.record import Record
 from dranode.driver.machine.root import Root
 
 
@@ -24,7 +27,7 @@ class CPUPlugin(Plugin):
     """CPUs as devices; `Inventory.hardware` is the machine's `Topology`."""
 
     driver = "dra.cpu"
-    cdi_kind = "dra.k8s.io/cpu"
+    cdi_kind = CDI_KIND
 
     def __init__(self, root: Root, options: CPUOptions) -> None:
         self.options = options
@@ -53,6 +56,10 @@ class CPUPlugin(Plugin):
     def parse_config(self, config: Config) -> Any:
         """Decode a configuration in one of the three forms of `dranode.cpu.config`."""
         return parse_config(config)
+
+    def adjust(self, inventory: Inventory, records: Iterable[Record]) -> HeldSnapshot:
+        """Claims' containers on their CPUs, everything else on the CPUs that are left."""
+        return snapshot(inventory.hardware, self.options.reserved, records)
 
     def recover(self, uid: str, spec: Spec) -> ClaimGrant | None:
         """What a CDI spec of this driver or of dra-driver-cpu says the claim was given."""

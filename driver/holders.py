@@ -32,6 +32,8 @@ class Holders:
         """Name the ledger; it is opened by the first `refresh`."""
         self.records: dict[str, Record] = {}
         self.held = Held()
+        # Goes up whenever `records` has changed.
+        self.version = 0
         self._damaged: dict[str, str] = {}
         self._blocking: dict[str, str] = {}
         self._plugin = plugin
@@ -85,6 +87,7 @@ class Holders:
         for row in contents.damaged:
             self._quarantine(row)
         self._stale = False
+        self.version += 1
 
     def _quarantine(self, row: Damaged) -> None:
         log.error("uid=%s: the ledger row is quarantined: %s", row.uid, row.reason)
@@ -133,6 +136,7 @@ class Holders:
         if self._ledger is None:
             raise LedgerError(f"the ledger {self._path} is closed")
         self._ledger.commit(commit.put, commit.drop)
+        self.version += 1
         for record in commit.put:
             self.records[record.uid] = record
             self._blocking.pop(record.uid, None)

@@ -43,6 +43,7 @@ log = logging.getLogger(__name__)
 CONFLICT_WAIT: Final = 2.0
 _CONFLICT_LOOK: Final = 0.1
 
+Watcher = Callable[[Inventory, Iterable[Record]], None]
 InUse = Callable[[ClaimRef], bool | None]
 Answer = tuple[PreparedDevice, ...] | DranodeError
 
@@ -84,6 +85,7 @@ class Node:
         self.holders = Holders(plugin, data / "ledger.db", self.specs)
         self._in_use = in_use
         self._clock = clock
+        self._watcher: Watcher | None = None
         self._lock = threading.RLock()
         self._freed = threading.Condition(self._lock)
         self._between_processes = FileLock(data / "serialize.lock")
@@ -119,9 +121,25 @@ class Node:
             MachineError: the hardware cannot be read; what was known stands.
         """
         found = self.plugin.discover()
-        changed = found != self.inventory
-        self.inventory = found
-        return changed
+        if found == self.inventory:
+            return False
+        with self._lock:
+            self.inventory = found
+            self._tell()
+        return True
+
+    def watch(self, watcher: Watcher) -> None:
+        """Tell `watcher` of all records now and whenever one has changed, before the call that changed it is answered.
+
+        It is called under the lock on decisions and has to be quick.
+        """
+        with self._lock:
+            self._watcher = watcher
+            self._tell()
+
+    def _tell(self) -> None:
+        if self._watcher is not None:
+            self._watcher(self.inventory, self.holders.records.values())
 
     def records(self) -> tuple[Record, ...]:
         """Every claim on record.
@@ -239,8 +257,11 @@ class Node:
     @contextlib.contextmanager
     def _exclusive(self) -> Iterator[None]:
         with self._lock, self._between_processes.held():
+            before = self.holders.version
             self.holders.refresh()
             yield
+            if self.holders.version != before:
+                self._tell()
 
     def _carry_out(self, effects: Iterable[Effect]) -> dict[str, DranodeError]:
         """Carry effects out in order; one that fails ends its claim's effects and no other's. Failures come by UID."""

@@ -12,19 +12,25 @@ from collections.abc import Callable
 from concurrent import futures
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import grpc
 
 from dranode.driver.core.errors import DranodeError, UsageError
+from dranode.driver.core.held import ClaimRef
 from dranode.driver.core.plugin import DeviceHealth, Health, Inventory, Plugin
 from dranode.driver.kubelet.health import HEALTH_VERSIONS, MAX_STREAMS, HealthService
+from dranode.driver.kubelet.podresources import PodResources
 from dranode.driver.kubelet.registration import Registration
 from dranode.driver.kubelet.service import SUPPORTED_VERSIONS, Claims, DRAService
 from dranode.driver.kubelet.sockets import Sockets, bind, unbind
 from dranode.driver.locks import FileLock
-from dranode.driver.node import InUse, Node, nobody_to_ask
+from dranode.driver.machine.root import Root
+from dranode.driver.node import Node
 from dranode.driver.threads import Fatal
+
+if TYPE_CHECKING:
+    from dranode.driver.pinning import Pinning
 
 log = logging.getLogger(__name__)
 
@@ -47,10 +53,16 @@ class Edges:
     Attributes:
         claims: where claims come from.
         publisher: where slices go.
+        pod_resources: kubelet's word on which containers have which claims; None if it cannot be asked.
+        nri_socket: the runtime's NRI socket; None if containers are not to be pinned.
+        root: where the cgroups of containers are read.
     """
 
     claims: Claims
     publisher: Publisher
+    pod_resources: PodResources | None = None
+    nri_socket: str | None = None
+    root: Root | None = None
 
 
 class DriverService:
@@ -66,7 +78,6 @@ class DriverService:
         data: Path,
         cdi: Path,
         fatal: Fatal,
-        in_use: InUse = nobody_to_ask,
     ) -> None:
         """Prepare to serve; nothing is opened yet.
 
@@ -78,16 +89,17 @@ class DriverService:
             data: the driver's folder for ledger and locks.
             cdi: the CDI directory.
             fatal: ends the process with a sentence.
-            in_use: whether a container uses a claim.
         """
         self.plugin = plugin
-        self.node = Node(plugin, data, cdi, in_use=in_use)
+        self.node = Node(plugin, data, cdi, in_use=self._in_use)
+        self.pinning: Pinning | None = None
         self.health = HealthService(node_name)
         self.registration = Registration(plugin.driver, sockets.dra, SUPPORTED_VERSIONS + HEALTH_VERSIONS, fatal)
         self._service = DRAService(plugin.driver, edges.claims, self.node)
         self._sockets = sockets
         self._data = data
-        self._publisher = edges.publisher
+        self._edges = edges
+        self._fatal = fatal
         self._alone = FileLock(data / "active.lock")
         self._stops: list[Callable[[], None]] = []
 
@@ -103,6 +115,7 @@ class DriverService:
             self._listen(self._sockets.dra, (*self._service.handlers(), *self.health.handlers()), "dra", MAX_STREAMS)
             self._listen(self._sockets.registration, (self.registration.handler(),), "registration")
             self.node.open(boot_id)
+            self._pin()
             self._service.ready.set()
         except BaseException:
             self.stop()
@@ -135,10 +148,28 @@ class DriverService:
         self._stops.append(stop)
         log.info("listening driver=%s %s=%s", self.plugin.driver, name, path)
 
+    def _pin(self) -> None:
+        edges = self._edges
+        if edges.nri_socket is None or edges.root is None or edges.pod_resources is None:
+            return
+        if self.plugin.adjust(self.node.inventory, ()) is None:
+            return
+        from dranode.driver.pinning import Pinning  # noqa: PLC0415 - listen first, load what enforces then
+
+        self.pinning = Pinning(self.node, edges.nri_socket, edges.root, edges.pod_resources, self._fatal)
+        self.pinning.start()
+        self._stops.append(self.pinning.stop)
+
+    def _in_use(self, ref: ClaimRef) -> bool | None:
+        if self.pinning is not None:
+            return self.pinning.in_use(ref)
+        asked = self._edges.pod_resources
+        return asked.in_use(self.plugin.driver, ref) if asked is not None else None
+
     def refresh(self) -> None:
         """Say again what there is and how it is: to the publisher and to open health streams."""
         inventory = self.node.inventory
-        self._publisher.publish(self.plugin.driver, inventory)
+        self._edges.publisher.publish(self.plugin.driver, inventory)
         told = {device.device: device for device in self.plugin.health(inventory)}
         self.health.report(
             told.get(device.name, DeviceHealth(device.name, Health.HEALTHY)) for device in inventory.devices

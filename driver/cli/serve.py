@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import functools
+import dataclasses
 import logging
 import os
 import signal
@@ -64,12 +64,19 @@ def command(root: Root, drivers: tuple[str, ...], node_name: str, store: str | N
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop.signal)
     kubelet_root = Path(options["kubelet_root"]).absolute()
-    plugins = load_plugins(drivers, root, options)
+    nri_socket = None if options["nri_socket"] == "none" else options["nri_socket"]
+    if nri_socket is not None and "cpu" in drivers and not options["reserved_cpus"]:
+        log.warning(
+            "no CPU is reserved, so the claim that would take the last shared CPU will be refused; set --reserved-cpus"
+        )
+    plugins = load_plugins(drivers, root, {**options, "keep_shared": nri_socket is not None})
     sockets = {plugin.driver: socket_paths(kubelet_root, plugin.driver, options["pod_uid"]) for plugin in plugins}
     asked = PodResources(Path(options["pod_resources_socket"] or kubelet_root / "pod-resources" / "kubelet.sock"))
     with contextlib.ExitStack() as stack:
         stack.callback(asked.close)
-        edges = _edges(store, node_name, stack)
+        edges = dataclasses.replace(
+            _edges(store, node_name, stack), pod_resources=asked, nri_socket=nri_socket, root=root
+        )
         for plugin in plugins:
             service = DriverService(
                 plugin,
@@ -79,7 +86,6 @@ def command(root: Root, drivers: tuple[str, ...], node_name: str, store: str | N
                 data=kubelet_root / "plugins" / plugin.driver,
                 cdi=Path(options["cdi_dir"]).absolute(),
                 fatal=stop.fatal,
-                in_use=functools.partial(asked.in_use, plugin.driver),
             )
             service.start(_boot_id(root))
             stack.callback(service.stop)

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, ClassVar, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 
 import msgspec
 
@@ -20,6 +20,10 @@ from dranode.driver.core.configs import Config
 from dranode.driver.core.cpuset import CPUSet
 from dranode.driver.core.held import ClaimRef, Held, Holding
 from dranode.driver.core.resource import CounterSet, Device, DeviceAttribute, DeviceRequestAllocationResult
+
+if TYPE_CHECKING:
+    from dranode.driver.core.held_claims import HeldSnapshot
+    from dranode.driver.core.record import Record
 
 # A line of a picture: pieces of text, each with a style in rich's words (`bold cyan`, or nothing).
 Line: TypeAlias = Sequence[tuple[str, str]]
@@ -197,6 +201,13 @@ class Plugin(ABC):
 
         Used where the record is lost: a damaged row, a corrupt ledger, another driver whose place this one takes. The
         result's `grants` are empty: requests and devices come back with the claim's next Prepare.
+        """
+        return None
+
+    def adjust(self, inventory: Inventory, records: Iterable[Record]) -> HeldSnapshot | None:  # noqa: ARG002 - subclasses use it
+        """What containers run on, now that these claims are on record; None for a driver that pins no containers.
+
+        Called whenever a claim comes or goes; what comes back is enforced through NRI.
         """
         return None
 

@@ -1,0 +1,116 @@
+"""Holds containers to what their claims were given: the node's records on one side, the container runtime on the other.
+
+The NRI thread never waits for a Prepare: it reads a snapshot that never changes, published before the call that changed
+the records is answered. Only a claim that the snapshot does not know makes it look at the ledger again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from dranode.driver.core.claim_identity import PodClaims
+from dranode.driver.core.containers import Pod
+from dranode.driver.core.held import ClaimRef
+from dranode.driver.core.held_claims import HeldSnapshot
+from dranode.driver.core.plugin import Inventory
+from dranode.driver.core.record import Record
+from dranode.driver.kubelet.podresources import PodResources, PodResourcesError
+from dranode.driver.machine.root import Root
+from dranode.driver.node import Node
+from dranode.driver.nri.client import NRIClient
+from dranode.driver.nri.enforcer import EnforcementStatus, Enforcer
+from dranode.driver.threads import Fatal, OwnedThread
+
+log = logging.getLogger(__name__)
+
+_VERIFY_SECONDS: Final = 30.0
+
+
+class Pinning:
+    """Enforces one driver's records through NRI, and looks whether they hold."""
+
+    def __init__(self, node: Node, nri_socket: str, root: Root, pod_resources: PodResources, fatal: Fatal) -> None:
+        """Prepare to pin; `start` connects.
+
+        Args:
+            node: whose records are enforced.
+            nri_socket: the runtime's NRI socket.
+            root: where cgroups are read.
+            pod_resources: who is asked whether a pod has a claim.
+            fatal: ends the process with a sentence.
+        """
+        self._node = node
+        self._pod_resources = pod_resources
+        self._snapshot = HeldSnapshot()
+        self._stopping = threading.Event()
+        self._enforcer = Enforcer(self, root)
+        self._client = NRIClient(nri_socket, self._enforcer, name=node.plugin.driver, fatal=fatal)
+        self._verifier = OwnedThread(f"{node.plugin.driver}-verify", self._verify, fatal)
+
+    def start(self) -> None:
+        """Take the records as they are, connect to the runtime, and look at cgroups from time to time."""
+        self._node.watch(self._records_changed)
+        self._client.start()
+        self._verifier.start()
+
+    def stop(self) -> None:
+        """Disconnect; containers keep what they have."""
+        self._stopping.set()
+        self._client.stop()
+
+    @property
+    def synchronized(self) -> bool:
+        """Whether the runtime has told of its containers on the connection that is open."""
+        return self._client.synchronized
+
+    def status(self) -> EnforcementStatus:
+        """How enforcement is doing."""
+        return self._enforcer.status()
+
+    def in_use(self, ref: ClaimRef) -> bool | None:
+        """Whether a container has the claim, by the runtime or by kubelet; None if neither can say."""
+        if ref.uid in self._enforcer.claims_in_use():
+            return True
+        told = self._pod_resources.in_use(self._node.plugin.driver, ref)
+        return told if told is not None or not self.synchronized else False
+
+    def _records_changed(self, inventory: Inventory, records: Iterable[Record]) -> None:
+        snapshot = self._node.plugin.adjust(inventory, records)
+        if snapshot is not None:
+            self._snapshot = snapshot
+            self._client.notify()
+
+    def _verify(self) -> None:
+        while not self._stopping.wait(_VERIFY_SECONDS):
+            self._enforcer.verify()
+
+    # --- what the enforcer asks ---
+
+    def snapshot(self) -> HeldSnapshot:
+        """What is on record now."""
+        return self._snapshot
+
+    def reread(self) -> HeldSnapshot:
+        """What is on record after another look at the ledger.
+
+        Raises:
+            LedgerError: the ledger cannot be read.
+        """
+        self._node.records()
+        return self._snapshot
+
+    def pod_claims(self, pods: tuple[Pod, ...]) -> Mapping[str, PodClaims] | None:
+        """What kubelet's pod-resources API says of the pods, by UID; None without an answer in time."""
+        try:
+            claims = self._pod_resources.claims(self._node.plugin.driver)
+        except PodResourcesError as error:
+            log.warning("%s", error)
+            return None
+        devices: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {}
+        for claim in claims:
+            containers = devices.setdefault((claim.namespace, claim.pod), {})
+            containers[claim.container] = (*containers.get(claim.container, ()), *sorted(claim.cdi))
+        return {pod.uid: PodClaims(devices.get((pod.namespace, pod.name), {})) for pod in pods}
