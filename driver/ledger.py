@@ -191,6 +191,9 @@ def move_aside(path: Path) -> Path:
 
 
 def _contents(db: sqlite3.Connection) -> Contents:
+    # A driver that was killed while it made the file leaves one without the table.
+    if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'claims'").fetchone() is None:
+        return Contents((), ())
     rows = [_record(*row) for row in db.execute("SELECT uid, devices, held, body, checksum FROM claims")]
     return Contents(
         tuple(row for row in rows if isinstance(row, Record)), tuple(row for row in rows if isinstance(row, Damaged))

@@ -110,3 +110,10 @@ def test_a_ledger_can_be_read_while_a_driver_has_it_open(tmp_path: Path) -> None
 def test_a_ledger_that_is_not_there_has_no_rows(tmp_path: Path) -> None:
     assert read_ledger(tmp_path / "l.db").records == ()
     assert not (tmp_path / "l.db").exists()
+
+
+def test_a_ledger_whose_making_was_cut_short_has_no_rows_and_is_made_again(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "l.db") as db:
+        db.execute("PRAGMA journal_mode=WAL")
+    assert read_ledger(tmp_path / "l.db").records == ()
+    assert written(tmp_path / "l.db", A).read().records == (A,)
