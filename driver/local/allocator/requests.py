@@ -136,7 +136,7 @@ def _alternative(
 def _count(wanted: ExactDeviceRequest | DeviceSubRequest, where: str) -> int | None:
     match wanted.allocation_mode:
         case "" | "ExactCount":
-            return 1 if wanted.count is None else wanted.count
+            return wanted.count or 1  # as the API server fills it in
         case "All":
             return None
         case mode:

@@ -1,0 +1,88 @@
+"""`dranode check`: would the API server and the drivers take these documents."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dranode.driver.cli.output import console, emit, output_option
+
+if TYPE_CHECKING:
+    from dranode.driver.core.plugin import Plugin
+    from dranode.driver.local.check import Verdict
+
+
+@click.command(short_help="Is this claim, template, class or opaque configuration valid; what does it count.")
+@output_option
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+def command(*, files: tuple[str, ...], output: str) -> None:
+    r"""Check ResourceClaims, ResourceClaimTemplates, DeviceClasses and opaque configurations in FILEs.
+
+    All errors are shown, each with its path: those of the API server, of the CEL selectors, and of the installed
+    drivers for their own configurations. quota is what a claim counts against a ResourceQuota, by class.
+
+    \b
+    Example:
+      dranode check claim.yaml
+      dranode check -o json *.yaml
+    """
+    verdicts = _verdicts(files)
+    if not emit([_document(verdict) for verdict in verdicts], output):
+        _draw(verdicts)
+    if any(verdict.errors for verdict in verdicts):
+        raise click.exceptions.Exit(1)
+
+
+def _verdicts(files: tuple[str, ...]) -> list[Verdict]:
+    from dranode.driver.core.errors import DocumentError  # noqa: PLC0415 - CEL and YAML are this command's alone
+    from dranode.driver.core.validation import FieldError  # noqa: PLC0415 - likewise
+    from dranode.driver.local.check import Verdict, check  # noqa: PLC0415 - likewise
+    from dranode.driver.local.files import read_documents  # noqa: PLC0415 - likewise
+
+    plugins = _plugins()
+    verdicts: list[Verdict] = []
+    for file in files:
+        try:
+            verdicts += check(read_documents(file), plugins)
+        except DocumentError as error:
+            verdicts.append(Verdict(file, "", "", (FieldError("", str(error)),)))
+    return verdicts
+
+
+def _plugins() -> dict[str, Plugin]:
+    """The installed drivers by driver name; they are only asked about configurations, so any machine will do."""
+    from dranode.driver.machine.forms import open_machine  # noqa: PLC0415 - needed with files only
+    from dranode.driver.plugins import installed, load_plugins  # noqa: PLC0415 - likewise
+
+    machine = open_machine("sockets=1,numa=1,l3=1,cores=1,threads=1")
+    return {plugin.driver: plugin for plugin in load_plugins(installed(), machine, {})}
+
+
+def _document(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "file": verdict.file,
+        "kind": verdict.kind,
+        "name": verdict.name,
+        "ok": not verdict.errors,
+        "errors": [{"path": error.path, "message": error.message} for error in verdict.errors],
+        "quota": dict(verdict.quota),
+    }
+
+
+def _draw(verdicts: list[Verdict]) -> None:
+    from rich.markup import escape  # noqa: PLC0415 - people's output only
+    from rich.table import Table  # noqa: PLC0415 - likewise
+
+    screen = console()
+    table = Table("file", "kind", "name", "valid", "counts", box=None, pad_edge=False)
+    for verdict in verdicts:
+        counts = ", ".join(f"{name}: {count}" for name, count in verdict.quota.items())
+        valid = "[red]no[/red]" if verdict.errors else "[green]yes[/green]"
+        table.add_row(*map(escape, (verdict.file, verdict.kind, verdict.name)), valid, escape(counts))
+    screen.print(table)
+    for verdict in verdicts:
+        if verdict.errors:
+            screen.print(f"\n{verdict.file} {verdict.kind} {verdict.name}".rstrip(), markup=False)
+        for error in verdict.errors:
+            screen.print(f"  {': '.join(filter(None, (error.path, error.message)))}", markup=False, soft_wrap=True)

@@ -1,0 +1,150 @@
+"""Are these documents valid: the API server's rules, the selectors, the opaque configurations, and what they count.
+
+A document is checked in the form in which it is written; paths are those of that form.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from dranode.driver.core.configs import Config
+from dranode.driver.core.documents import decode, to_v1
+from dranode.driver.core.errors import ClaimError, DocumentError
+from dranode.driver.core.plugin import Plugin
+from dranode.driver.core.quota import devices_by_class
+from dranode.driver.core.resource import (
+    DeviceClaimConfiguration,
+    DeviceClass,
+    DeviceClassConfiguration,
+    DeviceClassSpec,
+    Document,
+    ResourceClaim,
+    ResourceClaimSpec,
+    ResourceClaimTemplate,
+    ResourceClaimTemplateSpec,
+)
+from dranode.driver.core.unknown import unknown_fields
+from dranode.driver.core.validation import FieldError, claim_errors, class_errors, template_errors
+from dranode.driver.local.allocator.cel import CELCompileError, compile_selector
+from dranode.driver.local.files import SourceDocument
+
+_SPECS: Final[Mapping[str, type[Document]]] = {
+    "ResourceClaim": ResourceClaimSpec,
+    "ResourceClaimTemplate": ResourceClaimTemplateSpec,
+    "DeviceClass": DeviceClassSpec,
+}
+_V1BETA1: Final = "resource.k8s.io/v1beta1"
+_EXACTLY: Final = re.compile(r"(requests\[[0-9]+\])\.exactly\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the check of one document came to.
+
+    Attributes:
+        file: the file.
+        kind: the document's.
+        name: the document's.
+        errors: every error.
+        quota: devices by class that the document counts against a quota.
+    """
+
+    file: str
+    kind: str
+    name: str
+    errors: tuple[FieldError, ...] = ()
+    quota: Mapping[str, int] = field(default_factory=dict)
+
+
+def check(documents: Iterable[SourceDocument], plugins: Mapping[str, Plugin]) -> Iterator[Verdict]:
+    """A verdict on each claim, template, class and opaque configuration; other documents are passed over.
+
+    `plugins` are the installed drivers by driver name.
+    """
+    for source in documents:
+        group = str(source.document.get("apiVersion", "")).partition("/")[0]
+        if source.kind in _SPECS:
+            yield _checked(source, plugins)
+        elif group in plugins:
+            errors = tuple(_parameter_errors(plugins[group], "FromClaim", source.document, ""))
+            yield Verdict(source.file, source.kind, source.name, errors)
+
+
+def _checked(source: SourceDocument, plugins: Mapping[str, Plugin]) -> Verdict:
+    errors: list[FieldError] = []
+    quota: dict[str, int] = {}
+    try:
+        document = to_v1(source.document)
+        spec = document.get("spec")
+        errors += [
+            FieldError(path, "there is no such field")
+            for path in unknown_fields(_SPECS[source.kind], spec if spec is not None else {}, "spec")
+        ]
+        found, quota = _RULES[source.kind](document, plugins)
+        errors += found
+    except DocumentError as error:
+        errors.append(FieldError(error.path, str(error).removeprefix(f"{error.path}: ")))
+    if source.document.get("apiVersion") == _V1BETA1:
+        errors = [FieldError(_EXACTLY.sub(r"\1", error.path), error.message) for error in errors]
+    return Verdict(source.file, source.kind, source.name, tuple(errors), quota)
+
+
+def _claim(document: Mapping[str, Any], plugins: Mapping[str, Plugin]) -> tuple[list[FieldError], dict[str, int]]:
+    claim = decode(ResourceClaim, document)
+    devices = claim.spec.devices
+    errors = [*claim_errors(claim, _expression_problem), *_configs(devices.config, plugins, "spec.devices.config")]
+    return errors, devices_by_class(devices)
+
+
+def _template(document: Mapping[str, Any], plugins: Mapping[str, Plugin]) -> tuple[list[FieldError], dict[str, int]]:
+    template = decode(ResourceClaimTemplate, document)
+    devices = template.spec.spec.devices
+    configs = _configs(devices.config, plugins, "spec.spec.devices.config")
+    return [*template_errors(template, _expression_problem), *configs], devices_by_class(devices)
+
+
+def _class(document: Mapping[str, Any], plugins: Mapping[str, Plugin]) -> tuple[list[FieldError], dict[str, int]]:
+    device_class = decode(DeviceClass, document)
+    configs = _configs(device_class.spec.config, plugins, "spec.config")
+    return [*class_errors(device_class, _expression_problem), *configs], {}
+
+
+_RULES: Final[Mapping[str, Callable[..., tuple[list[FieldError], dict[str, int]]]]] = {
+    "ResourceClaim": _claim,
+    "ResourceClaimTemplate": _template,
+    "DeviceClass": _class,
+}
+
+
+def _expression_problem(expression: str) -> str | None:
+    try:
+        compile_selector(expression)
+    except CELCompileError as error:
+        return str(error)
+    return None
+
+
+def _configs(
+    configs: Iterable[DeviceClaimConfiguration | DeviceClassConfiguration], plugins: Mapping[str, Plugin], path: str
+) -> Iterator[FieldError]:
+    """What the installed drivers say of their configurations; those of other drivers are not ours to judge."""
+    for index, config in enumerate(configs):
+        if config.opaque is None or config.opaque.driver not in plugins or config.opaque.parameters is None:
+            continue
+        origin = "FromClaim" if isinstance(config, DeviceClaimConfiguration) else "FromClass"
+        where = f"{path}[{index}].opaque.parameters"
+        yield from _parameter_errors(plugins[config.opaque.driver], origin, config.opaque.parameters, where)
+
+
+def _parameter_errors(plugin: Plugin, origin: Any, parameters: Any, path: str) -> Iterator[FieldError]:
+    try:
+        plugin.parse_config(Config(origin, parameters, path or "parameters"))
+    except (ClaimError, NotImplementedError) as error:
+        where, colon, message = str(error).partition(": ")
+        if colon and where.startswith(path or "parameters"):
+            yield FieldError(where if path else where.removeprefix("parameters").removeprefix("."), message)
+        else:
+            yield FieldError(path, str(error))

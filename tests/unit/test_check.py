@@ -1,0 +1,111 @@
+import json
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner
+
+from dranode.driver.cli.check import command
+
+EXAMPLES = Path(__file__).parents[1] / "vectors" / "kep-4816.yaml"
+
+
+def checked(*files: Path) -> tuple[int, list[dict[str, Any]]]:
+    result = CliRunner().invoke(command, [*map(str, files), "-o", "json"])
+    return result.exit_code, json.loads(result.stdout)
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "claim.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_the_examples_of_kep_4816_are_valid_and_count_every_alternative() -> None:
+    status, verdicts = checked(EXAMPLES)
+    assert status == 0
+    assert all(verdict["ok"] and not verdict["errors"] for verdict in verdicts)
+    listed = {"rdma-nic": 1, "big-gpu": 1, "mid-gpu": 1, "small-gpu": 2}
+    assert {verdict["name"]: verdict["quota"] for verdict in verdicts} == {
+        "exactly-v1beta2": {"big-gpu": 1},
+        "list-v1beta2": listed,
+        "list-v1beta1": listed,
+        "claim-cpu-10": {"dra.cpu": 1},
+    }
+
+
+def test_paths_are_those_of_the_form_in_which_the_document_is_written(tmp_path: Path) -> None:
+    text = """
+apiVersion: resource.k8s.io/%s
+kind: ResourceClaim
+metadata: {name: c}
+spec: {devices: {requests: [{name: r, %s}]}}
+"""
+    _, flat = checked(written(tmp_path, text % ("v1beta1", "deviceClassName: gpu, count: -1")))
+    _, nested = checked(written(tmp_path, text % ("v1", "exactly: {deviceClassName: gpu, count: -1}")))
+    assert [error["path"] for error in flat[0]["errors"]] == ["spec.devices.requests[0].count"]
+    assert [error["path"] for error in nested[0]["errors"]] == ["spec.devices.requests[0].exactly.count"]
+
+
+def test_admin_access_in_an_alternative_is_no_field_of_the_api(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        """
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaimTemplate
+metadata: {name: t}
+spec:
+  spec:
+    devices:
+      requests: [{name: r, firstAvailable: [{name: a, deviceClassName: gpu, adminAccess: true}]}]
+      config: [{opaque: {driver: other.example.com, parameters: {any: [thing]}}}]
+""",
+    )
+    status, verdicts = checked(path)
+    assert status == 1
+    where = "spec.spec.devices.requests[0].firstAvailable[0].adminAccess"
+    assert verdicts[0]["errors"] == [{"path": where, "message": "there is no such field"}]
+
+
+def test_selectors_and_our_own_configurations_are_checked_with_their_path(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        """
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaim
+metadata: {name: c}
+spec:
+  devices:
+    requests: [{name: r, exactly: {deviceClassName: dra.cpu, selectors: [{cel: {expression: device.name == "x"}}]}}]
+    config: [{requests: [r], opaque: {driver: dra.cpu, parameters: {cpuset: 9-3}}}]
+---
+apiVersion: resource.k8s.io/v1
+kind: DeviceClass
+metadata: {name: cpu}
+spec: {config: [{opaque: {driver: dra.cpu, parameters: {cpuset: 1-2}}}]}
+""",
+    )
+    status, (claim, device_class) = checked(path)
+    assert status == 1
+    assert [error["path"] for error in claim["errors"]] == [
+        "spec.devices.requests[0].exactly.selectors[0].cel.expression",
+        "spec.devices.config[0].opaque.parameters.cpuset",
+    ]
+    assert "device.name" in claim["errors"][0]["message"]
+    assert "9-3" in claim["errors"][1]["message"]
+    assert device_class["errors"][0]["path"] == "spec.config[0].opaque.parameters"
+
+
+def test_what_does_not_decode_is_an_answer_too(tmp_path: Path) -> None:
+    path = written(tmp_path, "apiVersion: resource.k8s.io/v7\nkind: DeviceClass\n")
+    status, verdicts = checked(path, tmp_path / "missing.yaml")
+    assert status == 1
+    assert [verdict["errors"][0]["path"] for verdict in verdicts] == ["apiVersion", ""]
+    assert "missing.yaml cannot be read" in verdicts[1]["errors"][0]["message"]
+
+
+def test_people_see_a_line_for_each_error(tmp_path: Path) -> None:
+    path = written(tmp_path, "apiVersion: resource.k8s.io/v1\nkind: ResourceClaim\nmetadata: {name: A}\nspec: {x: 1}\n")
+    result = CliRunner().invoke(command, [str(path)])
+    assert result.exit_code == 1
+    assert "spec.x: there is no such field" in result.stdout
+    assert 'metadata.name: "A" is not a DNS subdomain' in result.stdout
