@@ -172,3 +172,13 @@ def test_own_specs_are_listed_in_name_order_without_what_runtimes_do_not_read(tm
     assert [path.name for path in spec_files(tmp_path, "b_")] == ["b_1.yaml", "b_2.json"]
     assert [path.name for path in spec_files(tmp_path)] == ["a_1.json", "b_1.yaml", "b_2.json"]
     assert list(spec_files(tmp_path / "missing")) == []
+
+
+def test_the_folder_is_made_readable_whatever_the_umask(tmp_path: Path) -> None:
+    mask = os.umask(0o077)
+    try:
+        write_spec(tmp_path / "cdi", "a.json", _spec())
+    finally:
+        os.umask(mask)
+    assert (tmp_path / "cdi").stat().st_mode & 0o777 == 0o755
+    assert (tmp_path / "cdi" / "a.json").stat().st_mode & 0o777 == 0o644
