@@ -3,23 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import click
 
 from dranode.cpu.draw import picture
+from dranode.cpu.plugin import CPUPlugin
 from dranode.cpu.sysfs import read_topology
 from dranode.cpu.topology import Topology
 from dranode.driver.cli.machine_option import machine_option
 from dranode.driver.cli.output import console, emit, output_option
 from dranode.driver.core.cpuset import CPUSet
+from dranode.driver.core.errors import LedgerError
+from dranode.driver.ledger import read_ledger
+from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.root import Root
+
+KUBELET_ROOT: Final = "/var/lib/kubelet"
 
 
 @click.command
 @machine_option
+@click.option(
+    "--kubelet-root",
+    envvar="DRANODE_KUBELET_ROOT",
+    metavar="DIR",
+    help="Whose records say who holds what (default /var/lib/kubelet, on the host).",
+)
 @output_option
-def command(root: Root, output: str) -> None:
+def command(root: Root, kubelet_root: str | None, output: str) -> None:
     """Show the machine's CPUs, and who holds which.
 
     \b
@@ -29,14 +42,29 @@ def command(root: Root, output: str) -> None:
       dranode topology --machine capture.tar.bz2 -o json
     """
     topology = read_topology(root)
-    holders = read_holders()
+    holders = read_holders(root, kubelet_root)
     if not emit(topology_document(topology, holders), output):
         show(topology, holders)
 
 
-def read_holders() -> Mapping[str, CPUSet]:
-    """What each claim on record holds, by `<namespace>/<claim>`."""
-    return {}
+def read_holders(root: Root, kubelet_root: str | None) -> Mapping[str, CPUSet]:
+    """What each claim on record holds, by `<namespace>/<claim>`; nothing for a machine that is not this one.
+
+    Raises:
+        LedgerError: the ledger of the kubelet root that was asked for cannot be read.
+    """
+    if kubelet_root is None and not isinstance(root, HostRoot):
+        return {}
+    ledger = Path(kubelet_root or KUBELET_ROOT) / "plugins" / CPUPlugin.driver / "ledger.db"
+    try:
+        records = read_ledger(ledger).records
+    except LedgerError as error:
+        # Whoever only looks at the machine need not be root.
+        if kubelet_root is not None:
+            raise
+        click.echo(f"dranode: who holds what is not known: {error}", err=True)
+        return {}
+    return {str(record.ref): CPUSet.parse(record.held) for record in records if record.held}
 
 
 def topology_document(topology: Topology, holders: Mapping[str, CPUSet]) -> dict[str, Any]:
