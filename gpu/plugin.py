@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -27,6 +28,8 @@ from dranode.gpu.inventory import GPUInventory
 from dranode.gpu.nvml import NVML, open_nvml
 from dranode.gpu.scan import scan
 from dranode.gpu.udev import Event, Events, KernelEvents, watch
+
+log = logging.getLogger(__name__)
 
 _SHARING = ("exclusive", "shared")
 
@@ -136,8 +139,7 @@ class GPUPlugin(Plugin):
 
         GPUs that come, go or change drivers, taints that are due, and once a minute in any case.
         """
-        events = self._events() if self._events is not None else None
-        yield from watch(events, self.note, stop, due=self._taints_changed)
+        yield from watch(self._open_events(), self.note, stop, due=self._taints_changed)
 
     def note(self, event: Event) -> None:
         """Take in one event of the kernel."""
@@ -146,6 +148,13 @@ class GPUPlugin(Plugin):
             if event.wedged is not None:
                 condition = health.wedged(condition, event.address, event.wedged, self._clock())
             self._condition = condition
+
+    def _open_events(self) -> Events | None:
+        try:
+            return self._events() if self._events is not None else None
+        except (ImportError, OSError) as error:
+            log.warning("driver=%s no kernel events, the machine is read every minute alone: %s", self.driver, error)
+            return None
 
     def _taints_changed(self) -> bool:
         with self._lock:

@@ -146,13 +146,15 @@ def test_vfio_gives_the_groups_node_and_the_container() -> None:
     assert nodes(machine, intent) == [("/dev/vfio/vfio", "c", 10, 196), ("/dev/vfio/14", "c", 240, 0)]
 
 
-def test_the_groups_that_own_the_nodes_come_along_but_not_roots() -> None:
-    machine = mi300x(gpus=1)
+@pytest.mark.parametrize(("machine", "intent", "groups"), [(mi300x(gpus=1), PART, (105,)), (hgx(), H100, ())])
+def test_the_groups_that_own_the_nodes_come_along_but_not_roots(
+    machine: Machine, intent: Intent, groups: tuple[int, ...]
+) -> None:
     edits = complete(
-        machine.root(), PART, ContainerEdits(env=("A=b",)), lambda path: machine.groups.get(path.lstrip("/"))
+        machine.root(), intent, ContainerEdits(env=("A=b",)), lambda path: machine.groups.get(path.lstrip("/"))
     )
     assert edits.env == ("A=b",)
-    assert edits.additional_gids == (105,)
+    assert edits.additional_gids == groups
 
 
 def test_the_driver_that_a_gpu_is_unbound_from_is_said() -> None:

@@ -16,8 +16,9 @@ from dranode.driver.core.slices import publishable
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.node import Node
 from dranode.driver.testing import check_plugin
+from dranode.gpu.nvml import NVMLFacts
 from dranode.gpu.plugin import GPUPlugin, plugin
-from dranode.gpu.udev import Event
+from dranode.gpu.udev import Event, Events
 from tests.fakes_gpu import DEVICES, DRIVERS, Crash, Kernel, Machine, crowd, flex, hgx, laptop, mi300x, plain
 
 GPU_CONFIG = {"apiVersion": "dra.gpu/v1alpha1", "kind": "GPUConfig"}
@@ -258,6 +259,49 @@ def test_the_watch_asks_for_a_reading_when_taints_are_due() -> None:
         stop.set()
     (taint,) = driver.discover().device(RTX).taints  # type: ignore[union-attr]
     assert taint.value == "wedged"
+
+
+def test_without_kernel_events_the_machine_is_read_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
+    def refused() -> Events:
+        raise OSError(1, "Operation not permitted")
+
+    driver, stop = GPUPlugin(laptop().root(), events=refused), threading.Event()
+    stop.set()
+    assert list(driver.watch(stop)) == []
+    assert "no kernel events" in caplog.text
+
+
+def test_nvml_lets_go_of_a_gpu_before_it_is_taken_from_its_driver(nodes: Any) -> None:
+    machine = laptop()
+
+    class Library:
+        """NVML, which keeps the GPUs open while it is not closed."""
+
+        def __init__(self) -> None:
+            self.open = True
+
+        def gpus(self) -> dict[str, NVMLFacts]:
+            self.open = True
+            return {}
+
+        def xids(self) -> tuple[tuple[str, int], ...]:
+            return ()
+
+        def close(self) -> None:
+            self.open = False
+
+    class Busy(Kernel):
+        """A kernel that waits for whoever has the GPU open; a test must not."""
+
+        def write(self, path: str, content: str) -> None:
+            if path.endswith("nvidia/unbind") and library.open:
+                raise OSError(16, "Device or resource busy")
+            super().write(path, content)
+
+    library = Library()
+    node = nodes(GPUPlugin(machine.root(), live=Busy(machine), nvml=library))
+    prepare(node, claim("vm", RTX, mode="vfio"))
+    assert bound(machine) == "vfio-pci"
 
 
 def test_a_card_that_is_plugged_in_is_found_by_the_next_reading(nodes: Any) -> None:

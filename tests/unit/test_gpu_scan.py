@@ -70,6 +70,15 @@ def test_kernels_that_put_the_part_into_the_function_bits_mean_the_same() -> Non
     assert [gpu.partition for gpu in found(machine).gpus] == [None, 0, 1, 2, 3]
 
 
+def test_gpus_on_two_functions_of_one_slot_have_their_own_kfd_nodes() -> None:
+    machine = Machine()
+    machine.driver("amdgpu")
+    for function in range(2):
+        machine.pci(f"0000:0c:00.{function}", AMD, 0x74B5, DISPLAY, driver="amdgpu")
+        machine.kfd(1 + function, f"0000:0c:00.{function}", render=128 + function, memory=(1 + function) * GIB)
+    assert [(gpu.kind, gpu.memory) for gpu in found(machine).gpus] == [(Kind.GPU, GIB), (Kind.GPU, 2 * GIB)]
+
+
 def test_intel_virtual_functions_name_their_parent_and_have_the_memory_set_aside_for_them() -> None:
     whole, *parts = found(flex()).gpus
     assert (whole.kind, whole.memory, whole.model) == (Kind.GPU, 16 * GIB, "Data Center GPU Flex 170")
