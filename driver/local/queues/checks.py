@@ -7,6 +7,7 @@ that contain themselves, more in use than the quotas allow.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from dranode.driver.core.errors import DocumentError
 from dranode.driver.core.quantity import Quantity
@@ -22,7 +23,10 @@ from dranode.driver.local.queues.documents import (
 from dranode.driver.local.queues.quota import Usage
 from dranode.driver.local.queues.values import Cohort, FlavorResource, Fungible, Policy
 
-_ZERO = Quantity(0)
+_ZERO: Final = Quantity(0)
+_WITHIN: Final = (Policy.NEVER, Policy.LOWER_PRIORITY, Policy.LOWER_OR_NEWER_EQUAL_PRIORITY)
+_RECLAIM: Final = (Policy.NEVER, Policy.LOWER_PRIORITY, Policy.ANY)
+_BORROW: Final = (Policy.NEVER, Policy.LOWER_PRIORITY)
 
 
 def check_groups(groups: tuple[ResourceGroupSpec, ...], flavors: Iterable[str], *, lends: bool, cohort: bool) -> None:
@@ -84,11 +88,13 @@ def check_policies(spec: ClusterQueueSpec) -> None:
             "spec.flavorFungibility.preference",
         )
     preemption = spec.preemption
-    if preemption.borrow_within_cohort.policy not in (Policy.NEVER, Policy.LOWER_PRIORITY):
-        raise DocumentError(
-            f"{preemption.borrow_within_cohort.policy} is neither Never nor LowerPriority",
-            "spec.preemption.borrowWithinCohort.policy",
-        )
+    for name, policy, allowed in (
+        ("withinClusterQueue", preemption.within_cluster_queue, _WITHIN),
+        ("reclaimWithinCohort", preemption.reclaim_within_cohort, _RECLAIM),
+        ("borrowWithinCohort.policy", preemption.borrow_within_cohort.policy, _BORROW),
+    ):
+        if policy not in allowed:
+            raise DocumentError(f"{policy} is none of {', '.join(allowed)}", f"spec.preemption.{name}")
     if preemption.borrow_within_cohort.policy is not Policy.NEVER and preemption.reclaim_within_cohort is Policy.NEVER:
         raise DocumentError(
             "borrowWithinCohort needs a reclaimWithinCohort other than Never", "spec.preemption.borrowWithinCohort"

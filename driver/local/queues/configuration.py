@@ -69,14 +69,8 @@ def devices_of(found: Iterable[Found[Any]]) -> Devices:
     found = tuple(found)
     mapped: dict[str, str] = {}
     for item in of_kind(found, ConfigurationDocument):
-        for mapping in (*item.value.resources.device_class_mappings, *item.value.device_class_mappings):
-            if mapping.sources:
-                raise DocumentError(
-                    f'{item.source.place}: deviceClassMappings "{mapping.name}" counts by sources, but only whole'
-                    " devices are counted here; take sources out"
-                )
-            for name in mapping.device_class_names:
-                mapped.setdefault(name, mapping.name)
+        for name, resource in item.apply(_mapped, item.value):
+            mapped.setdefault(name, resource)
     return Devices(
         mapped,
         {item.key: item.value.spec.spec for item in of_kind(found, ResourceClaimTemplate)},
@@ -90,15 +84,7 @@ def doors_of(found: Iterable[Found[Any]], queues: Queues) -> Mapping[str, str]:
     Raises:
         DocumentError: the ClusterQueue does not exist.
     """
-    doors: dict[str, str] = {}
-    for item in of_kind(found, LocalQueueDocument):
-        name = item.value.spec.cluster_queue
-        if name not in queues.cluster_queues:
-            raise DocumentError(
-                f'{item.source.place}: spec.clusterQueue: no document defines ClusterQueue "{name}"; add it'
-            )
-        doors[item.key] = name
-    return doors
+    return {item.key: item.apply(_behind, item.value, queues) for item in of_kind(found, LocalQueueDocument)}
 
 
 def stopped_in(found: Iterable[Found[Any]]) -> Mapping[str, str]:
@@ -110,15 +96,41 @@ def stopped_in(found: Iterable[Found[Any]]) -> Mapping[str, str]:
 
 
 def _configuration(found: tuple[Found[Any], ...]) -> ConfigurationDocument:
-    configuration = ConfigurationDocument()
     for item in of_kind(found, ConfigurationDocument):
-        configuration = item.value
-        if configuration.fair_sharing:
-            raise DocumentError(
-                f"{item.source.place}: fairSharing: preemption by fair shares is not simulated; take it out to see"
-                " what preemption by priority does"
-            )
-    return configuration
+        item.apply(_check_configuration, item.value)
+        return item.value
+    return ConfigurationDocument()
+
+
+def _check_configuration(configuration: ConfigurationDocument) -> None:
+    shares = configuration.fair_sharing
+    if shares is not None and not (isinstance(shares, Mapping) and shares.get("enable") is False):
+        raise DocumentError(
+            "preemption by fair shares is not simulated; take it out to see what preemption by priority does",
+            "fairSharing",
+        )
+
+
+def _mapped(configuration: ConfigurationDocument) -> list[tuple[str, str]]:
+    """DeviceClasses, each with the name that its devices count under."""
+    named = {"resources.": configuration.resources.device_class_mappings, "": configuration.device_class_mappings}
+    pairs: list[tuple[str, str]] = []
+    for place, mappings in named.items():
+        for number, mapping in enumerate(mappings):
+            if mapping.sources:
+                raise DocumentError(
+                    f'counts "{mapping.name}" by sources, but only whole devices are counted here; take sources out',
+                    f"{place}deviceClassMappings[{number}].sources",
+                )
+            pairs += [(name, mapping.name) for name in mapping.device_class_names]
+    return pairs
+
+
+def _behind(document: LocalQueueDocument, queues: Queues) -> str:
+    name = document.spec.cluster_queue
+    if name not in queues.cluster_queues:
+        raise DocumentError(f'no document defines ClusterQueue "{name}"; add it', "spec.clusterQueue")
+    return name
 
 
 def _flavor(item: Found[ResourceFlavorDocument]) -> ResourceFlavor:

@@ -2,7 +2,8 @@
 
 Containers as kube-scheduler adds them up, and DRA devices by DeviceClass under the names that `deviceClassMappings`
 give (Kueue's KEP-2941): from ResourceClaimTemplates, and from extended resources that a DeviceClass stands behind. Of a
-prioritized list each alternative counts, because no one knows yet which it will be. Devices with admin access are free.
+prioritized list each alternative counts, because no one knows yet which it will be, and of several in one class the
+largest, as in the API server's own quota. Devices with admin access are free.
 """
 
 from __future__ import annotations
@@ -92,8 +93,7 @@ def _by_class(request: DeviceRequest) -> Counts:
         return {} if request.exactly.admin_access else {request.exactly.device_class_name: _devices(request.exactly)}
     counts: Counts = {}
     for alternative in request.first_available:
-        name = alternative.device_class_name
-        counts[name] = counts.get(name, 0) + _devices(alternative)
+        counts = _most(counts, {alternative.device_class_name: _devices(alternative)})
     return counts
 
 

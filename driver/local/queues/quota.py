@@ -168,13 +168,12 @@ def unused(queues: Queues) -> Usage:
             *(grow(child) for child in cohorts.values() if child.parent == cohort.name),
             *(leaf for leaf in leaves.values() if leaf.cluster_queue and leaf.cluster_queue.cohort == cohort.name),
         )
-        quotas = cohort.quotas or {}
-        subtree = {of: quota.nominal for of, quota in quotas.items()}
+        subtree = {of: quota.nominal for of, quota in cohort.quotas.items()}
         for child in children:
             for of, owned in child.subtree.items():
                 subtree[of] = subtree.get(of, 0) + owned - child.guaranteed(of)
         height = max((child.height + 1 for child in children), default=0)
-        node = Node(cohort.name, quotas, subtree, children, height=height)
+        node = Node(cohort.name, cohort.quotas, subtree, children, height=height)
         parents.update(dict.fromkeys(children, node))
         return node
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from dranode.driver.local.files import SourceDocument
@@ -17,12 +17,20 @@ from dranode.driver.local.queues.workloads import Surroundings, admitted_of, age
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a simulation starts from: the configuration, who waits, who holds quota, and how much that is."""
+    """What a simulation starts from.
+
+    Attributes:
+        pending: workloads that wait.
+        admitted: workloads that hold quota.
+        usage: how much that is.
+        documents: by key, what each workload was read from.
+    """
 
     queues: Queues
     pending: tuple[Workload, ...]
     admitted: tuple[Admitted, ...]
     usage: Usage
+    documents: Mapping[str, WorkloadDocument]
 
 
 def load(sources: Iterable[SourceDocument]) -> Setup:
@@ -52,4 +60,4 @@ def load(sources: Iterable[SourceDocument]) -> Setup:
         usage = usage.charge(workload.queue, holder.usage)
     for queue in of_kind(found, ClusterQueueDocument):
         queue.apply(check_use, usage, queue.name, queue.value.spec.resource_groups)
-    return Setup(queues, tuple(pending), tuple(admitted), usage)
+    return Setup(queues, tuple(pending), tuple(admitted), usage, {item.key: item.value for item in documents})

@@ -7,7 +7,7 @@ Source: `kueue.x-k8s.io/v1beta2` (ClusterQueue, Cohort, ResourceFlavor, Workload
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -109,7 +109,7 @@ class Cohort:
 
     name: str
     parent: str = ""
-    quotas: Mapping[FlavorResource, Quota] | None = None
+    quotas: Mapping[FlavorResource, Quota] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ class PodSet:
     count: int
     requests: Mapping[str, int]
     min_count: int | None = None
-    node_selector: Mapping[str, str] | None = None
+    node_selector: Mapping[str, str] = field(default_factory=dict)
     affinity: tuple[NodeSelectorTerm, ...] = ()
     tolerations: tuple[DeviceToleration, ...] = ()
 
