@@ -20,7 +20,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from dranode.cpu.pick import L3, Policy, Threads
+from dranode.cpu.policies import L3, Policy, Threads
 from dranode.driver.core.configs import Config
 from dranode.driver.core.cpuset import CPUSet
 from dranode.driver.core.documents import decode

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Final, assert_never
 
 from dranode.cpu.options import CPUOptions, GroupBy, Mode
-from dranode.cpu.pick import Threads
+from dranode.cpu.policies import Threads
 from dranode.cpu.topology import CPU, Topology
 from dranode.driver.core.cpuset import CPUSet
 from dranode.driver.core.quantity import Quantity

@@ -7,7 +7,8 @@ from typing import Final
 from dranode.cpu.config import CPUPolicy
 from dranode.cpu.devices import CAPACITY, Group, groups
 from dranode.cpu.options import GroupBy
-from dranode.cpu.pick import Pick, PickError, Threads, pick
+from dranode.cpu.pick import Pick, PickError, pick
+from dranode.cpu.policies import Threads
 from dranode.cpu.share import Asked, Node, Share, conflict
 from dranode.driver.core.cpuset import CPUSet
 from dranode.driver.core.errors import ClaimError

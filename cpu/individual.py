@@ -12,8 +12,8 @@ from dataclasses import replace
 from dranode.cpu.config import CPUPolicy
 from dranode.cpu.devices import individual_cpu
 from dranode.cpu.options import CPUOptions
-from dranode.cpu.pick import L3, Threads
 from dranode.cpu.pick_l3 import Caches
+from dranode.cpu.policies import L3, Threads
 from dranode.cpu.share import Asked, Node, Share, conflict
 from dranode.cpu.topology import Topology
 from dranode.driver.core.cpuset import CPUSet

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, TypeVar
 
-from dranode.cpu.pick import Threads
+from dranode.cpu.policies import Threads
 from dranode.cpu.topology import Topology
 from dranode.driver.core.cpuset import CPUSet
 from dranode.driver.core.errors import UsageError

@@ -11,7 +11,6 @@ The answer never leaves the candidates and depends on nothing but the arguments.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from math import lcm
 
 from dranode.cpu.groups import Groups
@@ -19,33 +18,10 @@ from dranode.cpu.pick_distributed import distributed
 from dranode.cpu.pick_l3 import Caches, required
 from dranode.cpu.pick_packed import packed
 from dranode.cpu.pick_sums import CoreSizes, sums
+from dranode.cpu.policies import L3, Policy, Threads
 from dranode.cpu.topology import Topology
 from dranode.driver.core.cpuset import CPUSet
 from dranode.driver.core.errors import ClaimError, UsageError
-
-
-class Policy(StrEnum):
-    """Where CPUs are taken from."""
-
-    PACKED = "packed"
-    SPREAD = "spread"
-    NUMA_DISTRIBUTED = "numa-distributed"
-
-
-class Threads(StrEnum):
-    """What of a physical core may be taken."""
-
-    ANY = "any"
-    FULL_CORE = "full-core"
-    ONE_PER_CORE = "one-per-core"
-
-
-class L3(StrEnum):
-    """What L3 caches matter."""
-
-    PREFER = "prefer"
-    REQUIRE = "require"
-    IGNORE = "ignore"
 
 
 @dataclass(frozen=True, slots=True)

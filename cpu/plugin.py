@@ -1,4 +1,8 @@
-"""The CPU driver, `dra.cpu`: what `dranode.plugins` loads as `cpu`."""
+"""The CPU driver, `dra.cpu`: what `dranode.plugins` loads as `cpu`.
+
+A node waits for its driver, which listens as soon as this module is loaded: what reads hardware and decides is imported
+by the methods that use it.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +11,7 @@ from typing import Any
 
 from dranode.cdi.spec import Spec
 from dranode.cpu.claim_env import CDI_KIND, read_spec
-from dranode.cpu.config import parse_config
-from dranode.cpu.devices import devices, left_out
-from dranode.cpu.draw import picture
-from dranode.cpu.grant import grant
 from dranode.cpu.options import CPUOptions, check_reserved, read_options
-from dranode.cpu.pcie import read_pcie_roots
-from dranode.cpu.pool import snapshot
-from dranode.cpu.sysfs import read_topology
 from dranode.driver.core.configs import Config
 from dranode.driver.core.held import Held, Holding
 from dranode.driver.core.held_claims import HeldSnapshot
@@ -40,6 +37,10 @@ class CPUPlugin(Plugin):
             MachineError: the machine's files cannot be believed.
             UsageError: the reserved CPUs do not exist, or leave nothing.
         """
+        from dranode.cpu.devices import devices, left_out
+        from dranode.cpu.pcie import read_pcie_roots
+        from dranode.cpu.sysfs import read_topology
+
         topology = read_topology(self._root)
         check_reserved(self.options, topology)
         roots, odd = read_pcie_roots(self._root) if self.options.expose_pcie_roots else ({}, ())
@@ -51,14 +52,20 @@ class CPUPlugin(Plugin):
 
     def grant(self, claim: AllocatedClaim, held: Held, inventory: Inventory) -> ClaimGrant:
         """Decide which CPUs the claim gets; see `dranode.cpu.grant`."""
+        from dranode.cpu.grant import grant
+
         return grant(claim, held, inventory.hardware, self.options)
 
     def parse_config(self, config: Config) -> Any:
         """Decode a configuration in one of the three forms of `dranode.cpu.config`."""
+        from dranode.cpu.config import parse_config
+
         return parse_config(config)
 
     def adjust(self, inventory: Inventory, records: Iterable[Record]) -> HeldSnapshot:
         """Claims' containers on their CPUs, everything else on the CPUs that are left."""
+        from dranode.cpu.pool import snapshot
+
         return snapshot(inventory.hardware, self.options.reserved, records)
 
     def recover(self, uid: str, spec: Spec) -> ClaimGrant | None:
@@ -67,6 +74,8 @@ class CPUPlugin(Plugin):
 
     def picture(self, inventory: Inventory, holdings: Iterable[Holding], width: int) -> Sequence[Line]:
         """The machine's CPUs and who holds them."""
+        from dranode.cpu.draw import picture
+
         return picture(inventory.hardware, {str(holding.claim): holding.cpus for holding in holdings}, width)
 
 

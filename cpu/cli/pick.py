@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 import click
 
-from dranode.cpu.pick import L3, Pick, Policy, Threads, pick
+from dranode.cpu.pick import Pick, pick
+from dranode.cpu.policies import L3, Policy, Threads
 from dranode.cpu.sysfs import read_topology
 from dranode.cpu.topology import Topology
 from dranode.driver.cli.machine_option import machine_option

@@ -85,7 +85,7 @@ def topology_document(topology: Topology, holders: Mapping[str, CPUSet]) -> dict
 
 def show(topology: Topology, holders: Mapping[str, CPUSet]) -> None:
     """Draw the machine on the terminal."""
-    from rich.text import Text  # noqa: PLC0415 - people's output only
+    from rich.text import Text
 
     screen = console()
     for line in picture(topology, holders, screen.width):

@@ -31,7 +31,7 @@ _COMMANDS: Final = {
 
 
 def _contributed() -> dict[str, EntryPoint]:
-    from importlib.metadata import entry_points  # noqa: PLC0415 - it is slow to load, and `serve` has no use for it here
+    from importlib.metadata import entry_points
 
     return {point.name: point for point in entry_points(group="dranode.commands")}
 

@@ -32,9 +32,9 @@ def command(*, files: tuple[str, ...], node: str | None, feature_gates: str, out
       kubectl get resourceslices,deviceclasses,nodes,resourceclaims -A -o yaml > cluster.yaml
       dranode allocate cluster.yaml my-claims.yaml
     """
-    from dranode.driver.local.allocator.features import Features  # noqa: PLC0415 - CEL is this command's alone
-    from dranode.driver.local.cluster import read_cluster  # noqa: PLC0415 - likewise
-    from dranode.driver.local.files import load_documents  # noqa: PLC0415 - likewise
+    from dranode.driver.local.allocator.features import Features
+    from dranode.driver.local.cluster import read_cluster
+    from dranode.driver.local.files import load_documents
 
     features = Features.parse(feature_gates)
     cluster = read_cluster(load_documents(files), node)
@@ -47,7 +47,7 @@ def command(*, files: tuple[str, ...], node: str | None, feature_gates: str, out
 
 
 def _document(outcome: Outcome) -> dict[str, Any]:
-    from dranode.driver.core.documents import encode  # noqa: PLC0415 - needed with an answer only
+    from dranode.driver.core.documents import encode
 
     return {
         "namespace": outcome.claim.metadata.namespace,
@@ -71,7 +71,7 @@ def _rows(outcome: Outcome) -> Iterator[tuple[str, str, str]]:
 
 
 def _draw(placements: tuple[PodPlacement, ...]) -> None:
-    from rich.table import Table  # noqa: PLC0415 - people's output only
+    from rich.table import Table
 
     screen = console()
     table = Table("pod", "claim", "node", "request", "device", "consumes", box=None, pad_edge=False)

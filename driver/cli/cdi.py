@@ -54,8 +54,8 @@ def _printable(text: str) -> str:
 
 
 def _draw(answers: list[_Answer]) -> None:
-    from rich.markup import escape  # noqa: PLC0415 - people's output only
-    from rich.table import Table  # noqa: PLC0415 - likewise
+    from rich.markup import escape
+    from rich.table import Table
 
     table = Table("file", "loads", "why")
     for answer in answers:

@@ -35,10 +35,10 @@ def command(*, files: tuple[str, ...], output: str) -> None:
 
 
 def _verdicts(files: tuple[str, ...]) -> list[Verdict]:
-    from dranode.driver.core.errors import DocumentError  # noqa: PLC0415 - CEL and YAML are this command's alone
-    from dranode.driver.core.validation import FieldError  # noqa: PLC0415 - likewise
-    from dranode.driver.local.check import Verdict, check  # noqa: PLC0415 - likewise
-    from dranode.driver.local.files import read_documents  # noqa: PLC0415 - likewise
+    from dranode.driver.core.errors import DocumentError
+    from dranode.driver.core.validation import FieldError
+    from dranode.driver.local.check import Verdict, check
+    from dranode.driver.local.files import read_documents
 
     plugins = _plugins()
     verdicts: list[Verdict] = []
@@ -52,8 +52,8 @@ def _verdicts(files: tuple[str, ...]) -> list[Verdict]:
 
 def _plugins() -> dict[str, Plugin]:
     """The installed drivers by driver name; they are only asked about configurations, so any machine will do."""
-    from dranode.driver.machine.forms import open_machine  # noqa: PLC0415 - needed with files only
-    from dranode.driver.plugins import installed, load_plugins  # noqa: PLC0415 - likewise
+    from dranode.driver.machine.forms import open_machine
+    from dranode.driver.plugins import installed, load_plugins
 
     machine = open_machine("sockets=1,numa=1,l3=1,cores=1,threads=1")
     return {plugin.driver: plugin for plugin in load_plugins(installed(), machine, {})}
@@ -71,8 +71,8 @@ def _document(verdict: Verdict) -> dict[str, Any]:
 
 
 def _draw(verdicts: list[Verdict]) -> None:
-    from rich.markup import escape  # noqa: PLC0415 - people's output only
-    from rich.table import Table  # noqa: PLC0415 - likewise
+    from rich.markup import escape
+    from rich.table import Table
 
     screen = console()
     table = Table("file", "kind", "name", "valid", "counts", box=None, pad_edge=False)

@@ -67,7 +67,7 @@ def _damaged(driver: str, row: Damaged) -> dict[str, Any]:
 
 
 def _draw(rows: list[dict[str, Any]]) -> None:
-    from rich.table import Table  # noqa: PLC0415 - people's output only
+    from rich.table import Table
 
     if not rows:
         console().print("No claim is on record.")

@@ -27,13 +27,13 @@ def command() -> None:
     Example:
       dranode demo
     """
-    from dranode.driver.local.allocator.features import Features  # noqa: PLC0415 - the local run alone
-    from dranode.driver.local.files import load_documents  # noqa: PLC0415 - likewise
-    from dranode.driver.local.run import local_run  # noqa: PLC0415 - likewise
-    from dranode.driver.local.show import heading, pictures, show_claims, show_pictures, show_slices  # noqa: PLC0415 - likewise
-    from dranode.driver.local.workload import read_workload  # noqa: PLC0415 - likewise
-    from dranode.driver.machine.forms import open_machine  # noqa: PLC0415 - likewise
-    from dranode.driver.plugins import load_plugins  # noqa: PLC0415 - likewise
+    from dranode.driver.local.allocator.features import Features
+    from dranode.driver.local.files import load_documents
+    from dranode.driver.local.run import local_run
+    from dranode.driver.local.show import heading, pictures, show_claims, show_pictures, show_slices
+    from dranode.driver.local.workload import read_workload
+    from dranode.driver.machine.forms import open_machine
+    from dranode.driver.plugins import load_plugins
 
     screen = console()
     with resources.as_file(resources.files("dranode.driver.local") / "demo.yaml") as claims:

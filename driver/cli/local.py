@@ -56,11 +56,11 @@ def command(
       dranode local --machine sockets=2,numa=2,cores=4,threads=2 examples/claims.yaml
       dranode local --state state --keep examples/claims.yaml
     """
-    from dranode.driver.local.allocator.features import Features  # noqa: PLC0415 - the local run alone
-    from dranode.driver.local.files import load_documents  # noqa: PLC0415 - likewise
-    from dranode.driver.local.run import local_run  # noqa: PLC0415 - likewise
-    from dranode.driver.local.show import pictures, show_claims, show_pictures, show_slices  # noqa: PLC0415 - likewise
-    from dranode.driver.local.workload import read_workload  # noqa: PLC0415 - likewise
+    from dranode.driver.local.allocator.features import Features
+    from dranode.driver.local.files import load_documents
+    from dranode.driver.local.run import local_run
+    from dranode.driver.local.show import pictures, show_claims, show_pictures, show_slices
+    from dranode.driver.local.workload import read_workload
 
     if keep and state is None:
         raise UsageError("--keep leaves claims prepared in a folder: name it with --state DIR")

@@ -40,8 +40,8 @@ def capture(root: Root, path: Path | None) -> None:
       dranode machine capture -o node7.tar.gz
       dranode topology --machine node7.tar.gz
     """
-    from dranode.driver.machine.archive_writer import write_archive  # noqa: PLC0415 - `show` packs nothing
-    from dranode.driver.machine.capture import record  # noqa: PLC0415 - likewise
+    from dranode.driver.machine.archive_writer import write_archive
+    from dranode.driver.machine.capture import record
 
     place = path or Path(f"{socket.gethostname() or 'machine'}.tar.gz")
     recording = record(root)
@@ -67,7 +67,7 @@ def show(root: Root, output: str) -> None:
     Example:
       dranode machine show --machine node7.tar.gz
     """
-    from dranode.driver.machine.summary import summarize  # noqa: PLC0415 - `capture` does without
+    from dranode.driver.machine.summary import summarize
 
     summary = summarize(root)
     if not emit(summary, output):
@@ -75,7 +75,7 @@ def show(root: Root, output: str) -> None:
 
 
 def _tables(summary: dict[str, Any]) -> None:
-    from rich.table import Table  # noqa: PLC0415 - people's output only
+    from rich.table import Table
 
     screen = console()
     facts = Table(show_header=False, box=None, pad_edge=False)

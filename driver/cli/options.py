@@ -58,7 +58,7 @@ def config_file(path: str, parameters: Mapping[str, click.Parameter]) -> dict[st
     Raises:
         UsageError: the file cannot be read, a key is unknown, misspelt or twice there, or a value has the wrong type.
     """
-    from dranode.driver.local.files import read_yaml  # noqa: PLC0415 - YAML is for those who pass a file
+    from dranode.driver.local.files import read_yaml
 
     document = read_yaml(path)
     if document is None:

@@ -33,7 +33,7 @@ def emit(document: Any, output: str) -> bool:
     if output == "json":
         click.echo(json.dumps(document, indent=2, ensure_ascii=False))
     elif output == "yaml":
-        import yaml  # noqa: PLC0415 - only this form needs it
+        import yaml
 
         click.echo(yaml.safe_dump(_plain(document), sort_keys=False, allow_unicode=True), nl=False)
     return output in ("json", "yaml")
@@ -48,7 +48,7 @@ def _plain(value: Any) -> Any:
 
 def console(*, stderr: bool = False) -> Console:
     """A console that colours on a terminal only and otherwise leaves the text alone."""
-    from rich.console import Console  # noqa: PLC0415 - people's output only
+    from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
     # Without a terminal rich assumes 80 columns and cuts tables; a file or a pipe has room.

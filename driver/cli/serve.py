@@ -97,8 +97,8 @@ def command(root: Root, drivers: tuple[str, ...], node_name: str, store: str | N
 def _edges(store: str | None, node_name: str, stack: contextlib.ExitStack) -> Edges:
     if store is None:
         raise DranodeError("an API server is not supported yet; name a folder of claims with --store")
-    from dranode.driver.local.publisher import StorePublisher  # noqa: PLC0415 - a cluster's driver has no use for it
-    from dranode.driver.local.store import Store  # noqa: PLC0415 - likewise
+    from dranode.driver.local.publisher import StorePublisher
+    from dranode.driver.local.store import Store
 
     del stack
     folder = Store(Path(store))

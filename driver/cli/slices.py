@@ -45,7 +45,7 @@ def command(root: Root, drivers: tuple[str, ...], node_name: str, output: str, *
 
 
 def _draw(slices: Iterable[ResourceSlice]) -> None:
-    from rich.table import Table  # noqa: PLC0415 - people's output only
+    from rich.table import Table
 
     for one in slices:
         pool = one.spec.pool

@@ -10,7 +10,8 @@ from statistics import median
 from time import perf_counter
 from typing import Final
 
-from dranode.cpu.pick import L3, PickError, Policy, Threads, pick
+from dranode.cpu.pick import PickError, pick
+from dranode.cpu.policies import L3, Policy, Threads
 from dranode.cpu.topology import Topology
 from dranode.driver.core.cpuset import CPUSet
 from tests.bench.table import Row

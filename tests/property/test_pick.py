@@ -8,7 +8,8 @@ from itertools import chain, combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dranode.cpu.pick import L3, Pick, PickError, Policy, Threads, pick
+from dranode.cpu.pick import Pick, PickError, pick
+from dranode.cpu.policies import L3, Policy, Threads
 from dranode.cpu.topology import Topology
 from dranode.driver.core.cpuset import CPUSet
 from tests.fakes_topology import Place, topology

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import pytest
 
 from dranode.cpu.config import CFSQuota, CPUConfig, CPUPolicy, Memory, Sharing, Spread, merge, parse_config
-from dranode.cpu.pick import L3, Policy, Threads
+from dranode.cpu.policies import L3, Policy, Threads
 from dranode.driver.core.configs import Config
 from dranode.driver.core.cpuset import CPUSet
 from dranode.driver.core.documents import encode_json

@@ -12,7 +12,7 @@ import pytest
 
 from dranode.cpu.devices import devices, left_out
 from dranode.cpu.options import CPUOptions, GroupBy, Mode, check_reserved, read_options
-from dranode.cpu.pick import Threads
+from dranode.cpu.policies import Threads
 from dranode.cpu.topology import Topology
 from dranode.driver.core.cpuset import CPUSet
 from dranode.driver.core.documents import encode_json

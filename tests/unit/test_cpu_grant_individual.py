@@ -8,7 +8,7 @@ import pytest
 
 from dranode.cdi.spec import ContainerEdits
 from dranode.cpu.options import CPUOptions, Mode
-from dranode.cpu.pick import Threads
+from dranode.cpu.policies import Threads
 from dranode.cpu.topology import Topology
 from dranode.driver.core.errors import ClaimConflictError, ClaimError
 from dranode.driver.core.plugin import ClaimGrant

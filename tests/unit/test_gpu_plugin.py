@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from dranode.driver.core.documents import decode
-from dranode.driver.core.errors import ClaimConflictError, DranodeError, UsageError
+from dranode.driver.core.errors import ClaimConflictError, ClaimError, DranodeError, UsageError
 from dranode.driver.core.held import ClaimRef
-from dranode.driver.core.plugin import Health
+from dranode.driver.core.plugin import Grant, Health
 from dranode.driver.core.resource import ResourceClaim
 from dranode.driver.core.slices import publishable
 from dranode.driver.machine.folder import HostRoot
@@ -302,6 +302,14 @@ def test_nvml_lets_go_of_a_gpu_before_it_is_taken_from_its_driver(nodes: Any) ->
     node = nodes(GPUPlugin(machine.root(), live=Busy(machine), nvml=library))
     prepare(node, claim("vm", RTX, mode="vfio"))
     assert bound(machine) == "vfio-pci"
+
+
+def test_a_claim_whose_record_was_lost_is_refused_and_never_starts_without_its_gpu() -> None:
+    driver = GPUPlugin(laptop().root())
+    lost = Grant(request="gpu", pool="node", device=RTX)
+    with pytest.raises(ClaimError, match="the record that says how was lost"):
+        driver.complete(ClaimRef("default", "a", "uid-a"), (lost,))
+    driver.restore(ClaimRef("default", "a", "uid-a"), (lost,))
 
 
 def test_a_card_that_is_plugged_in_is_found_by_the_next_reading(nodes: Any) -> None:

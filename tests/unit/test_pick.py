@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dranode.cpu.pick import L3, Pick, PickError, Policy, Threads, pick
+from dranode.cpu.pick import Pick, PickError, pick
 from dranode.cpu.pick_l3 import Caches
+from dranode.cpu.policies import L3, Policy, Threads
 from dranode.cpu.topology import Topology
 from dranode.driver.core.cpuset import CPUSet
 from dranode.driver.core.errors import UsageError

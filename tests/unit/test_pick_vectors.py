@@ -13,8 +13,9 @@ from typing import Any, Final
 import pytest
 
 from dranode.cpu.groups import Groups
-from dranode.cpu.pick import L3, PickError, Policy, pick
+from dranode.cpu.pick import PickError, pick
 from dranode.cpu.pick_packed import core_order, numa_order, package_order
+from dranode.cpu.policies import L3, Policy
 from dranode.cpu.topology import Topology
 from dranode.driver.core.cpuset import CPUSet
 from tests.fakes_topology import Place, regular, topology

@@ -1,0 +1,29 @@
+"""What a request may wish of the pick."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Policy(StrEnum):
+    """Where CPUs are taken from."""
+
+    PACKED = "packed"
+    SPREAD = "spread"
+    NUMA_DISTRIBUTED = "numa-distributed"
+
+
+class Threads(StrEnum):
+    """What of a physical core may be taken."""
+
+    ANY = "any"
+    FULL_CORE = "full-core"
+    ONE_PER_CORE = "one-per-core"
+
+
+class L3(StrEnum):
+    """What L3 caches matter."""
+
+    PREFER = "prefer"
+    REQUIRE = "require"
+    IGNORE = "ignore"
