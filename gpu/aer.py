@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dranode.driver.machine.root import Root
+from dranode.gpu.files import text
 from dranode.gpu.health import Counts
-from dranode.gpu.sysfs import PCI_DEVICES, text
+from dranode.gpu.sysfs import PCI_DEVICES
 
 
 def aer_counts(root: Root, address: str) -> Counts | None:

@@ -16,12 +16,12 @@ from dranode.cdi.spec import ContainerEdits, DeviceNode
 from dranode.driver.core.errors import ClaimError
 from dranode.driver.machine.root import Root
 from dranode.gpu.config import Mode
+from dranode.gpu.files import link_name, names
 from dranode.gpu.grants import Intent
-from dranode.gpu.inventory import Function
 from dranode.gpu.kfd import by_address, kfd_nodes
 from dranode.gpu.libraries import user_space
 from dranode.gpu.proc import nvidia_facts
-from dranode.gpu.sysfs import PCI, PCI_DEVICES, drm_minors, link_name, names
+from dranode.gpu.sysfs import PCI, PCI_DEVICES, bound, drm_minors
 
 _PERMISSIONS: Final = "rw"
 
@@ -76,7 +76,7 @@ def device_nodes(root: Root, intent: Intent) -> tuple[DeviceNode, ...]:
         ClaimError: the GPU or one of its nodes is not there; names it.
     """
     address = intent.address
-    function = Function(address, link_name(root, f"{PCI_DEVICES}/{address}/driver"))
+    function = bound(root, address)
     if not root.exists(f"{PCI_DEVICES}/{address}"):
         raise ClaimError(f"GPU {address} is gone from the PCI bus; delete the claim so that it is allocated anew")
     if function.passthrough != (intent.mode is Mode.VFIO):

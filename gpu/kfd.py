@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dranode.driver.machine.root import Root
-from dranode.gpu.sysfs import integer, names, text
+from dranode.gpu.files import integer, names, text
 
 _NODES: Final = "sys/class/kfd/kfd/topology/nodes"
 # HSA_MEM_HEAP_TYPE: public and private frame buffer.

@@ -18,8 +18,8 @@ import msgspec
 from dranode.cdi.spec import ContainerEdits, DeviceNode, Mount, Spec
 from dranode.driver.machine.root import Root
 from dranode.gpu.config import Mode
+from dranode.gpu.files import names
 from dranode.gpu.proc import NvidiaFacts, nvidia_facts, nvidia_version
-from dranode.gpu.sysfs import names
 
 _KIND: Final = "nvidia.com/gpu"
 _SPEC_FOLDERS: Final = ("etc/cdi", "var/run/cdi", "run/cdi")

@@ -95,9 +95,9 @@ class GPUPlugin(Plugin):
         """Give a claim its GPUs: what is meant and which variables follow."""
         return grants.grant(claim, held, inventory.hardware)
 
-    def complete(self, claim: ClaimRef, grants: tuple[Grant, ...]) -> tuple[Grant, ...]:  # noqa: ARG002 - grants suffice
+    def complete(self, claim: ClaimRef, grants: tuple[Grant, ...]) -> tuple[Grant, ...]:
         """Add device nodes with the numbers that they have now, group ids and NVIDIA's libraries."""
-        return tuple(self._completed(grant) for grant in grants)
+        return tuple(self._completed(claim, grant) for grant in grants)
 
     def configure(self, claim: ClaimRef, grants: tuple[Grant, ...]) -> None:
         """Bind the GPUs of mode `vfio` to `vfio-pci`."""
@@ -160,10 +160,12 @@ class GPUPlugin(Plugin):
         with self._lock:
             return self._tainted and health.taints(self._condition) != self._published
 
-    def _completed(self, grant: Grant) -> Grant:
+    def _completed(self, claim: ClaimRef, grant: Grant) -> Grant:
         intent = Intent.of(grant)
         if intent is None:
-            return grant
+            raise ClaimError(
+                f"claim {claim} has device {grant.device}, but the record that says how was lost; delete its pods"
+            )
         edits = complete(self._root, intent, grant.edits or ContainerEdits(), self._group)
         return msgspec.structs.replace(grant, edits=edits)
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from dranode.driver.machine.root import Root
-from dranode.gpu.sysfs import PROC_NVIDIA, integer, text
+from dranode.gpu.files import integer, text
+from dranode.gpu.sysfs import PROC_NVIDIA
 
 _UUID: Final = re.compile(r"GPU-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _VERSION: Final = re.compile(r"^NVRM version:.*?\s(?P<version>[0-9]+\.[0-9]+(?:\.[0-9]+)*)\s", re.MULTILINE)

@@ -6,11 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from dranode.driver.machine.root import Root
+from dranode.gpu.files import number, text
 from dranode.gpu.inventory import AMD, GPU, NVIDIA, GPUInventory, Kind, doubtful_uuids, sort_key
 from dranode.gpu.kfd import KFDNode, by_address, kfd_nodes
 from dranode.gpu.nvml import NVMLFacts
 from dranode.gpu.proc import nvidia_facts, nvidia_version
-from dranode.gpu.sysfs import PCI, PCI_DEVICES, number, text
+from dranode.gpu.sysfs import PCI, PCI_DEVICES
 
 
 def scan(root: Root, nvml: Mapping[str, NVMLFacts] | None = None) -> GPUInventory:

@@ -11,7 +11,8 @@ from functools import cached_property
 from typing import Final
 
 from dranode.driver.core.cpuset import CPUSet
-from dranode.driver.machine.root import Root, read_text
+from dranode.driver.machine.root import Root
+from dranode.gpu.files import cpu_mask, link_name, names, number, text
 from dranode.gpu.inventory import ADDRESS, AMD, GPU, NVIDIA, VENDORS, Function, Kind
 from dranode.gpu.models import model_name
 
@@ -43,61 +44,19 @@ DISPLAYS: Final = {
 _FOLDER: Final = re.compile(r"(?:\.\./\.\./\.\./|/sys/)(?P<folder>devices/pci.*?)/?")
 _ROOT: Final = re.compile(r"sys/devices/(?P<root>pci[0-9a-f]{4}:[0-9a-f]{2})/")
 _SPEED: Final = re.compile(r"(?P<gigatransfers>[0-9]+(?:\.[0-9]+)?) GT/s")
-_INT64_BITS: Final = 63
 _UNKNOWN_WIDTHS: Final = frozenset({0, 255})
 _MINOR: Final = re.compile(r"(?P<kind>card|renderD)(?P<minor>[0-9]+)", re.ASCII)
-
-
-def text(root: Root, path: str) -> str | None:
-    """A file's text without white space around it; None if it cannot be read."""
-    try:
-        return read_text(root, path)
-    except OSError:
-        return None
-
-
-def number(root: Root, path: str, base: int = 0) -> int | None:
-    """A file's number (`0x10de`, `16`); None if it cannot be read or is none."""
-    return integer(text(root, path) or "", base)
-
-
-def integer(digits: str, base: int = 0) -> int | None:
-    """The number that is written; None if it is none, or none that an attribute could hold."""
-    try:
-        value = int(digits, base)
-    except ValueError:
-        return None
-    return value if value.bit_length() <= _INT64_BITS else None
-
-
-def cpu_mask(root: Root, path: str) -> CPUSet:
-    """A file's CPU mask; no CPUs if it cannot be read or is none."""
-    try:
-        return CPUSet.parse_mask(text(root, path) or "0")
-    except ValueError:
-        return CPUSet()
-
-
-def names(root: Root, path: str) -> list[str]:
-    """The names in a folder; none if it cannot be read."""
-    try:
-        return root.listdir(path)
-    except OSError:
-        return []
-
-
-def link_name(root: Root, path: str) -> str | None:
-    """The last part of a link's target: a driver's name, a PCI address, an IOMMU group; None if there is no link."""
-    try:
-        return root.readlink(path).rstrip("/").rpartition("/")[2] or None
-    except OSError:
-        return None
 
 
 def drm_minors(root: Root, folder: str) -> dict[str, int]:
     """The DRM minors under a device's folder: `card` and `renderD`, as far as there are any; connectors are none."""
     found = (_MINOR.fullmatch(name) for name in names(root, f"{folder}/drm"))
     return {match["kind"]: int(match["minor"]) for match in found if match}
+
+
+def bound(root: Root, address: str) -> Function:
+    """The function and the driver that it is bound to now."""
+    return Function(address, link_name(root, f"{PCI_DEVICES}/{address}/driver"))
 
 
 class PCI:
@@ -190,10 +149,6 @@ class PCI:
             pinned=text(self.root, f"{folder}/driver_override") not in (None, "", "(null)"),
         )
 
-    def function(self, address: str) -> Function:
-        """The function and the driver that it is bound to."""
-        return Function(address, link_name(self.root, f"{PCI_DEVICES}/{address}/driver"))
-
     def virtual_functions(self, address: str) -> dict[str, int]:
         """The virtual functions of a physical one, by address, with their index from 0."""
         folder = f"{PCI_DEVICES}/{address}"
@@ -208,7 +163,7 @@ class PCI:
     def _companions(self, address: str) -> tuple[Function, ...]:
         """The slot's other functions that are no GPUs: sound, USB."""
         others = (other for other in self._slots.get(address[:-2], ()) if other != address)
-        return tuple(self.function(other) for other in others if self.left_out(other) == "")
+        return tuple(bound(self.root, other) for other in others if self.left_out(other) == "")
 
     def _folder(self, address: str) -> str:
         """The function's own folder: a dozen files are read in it, and the way through the bus is twice as long."""

@@ -15,10 +15,10 @@ from typing import Final
 from dranode.driver.core.errors import ClaimError
 from dranode.driver.core.held import ClaimRef
 from dranode.driver.machine.root import Root
+from dranode.gpu.files import link_name, names, number, text
 from dranode.gpu.grants import Home
 from dranode.gpu.host import Live
-from dranode.gpu.inventory import Function
-from dranode.gpu.sysfs import PCI_DEVICES, link_name, names, number, text
+from dranode.gpu.sysfs import PCI_DEVICES, bound
 
 VFIO: Final = "vfio-pci"
 _DRIVERS: Final = "sys/bus/pci/drivers"
@@ -40,7 +40,7 @@ def take(root: Root, live: Live, claim: ClaimRef, homes: Iterable[Home]) -> None
         raise ClaimError(f"claim {claim} needs {VFIO} for GPU {homes[0].address}; run `modprobe {VFIO}` on the node")
     _check_group(root, claim, homes)
     for home in homes:
-        function = _function(root, home.address)
+        function = bound(root, home.address)
         try:
             if not function.passthrough:
                 live.write(f"{PCI_DEVICES}/{home.address}/driver_override", VFIO)
@@ -68,7 +68,7 @@ def give_back(root: Root, live: Live, homes: Iterable[Home]) -> None:
 
 def _give_back(root: Root, live: Live, home: Home) -> None:
     _clear_override(root, live, home.address)
-    function = _function(root, home.address)
+    function = bound(root, home.address)
     if function.passthrough:
         live.write(f"{_DRIVERS}/{function.driver}/unbind", home.address)
     elif function.driver is not None:
@@ -96,14 +96,10 @@ def _check_group(root: Root, claim: ClaimRef, homes: tuple[Home, ...]) -> None:
             "turn the IOMMU on (intel_iommu=on, amd_iommu=on)"
         )
     for address in members:
-        driver = _function(root, address)
+        function = bound(root, address)
         bridge = (number(root, f"{PCI_DEVICES}/{address}/class", 16) or 0) >> 16 == _BRIDGE
-        if address not in ours and not bridge and driver.driver is not None and not driver.passthrough:
+        if address not in ours and not bridge and function.driver is not None and not function.passthrough:
             raise ClaimError(
                 f"claim {claim} cannot have GPU {homes[0].address} in mode vfio: function {address} of its IOMMU "
-                f"group {link_name(root, folder)} is bound to {driver.driver}; unbind it, or use another slot"
+                f"group {link_name(root, folder)} is bound to {function.driver}; unbind it, or use another slot"
             )
-
-
-def _function(root: Root, address: str) -> Function:
-    return Function(address, link_name(root, f"{PCI_DEVICES}/{address}/driver"))
