@@ -1,14 +1,12 @@
-"""A fleet for queues: nodes are a number of pods for each flavor."""
+"""Nodes for queues: so many pods for each flavor."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 
 from dranode.driver.local.queues.values import Admitted
 
 
-@dataclass(frozen=True)
 class PodSlots:
     """Holds so many pods for each flavor; a flavor that is not named holds any number.
 
@@ -16,10 +14,11 @@ class PodSlots:
         taken: by workload, its pods by flavor.
     """
 
-    slots: Mapping[str, int] = field(default_factory=dict)
-    taken: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    def __init__(self, slots: Mapping[str, int] | None = None) -> None:
+        self.slots = slots or {}
+        self.taken: dict[str, dict[str, int]] = {}
 
-    def place(self, admitted: Admitted) -> tuple[PodSlots, str]:
+    def place(self, admitted: Admitted) -> str:
         wanted: dict[str, int] = {}
         for name, flavors in admitted.flavors.items():
             for flavor in set(flavors.values()):
@@ -27,10 +26,9 @@ class PodSlots:
         for flavor, pods in wanted.items():
             free = self.slots.get(flavor, pods) - sum(taken.get(flavor, 0) for taken in self.taken.values())
             if flavor in self.slots and pods > free:
-                return self, f"{pods} pods, but {flavor} has room for {free}"
-        return replace(self, taken={**self.taken, admitted.workload.key: wanted}), ""
+                return f"{pods} pods, but {flavor} has room for {free}"
+        self.taken[admitted.workload.key] = wanted
+        return ""
 
-    def release(self, admitted: Admitted) -> PodSlots:
-        left = {key: pods for key, pods in self.taken.items() if key != admitted.workload.key}
-        assert len(left) < len(self.taken), f"{admitted.workload.key} was never placed"
-        return replace(self, taken=left)
+    def release(self, admitted: Admitted) -> None:
+        self.taken.pop(admitted.workload.key, None)

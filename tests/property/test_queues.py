@@ -94,7 +94,7 @@ def _within_all_limits(setup: Setup, usage: Usage) -> None:
 @given(cohorts())
 def test_a_run_ends_with_everyone_somewhere_and_within_all_limits(documents: list[dict[str, Any]]) -> None:
     setup = load(sources(documents))
-    run = run_queues(sources(documents), Anywhere())
+    run = run_queues(load(sources(documents)), Anywhere())
     usage = run.situation.usage
     _within_all_limits(setup, usage)
     holders = {item.workload.label for item in run.situation.admitted}
@@ -109,7 +109,7 @@ def test_a_run_ends_with_everyone_somewhere_and_within_all_limits(documents: lis
 @settings(max_examples=60, deadline=None)
 @given(cohorts())
 def test_who_waits_without_flavors_left_could_not_be_admitted_now(documents: list[dict[str, Any]]) -> None:
-    run = run_queues(sources(documents), Anywhere())
+    run = run_queues(load(sources(documents)), Anywhere())
     strict = {name for name, queue in run.situation.queues.cluster_queues.items() if queue.strict_fifo}
     waiting = [item for item in run.situation.parked if item.queue not in strict]
     for item in waiting:
@@ -125,7 +125,7 @@ def test_who_waits_without_flavors_left_could_not_be_admitted_now(documents: lis
 @settings(max_examples=60, deadline=None)
 @given(cohorts(), st.integers(0, 6), st.integers(1, 12))
 def test_preemption_makes_room_with_none_to_spare(documents: list[dict[str, Any]], priority: int, wanted: int) -> None:
-    run = run_queues(sources(documents), Anywhere())
+    run = run_queues(load(sources(documents)), Anywhere())
     situation = run.situation
     preemptor = Preemptor(situation.queues, situation.usage, situation.admitted)
     of = FlavorResource("one", "gpu")

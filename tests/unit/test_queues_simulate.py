@@ -14,7 +14,7 @@ from dranode.driver.local.queues.pods import pods_of
 from dranode.driver.local.queues.report import draw
 from dranode.driver.local.queues.run import Anywhere, QueueRun, run_queues
 from dranode.driver.local.queues.setup import load
-from dranode.driver.local.queues.simulate import Fleet
+from dranode.driver.local.queues.simulate import Nodes
 from tests.fakes_fleet import PodSlots
 from tests.queues_documents import (
     admitted,
@@ -31,9 +31,9 @@ EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 KEYS = ["workload", "podSet", "resource", "flavor", "mode", "chosen", "reason", "preempted", "next"]
 
 
-def _run(*documents: Mapping[str, Any], fleet: Fleet | None = None) -> QueueRun:
+def _run(*documents: Mapping[str, Any], nodes: Nodes | None = None) -> QueueRun:
     base = [flavor("one", tier="a"), flavor("two", tier="b"), local_queue("door", "q")]
-    return run_queues(sources([*base, *documents]), fleet if fleet is not None else PodSlots())
+    return run_queues(load(sources([*base, *documents])), nodes if nodes is not None else PodSlots())
 
 
 def _queue(*, name: str = "q", cohort: str = "", one: int = 4, two: int = 4, **spec: Any) -> dict[str, Any]:
@@ -105,7 +105,7 @@ def test_whoever_was_preempted_for_nothing_keeps_its_place() -> None:
 
 
 def test_pods_that_cannot_be_placed_give_the_quota_back_and_the_next_flavor_is_tried() -> None:
-    run = _run(_queue(), workload("w", "door", pod_set(count=2, cpu=1)), fleet=PodSlots({"one": 1}))
+    run = _run(_queue(), workload("w", "door", pod_set(count=2, cpu=1)), nodes=PodSlots({"one": 1}))
     assert _table(run) == [("w", "one", "Fit", True, "two"), ("w", "two", "Fit", True, None)]
     assert "admitted, but its pods cannot be placed: 2 pods, but one has room for 1" in run.attempts[0]["reason"]
     assert _holders(run) == {"w": ["two"]}
@@ -114,19 +114,19 @@ def test_pods_that_cannot_be_placed_give_the_quota_back_and_the_next_flavor_is_t
 
 
 def test_a_workload_that_no_flavor_has_nodes_for_waits() -> None:
-    run = _run(_queue(), workload("w", "door", pod_set(count=2, cpu=1)), fleet=PodSlots({"one": 1, "two": 0}))
+    run = _run(_queue(), workload("w", "door", pod_set(count=2, cpu=1)), nodes=PodSlots({"one": 1, "two": 0}))
     assert [row["flavor"] for row in run.attempts] == ["one", "two"]
     assert run.waiting == ("w",)
 
 
 def test_workloads_that_hold_quota_already_hold_nodes_too() -> None:
     holder = admitted("old", "q", {"cpu": "one"}, {"cpu": 1})
-    run = _run(_queue(two=0), holder, workload("new", "door", pod_set(cpu=1)), fleet=PodSlots({"one": 1}))
+    run = _run(_queue(two=0), holder, workload("new", "door", pod_set(cpu=1)), nodes=PodSlots({"one": 1}))
     assert "one has room for 0" in run.attempts[0]["reason"]
 
 
 def test_a_holder_whose_pods_have_no_nodes_is_told() -> None:
-    run = _run(_queue(), admitted("old", "q", {"cpu": "one"}, {"cpu": 1}), fleet=PodSlots({"one": 0}))
+    run = _run(_queue(), admitted("old", "q", {"cpu": "one"}, {"cpu": 1}), nodes=PodSlots({"one": 0}))
     assert [(row["workload"], row["flavor"], row["chosen"]) for row in run.attempts] == [("old", None, True)]
     assert "one has room for 0" in run.attempts[0]["reason"]
 
@@ -221,7 +221,7 @@ def test_who_was_preempted_gives_its_nodes_back() -> None:
         _queue(two=0, preemption={"withinClusterQueue": "LowerPriority"}),
         admitted("low", "q", {"cpu": "one"}, {"cpu": 4}),
         workload("new", "door", pod_set(cpu=1), priority=5),
-        fleet=PodSlots({"one": 1}),
+        nodes=PodSlots({"one": 1}),
     )
     assert list(_holders(run)) == ["new"]
 
@@ -257,7 +257,7 @@ def test_an_old_state_is_forgotten_once_something_has_left_the_queue() -> None:
         admitted("loan", "q", {"cpu": "one"}, {"cpu": 5}, priority=9),
         workload("reclaims", "owner", pod_set(cpu=4)),
         workload("slow", "door", pod_set(count=2, cpu="500m")),
-        fleet=PodSlots({"one": 2}),
+        nodes=PodSlots({"one": 2}),
     )
     slow = [(row["flavor"], row["next"]) for row in run.attempts if row["workload"] == "slow"]
     # Its first attempt ended at "one"; then "loan" had to leave, and went before it when the queue was tried again.
@@ -325,7 +325,8 @@ def test_pods_of_an_admitted_workload_are_bound_to_its_flavors() -> None:
             workload("w", "door", pod_set(count=2, cpu=1, spec=claims)),
         ]
     )
-    setup, run = load(documents), run_queues(documents, Anywhere())
+    setup = load(documents)
+    run = run_queues(setup, Anywhere())
     pods = pods_of(setup.documents["default/w"], run.situation.admitted[0], setup.queues.flavors)
     assert [pod.name for pod in pods] == ["w-main-0", "w-main-1"]
     assert pods[0].document["spec"]["nodeSelector"] == {"disk": "ssd", "tier": "a"}
@@ -334,7 +335,7 @@ def test_pods_of_an_admitted_workload_are_bound_to_its_flavors() -> None:
 
 def test_the_example_shows_reclaim_and_a_second_flavor() -> None:
     documents = load_documents([EXAMPLES / "queues.yaml", EXAMPLES / "queues-workloads.yaml"])
-    run = run_queues(documents, Anywhere())
+    run = run_queues(load(documents), Anywhere())
     assert _holders(run) == {"train": ["reserved"], "label": ["spot"]}
     assert run.waiting == ("transcribe",)
     assert ["transcribe"] in [row["preempted"] for row in run.attempts]

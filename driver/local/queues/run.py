@@ -1,15 +1,17 @@
-"""A whole run over queues, from documents to the attempts that are printed."""
+"""A whole run over queues.
+
+setup = load(load_documents(paths))
+run = run_queues(setup, FleetNodes(allocator, nodes, allocated, setup, sources))
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
-from dranode.driver.local.files import SourceDocument
 from dranode.driver.local.queues.report import Row, rows
-from dranode.driver.local.queues.setup import load
-from dranode.driver.local.queues.simulate import Fleet, Situation, simulate
+from dranode.driver.local.queues.setup import Setup
+from dranode.driver.local.queues.simulate import Nodes, Situation, simulate
 from dranode.driver.local.queues.values import Admitted
 
 
@@ -31,25 +33,18 @@ class QueueRun:
         return tuple(workload.label for workload in self.situation.parked)
 
 
-@dataclass(frozen=True, slots=True)
 class Anywhere:
-    """A fleet for runs without nodes: whatever is admitted has a place."""
+    """For runs without nodes: whatever is admitted has a place."""
 
-    def place(self, admitted: Admitted) -> tuple[Self, str]:  # noqa: ARG002 - the seam
+    def place(self, admitted: Admitted) -> str:  # noqa: ARG002 - the seam
         """Say yes."""
-        return self, ""
+        return ""
 
-    def release(self, admitted: Admitted) -> Self:  # noqa: ARG002 - the seam
+    def release(self, admitted: Admitted) -> None:
         """Do nothing."""
-        return self
 
 
-def run_queues(sources: Iterable[SourceDocument], fleet: Fleet) -> QueueRun:
-    """Admit the workloads among some documents through the queues among them, onto a fleet.
-
-    Raises:
-        DocumentError: a document does not fit, or does not fit the others.
-    """
-    setup = load(sources)
-    steps, situation = simulate(setup, fleet)
+def run_queues(setup: Setup, nodes: Nodes) -> QueueRun:
+    """Admit the workloads of a setup through its queues, onto nodes."""
+    steps, situation = simulate(setup, nodes)
     return QueueRun(tuple(rows(steps, setup.queues)), situation)

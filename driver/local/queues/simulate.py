@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
-from typing import Final, Protocol, Self
+from typing import Final, Protocol
 
 from dranode.driver.local.queues.assignment import Assignment, Mode
 from dranode.driver.local.queues.decide import Decision, decide
@@ -28,15 +28,15 @@ from dranode.driver.local.queues.values import Admitted, Queues, Workload
 _NOT_PLACED: Final = "admitted, but its pods cannot be placed"
 
 
-class Fleet(Protocol):
-    """The nodes that admitted workloads run on. A value: placing and releasing make new ones."""
+class Nodes(Protocol):
+    """The nodes that admitted workloads run on."""
 
-    def place(self, admitted: Admitted) -> tuple[Self, str]:
-        """Place all pods of a workload; the text says why that is not possible, and is empty if it is done."""
+    def place(self, admitted: Admitted) -> str:
+        """Place all pods of a workload, or none: the answer says why that is not possible, and is empty if it is."""
         ...
 
-    def release(self, admitted: Admitted) -> Self:
-        """Take the pods of a workload off again."""
+    def release(self, admitted: Admitted) -> None:
+        """Take the pods of a workload off again; nothing, if they never found a place."""
         ...
 
 
@@ -72,7 +72,6 @@ class Situation:
 
     queues: Queues
     usage: Usage
-    fleet: Fleet
     admitted: tuple[Admitted, ...]
     active: tuple[Workload, ...]
     parked: tuple[Workload, ...] = ()
@@ -93,7 +92,7 @@ class Situation:
         return tuple(w.key for w in self.active), tuple(w.key for w in self.parked), tried, holders, self.preempting
 
 
-def simulate(setup: Setup, fleet: Fleet) -> tuple[tuple[Step, ...], Situation]:
+def simulate(setup: Setup, nodes: Nodes) -> tuple[tuple[Step, ...], Situation]:
     """Run cycles until no workload can do anything more.
 
     Returns:
@@ -101,31 +100,33 @@ def simulate(setup: Setup, fleet: Fleet) -> tuple[tuple[Step, ...], Situation]:
     """
     steps: list[Step] = []
     for holder in setup.admitted:
-        fleet, problem = fleet.place(holder)
+        problem = nodes.place(holder)
         if problem:
             steps.append(Step(0, holder.workload, f"{_NOT_PLACED}: {problem}", admitted=True))
     stuck = tuple(workload for workload in setup.pending if workload.inadmissible)
     steps += [Step(0, workload, workload.inadmissible) for workload in stuck]
     waiting = tuple(workload for workload in setup.pending if not workload.inadmissible)
-    situation = Situation(setup.queues, setup.usage, fleet, setup.admitted, waiting)
+    situation = Situation(setup.queues, setup.usage, setup.admitted, waiting)
     seen: set[tuple[object, ...]] = set()
     while (heads := _heads(situation)) and situation.mark not in seen:
         seen.add(situation.mark)
-        situation, taken = _cycle(situation, heads)
+        situation, taken = _cycle(situation, heads, nodes)
         steps += taken
     return tuple(steps), replace(situation, parked=(*situation.parked, *situation.active, *stuck), active=())
 
 
-def _cycle(situation: Situation, heads: tuple[Workload, ...]) -> tuple[Situation, list[Step]]:
+def _cycle(situation: Situation, heads: tuple[Workload, ...], nodes: Nodes) -> tuple[Situation, list[Step]]:
     situation = replace(situation, cycle=situation.cycle + 1)
     nominated = [(workload, _attempt(situation, workload)) for workload in heads]
     cycle = _Cycle(situation, situation.usage)
     steps = []
     for workload, decision in sorted(nominated, key=lambda pair: _turn(situation, *pair)):
         before = len(cycle.leaving)
-        cycle, outcome = _process(cycle, workload, decision)
+        cycle, outcome = _process(cycle, workload, decision, nodes)
         admitted = any(item.workload.key == workload.key for item in cycle.situation.admitted)
         steps.append(Step(situation.cycle, workload, outcome, decision, admitted, cycle.leaving[before:]))
+    for item in cycle.leaving:
+        nodes.release(item)
     return _evict(cycle), steps
 
 
@@ -178,7 +179,7 @@ class _Cycle:
     leaving: tuple[Admitted, ...] = ()
 
 
-def _process(cycle: _Cycle, workload: Workload, decision: Decision) -> tuple[_Cycle, str]:
+def _process(cycle: _Cycle, workload: Workload, decision: Decision, nodes: Nodes) -> tuple[_Cycle, str]:
     """Act on a decision. The rest of the cycle may have taken what it counted on."""
     assignment, situation = decision.assignment, cycle.situation
     situation = replace(situation, states={**situation.states, workload.key: decision.state})
@@ -193,7 +194,7 @@ def _process(cycle: _Cycle, workload: Workload, decision: Decision) -> tuple[_Cy
         return cycle, "tries again: another workload of this cycle took the quota"
     if decision.targets:
         return _preempt(cycle, workload, decision)
-    return _admit(cycle, workload, decision)
+    return _admit(cycle, workload, decision, nodes)
 
 
 def _preempt(cycle: _Cycle, workload: Workload, decision: Decision) -> tuple[_Cycle, str]:
@@ -205,15 +206,14 @@ def _preempt(cycle: _Cycle, workload: Workload, decision: Decision) -> tuple[_Cy
     return _Cycle(situation, promised, (*cycle.leaving, *decision.targets)), f"tries again once {names} has left"
 
 
-def _admit(cycle: _Cycle, workload: Workload, decision: Decision) -> tuple[_Cycle, str]:
+def _admit(cycle: _Cycle, workload: Workload, decision: Decision, nodes: Nodes) -> tuple[_Cycle, str]:
     situation = cycle.situation
     holder = _holder(workload, decision.assignment, situation)
-    fleet, problem = situation.fleet.place(holder)
+    problem = nodes.place(holder)
     if problem:
         return replace(cycle, situation=_park(situation, workload, decision.state)), f"{_NOT_PLACED}: {problem}"
     situation = replace(
         situation,
-        fleet=fleet,
         usage=situation.usage.charge(workload.queue, holder.usage),
         admitted=(*situation.admitted, holder),
         active=_others(situation.active, workload),
@@ -256,14 +256,10 @@ def _evict(cycle: _Cycle) -> Situation:
         return situation
     left = frozenset(item.workload.queue for item in cycle.leaving)
     keys = {item.workload.key for item in cycle.leaving}
-    fleet = situation.fleet
-    for item in cycle.leaving:
-        fleet = fleet.release(item)
     trees = {situation.usage.root(queue) for queue in left}
     awake = tuple(item for item in situation.parked if situation.usage.root(item.queue) in trees)
     return replace(
         situation,
-        fleet=fleet,
         usage=situation.usage.without(*cycle.leaving),
         admitted=tuple(item for item in situation.admitted if item.workload.key not in keys),
         active=(*situation.active, *awake, *(item.workload for item in cycle.leaving)),

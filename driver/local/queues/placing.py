@@ -1,0 +1,106 @@
+"""Admitted workloads on a fleet: their pods are placed as `dranode.driver.local.fleet` places any."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from dranode.driver.core.documents import decode
+from dranode.driver.core.resource import AllocationResult, Node, Pod, PodSpec, ResourceClaim
+from dranode.driver.local.allocator.allocate import Allocator
+from dranode.driver.local.allocator.state import Allocated
+from dranode.driver.local.cluster import PodPlacement, place_pods
+from dranode.driver.local.files import SourceDocument
+from dranode.driver.local.fleet import Fleet
+from dranode.driver.local.queues.pods import pods_of
+from dranode.driver.local.queues.setup import Setup
+from dranode.driver.local.queues.values import Admitted
+from dranode.driver.local.workload import PodClaims, read_workload
+
+_CLAIMS = ("ResourceClaim", "ResourceClaimTemplate")
+
+
+class FleetNodes:
+    """Nodes with devices, and the pods that were placed on them.
+
+    Attributes:
+        placements: by workload, where its pods went.
+    """
+
+    def __init__(
+        self,
+        allocator: Allocator,
+        nodes: Sequence[Node],
+        allocated: Allocated,
+        setup: Setup,
+        sources: Iterable[SourceDocument],
+    ) -> None:
+        """Start with what is `allocated` already; claims and templates are among the `sources`."""
+        self._allocator = allocator
+        self._nodes = tuple(nodes)
+        self._allocated = allocated
+        self._setup = setup
+        self._claims = tuple(source for source in sources if source.kind in _CLAIMS)
+        self._fleet = Fleet(allocator, self._nodes, allocated)
+        self.placements: dict[str, tuple[PodPlacement, ...]] = {}
+
+    def place(self, admitted: Admitted) -> str:
+        """Place all pods of a workload, or none."""
+        key = admitted.workload.key
+        pods = pods_of(self._setup.documents[key], admitted, self._setup.queues.flavors)
+        specs = {f"{pod.document['metadata']['namespace']}/{pod.name}": decode(Pod, pod.document).spec for pod in pods}
+        for name, spec in specs.items():
+            if not any(spec.node_selector.items() <= node.metadata.labels.items() for node in self._nodes):
+                return f"pod {name}: no node has the labels {_labels(spec)}"
+        names = {
+            entry.resource_claim_name or entry.resource_claim_template_name
+            for spec in specs.values()
+            for entry in spec.resource_claims
+        }
+        claims = (source for source in self._claims if source.name in names)
+        held = self._held()
+        wanted = [_settled(pod, held) for pod in read_workload((*claims, *pods)).pods if pod.name in specs]
+        placed = tuple(place_pods(self._fleet, wanted, specs))
+        error = next(
+            (f"pod {item.pod}: {outcome.error}" for item in placed for outcome in item.outcomes if outcome.error), ""
+        )
+        if error:
+            self._rebuild()
+        else:
+            self.placements[key] = placed
+        return error
+
+    def release(self, admitted: Admitted) -> None:
+        """Take the pods of a workload off again."""
+        if self.placements.pop(admitted.workload.key, None):
+            self._rebuild()
+
+    def _held(self) -> dict[tuple[str, str], AllocationResult]:
+        """What the claims of the placed pods got."""
+        return {
+            (outcome.claim.metadata.namespace, outcome.claim.metadata.name): outcome.allocation
+            for placed in self.placements.values()
+            for item in placed
+            for outcome in item.outcomes
+            if outcome.allocation is not None
+        }
+
+    def _rebuild(self) -> None:
+        """The fleet can only give, so what remains is given anew."""
+        held = self._held().values()
+        self._fleet = Fleet(self._allocator, self._nodes, self._allocated.with_allocations(held))
+
+
+def _settled(pod: PodClaims, held: Mapping[tuple[str, str], AllocationResult]) -> PodClaims:
+    """A pod whose claims, where workloads share them, are where an earlier one has put them."""
+
+    def settled(claim: ResourceClaim) -> ResourceClaim:
+        allocation = held.get((claim.metadata.namespace, claim.metadata.name), claim.status.allocation)
+        return msgspec.structs.replace(claim, status=msgspec.structs.replace(claim.status, allocation=allocation))
+
+    return PodClaims(pod.name, tuple(settled(claim) for claim in pod.claims), pod.missing)
+
+
+def _labels(spec: PodSpec) -> str:
+    return ", ".join(f"{key}={value}" for key, value in spec.node_selector.items())
