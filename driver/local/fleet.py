@@ -146,13 +146,14 @@ class Fleet:
         table = self._scores(raws, best, number, allows) if scores else ()
         return Placement(view.node.metadata.name, outcomes, table)
 
-    def fits_anywhere_on(self, node: str, claims: Sequence[ResourceClaim]) -> bool:
-        """Whether the claims would fit on the node as it is now; nothing changes."""
+    def drivers(self, node: str, claims: Sequence[ResourceClaim]) -> frozenset[str]:
+        """The drivers whose devices the claims would get on the node as it is now; none if they do not fit there."""
         try:
             found = self._evaluate(self._state_of[self._number[node]], self._wanted(claims))
         except AllocationError:
-            return False
-        return isinstance(found, Found) and found.picks is not None
+            return frozenset()
+        picks = found.picks if isinstance(found, Found) else None
+        return frozenset(pick.candidate.pool.driver for picked in picks or () for pick in picked)
 
     def pools(self, node: str) -> tuple[tuple[Pool, PoolState], ...]:
         """The pools that the node sees, with what is allocated of them now."""
