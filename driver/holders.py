@@ -12,13 +12,12 @@ import logging
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-import msgspec
-
 from dranode.driver.core.effects import Commit
 from dranode.driver.core.errors import ClaimError, LedgerError
 from dranode.driver.core.held import ClaimRef, Held, Holding
 from dranode.driver.core.plugin import ClaimGrant, Plugin
-from dranode.driver.core.record import Record, State, holdings, recovered
+from dranode.driver.core.prepare import restarted
+from dranode.driver.core.record import Record, holdings, recovered
 from dranode.driver.ledger import CorruptLedgerError, Damaged, Ledger, move_aside
 from dranode.driver.specs import Specs
 
@@ -82,7 +81,7 @@ class Holders:
         self._blocking = {
             record.uid: "the ledger was rebuilt and no CDI spec says what it holds"
             for record in contents.records
-            if not record.fingerprint and not record.held
+            if not record.fingerprint and not record.cpus
         }
         for row in contents.damaged:
             self._quarantine(row)
@@ -162,9 +161,8 @@ class Holders:
             return
         with self.transaction():
             ledger.set_meta("boot_id", boot_id)
-            if self._plugin.touches_hardware:
-                again = (msgspec.structs.replace(record, state=State.STARTED) for record in self.records.values())
-                self.commit(Commit(put=tuple(again)))
+            touched = (record for record in self.records.values() if self._plugin.configures(record.grants))
+            self.commit(Commit(put=tuple(map(restarted, touched))))
 
     def refuse_damaged(self, ref: ClaimRef) -> None:
         """Refuse a claim whose own row is damaged.

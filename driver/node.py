@@ -104,8 +104,9 @@ class Node:
         try:
             with self._exclusive():
                 self.holders.after_boot(boot_id)
-                for record in self.holders.records.values():
-                    self._carry_out((WriteSpec(record),))
+                # Of a lost record nothing is known that could be written, and a spec that lies there is in use.
+                known = [record for record in self.holders.records.values() if record.fingerprint or record.edits]
+                self._carry_out(map(WriteSpec, known))
         except DranodeError as error:
             log.error("%s", error)  # noqa: TRY400 - the sentence says it all; a traceback would hide it
 
@@ -197,7 +198,7 @@ class Node:
                     if record.grants:
                         decided[ref.uid] = record
                         self.holders.reserve(record)
-            effects = prepare_effects(decided.values(), before, self.plugin)
+            effects = prepare_effects(decided.values(), before)
             first = effects[0] if effects else None
             if isinstance(first, Commit):
                 self.holders.commit(first)
@@ -215,6 +216,9 @@ class Node:
                     return refreshed(record, claim)
                 case Known.RECOVERED:
                     return adopt(mine, claim, record, self.plugin)
+                case Known.LOST:
+                    # Its allocation says what it was given; only others have to wait for that.
+                    return decide(mine, claim, self.holders.held, self.inventory, self.plugin)
                 case Known.CHANGED:
                     raise _ChangedError(str(ref))
         if mine.results:

@@ -48,7 +48,6 @@ class GPUPlugin(Plugin):
     """
 
     driver: ClassVar[str] = "dra.gpu"
-    touches_hardware: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -98,6 +97,10 @@ class GPUPlugin(Plugin):
     def complete(self, claim: ClaimRef, grants: tuple[Grant, ...]) -> tuple[Grant, ...]:
         """Add device nodes with the numbers that they have now, group ids and NVIDIA's libraries."""
         return tuple(self._completed(claim, grant) for grant in grants)
+
+    def configures(self, grants: tuple[Grant, ...]) -> bool:
+        """Only mode `vfio` binds drivers."""
+        return next(_taking(grants), None) is not None
 
     def configure(self, claim: ClaimRef, grants: tuple[Grant, ...]) -> None:
         """Bind the GPUs of mode `vfio` to `vfio-pci`."""

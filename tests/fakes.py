@@ -64,11 +64,12 @@ class WiredLamps(Lamps):
     """Lamps that must be lit and put out."""
 
     driver = "wired.example.com"
-    touches_hardware = True
-
     def __init__(self, board: Board, count: int = 4) -> None:
         super().__init__(count)
         self.board = board
+
+    def configures(self, grants: tuple[Grant, ...]) -> bool:
+        return bool(grants)
 
     def configure(self, claim: ClaimRef, grants: tuple[Grant, ...]) -> None:
         self.board.actions.append(f"configure {claim.name}")

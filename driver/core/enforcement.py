@@ -90,7 +90,9 @@ def update(
     )
     if kept:
         updates = (*updates, ContainerUpdate(container.id, kept))
-    return Allowed(replace(change, put=(*change.put, own.given(right))), updates=updates)
+    return Allowed(
+        replace(change, put=(*change.put, own.updated(right) if kept else own.given(right))), updates=updates
+    )
 
 
 def stop(containers: Containers, snapshot: HeldSnapshot, container: Container) -> Allowed:
@@ -103,8 +105,7 @@ def start(containers: Containers, snapshot: HeldSnapshot, container: Container) 
     """A container's process runs. One that nobody has seen before is taken in."""
     pinned = containers.get(container.id)
     if pinned is not None:
-        running = replace(pinned, container=replace(pinned.container, started=True))
-        return Change((running,), settled=containers.settled)
+        return Change((pinned.started(),), settled=None if pinned.provisional else containers.settled)
     pinned = found(snapshot, replace(container, started=True))
     return Change((pinned,) if pinned else (), settled=None if pinned else containers.settled)
 

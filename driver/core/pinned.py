@@ -22,16 +22,28 @@ class Pinned:
         claims: UIDs of the claims that it has.
         cpus: the mask that it was last given; empty if it has none or if the mask was seen to be another one.
         mems: the memory nodes that it was last given by this driver; empty if none.
+        provisional: it was given them between its creation and its start. A runtime may have read its configuration
+            for the start before it took the update, so nobody knows what it runs with until it is told again.
     """
 
     container: Container
     claims: tuple[str, ...] = ()
     cpus: CPUSet = field(default_factory=CPUSet)
     mems: str = ""
+    provisional: bool = False
 
     def given(self, resources: Resources) -> Pinned:
         """The container after it was given these resources."""
         return replace(self, cpus=resources.cpus or self.cpus, mems=resources.mems or self.mems)
+
+    def updated(self, resources: Resources) -> Pinned:
+        """The container after an update with these resources."""
+        return replace(self.given(resources), provisional=not self.container.started)
+
+    def started(self) -> Pinned:
+        """The container once it runs."""
+        running = replace(self, container=replace(self.container, started=True), provisional=False)
+        return replace(running, cpus=CPUSet()) if self.provisional else running
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +197,7 @@ def settle(
     for pinned, wanted in changes(containers, snapshot):
         key = pinned.container.id
         if key not in drop:
-            put.append(pinned.given(wanted))
+            put.append(pinned.updated(wanted))
             updates.append(ContainerUpdate(key, wanted, ignore_failure))
     return Change(tuple(put), drop, snapshot), tuple(updates)
 

@@ -151,12 +151,10 @@ class Plugin(ABC):
     Attributes:
         driver: the driver's name: a DNS subdomain of at most 63 characters, also `ResourceSlice.spec.driver`.
         cdi_kind: vendor and class of the CDI devices that are written; `<driver>/claim` if left empty.
-        touches_hardware: whether `configure` and `restore` are written; the ledger then keeps STARTED and COMPLETED.
     """
 
     driver: ClassVar[str]
     cdi_kind: ClassVar[str] = ""
-    touches_hardware: ClassVar[bool] = False
 
     @abstractmethod
     def discover(self) -> Inventory:
@@ -210,6 +208,10 @@ class Plugin(ABC):
         Called whenever a claim comes or goes; what comes back is enforced through NRI.
         """
         return None
+
+    def configures(self, grants: tuple[Grant, ...]) -> bool:  # noqa: ARG002 - subclasses use it
+        """Whether these grants need `configure` and `restore`: the ledger then keeps how far they have come."""
+        return False
 
     def configure(self, claim: ClaimRef, grants: tuple[Grant, ...]) -> None:  # noqa: B027 - nothing to do by default
         """Bring the hardware into the state that the grants need; called again after a crash, so idempotent."""

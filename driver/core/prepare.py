@@ -29,11 +29,15 @@ from dranode.driver.core.resource import ResourceClaim
 
 
 class Known(Enum):
-    """How a Prepare relates to the claim's record."""
+    """How a Prepare relates to the claim's record.
+
+    RECOVERED: what the claim holds is known from its CDI spec alone. LOST: nothing but that it exists is known.
+    """
 
     NEW = auto()
     SAME = auto()
     RECOVERED = auto()
+    LOST = auto()
     CHANGED = auto()
 
 
@@ -72,7 +76,7 @@ def known(claim: AllocatedClaim, record: Record | None) -> Known:
     if record is None:
         return Known.NEW
     if not record.fingerprint:
-        return Known.RECOVERED
+        return Known.RECOVERED if record.cpus else Known.LOST
     return Known.SAME if record.fingerprint == fingerprint(claim) else Known.CHANGED
 
 
@@ -84,8 +88,12 @@ def decide(claim: AllocatedClaim, asked: ResourceClaim, held: Held, inventory: I
         ClaimError: the claim cannot be prepared as it is.
     """
     _check_devices(claim, held, inventory)
-    state = State.STARTED if plugin.touches_hardware else State.COMPLETED
-    return record_of(claim, plugin.grant(claim, held, inventory), asked.status.reserved_for, state)
+    return _record(claim, plugin.grant(claim, held, inventory), asked, plugin)
+
+
+def _record(claim: AllocatedClaim, grant: ClaimGrant, asked: ResourceClaim, plugin: Plugin) -> Record:
+    state = State.STARTED if plugin.configures(grant.grants) else State.COMPLETED
+    return record_of(claim, grant, asked.status.reserved_for, state)
 
 
 def _check_devices(claim: AllocatedClaim, held: Held, inventory: Inventory) -> None:
@@ -114,8 +122,7 @@ def _check_devices(claim: AllocatedClaim, held: Held, inventory: Inventory) -> N
 def adopt(claim: AllocatedClaim, asked: ResourceClaim, record: Record, plugin: Plugin) -> Record:
     """A recovered record completed by the claim's own allocation; what the claim holds stays as it was."""
     grant = ClaimGrant(grants=tuple(Grant.of(each.result) for each in claim.results))
-    state = State.STARTED if plugin.touches_hardware else State.COMPLETED
-    named = record_of(claim, grant, asked.status.reserved_for, state)
+    named = _record(claim, grant, asked, plugin)
     return msgspec.structs.replace(named, edits=record.edits, cpus=record.cpus, held=record.held)
 
 
@@ -125,7 +132,7 @@ def refreshed(record: Record, asked: ResourceClaim) -> Record:
     return record if pods == record.pods else msgspec.structs.replace(record, pods=pods)
 
 
-def prepare_effects(records: Iterable[Record], before: Mapping[str, Record], plugin: Plugin) -> tuple[Effect, ...]:
+def prepare_effects(records: Iterable[Record], before: Mapping[str, Record]) -> tuple[Effect, ...]:
     """The effects that bring these records about; records that stand as they are cost no commit."""
     records = tuple(records)
     effects: list[Effect] = []
@@ -133,7 +140,7 @@ def prepare_effects(records: Iterable[Record], before: Mapping[str, Record], plu
     if changed:
         effects.append(Commit(put=changed))
     started = tuple(record for record in records if record.state is State.STARTED)
-    if started and plugin.touches_hardware:
+    if started:
         effects.extend(Configure(record) for record in started)
         effects.append(Commit(put=tuple(completed(record) for record in started)))
     effects.extend(WriteSpec(record) for record in records)
@@ -144,8 +151,8 @@ def unprepare_effects(records: Iterable[Record], unknown: Iterable[str], plugin:
     """The effects that undo these records; a claim that is not on record may still have left a spec behind."""
     records = tuple(records)
     effects: list[Effect] = []
-    if plugin.touches_hardware and records:
-        started = tuple(msgspec.structs.replace(record, state=State.STARTED) for record in records)
+    started = tuple(restarted(record) for record in records if plugin.configures(record.grants))
+    if started:
         effects.append(Commit(put=started))
         effects.extend(Restore(record) for record in started)
     effects.extend(RemoveSpec(record.uid) for record in records)
@@ -153,6 +160,11 @@ def unprepare_effects(records: Iterable[Record], unknown: Iterable[str], plugin:
     if records:
         effects.append(Commit(drop=tuple(record.uid for record in records)))
     return tuple(effects)
+
+
+def restarted(record: Record) -> Record:
+    """The record of a claim whose hardware may be in any state."""
+    return msgspec.structs.replace(record, state=State.STARTED)
 
 
 def completed(record: Record) -> Record:

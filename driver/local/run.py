@@ -162,11 +162,10 @@ class LocalRun:
             pod[_ref(claim)] = self._drivers(claim)
         answers = self.kubelet.prepare(pod)
         self._pods.append(pod)
-        records = {record.uid: record for record in self.records()}
+        cpus = {record.uid: record.cpus for record in self.records() if record.cpus}
         for claim in claims:
             answer = answers[_ref(claim)]
             failed = isinstance(answer, KubeletError)
-            record = records.get(claim.metadata.uid)
             yield ClaimResult(
                 namespace=claim.metadata.namespace,
                 name=claim.metadata.name,
@@ -175,7 +174,7 @@ class LocalRun:
                 allocation=claim.status.allocation,
                 devices=() if isinstance(answer, KubeletError) else answer,
                 cdi_files=() if failed else self._cdi_files(claim.metadata.uid),
-                cpus=(record.cpus or None) if record is not None and not failed else None,
+                cpus=cpus.get(claim.metadata.uid) if not failed else None,
                 error=str(answer) if failed else None,
                 notes=(*notes[claim.metadata.uid], *self._strangers(claim)),
             )

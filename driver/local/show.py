@@ -103,6 +103,7 @@ def _claim_rows(table: Table, result: ClaimResult) -> None:
     verdict = Text("prepared", style="green")
     if not result.devices:
         table.add_row(name, verdict, ", ".join(taken), "", "", "")
+    shown: tuple[str, ...] = ()
     for index, device in enumerate(result.devices):
         request = next((one for one in taken if one.partition("/")[0] == device.request), device.request)
         taken = [one for one in taken if one != request] + [request]
@@ -113,5 +114,6 @@ def _claim_rows(table: Table, result: ClaimResult) -> None:
             request,
             device.device,
             (result.cpus or "") if first else "",
-            ", ".join(device.cdi) if first else "",
+            ", ".join(device.cdi) if device.cdi != shown else "",
         )
+        shown = device.cdi

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import threading
 from collections.abc import Iterator
+from concurrent import futures
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -251,8 +252,9 @@ def test_open_health_streams_leave_room_for_calls(channel: grpc.Channel, shelf: 
     ref = next(iter(shelf.claims))
     prepare = caller(channel, api.DESCRIPTOR, "DRAPlugin", "NodePrepareResources")
     request = api.NodePrepareResourcesRequest(claims=[api.Claim(namespace="default", name=ref.name, uid=ref.uid)])
-    answers = [prepare.future(request, timeout=10) for _ in range(4)]
-    assert all(len(answer.result().claims[ref.uid].devices) == 2 for answer in answers)
+    with futures.ThreadPoolExecutor(4) as callers:
+        answers = list(callers.map(lambda _: prepare(request, timeout=10), range(4)))
+    assert all(len(answer.claims[ref.uid].devices) == 2 for answer in answers)
     for stream in streams:
         stream.cancel()
 

@@ -15,13 +15,12 @@ from dranode.driver.local.queues.amounts import text
 from dranode.driver.local.queues.documents import (
     ClusterQueueSpec,
     FlavorQuotasSpec,
-    PodSetSpec,
     ResourceGroupSpec,
     ResourceQuotaSpec,
-    WorkloadSpec,
 )
 from dranode.driver.local.queues.quota import Usage
 from dranode.driver.local.queues.values import Cohort, FlavorResource, Fungible, Policy
+from dranode.driver.local.queues.workload_document import PodSetSpec, WorkloadSpec
 
 _ZERO: Final = Quantity(0)
 _WITHIN: Final = (Policy.NEVER, Policy.LOWER_PRIORITY, Policy.LOWER_OR_NEWER_EQUAL_PRIORITY)

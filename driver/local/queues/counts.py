@@ -22,7 +22,7 @@ from dranode.driver.core.resource import (
     ResourceClaimSpec,
 )
 from dranode.driver.local.queues.amounts import amount
-from dranode.driver.local.queues.documents import QueuedPodSpec
+from dranode.driver.local.queues.workload_document import QueuedPodSpec
 
 _ALWAYS: Final = "Always"
 

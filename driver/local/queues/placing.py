@@ -25,6 +25,7 @@ class FleetNodes:
     """Nodes with devices, and the pods that were placed on them.
 
     Attributes:
+        fleet: the nodes as they are now; another value after pods were taken off.
         placements: by workload, where its pods went.
     """
 
@@ -42,7 +43,7 @@ class FleetNodes:
         self._allocated = allocated
         self._setup = setup
         self._claims = tuple(source for source in sources if source.kind in _CLAIMS)
-        self._fleet = Fleet(allocator, self._nodes, allocated)
+        self.fleet = Fleet(allocator, self._nodes, allocated)
         self.placements: dict[str, tuple[PodPlacement, ...]] = {}
 
     def place(self, admitted: Admitted) -> str:
@@ -61,7 +62,7 @@ class FleetNodes:
         claims = (source for source in self._claims if source.name in names)
         held = self._held()
         wanted = [_settled(pod, held) for pod in read_workload((*claims, *pods)).pods if pod.name in specs]
-        placed = tuple(place_pods(self._fleet, wanted, specs))
+        placed = tuple(place_pods(self.fleet, wanted, specs))
         error = next(
             (f"pod {item.pod}: {outcome.error}" for item in placed for outcome in item.outcomes if outcome.error), ""
         )
@@ -89,7 +90,7 @@ class FleetNodes:
     def _rebuild(self) -> None:
         """The fleet can only give, so what remains is given anew."""
         held = self._held().values()
-        self._fleet = Fleet(self._allocator, self._nodes, self._allocated.with_allocations(held))
+        self.fleet = Fleet(self._allocator, self._nodes, self._allocated.with_allocations(held))
 
 
 def _settled(pod: PodClaims, held: Mapping[tuple[str, str], AllocationResult]) -> PodClaims:

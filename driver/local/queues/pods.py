@@ -7,8 +7,8 @@ from typing import Any
 
 from dranode.driver.core.documents import encode
 from dranode.driver.local.files import SourceDocument
-from dranode.driver.local.queues.documents import PodSetSpec, WorkloadDocument
 from dranode.driver.local.queues.values import Admitted, ResourceFlavor
+from dranode.driver.local.queues.workload_document import PodSetSpec, WorkloadDocument
 
 
 def pods_of(

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from dranode.driver.local.files import SourceDocument
 from dranode.driver.local.queues.checks import check_use
 from dranode.driver.local.queues.configuration import devices_of, doors_of, queues_of, stopped_in
-from dranode.driver.local.queues.documents import ClusterQueueDocument, WorkloadDocument
+from dranode.driver.local.queues.documents import ClusterQueueDocument
 from dranode.driver.local.queues.quota import Usage, unused
 from dranode.driver.local.queues.sources import find, of_kind
 from dranode.driver.local.queues.values import Admitted, Queues, Workload
+from dranode.driver.local.queues.workload_document import WorkloadDocument
 from dranode.driver.local.queues.workloads import Surroundings, admitted_of, ages, workload_of
 
 

@@ -10,9 +10,9 @@ from dranode.driver.core.errors import DocumentError
 from dranode.driver.local.queues.amounts import amount
 from dranode.driver.local.queues.checks import check_workload
 from dranode.driver.local.queues.counts import Devices, UncountableError, pod_counts
-from dranode.driver.local.queues.documents import PodSetSpec, WorkloadDocument
 from dranode.driver.local.queues.sources import Found
 from dranode.driver.local.queues.values import Admitted, FlavorResource, PodSet, Queues, Workload
+from dranode.driver.local.queues.workload_document import PodSetSpec, WorkloadDocument
 
 
 @dataclass(frozen=True, slots=True)
