@@ -280,6 +280,12 @@ def test_what_is_not_covered_or_cannot_be_counted_is_a_row_without_a_flavor() ->
     assert sorted(run.waiting) == ["a", "b"]
 
 
+def test_pods_that_ask_for_nothing_are_admitted_and_have_a_row() -> None:
+    run = _run(_queue(), workload("w", "door", pod_set()))
+    assert run.attempts[0]["reason"] == "asks for nothing that counts; admitted"
+    assert [(row["flavor"], row["mode"], row["chosen"]) for row in run.attempts] == [(None, "Fit", True)]
+
+
 def test_two_workloads_that_could_preempt_each_other_forever_come_to_an_end() -> None:
     both: dict[str, Any] = {
         "preemption": {"reclaimWithinCohort": "Any", "withinClusterQueue": "LowerOrNewerEqualPriority"}

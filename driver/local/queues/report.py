@@ -79,6 +79,11 @@ def rows(steps: Iterable[Step], queues: Queues) -> Iterator[Row]:
         for item in step.decision.assignment.pod_sets:
             for scan in item.scans:
                 yield from _scan_rows(step, item, scan, fungibility)
+            if not item.scans:
+                head = (step.cycle, step.workload.label, item.pod_set.name)
+                yield Row(
+                    *head, None, None, "Fit", chosen=True, why="asks for nothing that counts", choice=step.outcome
+                )
 
 
 def _scan_rows(step: Step, item: PodSetAssignment, scan: Scan, fungibility: FlavorFungibility) -> Iterator[Row]:
