@@ -6,7 +6,8 @@
     ├── MachineError          hardware files that are missing, unreadable or contradict each other
     ├── LedgerError           the record of claims cannot be read or written; nothing is handed out meanwhile
     └── ClaimError            one claim cannot be prepared, for a reason that waiting does not cure
-        └── ClaimConflictError     what the claim needs is held by another claim, whose Unprepare may be on its way
+        ├── ClaimConflictError     what the claim needs is held by another claim, whose Unprepare may be on its way
+        └── ClaimGoneError         the claim does not exist any more
 
 Every message is one sentence: the cause first, with the value, the limit and the place, then what to do.
 """
@@ -56,3 +57,7 @@ class ClaimConflictError(ClaimError):
     def __init__(self, message: str, holders: frozenset[str] = frozenset()) -> None:
         super().__init__(message)
         self.holders = holders
+
+
+class ClaimGoneError(ClaimError):
+    """A claim that does not exist: whoever keeps claims has answered, and has none of that name."""

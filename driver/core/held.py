@@ -48,7 +48,8 @@ class Held:
     holdings: dict[str, Holding] = field(default_factory=dict)
     cpus: CPUSet = field(default_factory=CPUSet)
     _devices: dict[str, set[str]] = field(default_factory=dict)
-    _cpu_holder: dict[int, str] = field(default_factory=dict)
+    # More than one only where claims overlap, which is never decided but can be found (another driver's leftovers).
+    _cpu_holders: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, holdings: Iterable[Holding]) -> Held:
@@ -67,21 +68,26 @@ class Held:
         for device in holding.devices:
             self._devices.setdefault(device, set()).add(uid)
         for cpu in holding.cpus:
-            self._cpu_holder[cpu] = uid
+            self._cpu_holders[cpu] = (*self._cpu_holders.get(cpu, ()), uid)
 
     def drop(self, uid: str) -> Holding | None:
         """Forget what a claim holds; None if it held nothing."""
         holding = self.holdings.pop(uid, None)
         if holding is None:
             return None
-        self.cpus = self.cpus - holding.cpus
         for device in holding.devices:
             users = self._devices[device]
             users.discard(uid)
             if not users:
                 del self._devices[device]
+        freed: list[int] = []
         for cpu in holding.cpus:
-            self._cpu_holder.pop(cpu, None)
+            others = tuple(other for other in self._cpu_holders.pop(cpu) if other != uid)
+            if others:
+                self._cpu_holders[cpu] = others
+            else:
+                freed.append(cpu)
+        self.cpus = self.cpus - CPUSet(freed)
         return holding
 
     def device_holders(self, device: str) -> tuple[ClaimRef, ...]:
@@ -93,6 +99,7 @@ class Held:
         """Who holds which of `cpus`; CPUs that nobody holds do not appear."""
         holders: dict[ClaimRef, CPUSet] = {}
         for cpu in cpus & self.cpus:
-            claim = self.holdings[self._cpu_holder[cpu]].claim
-            holders[claim] = holders.get(claim, CPUSet()) | CPUSet((cpu,))
+            for uid in self._cpu_holders[cpu]:
+                claim = self.holdings[uid].claim
+                holders[claim] = holders.get(claim, CPUSet()) | CPUSet((cpu,))
         return holders

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import grpc
 
+from dranode.driver.core.claim_uses import ClaimUse
 from dranode.driver.core.errors import DranodeError
 from dranode.driver.core.held import ClaimRef
 from dranode.driver.kubelet.rpc import caller
@@ -18,25 +18,6 @@ _TIMEOUT: Final = 0.5
 
 class PodResourcesError(DranodeError):
     """kubelet gave no answer."""
-
-
-@dataclass(frozen=True, slots=True)
-class ContainerClaim:
-    """A claim of a container, as kubelet has it.
-
-    Attributes:
-        namespace: of pod and claim.
-        pod: the pod's name.
-        container: the container's name.
-        claim: the claim's name.
-        cdi: the CDI ids that the container gets for it.
-    """
-
-    namespace: str
-    pod: str
-    container: str
-    claim: str
-    cdi: frozenset[str]
 
 
 class PodResources:
@@ -52,7 +33,7 @@ class PodResources:
         """Hang up."""
         self._channel.close()
 
-    def claims(self, driver: str) -> tuple[ContainerClaim, ...]:
+    def claims(self, driver: str) -> tuple[ClaimUse, ...]:
         """Every claim of every container that has a device of `driver`.
 
         Raises:
@@ -63,12 +44,13 @@ class PodResources:
         except grpc.RpcError as error:
             raise PodResourcesError(f"kubelet's pod-resources at {self._socket} does not answer: {error}") from error
         return tuple(
-            ContainerClaim(
+            ClaimUse(
                 namespace=pod.namespace,
                 pod=pod.name,
                 container=container.name,
                 claim=claim.claim_name,
                 cdi=frozenset(device.name for resource in ours for device in resource.cdi_devices),
+                devices=frozenset(resource.device_name for resource in ours),
             )
             for pod in response.pod_resources
             for container in pod.containers

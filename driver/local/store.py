@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from dranode.driver.core.documents import API_VERSION, decode, encode, to_v1
-from dranode.driver.core.errors import ClaimError, DocumentError, DranodeError
+from dranode.driver.core.errors import ClaimGoneError, DocumentError, DranodeError
 from dranode.driver.core.held import ClaimRef
 from dranode.driver.core.resource import DeviceClass, ResourceClaim, ResourceSlice
 
@@ -84,7 +84,7 @@ class Store:
             claim = self.find(ResourceClaim, ref.namespace, ref.name)
         except DranodeError as error:
             return error
-        return claim if claim is not None else ClaimError(f"claim {ref} does not exist in {self.folder}")
+        return claim if claim is not None else ClaimGoneError(f"claim {ref} does not exist in {self.folder}")
 
     def _path(self, kind: type, namespace: str, name: str) -> Path:
         stem = f"{namespace}.{name}" if namespace else name

@@ -1,0 +1,77 @@
+"""Who uses which claims, in kubelet's words: the pod-resources API names a container's claims and their CDI devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from dranode.driver.core.held import ClaimRef
+from dranode.driver.core.record import claim_device
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimUse:
+    """A claim of a container, as kubelet has it.
+
+    Attributes:
+        namespace: of pod and claim.
+        pod: the pod's name.
+        container: the container's name.
+        claim: the claim's name.
+        cdi: the CDI ids that the container gets for it.
+        devices: the devices that were allocated to it.
+    """
+
+    namespace: str
+    pod: str
+    container: str
+    claim: str
+    cdi: frozenset[str]
+    devices: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class UsedClaim:
+    """A claim that kubelet has given to containers.
+
+    Attributes:
+        ref: its identity; the UID is the one that its CDI devices carry.
+        pods: the names of the pods, in its namespace.
+        devices: the devices that were allocated to it.
+    """
+
+    ref: ClaimRef
+    pods: tuple[str, ...]
+    devices: frozenset[str]
+
+
+def used_claims(uses: Iterable[ClaimUse], kind: str, claims: Iterable[ClaimRef]) -> Mapping[str, UsedClaim]:
+    """Which of `claims` kubelet has given to containers, by UID.
+
+    A claim is recognised by a CDI device of `kind` that carries its UID. One that gives its containers none has its
+    name alone, and another claim may have had that name before, so a name counts only where there is no CDI device.
+    """
+    by_uid = {ref.uid: ref for ref in claims}
+    by_name = {(ref.namespace, ref.name): ref for ref in by_uid.values() if ref.name}
+    found: dict[str, UsedClaim] = {}
+    for use in uses:
+        uids = {uid for device in use.cdi for uid in _uids(device, kind, by_uid)}
+        named = by_name.get((use.namespace, use.claim))
+        if not use.cdi and named is not None:
+            uids.add(named.uid)
+        for uid in uids:
+            before = found.get(uid)
+            pods = dict.fromkeys((*before.pods, use.pod) if before else (use.pod,))
+            devices = use.devices | (before.devices if before else frozenset())
+            found[uid] = UsedClaim(ClaimRef(use.namespace, use.claim, uid), tuple(pods), devices)
+    return found
+
+
+def _uids(device: str, kind: str, known: Mapping[str, object]) -> Iterable[str]:
+    """The claim whose device `<kind>=claim-<uid>` or `<kind>=claim-<uid>-<index>` is, if it is a known one."""
+    prefix = f"{kind}={claim_device('')}"
+    if not device.startswith(prefix):
+        return ()
+    name = device.removeprefix(prefix)
+    whole, _, index = name.rpartition("-")
+    return (uid for uid in (name, whole if index.isdecimal() else "") if uid in known)
