@@ -1,0 +1,50 @@
+"""Kubernetes' published schemas: the models that the `kubernetes` package generates from the OpenAPI of one release."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from kubernetes import client
+from pydantic import BaseModel, ValidationError
+
+# The models of two API groups share a name, which the generator then prefixes.
+_MODELS: Final = {
+    ("v1", "Namespace"): "V1Namespace",
+    ("v1", "Pod"): "V1Pod",
+    ("v1", "ServiceAccount"): "V1ServiceAccount",
+    ("apps/v1", "DaemonSet"): "V1DaemonSet",
+    ("apps/v1", "Deployment"): "V1Deployment",
+    ("batch/v1", "Job"): "V1Job",
+    ("rbac.authorization.k8s.io/v1", "ClusterRole"): "V1ClusterRole",
+    ("rbac.authorization.k8s.io/v1", "ClusterRoleBinding"): "V1ClusterRoleBinding",
+    ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy"): "V1ValidatingAdmissionPolicy",
+    ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicyBinding"): "V1ValidatingAdmissionPolicyBinding",
+    ("resource.k8s.io/v1", "DeviceClass"): "V1DeviceClass",
+    ("resource.k8s.io/v1", "ResourceClaim"): "ResourceV1ResourceClaim",
+    ("resource.k8s.io/v1", "ResourceClaimTemplate"): "V1ResourceClaimTemplate",
+    ("resource.k8s.io/v1", "ResourceSlice"): "V1ResourceSlice",
+}
+
+
+def is_known(document: Any) -> bool:
+    """Whether there is a schema for a document."""
+    return isinstance(document, dict) and (document.get("apiVersion"), document.get("kind")) in _MODELS
+
+
+def problems(document: dict[str, Any]) -> list[str]:
+    """What an API server would not take: unknown and missing fields, and wrong types, each with its path."""
+    name = _MODELS[document["apiVersion"], document["kind"]]
+    model: type[BaseModel] = getattr(client, name)
+    try:
+        model.model_validate(document)
+    except ValidationError as error:
+        return [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()]
+    return []
+
+
+def documents(path: Path) -> Iterator[dict[str, Any]]:
+    """The documents of a YAML file."""
+    yield from (document for document in yaml.safe_load_all(path.read_text()) if document is not None)
