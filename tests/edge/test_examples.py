@@ -1,0 +1,83 @@
+"""Every example runs as its first lines say, and its objects are what an API server takes."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kubernetes_schemas import documents, is_known, problems
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = Path(sys.executable).with_name("dranode")
+EXAMPLES = sorted((ROOT / "examples").glob("cpu-*.yaml"))
+
+# What each example says that it gives, as CPUs of the machine in its command.
+CPUS = {
+    "cpu-class.yaml": {"by-class-cpus": "0,16"},
+    "cpu-full-cores.yaml": {"both-threads-cpus": "0-1,16-17", "one-thread-cpus": "2-3"},
+    "cpu-individual.yaml": {"four-devices-cpus": "0-1,16-17"},
+    "cpu-machine.yaml": {"these-cpus": "2-3,18-19"},
+    "cpu-numanode.yaml": {"near-memory-cpus": "0-1,16-17"},
+    "cpu-one-cache.yaml": {"packets-cpus": "0-3,16-19"},
+    "cpu-prioritized.yaml": {"in-the-way": "0,16", "first-cpus": "8-15,24-31", "second-cpus": "1-4,17-20"},
+    "cpu-shared-in-pod.yaml": {"three-containers-cpus": "0-2,16-18"},
+    "cpu-socket.yaml": {"one-socket-cpus": "8-13,24-29"},
+    "cpu-spread.yaml": {"two-nodes-cpus": "0-2,4-6,16-18,20-22"},
+}
+
+
+def run(path: Path) -> dict[str, Any]:
+    (command,) = [line[4:] for line in path.read_text().splitlines() if line.startswith("#   dranode local ")]
+    program, *arguments = shlex.split(command)
+    assert program == "dranode"
+    done = subprocess.run(
+        [PROGRAM, *arguments, "-o", "json"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_gives_what_it_says(path: Path) -> None:
+    answer = run(path)
+    assert {claim["name"]: claim["cpus"] for claim in answer["claims"]} == CPUS[path.name]
+    assert answer["unprepared"] is True
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_follows_kubernetes_schemas(path: Path) -> None:
+    found = list(documents(path))
+    assert all(is_known(document) for document in found)
+    assert [problem for document in found for problem in problems(document)] == []
+
+
+def asked_of_the_driver(spec: dict[str, Any]) -> int:
+    (one,) = spec["devices"]["requests"]
+    capacity = one["exactly"].get("capacity")
+    return int(capacity["requests"]["dra.cpu/cpu"]) if capacity else int(one["exactly"]["count"])
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in EXAMPLES if path.stem != "cpu-prioritized"], ids=lambda path: path.stem
+)
+def test_a_pod_asks_the_node_for_as_many_cpus_as_the_driver(path: Path) -> None:
+    """The node's CPUs are counted by what containers request; a claim alone is not counted (KEP-5517 is alpha)."""
+    found = list(documents(path))
+    claims = {
+        one["metadata"]["name"]: one["spec"]["spec"] if one["kind"] == "ResourceClaimTemplate" else one["spec"]
+        for one in found
+        if one["kind"] in ("ResourceClaim", "ResourceClaimTemplate")
+    }
+    for pod in (one["spec"] for one in found if one["kind"] == "Pod"):
+        (used,) = pod["resourceClaims"]
+        claim = claims[used.get("resourceClaimTemplateName") or used["resourceClaimName"]]
+        containers = [*pod["containers"], *pod.get("initContainers", ())]
+        asked = sum(int(one["resources"].get("requests", {}).get("cpu", 0)) for one in containers)
+        assert asked == asked_of_the_driver(claim)
