@@ -117,3 +117,46 @@ def test_a_ledger_whose_making_was_cut_short_has_no_rows_and_is_made_again(tmp_p
         db.execute("PRAGMA journal_mode=WAL")
     assert read_ledger(tmp_path / "l.db").records == ()
     assert written(tmp_path / "l.db", A).read().records == (A,)
+
+
+def test_a_full_disk_keeps_the_file_and_what_was_committed(tmp_path: Path) -> None:
+    ledger = written(tmp_path / "l.db", A)
+    pages = ledger._db.execute("PRAGMA page_count").fetchone()[0]
+    ledger._db.execute(f"PRAGMA max_page_count={pages}")
+
+    def fill() -> None:
+        with ledger.transaction():
+            ledger.commit(put=(Record(uid=f"uid-{n}", name="x" * 1000) for n in range(100)))
+
+    with pytest.raises(LedgerError, match="cannot be used: database or disk is full") as refused:
+        fill()
+    assert not isinstance(refused.value, CorruptLedgerError)
+    assert ledger.read().records == (A,)
+
+
+@pytest.mark.parametrize(
+    ("code", "corrupt"),
+    [
+        (sqlite3.SQLITE_CORRUPT, True),
+        (sqlite3.SQLITE_NOTADB, True),
+        (sqlite3.SQLITE_CORRUPT_INDEX, True),
+        (sqlite3.SQLITE_IOERR, False),
+        (sqlite3.SQLITE_IOERR_FSYNC, False),
+        (sqlite3.SQLITE_FULL, False),
+        (sqlite3.SQLITE_BUSY, False),
+        (sqlite3.SQLITE_READONLY, False),
+        (sqlite3.SQLITE_CANTOPEN, False),
+    ],
+)
+def test_only_two_kinds_of_error_call_a_file_corrupt(tmp_path: Path, code: int, *, corrupt: bool) -> None:
+    class Failing:
+        def execute(self, *_: object) -> None:
+            error = sqlite3.DatabaseError("the disk says no")
+            error.sqlite_errorcode = code
+            raise error
+
+    ledger = written(tmp_path / "l.db", A)
+    ledger._db = Failing()  # type: ignore[assignment] # a database that fails
+    with pytest.raises(LedgerError, match="the disk says no") as refused:
+        ledger.meta("schema")
+    assert isinstance(refused.value, CorruptLedgerError) is corrupt
