@@ -29,6 +29,7 @@ from dranode.driver.machine.forms import open_machine
 from dranode.driver.plugins import load_plugins
 from dranode.driver.service import DriverService, Edges
 from dranode.proto import dra_v1_pb2 as api
+from dranode.proto import drahealth_v1_pb2 as health
 from tests.bench.table import Row
 
 _ROUNDS = 300
@@ -75,8 +76,8 @@ def _request(number: int) -> Any:
 
 
 @contextlib.contextmanager
-def _driver(folder: Path, machine: str, held: int) -> Iterator[Callable[[int], None]]:
-    """A driver with `held` claims on record; the callable prepares one more by its number."""
+def _driver(folder: Path, machine: str, *, held: int = 0, streams: int = 0) -> Iterator[Callable[[int], None]]:
+    """A driver with claims on record and health streams open; the callable prepares one more claim by its number."""
     (folder / "plugins_registry").mkdir(parents=True)
     (plugin,) = load_plugins(["cpu"], open_machine(machine), {"cpu_device_mode": "grouped", "group_by": "machine"})
     made = _Made()
@@ -97,6 +98,10 @@ def _driver(folder: Path, machine: str, held: int) -> Iterator[Callable[[int], N
             raise RuntimeError(f"the benchmark's own claims are refused: {next(iter(answers.values()))}")
     with grpc.insecure_channel(f"unix:{socket_paths(folder, plugin.driver).dra}") as channel:
         prepare = caller(channel, api.DESCRIPTOR, "DRAPlugin", "NodePrepareResources")
+        watch = caller(channel, health.DESCRIPTOR, "DRAResourceHealth", "NodeWatchResources")
+        open_streams = [watch(health.NodeWatchResourcesRequest()) for _ in range(streams)]
+        for stream in open_streams:
+            next(stream)
 
         def once(number: int) -> None:
             request = _request(number)
@@ -105,6 +110,8 @@ def _driver(folder: Path, machine: str, held: int) -> Iterator[Callable[[int], N
                 raise RuntimeError(answer.error)
 
         yield once
+        for stream in open_streams:
+            stream.cancel()
     driver.stop()
 
 
@@ -176,12 +183,13 @@ def bench() -> Iterator[Row]:
     machine = "sockets=8,numa=2,l3=16,cores=32,threads=2"
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as name, contextlib.ExitStack() as stack:
         folder = Path(name)
-        for part in ("empty", "full", "echo", "commit", "commit-full", "rename"):
+        for part in ("empty", "full", "watched", "echo", "commit", "commit-full", "rename"):
             (folder / part).mkdir()
         took = _turns(
             {
-                "empty": stack.enter_context(_driver(folder / "empty", machine, 0)),
-                "full": stack.enter_context(_driver(folder / "full", machine, held)),
+                "empty": stack.enter_context(_driver(folder / "empty", machine)),
+                "full": stack.enter_context(_driver(folder / "full", machine, held=held)),
+                "watched": stack.enter_context(_driver(folder / "watched", machine, streams=8)),
                 "echo": stack.enter_context(_echo(folder / "echo")),
                 "commit": stack.enter_context(_commit(folder / "commit", 0)),
                 "commit-full": stack.enter_context(_commit(folder / "commit-full", held)),
@@ -213,4 +221,13 @@ def bench() -> Iterator[Row]:
         "empty + growth of the commit",
         "at most 1.10",
         took["full"] <= 1.1 * (took["empty"] + max(growth, 0.0)),
+    )
+    yield Row(
+        "Prepare with 8 health streams open",
+        took["watched"],
+        "us",
+        took["empty"],
+        "without streams",
+        "unchanged (1.10)",
+        took["watched"] <= 1.1 * took["empty"],
     )
