@@ -56,7 +56,7 @@ def load(sources: Iterable[SourceDocument]) -> Setup:
         if item.value.status.admission is None:
             pending.append(workload)
             continue
-        holder = item.apply(admitted_of, item.value, workload, queues)
+        holder = item.apply(admitted_of, item.value, item.value.status.admission, workload, queues)
         admitted.append(holder)
         usage = usage.charge(workload.queue, holder.usage)
     for queue in of_kind(found, ClusterQueueDocument):

@@ -12,7 +12,7 @@ from dranode.driver.local.queues.checks import check_workload
 from dranode.driver.local.queues.counts import Devices, UncountableError, pod_counts
 from dranode.driver.local.queues.sources import Found
 from dranode.driver.local.queues.values import Admitted, FlavorResource, PodSet, Queues, Workload
-from dranode.driver.local.queues.workload_document import PodSetSpec, WorkloadDocument
+from dranode.driver.local.queues.workload_document import Admission, PodSetSpec, WorkloadDocument
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +88,12 @@ def _pod_set(spec: PodSetSpec, counts: dict[str, int], queues: Queues, queue: st
     )
 
 
-def admitted_of(document: WorkloadDocument, workload: Workload, queues: Queues) -> Admitted:
+def admitted_of(document: WorkloadDocument, admission: Admission, workload: Workload, queues: Queues) -> Admitted:
     """A workload that holds quota, by what its status says.
 
     Raises:
         DocumentError: a flavor or pod set that its queue or it does not have, or negative usage.
     """
-    admission = document.status.admission
-    assert admission is not None  # noqa: S101 - the caller has looked
     known = {pod_set.name: pod_set for pod_set in workload.pod_sets}
     quotas = queues.cluster_queues[workload.queue].quotas
     flavors: dict[str, Mapping[str, str]] = {}
