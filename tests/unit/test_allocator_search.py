@@ -1,0 +1,239 @@
+"""What the recorded scenarios do not reach: shortcuts of the search, its bound, gates, pools and explanations."""
+
+import itertools
+from typing import Any
+
+import pytest
+
+from dranode.driver.core.documents import decode
+from dranode.driver.core.errors import UsageError
+from dranode.driver.core.resource import DeviceClass, Node, ResourceClaim, ResourceSlice
+from dranode.driver.local.allocator import search
+from dranode.driver.local.allocator.allocate import Allocator
+from dranode.driver.local.allocator.features import Features
+from dranode.driver.local.allocator.outcome import Outcome, Reason
+from dranode.driver.local.allocator.state import Allocated
+
+NODE = decode(Node, {"metadata": {"name": "n"}})
+
+
+def slice_of(driver: str, *devices: dict[str, Any], count: int = 1, generation: int = 1, **spec: Any) -> dict[str, Any]:
+    pool = {"name": "n", "generation": generation, "resourceSliceCount": count}
+    name = f"{driver}-{generation}-{'counters' if 'sharedCounters' in spec else 'devices'}"
+    where = {} if "allNodes" in spec else {"nodeName": "n"}
+    made = {"driver": driver, "pool": pool, **where, **spec}
+    return {"metadata": {"name": name}, "spec": {**made, **({"devices": list(devices)} if devices else {})}}
+
+
+def numa(name: str, node: int, **more: Any) -> dict[str, Any]:
+    return {"name": name, "attributes": {"resource.kubernetes.io/numaNode": {"int": node}, **more}}
+
+
+def request(name: str, driver: str, **more: Any) -> dict[str, Any]:
+    return {"name": name, "exactly": {"deviceClassName": driver, **more}}
+
+
+def claim(*requests: dict[str, Any], name: str = "c", **more: Any) -> ResourceClaim:
+    return decode(
+        ResourceClaim, {"metadata": {"name": name}, "spec": {"devices": {"requests": list(requests), **more}}}
+    )
+
+
+def allocate(
+    slices: list[dict[str, Any]], *claims: ResourceClaim, features: Features | None = None
+) -> tuple[Outcome, ...]:
+    drivers = {slice_["spec"]["driver"] for slice_ in slices} | {"gpu", "nic"}
+    classes = [
+        decode(
+            DeviceClass,
+            {
+                "metadata": {"name": driver},
+                "spec": {"selectors": [{"cel": {"expression": f'device.driver == "{driver}"'}}]},
+            },
+        )
+        for driver in sorted(drivers)
+    ]
+    numbers = itertools.count()
+    allocator = Allocator(
+        [decode(ResourceSlice, slice_) for slice_ in slices],
+        classes,
+        features or Features(),
+        new_share_id=lambda: str(next(numbers)),
+    )
+    return allocator.allocate(claims, NODE, Allocated())
+
+
+def names(outcome: Outcome) -> list[str]:
+    assert outcome.allocation is not None, outcome.error
+    return [result.device for result in outcome.allocation.devices.results]
+
+
+ALIGNED = [{"matchAttribute": "resource.kubernetes.io/numaNode"}]
+
+
+def test_a_constraint_makes_another_device_help_though_later_requests_do_not_want_it() -> None:
+    slices = [
+        slice_of("gpu", numa("gpu-0", 0), numa("gpu-1", 0, x={"int": 1}), numa("gpu-2", 1)),
+        slice_of("nic", numa("eth0", 1)),
+    ]
+    (outcome,) = allocate(slices, claim(request("gpu", "gpu"), request("nic", "nic"), constraints=ALIGNED))
+    assert names(outcome) == ["gpu-2", "eth0"]
+
+
+def test_many_combinations_beside_an_impossible_request_are_not_all_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "MAX_STEPS", 5_000)
+    devices = [{"name": f"d{number:03d}", "attributes": {"id": {"int": number}}} for number in range(128)]
+    (outcome,) = allocate([slice_of("gpu", *devices)], claim(request("many", "gpu", count=16), request("nic", "nic")))
+    assert outcome.reason is Reason.DOES_NOT_FIT
+    assert "request nic wants 1 device of class nic, and 0 of 128 devices fit" in str(outcome.error)
+
+
+def test_devices_that_differ_by_name_alone_are_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "MAX_STEPS", 5_000)
+    devices = [numa(f"d{number:03d}", number // 64) for number in range(128)]
+    (outcome,) = allocate([slice_of("gpu", *devices)], claim(request("many", "gpu", count=32), constraints=ALIGNED))
+    assert names(outcome) == [f"d{number:03d}" for number in range(32)]
+    (outcome,) = allocate(
+        [slice_of("gpu", *devices[32:96])],
+        claim(request("a", "gpu", count=20), request("b", "gpu", count=12), constraints=ALIGNED),
+        claim(request("a", "gpu", count=1), constraints=[{"matchAttribute": "example.com/none"}]),
+    )[:1]
+    assert outcome.reason is Reason.DOES_NOT_FIT
+
+
+def test_a_search_that_explodes_stops_at_the_bound_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "MAX_STEPS", 2_000)
+    devices = [{"name": f"d{number:02d}", "attributes": {"id": {"int": number}}} for number in range(40)]
+    constraints = [{"requests": ["b"], "distinctAttribute": "gpu/nothing"}]
+    wanted = claim(request("a", "gpu", count=16), request("b", "gpu"), constraints=constraints)
+    (outcome,) = allocate([slice_of("gpu", *devices)], wanted)
+    assert (outcome.reason, outcome.scope) == (Reason.SEARCH_TOO_LONG, "node")
+    assert "2000 steps" in str(outcome.error)
+
+
+def test_many_claims_with_many_devices_each_are_no_matter_of_stack_depth() -> None:
+    devices = [{"name": f"d{number:04d}"} for number in range(1024)]
+    slices = [
+        {**slice_of("gpu", *devices[start : start + 128], count=8), "metadata": {"name": f"s{start:04d}"}}
+        for start in range(0, 1024, 128)
+    ]
+    outcomes = allocate(slices, *(claim(request("r", "gpu", count=32), name=f"c{number}") for number in range(32)))
+    assert [name for outcome in outcomes for name in names(outcome)] == [device["name"] for device in devices]
+
+
+def test_counters_drawn_for_a_device_that_is_turned_down_are_lost_and_the_note_says_so() -> None:
+    consumes = [{"counterSet": "s", "counters": {"memory": {"value": "10"}}}]
+    slices = [
+        slice_of("gpu", count=2, sharedCounters=[{"name": "s", "counters": {"memory": {"value": "10"}}}]),
+        slice_of(
+            "gpu",
+            {"name": "bad", "consumesCounters": consumes, "taints": [{"key": "k", "effect": "NoSchedule"}]},
+            {"name": "good", "consumesCounters": consumes},
+            count=2,
+        ),
+    ]
+    (outcome,) = allocate(slices, claim(request("r", "gpu")))
+    assert outcome.reason is Reason.DOES_NOT_FIT
+    assert any("not given back" in note for note in outcome.notes)
+
+
+@pytest.mark.parametrize(
+    ("gates", "wanted", "message"),
+    [
+        ("DRAAdminAccess=false", request("r", "gpu", adminAccess=True), "wants admin access"),
+        (
+            "DRAConsumableCapacity=false",
+            request("r", "gpu", capacity={"requests": {"x": "1"}}),
+            "DRAConsumableCapacity",
+        ),
+        (
+            "DRAPrioritizedList=false",
+            {"name": "r", "firstAvailable": [{"name": "a", "deviceClassName": "gpu"}]},
+            "DRAPrioritizedList",
+        ),
+    ],
+)
+def test_a_claim_that_needs_a_gate_that_is_off_is_an_error(gates: str, wanted: dict[str, Any], message: str) -> None:
+    (outcome,) = allocate([slice_of("gpu", {"name": "g"})], claim(wanted), features=Features.parse(gates))
+    assert (outcome.reason, outcome.scope) == (Reason.FEATURE_OFF, "fatal")
+    assert message in str(outcome.error)
+
+
+def test_gates_that_are_off_change_which_devices_can_be_had() -> None:
+    tainted = {"name": "g", "taints": [{"key": "k", "effect": "NoSchedule"}]}
+    binding = {"name": "g", "bindingConditions": ["a/b"], "bindingFailureConditions": ["a/c"]}
+    one = claim(request("r", "gpu"))
+    assert allocate([slice_of("gpu", tainted)], one)[0].allocation is None
+    assert names(allocate([slice_of("gpu", tainted)], one, features=Features(device_taints=False))[0]) == ["g"]
+    assert names(allocate([slice_of("gpu", binding)], one)[0]) == ["g"]
+    off = Features(device_binding_conditions=False)
+    assert allocate([slice_of("gpu", binding)], one, features=off)[0].allocation is None
+    shared = {"name": "g", "allowMultipleAllocations": True}
+    (outcome,) = allocate([slice_of("gpu", shared)], one, features=Features(consumable_capacity=False))
+    assert outcome.allocation is not None
+    assert outcome.allocation.devices.results[0].share_id is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("DRAFoo=true", '"DRAFoo" is unknown'), ("DRADeviceTaints=maybe", "maybe")]
+)
+def test_a_feature_gate_that_is_none_is_refused(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        Features.parse(text)
+
+
+def test_all_devices_of_a_pool_that_is_being_updated_are_not_known() -> None:
+    wanted = claim(request("r", "gpu", allocationMode="All"))
+    (outcome,) = allocate([slice_of("gpu", {"name": "g"}, count=2)], wanted)
+    assert (outcome.reason, outcome.scope) == (Reason.POOL_INCOMPLETE, "fatal")
+
+
+def test_a_constraint_that_forbids_one_of_all_devices_is_an_error() -> None:
+    wanted = claim(request("r", "gpu", allocationMode="All"), constraints=ALIGNED)
+    (outcome,) = allocate([slice_of("gpu", numa("a", 0), numa("b", 1))], wanted)
+    assert (outcome.reason, outcome.scope) == (Reason.CONSTRAINT_ON_ALL, "fatal")
+
+
+def test_a_pool_of_which_a_newer_generation_is_elsewhere_is_passed_over() -> None:
+    newer = slice_of("gpu", {"name": "new"}, count=2, generation=2)
+    newer["spec"]["nodeName"] = "other"
+    old = slice_of("gpu", {"name": "old"}, count=2)
+    (outcome,) = allocate([old, newer], claim(request("r", "gpu")))
+    assert outcome.allocation is None
+    assert outcome.reason is Reason.DOES_NOT_FIT
+
+
+@pytest.mark.parametrize(
+    ("device", "wanted", "sentence"),
+    [
+        ({"name": "g"}, request("r", "gpu", count=2), "wants 2 devices of class gpu, and 1 of 1 device fits"),
+        (
+            {"name": "g"},
+            request("r", "gpu", selectors=[{"cel": {"expression": "false"}}]),
+            "nearest is g, which selector #0 of request r excludes: false",
+        ),
+        (
+            {"name": "g", "capacity": {"memory": {"value": "8Gi"}}},
+            request("r", "gpu", capacity={"requests": {"memory": "10Gi"}}),
+            "nearest is g, which has 8Gi of memory left, 2Gi short of 10Gi",
+        ),
+        ({"name": "g"}, request("r", "gpu", capacity={"requests": {"x": "1"}}), "which has no capacity x"),
+        (
+            {"name": "g", "taints": [{"key": "k", "effect": "NoExecute"}]},
+            request("r", "gpu"),
+            "nearest is g, whose taint k:NoExecute is not tolerated",
+        ),
+        ({"name": "g"}, request("r", "nic"), "nearest is g, which selector #0 of class nic excludes"),
+    ],
+)
+def test_a_claim_that_does_not_fit_is_told_what_came_nearest(
+    device: dict[str, Any], wanted: dict[str, Any], sentence: str
+) -> None:
+    (outcome,) = allocate([slice_of("gpu", device)], claim(wanted))
+    assert sentence in str(outcome.error)
+
+
+def test_the_nearest_miss_of_a_constraint_names_its_value_and_who_lacks_devices() -> None:
+    slices = [slice_of("gpu", numa("gpu-0", 0)), slice_of("nic", numa("eth0", 1))]
+    (outcome,) = allocate(slices, claim(request("gpu", "gpu"), request("nic", "nic"), constraints=ALIGNED))
+    assert "matchAttribute resource.kubernetes.io/numaNode cannot hold: nearest is int" in str(outcome.error)
