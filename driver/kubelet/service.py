@@ -5,11 +5,10 @@ Every claim of a call gets an answer in the map, a failed one its reason; the ca
 
 from __future__ import annotations
 
-import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
 from typing import Any, Final, Protocol
 
@@ -20,6 +19,7 @@ from dranode.driver.core.held import ClaimRef
 from dranode.driver.core.record import PreparedDevice
 from dranode.driver.core.resource import ResourceClaim
 from dranode.driver.kubelet.rpc import service
+from dranode.driver.logs import operation
 from dranode.proto import dra_v1_pb2, dra_v1beta1_pb2
 
 log = logging.getLogger(__name__)
@@ -31,6 +31,8 @@ SUPPORTED_VERSIONS: Final = tuple(f"{version}.DRAPlugin" for version in _VERSION
 _READY_SECONDS: Final = 30.0
 
 Answer = tuple[PreparedDevice, ...] | DranodeError
+# Told of every claim that was answered for: "prepare" or "unprepare", whether it succeeded, the seconds of its call.
+Observe = Callable[[str, bool, float], None]
 
 
 class Claims(Protocol):
@@ -61,8 +63,8 @@ class DRAService:
         self._claims = claims
         self._node = node
         self._clock = clock
-        self._calls = itertools.count(1)
         self.ready = threading.Event()
+        self.observe: Observe = lambda _call, _succeeded, _seconds: None
 
     def handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
         """The gRPC handlers of every version."""
@@ -91,30 +93,37 @@ class DRAService:
 
     def prepare(self, refs: tuple[ClaimRef, ...]) -> Mapping[str, Answer]:
         """Fetch and prepare claims; an answer for each, by UID."""
-        call, began = next(self._calls), self._clock()
-        answers: Mapping[str, Answer] = (
-            self._node.prepare(self._claims.get(refs)) if self._is_ready() else self._not_yet(refs)
-        )
-        for ref in refs:
-            answer = answers[ref.uid]
-            outcome = f"error={answer}" if isinstance(answer, DranodeError) else f"devices={len(answer)}"
-            log.info("prepare op=%d driver=%s claim=%s uid=%s %s", call, self._driver, ref, ref.uid, outcome)
-        log.debug("prepare op=%d driver=%s seconds=%.6f", call, self._driver, self._clock() - began)
+        with operation():
+            began = self._clock()
+            answers: Mapping[str, Answer] = (
+                self._node.prepare(self._claims.get(refs)) if self._is_ready() else self._not_yet(refs)
+            )
+            for ref in refs:
+                answer = answers[ref.uid]
+                outcome = f"error={answer}" if isinstance(answer, DranodeError) else f"devices={len(answer)}"
+                log.info("prepare driver=%s claim=%s uid=%s %s", self._driver, ref, ref.uid, outcome)
+            self._answered("prepare", answers.values(), began)
         return answers
 
     def unprepare(self, refs: tuple[ClaimRef, ...]) -> Mapping[str, DranodeError | None]:
         """Unprepare claims; None or an error for each, by UID."""
-        call = next(self._calls)
-        answers: Mapping[str, DranodeError | None] = (
-            self._node.unprepare(refs) if self._is_ready() else self._not_yet(refs)
-        )
-        for ref in refs:
-            error = answers[ref.uid]
-            log.info(
-                "unprepare op=%d driver=%s claim=%s uid=%s %s",
-                call, self._driver, ref, ref.uid, "done" if error is None else f"error={error}",
-            )  # fmt: skip
+        with operation():
+            began = self._clock()
+            answers: Mapping[str, DranodeError | None] = (
+                self._node.unprepare(refs) if self._is_ready() else self._not_yet(refs)
+            )
+            for ref in refs:
+                error = answers[ref.uid]
+                outcome = "done" if error is None else f"error={error}"
+                log.info("unprepare driver=%s claim=%s uid=%s %s", self._driver, ref, ref.uid, outcome)
+            self._answered("unprepare", answers.values(), began)
         return answers
+
+    def _answered(self, call: str, answers: Iterable[Answer | None], began: float) -> None:
+        seconds = self._clock() - began
+        log.debug("%s driver=%s seconds=%.6f", call, self._driver, seconds)
+        for answer in answers:
+            self.observe(call, not isinstance(answer, DranodeError), seconds)
 
     def _is_ready(self) -> bool:
         # The sockets listen before hardware and ledger are read, so a first call may have to wait a moment.

@@ -1,0 +1,79 @@
+"""What the log says: one operation id in every line of a call, and keys that a program finds."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import re
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from dranode.driver.core.held import ClaimRef
+from dranode.driver.logs import JSONFormatter, TextFormatter, operation
+
+log = logging.getLogger("dranode.test")
+
+
+@pytest.fixture
+def lines(request: pytest.FixtureRequest) -> Iterator[io.StringIO]:
+    text = io.StringIO()
+    handler = logging.StreamHandler(text)
+    handler.setFormatter(JSONFormatter() if request.param == "json" else TextFormatter())
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    yield text
+    log.removeHandler(handler)
+
+
+@pytest.mark.parametrize("lines", ["text"], indirect=True)
+def test_every_line_of_a_call_has_its_id_and_no_other_line_has_one(lines: io.StringIO) -> None:
+    log.info("before")
+    with operation() as first:
+        log.info("one")
+        log.info("two")
+    with operation() as second:
+        log.info("three")
+    log.info("after")
+    assert re.fullmatch("[0-9a-f]{8}", first)
+    assert first != second
+    found = [re.findall(r"op=(\w+) ", line) for line in lines.getvalue().splitlines()]
+    assert found == [[], [first], [first], [second], []]
+
+
+@pytest.mark.parametrize("lines", ["text"], indirect=True)
+def test_calls_at_the_same_time_keep_their_ids_apart(lines: io.StringIO) -> None:
+    both = threading.Barrier(2, timeout=5)
+
+    def call(name: str) -> None:
+        with operation(lambda: name):
+            both.wait()
+            log.info("from %s", name)
+
+    threads = [threading.Thread(target=call, args=(name,)) for name in ("aaaaaaaa", "bbbbbbbb")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(re.findall(r"op=(\w+) from (\w+)", lines.getvalue())) == [
+        ("aaaaaaaa", "aaaaaaaa"),
+        ("bbbbbbbb", "bbbbbbbb"),
+    ]
+
+
+@pytest.mark.parametrize("lines", ["json"], indirect=True)
+def test_json_has_what_the_message_names_as_keys(lines: io.StringIO) -> None:
+    with operation() as current:
+        log.info("at 100%% claim=%s took %.3f seconds=%.6f %s", ClaimRef("default", "a", "u"), 0.5, 0.25, "done")
+    line = json.loads(lines.getvalue())
+    assert line["message"] == "at 100% claim=default/a took 0.500 seconds=0.250000 done"
+    assert (line["claim"], line["seconds"], line["op"], line["level"]) == ("default/a", 0.25, current, "info")
+
+
+@pytest.mark.parametrize("lines", ["json"], indirect=True)
+def test_a_message_cannot_take_the_place_of_what_every_line_has(lines: io.StringIO) -> None:
+    log.info("level=%s logger=%s", "none", "somebody")
+    line = json.loads(lines.getvalue())
+    assert (line["level"], line["logger"]) == ("info", "dranode.test")
