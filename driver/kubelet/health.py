@@ -24,6 +24,7 @@ MAX_STREAMS: Final = 16
 _LEASE: Final = 30
 _REPEAT: Final = _LEASE / 3
 _MAX_MESSAGE: Final = 1024
+_CUT: Final = "..."
 
 
 class HealthService:
@@ -85,14 +86,25 @@ class HealthService:
 
     def _reports(self, context: grpc.ServicerContext) -> Iterator[tuple[DeviceHealth, ...]]:
         seen = -1
-        while context.is_active():
+        while self._wait(context, seen):
             with self._news:
-                if seen == self._version:
-                    self._news.wait(_REPEAT)
-                if self._stopped:
-                    return
                 seen, devices = self._version, self._devices
             yield devices
+
+    def _wait(self, context: grpc.ServicerContext, seen: int) -> bool:
+        """Wait until something is to be said, news or the same again; False at the end of the stream."""
+        with self._news:
+            # Every stream that ends wakes the others, and they have nothing new to say then.
+            self._news.wait_for(lambda: self._stopped or self._version != seen or not context.is_active(), _REPEAT)
+            return not self._stopped and bool(context.is_active())
+
+
+def _shortened(message: str) -> str:
+    """A message that kubelet keeps as it is: at most 1,024 bytes of UTF-8, cut where a character ends."""
+    data = message.encode(errors="replace")
+    if len(data) <= _MAX_MESSAGE:
+        return data.decode()
+    return data[: _MAX_MESSAGE - len(_CUT)].decode(errors="ignore") + _CUT
 
 
 def _response(api: ModuleType, pool: str, devices: tuple[DeviceHealth, ...]) -> Any:
@@ -104,7 +116,7 @@ def _response(api: ModuleType, pool: str, devices: tuple[DeviceHealth, ...]) -> 
                 health=device.health.value,
                 last_updated_time=now,
                 health_check_timeout_seconds=_LEASE,
-                message=device.message[:_MAX_MESSAGE],
+                message=_shortened(device.message),
             )
             for device in devices
         ]
