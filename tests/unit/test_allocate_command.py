@@ -1,0 +1,134 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from dranode.driver.cli.allocate import command
+
+CLASS = {
+    "apiVersion": "resource.k8s.io/v1",
+    "kind": "DeviceClass",
+    "metadata": {"name": "gpu"},
+    "spec": {"selectors": [{"cel": {"expression": 'device.driver == "gpu.example.com"'}}]},
+}
+
+
+def gpus(node: str, count: int) -> dict[str, Any]:
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": f"{node}-gpu"},
+        "spec": {
+            "driver": "gpu.example.com",
+            "nodeName": node,
+            "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
+            "devices": [{"name": f"gpu-{number}"} for number in range(count)],
+        },
+    }
+
+
+def claim(name: str, count: int = 1, **status: Any) -> dict[str, Any]:
+    wanted = {"deviceClassName": "gpu", "count": count}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"devices": {"requests": [{"name": "r", "exactly": wanted}]}},
+        **({"status": status} if status else {}),
+    }
+
+
+def pod(name: str, *claims: str, **spec: Any) -> dict[str, Any]:
+    entries = [{"name": each, "resourceClaimName": each} for each in claims]
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {"resourceClaims": entries, **spec}}
+
+
+def run(folder: Path, documents: list[dict[str, Any]], *options: str) -> tuple[int, list[dict[str, Any]]]:
+    path = folder / "cluster.yaml"
+    path.write_text(yaml.safe_dump_all(documents), encoding="utf-8")
+    result = CliRunner().invoke(command, [str(path), "-o", "json", *options])
+    return result.exit_code, json.loads(result.stdout)
+
+
+def where(rows: list[dict[str, Any]]) -> list[tuple[str, str | None, list[str]]]:
+    return [
+        (row["name"], row["node"], [each["device"] for each in row["allocation"]["devices"]["results"]])
+        if row["allocation"]
+        else (row["name"], None, [])
+        for row in rows
+    ]
+
+
+def test_claims_go_one_after_another_to_the_nodes_of_the_slices(tmp_path: Path) -> None:
+    status, rows = run(tmp_path, [CLASS, gpus("a", 1), gpus("b", 1), claim("x"), claim("y"), claim("z")])
+    assert status == 1
+    assert where(rows) == [("x", "a", ["gpu-0"]), ("y", "b", ["gpu-0"]), ("z", None, [])]
+    assert set(rows[0]) == {"namespace", "name", "node", "allocation", "error", "scope", "notes"}
+    assert rows[0]["error"] is None
+    assert rows[2]["scope"] is None
+    assert "does not fit on any of 2 nodes" in rows[2]["error"]
+
+
+def test_the_claims_of_a_pod_are_allocated_together_or_not_at_all(tmp_path: Path) -> None:
+    documents = [
+        CLASS,
+        gpus("a", 1),
+        gpus("b", 2),
+        claim("x"),
+        claim("y"),
+        claim("z"),
+        claim("w", 3),
+        pod("p", "x", "y"),
+    ]
+    status, rows = run(tmp_path, [*documents, pod("q", "z", "w")])
+    assert status == 1
+    assert where(rows) == [("x", "b", ["gpu-0"]), ("y", "b", ["gpu-1"]), ("z", None, []), ("w", None, [])]
+
+
+def test_what_is_allocated_already_is_taken_into_account_and_not_answered(tmp_path: Path) -> None:
+    result = {"request": "r", "driver": "gpu.example.com", "pool": "a", "device": "gpu-0"}
+    held = claim("held", allocation={"devices": {"results": [result]}})
+    status, rows = run(tmp_path, [CLASS, gpus("a", 2), claim("x"), held])
+    assert status == 0
+    assert where(rows) == [("x", "a", ["gpu-1"])]
+
+
+def test_nodes_pod_selectors_and_the_option_say_where_to_look(tmp_path: Path) -> None:
+    nodes = [{"kind": "Node", "metadata": {"name": name, "labels": {"zone": name}}} for name in ("b", "a")]
+    documents = [CLASS, gpus("a", 2), gpus("b", 2), *nodes, claim("x")]
+    assert where(run(tmp_path, documents)[1]) == [("x", "b", ["gpu-0"])]
+    assert where(run(tmp_path, documents, "--node", "a")[1]) == [("x", "a", ["gpu-0"])]
+    selected = [*documents, pod("p", "x", nodeSelector={"zone": "a"})]
+    assert where(run(tmp_path, selected)[1]) == [("x", "a", ["gpu-0"])]
+    pinned = [*documents, pod("p", "x", nodeName="a")]
+    assert where(run(tmp_path, pinned)[1]) == [("x", "a", ["gpu-0"])]
+    _, rows = run(tmp_path, [*documents, pod("p", "x", nodeSelector={"zone": "c"})])
+    assert rows[0]["error"] == "there is no node that the pod may go to"
+
+
+def test_a_claim_that_no_file_has_stops_its_pod(tmp_path: Path) -> None:
+    status, rows = run(tmp_path, [CLASS, gpus("a", 2), claim("x"), pod("p", "x", "lost")])
+    assert status == 1
+    assert [(row["name"], row["error"]) for row in rows] == [
+        (name, "pod default/p lacks lost, so none of its claims is allocated") for name in ("lost", "x")
+    ]
+
+
+def test_people_see_devices_and_what_came_nearest(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text(yaml.safe_dump_all([CLASS, gpus("a", 1), claim("x"), claim("y")]), encoding="utf-8")
+    result = CliRunner().invoke(command, [str(path)])
+    assert result.exit_code == 1
+    assert "gpu.example.com/a/gpu-0" in result.stdout
+    assert "nearest is gpu-0, which is in use" in " ".join(result.stdout.split())
+
+
+@pytest.mark.parametrize("options", [("--feature-gates", "Nope=true"), ("--feature-gates", "DRADeviceTaints=1")])
+def test_a_wrong_feature_gate_is_wrong_usage(tmp_path: Path, options: tuple[str, ...]) -> None:
+    path = tmp_path / "empty.yaml"
+    path.write_text("", encoding="utf-8")
+    result = CliRunner().invoke(command, [str(path), *options])
+    assert type(result.exception).__name__ == "UsageError"

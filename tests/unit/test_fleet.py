@@ -1,0 +1,314 @@
+import itertools
+import random
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dranode.driver.core.documents import decode
+from dranode.driver.core.errors import DocumentError
+from dranode.driver.core.plugin import Inventory
+from dranode.driver.core.resource import Device, DeviceClass, Node, ObjectMeta, ResourceClaim, ResourceSlice
+from dranode.driver.local.allocator.allocate import Allocator
+from dranode.driver.local.allocator.features import Features
+from dranode.driver.local.allocator.state import Allocated
+from dranode.driver.local.files import SourceDocument
+from dranode.driver.local.fleet import Fleet
+from dranode.driver.local.fleet_nodes import NodeKind, nodes_of, read_nodes, slices_of
+from dranode.driver.local.fleet_report import FleetReport, fleet_document, run_fleet
+from dranode.driver.local.svg import fleet_svg
+from dranode.driver.local.workload import read_workload
+
+CPU = {"name": "cpu", "allowMultipleAllocations": True, "capacity": {"dra.cpu/cpu": {"value": "16"}}}
+BIG = {"name": "big", "attributes": {"size": {"string": "big"}}}
+SMALL = {"name": "small", "attributes": {"size": {"string": "small"}}}
+
+
+def slices(node: str, **drivers: list[dict[str, Any]]) -> list[ResourceSlice]:
+    pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
+    return [
+        decode(
+            ResourceSlice,
+            {
+                "metadata": {"name": f"{node}-{driver}"},
+                "spec": {"driver": driver, "pool": pool, "nodeName": node, "devices": devices},
+            },
+        )
+        for driver, devices in drivers.items()
+    ]
+
+
+def classes(*drivers: str) -> list[DeviceClass]:
+    made = [
+        {"metadata": {"name": driver}, "spec": {"selectors": [{"cel": {"expression": f'device.driver == "{driver}"'}}]}}
+        for driver in drivers
+    ]
+    return [decode(DeviceClass, one) for one in made]
+
+
+def allocator(published: list[ResourceSlice]) -> Allocator:
+    numbers = itertools.count()
+    return Allocator(published, classes("gpu", "cpu"), Features(), new_share_id=lambda: str(next(numbers)))
+
+
+def nodes(*names: str) -> list[Node]:
+    return [Node(metadata=ObjectMeta(name=name)) for name in names]
+
+
+def claim(name: str, *requests: dict[str, Any]) -> ResourceClaim:
+    document = {"metadata": {"name": name, "namespace": "default"}, "spec": {"devices": {"requests": list(requests)}}}
+    return decode(ResourceClaim, document)
+
+
+def size(name: str) -> list[dict[str, Any]]:
+    return [{"cel": {"expression": f'device.attributes["gpu"].size == "{name}"'}}]
+
+
+def gpu(*sizes: str) -> dict[str, Any]:
+    listed = [{"name": each, "deviceClassName": "gpu", "selectors": size(each)} for each in sizes]
+    return {"name": "gpu", "firstAvailable": listed}
+
+
+def cpus(count: int) -> dict[str, Any]:
+    return {"name": "cpu", "exactly": {"deviceClassName": "cpu", "capacity": {"requests": {"dra.cpu/cpu": str(count)}}}}
+
+
+def test_the_node_with_the_better_alternative_wins_and_scores_are_normalised() -> None:
+    published = [*slices("a", gpu=[SMALL]), *slices("b", gpu=[SMALL]), *slices("c", gpu=[BIG, SMALL])]
+    fleet = Fleet(allocator(published), nodes("a", "b", "c"), Allocated())
+    first = fleet.place([claim("x", gpu("big", "small"))], scores=True)
+    assert first.node == "c"
+    assert [(score.node, score.raw, score.score) for score in first.scores] == [("a", 7, 0), ("b", 7, 0), ("c", 8, 100)]
+    second = fleet.place([claim("y", gpu("big", "small"))], scores=True)
+    assert second.node == "a", "the first of equals"
+    assert [(score.node, score.score) for score in second.scores] == [("a", 100), ("b", 100), ("c", 100)]
+
+
+def test_the_scores_of_several_lists_add_up() -> None:
+    fleet = Fleet(allocator(slices("a", gpu=[BIG, SMALL])), nodes("a"), Allocated())
+    placed = fleet.place([claim("x", gpu("big")), claim("y", gpu("big", "small"))], scores=True)
+    assert [score.raw for score in placed.scores] == [8 + 7]
+
+
+def test_equal_nodes_evaluated_once_give_what_each_by_itself_would() -> None:
+    seeded = random.Random(6)
+    kinds = [[CPU], [CPU, {**CPU, "name": "cpu2"}], [CPU]]
+    names = [f"n{number}" for number in range(9)]
+    published = [
+        one for number, name in enumerate(names) for one in slices(name, cpu=kinds[number % 3], gpu=[BIG, SMALL])
+    ]
+    fleet = Fleet(allocator(published), nodes(*names), Allocated())
+    naive, allocated = allocator(published), Allocated()
+    for number in range(60):
+        wanted = claim(
+            f"c{number}", seeded.choice([cpus(4), cpus(10), cpus(16), gpu("big"), gpu("small"), gpu("big", "small")])
+        )
+        placed = fleet.place([wanted])
+        best = None
+        for node in nodes(*names):
+            (outcome,) = naive.allocate([wanted], node, allocated)
+            if outcome.allocation is not None:
+                request = outcome.allocation.devices.results[0].request
+                score = {"gpu/small": 7 if len(wanted.spec.devices.requests[0].first_available) > 1 else 8}.get(
+                    request, 8
+                )
+                if best is None or score > best[0]:
+                    best = (score, outcome)
+        assert placed.node == (best[1].node if best else None)
+        if best is not None and best[1].allocation is not None:
+            allocated = allocated.with_allocations([best[1].allocation])
+            mine, theirs = (
+                [(result.pool, result.device, result.consumed_capacity) for result in allocation.devices.results]
+                for allocation in (placed.outcomes[0].allocation, best[1].allocation)
+                if allocation is not None
+            )
+            assert mine == theirs
+
+
+def test_a_device_for_all_nodes_is_given_away_once() -> None:
+    shared = decode(
+        ResourceSlice,
+        {
+            "metadata": {"name": "net"},
+            "spec": {
+                "driver": "gpu",
+                "allNodes": True,
+                "pool": {"name": "net", "generation": 1, "resourceSliceCount": 1},
+                "devices": [BIG],
+            },
+        },
+    )
+    fleet = Fleet(allocator([shared]), nodes("a", "b"), Allocated())
+    assert fleet.place([claim("x", gpu("big"))]).node == "a"
+    assert fleet.place([claim("y", gpu("big"))]).node is None
+
+
+def test_what_fits_nowhere_is_explained_for_each_kind_of_node() -> None:
+    published = [*slices("a", gpu=[SMALL]), *slices("b", gpu=[SMALL]), *slices("c", cpu=[CPU])]
+    placed = Fleet(allocator(published), nodes("a", "b", "c"), Allocated()).place([claim("x", cpus(20))])
+    assert placed.node is None
+    assert [node for node, _ in placed.misses] == ["c", "a"]
+    assert "16 of dra.cpu/cpu left, 4 short of 20" in str(placed.outcomes[0].error)
+
+
+# --- nodes.yaml ---
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "nodes.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_nodes_of_a_machine_are_discovered_once_and_numbered(tmp_path: Path) -> None:
+    path = written(
+        tmp_path, "nodes:\n- {name: big, machine: m, count: 2, labels: {zone: a}}\n- {name: one, machine: m}\n"
+    )
+    kinds, asked = read_nodes(path), []
+
+    def discover(machine: str) -> list[tuple[str, Inventory]]:
+        asked.append(machine)
+        return [("cpu.example.com", Inventory((decode(Device, CPU),)))]
+
+    made = slices_of(kinds, discover)
+    assert asked == ["m", "m"]
+    assert [(one.metadata.name, one.spec.node_name, one.spec.pool.name) for one in made] == [
+        ("big-0-cpu.example.com-000", "big-0", "big-0"),
+        ("big-1-cpu.example.com-000", "big-1", "big-1"),
+        ("one-cpu.example.com-000", "one", "one"),
+    ]
+    assert dict(nodes_of(kinds)[0].metadata.labels) == {
+        "kubernetes.io/hostname": "big-0",
+        "zone": "a",
+    }
+
+
+def test_nodes_of_dumped_slices_keep_their_pools_apart(tmp_path: Path) -> None:
+    (tmp_path / "gpu.yaml").write_text(
+        """
+apiVersion: resource.k8s.io/v1
+kind: ResourceSlice
+metadata: {name: x}
+spec: {driver: gpu, nodeName: old, pool: {name: old, generation: 4, resourceSliceCount: 1}, devices: [{name: g}]}
+---
+apiVersion: resource.k8s.io/v1
+kind: ResourceSlice
+metadata: {name: y}
+spec: {driver: gpu, nodeName: old, pool: {name: extra, generation: 1, resourceSliceCount: 1}, devices: [{name: g}]}
+""",
+        encoding="utf-8",
+    )
+    made = slices_of(read_nodes(written(tmp_path, "nodes: [{name: n, slices: gpu.yaml, count: 2}]")), lambda _: [])
+    assert [(one.spec.node_name, one.spec.pool.name) for one in made] == [
+        ("n-0", "n-0"),
+        ("n-0", "n-0/extra"),
+        ("n-1", "n-1"),
+        ("n-1", "n-1/extra"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("nodes: [{name: a}]", "nodes[0]: an entry has either machine or slices"),
+        ("nodes: [{name: a, machine: m, slices: s}]", "nodes[0]: an entry has either"),
+        ("nodes: [{name: A, machine: m}]", 'nodes[0].name: "A" is not the name of a node'),
+        ("nodes: [{name: a, machine: m}, {name: a, machine: m}]", 'nodes[1].name: "a" stands there already'),
+        ("nodes: [{name: a, machine: m, count: 0}]", "nodes[0].count: 0 nodes are too few"),
+        ("nodes: [{name: a, machine: m, cuont: 2}]", "cuont"),
+        ("- a", "expected object"),
+    ],
+)
+def test_a_nodes_file_of_another_form_is_refused_at_its_place(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(DocumentError) as caught:
+        read_nodes(written(tmp_path, text))
+    assert message in str(caught.value)
+    assert "nodes.yaml" in str(caught.value)
+
+
+# --- the whole run ---
+
+
+def source(kind: str, name: str, spec: dict[str, Any]) -> SourceDocument:
+    return SourceDocument("f", 0, {"kind": kind, "metadata": {"name": name}, "spec": spec})
+
+
+def claim_document(name: str, *requests: dict[str, Any]) -> SourceDocument:
+    return source("ResourceClaim", name, {"devices": {"requests": list(requests)}})
+
+
+def run(documents: list[SourceDocument], *, scores: bool = False) -> FleetReport:
+    inventory = [
+        ("cpu", Inventory((decode(Device, CPU),))),
+        ("gpu", Inventory((decode(Device, BIG), decode(Device, SMALL)))),
+    ]
+    kinds = (NodeKind(name="n", machine="m", count=3),)
+    workload = read_workload(documents)
+    numbers = itertools.count()
+    return run_fleet(
+        slices_of(kinds, lambda _: inventory),
+        classes("cpu", "gpu"),
+        [(node, "m") for node in nodes_of(kinds)],
+        workload.pods,
+        features=Features(),
+        new_share_id=lambda: str(next(numbers)),
+        specs={},
+        scores=scores,
+    )
+
+
+def test_what_no_claim_of_the_run_can_use_is_stranded() -> None:
+    report = run([claim_document(f"c{number}", cpus(12)) for number in range(3)])
+    units = [node.units for node in report.nodes]
+    assert [(unit["dra.cpu/cpu"].free, unit["dra.cpu/cpu"].stranded) for unit in units] == [(4, 4)] * 3
+    assert [(unit["gpu"].total, unit["gpu"].free, unit["gpu"].stranded) for unit in units] == [(2, 2, 2)] * 3
+    report = run([claim_document("c0", cpus(12)), claim_document("c1", cpus(3))])
+    assert [(node.units["dra.cpu/cpu"].free, node.units["dra.cpu/cpu"].stranded) for node in report.nodes] == [
+        (1, 1),
+        (16, 0),
+        (16, 0),
+    ]
+
+
+def test_alternatives_are_counted_and_shown_in_the_picture() -> None:
+    report = run([claim_document(f"c{number}", gpu("big", "small")) for number in range(7)])
+    assert report.alternatives == {"gpu": {"big": 3, "small": 3, None: 1}}
+    root = ET.fromstring(fleet_svg(report))  # noqa: S314 - our own text
+    texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert "6 of 7 pods placed on 3 nodes" in texts
+    assert "gpu: 6 of 6 used (100 %), 0 stranded" in texts
+    assert len(list(root.iter("{http://www.w3.org/2000/svg}title"))) == 3
+
+
+def test_a_pod_that_shares_a_claim_follows_it() -> None:
+    entry = {"name": "x", "resourceClaimName": "shared"}
+    own = {"name": "y", "resourceClaimName": "own"}
+    documents = [
+        claim_document("shared", gpu("big")),
+        claim_document("own", gpu("small")),
+        claim_document("first", gpu("big")),
+        source("Pod", "p0", {"resourceClaims": [{"name": "z", "resourceClaimName": "first"}]}),
+        source("Pod", "p1", {"resourceClaims": [entry]}),
+        source("Pod", "p2", {"resourceClaims": [entry, own]}),
+    ]
+    report = run(documents)
+    assert [(placement.pod, placement.node) for placement in report.placements] == [
+        ("default/p0", "n-0"),
+        ("default/p1", "n-1"),
+        ("default/p2", "n-1"),
+    ]
+
+
+def test_the_document_has_the_parts_that_others_rely_on() -> None:
+    report = run([claim_document("c", gpu("big", "small"))], scores=True)
+    document = fleet_document(report, scores=True)
+    assert document["nodes"][0] == {
+        "name": "n-0",
+        "machine": "m",
+        "free": {"dra.cpu/cpu": 16, "gpu": 1},
+        "stranded": {"dra.cpu/cpu": 16, "gpu": 0},
+    }
+    assert document["scores"][0] == {"pod": "default/c", "node": "n-0", "raw": 8, "score": 100}
+    assert document["claims"][0]["node"] == "n-0"
+    assert len(document["slices"]) == 6
