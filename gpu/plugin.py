@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,6 +16,7 @@ from dranode.driver.core.held import ClaimRef, Held
 from dranode.driver.core.plugin import AllocatedClaim, ClaimGrant, DeviceHealth, Grant, Inventory, Plugin
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.root import Root
+from dranode.driver.udev import Events, opened, watch
 from dranode.gpu import grants, health, vfio
 from dranode.gpu.aer import aer_counts
 from dranode.gpu.config import GPUConfig, parse_config
@@ -27,9 +27,7 @@ from dranode.gpu.host import Host, Live
 from dranode.gpu.inventory import GPUInventory
 from dranode.gpu.nvml import NVML, open_nvml
 from dranode.gpu.scan import scan
-from dranode.gpu.udev import Event, Events, KernelEvents, watch
-
-log = logging.getLogger(__name__)
+from dranode.gpu.udev import Event, kernel_events
 
 _SHARING = ("exclusive", "shared")
 
@@ -57,7 +55,7 @@ class GPUPlugin(Plugin):
         tainted: bool = False,
         live: Live | None = None,
         nvml: NVML | None = None,
-        events: Callable[[], Events] | None = None,
+        events: Callable[[], Events[Event]] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._root = root
@@ -142,7 +140,7 @@ class GPUPlugin(Plugin):
 
         GPUs that come, go or change drivers, taints that are due, and once a minute in any case.
         """
-        yield from watch(self._open_events(), self.note, stop, due=self._taints_changed)
+        yield from watch(opened(self._events), self.note, stop, due=self._taints_changed)
 
     def note(self, event: Event) -> None:
         """Take in one event of the kernel."""
@@ -151,13 +149,6 @@ class GPUPlugin(Plugin):
             if event.wedged is not None:
                 condition = health.wedged(condition, event.address, event.wedged, self._clock())
             self._condition = condition
-
-    def _open_events(self) -> Events | None:
-        try:
-            return self._events() if self._events is not None else None
-        except (ImportError, OSError) as error:
-            log.warning("driver=%s no kernel events, the machine is read every minute alone: %s", self.driver, error)
-            return None
 
     def _taints_changed(self) -> bool:
         with self._lock:
@@ -192,7 +183,7 @@ def plugin(root: Root, options: Mapping[str, object]) -> GPUPlugin:
         tainted=bool(options.get("device_taints")),
         live=Host() if here else None,
         nvml=open_nvml() if here else None,
-        events=KernelEvents if here else None,
+        events=kernel_events if here else None,
     )
 
 

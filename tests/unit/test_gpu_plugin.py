@@ -16,9 +16,10 @@ from dranode.driver.core.slices import publishable
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.node import Node
 from dranode.driver.testing import check_plugin
+from dranode.driver.udev import Events
 from dranode.gpu.nvml import NVMLFacts
 from dranode.gpu.plugin import GPUPlugin, plugin
-from dranode.gpu.udev import Event, Events
+from dranode.gpu.udev import Event
 from tests.fakes_gpu import DEVICES, DRIVERS, Crash, Kernel, Machine, crowd, flex, hgx, laptop, mi300x, plain
 
 GPU_CONFIG = {"apiVersion": "dra.gpu/v1alpha1", "kind": "GPUConfig"}
@@ -262,7 +263,7 @@ def test_the_watch_asks_for_a_reading_when_taints_are_due() -> None:
 
 
 def test_without_kernel_events_the_machine_is_read_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
-    def refused() -> Events:
+    def refused() -> Events[Event]:
         raise OSError(1, "Operation not permitted")
 
     driver, stop = GPUPlugin(laptop().root(), events=refused), threading.Event()

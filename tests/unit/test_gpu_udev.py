@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from dranode.gpu.udev import RESCAN, Event, event_of, watch
+from dranode.driver.udev import RESCAN, watch
+from dranode.gpu.udev import Event, event_of
 
 CARD = "/devices/pci0000:00/0000:00:01.0/0000:01:00.0/drm/card1"
 PCI = "/devices/pci0000:00/0000:00:01.0/0000:01:00.0"

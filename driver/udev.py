@@ -1,0 +1,110 @@
+"""Kernel uevents: an event source, never the source of truth. An event says that it is time to read the machine again.
+
+libudev reads the real `/sys` only, so nothing is looked up through it. Events come from the kernel's own netlink group:
+udevd's do not reach a pod without the host's network namespace, and the kernel's may not either (they reach the network
+namespaces of the first user namespace, since Linux 4.18), so the machine is also read again from time to time.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final, Generic, Protocol, TypeVar
+
+log = logging.getLogger(__name__)
+
+RESCAN: Final = 60.0
+"""Seconds after which the machine is read again without any event."""
+
+_TICK: Final = 2.0
+_QUIET: Final = 0.5
+_LONGEST_BURST: Final = 10.0
+
+E = TypeVar("E")
+E_co = TypeVar("E_co", covariant=True)
+
+# What a driver makes of a uevent: (ACTION, SUBSYSTEM, device path, other keys) -> its own event, or None.
+Reader = Callable[[str, str, str, Mapping[str, str]], E | None]
+
+
+class Events(Protocol[E_co]):
+    """Where events come from."""
+
+    def next(self, timeout: float) -> E_co | None:
+        """The next event of interest; None if there was none for `timeout` seconds."""
+
+
+class KernelEvents(Generic[E]):
+    """The kernel's uevents of some subsystems, through pyudev."""
+
+    def __init__(self, subsystems: Iterable[str], reader: Reader[E]) -> None:
+        """Listen from now on.
+
+        Raises:
+            ImportError: libudev is not installed.
+            OSError: the kernel's netlink group cannot be joined.
+        """
+        import pyudev  # noqa: PLC0415 - a serving driver alone pays for it
+
+        self._reader = reader
+        self._monitor = pyudev.Monitor.from_netlink(pyudev.Context(), source="kernel")
+        for subsystem in subsystems:
+            self._monitor.filter_by(subsystem)
+        self._monitor.start()
+
+    def next(self, timeout: float) -> E | None:
+        """The next uevent; None if it is of no interest, or there was none for `timeout` seconds."""
+        device = self._monitor.poll(timeout)
+        if device is None:
+            return None
+        return self._reader(device.action or "", device.subsystem or "", device.device_path, dict(device.properties))
+
+
+def opened(source: Callable[[], Events[E]] | None) -> Events[E] | None:
+    """The events of a source; None if there is none, or if it cannot be opened, which is logged."""
+    try:
+        return source() if source is not None else None
+    except (ImportError, OSError) as error:
+        log.warning("no kernel events (%s), so the machine is read again every %.0f s alone", error, RESCAN)
+        return None
+
+
+def watch(
+    events: Events[E] | None,
+    note: Callable[[E], None],
+    stop: threading.Event,
+    *,
+    due: Callable[[], bool] = lambda: False,
+    clock: Callable[[], float] = time.monotonic,
+) -> Iterator[None]:
+    """Yield whenever the machine should be read again, until `stop` is set; a burst of events yields once.
+
+    Args:
+        events: the event source; None where there is none, then only `RESCAN` and `due` count.
+        note: is told every event.
+        stop: ends the watch within seconds.
+        due: whether the machine should be read for another reason.
+        clock: seconds that never run backwards.
+    """
+    last = clock()
+    while not stop.is_set():
+        event = events.next(_TICK) if events is not None else None
+        if events is None:
+            stop.wait(_TICK)
+        if event is not None:
+            note(event)
+            _drain(events, note, clock)
+        if event is not None or due() or clock() - last >= RESCAN:
+            last = clock()
+            yield
+
+
+def _drain(events: Events[E] | None, note: Callable[[E], None], clock: Callable[[], float]) -> None:
+    end = clock() + _LONGEST_BURST
+    while events is not None and clock() < end:
+        event = events.next(_QUIET)
+        if event is None:
+            return
+        note(event)
