@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dranode.driver.cli.output import console, emit, output_option
+from dranode.driver.terminal import columns
 
 if TYPE_CHECKING:
     from dranode.driver.local.allocator.outcome import Outcome
@@ -71,10 +72,8 @@ def _rows(outcome: Outcome) -> Iterator[tuple[str, str, str]]:
 
 
 def _draw(placements: tuple[PodPlacement, ...]) -> None:
-    from rich.table import Table
-
     screen = console()
-    table = Table("pod", "claim", "node", "request", "device", "consumes", box=None, pad_edge=False)
+    table = columns("pod", "claim", "node", "request", "device", "consumes")
     for placement in placements:
         for outcome in placement.outcomes:
             claim = f"{outcome.claim.metadata.namespace}/{outcome.claim.metadata.name}"

@@ -10,6 +10,7 @@ import click
 
 from dranode.cdi.validate import validate
 from dranode.driver.cli.output import console, emit, output_option
+from dranode.driver.terminal import columns
 
 
 @click.group()
@@ -55,9 +56,8 @@ def _printable(text: str) -> str:
 
 def _draw(answers: list[_Answer]) -> None:
     from rich.markup import escape
-    from rich.table import Table
 
-    table = Table("file", "loads", "why")
+    table = columns("file", "loads", "why")
     for answer in answers:
         loads, colour = (
             ("no", "red") if answer.problems else ("not everywhere", "yellow") if answer.warnings else ("yes", "green")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dranode.driver.cli.output import console, emit, output_option
+from dranode.driver.terminal import columns
 
 if TYPE_CHECKING:
     from dranode.driver.core.plugin import Plugin
@@ -72,10 +73,9 @@ def _document(verdict: Verdict) -> dict[str, Any]:
 
 def _draw(verdicts: list[Verdict]) -> None:
     from rich.markup import escape
-    from rich.table import Table
 
     screen = console()
-    table = Table("file", "kind", "name", "valid", "counts", box=None, pad_edge=False)
+    table = columns("file", "kind", "name", "valid", "counts")
     for verdict in verdicts:
         counts = ", ".join(f"{name}: {count}" for name, count in verdict.quota.items())
         valid = "[red]no[/red]" if verdict.errors else "[green]yes[/green]"

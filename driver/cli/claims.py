@@ -10,6 +10,7 @@ import click
 from dranode.driver.cli.output import console, emit, fail, output_option
 from dranode.driver.core.record import Record
 from dranode.driver.ledger import Damaged, read_ledger
+from dranode.driver.terminal import columns
 
 
 @click.command(short_help="The claims on record on this node.")
@@ -67,12 +68,10 @@ def _damaged(driver: str, row: Damaged) -> dict[str, Any]:
 
 
 def _draw(rows: list[dict[str, Any]]) -> None:
-    from rich.table import Table
-
     if not rows:
         console().print("No claim is on record.")
         return
-    table = Table("claim", "driver", "devices", "cpus", "held", "state", "pods", box=None, pad_edge=False)
+    table = columns("claim", "driver", "devices", "cpus", "held", "state", "pods")
     for row in rows:
         claim = f"{row['namespace']}/{row['name']}" if row["name"] else row["uid"]
         table.add_row(

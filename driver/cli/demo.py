@@ -30,10 +30,11 @@ def command() -> None:
     from dranode.driver.local.allocator.features import Features
     from dranode.driver.local.files import load_documents
     from dranode.driver.local.run import local_run
-    from dranode.driver.local.show import heading, pictures, show_claims, show_pictures, show_slices
+    from dranode.driver.local.show import heading, pictures, show_claims, show_pictures
     from dranode.driver.local.workload import read_workload
     from dranode.driver.machine.forms import open_machine
     from dranode.driver.plugins import load_plugins
+    from dranode.driver.slice_table import show_slices
 
     screen = console()
     with resources.as_file(resources.files("dranode.driver.local") / "demo.yaml") as claims:
@@ -43,7 +44,7 @@ def command() -> None:
     screen.print(f"dranode local --machine {MACHINE} demo.yaml", style="bold")
     screen.print(f"\n{text}", end="", markup=False)
     with reporting() as progress, local_run(plugins, "demo-node", None, Features(), progress) as run:
-        show_slices(screen, run.slices())
+        show_slices(screen, run.slices(), most=12)
         show_pictures(screen, "Before", pictures(run, screen.width))
         results = run.run(workload, progress)
         show_claims(screen, results)

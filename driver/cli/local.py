@@ -59,8 +59,9 @@ def command(
     from dranode.driver.local.allocator.features import Features
     from dranode.driver.local.files import load_documents
     from dranode.driver.local.run import local_run
-    from dranode.driver.local.show import pictures, show_claims, show_pictures, show_slices
+    from dranode.driver.local.show import pictures, show_claims, show_pictures
     from dranode.driver.local.workload import read_workload
+    from dranode.driver.slice_table import show_slices
 
     if keep and state is None:
         raise UsageError("--keep leaves claims prepared in a folder: name it with --state DIR")
@@ -84,7 +85,7 @@ def command(
             for note in result.notes:
                 click.echo(f"{result.namespace}/{result.name}: {note}", err=True)
     else:
-        show_slices(screen, slices)
+        show_slices(screen, slices, most=12)
         show_pictures(screen, "Before", before)
         show_claims(screen, results)
         show_pictures(screen, "With the claims prepared", after)

@@ -11,6 +11,7 @@ import click
 from dranode.driver.cli.machine_option import machine_option
 from dranode.driver.cli.output import console, emit, output_option
 from dranode.driver.machine.root import Root
+from dranode.driver.terminal import columns
 
 _MOST_NAMED = 5
 
@@ -75,10 +76,8 @@ def show(root: Root, output: str) -> None:
 
 
 def _tables(summary: dict[str, Any]) -> None:
-    from rich.table import Table
-
     screen = console()
-    facts = Table(show_header=False, box=None, pad_edge=False)
+    facts = columns("machine", "")
     told = {
         "CPUs online": summary["cpus"],
         "CPUs present": summary["present"],
@@ -93,12 +92,14 @@ def _tables(summary: dict[str, Any]) -> None:
         facts.add_row(name, "not told" if value is None else str(value) or "none")
     screen.print(facts)
     if summary["accelerators"]:
-        table = Table("PCI address", "vendor", "device", "class", "NUMA node", "driver", title="GPUs and accelerators")
+        screen.print("\nGPUs and accelerators", style="bold")
+        table = columns("PCI address", "vendor", "device", "class", "NUMA node", "driver")
         for found in summary["accelerators"]:
             table.add_row(*("-" if value is None else value for value in found.values()))
         screen.print(table)
     if summary["nodes"]:
-        table = Table("device node", "number", title="Device nodes")
+        screen.print("\nDevice nodes", style="bold")
+        table = columns("device node", "number")
         for path, number in summary["nodes"].items():
             table.add_row(path, number)
         screen.print(table)

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from dranode.driver.local.cluster import PodPlacement
 from dranode.driver.local.fleet_report import FleetReport, NodeReport, add_units
+from dranode.driver.terminal import columns
 
 # kube-scheduler weighs the score of its plug-in for dynamic resources with this (KEP-4816).
 WEIGHT = 2
@@ -29,7 +30,7 @@ def show_fleet(screen: Console, report: FleetReport, *, scores: bool) -> None:
 
 
 def _machines(nodes: Iterable[NodeReport]) -> Table:
-    table = Table("machine", "nodes", "full", "unit", "total", "used", "free", "stranded", box=None, pad_edge=False)
+    table = columns("machine", "nodes", "full", "unit", "total", "used", "free", "stranded")
     by_machine: dict[str, list[NodeReport]] = {}
     for node in nodes:
         by_machine.setdefault(node.machine, []).append(node)
@@ -44,7 +45,7 @@ def _machines(nodes: Iterable[NodeReport]) -> Table:
 
 
 def _alternatives(report: FleetReport) -> Table:
-    table = Table("request", "alternative", "taken", box=None, pad_edge=False)
+    table = columns("request", "alternative", "taken")
     for request, counts in report.alternatives.items():
         for name, count in counts.items():
             table.add_row(request, name or "(none fits)", str(count))
@@ -52,7 +53,7 @@ def _alternatives(report: FleetReport) -> Table:
 
 
 def _scores(placements: Iterable[PodPlacement]) -> Table:
-    table = Table("pod", "node", "raw", "score", f"x weight {WEIGHT}", "chosen", box=None, pad_edge=False)
+    table = columns("pod", "node", "raw", "score", f"x weight {WEIGHT}", "chosen")
     for placement in placements:
         for score in placement.scores:
             chosen = "*" if score.node == placement.node else ""

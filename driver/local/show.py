@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from rich.console import Console
@@ -10,11 +9,10 @@ from rich.table import Table
 from rich.text import Text
 
 from dranode.driver.core.plugin import Line
-from dranode.driver.core.resource import Device, ResourceSlice
 from dranode.driver.local.run import ClaimResult, LocalRun
+from dranode.driver.terminal import columns
 
 Picture = Sequence[Line]
-_MANY = 12
 
 
 def pictures(run: LocalRun, width: int) -> tuple[Picture, ...]:
@@ -40,40 +38,6 @@ def heading(screen: Console, text: str) -> None:
     screen.print(Text(text, style="bold"))
 
 
-def show_slices(screen: Console, slices: Iterable[ResourceSlice]) -> None:
-    """Print what was published, a row a device; many devices are counted instead."""
-    slices = tuple(slices)
-    devices = [(one.spec.driver, device) for one in slices for device in one.spec.devices]
-    heading(screen, f"Published: {_count(len(devices), 'device')} in {_count(len(slices), 'ResourceSlice')}")
-    table = Table(box=None, pad_edge=False)
-    for column in ("driver", "device", "capacity", "attributes"):
-        table.add_column(column, overflow="fold")
-    for driver, device in devices[:_MANY]:
-        table.add_row(driver, device.name, _capacity(device), _attributes(device))
-    screen.print(table)
-    if len(devices) > _MANY:
-        rest = Counter(driver for driver, _ in devices[_MANY:])
-        more = ", ".join(f"{count} more of {driver}" for driver, count in sorted(rest.items()))
-        screen.print(f"... and {more}; `dranode slices` shows them all")
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def _capacity(device: Device) -> str:
-    return ", ".join(f"{name.rpartition('/')[2]} {capacity.value}" for name, capacity in device.capacity.items())
-
-
-def _attributes(device: Device) -> str:
-    shown: list[str] = []
-    for name, attribute in device.attributes.items():
-        values = (getattr(attribute, field) for field in attribute.__struct_fields__)
-        value = next((value for value in values if value is not None), "")
-        shown.append(f"{name.rpartition('/')[2]}={str(value).lower() if isinstance(value, bool) else value}")
-    return " ".join(shown)
-
-
 def show_claims(screen: Console, results: Iterable[ClaimResult]) -> None:
     """Print what became of every claim, and under the table why some got nothing."""
     results = tuple(results)
@@ -81,9 +45,7 @@ def show_claims(screen: Console, results: Iterable[ClaimResult]) -> None:
         screen.print("\nNo claim to prepare; name files with ResourceClaims.")
         return
     heading(screen, "Claims")
-    table = Table(box=None, pad_edge=False)
-    for column in ("claim", "", "request", "device", "CPUs", "CDI device"):
-        table.add_column(column, overflow="fold")
+    table = columns("claim", "", "request", "device", "CPUs", "CDI device")
     for result in results:
         _claim_rows(table, result)
     screen.print(table)

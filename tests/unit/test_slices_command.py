@@ -57,7 +57,7 @@ def test_slices_are_numbered_in_their_names() -> None:
 def test_people_see_devices_and_what_may_be_asked_for() -> None:
     table = run(*SERVER, "--threads", "full-core").stdout
     assert "cpudevnuma001" in table
-    assert "dra.cpu/cpu=8 (from 2 in steps of 2)" in table
+    assert "cpu 8 (from 2 in steps of 2)" in table
 
 
 def test_what_is_left_out_is_said_beside_the_output() -> None:

@@ -11,6 +11,7 @@ from dranode.driver.local.queues.assign import ends_search
 from dranode.driver.local.queues.assignment import LAST_FLAVOR, Attempt, Mode, PodSetAssignment, Scan, Verdict
 from dranode.driver.local.queues.simulate import Step
 from dranode.driver.local.queues.values import FlavorFungibility, Fungible, Queues
+from dranode.driver.terminal import columns
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -158,11 +159,7 @@ def _next(step: Step, item: PodSetAssignment, scan: Scan) -> str | None:
 
 def draw(drawn: Iterable[Row]) -> Table:
     """The rows as a table for people: one line for each flavor that was looked at."""
-    from rich.table import Table  # noqa: PLC0415 - people's output only
-
-    table = Table(title="Attempts", title_justify="left")
-    for column in ("cycle", "workload", "pod set", "flavor", "mode", "why", "preempts", "next from"):
-        table.add_column(column, overflow="fold")
+    table = columns("cycle", "workload", "pod set", "flavor", "mode", "why", "preempts", "next from")
     for (cycle, workload, pod_set, flavor), same in groupby(
         drawn, key=lambda row: (row.cycle, row.workload, row.pod_set, row.flavor)
     ):
