@@ -83,11 +83,6 @@ class _Wanted:
     requests: Requests
     key: bytes
 
-    @property
-    def listed(self) -> bool:
-        """Whether a prioritized list is among them, without which all nodes score the same."""
-        return any(request.listed for requests in self.requests for request in requests)
-
 
 class Fleet:
     """Nodes with what is allocated on them; `place` changes it.
@@ -105,6 +100,7 @@ class Fleet:
         self._state_keys: list[tuple[int, tuple[PoolState, ...]]] = []
         self._example: dict[int, int] = {}  # kind -> a node of it
         self._shared: dict[PoolID, PoolState] = {}
+        self._raws: dict[int, int] = {}  # by the identity of what was found, which `_found` keeps
         self._found: dict[tuple[int, tuple[PoolState, ...], bytes], Found | AllocationError] = {}
         self._misses: dict[tuple[int, tuple[PoolState, ...], bytes], Miss] = {}
         self._views = [self._view(node) for node in self.nodes]
@@ -135,7 +131,7 @@ class Fleet:
             return Placement(None, failures(claims, None, error))
         if not fits:
             return self._nowhere(wanted, allows)
-        raws = {state: _raw_score(wanted.requests, found) if wanted.listed else 0 for state, (_, found) in fits.items()}
+        raws = {state: self._raw(wanted, found) for state, (_, found) in fits.items()}
         best = max(fits, key=lambda state: (raws[state], -fits[state][0]))
         number, found = fits[best]
         view = self._views[number]
@@ -267,6 +263,12 @@ class Fleet:
                 known = error
             self._found[key] = known
         return known
+
+    def _raw(self, wanted: _Wanted, found: Found) -> int:
+        raw = self._raws.get(id(found))
+        if raw is None:
+            raw = self._raws[id(found)] = _raw_score(wanted.requests, found)
+        return raw
 
     def _nowhere(self, wanted: _Wanted, allows: Callable[[Node], bool] | None) -> Placement:
         nearest: dict[int, tuple[str, Miss]] = {}
