@@ -15,7 +15,7 @@ from dranode.cpu.options import CPUOptions, check_reserved, read_options
 from dranode.driver.core.configs import Config
 from dranode.driver.core.held import Held, Holding
 from dranode.driver.core.held_claims import HeldSnapshot
-from dranode.driver.core.plugin import AllocatedClaim, ClaimGrant, Inventory, Line, Plugin
+from dranode.driver.core.plugin import AllocatedClaim, ClaimGrant, Grant, Inventory, Line, Plugin
 from dranode.driver.core.record import Record
 from dranode.driver.machine.root import Root
 
@@ -61,6 +61,12 @@ class CPUPlugin(Plugin):
         from dranode.cpu.config import parse_config
 
         return parse_config(config)
+
+    def describe(self, grant: Grant, record: Record, inventory: Inventory) -> Mapping[str, Any]:
+        """The grant's CPUs and their NUMA nodes; the claim's, where the grant's own are not known."""
+        from dranode.cpu.description import description
+
+        return description(grant, record, inventory.hardware)
 
     def adjust(self, inventory: Inventory, records: Iterable[Record]) -> HeldSnapshot:
         """Claims' containers on their CPUs, everything else on the CPUs that are left."""

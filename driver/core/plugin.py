@@ -194,6 +194,10 @@ class Plugin(ABC):
         """
         return grants
 
+    def describe(self, grant: Grant, record: Record, inventory: Inventory) -> Mapping[str, Any]:  # noqa: ARG002 - subclasses use it
+        """What `status.devices[].data` says of a grant of the claim on record: a plain JSON object, 10 KiB at most."""
+        return {}
+
     def recover(self, uid: str, spec: Spec) -> ClaimGrant | None:  # noqa: ARG002 - subclasses use it
         """What a CDI spec that lies on the node says claim `uid` was given; None if the spec is not this driver's.
 
