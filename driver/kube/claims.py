@@ -1,0 +1,68 @@
+"""Claims from the API server: those of one call at the same time, each with its own reason if it cannot be had."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as NotInTime
+from http import HTTPStatus
+from typing import Final
+
+from dranode.driver.core.documents import decode
+from dranode.driver.core.errors import ClaimError, DocumentError, DranodeError
+from dranode.driver.core.held import ClaimRef
+from dranode.driver.core.resource import ResourceClaim
+from dranode.driver.kube.client import TOTAL_SECONDS, Client, Request
+from dranode.driver.kube.errors import ApiError
+
+# A pod seldom has more claims; those that are more wait for a thread.
+_AT_A_TIME: Final = 8
+# kubelet gives up after 45 s, and deciding takes its time as well.
+_PATIENCE: Final = TOTAL_SECONDS + 5
+
+
+class KubeClaims:
+    """The cluster's claims."""
+
+    def __init__(self, client: Client) -> None:
+        """Fetch through `client`."""
+        self._client = client
+        self._pool = ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="kube-claims")
+
+    def close(self) -> None:
+        """Fetch nothing more."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def get(self, refs: tuple[ClaimRef, ...]) -> Mapping[ClaimRef, ResourceClaim | DranodeError]:
+        """Each claim as it is now, or the reason why it cannot be had."""
+        if not refs:
+            return {}
+        *others, mine = dict.fromkeys(refs)
+        begun = {ref: self._pool.submit(self._get, ref) for ref in others}
+        own = self._get(mine)
+        return {**{ref: _result(ref, future) for ref, future in begun.items()}, mine: own}
+
+    def _get(self, ref: ClaimRef) -> ResourceClaim | DranodeError:
+        what = f"get resourceclaims in namespace {ref.namespace}"
+
+        def request(root: str, version: str) -> Request:
+            del version
+            return Request("GET", f"{root}/namespaces/{ref.namespace}/resourceclaims/{ref.name}", what)
+
+        try:
+            return decode(ResourceClaim, self._client.resource(request))
+        except ApiError as error:
+            if error.status == HTTPStatus.NOT_FOUND:
+                return ClaimError(f"claim {ref} does not exist any more; recreate the pod if it is to run")
+            return DranodeError(f"claim {ref} cannot be fetched: {error}")
+        except DocumentError as error:
+            return ClaimError(f"claim {ref} as the API server has it cannot be read: {error}")
+
+
+def _result(ref: ClaimRef, future: Future[ResourceClaim | DranodeError]) -> ResourceClaim | DranodeError:
+    try:
+        return future.result(_PATIENCE)
+    except NotInTime:
+        return DranodeError(
+            f"claim {ref} cannot be fetched: the API server took more than {_PATIENCE:.0f} s; kubelet will ask again"
+        )

@@ -1,0 +1,230 @@
+"""Requests to the API server: plain documents in and out, with time limits, retries and the API version that there is.
+
+A request that only reads is sent again as long as its time allows while the server is away, overloaded or slow; one
+that writes only where the server says that it did nothing (429). Everything else is for the caller to judge.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any, Final, Protocol
+from urllib.parse import urlencode
+
+import msgspec
+
+from dranode.driver.core.documents import API_GROUP, to_v1
+from dranode.driver.core.errors import DocumentError
+from dranode.driver.kube.connection import Outgoing, UnreachableError
+from dranode.driver.kube.errors import ApiError, error_of
+from dranode.driver.kube.retry import UNTOUCHED, Backoff
+from dranode.driver.kube.versions import VERSIONS, best_version
+
+log = logging.getLogger(__name__)
+
+JSON: Final = "application/json"
+APPLY: Final = "application/apply-patch+yaml"
+# How long one answer may take, and how long a request with its retries.
+ANSWER_SECONDS: Final = 5.0
+TOTAL_SECONDS: Final = 20.0
+_BACKOFF: Final = Backoff(first=0.1, most=5.0)
+_FIRST_ERROR: Final = 400
+
+
+class Wire(Protocol):
+    """What carries requests: `dranode.driver.kube.connection.Connection`."""
+
+    def send(self, outgoing: Outgoing) -> Any:
+        """Send a request; an answer with `status`, `headers` and `data`.
+
+        Raises:
+            UnreachableError: there is no answer.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Clock, dice and patience.
+
+    Attributes:
+        clock: seconds, never going back.
+        dice: a number in [0, 1).
+        stopped: set when the driver stops; waiting ends then.
+    """
+
+    clock: Callable[[], float] = time.monotonic
+    dice: Callable[[], float] = random.random
+    stopped: threading.Event = field(default_factory=threading.Event)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request.
+
+    Attributes:
+        method: the HTTP method.
+        path: without the server.
+        what: the same in words that follow "does not let this driver": `get resourceclaims in namespace default`.
+        query: parameters.
+        body: a plain document; None for none.
+        kind: the media type of the body.
+    """
+
+    method: str
+    path: str
+    what: str
+    query: Mapping[str, str] = field(default_factory=dict)
+    body: Any = None
+    kind: str = JSON
+
+
+class Client:
+    """An API server's resources as plain documents."""
+
+    def __init__(self, wire: Wire, agent: str = "dranode", timing: Timing | None = None) -> None:
+        """Use `wire`; nothing is sent yet. `agent` is what audit logs show."""
+        self.timing = timing or Timing()
+        self._wire = wire
+        self._headers = {"Accept": JSON, "User-Agent": agent}
+        self._version: str | None = None
+        self._discovering = threading.Lock()
+
+    # --- resource.k8s.io, in the version that the server has ---
+
+    def version(self) -> str:
+        """The newest version of `resource.k8s.io` on both sides, found out once.
+
+        Raises:
+            ApiError: the server cannot be asked, or offers none.
+        """
+        with self._discovering:
+            if self._version is None:
+                self._version = self._discover()
+                log.info("the API server's version of %s is %s", API_GROUP, self._version)
+            return self._version
+
+    def _discover(self) -> str:
+        group = Request("GET", f"/apis/{API_GROUP}", f"discover {API_GROUP}")
+        try:
+            document = self.send(group)
+            offered = tuple(str(one["version"]) for one in document["versions"])
+        except ApiError as error:
+            if error.status == HTTPStatus.FORBIDDEN:
+                return VERSIONS[0]
+            if error.status != HTTPStatus.NOT_FOUND:
+                raise
+            offered = ()
+        except (KeyError, TypeError) as error:
+            raise ApiError(f"the API server's answer to discover {API_GROUP} is no API group") from error
+        version = best_version(offered)
+        if version is None:
+            raise ApiError(
+                f"the API server offers {', '.join(offered) or 'nothing'} of {API_GROUP}, and one of "
+                f"{', '.join(VERSIONS)} is needed; Kubernetes 1.34 and later serve v1"
+            )
+        return version
+
+    def resource(self, request: Callable[[str, str], Request], *, seconds: float = TOTAL_SECONDS) -> Any:
+        """Send the request that `request` makes of the path and the version of `resource.k8s.io`.
+
+        A version that is no longer there, after an upgrade of the server, is looked for again once.
+
+        Returns:
+            The answer, a single object brought to v1.
+
+        Raises:
+            ApiError: the request fails.
+        """
+        version = self.version()
+        try:
+            return _as_v1(self.send(request(f"/apis/{API_GROUP}/{version}", version), seconds=seconds))
+        except ApiError as error:
+            if error.status != HTTPStatus.NOT_FOUND or error.of_object:
+                raise
+            with self._discovering:
+                self._version = None
+            again = self.version()
+            if again == version:
+                raise
+        return _as_v1(self.send(request(f"/apis/{API_GROUP}/{again}", again), seconds=seconds))
+
+    # --- any API ---
+
+    def send(self, request: Request, *, seconds: float = TOTAL_SECONDS) -> Any:
+        """Send a request, again where that is of use and the time allows; the document that comes back.
+
+        Raises:
+            ApiError: it fails.
+        """
+        deadline = self.timing.clock() + seconds
+        attempt = 0
+        while True:
+            left = max(deadline - self.timing.clock(), 0.1)
+            try:
+                return _document(self._once(request, min(left, ANSWER_SECONDS), stream=False).data)
+            except ApiError as error:
+                delay = _BACKOFF.delay(attempt, self.timing.dice(), error.retry_after)
+                again = error.passes if request.method == "GET" else error.status in UNTOUCHED
+                if not again or self.timing.clock() + delay > deadline or self.timing.stopped.wait(delay):
+                    raise
+                log.debug("trying to %s again: %s", request.what, error)
+                attempt += 1
+
+    def stream(self, request: Request, seconds: float, opened: Callable[[Any], None]) -> Iterator[Any]:
+        """The documents of an answer that comes line by line, until the server ends it.
+
+        `opened` is called with the response, so that another thread can shut it down. Silence for `seconds` ends it
+        as well.
+
+        Raises:
+            ApiError: the request fails, or the connection breaks.
+        """
+        import urllib3  # noqa: PLC0415 - likewise
+
+        response = self._once(request, seconds, stream=True)
+        opened(response)
+        try:
+            for line in response:
+                if line.strip():
+                    yield _document(line)
+        except urllib3.exceptions.ReadTimeoutError:
+            return
+        except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+            raise ApiError(f"the connection to the API server broke while it was asked to {request.what}") from error
+        finally:
+            response.close()
+
+    def _once(self, request: Request, seconds: float, *, stream: bool) -> Any:
+        path = f"{request.path}?{urlencode(request.query)}" if request.query else request.path
+        headers, body = self._headers, None
+        if request.body is not None:
+            headers = {**headers, "Content-Type": request.kind}
+            body = msgspec.json.encode(request.body)
+        try:
+            response = self._wire.send(Outgoing(request.method, path, headers, seconds, body, stream))
+        except UnreachableError as error:
+            raise ApiError(str(error)) from error
+        if response.status >= _FIRST_ERROR:
+            raise error_of(request.what, response.status, response.headers, response.data)
+        return response
+
+
+def _document(data: bytes) -> Any:
+    try:
+        return msgspec.json.decode(data) if data else {}
+    except msgspec.DecodeError as error:
+        raise ApiError(f"the API server's answer is not JSON: {error}") from error
+
+
+def _as_v1(document: Any) -> Any:
+    if not isinstance(document, dict) or "items" in document:
+        return document
+    try:
+        return to_v1(document)
+    except DocumentError as error:
+        raise ApiError(f"the API server's answer cannot be read: {error}") from error

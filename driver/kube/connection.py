@@ -1,0 +1,201 @@
+"""The connection to an API server: where it is, who we are there, TLS; all of it as the `kubernetes` package reads it.
+
+In a pod that is the service account, whose token kubelet renews in its file; elsewhere a kubeconfig. Requests go
+through the connection pool of the package's REST layer and carry the headers of its authentication settings. Bodies are
+bytes, so none of the ways in which the layer above re-labels or re-encodes them applies, and an answer comes back
+whatever its status.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from dranode.driver.core.errors import DranodeError, UsageError
+from dranode.driver.kube.package import submodules
+
+log = logging.getLogger(__name__)
+
+# Where kubelet puts a pod's service account.
+SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_CONNECT_SECONDS: Final = 3.0
+_UNAUTHORIZED: Final = 401
+# Claims that are fetched at a time, slices being watched, events, and some to spare.
+_POOL: Final = 16
+
+
+class UnreachableError(DranodeError):
+    """No answer came: no connection, none in time, or the server is not the one that it should be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where the credentials are.
+
+    Attributes:
+        kubeconfig: a kubeconfig file; empty for the service account of this pod.
+        service_account: the folder with the pod's token and its certificate authority.
+    """
+
+    kubeconfig: str = ""
+    service_account: Path = SERVICE_ACCOUNT
+
+    def check(self) -> None:
+        """See whether there can be credentials at all, without loading anything.
+
+        Raises:
+            UsageError: there cannot.
+        """
+        if self.kubeconfig:
+            if not Path(self.kubeconfig).is_file():
+                raise UsageError(f"there is no kubeconfig {self.kubeconfig}; name one with --kubeconfig")
+        elif not os.environ.get("KUBERNETES_SERVICE_HOST"):
+            raise UsageError(
+                "this is no pod (KUBERNETES_SERVICE_HOST is not set); name a cluster with --kubeconfig, "
+                "or a folder of claims with --store"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A request on its way.
+
+    Attributes:
+        method: the HTTP method.
+        path: path and query.
+        headers: beside those of authentication.
+        seconds: how long to wait for each part of the answer.
+        body: what is sent.
+        stream: leave the answer's body to the caller.
+    """
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    seconds: float
+    body: bytes | None = None
+    stream: bool = False
+
+
+class Connection:
+    """One API server. The `kubernetes` package is loaded with the first request; any thread may send."""
+
+    def __init__(self, source: Source) -> None:
+        """Name the credentials; nothing is read yet."""
+        self._source = source
+        self._lock = threading.Lock()
+        self._opened: _Opened | None = None
+
+    def send(self, outgoing: Outgoing) -> Any:
+        """Send a request; the answer is urllib3's response, read whole unless it is a stream.
+
+        Credentials that the server turns down, and certificates that do not fit, are read again once.
+
+        Raises:
+            UnreachableError: there is no answer.
+        """
+        opened = self._open()
+        try:
+            answer = opened.send(outgoing)
+            if answer.status != _UNAUTHORIZED:
+                return answer
+            answer.drain_conn()
+            answer.release_conn()
+        except _TLSError as error:
+            log.warning("%s is not to be trusted: %s", opened, error)
+        opened = self._reopen(opened)
+        try:
+            return opened.send(outgoing)
+        except _TLSError as error:
+            raise UnreachableError(f"{opened} is not to be trusted: {error}") from error
+
+    def close(self) -> None:
+        """Drop the connections that are at rest."""
+        with self._lock:
+            if self._opened is not None:
+                self._opened.pool.clear()
+
+    def _open(self) -> _Opened:
+        with self._lock:
+            if self._opened is None:
+                self._opened = _read(self._source)
+            return self._opened
+
+    def _reopen(self, stale: _Opened) -> _Opened:
+        with self._lock:
+            if self._opened is None or self._opened is stale:
+                log.info("reading the API server's credentials again")
+                self._opened = _read(self._source)
+                stale.pool.clear()
+            return self._opened
+
+
+class _TLSError(Exception):
+    """The server's certificate or ours does not fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """Configuration and connection pool, as the credentials were when they were read."""
+
+    configuration: Any
+    pool: Any
+
+    def __str__(self) -> str:
+        return f"the API server at {self.configuration.host}"
+
+    def send(self, outgoing: Outgoing) -> Any:
+        import urllib3  # noqa: PLC0415 - a driver listens before it loads what it does not listen with
+
+        errors = urllib3.exceptions
+        try:
+            return self.pool.urlopen(
+                outgoing.method,
+                self.configuration.host + outgoing.path,
+                body=outgoing.body,
+                headers={**outgoing.headers, **self._authorization()},
+                timeout=urllib3.Timeout(connect=min(_CONNECT_SECONDS, outgoing.seconds), read=outgoing.seconds),
+                retries=False,
+                redirect=False,
+                preload_content=not outgoing.stream,
+            )
+        except errors.SSLError as error:
+            raise _TLSError(_root(error)) from error
+        except errors.TimeoutError as error:
+            raise UnreachableError(f"{self} did not answer within {outgoing.seconds:.3g} s") from error
+        except (errors.HTTPError, OSError) as error:
+            raise UnreachableError(f"{self} does not answer: {_root(error)}") from error
+
+    def _authorization(self) -> dict[str, str]:
+        settings = self.configuration.auth_settings().values()
+        return {one["key"]: one["value"] for one in settings if one["in"] == "header" and one["value"]}
+
+
+def _read(source: Source) -> _Opened:
+    loader = "config.kube_config" if source.kubeconfig else "config.incluster_config"
+    settings, rest, loading = submodules("client.configuration", "client.rest", loader)
+    configuration = settings.Configuration()
+    configuration.connection_pool_maxsize = _POOL
+    configuration.keep_alive = True
+    try:
+        if source.kubeconfig:
+            loading.load_kube_config(source.kubeconfig, client_configuration=configuration, persist_config=False)
+        else:
+            token, authority = (source.service_account / name for name in ("token", "ca.crt"))
+            loading.InClusterConfigLoader(str(token), str(authority)).load_and_set(configuration)
+        return _Opened(configuration, rest.RESTClientObject(configuration).pool_manager)
+    except Exception as error:  # the package raises whatever its readers of YAML, base64 and certificates raise
+        origin = source.kubeconfig or source.service_account
+        raise UnreachableError(f"the credentials in {origin} cannot be used: {error}") from error
+
+
+def _root(error: BaseException) -> str:
+    """The innermost cause, which is the one that says something."""
+    while error.__cause__ is not None or error.__context__ is not None:
+        error = error.__cause__ or error.__context__ or error
+    return getattr(error, "strerror", None) or str(error)

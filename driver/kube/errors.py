@@ -1,0 +1,85 @@
+"""What an API server answers when it does not do what it was asked, in one sentence."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any, Final
+
+import msgspec
+
+from dranode.driver.core.errors import DranodeError
+from dranode.driver.kube.retry import NO_ANSWER, PASSING
+
+_LONGEST: Final = 600
+
+
+class ApiError(DranodeError):
+    """An answer that is no success, or none at all.
+
+    Attributes:
+        status: the HTTP status; 0 if there was no answer.
+        retry_after: for how many seconds the server wants to be left alone.
+        of_object: the answer is about the object asked for, not about an API that is not there.
+    """
+
+    def __init__(
+        self, message: str, status: int = NO_ANSWER, *, retry_after: float = 0, of_object: bool = False
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.retry_after = retry_after
+        self.of_object = of_object
+
+    @property
+    def passes(self) -> bool:
+        """Whether the same request may well succeed later without anybody doing anything."""
+        return self.status in PASSING
+
+
+def error_of(what: str, status: int, headers: Mapping[str, str], body: bytes) -> ApiError:
+    """The error for an answer to the request `what` (`get resourceclaims in namespace default`, say)."""
+    said = _status_object(body)
+    message = said.get("message") or body.decode(errors="replace").strip()
+    details = said.get("details")
+    details = details if isinstance(details, dict) else {}
+    wait = headers.get("Retry-After") or details.get("retryAfterSeconds") or 0
+    return ApiError(
+        _sentence(what, status, str(message)[:_LONGEST]),
+        status,
+        retry_after=_seconds(wait),
+        of_object="name" in details or said.get("reason") in ("AlreadyExists", "Expired"),
+    )
+
+
+def _status_object(body: bytes) -> dict[str, Any]:
+    with contextlib.suppress(msgspec.DecodeError):
+        said = msgspec.json.decode(body)
+        if isinstance(said, dict):
+            return said
+    return {}
+
+
+def _seconds(wait: Any) -> float:
+    # The other form of the header, a date, is not used by API servers.
+    try:
+        return max(0.0, float(wait))
+    except ValueError:
+        return 0.0
+
+
+def _sentence(what: str, status: int, message: str) -> str:
+    match status:
+        case HTTPStatus.UNAUTHORIZED:
+            return f"the API server does not take this driver's token for {what}; see that its service account exists"
+        case HTTPStatus.FORBIDDEN:
+            return f"RBAC or an admission policy does not let this driver {what}: {message}"
+        case HTTPStatus.NOT_FOUND:
+            return f"the API server does not find what to {what}: {message}"
+        case _:
+            try:
+                phrase = f"{status} {HTTPStatus(status).phrase}"
+            except ValueError:
+                phrase = str(status)
+            return f"the API server answered {phrase} to {what}: {message}"

@@ -1,0 +1,81 @@
+"""Tells the cluster what became of claims: a driver's node with a witness in front of it.
+
+Answers pass through unchanged and at once; status and events follow from threads of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dranode.driver.core.errors import DranodeError
+from dranode.driver.core.events import PrepareFailed
+from dranode.driver.core.held import ClaimRef
+from dranode.driver.core.record import PreparedDevice, Record
+from dranode.driver.core.resource import ResourceClaim
+from dranode.driver.core.status import PREPARED, DeviceState, failed_states
+from dranode.driver.kube.events import KubeEvents
+from dranode.driver.kube.status import ClaimStatus
+from dranode.driver.node import Node
+
+Answer = tuple[PreparedDevice, ...] | DranodeError
+
+
+@dataclass(frozen=True, slots=True)
+class ReportingNode:
+    """A node whose answers are reported.
+
+    Attributes:
+        node: who decides and acts.
+        events: where failures are told.
+        status: where claims' status is written; None if it is not.
+    """
+
+    node: Node
+    events: KubeEvents
+    status: ClaimStatus | None
+
+    def prepare(self, asked: Mapping[ClaimRef, ResourceClaim | DranodeError]) -> Mapping[str, Answer]:
+        """Prepare claims; an answer for each, by UID."""
+        answers = self.node.prepare(asked)
+        for ref, claim in asked.items():
+            answer = answers[ref.uid]
+            if isinstance(answer, DranodeError):
+                self._failed(ref, claim, str(answer))
+            elif self.status is not None and isinstance(claim, ResourceClaim):
+                record = self.node.holders.records.get(ref.uid)
+                if record is not None:
+                    self.status.say(ref, self._states(record), claim.status.devices)
+        return answers
+
+    def unprepare(self, refs: tuple[ClaimRef, ...]) -> Mapping[str, DranodeError | None]:
+        """Unprepare claims; None or an error for each, by UID."""
+        held = [ref for ref in refs if ref.uid in self.node.holders.records]
+        answers = self.node.unprepare(refs)
+        for ref in held:
+            if self.status is not None and answers[ref.uid] is None:
+                self.status.withdraw(ref)
+        return answers
+
+    def _failed(self, ref: ClaimRef, claim: ResourceClaim | DranodeError, error: str) -> None:
+        fetched = isinstance(claim, ResourceClaim) and claim.metadata.uid == ref.uid
+        pods = claim.status.reserved_for if isinstance(claim, ResourceClaim) and fetched else ()
+        self.events.tell(PrepareFailed(ref, pods, error))
+        if self.status is not None and isinstance(claim, ResourceClaim) and fetched:
+            states = failed_states(self.node.plugin.driver, claim, error)
+            if states:
+                self.status.say(ref, states, claim.status.devices)
+
+    def _states(self, record: Record) -> tuple[DeviceState, ...]:
+        plugin, inventory = self.node.plugin, self.node.inventory
+        return tuple(
+            DeviceState(
+                grant.pool,
+                grant.device,
+                grant.share_id,
+                ready=True,
+                reason=PREPARED,
+                data=plugin.describe(grant, record, inventory),
+            )
+            for grant in record.grants
+        )

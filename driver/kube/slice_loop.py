@@ -1,0 +1,282 @@
+"""Keeps one driver's slices as they are wanted: a pure plan, and this loop around it.
+
+What is wanted is published at once. What others change is mended soon the first time and ever later if they insist; a
+write that fails is tried again from a fresh list. While everything is as wanted nothing is written.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass, replace
+from typing import Final
+
+from dranode.driver.core.dropped_fields import dropped_fields
+from dranode.driver.core.plugin import Inventory
+from dranode.driver.core.resource import ResourceSlice
+from dranode.driver.core.slice_plan import Change, CreateSlice, DeleteSlice, UpdateSlice, plan
+from dranode.driver.kube.client import Client
+from dranode.driver.kube.errors import ApiError
+from dranode.driver.kube.retry import Backoff, Pace
+from dranode.driver.kube.slice_writer import SliceWriter
+from dranode.driver.kube.view import SliceView
+from dranode.driver.kube.wanted import CONSUMABLE, Wanted
+from dranode.driver.kube.watch import SliceWatch, list_slices
+from dranode.driver.threads import Fatal, OwnedThread
+
+log = logging.getLogger(__name__)
+
+_RETRY: Final = Backoff(first=0.5, most=30.0)
+_JOIN_SECONDS: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class PublisherStatus:
+    """How the slices of one driver are.
+
+    Attributes:
+        published: everything that the driver has was published, and stands as far as is known.
+        problem: why not, or what is wrong since; None if nothing is.
+        dropped: the feature gates whose fields the server drops.
+        created: slices created since start.
+        updated: slices updated since start.
+        deleted: slices deleted since start.
+        repairs: how often others' changes were undone since start.
+    """
+
+    published: bool = False
+    problem: str | None = None
+    dropped: frozenset[str] = frozenset()
+    created: int = 0
+    updated: int = 0
+    deleted: int = 0
+    repairs: int = 0
+
+    @property
+    def writes(self) -> int:
+        """All writes that succeeded since start."""
+        return self.created + self.updated + self.deleted
+
+
+class SliceLoop:
+    """One driver's slices on one node, kept by two threads: one listens, one writes."""
+
+    def __init__(self, client: Client, wanted: Wanted, fatal: Fatal) -> None:
+        """Keep what is wanted; `start` begins."""
+        self.status = PublisherStatus()
+        self._client = client
+        self._wanted = wanted
+        self._writer = SliceWriter(client, wanted.node_name)
+        self._watch = SliceWatch(client, wanted.driver, wanted.node_name, self)
+        self._lock = threading.Condition()
+        self._view = SliceView()
+        self._listed = False
+        self._listens = False
+        self._relist = False
+        self._probe = False
+        self._settled = False
+        self._stopped = False
+        self._due: float | None = client.timing.clock()
+        self._pace = Pace()
+        self._failures = 0
+        self._threads = (
+            OwnedThread(f"{wanted.driver}-watch", self._watch.run, fatal),
+            OwnedThread(f"{wanted.driver}-slices", self._run, fatal),
+        )
+
+    def start(self) -> None:
+        """Begin to listen and to write."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """End both; slices stay."""
+        with self._lock:
+            self._stopped = True
+            self._lock.notify_all()
+        self._watch.stop()
+        for thread in self._threads:
+            thread.join(_JOIN_SECONDS)
+
+    def want(self, inventory: Inventory) -> None:
+        """Publish this inventory from now on."""
+        with self._lock:
+            if inventory == self._wanted.inventory:
+                return
+            self._wanted = self._wanted.of(inventory)
+            self._settled = False
+            self.status = replace(self.status, published=False)
+            self._is_due(0)
+
+    # --- told by the watch ---
+
+    def listed(self, slices: tuple[ResourceSlice, ...], version: str) -> None:
+        """Take note of everything there is."""
+        with self._lock:
+            self._view.listed(slices, version)
+            # After a time without connection the server may be another one, with other feature gates.
+            self._probe = self._listed and not self._listens
+            first, self._listed, self._listens = not self._listed, True, True
+            self._is_due(0 if first or self._probe else self._repair_delay())
+
+    def changed(self, one: ResourceSlice) -> None:
+        """Take note of a slice that was added or modified."""
+        with self._lock:
+            if self._view.changed(one):
+                self._is_due(self._repair_delay())
+
+    def gone(self, one: ResourceSlice) -> None:
+        """Take note of a slice that was deleted."""
+        with self._lock:
+            if self._view.gone(one):
+                self._is_due(self._repair_delay())
+
+    def failed(self, error: ApiError) -> None:
+        """Take note that the server cannot be listened to."""
+        with self._lock:
+            self._listens = False
+            self._say(str(error))
+
+    def _repair_delay(self) -> float:
+        return self._pace.delay(self._client.timing.clock())
+
+    def _is_due(self, delay: float) -> None:
+        at = self._client.timing.clock() + delay
+        self._due = at if self._due is None else min(self._due, at)
+        self._lock.notify_all()
+
+    def _say(self, problem: str | None) -> None:
+        """Enter the problem into the status, and say it once."""
+        if problem != self.status.problem:
+            if problem is not None:
+                log.warning("slices driver=%s: %s", self._wanted.driver, problem)
+            elif self.status.problem is not None:
+                log.info("slices driver=%s: all is well again", self._wanted.driver)
+            self.status = replace(self.status, problem=problem)
+
+    # --- the loop ---
+
+    def _run(self) -> None:
+        while self._wait():
+            try:
+                self._sync()
+            except ApiError as error:
+                with self._lock:
+                    timing = self._client.timing
+                    self._relist = True
+                    self._say(str(error))
+                    self._is_due(_RETRY.delay(self._failures, timing.dice(), error.retry_after))
+                    self._failures += 1
+            else:
+                self._failures = 0
+
+    def _wait(self) -> bool:
+        """Wait until there is something to do; False if that is to stop."""
+        with self._lock:
+            while not self._stopped:
+                if self._listed and self._due is not None:
+                    left = self._due - self._client.timing.clock()
+                    if left <= 0:
+                        self._due = None
+                        return True
+                    self._lock.wait(left)
+                else:
+                    self._lock.wait()
+            return False
+
+    def _sync(self) -> None:
+        """Bring what is published to what is wanted.
+
+        Raises:
+            ApiError: something fails; what was done stays done.
+        """
+        if self._relist:
+            listed = list_slices(self._client, self._wanted.driver, self._wanted.node_name)
+            with self._lock:
+                self._view.listed(listed.slices, listed.version)
+                self._relist = False
+        if self._probe:
+            self._look_for_gates()
+        with self._lock:
+            wanted, published = self._wanted, tuple(self._view.slices.values())
+            is_repair = self._settled
+        specs = wanted.specs()
+        changes = plan(specs, published)
+        if any(isinstance(change, CreateSlice) for change in changes):
+            changes = plan(specs, published, self._writer.owner())
+        for change in changes:
+            if not self._carry_out(wanted, change):
+                return
+        self._done(wanted, is_repair=is_repair and bool(changes))
+
+    def _done(self, wanted: Wanted, *, is_repair: bool) -> None:
+        with self._lock:
+            if is_repair:
+                self._pace = self._pace.repaired(self._client.timing.clock())
+                log.warning("slices driver=%s: undid changes that somebody else made", wanted.driver)
+                self.status = replace(self.status, repairs=self.status.repairs + 1)
+            if self._wanted is wanted:
+                self._settled = True
+                self.status = replace(self.status, published=not wanted.withdrawn)
+                self._say(wanted.problem)
+
+    def _carry_out(self, wanted: Wanted, change: Change) -> bool:
+        """Make one change; False if the plan has to be made anew, because the server keeps less than it was sent."""
+        match change:
+            case DeleteSlice(name=name):
+                self._writer.delete(change)
+                with self._lock:
+                    self._view.deleted(name)
+                    self.status = replace(self.status, deleted=self.status.deleted + 1)
+                return True
+            case UpdateSlice(slice=sent):
+                returned = self._writer.update(change)
+                with self._lock:
+                    self._view.wrote(returned)
+                    self.status = replace(self.status, updated=self.status.updated + 1)
+            case CreateSlice(slice=sent):
+                returned = self._writer.create(change)
+                with self._lock:
+                    self._view.wrote(returned)
+                    self.status = replace(self.status, created=self.status.created + 1)
+        log.info("slices driver=%s slice=%s written", wanted.driver, returned.metadata.name)
+        gates = dropped_fields(sent.spec, returned.spec)
+        if gates:
+            self._dropped(wanted, returned, gates)
+        return not gates
+
+    def _dropped(self, wanted: Wanted, returned: ResourceSlice, gates: tuple[str, ...]) -> None:
+        index = int(returned.metadata.name.partition("-")[0], 16)
+        with self._lock:
+            new = frozenset(gates) - self.status.dropped
+            if new:
+                log.warning(
+                    "slices driver=%s: the API server drops fields that need the feature gates %s",
+                    wanted.driver,
+                    ", ".join(sorted(new)),
+                )
+                self.status = replace(self.status, dropped=self.status.dropped | new)
+            if self._wanted is wanted:
+                self._wanted = wanted.after_drop(index, returned.spec, gates)
+                self._settled = False
+            self._is_due(0)
+
+    def _look_for_gates(self) -> None:
+        """Ask, without writing, whether devices that were withdrawn can be published now."""
+        with self._lock:
+            self._probe = False
+            wanted = self._wanted
+            if not wanted.withdrawn:
+                return
+            updates = [
+                change
+                for change in plan(wanted.again().specs(), tuple(self._view.slices.values()))
+                if isinstance(change, UpdateSlice)
+            ]
+        for change in updates[:1]:
+            returned = self._writer.update(change, dry_run=True)
+            if CONSUMABLE not in dropped_fields(change.slice.spec, returned.spec):
+                with self._lock:
+                    self._wanted = wanted.again()
+                    self._settled = False
+                    self.status = replace(self.status, dropped=frozenset())

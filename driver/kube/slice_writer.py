@@ -1,0 +1,98 @@
+"""Carries out changes to ResourceSlices: one request each, with the preconditions that the plan names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any, Final
+
+from dranode.driver.core.documents import decode, encode
+from dranode.driver.core.errors import DocumentError
+from dranode.driver.core.resource import Node, OwnerReference, ResourceSlice
+from dranode.driver.core.slice_plan import CreateSlice, DeleteSlice, UpdateSlice
+from dranode.driver.kube.client import Client, Request
+from dranode.driver.kube.errors import ApiError
+from dranode.driver.kube.versions import from_v1
+
+_DRY_RUN: Final = {"dryRun": "All"}
+
+
+class SliceWriter:
+    """Writes slices of one node."""
+
+    def __init__(self, client: Client, node_name: str) -> None:
+        """Write through `client` for the node of that name."""
+        self._client = client
+        self._node_name = node_name
+        self._owner: OwnerReference | None = None
+
+    def owner(self) -> OwnerReference:
+        """The Node as the owner of its slices, so that they go when it goes; asked for once.
+
+        Raises:
+            ApiError: the Node cannot be had.
+        """
+        if self._owner is None:
+            try:
+                node = decode(Node, self._client.send(Request("GET", f"/api/v1/nodes/{self._node_name}", "get nodes")))
+            except DocumentError as error:
+                raise ApiError(f"node {self._node_name} as the API server has it cannot be read: {error}") from error
+            except ApiError as error:
+                if error.status == HTTPStatus.NOT_FOUND:
+                    raise ApiError(
+                        f"the cluster has no node {self._node_name}; name this one with --node-name", error.status
+                    ) from error
+                raise
+            self._owner = OwnerReference(
+                api_version="v1", kind="Node", name=self._node_name, uid=node.metadata.uid, controller=True
+            )
+        return self._owner
+
+    def delete(self, change: DeleteSlice) -> None:
+        """Delete a slice; one that is gone is deleted.
+
+        Raises:
+            ApiError: it fails, or somebody else was there meanwhile (409).
+        """
+        body = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "preconditions": {"uid": change.uid, "resourceVersion": change.resource_version},
+        }
+        try:
+            self._client.resource(
+                lambda root, _: Request(
+                    "DELETE", f"{root}/resourceslices/{change.name}", "delete resourceslices", {}, body
+                )
+            )
+        except ApiError as error:
+            if error.status != HTTPStatus.NOT_FOUND:
+                raise
+
+    def update(self, change: UpdateSlice, *, dry_run: bool = False) -> ResourceSlice:
+        """Replace a slice; what the server made of it. A dry run asks what it would make of it.
+
+        Raises:
+            ApiError: it fails, or somebody else was there meanwhile (409).
+        """
+        tail = f"resourceslices/{change.slice.metadata.name}"
+        return self._write("PUT", tail, "update resourceslices", change.slice, _DRY_RUN if dry_run else {})
+
+    def create(self, change: CreateSlice) -> ResourceSlice:
+        """Create a slice; what the server made of it.
+
+        Raises:
+            ApiError: it fails.
+        """
+        return self._write("POST", "resourceslices", "create resourceslices", change.slice, {})
+
+    def _write(self, method: str, tail: str, what: str, one: ResourceSlice, query: Mapping[str, str]) -> ResourceSlice:
+        document: dict[str, Any] = {**encode(one), "kind": "ResourceSlice"}
+
+        def request(root: str, version: str) -> Request:
+            return Request(method, f"{root}/{tail}", what, query, from_v1(document, version))
+
+        try:
+            return decode(ResourceSlice, self._client.resource(request))
+        except DocumentError as error:
+            raise ApiError(f"the API server's answer to {what} cannot be read: {error}") from error

@@ -1,0 +1,166 @@
+"""List and watch of one driver's slices on one node: everything once, then what changes, through every interruption.
+
+Bookmarks keep the place while nothing happens. A place that the server has forgotten (410) means listing again; a
+connection that ends or falls silent means watching on from the place.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Final, Protocol
+
+from dranode.driver.core.documents import API_GROUP, decode, to_v1
+from dranode.driver.core.errors import DocumentError
+from dranode.driver.core.resource import ResourceSlice
+from dranode.driver.kube.client import Client, Request
+from dranode.driver.kube.errors import ApiError
+from dranode.driver.kube.retry import Backoff
+
+log = logging.getLogger(__name__)
+
+# The server ends a watch after five to ten minutes, spread, so that nodes do not come back in step. It sends a bookmark
+# about once a minute: a silence of several says that the connection is dead.
+_WATCH_SECONDS: Final = 300
+_SILENCE_SECONDS: Final = 150.0
+_BACKOFF: Final = Backoff(first=0.5, most=30.0)
+_PAUSE: Final = 1.0
+
+
+class Listener(Protocol):
+    """Who is told of slices."""
+
+    def listed(self, slices: tuple[ResourceSlice, ...], version: str) -> None:
+        """All there are, as of a resource version."""
+
+    def changed(self, one: ResourceSlice) -> None:
+        """One was added or modified."""
+
+    def gone(self, one: ResourceSlice) -> None:
+        """One was deleted."""
+
+    def failed(self, error: ApiError) -> None:
+        """The server cannot be listened to for now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """Slices as of a resource version."""
+
+    slices: tuple[ResourceSlice, ...]
+    version: str
+
+
+def selector(driver: str, node_name: str) -> str:
+    """The field selector for a driver's slices on a node."""
+    return f"spec.driver={driver},spec.nodeName={node_name}"
+
+
+def list_slices(client: Client, driver: str, node_name: str) -> Listed:
+    """The driver's slices on the node now.
+
+    Raises:
+        ApiError: they cannot be had.
+    """
+
+    def request(root: str, version: str) -> Request:
+        del version
+        query = {"fieldSelector": selector(driver, node_name)}
+        return Request("GET", f"{root}/resourceslices", "list resourceslices", query)
+
+    document = client.resource(request)
+    try:
+        version = str(document["metadata"]["resourceVersion"])
+        kind = {"apiVersion": document["apiVersion"], "kind": "ResourceSlice"}
+        return Listed(tuple(_slice({**kind, **item}) for item in document.get("items") or ()), version)
+    except (KeyError, TypeError, AttributeError, DocumentError) as error:
+        raise ApiError(f"the API server's list of {API_GROUP} resourceslices cannot be read: {error!r}") from error
+
+
+class SliceWatch:
+    """Follows the slices; `run` is a thread's work."""
+
+    def __init__(self, client: Client, driver: str, node_name: str, listener: Listener) -> None:
+        """Follow `driver`'s slices on `node_name` for `listener`."""
+        self._client = client
+        self._driver = driver
+        self._node_name = node_name
+        self._listener = listener
+        self._stopped = threading.Event()
+        self._response: Any = None
+
+    def stop(self) -> None:
+        """End `run` soon, from another thread."""
+        self._stopped.set()
+        response = self._response
+        shutdown: Callable[[], None] | None = getattr(response, "shutdown", None)
+        if shutdown is not None:
+            try:
+                shutdown()
+            except (ValueError, RuntimeError, OSError) as error:
+                log.debug("the watch had ended already: %s", error)
+
+    def run(self) -> None:
+        """List, watch, and begin again where that is needed, until stopped."""
+        attempt = 0
+        while not self._stopped.is_set():
+            try:
+                listed = list_slices(self._client, self._driver, self._node_name)
+                self._listener.listed(listed.slices, listed.version)
+                version = listed.version
+                while not self._stopped.is_set():
+                    began = self._client.timing.clock()
+                    version = self._watch(version)
+                    attempt = 0
+                    # A server or proxy that ends every watch at once is not to be asked in a tight loop.
+                    if self._client.timing.clock() - began < _PAUSE:
+                        self._stopped.wait(_PAUSE)
+            except ApiError as error:
+                if self._stopped.is_set():
+                    return
+                if error.status != HTTPStatus.GONE:
+                    self._listener.failed(error)
+                self._stopped.wait(_BACKOFF.delay(attempt, self._client.timing.dice(), error.retry_after))
+                attempt += 1
+
+    def _watch(self, version: str) -> str:
+        """Follow from a version until the server ends it; the version reached."""
+        seconds = _WATCH_SECONDS * (1 + self._client.timing.dice())
+        query = {
+            "fieldSelector": selector(self._driver, self._node_name),
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": version,
+            "timeoutSeconds": f"{seconds:.0f}",
+        }
+        path = f"/apis/{API_GROUP}/{self._client.version()}/resourceslices"
+        request = Request("GET", path, "watch resourceslices", query)
+        for event in self._client.stream(request, _SILENCE_SECONDS, self._opened):
+            version = self._tell(event) or version
+            if self._stopped.is_set():
+                break
+        return version
+
+    def _opened(self, response: Any) -> None:
+        self._response = response
+        if self._stopped.is_set():
+            raise ApiError("the watch was stopped")
+
+    def _tell(self, event: Any) -> str | None:
+        try:
+            kind, document = event["type"], event["object"]
+            if kind == "ERROR":
+                raise ApiError(str(document.get("message")), int(document.get("code") or 0), of_object=True)
+            if kind != "BOOKMARK":
+                one = _slice(document)
+                (self._listener.gone if kind == "DELETED" else self._listener.changed)(one)
+            return str(document["metadata"]["resourceVersion"])
+        except (KeyError, TypeError, AttributeError, DocumentError) as error:
+            raise ApiError(f"an event of the API server's watch cannot be read: {error!r}") from error
+
+
+def _slice(document: Any) -> ResourceSlice:
+    return decode(ResourceSlice, to_v1(document))
