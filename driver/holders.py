@@ -3,6 +3,9 @@
 Three things may be known of a claim: its record; that its row is damaged, but its CDI spec still says what it holds; or
 that it holds something, and nothing says what. The last blocks every new grant until the claim is unprepared, because
 whatever was handed out might be held already.
+
+A CDI spec without a record was left by another driver of the same kind or by a ledger that is gone. What it says is
+held from the first look on, as a record that is not in the file yet; `dranode.driver.lifecycle` finds out whose it is.
 """
 
 from __future__ import annotations
@@ -31,6 +34,8 @@ class Holders:
         """Name the ledger; it is opened by the first `refresh`."""
         self.records: dict[str, Record] = {}
         self.held = Held()
+        # The records that stand for a CDI spec alone and are in no file.
+        self.leftovers: frozenset[str] = frozenset()
         # Goes up whenever `records` has changed.
         self.version = 0
         self._damaged: dict[str, str] = {}
@@ -75,12 +80,15 @@ class Holders:
 
     def _load(self, ledger: Ledger) -> None:
         contents = ledger.read()
-        self.records = {record.uid: record for record in contents.records}
-        self.held = Held.of(holdings(contents.records))
+        on_file = {record.uid for record in contents.records} | {row.uid for row in contents.damaged}
+        left = tuple(self._recovered(uid) for uid in sorted(self._specs.stamps()) if uid not in on_file)
+        self.leftovers = frozenset(record.uid for record in left)
+        self.records = {record.uid: record for record in (*contents.records, *left)}
+        self.held = Held.of(holdings(self.records.values()))
         self._damaged = {}
         self._blocking = {
-            record.uid: "the ledger was rebuilt and no CDI spec says what it holds"
-            for record in contents.records
+            record.uid: "its record is lost and no CDI spec says what it holds"
+            for record in self.records.values()
             if not record.fingerprint and not record.cpus
         }
         for row in contents.damaged:
@@ -101,15 +109,16 @@ class Holders:
         spec = self._specs.read(uid)
         return None if spec is None else self._plugin.recover(uid, spec)
 
+    def _recovered(self, uid: str) -> Record:
+        grant = self._recover(uid)
+        return Record(uid=uid) if grant is None else recovered(uid, grant)
+
     def _rebuild(self, cause: CorruptLedgerError) -> Ledger:
         aside = move_aside(self._path)
         log.error("%s; it is kept as %s and rebuilt from the CDI specs in %s", cause, aside, self._specs.directory)
         ledger = self._opened()
-        found = {uid: self._recover(uid) for uid in self._specs.uids()}
         with ledger.transaction():
-            ledger.commit(
-                put=(Record(uid=uid) if grant is None else recovered(uid, grant) for uid, grant in found.items())
-            )
+            ledger.commit(put=tuple(map(self._recovered, sorted(self._specs.stamps()))))
         self._load(ledger)
         return ledger
 
@@ -136,6 +145,7 @@ class Holders:
             raise LedgerError(f"the ledger {self._path} is closed")
         self._ledger.commit(commit.put, commit.drop)
         self.version += 1
+        self.leftovers -= {*(record.uid for record in commit.put), *commit.drop}
         for record in commit.put:
             self.records[record.uid] = record
             self._blocking.pop(record.uid, None)

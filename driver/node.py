@@ -104,11 +104,14 @@ class Node:
         try:
             with self._exclusive():
                 self.holders.after_boot(boot_id)
-                # Of a lost record nothing is known that could be written, and a spec that lies there is in use.
-                known = [record for record in self.holders.records.values() if record.fingerprint or record.edits]
-                self._carry_out(map(WriteSpec, known))
+                self._carry_out(map(WriteSpec, filter(self._writable, self.holders.records.values())))
         except DranodeError as error:
             log.error("%s", error)  # noqa: TRY400 - the sentence says it all; a traceback would hide it
+
+    def _writable(self, record: Record) -> bool:
+        # Of a lost record nothing is known that could be written, and a spec that lies there is in use. What another
+        # driver wrote is left alone until it is clear whose claim it is.
+        return bool(record.fingerprint or record.edits) and record.uid not in self.holders.leftovers
 
     def close(self) -> None:
         """Let go of the ledger."""
@@ -142,6 +145,10 @@ class Node:
         if self._watcher is not None:
             self._watcher(self.inventory, self.holders.records.values())
 
+    def on_record(self) -> frozenset[str]:
+        """The UIDs of the claims on record at the last look at the ledger; costs nothing."""
+        return frozenset(self.holders.records)
+
     def records(self) -> tuple[Record, ...]:
         """Every claim on record.
 
@@ -150,6 +157,52 @@ class Node:
         """
         with self._exclusive():
             return tuple(self.holders.records.values())
+
+    def unfinished(self) -> tuple[Record, ...]:
+        """The claims of which only what they hold is known, or not even that.
+
+        Raises:
+            LedgerError: the ledger cannot be read.
+        """
+        return tuple(record for record in self.records() if not record.fingerprint)
+
+    def take_in(self, found: Iterable[tuple[Record, Record]]) -> tuple[Record, ...]:
+        """Put on record what was found out of unfinished records, as pairs of before and after, and write their specs.
+
+        A record that has changed meanwhile stays as it is; what was put on record comes back.
+
+        Raises:
+            LedgerError: the ledger cannot be written; nothing of it is on record then.
+        """
+        with self._exclusive():
+            holders = self.holders
+            put = tuple(
+                after
+                for before, after in found
+                if holders.records.get(before.uid) == before and (after != before or before.uid in holders.leftovers)
+            )
+            if put:
+                with holders.transaction():
+                    holders.commit(Commit(put=put))
+            self._carry_out(map(WriteSpec, filter(self._writable, put)))
+            return put
+
+    def mend_specs(self, uids: Iterable[str]) -> dict[str, DranodeError | None]:
+        """Write again the specs of these claims that are not as they should be; those claims, with what went wrong.
+
+        Raises:
+            LedgerError: the ledger cannot be read.
+        """
+        mended: dict[str, DranodeError | None] = {}
+        with self._exclusive():
+            records = (self.holders.records.get(uid) for uid in uids)
+            for record in (each for each in records if each is not None and self._writable(each)):
+                try:
+                    if self._write(record):
+                        mended[record.uid] = None
+                except DranodeError as error:
+                    mended[record.uid] = error
+        return mended
 
     def prepare(self, asked: Mapping[ClaimRef, ResourceClaim | DranodeError]) -> dict[str, Answer]:
         """Prepare the claims of one call; an answer for every claim, by UID."""
@@ -243,19 +296,31 @@ class Node:
         """Undo the claims of one call; an answer for every claim, by UID. A claim that is unknown is undone already."""
         try:
             with self._exclusive():
-                records = self.holders.records
-                effects = unprepare_effects(
-                    [records[ref.uid] for ref in refs if ref.uid in records],
-                    [ref.uid for ref in refs if ref.uid not in records],
-                    self.plugin,
-                )
-                damaged = self.holders.damaged_among(refs)
-                if damaged:
-                    effects += (Commit(drop=damaged),)
-                failures = self._carry_out(effects)
-                self._freed.notify_all()
+                return self._undo(refs)
         except DranodeError as error:
             return dict.fromkeys((ref.uid for ref in refs), error)
+
+    def release(self, records: Iterable[Record]) -> dict[str, DranodeError | None]:
+        """Undo claims that nobody will ask to undo, if their records are still these; an answer for each that is.
+
+        Raises:
+            LedgerError: the ledger cannot be read.
+        """
+        with self._exclusive():
+            return self._undo(tuple(each.ref for each in records if self.holders.records.get(each.uid) == each))
+
+    def _undo(self, refs: tuple[ClaimRef, ...]) -> dict[str, DranodeError | None]:
+        records = self.holders.records
+        effects = unprepare_effects(
+            [records[ref.uid] for ref in refs if ref.uid in records],
+            [ref.uid for ref in refs if ref.uid not in records],
+            self.plugin,
+        )
+        damaged = self.holders.damaged_among(refs)
+        if damaged:
+            effects += (Commit(drop=damaged),)
+        failures = self._carry_out(effects)
+        self._freed.notify_all()
         return {ref.uid: failures.get(ref.uid) for ref in refs}
 
     @contextlib.contextmanager
@@ -303,9 +368,12 @@ class Node:
             case Restore(record):
                 self.plugin.restore(record.ref, record.grants)
             case WriteSpec(record):
-                grants = self.plugin.complete(record.ref, record.grants)
-                self.specs.write(msgspec.structs.replace(record, grants=grants))
+                self._write(record)
             case RemoveSpec(uid):
                 self.specs.remove(uid)
             case _:
                 assert_never(effect)
+
+    def _write(self, record: Record) -> bool:
+        grants = self.plugin.complete(record.ref, record.grants)
+        return self.specs.write(msgspec.structs.replace(record, grants=grants))

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from dranode.cdi.directory import read_spec, remove_spec, spec_files, write_spec
+from dranode.cdi.directory import read_spec, remove_spec, write_spec
 from dranode.cdi.errors import CDIError
 from dranode.cdi.names import device_problem
 from dranode.cdi.spec import Spec
 from dranode.driver.core.errors import DranodeError
 from dranode.driver.core.record import Record, claim_spec, spec_file
+
+# What of a file changes whenever somebody touches it: its inode, size and time of modification.
+Stamp = tuple[int, int, int]
 
 
 class SpecError(DranodeError):
@@ -42,8 +45,8 @@ class Specs:
             raise SpecError(f"the UID of a claim becomes part of a CDI device name, but {problem}")
         return self.directory / spec_file(self.kind, uid)
 
-    def write(self, record: Record) -> None:
-        """Write a claim's spec; a file that says the same already is left alone.
+    def write(self, record: Record) -> bool:
+        """Write a claim's spec; False if a file says the same already, which is left alone.
 
         Raises:
             SpecError: it cannot be written.
@@ -51,14 +54,17 @@ class Specs:
         spec = claim_spec(self.kind, record)
         if spec is None:
             self.remove(record.uid)
-            return
+            return False
+        path = self.path(record.uid)
+        before = _inode(path)
         try:
-            write_spec(self.directory, self.path(record.uid).name, spec)
+            write_spec(self.directory, path.name, spec)
         except (OSError, CDIError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
             raise SpecError(
                 f"the CDI spec of claim {record.ref} cannot be written to {self.directory}: {reason}"
             ) from error
+        return _inode(path) != before
 
     def remove(self, uid: str) -> None:
         """Remove a claim's spec; one that is not there is removed already.
@@ -78,9 +84,24 @@ class Specs:
         except (OSError, CDIError):
             return None
 
-    def uids(self) -> Iterator[str]:
-        """The claims that have a file of this kind."""
+    def stamps(self) -> dict[str, Stamp]:
+        """The claims that have a file of this kind, by UID, each with its file's stamp."""
         before, after = spec_file(self.kind, "\0").split("\0")
-        with contextlib.suppress(OSError):
-            for path in spec_files(self.directory, before):
-                yield path.name.removeprefix(before).removesuffix(after)
+        found: dict[str, Stamp] = {}
+        with contextlib.suppress(OSError), os.scandir(self.directory) as entries:
+            for entry in entries:
+                if not (entry.name.startswith(before) and entry.name.endswith(after)):
+                    continue
+                uid = entry.name[len(before) : -len(after)]
+                with contextlib.suppress(OSError):
+                    status = entry.stat()
+                    if device_problem(uid) is None:
+                        found[uid] = (status.st_ino, status.st_size, status.st_mtime_ns)
+        return found
+
+
+def _inode(path: Path) -> int:
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return 0

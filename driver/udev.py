@@ -8,15 +8,13 @@ namespaces of the first user namespace, since Linux 4.18), so the machine is als
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, Generic, Protocol, TypeVar
 
-log = logging.getLogger(__name__)
+from dranode.driver.core.plugin import RESCAN_SECONDS, Stop
 
-RESCAN: Final = 60.0
-"""Seconds after which the machine is read again without any event."""
+log = logging.getLogger(__name__)
 
 _TICK: Final = 2.0
 _QUIET: Final = 0.5
@@ -67,14 +65,14 @@ def opened(source: Callable[[], Events[E]] | None) -> Events[E] | None:
     try:
         return source() if source is not None else None
     except (ImportError, OSError) as error:
-        log.warning("no kernel events (%s), so the machine is read again every %.0f s alone", error, RESCAN)
+        log.warning("no kernel events (%s), so the machine is read again every %.0f s alone", error, RESCAN_SECONDS)
         return None
 
 
 def watch(
     events: Events[E] | None,
     note: Callable[[E], None],
-    stop: threading.Event,
+    stop: Stop,
     *,
     due: Callable[[], bool] = lambda: False,
     clock: Callable[[], float] = time.monotonic,
@@ -82,7 +80,7 @@ def watch(
     """Yield whenever the machine should be read again, until `stop` is set; a burst of events yields once.
 
     Args:
-        events: the event source; None where there is none, then only `RESCAN` and `due` count.
+        events: the event source; None where there is none, then only `RESCAN_SECONDS` and `due` count.
         note: is told every event.
         stop: ends the watch within seconds.
         due: whether the machine should be read for another reason.
@@ -96,7 +94,7 @@ def watch(
         if event is not None:
             note(event)
             _drain(events, note, clock)
-        if event is not None or due() or clock() - last >= RESCAN:
+        if event is not None or due() or clock() - last >= RESCAN_SECONDS:
             last = clock()
             yield
 

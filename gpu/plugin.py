@@ -13,7 +13,7 @@ from dranode.cdi.spec import ContainerEdits
 from dranode.driver.core.configs import Config
 from dranode.driver.core.errors import ClaimError, UsageError
 from dranode.driver.core.held import ClaimRef, Held
-from dranode.driver.core.plugin import AllocatedClaim, ClaimGrant, DeviceHealth, Grant, Inventory, Plugin
+from dranode.driver.core.plugin import AllocatedClaim, ClaimGrant, DeviceHealth, Grant, Inventory, Plugin, Stop
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.root import Root
 from dranode.driver.udev import Events, opened, watch
@@ -135,7 +135,7 @@ class GPUPlugin(Plugin):
             self._condition = condition
             return health.report(condition)
 
-    def watch(self, stop: threading.Event) -> Iterator[None]:
+    def watch(self, stop: Stop) -> Iterator[None]:
         """Yield whenever `discover` may answer otherwise than before, until `stop` is set; blocks in between.
 
         GPUs that come, go or change drivers, taints that are due, and once a minute in any case.

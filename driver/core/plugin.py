@@ -8,10 +8,10 @@ driver.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, Self, TypeAlias
 
 import msgspec
 
@@ -24,6 +24,9 @@ from dranode.driver.core.resource import CounterSet, Device, DeviceAttribute, De
 if TYPE_CHECKING:
     from dranode.driver.core.held_claims import HeldSnapshot
     from dranode.driver.core.record import Record
+
+# How often a machine is read again of which nobody tells that it has changed.
+RESCAN_SECONDS: Final = 60.0
 
 # A line of a picture: pieces of text, each with a style in rich's words (`bold cyan`, or nothing).
 Line: TypeAlias = Sequence[tuple[str, str]]
@@ -145,6 +148,31 @@ class DeviceHealth:
     message: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Impairment:
+    """A claim that has less at the moment than it was given.
+
+    Attributes:
+        claim: whose.
+        reason: one word in camel case, for a condition or an Event.
+        message: what is missing, in a sentence.
+    """
+
+    claim: ClaimRef
+    reason: str
+    message: str
+
+
+class Stop(Protocol):
+    """What ends a watch: a `threading.Event`."""
+
+    def is_set(self) -> bool:
+        """Whether the watch should end."""
+
+    def wait(self, timeout: float) -> bool:
+        """Wait until it should end, for `timeout` seconds at most; whether it should."""
+
+
 class Plugin(ABC):
     """A node driver. `discover` and `grant` are yours; every other method has a default that does nothing.
 
@@ -206,6 +234,13 @@ class Plugin(ABC):
         """
         return None
 
+    def foreign(self, device: str) -> str:  # noqa: ARG002 - subclasses use it
+        """What hands out devices of that name under this driver's, where its claims cannot be taken over; else empty.
+
+        Asked about the devices of claims whose CDI specs lie on the node without a record.
+        """
+        return ""
+
     def adjust(self, inventory: Inventory, records: Iterable[Record]) -> HeldSnapshot | None:  # noqa: ARG002 - subclasses use it
         """What containers run on, now that these claims are on record; None for a driver that pins no containers.
 
@@ -230,3 +265,12 @@ class Plugin(ABC):
     def health(self, inventory: Inventory) -> Iterable[DeviceHealth]:  # noqa: ARG002 - subclasses use it
         """The health of every device; devices left out are healthy."""
         return ()
+
+    def impairments(self, inventory: Inventory, records: Iterable[Record]) -> Iterable[Impairment]:  # noqa: ARG002 - subclasses use it
+        """The claims on record that have less at the moment than they were given."""
+        return ()
+
+    def watch(self, stop: Stop) -> Iterator[None]:
+        """Yield whenever `discover` may answer otherwise than before, until `stop` is set; blocks in between."""
+        while not stop.wait(RESCAN_SECONDS):
+            yield

@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from dranode.driver.udev import RESCAN, watch
+from dranode.driver.core.plugin import RESCAN_SECONDS
+from dranode.driver.udev import watch
 from dranode.gpu.udev import Event, event_of
 
 CARD = "/devices/pci0000:00/0000:00:01.0/0000:01:00.0/drm/card1"
@@ -72,7 +73,7 @@ def test_without_events_the_machine_is_read_once_a_minute() -> None:
         times.append(script.now)
         if len(times) == 3:
             stop.set()
-    assert times == [RESCAN, 2 * RESCAN, 3 * RESCAN]
+    assert times == [RESCAN_SECONDS, 2 * RESCAN_SECONDS, 3 * RESCAN_SECONDS]
 
 
 def test_an_endless_burst_does_not_starve_the_reading() -> None:
