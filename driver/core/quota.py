@@ -6,11 +6,8 @@ largest does. A request for all devices counts as many as a claim can have.
 
 from __future__ import annotations
 
-from typing import Final
-
 from dranode.driver.core.resource import DeviceClaim, DeviceRequest, DeviceSubRequest, ExactDeviceRequest
-
-MAX_RESULTS: Final = 32
+from dranode.driver.core.validation import MAX_RESULTS
 
 
 def devices_by_class(devices: DeviceClaim) -> dict[str, int]:

@@ -38,6 +38,7 @@ MAX_ENTRIES: Final = 32  # requests, constraints, configurations, selectors, nam
 MAX_ALTERNATIVES: Final = 8
 MAX_TOLERATIONS: Final = 16
 MAX_PARAMETERS: Final = 10 * 1024
+MAX_RESULTS: Final = 32  # devices that one claim can be given
 _MODES: Final = ("ExactCount", "All")
 _EFFECTS: Final = ("", "None", "NoSchedule", "NoExecute")
 

@@ -12,6 +12,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Final, TypeAlias
 
+from dranode.driver.core.names import is_semver
 from dranode.driver.core.quantity import Quantity
 from dranode.proto import cel_values_pb2 as messages
 
@@ -19,12 +20,6 @@ SemverKey: TypeAlias = tuple[int, int, int, bool, tuple[tuple[bool, int, str], .
 Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network: TypeAlias = ipaddress.IPv4Interface | ipaddress.IPv6Interface
 
-# https://semver.org, "Is there a suggested regular expression": strict, no leading zeros.
-_SEMVER: Final = re.compile(
-    r"(?P<numbers>(?:0|[1-9][0-9]*)\.(?:0|[1-9][0-9]*)\.(?:0|[1-9][0-9]*))"
-    r"(?:-(?P<pre>(?:0|[1-9][0-9]*|[0-9]*[a-zA-Z-][0-9a-zA-Z-]*)(?:\.(?:0|[1-9][0-9]*|[0-9]*[a-zA-Z-][0-9a-zA-Z-]*))*))?"
-    r"(?:\+[0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*)?"
-)
 _SHORT_VERSION_PARTS: Final = 3
 
 
@@ -46,11 +41,9 @@ def semver_message(text: str) -> messages.Semver:
     Raises:
         ValueError: `text` is not a semantic version 2.0.0.
     """
-    match = _SEMVER.fullmatch(text)
-    if match is None:
+    if not is_semver(text):
         raise ValueError(f'"{text}" is not a semantic version such as 1.10.0')
-    pre = f"-{match['pre']}" if match["pre"] else ""
-    return messages.Semver(canonical_text=f"{match['numbers']}{pre}")
+    return messages.Semver(canonical_text=text.partition("+")[0])
 
 
 def normalized_semver(text: str) -> str:

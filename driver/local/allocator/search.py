@@ -16,6 +16,7 @@ from enum import Enum, auto
 from typing import Final
 
 from dranode.driver.core.resource import ResourceClaim
+from dranode.driver.core.validation import MAX_RESULTS
 from dranode.driver.local.allocator.attempt import Attempt, Oddity, Pick
 from dranode.driver.local.allocator.outcome import AllocationError, Reason
 from dranode.driver.local.allocator.pools import Pool
@@ -23,7 +24,6 @@ from dranode.driver.local.allocator.requests import Alternative, Request
 from dranode.driver.local.allocator.selectors import Selectors
 from dranode.driver.local.allocator.state import Allocated
 
-MAX_RESULTS: Final = 32
 MAX_STEPS: Final = 300_000
 _EVERY_DEVICE: Final = -1
 _FRAMES_PER_DEVICE: Final = 3
