@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @output_option
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 def command(*, files: tuple[str, ...], node: str | None, feature_gates: str, output: str) -> None:
-    r"""Allocate the claims in FILEs, in the order given, as kube-scheduler would.
+    """Allocate the claims in FILEs, in the order given, as kube-scheduler would.
 
     FILEs hold ResourceSlices, DeviceClasses, Nodes, Pods, ResourceClaims, ResourceClaimTemplates and claims that are
     already allocated (YAML, JSON or a List; - is the standard input). The claims of one pod are allocated together, all

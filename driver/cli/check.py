@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @output_option
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 def command(*, files: tuple[str, ...], output: str) -> None:
-    r"""Check ResourceClaims, ResourceClaimTemplates, DeviceClasses and opaque configurations in FILEs.
+    """Check ResourceClaims, ResourceClaimTemplates, DeviceClasses and opaque configurations in FILEs.
 
     All errors are shown, each with its path: those of the API server, of the CEL selectors, and of the installed
     drivers for their own configurations. quota is what a claim counts against a ResourceQuota, by class.
