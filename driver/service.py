@@ -22,7 +22,7 @@ from dranode.driver.core.plugin import DeviceHealth, Health, Inventory, Plugin
 from dranode.driver.kubelet.health import HEALTH_VERSIONS, MAX_STREAMS, HealthService
 from dranode.driver.kubelet.podresources import PodResources
 from dranode.driver.kubelet.registration import Registration
-from dranode.driver.kubelet.service import SUPPORTED_VERSIONS, Claims, DRAService
+from dranode.driver.kubelet.service import SUPPORTED_VERSIONS, Claims, DRAService, Preparer
 from dranode.driver.kubelet.sockets import Sockets, bind, unbind
 from dranode.driver.locks import FileLock
 from dranode.driver.machine.root import Root
@@ -56,6 +56,7 @@ class Edges:
         pod_resources: kubelet's word on which containers have which claims; None if it cannot be asked.
         nri_socket: the runtime's NRI socket; None if containers are not to be pinned.
         root: where the cgroups of containers are read.
+        report: puts a witness before a node, who tells the cluster what became of claims; None if nobody is told.
     """
 
     claims: Claims
@@ -63,6 +64,7 @@ class Edges:
     pod_resources: PodResources | None = None
     nri_socket: str | None = None
     root: Root | None = None
+    report: Callable[[Node], Preparer] | None = None
 
 
 class DriverService:
@@ -95,7 +97,8 @@ class DriverService:
         self.pinning: Pinning | None = None
         self.health = HealthService(node_name)
         self.registration = Registration(plugin.driver, sockets.dra, SUPPORTED_VERSIONS + HEALTH_VERSIONS, fatal)
-        self._service = DRAService(plugin.driver, edges.claims, self.node)
+        preparer = self.node if edges.report is None else edges.report(self.node)
+        self._service = DRAService(plugin.driver, edges.claims, preparer)
         self._sockets = sockets
         self._data = data
         self._edges = edges

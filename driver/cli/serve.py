@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from dranode.driver.logs import set_up
 from dranode.driver.machine.root import Root, read_text
 from dranode.driver.plugins import load_plugins
 from dranode.driver.service import DriverService, Edges
+from dranode.driver.threads import Fatal
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +58,7 @@ def command(root: Root, drivers: tuple[str, ...], node_name: str, store: str | N
     \b
     Example:
       dranode serve --driver cpu --reserved-cpus 0-1
+      dranode serve --kubeconfig ~/.kube/config --kubelet-root state/kubelet --cdi-dir state/cdi
       dranode serve --store state/store --kubelet-root state/kubelet --cdi-dir state/cdi
     """
     set_up(options["log_format"], options["verbosity"])
@@ -75,7 +78,7 @@ def command(root: Root, drivers: tuple[str, ...], node_name: str, store: str | N
     with contextlib.ExitStack() as stack:
         stack.callback(asked.close)
         edges = dataclasses.replace(
-            _edges(store, node_name, stack), pod_resources=asked, nri_socket=nri_socket, root=root
+            _edges(store, node_name, options, stop.fatal, stack), pod_resources=asked, nri_socket=nri_socket, root=root
         )
         for plugin in plugins:
             service = DriverService(
@@ -94,15 +97,22 @@ def command(root: Root, drivers: tuple[str, ...], node_name: str, store: str | N
         raise DranodeError(stop.reason)
 
 
-def _edges(store: str | None, node_name: str, stack: contextlib.ExitStack) -> Edges:
-    if store is None:
-        raise DranodeError("an API server is not supported yet; name a folder of claims with --store")
-    from dranode.driver.local.publisher import StorePublisher
-    from dranode.driver.local.store import Store
+def _edges(
+    store: str | None, node_name: str, options: Mapping[str, Any], fatal: Fatal, stack: contextlib.ExitStack
+) -> Edges:
+    if store is not None:
+        from dranode.driver.local.publisher import StorePublisher
+        from dranode.driver.local.store import Store
 
-    del stack
-    folder = Store(Path(store))
-    return Edges(claims=folder, publisher=StorePublisher(folder, node_name))
+        folder = Store(Path(store))
+        return Edges(claims=folder, publisher=StorePublisher(folder, node_name))
+    from dranode.driver.kube.cluster import Cluster
+    from dranode.driver.kube.connection import Source
+
+    source = Source(options["kubeconfig"])
+    cluster = Cluster(source, node_name, claim_status=options["claim_status"] == "on", fatal=fatal)
+    stack.callback(cluster.close)
+    return Edges(claims=cluster.claims, publisher=cluster.publisher, report=cluster.reporting)
 
 
 def _boot_id(root: Root) -> str:
