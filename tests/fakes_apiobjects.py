@@ -155,6 +155,10 @@ class Objects:
         del document["metadata"]["resourceVersion"]
         self.replace(kind, document)
 
+    def remove(self, resource: str, name: str, namespace: str = "") -> None:
+        """Delete an object as somebody else would."""
+        self.delete(kind_of(resource), namespace, name)
+
     def delete(self, kind: Kind, namespace: str, name: str, preconditions: Mapping[str, str] | None = None) -> None:
         with self.changed:
             old = self._find(kind, namespace, name)

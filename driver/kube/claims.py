@@ -9,7 +9,7 @@ from http import HTTPStatus
 from typing import Final
 
 from dranode.driver.core.documents import decode
-from dranode.driver.core.errors import ClaimError, DocumentError, DranodeError
+from dranode.driver.core.errors import ClaimError, ClaimGoneError, DocumentError, DranodeError
 from dranode.driver.core.held import ClaimRef
 from dranode.driver.core.resource import ResourceClaim
 from dranode.driver.kube.client import TOTAL_SECONDS, Client, Request
@@ -53,7 +53,9 @@ class KubeClaims:
             return decode(ResourceClaim, self._client.resource(request))
         except ApiError as error:
             if error.status == HTTPStatus.NOT_FOUND:
-                return ClaimError(f"claim {ref} does not exist any more; recreate the pod if it is to run")
+                # Any other 404 says nothing of the claim, and nobody may let go of one for it.
+                kind = ClaimGoneError if error.of_object else ClaimError
+                return kind(f"claim {ref} does not exist any more; recreate the pod if it is to run")
             return DranodeError(f"claim {ref} cannot be fetched: {error}")
         except DocumentError as error:
             return ClaimError(f"claim {ref} as the API server has it cannot be read: {error}")

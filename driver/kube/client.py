@@ -96,22 +96,30 @@ class Client:
 
     # --- resource.k8s.io, in the version that the server has ---
 
-    def version(self) -> str:
+    def version(self, seconds: float = TOTAL_SECONDS) -> str:
         """The newest version of `resource.k8s.io` on both sides, found out once.
 
         Raises:
             ApiError: the server cannot be asked, or offers none.
         """
-        with self._discovering:
+        version = self._version
+        if version is not None:
+            return version
+        deadline = self.timing.clock() + seconds
+        if not self._discovering.acquire(timeout=seconds):
+            raise ApiError(f"the API server has not said within {seconds:.3g} s which versions of {API_GROUP} it has")
+        try:
             if self._version is None:
-                self._version = self._discover()
+                self._version = self._discover(deadline - self.timing.clock())
                 log.info("the API server's version of %s is %s", API_GROUP, self._version)
             return self._version
+        finally:
+            self._discovering.release()
 
-    def _discover(self) -> str:
+    def _discover(self, seconds: float) -> str:
         group = Request("GET", f"/apis/{API_GROUP}", f"discover {API_GROUP}")
         try:
-            document = self.send(group)
+            document = self.send(group, seconds=seconds)
             offered = tuple(str(one["version"]) for one in document["versions"])
         except ApiError as error:
             if error.status == HTTPStatus.FORBIDDEN:
@@ -140,18 +148,23 @@ class Client:
         Raises:
             ApiError: the request fails.
         """
-        version = self.version()
+        deadline = self.timing.clock() + seconds
+        version = self.version(seconds)
         try:
-            return _as_v1(self.send(request(f"/apis/{API_GROUP}/{version}", version), seconds=seconds))
+            return self._resource(request, version, deadline)
         except ApiError as error:
             if error.status != HTTPStatus.NOT_FOUND or error.of_object:
                 raise
-            with self._discovering:
+            if self._version == version:
                 self._version = None
-            again = self.version()
+            again = self.version(deadline - self.timing.clock())
             if again == version:
                 raise
-        return _as_v1(self.send(request(f"/apis/{API_GROUP}/{again}", again), seconds=seconds))
+        return self._resource(request, again, deadline)
+
+    def _resource(self, request: Callable[[str, str], Request], version: str, deadline: float) -> Any:
+        left = deadline - self.timing.clock()
+        return _as_v1(self.send(request(f"/apis/{API_GROUP}/{version}", version), seconds=left))
 
     # --- any API ---
 

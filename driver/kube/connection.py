@@ -166,8 +166,11 @@ class _Opened:
             )
         except errors.SSLError as error:
             raise _TLSError(_root(error)) from error
+        except errors.NewConnectionError as error:  # for the package a kind of timeout
+            raise UnreachableError(f"{self} does not answer: {_root(error)}") from error
         except errors.TimeoutError as error:
-            raise UnreachableError(f"{self} did not answer within {outgoing.seconds:.3g} s") from error
+            # Without a number: what is said again and again should be the same.
+            raise UnreachableError(f"{self} did not answer in time") from error
         except (errors.HTTPError, OSError) as error:
             raise UnreachableError(f"{self} does not answer: {_root(error)}") from error
 

@@ -10,7 +10,7 @@ from dranode.driver.core.documents import decode, encode
 from dranode.driver.core.errors import DocumentError
 from dranode.driver.core.resource import Node, OwnerReference, ResourceSlice
 from dranode.driver.core.slice_plan import CreateSlice, DeleteSlice, UpdateSlice
-from dranode.driver.kube.client import Client, Request
+from dranode.driver.kube.client import ANSWER_SECONDS, Client, Request
 from dranode.driver.kube.errors import ApiError
 from dranode.driver.kube.versions import from_v1
 
@@ -34,7 +34,8 @@ class SliceWriter:
         """
         if self._owner is None:
             try:
-                node = decode(Node, self._client.send(Request("GET", f"/api/v1/nodes/{self._node_name}", "get nodes")))
+                request = Request("GET", f"/api/v1/nodes/{self._node_name}", "get nodes")
+                node = decode(Node, self._client.send(request, seconds=ANSWER_SECONDS))
             except DocumentError as error:
                 raise ApiError(f"node {self._node_name} as the API server has it cannot be read: {error}") from error
             except ApiError as error:

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 from dranode.driver.core.documents import API_GROUP, decode, to_v1
 from dranode.driver.core.errors import DocumentError
 from dranode.driver.core.resource import ResourceSlice
-from dranode.driver.kube.client import Client, Request
+from dranode.driver.kube.client import ANSWER_SECONDS, Client, Request
 from dranode.driver.kube.errors import ApiError
 from dranode.driver.kube.retry import Backoff
 
@@ -71,7 +71,7 @@ def list_slices(client: Client, driver: str, node_name: str) -> Listed:
         query = {"fieldSelector": selector(driver, node_name)}
         return Request("GET", f"{root}/resourceslices", "list resourceslices", query)
 
-    document = client.resource(request)
+    document = client.resource(request, seconds=ANSWER_SECONDS)
     try:
         version = str(document["metadata"]["resourceVersion"])
         kind = {"apiVersion": document["apiVersion"], "kind": "ResourceSlice"}

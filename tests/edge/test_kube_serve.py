@@ -1,0 +1,178 @@
+"""`dranode serve` as a process, between the stand-in kubelet and an API server: the way from the one to the other."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dranode.driver.core.held import ClaimRef
+from dranode.driver.local.kubelet import StandInKubelet
+from tests.fakes import allocated_claim, plain, reference
+from tests.fakes_apiserver import ApiServer, api_server
+
+CPU = "dra.cpu"
+MACHINE = "sockets=1,numa=2,l3=1,cores=4,threads=2"
+GROUPED = {"consumedCapacity": {"dra.cpu/cpu": "2"}, "shareID": "00000000-0000-0000-0000-000000000001"}
+
+
+@dataclass
+class Serving:
+    """A `serve` that runs, and whom it meets."""
+
+    api: ApiServer
+    folder: Path
+    process: subprocess.Popen[bytes]
+    kubelet: StandInKubelet
+
+    def log(self) -> str:
+        return (self.folder / "log").read_text()
+
+    def eventually(self, holds: Callable[[], Any]) -> Any:
+        """Wait until something holds; what it says then."""
+        ends = time.monotonic() + 15
+        while time.monotonic() < ends:
+            found = holds()
+            if found:
+                return found
+            assert self.process.poll() is None, self.log()
+            time.sleep(0.01)
+        pytest.fail(f"it did not come about in time; the log says:\n{self.log()}")
+
+    def slices(self) -> list[Any]:
+        return self.api.objects.all("resourceslices")
+
+
+@contextlib.contextmanager
+def serving(api: ApiServer, *arguments: str) -> Iterator[Serving]:
+    with tempfile.TemporaryDirectory(prefix="dranode-") as name:
+        folder = Path(name)
+        (folder / "kubelet" / "plugins_registry").mkdir(parents=True)
+        program = [Path(sys.executable).with_name("dranode"), "serve", "--machine", MACHINE, "--nri-socket", "none"]
+        options = ["--kubelet-root", "kubelet", "--cdi-dir", "cdi", "--http-address", "none", "--node-name", "node"]
+        token = folder / "token"
+        token.write_text("first")
+        kubeconfig = api.kubeconfig(folder / "kubeconfig", token)
+        command = [*program, *options, "--kubeconfig", kubeconfig, *arguments]
+        with (folder / "log").open("wb") as log:
+            process = subprocess.Popen(command, cwd=folder, stderr=log, env=dict(os.environ, NODE_NAME="node"))
+        kubelet = StandInKubelet(folder / "kubelet" / "plugins_registry")
+        try:
+            yield Serving(api, folder, process, kubelet)
+        finally:
+            kubelet.close()
+            process.kill()
+            process.wait(10)
+
+
+@pytest.fixture
+def api() -> Iterator[ApiServer]:
+    with api_server(tls=True, tokens={"first"}) as server:
+        server.put("nodes", {"metadata": {"name": "node", "uid": "node-uid"}})
+        yield server
+
+
+def put_claim(api: ApiServer, name: str) -> ClaimRef:
+    claim = allocated_claim(name, CPU, ["cpudevnuma001"], **GROUPED)
+    api.put("resourceclaims", plain(claim))
+    return reference(claim)
+
+
+def test_a_driver_publishes_prepares_reports_and_leaves_its_slices(api: ApiServer) -> None:
+    ref = put_claim(api, "a")
+    missing = ClaimRef("default", "gone", "uid-gone")
+    with serving(api) as it:
+        it.kubelet.register([CPU])
+        (published,) = it.eventually(it.slices)
+        assert published["metadata"]["name"].startswith("00000-dra.cpu-node-")
+        assert published["metadata"]["ownerReferences"] == [
+            {"apiVersion": "v1", "kind": "Node", "name": "node", "uid": "node-uid", "controller": True}
+        ]
+        assert [device["name"] for device in published["spec"]["devices"]] == ["cpudevnuma000", "cpudevnuma001"]
+
+        answers = it.kubelet.prepare({ref: frozenset({CPU}), missing: frozenset({CPU})})
+        (device,) = answers[ref]  # type: ignore[misc]
+        assert device.cdi == (f"dra.k8s.io/cpu=claim-{ref.uid}",)
+        assert "claim default/gone does not exist" in str(answers[missing])
+
+        (status,) = it.eventually(lambda: api.objects.all("resourceclaims")[0]["status"].get("devices"))
+        assert status["conditions"][0] | {"lastTransitionTime": ""} == {
+            "type": "Ready", "status": "True", "reason": "Prepared", "message": "", "lastTransitionTime": "",
+        }  # fmt: skip
+        assert status["data"] == {"cpus": "4,12", "numaNodes": [1]}
+        (event,) = it.eventually(lambda: api.objects.all("events"))
+        assert (event["reason"], event["regarding"]["name"]) == ("PrepareFailed", "gone")
+
+        it.kubelet.unprepare({ref: frozenset({CPU})})
+        it.eventually(lambda: "devices" not in api.objects.all("resourceclaims")[0]["status"])
+        it.process.send_signal(signal.SIGTERM)
+        assert it.process.wait(10) == 0
+        assert len(it.slices()) == 1
+        assert "Traceback" not in it.log()
+
+
+def test_what_others_do_to_the_slices_is_undone(api: ApiServer) -> None:
+    with serving(api) as it:
+        (published,) = it.eventually(it.slices)
+        name = published["metadata"]["name"]
+        api.objects.edit("resourceslices", name, lambda document: document["spec"]["devices"].pop())
+        it.eventually(lambda: len(it.slices()[0]["spec"]["devices"]) == 2)
+        api.objects.remove("resourceslices", name)
+        (again,) = it.eventually(it.slices)
+        assert again["spec"] == published["spec"]
+
+
+def test_a_token_that_kubelet_renews_is_read_again(api: ApiServer) -> None:
+    ref = put_claim(api, "a")
+    with serving(api) as it:
+        it.kubelet.register([CPU])
+        it.eventually(it.slices)
+        api.tokens = {"second"}
+        (it.folder / "token").write_text("second")
+        assert isinstance(it.kubelet.prepare({ref: frozenset({CPU})})[ref], tuple)
+        assert "second" not in it.log()
+
+
+def test_a_server_that_comes_late_holds_up_neither_kubelet_nor_the_slices(api: ApiServer) -> None:
+    ref = put_claim(api, "a")
+    api.stop()
+    with serving(api) as it:
+        it.kubelet.register([CPU])
+        it.eventually(lambda: "does not answer" in it.log())
+        api.start()
+        it.eventually(it.slices)
+        assert isinstance(it.kubelet.prepare({ref: frozenset({CPU})})[ref], tuple)
+
+
+def test_claim_status_off_writes_none(api: ApiServer) -> None:
+    ref = put_claim(api, "a")
+    with serving(api, "--claim-status", "off") as it:
+        it.kubelet.register([CPU])
+        assert isinstance(it.kubelet.prepare({ref: frozenset({CPU})})[ref], tuple)
+        it.eventually(it.slices)
+        it.process.send_signal(signal.SIGTERM)
+        assert it.process.wait(10) == 0
+    assert not api.requests("PATCH")
+
+
+def test_serve_without_a_cluster_says_what_to_name() -> None:
+    program = Path(sys.executable).with_name("dranode")
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("KUBERNETES_")}
+    for arguments, message in (
+        ((), "this is no pod (KUBERNETES_SERVICE_HOST is not set); name a cluster with --kubeconfig"),
+        (("--kubeconfig", "missing"), "there is no kubeconfig missing"),
+    ):
+        command = [program, "serve", "--machine", MACHINE, "--nri-socket", "none", *arguments]
+        ended = subprocess.run(command, check=False, capture_output=True, text=True, env=environment, timeout=20)
+        assert ended.returncode == 2
+        assert message in ended.stderr
