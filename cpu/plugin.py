@@ -6,8 +6,9 @@ by the methods that use it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from dranode.cdi.spec import Spec
 from dranode.cpu.claim_env import CDI_KIND, read_spec
@@ -15,20 +16,46 @@ from dranode.cpu.options import CPUOptions, check_reserved, read_options
 from dranode.driver.core.configs import Config
 from dranode.driver.core.held import Held, Holding
 from dranode.driver.core.held_claims import HeldSnapshot
-from dranode.driver.core.plugin import AllocatedClaim, ClaimGrant, Grant, Inventory, Line, Plugin
+from dranode.driver.core.plugin import (
+    AllocatedClaim,
+    ClaimGrant,
+    DeviceHealth,
+    Grant,
+    Impairment,
+    Inventory,
+    Line,
+    Plugin,
+    Stop,
+)
 from dranode.driver.core.record import Record
+from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.root import Root
+
+if TYPE_CHECKING:
+    from dranode.cpu.hotplug import Event
+    from dranode.driver.udev import Events
+
+# dra-driver-cpu's names in individual mode: positions in a list that is not told, so no CPU follows from one.
+_POSITION: Final = re.compile(r"cpudev\d{3,}", re.ASCII)
 
 
 class CPUPlugin(Plugin):
-    """CPUs as devices; `Inventory.hardware` is the machine's `Topology`."""
+    """CPUs as devices; `Inventory.hardware` is the machine's `Topology`.
+
+    Args:
+        root: the machine's files.
+        options: how its CPUs are published and handed out.
+        events: opens the kernel's event source; None for a machine that is not the one that we run on.
+    """
 
     driver = "dra.cpu"
     cdi_kind = CDI_KIND
 
-    def __init__(self, root: Root, options: CPUOptions) -> None:
+    def __init__(self, root: Root, options: CPUOptions, events: Callable[[], Events[Event]] | None = None) -> None:
         self.options = options
         self._root = root
+        self._events = events
+        self._seen: frozenset[str] = frozenset()
 
     def discover(self) -> Inventory:
         """Read the CPUs.
@@ -42,10 +69,14 @@ class CPUPlugin(Plugin):
         from dranode.cpu.sysfs import read_topology
 
         topology = read_topology(self._root)
-        check_reserved(self.options, topology)
+        # CPUs that go later are no wrong option: what is left is published, even if it is nothing.
+        if not self._seen:
+            check_reserved(self.options, topology)
         roots, odd = read_pcie_roots(self._root) if self.options.expose_pcie_roots else ({}, ())
+        found = devices(topology, self.options, roots)
+        self._seen |= {device.name for device in found}
         return Inventory(
-            devices=devices(topology, self.options, roots),
+            devices=found,
             hardware=topology,
             warnings=(*topology.warnings, *odd, *left_out(topology, self.options)),
         )
@@ -78,6 +109,28 @@ class CPUPlugin(Plugin):
         """What a CDI spec of this driver or of dra-driver-cpu says the claim was given."""
         return read_spec(uid, spec) if spec.kind == self.cdi_kind else None
 
+    def foreign(self, device: str) -> str:
+        """Positions in dra-driver-cpu's list of CPUs."""
+        return "dra-driver-cpu in individual mode" if _POSITION.fullmatch(device) else ""
+
+    def health(self, inventory: Inventory) -> Iterable[DeviceHealth]:
+        """What is offline; see `dranode.cpu.health`."""
+        from dranode.cpu.health import device_health
+
+        return device_health(self._seen, inventory, self.options)
+
+    def impairments(self, inventory: Inventory, records: Iterable[Record]) -> Iterable[Impairment]:
+        """The claims that hold CPUs which are offline."""
+        from dranode.cpu.health import impairments
+
+        return impairments(inventory.hardware, records)
+
+    def watch(self, stop: Stop) -> Iterator[None]:
+        """Yield when CPUs came or went, and once a minute in any case, until `stop` is set; blocks in between."""
+        from dranode.driver import udev
+
+        yield from udev.watch(udev.opened(self._events), lambda _: None, stop)
+
     def picture(self, inventory: Inventory, holdings: Iterable[Holding], width: int) -> Sequence[Line]:
         """The machine's CPUs and who holds them."""
         from dranode.cpu.draw import picture
@@ -91,4 +144,10 @@ def plugin(root: Root, options: Mapping[str, object]) -> Plugin:
     Raises:
         UsageError: an option has a value that cannot be meant.
     """
-    return CPUPlugin(root, read_options(options))
+    return CPUPlugin(root, read_options(options), _kernel_events if isinstance(root, HostRoot) else None)
+
+
+def _kernel_events() -> Events[Event]:
+    from dranode.cpu.hotplug import kernel_events
+
+    return kernel_events()

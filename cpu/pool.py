@@ -31,7 +31,7 @@ def _held_claim(record: Record) -> HeldClaim:
         claim=record.ref,
         cpus=CPUSet.parse(record.cpus),
         held=CPUSet.parse(record.held),
-        pods=frozenset(pod.uid for pod in record.pods),
+        pods=frozenset(pod.uid for pod in record.pods if pod.uid),
         shared_in_pod=treatment.sharing is Sharing.POD,
         mems=treatment.mems,
         lift_quota=treatment.cfs_quota is CFSQuota.UNLIMITED,

@@ -70,6 +70,10 @@ class Pinning:
         """How enforcement is doing."""
         return self._enforcer.status()
 
+    def claims_in_use(self) -> frozenset[str] | None:
+        """The UIDs of the claims that a container has; None while the runtime has not told of its containers."""
+        return self._enforcer.claims_in_use() if self.synchronized else None
+
     def in_use(self, ref: ClaimRef) -> bool | None:
         """Whether a container has the claim, by the runtime or by kubelet; None if neither can say."""
         if ref.uid in self._enforcer.claims_in_use():

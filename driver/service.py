@@ -7,6 +7,7 @@ first, then the sockets go; slices stay.
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable
 from concurrent import futures
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import grpc
 
 from dranode.driver.core.errors import DranodeError, UsageError
+from dranode.driver.core.events import Occurrence
 from dranode.driver.core.held import ClaimRef
 from dranode.driver.core.plugin import DeviceHealth, Health, Inventory, Plugin
 from dranode.driver.kubelet.health import HEALTH_VERSIONS, MAX_STREAMS, HealthService
@@ -30,6 +32,9 @@ from dranode.driver.node import Node
 from dranode.driver.threads import Fatal
 
 if TYPE_CHECKING:
+    from dranode.driver.lifecycle.lifecycle import Lifecycle
+    from dranode.driver.lifecycle.tell import Tell
+    from dranode.driver.lifecycle.witnesses import Witnesses
     from dranode.driver.pinning import Pinning
 
 log = logging.getLogger(__name__)
@@ -57,6 +62,7 @@ class Edges:
         nri_socket: the runtime's NRI socket; None if containers are not to be pinned.
         root: where the cgroups of containers are read.
         report: puts a witness before a node, who tells the cluster what became of claims; None if nobody is told.
+        tell: tells people of what happened to the driver of that name unasked; None if nobody is told.
     """
 
     claims: Claims
@@ -65,6 +71,7 @@ class Edges:
     nri_socket: str | None = None
     root: Root | None = None
     report: Callable[[Node], Preparer] | None = None
+    tell: Callable[[str, Occurrence], None] | None = None
 
 
 class DriverService:
@@ -95,6 +102,7 @@ class DriverService:
         self.plugin = plugin
         self.node = Node(plugin, data, cdi, in_use=self._in_use)
         self.pinning: Pinning | None = None
+        self.lifecycle: Lifecycle | None = None
         self.health = HealthService(node_name)
         self.registration = Registration(plugin.driver, sockets.dra, SUPPORTED_VERSIONS + HEALTH_VERSIONS, fatal)
         preparer = self.node if edges.report is None else edges.report(self.node)
@@ -111,19 +119,21 @@ class DriverService:
 
         Raises:
             UsageError: another process serves this driver here.
-            DranodeError: a folder, a socket or the hardware cannot be used.
+            DranodeError: a folder, a socket or the hardware cannot be used, or another driver has to drain the node.
         """
         try:
             self._claim_folder()
             self._listen(self._sockets.dra, (*self._service.handlers(), *self.health.handlers()), "dra", MAX_STREAMS)
             self._listen(self._sockets.registration, (self.registration.handler(),), "registration")
             self.node.open(boot_id)
+            witnesses = self._take_over()
             self._pin()
             self._service.ready.set()
         except BaseException:
             self.stop()
             raise
         self.refresh()
+        self._look_after(witnesses)
 
     def _claim_folder(self) -> None:
         try:
@@ -163,6 +173,31 @@ class DriverService:
         self.pinning.start()
         self._stops.append(self.pinning.stop)
 
+    def _take_over(self) -> Witnesses:
+        from dranode.driver.lifecycle.takeover import take_over  # noqa: PLC0415 - listen first, see above
+        from dranode.driver.lifecycle.witnesses import Witnesses  # noqa: PLC0415 - likewise
+
+        kind, edges = self.node.specs.kind, self._edges
+        witnesses = Witnesses(self.plugin.driver, kind, edges.claims, edges.pod_resources, self._running)
+        take_over(self.node, witnesses)
+        return witnesses
+
+    def _running(self) -> frozenset[str] | None:
+        # Without enforcement nobody but kubelet knows of containers.
+        return frozenset() if self.pinning is None else self.pinning.claims_in_use()
+
+    def _look_after(self, witnesses: Witnesses) -> None:
+        from dranode.driver.lifecycle.lifecycle import Lifecycle  # noqa: PLC0415 - likewise
+        from dranode.driver.lifecycle.tell import nobody  # noqa: PLC0415 - likewise
+
+        told = self._edges.tell
+        tell: Tell = nobody if told is None else functools.partial(told, self.plugin.driver)
+        self.lifecycle = Lifecycle(
+            self.node, witnesses, publish=self.refresh, report=self._report_health, tell=tell, fatal=self._fatal
+        )
+        self.lifecycle.start()
+        self._stops.append(self.lifecycle.stop)
+
     def _in_use(self, ref: ClaimRef) -> bool | None:
         if self.pinning is not None:
             return self.pinning.in_use(ref)
@@ -171,12 +206,15 @@ class DriverService:
 
     def refresh(self) -> None:
         """Say again what there is and how it is: to the publisher and to open health streams."""
+        self._edges.publisher.publish(self.plugin.driver, self.node.inventory)
+        self._report_health()
+
+    def _report_health(self) -> None:
         inventory = self.node.inventory
-        self._edges.publisher.publish(self.plugin.driver, inventory)
-        told = {device.device: device for device in self.plugin.health(inventory)}
-        self.health.report(
-            told.get(device.name, DeviceHealth(device.name, Health.HEALTHY)) for device in inventory.devices
-        )
+        devices = {device.name: DeviceHealth(device.name, Health.HEALTHY) for device in inventory.devices}
+        # A device that is published no more may still be a pod's.
+        devices.update((device.device, device) for device in self.plugin.health(inventory))
+        self.health.report(devices.values())
 
     def stop(self) -> None:
         """End calls in flight, close the sockets and the ledger; slices stay."""

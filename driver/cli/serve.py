@@ -112,7 +112,7 @@ def _edges(
     source = Source(options["kubeconfig"])
     cluster = Cluster(source, node_name, claim_status=options["claim_status"] == "on", fatal=fatal)
     stack.callback(cluster.close)
-    return Edges(claims=cluster.claims, publisher=cluster.publisher, report=cluster.reporting)
+    return Edges(claims=cluster.claims, publisher=cluster.publisher, report=cluster.reporting, tell=cluster.tell)
 
 
 def _boot_id(root: Root) -> str:

@@ -86,18 +86,32 @@ class RecordQuarantined:
     reason: str
 
 
-Occurrence: TypeAlias = PrepareFailed | DriftRepaired | Unpinned | RecordQuarantined
+@dataclass(frozen=True, slots=True)
+class ClaimImpaired:
+    """A claim has less than it was given, because hardware went away under it; `pods` may use it."""
+
+    claim: ClaimRef
+    pods: tuple[ResourceClaimConsumerReference, ...]
+    reason: str
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class OrphanUnprepared:
+    """A claim that does not exist any more was unprepared without kubelet asking."""
+
+    claim: ClaimRef
+    sentence: str
+
+
+Occurrence: TypeAlias = PrepareFailed | DriftRepaired | Unpinned | RecordQuarantined | ClaimImpaired | OrphanUnprepared
 
 
 def events_of(occurrence: Occurrence, node_name: str) -> tuple[Event, ...]:
     """The events that tell of it."""
     match occurrence:
         case PrepareFailed(claim, pods, error):
-            about = [_claim(claim)]
-            about += [
-                Regarding("v1", "Pod", claim.namespace, pod.name, pod.uid) for pod in pods if pod.resource == "pods"
-            ]
-            return _events(about, "PrepareFailed", "Prepare", error)
+            return _events(_users(claim, pods), "PrepareFailed", "Prepare", error)
         case DriftRepaired(pod, claims, sentence):
             return _events(_places(pod, claims), "CPUSetDrift", "Repair", sentence)
         case Unpinned(pod, claims, sentence):
@@ -110,8 +124,21 @@ def events_of(occurrence: Occurrence, node_name: str) -> tuple[Event, ...]:
                 "delete the pods that use that claim, so that it is unprepared and allocated anew"
             )
             return _events([node], "RecordQuarantined", "ReadLedger", note)
+        case ClaimImpaired(claim, pods, reason, sentence):
+            return _events(_users(claim, pods), reason, "WatchHardware", sentence)
+        case OrphanUnprepared(claim, sentence):
+            # The claim itself is gone; an event about it would be found by nobody who looks at the node.
+            node = Regarding("v1", "Node", "", node_name, node_name)
+            return _events([node], "OrphanUnprepared", "Unprepare", sentence)
         case _:
             assert_never(occurrence)
+
+
+def _users(claim: ClaimRef, pods: tuple[ResourceClaimConsumerReference, ...]) -> list[Regarding]:
+    about = [_claim(claim)] if claim.name else []
+    return about + [
+        Regarding("v1", "Pod", claim.namespace, pod.name, pod.uid) for pod in pods if pod.resource == "pods"
+    ]
 
 
 def _places(pod: Pod, claims: tuple[ClaimRef, ...]) -> list[Regarding]:

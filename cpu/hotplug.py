@@ -1,0 +1,42 @@
+"""The kernel's events about CPUs: going offline, coming back, added, removed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from dranode.driver import udev
+
+_PATH: Final = re.compile(r"/devices/system/cpu/cpu(\d+)", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event of the kernel about a CPU.
+
+    Attributes:
+        action: online, offline, add, remove.
+        cpu: the kernel's CPU number.
+    """
+
+    action: str
+    cpu: int
+
+
+def event_of(action: str, subsystem: str, path: str, properties: Mapping[str, str]) -> Event | None:
+    """The event that a uevent is; None if it is not about a CPU."""
+    del properties
+    match = _PATH.fullmatch(path)
+    return Event(action, int(match[1])) if subsystem == "cpu" and match is not None else None
+
+
+def kernel_events() -> udev.Events[Event]:
+    """The kernel's uevents about CPUs.
+
+    Raises:
+        ImportError: libudev is not installed.
+        OSError: the kernel's netlink group cannot be joined.
+    """
+    return udev.KernelEvents(("cpu",), event_of)

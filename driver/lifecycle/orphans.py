@@ -1,0 +1,94 @@
+"""From time to time: names for claims that have none yet, and an end for claims that nobody will ask to unprepare.
+
+A claim that was deleted while kubelet or the driver was away is never unprepared by kubelet.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from dranode.driver.core.events import OrphanUnprepared
+from dranode.driver.core.reconcile import PATIENCE, Waiting, orphans, unused
+from dranode.driver.core.record import Record
+from dranode.driver.lifecycle.takeover import put_on_record
+from dranode.driver.lifecycle.tell import Tell, nobody
+from dranode.driver.lifecycle.witnesses import Witnesses
+from dranode.driver.node import Node
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS: Final = 60.0
+"""How often to look."""
+
+
+@dataclass(slots=True)
+class Orphans:
+    """Looks after the claims of one node.
+
+    Attributes:
+        node: whose claims.
+        witnesses: who is asked about them.
+        tell: whom to tell of claims that were let go of.
+        clock: seconds, monotonic.
+        released: how many were let go of since start.
+    """
+
+    node: Node
+    witnesses: Witnesses
+    tell: Tell = nobody
+    clock: Callable[[], float] = time.monotonic
+    released: int = 0
+    _waiting: Waiting = field(default_factory=Waiting)
+
+    def waiting(self) -> int:
+        """How many orphans there are."""
+        return len(self._waiting.since)
+
+    def look(self) -> None:
+        """Look once.
+
+        Raises:
+            LedgerError: the ledger cannot be used.
+        """
+        records = self.node.records()
+        told = self.witnesses.near(records)
+        unfinished = tuple(record for record in records if not record.fingerprint)
+        suspects = unused(records, told)
+        # The API server is asked about the few claims that are odd, never about all of them.
+        told = self.witnesses.far(told, {record.uid: record for record in (*unfinished, *suspects)}.values())
+        named = {record.uid: record for record in put_on_record(self.node, unfinished, told)}
+        self._mind([named.get(record.uid, record) for record in orphans(suspects, told)])
+
+    def _mind(self, found: list[Record]) -> None:
+        now = self.clock()
+        before, self._waiting = self._waiting, self._waiting.seen(found, now)
+        fresh, due = self._waiting.fresh(before), self._waiting.due(now)
+        for record in found:
+            if record.uid in fresh:
+                log.warning(
+                    "claim=%s uid=%s driver=%s is gone and nobody uses it: it is unprepared in %.0f minutes",
+                    record.ref,
+                    record.uid,
+                    self.node.plugin.driver,
+                    PATIENCE / 60,
+                )
+        if due:
+            self._release([record for record in found if record.uid in due])
+
+    def _release(self, due: list[Record]) -> None:
+        failures = self.node.release(due)
+        for record in due:
+            # A claim that was prepared again meanwhile has no answer, and one that failed is tried again.
+            if failures.get(record.uid, Exception()) is not None:
+                continue
+            self.released += 1
+            message = (
+                f"claim {record.ref} was unprepared, because it does not exist any more and neither kubelet nor a "
+                f"container has used it for {PATIENCE / 60:.0f} minutes"
+            )
+            log.warning("claim=%s uid=%s driver=%s: %s", record.ref, record.uid, self.node.plugin.driver, message)
+            self.tell(OrphanUnprepared(record.ref, message))

@@ -1,0 +1,57 @@
+"""At start: whose are the CDI specs without a record, and the records without an owner?"""
+
+from __future__ import annotations
+
+import logging
+
+from dranode.driver.core.errors import DranodeError, LedgerError
+from dranode.driver.core.reconcile import Told, named, overlaps, refusals
+from dranode.driver.core.record import Record
+from dranode.driver.lifecycle.witnesses import Witnesses
+from dranode.driver.node import Node
+
+log = logging.getLogger(__name__)
+
+
+def take_over(node: Node, witnesses: Witnesses) -> None:
+    """Put on record what was left behind, with the names and pods that others know of it.
+
+    Without their answers it is on record all the same and holds what its spec says; it gets its name later.
+
+    Raises:
+        DranodeError: another driver's claims lie on the node that cannot be taken over; nothing has been changed.
+    """
+    try:
+        unfinished = node.unfinished()
+        if not unfinished:
+            return
+        told = witnesses.far(witnesses.near(unfinished), unfinished)
+        refused = refusals(unfinished, told, node.plugin)
+        if refused:
+            raise DranodeError("; ".join(refused))
+        for sentence in overlaps(unfinished, node.holders.held):
+            log.error("%s", sentence)
+        put_on_record(node, unfinished, told)
+    except LedgerError as error:
+        # Nothing is handed out while the ledger cannot be read, and then what lies there is held.
+        log.error("what was left behind has to wait: %s", error)  # noqa: TRY400 - the sentence says it all
+
+
+def put_on_record(node: Node, unfinished: tuple[Record, ...], told: Told) -> tuple[Record, ...]:
+    """Put on record what others say of unfinished records; those that have changed come back.
+
+    Raises:
+        LedgerError: the ledger cannot be written.
+    """
+    put = node.take_in((record, named(record, told, node.plugin)) for record in unfinished)
+    for record in put:
+        log.warning(
+            "claim=%s uid=%s driver=%s taken over cpus=%s held=%s pods=%s",
+            record.ref,
+            record.uid,
+            node.plugin.driver,
+            record.cpus or "-",
+            record.held or "-",
+            ",".join(pod.name for pod in record.pods) or "unknown",
+        )
+    return put
