@@ -8,8 +8,7 @@ from typing import Final
 
 import click
 
-from dranode.driver.cli.local import reporting
-from dranode.driver.cli.output import console
+from dranode.driver.cli.output import console, reporting
 
 MACHINE: Final = "sockets=2,numa=4,cores=4,threads=2"
 # The demo shows one claim that cannot fit; anything else that fails is a failure of the demo.

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +10,7 @@ import click
 
 from dranode.driver.cli.machine_option import machine_option
 from dranode.driver.cli.options import driver_options
-from dranode.driver.cli.output import console, emit, output_option
+from dranode.driver.cli.output import console, emit, output_option, reporting
 from dranode.driver.core.documents import encode
 from dranode.driver.core.errors import UsageError
 from dranode.driver.machine.root import Root
@@ -20,7 +18,7 @@ from dranode.driver.plugins import load_plugins
 
 if TYPE_CHECKING:
     from dranode.driver.core.resource import ResourceSlice
-    from dranode.driver.local.run import ClaimResult, Progress
+    from dranode.driver.local.run import ClaimResult
 
 
 @click.command(short_help="The local run: publish, allocate, prepare, show, unprepare; no cluster.")
@@ -29,6 +27,10 @@ if TYPE_CHECKING:
 @click.option(
     "--state", metavar="DIR", help="Keep everything in DIR (store/, kubelet/, cdi/); default: a temporary folder."
 )
+@click.option("--nodes", metavar="FILE", help="Place the claims on the nodes of a nodes.yaml; no driver prepares.")
+@click.option("--queues", metavar="FILE", help="Admit the workloads in FILEs through these Kueue queues first.")
+@click.option("--scores", is_flag=True, help="With --nodes: show how each node scored for each pod.")
+@click.option("--svg", metavar="FILE", help="With --nodes: draw the fleet.")
 @click.option("--keep", is_flag=True, help="Leave the claims prepared; needs --state.")
 @click.option("--feature-gates", default="", metavar="NAME=BOOL,...", help="Feature gates of the allocator.")
 @output_option
@@ -41,6 +43,10 @@ def command(
     files: tuple[str, ...],
     state: str | None,
     keep: bool,
+    nodes: str | None,
+    queues: str | None,
+    scores: bool,
+    svg: str | None,
     feature_gates: str,
     output: str,
     **options: Any,
@@ -55,8 +61,20 @@ def command(
     Example:
       dranode local --machine sockets=2,numa=2,cores=4,threads=2 examples/claims.yaml
       dranode local --state state --keep examples/claims.yaml
+      dranode local --nodes nodes.yaml --scores --svg fleet.svg claims.yaml
     """
     from dranode.driver.local.allocator.features import Features
+
+    features = Features.parse(feature_gates)
+    if nodes is not None or queues is not None:
+        from dranode.driver.cli.fleet import run_on_fleet
+
+        run_on_fleet(
+            drivers, options, files, features, nodes=nodes, queues=queues, scores=scores, svg=svg, output=output
+        )
+        return
+    if scores or svg is not None:
+        raise UsageError("--scores and --svg are about many nodes: name them with --nodes FILE")
     from dranode.driver.local.files import load_documents
     from dranode.driver.local.run import local_run
     from dranode.driver.local.show import pictures, show_claims, show_pictures
@@ -65,7 +83,6 @@ def command(
 
     if keep and state is None:
         raise UsageError("--keep leaves claims prepared in a folder: name it with --state DIR")
-    features = Features.parse(feature_gates)
     workload = read_workload(load_documents(files))
     plugins = load_plugins(drivers, root, options)
     folder = Path(state) if state is not None else None
@@ -125,13 +142,3 @@ def _claim(result: ClaimResult) -> dict[str, Any]:
         "cpus": result.cpus,
         "error": result.error,
     }
-
-
-@contextmanager
-def reporting() -> Iterator[Progress]:
-    """Tell on a terminal what is going on; elsewhere say nothing."""
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    with console(stderr=True).status("starting") as status:
-        yield status.update

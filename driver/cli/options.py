@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from dranode.driver.core.errors import UsageError
+from dranode.driver.core.errors import DocumentError, UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -60,7 +60,10 @@ def config_file(path: str, parameters: Mapping[str, click.Parameter]) -> dict[st
     """
     from dranode.driver.local.files import read_yaml
 
-    document = read_yaml(path)
+    try:
+        document = read_yaml(path)
+    except DocumentError as error:
+        raise UsageError(str(error)) from error
     if document is None:
         return {}
     if not isinstance(document, Mapping):

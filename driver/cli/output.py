@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
@@ -53,6 +54,16 @@ def console(*, stderr: bool = False) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     # Without a terminal rich assumes 80 columns and cuts tables; a file or a pipe has room.
     return Console(file=stream, highlight=False, width=None if stream.isatty() else 120)
+
+
+@contextmanager
+def reporting() -> Iterator[Callable[[str], None]]:
+    """Tell on a terminal what is going on; elsewhere say nothing."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    with console(stderr=True).status("starting") as status:
+        yield status.update
 
 
 def fail(message: str) -> NoReturn:

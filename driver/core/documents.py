@@ -74,7 +74,7 @@ def decode_json(kind: type[T], text: bytes | str) -> T:
 
 
 def encode(value: Any) -> Any:
-    """The plain document of a value: dictionaries, lists, strings, numbers."""
+    """The plain document of a value: dictionaries, sequences, strings, numbers."""
     return msgspec.to_builtins(value, enc_hook=_encode_hook)
 
 

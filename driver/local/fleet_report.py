@@ -96,6 +96,16 @@ def run_fleet(
         placements.append(placement)
         progress(f"pod {number} of {len(pods)}: {placement.pod}")
     progress("looking for what is stranded")
+    return report_on(fleet, slices, nodes, placements)
+
+
+def report_on(
+    fleet: Fleet,
+    slices: Sequence[ResourceSlice],
+    nodes: Sequence[tuple[Node, str]],
+    placements: Sequence[PodPlacement],
+) -> FleetReport:
+    """How a fleet stands now that these pods are placed on it."""
     claims = [outcome.claim for placement in placements for outcome in placement.outcomes]
     return FleetReport(
         tuple(slices), tuple(placements), tuple(_node_reports(fleet, nodes, claims)), _alternatives(placements)
@@ -148,7 +158,6 @@ def _claim(outcome: Outcome) -> dict[str, Any]:
         "cdi_files": [],
         "cpus": None,
         "error": outcome.error,
-        "notes": list(outcome.notes),
     }
 
 
