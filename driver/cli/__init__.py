@@ -25,6 +25,7 @@ _COMMANDS: Final = {
     "slices": "slices",
     "claims": "claims",
     "check": "check",
+    "doctor": "doctor",
     "machine": "machine",
     "cdi": "cdi",
 }

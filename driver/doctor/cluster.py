@@ -1,0 +1,171 @@
+"""What the API server says about the driver's place in the cluster, asked as the driver's account where that is ours.
+
+Nothing is changed: what would be published is sent as a dry run, and rights are asked for by SelfSubjectAccessReview,
+or by SubjectAccessReview about the driver's account where somebody else asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from http import HTTPStatus
+from typing import Any, Final, Protocol, TypeVar
+
+from dranode.driver.core.diagnosis import Cluster, PublishedSlice, Right, Wanted
+from dranode.driver.core.documents import API_GROUP, decode, encode, to_v1
+from dranode.driver.core.dropped_fields import dropped_fields
+from dranode.driver.core.plugin import Plugin
+from dranode.driver.core.resource import ResourcePool, ResourceSlice, ResourceSliceSpec
+from dranode.driver.kube.client import Request
+from dranode.driver.kube.errors import ApiError
+from dranode.driver.kube.versions import best_version, from_v1
+
+T = TypeVar("T")
+
+_SECONDS: Final = 5.0
+# What the driver does: deploy/base/rbac.yaml.
+RIGHTS: Final = (
+    *(Right(verb, "resourceslices") for verb in ("get", "list", "watch", "create", "update", "delete")),
+    Right("get", "resourceclaims"),
+    Right("patch", "resourceclaims/status"),
+    Right("get", "nodes", ""),
+    Right("create", "events", ""),
+    Right("patch", "events", ""),
+)
+
+
+class Sender(Protocol):
+    """Whoever sends requests: `dranode.driver.kube.client.Client`."""
+
+    def send(self, request: Request, *, seconds: float = ...) -> Any:
+        """Send a request; the document that comes back.
+
+        Raises:
+            ApiError: it fails.
+        """
+
+
+def read_cluster(
+    api: Sender, wanted: Wanted, plugins: Sequence[Plugin], account: str = ""
+) -> tuple[Cluster, str, list[str]]:
+    """What the API server says, the node's runtime as the Node tells, and what could not be asked.
+
+    Args:
+        api: the server.
+        wanted: what the driver is told to do.
+        plugins: the drivers, for a device of each to be published as a dry run.
+        account: `<namespace>:<name>` of the driver's service account; empty if it is our own.
+    """
+    unseen: list[str] = []
+
+    def ask(what: str, question: Callable[[], T]) -> T | None:
+        try:
+            return question()
+        except ApiError as error:
+            unseen.append(f"{what}: {error}")
+            return None
+
+    versions = ask("the API server", lambda: _versions(api))
+    if versions is None:
+        return Cluster(), "", unseen
+    root = f"/apis/{API_GROUP}/{best_version(versions)}"
+    node = ask(f"the Node {wanted.node}", lambda: _node(api, wanted.node))
+    info = node.get("status", {}).get("nodeInfo", {}) if node else {}
+    served = best_version(versions) is not None
+    return (
+        Cluster(
+            versions=versions,
+            denied=ask("the driver's rights", lambda: tuple(_denied(api, wanted, account))),
+            dropped=ask("what the server drops", lambda: _dropped(api, root, wanted, plugins)) if served else None,
+            missing_classes=ask("the DeviceClasses", lambda: tuple(_missing(api, root, wanted.drivers)))
+            if served
+            else None,
+            node=None if node is None else bool(node),
+            kubelet=_version(info.get("kubeletVersion", "")),
+            slices=ask("the ResourceSlices", lambda: _slices(api, root, wanted)) if served else None,
+        ),
+        str(info.get("containerRuntimeVersion", "")),
+        unseen,
+    )
+
+
+def _get(api: Sender, path: str, what: str, **query: str) -> Any:
+    return api.send(Request("GET", path, what, query), seconds=_SECONDS)
+
+
+def _found(question: Callable[[], Any]) -> Any:
+    """The answer; empty if the server says that there is no such thing."""
+    try:
+        return question()
+    except ApiError as error:
+        if error.status == HTTPStatus.NOT_FOUND:
+            return {}
+        raise
+
+
+def _versions(api: Sender) -> tuple[str, ...]:
+    group = _found(lambda: _get(api, f"/apis/{API_GROUP}", f"discover {API_GROUP}"))
+    return tuple(str(one["version"]) for one in group.get("versions", ()))
+
+
+def _node(api: Sender, name: str) -> dict[str, Any]:
+    node: dict[str, Any] = _found(lambda: _get(api, f"/api/v1/nodes/{name}", "get nodes"))
+    return node
+
+
+def _version(text: str) -> tuple[int, int] | None:
+    major, _, rest = text.removeprefix("v").partition(".")
+    minor = rest.partition(".")[0]
+    return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else None
+
+
+def _denied(api: Sender, wanted: Wanted, account: str) -> Iterator[Right]:
+    drivers = (Right("associated-node:patch", f"resourceclaims/driver/{driver}") for driver in wanted.drivers)
+    for right in (*RIGHTS, *drivers):
+        resource, _, rest = right.resource.partition("/")
+        sub, _, name = rest.partition("/")
+        asked = {"verb": right.verb, "group": right.group, "resource": resource, "subresource": sub, "name": name}
+        attributes = {key: value for key, value in asked.items() if value}
+        review = "SubjectAccessReview" if account else "SelfSubjectAccessReview"
+        spec: dict[str, Any] = {"resourceAttributes": attributes}
+        if account:
+            namespace = account.partition(":")[0]
+            spec["user"] = f"system:serviceaccount:{account}"
+            spec["groups"] = ["system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated"]
+        body = {"apiVersion": "authorization.k8s.io/v1", "kind": review, "spec": spec}
+        path = f"/apis/authorization.k8s.io/v1/{review.lower()}s"
+        answer = api.send(Request("POST", path, f"create {review.lower()}s", {}, body), seconds=_SECONDS)
+        if not answer.get("status", {}).get("allowed"):
+            yield right
+
+
+def _dropped(api: Sender, root: str, wanted: Wanted, plugins: Sequence[Plugin]) -> tuple[str, ...]:
+    gates: set[str] = set()
+    for plugin in plugins:
+        spec = ResourceSliceSpec(
+            driver=plugin.driver,
+            node_name=wanted.node,
+            pool=ResourcePool(name=wanted.node),
+            devices=plugin.discover().devices[:1],
+        )
+        document = {"kind": "ResourceSlice", "metadata": {"generateName": "dranode-doctor-"}, "spec": encode(spec)}
+        body = from_v1(document, root.rpartition("/")[2])
+        request = Request("POST", f"{root}/resourceslices", "create resourceslices", {"dryRun": "All"}, body)
+        returned = decode(ResourceSlice, to_v1(api.send(request, seconds=_SECONDS)))
+        gates |= set(dropped_fields(spec, returned.spec))
+    return tuple(sorted(gates))
+
+
+def _missing(api: Sender, root: str, drivers: Iterable[str]) -> Iterator[str]:
+    for driver in drivers:
+        if not _found(lambda name=driver: _get(api, f"{root}/deviceclasses/{name}", "get deviceclasses")):  # type: ignore[misc] # bound at once
+            yield driver
+
+
+def _slices(api: Sender, root: str, wanted: Wanted) -> tuple[PublishedSlice, ...]:
+    found = _get(api, f"{root}/resourceslices", "list resourceslices", fieldSelector=f"spec.nodeName={wanted.node}")
+    specs = ((one["metadata"]["name"], one["spec"]) for one in found.get("items") or ())
+    return tuple(
+        PublishedSlice(name, spec["driver"], spec["pool"]["name"], len(spec.get("devices") or ()))
+        for name, spec in specs
+        if spec["driver"] in wanted.drivers
+    )

@@ -1,0 +1,132 @@
+"""Everything that can be known of a node for `dranode doctor`, each part on its own: what fails leaves the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dranode.driver.core.cpuset import CPUSet
+from dranode.driver.core.diagnosis import Cluster, Facts, Kubelet, Runtime, Wanted
+from dranode.driver.core.errors import DranodeError, UsageError
+from dranode.driver.core.plugin import Plugin
+from dranode.driver.doctor.cluster import Sender, read_cluster
+from dranode.driver.doctor.host import Host, UnreadError
+from dranode.driver.doctor.kubelet import read_kubelet
+from dranode.driver.doctor.node import read_node
+from dranode.driver.doctor.runtime import read_runtime
+from dranode.driver.machine.root import Root
+from dranode.driver.plugins import load_plugins
+
+# The option, the flag that turns it on, and the gate without which a server drops what it publishes.
+_GATED: Final = {
+    "expose_pcie_roots": ("--expose-pcie-roots", "DRAListTypeAttributes"),
+    "node_allocatable_mapping": ("--node-allocatable-mapping", "DRANodeAllocatableResources"),
+    "device_taints": ("--device-taints", "DRADeviceTaints"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Where configuration lies on the node.
+
+    Attributes:
+        kubelet: kubelet's file; empty to look for it.
+        containerd: containerd's file.
+        crio: CRI-O's folder.
+    """
+
+    kubelet: str
+    containerd: str
+    crio: str
+
+
+def wanted_by(
+    drivers: Sequence[str], root: Root, node: str, options: Mapping[str, Any]
+) -> tuple[Wanted, tuple[Plugin, ...]]:
+    """What the driver is told to do by the options of `serve`, and the drivers that would start.
+
+    Raises:
+        UsageError: no driver of a name is installed, or an option has a value that cannot be meant.
+    """
+    loaded = load_plugins(drivers, root, options)
+    plugins: list[Plugin] = []
+    refusals: list[str] = []
+    shares = False
+    for plugin in loaded:
+        try:
+            inventory = plugin.discover()
+        except DranodeError as error:
+            refusals.append(f"{plugin.driver} does not start: {error}")
+            continue
+        plugins.append(plugin)
+        shares |= any(device.allow_multiple_allocations for device in inventory.devices)
+    return Wanted(
+        node=node,
+        drivers=tuple(plugin.driver for plugin in loaded),
+        # A driver that pins says on what.
+        pins=any(type(plugin).adjust is not Plugin.adjust for plugin in loaded),
+        shares=shares,
+        gated={flag: gate for option, (flag, gate) in _GATED.items() if options.get(option)},
+        reserved=_reserved(str(options["reserved_cpus"])),
+        kubelet_root=str(options["kubelet_root"]),
+        cdi_dir=str(options["cdi_dir"]),
+        nri_socket="" if options["nri_socket"] == "none" else str(options["nri_socket"]),
+        refusals=tuple(refusals),
+    ), tuple(plugins)
+
+
+def _reserved(text: str) -> CPUSet:
+    try:
+        return CPUSet.parse(text)
+    except ValueError as error:
+        raise UsageError(f"--reserved-cpus: {error}") from error
+
+
+def examine(
+    host: Host,
+    wanted: Wanted,
+    plugins: Sequence[Plugin],
+    files: Files,
+    *,
+    pod_resources: str = "",
+    api: Sender | None = None,
+    account: str = "",
+) -> Facts:
+    """Look at everything; `api` is None where there is no API server to ask."""
+    unseen: list[str] = []
+    cluster: Cluster | None = None
+    told = ""
+    if api is None:
+        unseen.append("the API server: this is no pod and there is no --kubeconfig")
+    else:
+        cluster, told, not_told = read_cluster(api, wanted, plugins, account)
+        unseen += not_told
+    socket = pod_resources or f"{wanted.kubelet_root.rstrip('/')}/pod-resources/kubelet.sock"
+    node, unread = read_node(host, wanted, plugins, socket)
+    return Facts(
+        wanted,
+        kubelet=_kubelet(host, wanted, files, unseen),
+        runtime=_runtime(host, told, files, unseen),
+        node=node,
+        cluster=cluster,
+        unseen=(*unread, *unseen),
+    )
+
+
+def _kubelet(host: Host, wanted: Wanted, files: Files, unseen: list[str]) -> Kubelet | None:
+    try:
+        return read_kubelet(host, wanted.kubelet_root, files.kubelet)
+    except UnreadError as error:
+        unseen.append(str(error))
+        return None
+
+
+def _runtime(host: Host, told: str, files: Files, unseen: list[str]) -> Runtime | None:
+    try:
+        runtime, not_told = read_runtime(host, told, files.containerd, files.crio)
+    except UnreadError as error:
+        unseen.append(str(error))
+        return None
+    unseen += not_told
+    return runtime

@@ -1,0 +1,108 @@
+"""The node's file tree: this machine's, or one that is mounted somewhere, as `kubectl debug node/...` does at /host."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from dranode.driver.core.diagnosis import State
+from dranode.driver.core.errors import DranodeError
+from dranode.driver.machine.confined import ConfinedRoot
+from dranode.driver.machine.folder import FolderFiles, HostRoot
+from dranode.driver.machine.root import Root
+
+_ANSWER_SECONDS: Final = 0.5
+
+
+class UnreadError(DranodeError):
+    """Something could not be looked at; the text says what and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A node's files; paths are absolute as on the node.
+
+    Attributes:
+        prefix: where the node's root lies here.
+        files: the same for reading.
+    """
+
+    prefix: Path
+    files: Root
+
+    @classmethod
+    def at(cls, folder: str) -> Host:
+        """The node whose root lies at `folder`; `/` for this machine."""
+        return cls(Path(folder), HostRoot() if folder == "/" else ConfinedRoot(FolderFiles(folder)))
+
+    def place(self, path: str) -> Path:
+        """Where a path of the node lies here; links are the node's, as far as the path exists."""
+        inner = path.strip("/")
+        missing: list[str] = []
+        while inner:
+            with contextlib.suppress(OSError):
+                return self.prefix.joinpath(self.files.resolve(inner), *missing)
+            inner, _, last = inner.rpartition("/")
+            missing.insert(0, last)
+        return self.prefix.joinpath(*missing)
+
+    def text(self, path: str) -> str:
+        """A file's text.
+
+        Raises:
+            OSError: it is not there or cannot be read.
+        """
+        return self.files.read_bytes(path.strip("/")).decode("utf-8", "replace")
+
+    def names(self, path: str) -> list[str]:
+        """The names in a folder; none if it is not there or cannot be read."""
+        try:
+            return self.files.listdir(path.strip("/"))
+        except OSError:
+            return []
+
+    def folder_state(self, path: str) -> State:
+        """Whether a folder is there and can be written."""
+        place = self.place(path)
+        if not place.exists():
+            return State.MISSING
+        if not place.is_dir():
+            return State.WRONG
+        return State.THERE if os.access(place, os.W_OK | os.X_OK) else State.UNUSABLE
+
+    def socket_state(self, path: str) -> State:
+        """Whether a socket is there and somebody answers it.
+
+        Raises:
+            PermissionError: it may not be dialled.
+        """
+        place = self.place(path)
+        try:
+            if not stat.S_ISSOCK(place.stat().st_mode):
+                return State.WRONG
+            return State.THERE if _answers(place) else State.UNUSABLE
+        except FileNotFoundError:
+            return State.MISSING
+        except NotADirectoryError:
+            return State.WRONG
+
+
+def _answers(place: Path) -> bool:
+    # A folder's handle keeps the address short: a node that is mounted deep down has long paths.
+    folder = os.open(place.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as dialled:
+            dialled.settimeout(_ANSWER_SECONDS)
+            dialled.connect(f"/proc/self/fd/{folder}/{place.name}")
+            return True
+    except PermissionError:
+        raise
+    except OSError:
+        return False
+    finally:
+        os.close(folder)

@@ -1,0 +1,113 @@
+"""What kubelet was told: its command line, its configuration file, and the state that its CPU manager keeps.
+
+kubelet.config.k8s.io/v1beta1 KubeletConfiguration; flags of the command line win over the file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from dranode.driver.core.cpuset import CPUSet
+from dranode.driver.core.diagnosis import Kubelet
+from dranode.driver.doctor.host import Host, UnreadError
+
+_DEFAULT_ROOT: Final = "/var/lib/kubelet"
+
+
+def read_kubelet(host: Host, root: str, config: str = "") -> Kubelet:
+    """How kubelet is configured.
+
+    Args:
+        host: the node.
+        root: kubelet's root where no running kubelet says another.
+        config: its configuration file; empty to look for it.
+
+    Raises:
+        UnreadError: neither a kubelet nor its configuration file is to be seen.
+    """
+    flags = _flags(host)
+    root = flags.get("root-dir") or (_DEFAULT_ROOT if flags else root)
+    path = config or flags.get("config") or f"{root}/config.yaml"
+    try:
+        document = _document(path, host.text(path))
+    except OSError as error:
+        if not flags:
+            raise UnreadError(
+                f"kubelet's configuration: {path} cannot be read ({error.strerror}); name it with --kubelet-config, or "
+                "look from the node itself"
+            ) from error
+        document = {}
+    policy = flags.get("cpu-manager-policy") or str(document.get("cpuManagerPolicy") or "none")
+    gates = {**(document.get("featureGates") or {}), **_gates(flags.get("feature-gates", ""))}
+    found = Kubelet(
+        config=path,
+        root=root,
+        cpu_manager=policy,
+        cpu_manager_place=path,
+        reserved=_cpus(path, flags.get("reserved-cpus") or document.get("reservedSystemCPUs") or ""),
+        gates={str(name): on is True for name, on in gates.items()},
+    )
+    return _as_it_runs(host, found)
+
+
+def _as_it_runs(host: Host, kubelet: Kubelet) -> Kubelet:
+    """The policy in the CPU manager's state file, which is the one that the running kubelet has."""
+    path = f"{kubelet.root}/cpu_manager_state"
+    try:
+        policy = json.loads(host.text(path)).get("policyName")
+    except (OSError, ValueError, AttributeError):
+        return kubelet
+    return replace(kubelet, cpu_manager=policy, cpu_manager_place=path) if policy == "static" else kubelet
+
+
+def _flags(host: Host) -> dict[str, str]:
+    """The flags of the kubelet that runs; empty if none is to be seen."""
+    for name in host.names("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            if host.text(f"/proc/{name}/comm").strip() == "kubelet":
+                return _parsed(host.text(f"/proc/{name}/cmdline").split("\0")[1:]) or {"": ""}
+        except OSError:
+            continue
+    return {}
+
+
+def _parsed(arguments: list[str]) -> dict[str, str]:
+    flags: dict[str, str] = {}
+    for index, argument in enumerate(arguments):
+        if not argument.startswith("--"):
+            continue
+        name, equals, value = argument[2:].partition("=")
+        following = arguments[index + 1] if index + 1 < len(arguments) else ""
+        flags[name] = value if equals else "" if following.startswith("-") else following
+    return flags
+
+
+def _gates(text: str) -> dict[str, bool]:
+    pairs = (pair.partition("=") for pair in text.split(",") if pair)
+    return {name.strip(): value.strip().lower() == "true" for name, _, value in pairs}
+
+
+def _document(path: str, text: str) -> Mapping[str, Any]:
+    import yaml  # noqa: PLC0415 - only who reads kubelet's file needs it
+
+    try:
+        document = yaml.load(text, yaml.CSafeLoader)
+    except yaml.YAMLError as error:
+        raise UnreadError(f"kubelet's configuration: {path} is not YAML: {error}") from error
+    if document is None:
+        return {}
+    if not isinstance(document, Mapping):
+        raise UnreadError(f"kubelet's configuration: {path} holds no object")
+    return document
+
+
+def _cpus(path: str, text: Any) -> CPUSet:
+    try:
+        return CPUSet.parse(str(text))
+    except ValueError as error:
+        raise UnreadError(f"kubelet's configuration: reservedSystemCPUs in {path}: {error}") from error

@@ -1,0 +1,133 @@
+"""The node's folders, sockets, registry of plug-ins and records."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import PurePosixPath
+from typing import Final
+
+from dranode.cdi.errors import CDIError
+from dranode.driver.core.diagnosis import Endpoint, NodeFacts, Place, Records, State, Wanted
+from dranode.driver.core.errors import DranodeError
+from dranode.driver.core.plugin import Plugin
+from dranode.driver.core.record import Record, claim_spec
+from dranode.driver.doctor.host import Host
+from dranode.driver.kubelet.registered import who_serves
+from dranode.driver.kubelet.sockets import MAX_SOCKET_PATH
+from dranode.driver.ledger import read_ledger
+from dranode.driver.specs import Specs
+
+_UID_LENGTH: Final = 36
+_REGISTRATION: Final = "-reg.sock"
+
+
+def read_node(host: Host, wanted: Wanted, plugins: Sequence[Plugin], pod_resources: str) -> tuple[NodeFacts, list[str]]:
+    """What is there of what the driver needs, and what could not be looked at."""
+    unseen: list[str] = []
+    places = [
+        *_folders(host, wanted, unseen),
+        *_sockets(host, wanted, pod_resources, unseen),
+    ]
+    return NodeFacts(
+        places=tuple(places),
+        endpoints=tuple(_endpoints(host, wanted)),
+        records=tuple(_records(host, wanted, plugins)),
+        cpuset=_cpuset(host),
+        socket_excess=_excess(wanted),
+    ), unseen
+
+
+def _folders(host: Host, wanted: Wanted, unseen: list[str]) -> Iterator[Place]:
+    root = wanted.kubelet_root.rstrip("/")
+    uses = {
+        f"{root}/plugins": "the ledger and the sockets that kubelet calls",
+        f"{root}/plugins_registry": "telling kubelet of the driver",
+        wanted.cdi_dir: "CDI specs",
+    }
+    private = os.geteuid() != 0
+    if private:
+        unseen.append("whether the driver's folders can be written: this is not root")
+    for path, use in uses.items():
+        state = host.folder_state(path)
+        if path == wanted.cdi_dir and state is State.MISSING:
+            # The driver makes this one itself, where it can.
+            above = host.folder_state(str(PurePosixPath(path).parent))
+            state = above if above in (State.THERE, State.UNUSABLE) else state
+        yield Place(path, State.THERE if private and state is State.UNUSABLE else state, use)
+
+
+def _sockets(host: Host, wanted: Wanted, pod_resources: str, unseen: list[str]) -> Iterator[Place]:
+    uses = {wanted.nri_socket: "NRI"} if wanted.nri_socket else {}
+    uses[pod_resources] = "asking kubelet which container has which claim"
+    for path, use in uses.items():
+        try:
+            yield Place(path, host.socket_state(path), use)
+        except PermissionError:
+            unseen.append(f"whether anybody answers {path}: it may not be dialled; try as root")
+
+
+def _endpoints(host: Host, wanted: Wanted) -> Iterator[Endpoint]:
+    folder = f"{wanted.kubelet_root.rstrip('/')}/plugins_registry"
+    for name in host.names(folder):
+        if not name.endswith(".sock"):
+            continue
+        path = f"{folder}/{name}"
+        with contextlib.suppress(PermissionError):
+            place = host.place(path)
+            living = host.socket_state(path) is State.THERE and len(os.fsencode(place)) <= MAX_SOCKET_PATH
+            found = who_serves(place) if living else None
+            if found is None:
+                yield Endpoint(path, living, _driver(name, wanted.drivers))
+            elif found.kind == "DRAPlugin":
+                yield Endpoint(path, answers=True, driver=found.name, endpoint=found.endpoint)
+
+
+def _driver(name: str, drivers: Iterable[str]) -> str:
+    """The driver whose socket this is by its name alone: `<driver>-reg.sock` or `<driver>-<pod UID>-reg.sock`."""
+    stem = name.removesuffix(_REGISTRATION)
+    return next((driver for driver in drivers if stem == driver or stem.startswith(f"{driver}-")), stem)
+
+
+def _records(host: Host, wanted: Wanted, plugins: Sequence[Plugin]) -> Iterator[Records]:
+    for plugin in plugins:
+        path = f"{wanted.kubelet_root.rstrip('/')}/plugins/{plugin.driver}/ledger.db"
+        specs = Specs(host.place(wanted.cdi_dir), plugin.cdi_kind or f"{plugin.driver}/claim")
+        try:
+            contents = read_ledger(host.place(path))
+        except DranodeError as error:
+            yield Records(plugin.driver, path, error=str(error))
+            continue
+        known = {record.uid for record in contents.records} | {row.uid for row in contents.damaged}
+        yield Records(
+            plugin.driver,
+            path,
+            damaged=tuple(f"with UID {row.uid}, {row.reason}" for row in contents.damaged),
+            unwritten=tuple(
+                str(record.ref)
+                for record in contents.records
+                if _writes(specs.kind, record) and not specs.path(record.uid).exists()
+            ),
+            orphans=tuple(f"{wanted.cdi_dir}/{specs.path(uid).name}" for uid in sorted(set(specs.stamps()) - known)),
+        )
+
+
+def _writes(kind: str, record: Record) -> bool:
+    try:
+        return claim_spec(kind, record) is not None
+    except CDIError:
+        return False
+
+
+def _cpuset(host: Host) -> bool | None:
+    with contextlib.suppress(OSError):
+        return "cpuset" in host.text("/sys/fs/cgroup/cgroup.controllers").split()
+    return True if host.names("/sys/fs/cgroup/cpuset") else None
+
+
+def _excess(wanted: Wanted) -> int:
+    """Over how many bytes the longest socket path goes, with a pod's UID in its name."""
+    longest = max(wanted.drivers, key=len, default="")
+    path = f"{wanted.kubelet_root.rstrip('/')}/plugins/{longest}/dra-{'0' * _UID_LENGTH}.sock"
+    return max(0, len(os.fsencode(path)) - MAX_SOCKET_PATH)
