@@ -53,6 +53,14 @@ class Holders:
             self._ledger.close()
             self._ledger = None
 
+    def size(self) -> int:
+        """The bytes of the ledger's file and its journal."""
+        size = 0
+        for suffix in ("", "-wal"):
+            with contextlib.suppress(OSError):
+                size += self._path.with_name(self._path.name + suffix).stat().st_size
+        return size
+
     def refresh(self) -> Ledger:
         """See that the ledger is open and the index is that of the file, which another instance may have changed.
 

@@ -17,9 +17,19 @@ from typing import Final, assert_never
 
 import msgspec
 
-from dranode.driver.core.effects import Commit, Configure, Effect, RemoveSpec, Restore, WriteSpec
+from dranode.driver.core.effects import (
+    Commit,
+    Configure,
+    Effect,
+    RemoveMetadata,
+    RemoveSpec,
+    Restore,
+    WriteMetadata,
+    WriteSpec,
+)
 from dranode.driver.core.errors import ClaimConflictError, ClaimError, DranodeError
 from dranode.driver.core.held import ClaimRef
+from dranode.driver.core.metadata import with_metadata
 from dranode.driver.core.plugin import Inventory, Plugin
 from dranode.driver.core.prepare import (
     Known,
@@ -34,6 +44,7 @@ from dranode.driver.core.prepare import (
 from dranode.driver.core.record import PreparedDevice, Record, prepared_devices
 from dranode.driver.core.resource import ResourceClaim
 from dranode.driver.holders import Holders
+from dranode.driver.kubelet.metadata import DeviceMetadata
 from dranode.driver.locks import FileLock
 from dranode.driver.specs import Specs
 
@@ -46,6 +57,7 @@ _CONFLICT_LOOK: Final = 0.1
 Watcher = Callable[[Inventory, Iterable[Record]], None]
 InUse = Callable[[ClaimRef], bool | None]
 Answer = tuple[PreparedDevice, ...] | DranodeError
+Granted = Callable[[Record], None]
 
 
 class _ChangedError(DranodeError):
@@ -68,6 +80,7 @@ class Node:
         cdi: Path,
         *,
         in_use: InUse = nobody_to_ask,
+        metadata: DeviceMetadata | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Prepare to serve; nothing is read or written yet.
@@ -77,9 +90,13 @@ class Node:
             data: the driver's folder, `<kubelet root>/plugins/<driver>`; holds the ledger and the locks.
             cdi: the CDI directory.
             in_use: whether a container uses a claim; None if there is nobody to ask.
+            metadata: where workloads are told of their devices; None if they are not.
             clock: seconds, never going back.
         """
         self.plugin = plugin
+        self.metadata = metadata
+        # Told of every claim that is given something for the first time.
+        self.granted: Granted = lambda _record: None
         self.specs = Specs(cdi, plugin.cdi_kind or f"{plugin.driver}/claim")
         self.inventory = Inventory(devices=())
         self.holders = Holders(plugin, data / "ledger.db", self.specs)
@@ -104,7 +121,8 @@ class Node:
         try:
             with self._exclusive():
                 self.holders.after_boot(boot_id)
-                self._carry_out(map(WriteSpec, filter(self._writable, self.holders.records.values())))
+                for record in filter(self._writable, self.holders.records.values()):
+                    self._carry_out((WriteSpec(record), WriteMetadata(record)))
         except DranodeError as error:
             log.error("%s", error)  # noqa: TRY400 - the sentence says it all; a traceback would hide it
 
@@ -148,6 +166,14 @@ class Node:
     def on_record(self) -> frozenset[str]:
         """The UIDs of the claims on record at the last look at the ledger; costs nothing."""
         return frozenset(self.holders.records)
+
+    def recorded(self) -> tuple[Record, ...]:
+        """The claims on record at the last look at the ledger; waits for nobody."""
+        return tuple(self.holders.records.values())
+
+    def ledger_bytes(self) -> int:
+        """The size of the ledger with its journal."""
+        return self.holders.size()
 
     def records(self) -> tuple[Record, ...]:
         """Every claim on record.
@@ -200,6 +226,7 @@ class Node:
                 try:
                     if self._write(record):
                         mended[record.uid] = None
+                    self._describe(record)
                 except DranodeError as error:
                     mended[record.uid] = error
         return mended
@@ -257,8 +284,15 @@ class Node:
                 self.holders.commit(first)
                 effects = effects[1:]
         failures = self._carry_out(effects)
-        answers.update((uid, prepared_devices(self.specs.kind, record)) for uid, record in decided.items())
+        answers.update((uid, self._answer(record)) for uid, record in decided.items())
+        for uid, record in decided.items():
+            if uid not in before and uid not in failures:
+                self.granted(record)
         return answers | failures
+
+    def _answer(self, record: Record) -> tuple[PreparedDevice, ...]:
+        devices = prepared_devices(self.specs.kind, record)
+        return devices if self.metadata is None else with_metadata(devices, self.metadata.ids(record))
 
     def _decide(self, ref: ClaimRef, claim: ResourceClaim, record: Record | None) -> Record:
         self.holders.refuse_damaged(ref)
@@ -310,12 +344,7 @@ class Node:
             return self._undo(tuple(each.ref for each in records if self.holders.records.get(each.uid) == each))
 
     def _undo(self, refs: tuple[ClaimRef, ...]) -> dict[str, DranodeError | None]:
-        records = self.holders.records
-        effects = unprepare_effects(
-            [records[ref.uid] for ref in refs if ref.uid in records],
-            [ref.uid for ref in refs if ref.uid not in records],
-            self.plugin,
-        )
+        effects = unprepare_effects(refs, self.holders.records, self.plugin)
         damaged = self.holders.damaged_among(refs)
         if damaged:
             effects += (Commit(drop=damaged),)
@@ -339,7 +368,7 @@ class Node:
             if isinstance(effect, Commit):
                 self._commit(effect, failures)
                 continue
-            uid = effect.uid if isinstance(effect, RemoveSpec) else effect.record.uid
+            uid = effect.uid if isinstance(effect, (RemoveSpec, RemoveMetadata)) else effect.record.uid
             if uid in failures:
                 continue
             try:
@@ -361,7 +390,7 @@ class Node:
             with self.holders.transaction():
                 self.holders.commit(kept)
 
-    def _act(self, effect: Configure | Restore | WriteSpec | RemoveSpec) -> None:
+    def _act(self, effect: Configure | Restore | WriteSpec | RemoveSpec | WriteMetadata | RemoveMetadata) -> None:
         match effect:
             case Configure(record):
                 self.plugin.configure(record.ref, record.grants)
@@ -371,9 +400,23 @@ class Node:
                 self._write(record)
             case RemoveSpec(uid):
                 self.specs.remove(uid)
+            case WriteMetadata(record):
+                self._describe(record)
+            case RemoveMetadata(claim, requests):
+                if self.metadata is not None:
+                    self.metadata.remove(claim, requests)
             case _:
                 assert_never(effect)
 
     def _write(self, record: Record) -> bool:
         grants = self.plugin.complete(record.ref, record.grants)
         return self.specs.write(msgspec.structs.replace(record, grants=grants))
+
+    def _describe(self, record: Record) -> None:
+        """Write a claim's metadata. A workload can do without it, so a failure is nobody else's."""
+        if self.metadata is None:
+            return
+        try:
+            self.metadata.write(record, self.inventory)
+        except DranodeError as error:
+            log.warning("uid=%s driver=%s: %s", record.uid, self.plugin.driver, error)

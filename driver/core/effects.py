@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dranode.driver.core.held import ClaimRef
 from dranode.driver.core.record import Record
 
 
@@ -46,4 +47,24 @@ class RemoveSpec:
     uid: str
 
 
-Effect = Commit | Configure | Restore | WriteSpec | RemoveSpec
+@dataclass(frozen=True, slots=True)
+class WriteMetadata:
+    """Write what the claim's containers are told of their devices, or see that it is there as it should be."""
+
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveMetadata:
+    """Remove what the claim's containers were told of their devices; `requests` are those that are known of it."""
+
+    claim: ClaimRef
+    requests: tuple[str, ...] = ()
+
+    @property
+    def uid(self) -> str:
+        """The claim's UID."""
+        return self.claim.uid
+
+
+Effect = Commit | Configure | Restore | WriteSpec | RemoveSpec | WriteMetadata | RemoveMetadata

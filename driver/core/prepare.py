@@ -3,12 +3,13 @@
 The order of effects is what makes a crash harmless. A claim is on record before anything is done for it and until
 everything is undone, so it is on record whenever the node may hold something of it:
 
-    Prepare     Commit(STARTED) -> Configure -> Commit(COMPLETED) -> WriteSpec      with hardware to configure
-                Commit(COMPLETED) -> WriteSpec                                      without
-    Unprepare   Commit(STARTED) -> Restore -> RemoveSpec -> Commit(drop)            with hardware to restore
-                RemoveSpec -> Commit(drop)                                          without
+    Prepare     Commit(STARTED) -> Configure -> Commit(COMPLETED) -> files        with hardware to configure
+                Commit(COMPLETED) -> files                                        without
+    Unprepare   Commit(STARTED) -> Restore -> files -> Commit(drop)               with hardware to restore
+                files -> Commit(drop)                                             without
 
-Repeating either from the start is always right: `Configure` and `Restore` may be repeated, a spec is derived data.
+where files are WriteSpec -> WriteMetadata, and RemoveMetadata -> RemoveSpec. Repeating either from the start is always
+right: `Configure` and `Restore` may be repeated, the files are derived data.
 """
 
 from __future__ import annotations
@@ -20,9 +21,19 @@ from enum import Enum, auto
 import msgspec
 
 from dranode.driver.core.configs import configs_for
-from dranode.driver.core.effects import Commit, Configure, Effect, RemoveSpec, Restore, WriteSpec
+from dranode.driver.core.effects import (
+    Commit,
+    Configure,
+    Effect,
+    RemoveMetadata,
+    RemoveSpec,
+    Restore,
+    WriteMetadata,
+    WriteSpec,
+)
 from dranode.driver.core.errors import ClaimConflictError, ClaimError
 from dranode.driver.core.held import ClaimRef, Held
+from dranode.driver.core.metadata import POD_CLAIM_NAME, requests_of
 from dranode.driver.core.plugin import AllocatedClaim, AllocatedResult, ClaimGrant, Grant, Inventory, Plugin
 from dranode.driver.core.record import Record, State, fingerprint, record_of
 from dranode.driver.core.resource import ResourceClaim
@@ -93,7 +104,7 @@ def decide(claim: AllocatedClaim, asked: ResourceClaim, held: Held, inventory: I
 
 def _record(claim: AllocatedClaim, grant: ClaimGrant, asked: ResourceClaim, plugin: Plugin) -> Record:
     state = State.STARTED if plugin.configures(grant.grants) else State.COMPLETED
-    return record_of(claim, grant, asked.status.reserved_for, state)
+    return refreshed(record_of(claim, grant, (), state), asked)
 
 
 def _check_devices(claim: AllocatedClaim, held: Held, inventory: Inventory) -> None:
@@ -127,9 +138,11 @@ def adopt(claim: AllocatedClaim, asked: ResourceClaim, record: Record, plugin: P
 
 
 def refreshed(record: Record, asked: ResourceClaim) -> Record:
-    """The record with the pods that may use the claim now."""
-    pods = asked.status.reserved_for
-    return record if pods == record.pods else msgspec.structs.replace(record, pods=pods)
+    """The record with what the claim says of its pods now: which may use it, and how they call it."""
+    pods, name = asked.status.reserved_for, asked.metadata.annotations.get(POD_CLAIM_NAME, "")
+    if (pods, name) == (record.pods, record.pod_claim_name):
+        return record
+    return msgspec.structs.replace(record, pods=pods, pod_claim_name=name)
 
 
 def prepare_effects(records: Iterable[Record], before: Mapping[str, Record]) -> tuple[Effect, ...]:
@@ -143,20 +156,25 @@ def prepare_effects(records: Iterable[Record], before: Mapping[str, Record]) -> 
     if started:
         effects.extend(Configure(record) for record in started)
         effects.append(Commit(put=tuple(completed(record) for record in started)))
-    effects.extend(WriteSpec(record) for record in records)
+    for record in records:
+        effects += (WriteSpec(record), WriteMetadata(record))
     return tuple(effects)
 
 
-def unprepare_effects(records: Iterable[Record], unknown: Iterable[str], plugin: Plugin) -> tuple[Effect, ...]:
-    """The effects that undo these records; a claim that is not on record may still have left a spec behind."""
-    records = tuple(records)
+def unprepare_effects(
+    claims: Iterable[ClaimRef], on_record: Mapping[str, Record], plugin: Plugin
+) -> tuple[Effect, ...]:
+    """The effects that undo these claims; one that is not on record may still have left files behind."""
+    claims = tuple(dict.fromkeys(claims))
+    records = tuple(on_record[claim.uid] for claim in claims if claim.uid in on_record)
     effects: list[Effect] = []
     started = tuple(restarted(record) for record in records if plugin.configures(record.grants))
     if started:
         effects.append(Commit(put=started))
         effects.extend(Restore(record) for record in started)
-    effects.extend(RemoveSpec(record.uid) for record in records)
-    effects.extend(RemoveSpec(uid) for uid in unknown)
+    for claim in claims:
+        record = on_record.get(claim.uid)
+        effects += (RemoveMetadata(claim, requests_of(record) if record else ()), RemoveSpec(claim.uid))
     if records:
         effects.append(Commit(drop=tuple(record.uid for record in records)))
     return tuple(effects)

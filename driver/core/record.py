@@ -38,6 +38,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         cpus: the CPUs on which its containers run (cpu-list).
         held: the CPUs that nobody else gets (cpu-list).
         pods: who may use the claim, as reserved at the last Prepare.
+        pod_claim_name: how its pod calls the claim, if it was made from a template; empty if not.
         fingerprint: of the allocation that was decided on; empty in a recovered record.
     """
 
@@ -50,6 +51,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cpus: str = ""
     held: str = ""
     pods: tuple[ResourceClaimConsumerReference, ...] = ()
+    pod_claim_name: str = ""
     fingerprint: str = ""
 
     @property

@@ -11,6 +11,7 @@ import pytest
 from dranode.driver.core.effects import Effect
 from dranode.driver.core.plugin import Plugin
 from dranode.driver.core.resource import ResourceClaim
+from dranode.driver.kubelet.metadata import DeviceMetadata
 from dranode.driver.node import Node
 from tests.fakes import Board, Lamps, WiredLamps, allocated_claim, reference
 
@@ -48,7 +49,8 @@ class Fused(Node):
 def world(folder: Path, board: Board, *, wired: bool) -> Fused:
     (folder / "data").mkdir(exist_ok=True)
     plugin: Plugin = WiredLamps(board) if wired else Lamps()
-    node = Fused(plugin, folder / "data", folder / "cdi")
+    metadata = DeviceMetadata(plugin.driver, folder / "data" / "dra-device-metadata", folder / "cdi")
+    node = Fused(plugin, folder / "data", folder / "cdi", metadata=metadata)
     node.open()
     return node
 
@@ -61,9 +63,18 @@ def claims(driver: str) -> tuple[ResourceClaim, ...]:
 
 
 def state(folder: Path, node: Node, board: Board) -> Any:
-    files = sorted((folder / "cdi").glob("*")) if (folder / "cdi").exists() else []
     records = {record.uid: (record.state, record.devices) for record in node.records()}
-    return records, {path.name: path.read_bytes() for path in files}, frozenset(board.lit)
+    there = files(folder / "cdi", folder) | files(folder / "data" / "dra-device-metadata", folder)
+    return records, there, frozenset(board.lit)
+
+
+def files(below: Path, world: Path) -> dict[str, bytes]:
+    """Every file below a folder of a world, without the world's own path."""
+    return {
+        str(path.relative_to(world)): path.read_bytes().replace(str(world).encode(), b"")
+        for path in sorted(below.rglob("*"))
+        if path.is_file()
+    }
 
 
 def call(node: Node, what: str, asked: tuple[ResourceClaim, ...]) -> Any:

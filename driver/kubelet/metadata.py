@@ -1,0 +1,170 @@
+"""Device metadata on disk (KEP-5304): files below the driver's folder, and the CDI specs that mount them.
+
+Nothing is flushed to disk: the files are derived from the ledger and made again at start and on every repeated Prepare.
+Readers see a file whole or not at all. A claim's folder has no UID in its name, so a claim that replaced another one of
+the same name finds its predecessor's files there, and the predecessor must leave its successor's alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from dranode.cdi.directory import remove_spec, write_spec
+from dranode.cdi.errors import CDIError
+from dranode.cdi.names import device_problem, qualified_name
+from dranode.driver.core.errors import DranodeError
+from dranode.driver.core.held import ClaimRef
+from dranode.driver.core.metadata import (
+    RequestMetadata,
+    claim_folder,
+    device_metadata,
+    metadata_device,
+    metadata_kind,
+    metadata_spec_file,
+    requests_of,
+)
+from dranode.driver.core.plugin import Inventory
+from dranode.driver.core.record import Record
+
+# Containers of any user read these; the process keeps everything else to itself (umask 077).
+_FOLDER_MODE: Final = 0o755
+_FILE_MODE: Final = 0o644
+_FILE: Final = "metadata.json"
+_TEMPORARY: Final = (f".{_FILE}.", ".tmp")
+
+
+class MetadataError(DranodeError):
+    """Device metadata cannot be written or removed."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMetadata:
+    """The metadata of one driver's claims.
+
+    Attributes:
+        driver: the driver.
+        folder: `<driver's folder>/dra-device-metadata`, by the same path on the host.
+        cdi: the CDI directory.
+    """
+
+    driver: str
+    folder: Path
+    cdi: Path
+
+    def write(self, record: Record, inventory: Inventory) -> None:
+        """Write the metadata of a claim; files that say the same already are left alone.
+
+        Raises:
+            MetadataError: some of it cannot be written; what could be is there.
+        """
+        failures: list[str] = []
+        for each in device_metadata(self.driver, str(self.folder), record, inventory):
+            try:
+                self._write(each)
+            except (OSError, CDIError) as error:
+                reason = error.strerror if isinstance(error, OSError) else error
+                failures.append(f'of request "{each.request}": {reason}')
+        if failures:
+            raise MetadataError(
+                f"claim {record.ref} gets no device metadata, because it cannot be written below {self.folder} and "
+                f"{self.cdi}: {', '.join(failures)}"
+            )
+
+    def _write(self, metadata: RequestMetadata) -> None:
+        # The file comes first: whoever sees the spec may start a container with it.
+        _replace(self.folder, self.folder / metadata.file, metadata.text)
+        write_spec(self.cdi, metadata.spec_file, metadata.spec)
+
+    def ids(self, record: Record) -> dict[str, str]:
+        """The CDI ids of the claim's requests that have metadata, by request."""
+        return {
+            request: qualified_name(metadata_kind(self.driver), metadata_device(record.uid, request))
+            for request in requests_of(record)
+            if (self.cdi / metadata_spec_file(self.driver, record.uid, request)).exists()
+        }
+
+    def spec_files(self, record: Record) -> tuple[Path, ...]:
+        """The CDI specs that mount the claim's metadata, as far as they are there."""
+        paths = (self.cdi / metadata_spec_file(self.driver, record.uid, request) for request in requests_of(record))
+        return tuple(path for path in paths if path.exists())
+
+    def remove(self, ref: ClaimRef, requests: Iterable[str]) -> None:
+        """Remove the metadata of a claim with these requests; what is not there is removed already.
+
+        Raises:
+            MetadataError: it cannot be removed.
+        """
+        if device_problem(ref.uid) is not None:
+            raise MetadataError(f'"{ref.uid}" is no UID of a claim, so no device metadata can be of it')
+        folder = self.folder / claim_folder(ref.namespace, ref.name) if ref.name else None
+        try:
+            found = () if folder is None else _names(folder)
+            for request in dict.fromkeys((*requests, *found)):
+                remove_spec(self.cdi, metadata_spec_file(self.driver, ref.uid, request))
+                if folder is not None:
+                    _remove_request(folder / request, ref.uid)
+            if folder is not None:
+                _remove_empty(folder)
+        except OSError as error:
+            raise MetadataError(
+                f"the device metadata of claim {ref} cannot be removed from {self.folder} and {self.cdi}: "
+                f"{error.strerror}"
+            ) from error
+
+
+def _names(folder: Path) -> tuple[str, ...]:
+    try:
+        return tuple(sorted(path.name for path in folder.iterdir()))
+    except FileNotFoundError:
+        return ()
+
+
+def _remove_request(folder: Path, uid: str) -> None:
+    if _owner(folder / _FILE) not in (uid, None):
+        return
+    for name in _names(folder):
+        # A driver that was killed while it wrote leaves its temporary file.
+        if name == _FILE or (name.startswith(_TEMPORARY[0]) and name.endswith(_TEMPORARY[1])):
+            (folder / name).unlink(missing_ok=True)
+    _remove_empty(folder)
+
+
+def _owner(file: Path) -> str | None:
+    """The UID of the claim that a file is of; None if there is no file, or it is not one of ours."""
+    try:
+        document, _ = json.JSONDecoder().raw_decode(file.read_text())
+        return str(document["metadata"]["uid"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _remove_empty(folder: Path) -> None:
+    # It may hold what another claim of this name, or somebody else, has put there.
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
+def _replace(top: Path, target: Path, data: bytes) -> None:
+    with contextlib.suppress(OSError):
+        if target.read_bytes() == data:
+            return
+    for folder in (top, target.parent.parent, target.parent):
+        if not folder.is_dir():
+            folder.mkdir(exist_ok=True)
+            folder.chmod(_FOLDER_MODE)
+    handle, temporary = tempfile.mkstemp(prefix=_TEMPORARY[0], suffix=_TEMPORARY[1], dir=target.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            os.fchmod(file.fileno(), _FILE_MODE)
+        Path(temporary).replace(target)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

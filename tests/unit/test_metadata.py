@@ -1,0 +1,168 @@
+"""Device metadata as values: what a workload reads, where, and by which CDI device."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from dranode.cdi.directory import encode_spec
+from dranode.cdi.validate import validate
+from dranode.driver.core.errors import DranodeError
+from dranode.driver.core.metadata import MAX_ATTRIBUTES, RequestMetadata, device_metadata, with_metadata
+from dranode.driver.core.plugin import Grant, Inventory
+from dranode.driver.core.record import PreparedDevice, Record
+from dranode.driver.core.resource import Device, DeviceAttribute
+
+DRIVER = "lamps.example.com"
+UID = "7f0c1f0e-0000-4000-8000-000000000001"
+INVENTORY = Inventory(
+    devices=(
+        Device(name="lamp-0", attributes={"watts": DeviceAttribute(int_=40), "colour": DeviceAttribute(string="red")}),
+        Device(name="lamp-1"),
+    )
+)
+
+
+def grant(request: str, device: str, **attributes: DeviceAttribute) -> Grant:
+    return Grant(request=request, pool="node", device=device, attributes=attributes)
+
+
+def record(*grants: Grant, **fields: Any) -> Record:
+    return msgspec.structs.replace(Record(uid=UID, namespace="ns", name="c", grants=grants), **fields)
+
+
+def made(claim: Record) -> tuple[RequestMetadata, ...]:
+    return device_metadata(DRIVER, "/data/dra-device-metadata", claim, INVENTORY)
+
+
+def documents(text: bytes) -> list[Any]:
+    decoder, rest, found = json.JSONDecoder(), text.decode(), []
+    while rest.strip():
+        document, end = decoder.raw_decode(rest)
+        assert rest[end] == "\n"
+        found.append(document)
+        rest = rest[end + 1 :]
+    return found
+
+
+def test_a_file_has_the_same_object_in_both_versions_newest_first() -> None:
+    (only,) = made(record(grant("r", "lamp-0")))
+    newest, oldest = documents(only.text)
+    assert newest == {
+        "apiVersion": "metadata.resource.k8s.io/v1beta1",
+        "kind": "DeviceMetadata",
+        "metadata": {"name": "c", "namespace": "ns", "uid": UID, "generation": 1},
+        "requests": [
+            {
+                "name": "r",
+                "devices": [
+                    {
+                        "driver": DRIVER,
+                        "pool": "node",
+                        "name": "lamp-0",
+                        "attributes": {"watts": {"int": 40}, "colour": {"string": "red"}},
+                    }
+                ],
+            }
+        ],
+    }
+    assert oldest == newest | {"apiVersion": "metadata.resource.k8s.io/v1alpha1"}
+    assert b'\n  "kind": "DeviceMetadata"' in only.text
+
+
+def test_paths_and_names_are_those_that_other_drivers_and_readers_use() -> None:
+    (only,) = made(record(grant("r", "lamp-0")))
+    assert only.file == "ns_c/r/metadata.json"
+    assert only.spec_file == f"{DRIVER}_metadata_{UID}_r.json"
+    assert only.cdi == f"{DRIVER}/metadata={UID}_r"
+    assert json.loads(encode_spec(only.spec)) == {
+        "cdiVersion": "0.5.0",
+        "kind": f"{DRIVER}/metadata",
+        "devices": [
+            {
+                "name": f"{UID}_r",
+                "containerEdits": {
+                    "mounts": [
+                        {
+                            "hostPath": "/data/dra-device-metadata/ns_c/r/metadata.json",
+                            "containerPath": f"/var/run/kubernetes.io/dra-device-attributes/resourceclaims/c/r/"
+                            f"{DRIVER}-metadata.json",
+                            "options": ["ro", "bind"],
+                        }
+                    ]
+                },
+            }
+        ],
+    }
+
+
+def test_every_runtime_loads_the_spec() -> None:
+    (only,) = made(record(grant("r", "lamp-0")))
+    verdict = validate(encode_spec(only.spec))
+    assert verdict.ok
+    assert [warning for warning in verdict.warnings if "0.5.0" in warning] == []
+
+
+def test_a_claim_from_a_template_is_found_under_the_pods_name_for_it() -> None:
+    (only,) = made(record(grant("r", "lamp-0"), name="pod-lamp-x7k2p", pod_claim_name="lamp"))
+    assert documents(only.text)[0]["podClaimName"] == "lamp"
+    (mount,) = only.spec.devices[0].container_edits.mounts
+    assert mount.container_path.endswith("/resourceclaimtemplates/lamp/r/lamps.example.com-metadata.json")
+    assert mount.host_path.endswith("/ns_pod-lamp-x7k2p/r/metadata.json")
+
+
+def test_a_request_has_one_file_and_names_the_alternative_that_was_taken() -> None:
+    first, second = made(record(grant("a/big", "lamp-0"), grant("b", "lamp-1"), grant("a/big", "lamp-1")))
+    assert [first.request, second.request] == ["a", "b"]
+    (request,) = documents(first.text)[0]["requests"]
+    assert request["name"] == "a/big"
+    assert [device["name"] for device in request["devices"]] == ["lamp-0", "lamp-1"]
+    assert "attributes" not in request["devices"][1]
+    assert first.file == "ns_c/a/metadata.json"
+
+
+def test_what_was_granted_wins_over_what_was_published_and_is_never_left_out() -> None:
+    many = {f"a{number}": DeviceAttribute(int_=number) for number in range(MAX_ATTRIBUTES)}
+    inventory = Inventory(devices=(Device(name="lamp-0", attributes={**many, "x": DeviceAttribute(int_=1)}),))
+    claim = record(grant("r", "lamp-0", x=DeviceAttribute(int_=2), cpuset=DeviceAttribute(string="0-3")))
+    (only,) = device_metadata(DRIVER, "/data", claim, inventory)
+    told = documents(only.text)[0]["requests"][0]["devices"][0]["attributes"]
+    assert (told["x"], told["cpuset"]) == ({"int": 2}, {"string": "0-3"})
+    assert len(told) == MAX_ATTRIBUTES
+
+
+def test_a_device_that_is_gone_is_still_named_with_what_was_granted() -> None:
+    (only,) = made(record(grant("r", "gone", cpuset=DeviceAttribute(string="1"))))
+    (device,) = documents(only.text)[0]["requests"][0]["devices"]
+    assert (device["name"], device["attributes"]) == ("gone", {"cpuset": {"string": "1"}})
+
+
+def test_a_claim_whose_name_is_not_known_has_no_metadata() -> None:
+    assert made(record(grant("r", "lamp-0"), name="", namespace="")) == ()
+
+
+@pytest.mark.parametrize("fields", [{"namespace": ".."}, {"name": "a/../../b"}, {"pod_claim_name": ".."}])
+def test_a_name_that_would_lead_elsewhere_is_refused(fields: dict[str, str]) -> None:
+    with pytest.raises(DranodeError, match="cannot be part of the path"):
+        made(record(grant("r", "lamp-0"), **fields))
+
+
+def test_a_request_that_would_lead_elsewhere_is_refused() -> None:
+    with pytest.raises(DranodeError, match="cannot be part of the path"):
+        made(record(grant("..", "lamp-0")))
+
+
+def test_each_requests_metadata_goes_to_its_first_device() -> None:
+    devices = tuple(PreparedDevice(request, "node", "d", ("x/y=z",)) for request in ("a", "b", "a"))
+    told = with_metadata(devices, {"a": "m/a", "b": "m/b"})
+    assert [device.cdi for device in told] == [("x/y=z", "m/a"), ("x/y=z", "m/b"), ("x/y=z",)]
+    assert with_metadata(devices, {}) == devices
+
+
+def test_a_path_of_the_host_is_taken_as_it_is(tmp_path: Path) -> None:
+    (only,) = device_metadata(DRIVER, str(tmp_path), record(grant("r", "lamp-0")), INVENTORY)
+    assert only.spec.devices[0].container_edits.mounts[0].host_path == f"{tmp_path}/ns_c/r/metadata.json"
