@@ -450,6 +450,25 @@ def test_a_started_container_that_nobody_has_seen_is_taken_in_and_repaired_with_
     assert masks(stop(known, snapshot(A), container("x", "p9")).updates) == {"p1-g": "0-1"}
 
 
+def test_an_update_between_creation_and_start_is_sent_again_once_the_container_runs() -> None:
+    """containerd may have read the configuration for the start before the update changed it."""
+    on_record, one = snapshot(A), container("s", "p2")
+    known = running(on_record, one, container("r", "p2", started=True))
+    for each in (one, container("r", "p2")):
+        known = after(known, start(known, on_record, each))
+    answer = stop(known, on_record, container("x", "p9"))
+    assert masks(answer.updates) == {"p2-s": "2-7"}
+    known = after(known, answer)
+    assert stop(known, on_record, container("x", "p9")).updates == ()
+
+
+def test_a_container_that_was_created_under_our_eyes_is_not_told_twice() -> None:
+    on_record, one = snapshot(A), container("s", "p2")
+    known = after(NONE, made(NONE, on_record, one))
+    known = after(known, start(known, on_record, one))
+    assert settle(known, on_record)[1] == ()
+
+
 def test_a_pod_that_is_gone_takes_its_containers_along() -> None:
     before = running(snapshot(A), container("g", env=env("a", "0-1")), container("s", "p2"))
     assert ids(after(before, remove_pod(before, pod("p1")))) == ["p2-s"]

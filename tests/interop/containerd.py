@@ -1,0 +1,198 @@
+"""A real containerd: built from its published Go module, configured for a folder of its own, started and killed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+from tests.interop.cri import CGROUP, CRI, wait_until
+from tests.interop.image import IMAGE, write_image
+
+MODULE = "github.com/containerd/containerd/v2"
+COMMANDS = ("containerd", "containerd-shim-runc-v2", "ctr")
+CACHE = Path(__file__).parents[2] / ".cache" / "interop"
+
+_CONFIG = """
+version = 3
+root = "{folder}/root"
+state = "{folder}/state"
+disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.zfs",
+  "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.erofs",
+  "io.containerd.snapshotter.v1.blockfile", "io.containerd.tracing.processor.v1.otlp"]
+
+[grpc]
+address = "{folder}/c.sock"
+
+[ttrpc]
+address = "{folder}/t.sock"
+
+[plugins."io.containerd.cri.v1.images"]
+snapshotter = "native"
+
+[plugins."io.containerd.cri.v1.images".pinned_images]
+sandbox = "{image}"
+
+[plugins."io.containerd.cri.v1.runtime"]
+{cdi}
+cdi_spec_dirs = ["{folder}/cdi"]
+restrict_oom_score_adj = true
+disable_apparmor = true
+
+[plugins."io.containerd.cri.v1.runtime".cni]
+bin_dir = "{folder}/cni"
+conf_dir = "{folder}/cni"
+
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+runtime_type = "io.containerd.runc.v2"
+
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
+BinaryName = "{runc}"
+SystemdCgroup = false
+
+[plugins."io.containerd.nri.v1.nri"]
+disable = false
+socket_path = "{folder}/nri.sock"
+plugin_path = "{folder}/nri-plugins"
+plugin_config_path = "{folder}/nri-conf"
+"""
+
+
+def why_not() -> str:
+    """Why a containerd cannot run here; empty if it can."""
+    if os.geteuid() != 0:
+        return "a container runtime needs root"
+    for program, package in (("go", "a Go toolchain"), ("runc", "Debian's package runc")):
+        if shutil.which(program) is None:
+            return f"{program} is not installed ({package})"
+    if busybox() is None:
+        return "busybox is not installed or not linked statically (Debian's package busybox-static)"
+    return ""
+
+
+def busybox() -> Path | None:
+    """The busybox of the machine, if it needs no libraries."""
+    found = shutil.which("busybox")
+    # A program that is linked dynamically names its loader.
+    if found is None or b"/ld-linux" in Path(found).read_bytes():
+        return None
+    return Path(found)
+
+
+def build(version: str) -> Path:
+    """The folder with the programs of that version, built if they are not there yet.
+
+    A scratch module is the way to them: `go install` refuses releases whose go.mod has exclude lines.
+    """
+    folder = CACHE / version
+    programs = folder / "bin"
+    if all((programs / command).exists() for command in COMMANDS):
+        return programs
+    folder.mkdir(parents=True, exist_ok=True)
+    go = {**os.environ, "GOTOOLCHAIN": "auto", "GOFLAGS": "-buildvcs=false"}
+    if not (folder / "go.mod").exists():
+        _run(["go", "mod", "init", "dranode.test/scratch"], folder, go)
+    packages = [f"{MODULE}/cmd/{command}" for command in COMMANDS]
+    _run(["go", "get", *(f"{package}@{version}" for package in packages)], folder, go)
+    _run(["go", "build", "-o", f"{programs}/", *packages], folder, go)
+    return programs
+
+
+def _run(command: list[str], folder: Path, environment: dict[str, str]) -> None:
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed: {done.stderr[-2000:]}")
+
+
+class Containerd:
+    """One containerd in a folder of its own. Its containers outlive it, as in life."""
+
+    def __init__(self, programs: Path, folder: Path, *, cdi: bool = True) -> None:
+        self.programs = programs
+        self.folder = folder
+        self.process: subprocess.Popen[bytes] | None = None
+        for name in ("cdi", "cni", "nri-plugins", "nri-conf"):
+            (folder / name).mkdir(exist_ok=True)
+        text = _CONFIG.format(
+            folder=folder, image=IMAGE, runc=shutil.which("runc"), cdi="" if cdi else "enable_cdi = false"
+        )
+        (folder / "config.toml").write_text(text)
+        self.cri = CRI(folder / "c.sock")
+
+    @staticmethod
+    def can_switch_cdi_off(programs: Path) -> bool:
+        """Whether this containerd has the option; from 2.4 CDI is always on."""
+        done = subprocess.run([programs / "containerd", "config", "default"], capture_output=True, check=True)
+        return b"enable_cdi" in done.stdout
+
+    @property
+    def nri_socket(self) -> Path:
+        return self.folder / "nri.sock"
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "containerd.log").read_text()
+
+    def start(self) -> None:
+        """Start it and wait until it serves."""
+        environment = {**os.environ, "PATH": f"{self.programs}:{os.environ['PATH']}"}
+        with (self.folder / "containerd.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [self.programs / "containerd", "--config", self.folder / "config.toml"],
+                env=environment,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        wait_until(self._serves, "containerd serves")
+
+    def _serves(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, self.log[-3000:]
+        return self.cri.ready()
+
+    def load_image(self) -> None:
+        """Import the image that every pod of the tests runs."""
+        program = busybox()
+        assert program is not None
+        archive = self.folder / "image.tar"
+        write_image(archive, program)
+        self.ctr("images", "import", "--local", "--snapshotter", "native", str(archive))
+
+    def ctr(self, *arguments: str) -> str:
+        """containerd's own client."""
+        command = [f"{self.programs}/ctr", "--address", f"{self.folder}/c.sock", "--namespace", "k8s.io", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def kill(self) -> None:
+        """End it without a warning; containers and their shims live on."""
+        if self.process is not None:
+            self.process.send_signal(signal.SIGKILL)
+            self.process.wait()
+            self.process = None
+
+    def close(self) -> None:
+        """Take everything down, containers first."""
+        if self.process is not None:
+            self.cri.remove_everything()
+        self.cri.close()
+        if self.process is not None:
+            self.process.terminate()
+            self.process.wait(10)
+            self.process = None
+        _remove_cgroups()
+
+
+def _remove_cgroups() -> None:
+    """Remove the pods' cgroups, which kubelet would make and remove."""
+    for parent in {*Path("/sys/fs/cgroup").glob(CGROUP), *Path("/sys/fs/cgroup").glob(f"*/{CGROUP}")}:
+        below = sorted((path for path in parent.rglob("*") if path.is_dir()), reverse=True)
+        for folder in (*below, parent):
+            # One that is still in use stays.
+            with contextlib.suppress(OSError):
+                folder.rmdir()

@@ -1,0 +1,169 @@
+"""A node: a real containerd, the driver as a process of its own, and kubelet's part of both."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from concurrent import futures
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from dranode.driver.core.cpuset import CPUSet
+from dranode.driver.core.documents import decode
+from dranode.driver.core.held import ClaimRef
+from dranode.driver.core.resource import ResourceClaim
+from dranode.driver.kubelet.rpc import service
+from dranode.driver.local.kubelet import KubeletError, StandInKubelet
+from dranode.driver.local.store import Store
+from dranode.proto import podresources_v1_pb2 as podresources
+from tests.interop.containerd import Containerd
+from tests.interop.cri import Pod, wait_until
+
+DRIVER = "dra.cpu"
+PROGRAM = Path(sys.executable).with_name("dranode")
+ONLINE = CPUSet.parse(Path("/sys/devices/system/cpu/online").read_text().strip())
+
+
+class PodResources:
+    """kubelet's pod-resources API; says what a test puts into `pods`."""
+
+    def __init__(self, socket: Path) -> None:
+        self.pods: list[podresources.PodResources] = []
+        socket.parent.mkdir(parents=True, exist_ok=True)
+        methods = {"List": self._list, "Get": self._list}
+        handler = service(podresources.DESCRIPTOR, "PodResourcesLister", methods)
+        self._server = grpc.server(futures.ThreadPoolExecutor(2), handlers=[handler])
+        self._server.add_insecure_port(f"unix:{socket}")
+        self._server.start()
+
+    def _list(self, _request: Any, _context: grpc.ServicerContext) -> podresources.ListPodResourcesResponse:
+        return podresources.ListPodResourcesResponse(pod_resources=self.pods)
+
+    def give(self, pod: Pod, container: str, claim: str, cdi: tuple[str, ...]) -> None:
+        """Say that the pod's container has the claim."""
+        said = podresources.PodResources(name=pod.name, namespace=pod.namespace)
+        dynamic = said.containers.add(name=container).dynamic_resources.add(claim_name=claim, claim_namespace="default")
+        dynamic.claim_resources.add(driver_name=DRIVER, cdi_devices=[{"name": name} for name in cdi])
+        self.pods.append(said)
+
+    def close(self) -> None:
+        self._server.stop(None).wait()
+
+
+class Node:
+    """Everything on one node, in one folder."""
+
+    def __init__(self, runtime: Containerd) -> None:
+        self.runtime = runtime
+        self.folder = runtime.folder
+        self.registry = self.folder / "kubelet" / "plugins_registry"
+        self.registry.mkdir(parents=True)
+        self.pod_resources = PodResources(self.folder / "kubelet" / "pod-resources" / "kubelet.sock")
+        self.kubelet = StandInKubelet(self.registry)
+        self.process: subprocess.Popen[bytes] | None = None
+        self._store = Store(self.folder / "store")
+
+    # --- the driver ---
+
+    def start_driver(self) -> None:
+        """Start the driver and wait until the runtime has told it of its containers."""
+        arguments = ["--store", "store", "--kubelet-root", "kubelet", "--cdi-dir", "cdi", "--http-address", "none"]
+        arguments += ["--nri-socket", str(self.runtime.nri_socket), "--node-name", "node", "-v"]
+        before = self.synchronizations()
+        with (self.folder / "driver.log").open("ab") as log:
+            self.process = subprocess.Popen([PROGRAM, "serve", *arguments], cwd=self.folder, stderr=log)
+        self.kubelet.restart()
+        wait_until(self._registered, f"the driver registers: {self.driver_log[-2000:]}")
+        wait_until(lambda: self.synchronizations() > before, "the driver is synchronized")
+
+    def _registered(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, self.driver_log[-3000:]
+        try:
+            self.kubelet.register([DRIVER], 0.2)
+        except KubeletError:
+            return False
+        return True
+
+    def kill_driver(self) -> None:
+        """End the driver without a warning."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    @property
+    def driver_log(self) -> str:
+        path = self.folder / "driver.log"
+        return path.read_text() if path.exists() else ""
+
+    def synchronizations(self) -> int:
+        """How often the runtime has told the driver of its containers."""
+        return self.driver_log.count("synchronized containers=")
+
+    # --- kubelet ---
+
+    def claim(self, name: str, *pods: Pod, config: dict[str, Any] | None = None) -> tuple[CPUSet, tuple[str, ...]]:
+        """Allocate and prepare a claim of one CPU for the pods; its CPUs and its CDI devices.
+
+        Raises:
+            KubeletError: the driver refuses.
+        """
+        ref = ClaimRef("default", name, f"uid-{name}")
+        results = [
+            {
+                "request": "cpu",
+                "driver": DRIVER,
+                "pool": "node",
+                "device": "cpudevnuma000",
+                "shareID": f"share-{name}",
+                "consumedCapacity": {"dra.cpu/cpu": "1"},
+            }
+        ]
+        configs = [{"source": "FromClaim", "opaque": {"driver": DRIVER, "parameters": config}}] if config else []
+        document = {
+            "metadata": {"namespace": ref.namespace, "name": ref.name, "uid": ref.uid},
+            "status": {
+                "allocation": {"devices": {"results": results, "config": configs}},
+                "reservedFor": [{"resource": "pods", "name": pod.name, "uid": pod.uid} for pod in pods],
+            },
+        }
+        self._store.put(decode(ResourceClaim, document))
+        answer = self.kubelet.prepare({ref: frozenset((DRIVER,))})[ref]
+        if isinstance(answer, KubeletError):
+            raise answer
+        cdi = tuple(name for device in answer for name in device.cdi)
+        (spec,) = (self.folder / "cdi").glob(f"*{ref.uid}.json")
+        (variable,) = json.loads(spec.read_text())["devices"][0]["containerEdits"]["env"]
+        return CPUSet.parse(variable.partition("=")[2]), cdi
+
+    def release(self, name: str) -> None:
+        """Unprepare a claim."""
+        self.kubelet.unprepare({ClaimRef("default", name, f"uid-{name}"): frozenset((DRIVER,))})
+
+    def quota(self, container: str) -> int:
+        """The CFS quota of a container in microseconds, as the kernel has it; -1 if there is none."""
+        quota = _cgroup_file(container, "cpu.cfs_quota_us", "cpu.max").read_text().split()[0]
+        return -1 if quota == "max" else int(quota)
+
+    def overwrite_cpuset(self, container: str, cpus: str) -> None:
+        """Set a container's CPUs behind everybody's back, as systemd does when it reloads its units."""
+        _cgroup_file(container, "cpuset.cpus").write_text(cpus)
+
+    def close(self) -> None:
+        """Take everything down."""
+        if self.process is not None:
+            self.process.terminate()
+            self.process.wait(10)
+        self.kubelet.close()
+        self.pod_resources.close()
+        self.runtime.close()
+
+
+def _cgroup_file(container: str, *names: str) -> Path:
+    """A file of a container's cgroup, by its name in cgroup v1 or v2."""
+    found = (path for name in names for path in Path("/sys/fs/cgroup").glob(f"**/{container}/{name}"))
+    return next(found)
