@@ -15,6 +15,7 @@ import grpc
 import yaml
 
 from dranode.driver.core.diagnosis import Facts
+from dranode.driver.core.diagnosis_runtime import TOLERANCE
 from dranode.driver.core.held import ClaimRef
 from dranode.driver.core.resource import ResourceClaim
 from dranode.driver.doctor.examine import Files, examine, wanted_by
@@ -35,6 +36,9 @@ SOCKET = f"{DRIVER}-reg.sock"
 KUBELET = "var/lib/kubelet"
 NRI = "io.containerd.nri.v1.nri"
 CRI = "io.containerd.cri.v1.runtime"
+
+# What lets no container start without the driver but the driver's own.
+VALIDATOR = {"enable": True, "required_plugins": [DRIVER], "tolerate_missing_plugins_annotation": TOLERANCE}
 
 # Field that a gate lets through -> the gate.
 GATES = {
@@ -156,7 +160,7 @@ class FakeNode:
         self.write("sys/fs/cgroup/cgroup.controllers", "cpuset cpu io memory pids")
         self.kubelet(reservedSystemCPUs="0")
         self.write(f"{KUBELET}/cpu_manager_state", '{"policyName":"none","defaultCpuSet":"","checksum":1}')
-        self.containerd({"default_validator": {"enable": True, "required_plugins": [DRIVER]}}, {})
+        self.containerd({"default_validator": VALIDATOR}, {})
         self.listen("run/nri/nri.sock")
         self.listen(f"{KUBELET}/pod-resources/kubelet.sock")
         self.register(SOCKET)

@@ -114,6 +114,7 @@ class Runtime:
         cdi_dirs: the directories that CDI specs are read from.
         validator: whether NRI's default validator is on.
         required: the NRI plug-ins without which it lets no container be created.
+        tolerance: the annotation by which a pod does without required plug-ins; empty for none.
         launched: the NRI plug-ins that the runtime starts by itself.
     """
 
@@ -128,6 +129,7 @@ class Runtime:
     cdi_dirs: tuple[str, ...] = ("/etc/cdi", "/var/run/cdi")
     validator: bool = False
     required: tuple[str, ...] = ()
+    tolerance: str = ""
     launched: tuple[str, ...] = ()
 
 

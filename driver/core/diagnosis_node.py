@@ -65,6 +65,17 @@ def reserved_differ(facts: Facts) -> Iterator[Fault]:
     )
 
 
+def no_reserved(facts: Facts) -> Iterator[Fault]:
+    """Claims may take every CPU but one."""
+    kubelet = facts.kubelet
+    if facts.wanted.pins and not facts.wanted.reserved and not (kubelet is not None and kubelet.reserved):
+        yield Fault(
+            "no CPU is reserved, so the system and containers without claims may be left with a single CPU, and the "
+            "claim that would take that one is refused",
+            "pass --reserved-cpus, two CPUs or more on a server",
+        )
+
+
 def _places(facts: Facts, state: State) -> Iterator[Place]:
     places = facts.node.places if facts.node is not None else ()
     for place in places:

@@ -14,6 +14,19 @@ _CONTAINERD: Final = "containerd"
 _VALIDATOR: Final = {_CONTAINERD: (2, 2), "CRI-O": (1, 34)}
 _OLDEST: Final = {_CONTAINERD: (1, 7), "CRI-O": (1, 28)}
 _SHORT: Final = 1.0
+# The annotation of the driver's own pod: deploy/base/daemonset.yaml.
+TOLERANCE: Final = "tolerate-missing-plugins.noderesource.dev"
+_REQUIRE: Final = {
+    _CONTAINERD: (
+        'set enable = true, required_plugins = ["dra.cpu"] and tolerate_missing_plugins_annotation = "{tolerance}" '
+        'under [plugins."io.containerd.nri.v1.nri".default_validator] in {config}'
+    ),
+    "CRI-O": (
+        'set nri_enable_default_validator = true, nri_validator_required_plugins = ["dra.cpu"] and '
+        'nri_validator_tolerate_missing_plugins_annotation = "{tolerance}" under [crio.nri.default_validator] in '
+        "{config}"
+    ),
+}
 
 
 def _named(runtime: Runtime) -> str:
@@ -103,25 +116,31 @@ def runtime_too_old(facts: Facts) -> Iterator[Fault]:
 def plugin_not_required(facts: Facts) -> Iterator[Fault]:
     """While the driver is away, containers start unpinned."""
     runtime = _pinning(facts)
-    if runtime is None or not runtime.nri:
-        return
-    missing = [driver for driver in facts.wanted.drivers if driver not in runtime.required] if runtime.validator else []
-    if runtime.validator and not missing:
+    if runtime is None or not runtime.nri or _requires(facts, runtime):
         return
     first = _VALIDATOR[runtime.name]
     if runtime.version is not None and runtime.version < first:
         fix = f"upgrade to {runtime.name} {first[0]}.{first[1]} or newer, whose NRI can require a plug-in"
-    elif runtime.name == _CONTAINERD:
-        fix = (
-            'set enable = true and required_plugins = ["dra.cpu"] under '
-            f'[plugins."io.containerd.nri.v1.nri".default_validator] in {runtime.config}'
-        )
     else:
-        fix = (
-            'set nri_enable_default_validator = true and nri_validator_required_plugins = ["dra.cpu"] under '
-            f"[crio.nri.default_validator] in {runtime.config}"
-        )
+        fix = _REQUIRE[runtime.name].format(config=runtime.config, tolerance=TOLERANCE)
     yield Fault("no NRI plug-in is required, so containers that start while the driver is away are not pinned", fix)
+
+
+def required_without_tolerance(facts: Facts) -> Iterator[Fault]:
+    """The driver's own pod needs the driver: it never starts again."""
+    runtime = _pinning(facts)
+    if runtime is not None and runtime.nri and _requires(facts, runtime) and runtime.tolerance != TOLERANCE:
+        key = ("" if runtime.name == _CONTAINERD else "nri_validator_") + "tolerate_missing_plugins_annotation"
+        yield Fault(
+            f"{_named(runtime)} lets no container start without the driver, the driver's own neither",
+            f'set {key} = "{TOLERANCE}" in {runtime.config}; the driver\'s pod has that annotation',
+        )
+
+
+def _requires(facts: Facts, runtime: Runtime) -> bool:
+    # A plug-in may be named with its index: 00-dra.cpu.
+    names = {name.partition("-")[2] if name[:2].isdigit() else name for name in runtime.required}
+    return runtime.validator and any(driver in names for driver in facts.wanted.drivers)
 
 
 def nri_timeout_short(facts: Facts) -> Iterator[Fault]:

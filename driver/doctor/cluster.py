@@ -24,12 +24,11 @@ T = TypeVar("T")
 _SECONDS: Final = 5.0
 # What the driver does: deploy/base/rbac.yaml.
 RIGHTS: Final = (
-    *(Right(verb, "resourceslices") for verb in ("get", "list", "watch", "create", "update", "delete")),
+    *(Right(verb, "resourceslices") for verb in ("list", "watch", "create", "update", "delete")),
     Right("get", "resourceclaims"),
     Right("patch", "resourceclaims/status"),
     Right("get", "nodes", ""),
-    Right("create", "events", ""),
-    Right("patch", "events", ""),
+    Right("create", "events", "events.k8s.io"),
 )
 
 

@@ -85,6 +85,7 @@ def _containerd(host: Host, version: tuple[int, int] | None, path: str) -> tuple
         cdi_dirs=tuple(cri.get("cdi_spec_dirs", _CDI_DIRS)),
         validator=bool(validator.get("enable", False)),
         required=tuple(validator.get("required_plugins", ())),
+        tolerance=str(validator.get("tolerate_missing_plugins_annotation", "")),
         launched=tuple(host.names(nri.get("plugin_path", _PLUGINS))),
     ), unseen
 
@@ -110,6 +111,7 @@ def _crio(host: Host, version: tuple[int, int] | None, folder: str) -> tuple[Run
         cdi_dirs=tuple(runtime.get("cdi_spec_dirs", _CDI_DIRS)),
         validator=bool(validator.get("nri_enable_default_validator", False)),
         required=tuple(validator.get("nri_validator_required_plugins", ())),
+        tolerance=str(validator.get("nri_validator_tolerate_missing_plugins_annotation", "")),
         launched=tuple(host.names(nri.get("nri_plugin_dir", _PLUGINS))),
     ), []
 

@@ -15,6 +15,9 @@ import pytest
 import yaml
 
 from dranode.driver.cli.serve import command as serve
+from dranode.driver.core.diagnosis import Right
+from dranode.driver.core.diagnosis_runtime import TOLERANCE
+from dranode.driver.doctor.cluster import RIGHTS
 from tests.kubernetes_schemas import documents, problems
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -178,14 +181,26 @@ def test_the_role_is_the_least_one() -> None:
     }
     drivers = ["dra.cpu", "dra.gpu"]
     assert allowed == {
-        "resource.k8s.io/resourceslices": (["create", "delete", "get", "list", "update", "watch"], None),
+        "resource.k8s.io/resourceslices": (["create", "delete", "list", "update", "watch"], None),
         "resource.k8s.io/resourceclaims": (["get"], None),
         "resource.k8s.io/resourceclaims/status": (["patch"], None),
         "resource.k8s.io/resourceclaims/driver": (["associated-node:patch"], drivers),
         "resource.k8s.io/deviceclasses": (["get"], drivers),
         "core/nodes": (["get"], None),
-        "core/events": (["create", "patch"], None),
+        "events.k8s.io/events": (["create"], None),
     }
+
+
+def test_doctor_asks_for_the_rights_of_the_role() -> None:
+    granted = {
+        Right(verb, resource, group)
+        for rule in the("ClusterRole", "dranode")["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+        if resource not in ("deviceclasses", "resourceclaims/driver")
+    }
+    assert set(RIGHTS) == granted
 
 
 def test_the_binding_is_for_the_account_of_the_daemonset() -> None:
@@ -195,6 +210,11 @@ def test_the_binding_is_for_the_account_of_the_daemonset() -> None:
     assert pod()["serviceAccountName"] == account["name"]
     (condition,) = the("ValidatingAdmissionPolicy", "dranode-slices")["spec"]["matchConditions"]
     assert f'"system:serviceaccount:{account["namespace"]}:{account["name"]}"' in condition["expression"]
+
+
+def test_the_drivers_own_pod_starts_where_the_runtime_requires_the_driver() -> None:
+    metadata = the("DaemonSet", "dranode")["spec"]["template"]["metadata"]
+    assert metadata["annotations"] == {TOLERANCE: "true"}
 
 
 def test_the_namespace_lets_the_pod_in() -> None:

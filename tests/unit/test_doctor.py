@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from dranode.driver.cli.doctor import command
 from dranode.driver.core.diagnosis import Facts, Finding, Severity, Wanted
 from dranode.driver.core.diagnosis_rules import RULES, diagnose
+from dranode.driver.core.diagnosis_runtime import TOLERANCE
 from dranode.driver.doctor.cluster import read_cluster
 from dranode.driver.doctor.examine import wanted_by
 from dranode.driver.machine.forms import open_machine
@@ -59,7 +60,11 @@ def dropped_in(node: FakeNode) -> None:
 
 def crio(node: FakeNode, text: str, version: str = "1.35.1") -> None:
     server(node).nodes["worker"]["containerRuntimeVersion"] = f"cri-o://{version}"
-    validator = {"nri_enable_default_validator": True, "nri_validator_required_plugins": [DRIVER]}
+    validator = {
+        "nri_enable_default_validator": True,
+        "nri_validator_required_plugins": [f"00-{DRIVER}"],
+        "nri_validator_tolerate_missing_plugins_annotation": TOLERANCE,
+    }
     node.write("etc/crio/crio.conf.d/10-nri.conf", text)
     node.write("etc/crio/crio.conf.d/20-required.conf", toml({"crio": {"nri": {"default_validator": validator}}}))
 
@@ -120,6 +125,11 @@ def reserved_nowhere(node: FakeNode) -> None:
     node.kubelet()
 
 
+def nothing_reserved(node: FakeNode) -> None:
+    node.options.update(reserved_cpus="")
+    node.kubelet()
+
+
 def gate_of_an_option_off(node: FakeNode) -> None:
     server(node).gates_off.add("DRANodeAllocatableResources")
     node.options.update(node_allocatable_mapping=True)
@@ -166,6 +176,7 @@ FAULTS: dict[str, tuple[Callable[[FakeNode], object], str, str]] = {
         "reserved-cpus-differ",
         "--reserved-cpus 0-1",
     ),
+    "no reserved CPUs": (nothing_reserved, "no-reserved-cpus", "--reserved-cpus"),
     "reserved CPUs that do not exist": (
         reserved_nowhere,
         "options-refused",
@@ -242,6 +253,11 @@ FAULTS: dict[str, tuple[Callable[[FakeNode], object], str, str]] = {
         lambda node: node.containerd({"default_validator": {"enable": True, "required_plugins": ["other"]}}, {}),
         "plugin-not-required",
         'required_plugins = ["dra.cpu"]',
+    ),
+    "required of the driver itself": (
+        lambda node: node.containerd({"default_validator": {"enable": True, "required_plugins": [DRIVER]}}, {}),
+        "required-without-tolerance",
+        'tolerate_missing_plugins_annotation = "tolerate-missing-plugins.noderesource.dev"',
     ),
     "a hasty runtime": (
         lambda node: node.containerd({"plugin_request_timeout": "500ms"}, {}),
@@ -411,8 +427,8 @@ def test_findings_that_stop_come_first(node: FakeNode) -> None:
 
 def test_the_command_prints_findings_for_programs_and_fails_if_one_stops(node: FakeNode) -> None:
     write_machine(node.folder)
-    node.kubelet(cpuManagerPolicy="static")
-    arguments = ["--root", str(node.folder), "--node-name", "worker", "-o", "json"]
+    node.kubelet(cpuManagerPolicy="static", reservedSystemCPUs="0")
+    arguments = ["--root", str(node.folder), "--node-name", "worker", "--reserved-cpus", "0", "-o", "json"]
     ran = CliRunner(env={"KUBERNETES_SERVICE_HOST": ""}).invoke(command, arguments)
     answer = json.loads(ran.stdout)
     assert ran.exit_code == 1
