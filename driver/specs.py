@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,17 +88,26 @@ class Specs:
     def stamps(self) -> dict[str, Stamp]:
         """The claims that have a file of this kind, by UID, each with its file's stamp."""
         before, after = spec_file(self.kind, "\0").split("\0")
-        found: dict[str, Stamp] = {}
+        found = ((name[len(before) : -len(after)], stamp) for name, stamp in self._files((before,), after))
+        return {uid: stamp for uid, stamp in found if device_problem(uid) is None}
+
+    def marks(self, others: str) -> dict[str, frozenset[tuple[str, Stamp]]]:
+        """Names and stamps of each claim's files, by UID: its spec, and those called `<others><UID>_...`."""
+        before, after = spec_file(self.kind, "\0").split("\0")
+        found: dict[str, set[tuple[str, Stamp]]] = {}
+        for name, stamp in self._files((before, others), after):
+            stem = name.removesuffix(after)
+            uid = stem.removeprefix(before) if stem.startswith(before) else stem.removeprefix(others).partition("_")[0]
+            found.setdefault(uid, set()).add((name, stamp))
+        return {uid: frozenset(marks) for uid, marks in found.items()}
+
+    def _files(self, prefixes: tuple[str, ...], suffix: str) -> Iterator[tuple[str, Stamp]]:
         with contextlib.suppress(OSError), os.scandir(self.directory) as entries:
             for entry in entries:
-                if not (entry.name.startswith(before) and entry.name.endswith(after)):
-                    continue
-                uid = entry.name[len(before) : -len(after)]
-                with contextlib.suppress(OSError):
-                    status = entry.stat()
-                    if device_problem(uid) is None:
-                        found[uid] = (status.st_ino, status.st_size, status.st_mtime_ns)
-        return found
+                if entry.name.startswith(prefixes) and entry.name.endswith(suffix):
+                    with contextlib.suppress(OSError):
+                        status = entry.stat()
+                        yield entry.name, (status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 def _inode(path: Path) -> int:

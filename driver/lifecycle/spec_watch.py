@@ -11,6 +11,7 @@ import logging
 from dataclasses import dataclass, field
 from typing import Final
 
+from dranode.driver.core.metadata import metadata_spec_file
 from dranode.driver.node import Node
 from dranode.driver.specs import Stamp
 
@@ -31,8 +32,8 @@ class SpecWatch:
 
     node: Node
     rewritten: int = 0
-    # What was seen of every claim's file when it was last looked into; None where there was none.
-    _seen: dict[str, Stamp | None] = field(default_factory=dict)
+    # Every claim's files, as they were when they were last looked into.
+    _seen: dict[str, frozenset[tuple[str, Stamp]]] = field(default_factory=dict)
     _failing: dict[str, str] = field(default_factory=dict)
 
     def look(self) -> None:
@@ -41,9 +42,9 @@ class SpecWatch:
         Raises:
             LedgerError: the ledger cannot be read.
         """
-        files = self.node.specs.stamps()
-        now = {uid: files.get(uid) for uid in files.keys() | self.node.on_record()}
-        touched = [uid for uid, stamp in now.items() if uid not in self._seen or self._seen[uid] != stamp]
+        files = self.node.specs.marks(metadata_spec_file(self.node.plugin.driver, "", "").removesuffix("_.json"))
+        now = {uid: files.get(uid, frozenset()) for uid in files.keys() | self.node.on_record()}
+        touched = [uid for uid, marks in now.items() if uid not in self._seen or self._seen[uid] != marks]
         if touched or self._failing:
             self._mend({*touched, *self._failing})
         self._seen = now

@@ -1,0 +1,291 @@
+"""Restarts over what another driver left, and hardware that changes, over real sockets and files."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from dranode.cpu.options import CPUOptions, Mode
+from dranode.cpu.plugin import CPUPlugin
+from dranode.driver.core.errors import DranodeError
+from dranode.driver.core.events import ClaimImpaired, Occurrence
+from dranode.driver.core.plugin import Stop
+from dranode.driver.core.record import Record
+from dranode.driver.kubelet.podresources import PodResources
+from dranode.driver.kubelet.rpc import caller
+from dranode.driver.kubelet.sockets import socket_paths
+from dranode.driver.lifecycle import spec_watch
+from dranode.driver.local.kubelet import KubeletError, StandInKubelet
+from dranode.driver.service import DriverService, Edges
+from dranode.proto import drahealth_v1_pb2
+from tests.fakes import reference
+from tests.fakes_lifecycle import ApiClaims, HotplugRoot, KubeletPods, cpu_claim, leave_spec
+
+DRIVER = "dra.cpu"
+GROUP = "cpudevnuma000"
+
+
+class WatchedCPUs(CPUPlugin):
+    """The CPU driver with a switch in place of the kernel's events."""
+
+    changed = False
+
+    def watch(self, stop: Stop) -> Iterator[None]:
+        while not stop.wait(0.01):
+            if self.changed:
+                self.changed = False
+                yield
+
+
+@dataclass
+class World:
+    """One node: its folders, its CPUs, kubelet, the API server, and the driver while it runs."""
+
+    root: Path
+    api: ApiClaims = field(default_factory=ApiClaims)
+    machine: HotplugRoot = field(default_factory=lambda: HotplugRoot("sockets=1,cores=8"))
+    told: list[Occurrence] = field(default_factory=list)
+    options: CPUOptions = field(default_factory=CPUOptions)
+    service: DriverService | None = None
+    pods: KubeletPods | None = None
+
+    @property
+    def cdi(self) -> Path:
+        return self.root / "cdi"
+
+    def kubelet_answers(self) -> KubeletPods:
+        self.pods = KubeletPods(self.root / "pod-resources" / "kubelet.sock")
+        return self.pods
+
+    def start(self) -> DriverService:
+        self.plugin = WatchedCPUs(self.machine, self.options)
+        asked = PodResources(self.root / "pod-resources" / "kubelet.sock")
+        self.service = DriverService(
+            self.plugin,
+            Edges(
+                claims=self.api,
+                publisher=self.api,
+                pod_resources=asked,
+                tell=lambda driver, what: self.told.append(what) if driver == DRIVER else None,
+            ),
+            node_name="node",
+            sockets=socket_paths(self.root, DRIVER),
+            data=self.root / "plugins" / DRIVER,
+            cdi=self.cdi,
+            fatal=pytest.fail,
+        )
+        self.service.start()
+        return self.service
+
+    def stop(self) -> None:
+        if self.service is not None:
+            self.service.stop()
+            self.service = None
+
+    def records(self) -> dict[str, Record]:
+        assert self.service is not None
+        return {record.uid: record for record in self.service.node.records()}
+
+    def hotplug(self, online: str) -> None:
+        self.machine.online = online
+        self.plugin.changed = True
+
+    def prepare(self, *claims: Any) -> Any:
+        self.api.claims |= {(claim.metadata.namespace, claim.metadata.name): claim for claim in claims}
+        kubelet = StandInKubelet(self.root / "plugins_registry")
+        kubelet.register([DRIVER])
+        try:
+            answers = kubelet.prepare({reference(claim): frozenset({DRIVER}) for claim in claims})
+        finally:
+            kubelet.close()
+        failures = [answer for answer in answers.values() if isinstance(answer, KubeletError)]
+        if failures:
+            raise failures[0]
+        return {ref.uid: answer for ref, answer in answers.items()}
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    # Nobody gives CPUs back here, so a refusal need not wait for it.
+    monkeypatch.setattr("dranode.driver.node.CONFLICT_WAIT", 0.0)
+    # pytest's own folders can be too long for a socket's path.
+    with tempfile.TemporaryDirectory(prefix="dranode-") as name:
+        (Path(name) / "plugins_registry").mkdir()
+        world = World(Path(name))
+        yield world
+        world.stop()
+        if world.pods is not None:
+            world.pods.close()
+
+
+def until(condition: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_node_of_the_other_driver_is_taken_over_with_names_pods_and_cpus(world: World) -> None:
+    leave_spec(world.cdi, "uid-a", "2-3")
+    world.api = ApiClaims(cpu_claim("a", "uid-a", GROUP, 2))
+    world.kubelet_answers().run("pod-a", "a", "uid-a")
+    world.start()
+    record = world.records()["uid-a"]
+    assert (record.namespace, record.name, record.cpus, record.devices) == ("default", "a", "2-3", (GROUP,))
+    assert [pod.uid for pod in record.pods] == ["pod-uid-a"]
+    # What a container finds is what it found before.
+    spec = json.loads((world.cdi / "dra.k8s.io-cpu_claim-uid-a.json").read_bytes())
+    assert spec["kind"] == "dra.k8s.io/cpu"
+    assert spec["devices"] == [{"name": "claim-uid-a", "containerEdits": {"env": ["DRA_CPUSET_uid-a=2-3"]}}]
+    # And it stays so: a Prepare answers for it, and another claim gets other CPUs.
+    (device,) = world.prepare(cpu_claim("a", "uid-a", GROUP, 2))["uid-a"]
+    assert device.cdi == ("dra.k8s.io/cpu=claim-uid-a",)
+    world.prepare(cpu_claim("b", "uid-b", GROUP, 2))
+    assert world.records()["uid-b"].cpus == "0-1"
+    with pytest.raises(KubeletError, match="was granted 5 CPUs of cpudevnuma000, which has 4 left: 4-7"):
+        world.prepare(cpu_claim("c", "uid-c", GROUP, 5))
+
+
+def test_a_node_is_taken_over_with_what_kubelet_knows_while_the_api_server_is_away(world: World) -> None:
+    leave_spec(world.cdi, "uid-a", "2-3")
+    world.api.away = True
+    world.kubelet_answers().run("pod-a", "a", "uid-a")
+    world.start()
+    record = world.records()["uid-a"]
+    assert (record.name, [pod.name for pod in record.pods], record.fingerprint) == ("a", ["pod-a"], "")
+
+
+def test_what_nobody_can_name_holds_its_cpus_and_gets_its_name_later(world: World) -> None:
+    leave_spec(world.cdi, "uid-a", "0-5")
+    world.start()
+    assert world.records()["uid-a"].held == "0-5"
+    with pytest.raises(KubeletError, match="which has 2 left: 6-7"):
+        world.prepare(cpu_claim("b", "uid-b", GROUP, 3))
+    world.prepare(cpu_claim("a", "uid-a", GROUP, 6))
+    assert world.records()["uid-a"].name == "a"
+    assert world.records()["uid-a"].cpus == "0-5"
+
+
+def test_individual_claims_of_the_other_driver_end_the_start_and_nothing_is_touched(world: World) -> None:
+    left = leave_spec(world.cdi, "uid-a", "4")
+    before = left.read_bytes()
+    world.kubelet_answers().run("pod-a", "a", "uid-a", "cpudev004")
+    with pytest.raises(DranodeError, match=r"claim default/a was allocated device cpudev004 .* drain the node"):
+        world.start()
+    assert left.read_bytes() == before
+    world.pods.run("pod-a", "a", "uid-a", GROUP)  # type: ignore[union-attr]
+    world.start()
+    assert world.records()["uid-a"].name == "a"
+
+
+def test_a_ledger_that_is_lost_comes_back_from_specs_kubelet_and_the_api_server(world: World) -> None:
+    pods = world.kubelet_answers()
+    world.start()
+    world.prepare(cpu_claim("a", "uid-a", GROUP, 3))
+    before = world.records()
+    pods.run("pod-a", "a", "uid-a")
+    world.stop()
+    (world.root / "plugins" / DRIVER / "ledger.db").write_bytes(b"no database" * 1000)
+    world.start()
+    after = world.records()["uid-a"]
+    kept = ("uid", "namespace", "name", "cpus", "held", "pods", "devices", "fingerprint")
+    assert [getattr(after, name) for name in kept] == [getattr(before["uid-a"], name) for name in kept]
+
+
+def test_a_spec_that_vanishes_or_is_altered_is_written_again_within_a_second(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert spec_watch.LOOK_SECONDS <= 0.5
+    world.start()
+    world.prepare(cpu_claim("a", "uid-a", GROUP, 2))
+    path = world.cdi / "dra.k8s.io-cpu_claim-uid-a.json"
+    whole = path.read_bytes()
+    path.unlink()
+    until(lambda: path.exists() and path.read_bytes() == whole)
+    path.write_bytes(b"{}")
+    until(lambda: path.read_bytes() == whole)
+    path.unlink()
+    world.cdi.rmdir()
+    until(lambda: path.exists() and path.read_bytes() == whole)
+    until(lambda: world.service.lifecycle.status().specs_rewritten == 3)  # type: ignore[union-attr]
+    assert caplog.text.count("wrote its CDI spec again") == 3
+
+
+def health(world: World) -> dict[str, int]:
+    with grpc.insecure_channel(f"unix:{socket_paths(world.root, DRIVER).dra}") as channel:
+        watch = caller(channel, drahealth_v1_pb2.DESCRIPTOR, "DRAResourceHealth", "NodeWatchResources")
+        stream = watch(drahealth_v1_pb2.NodeWatchResourcesRequest(), timeout=10, wait_for_ready=True)
+        response = next(iter(stream))
+        stream.cancel()
+    return {device.device.device_name: device.health for device in response.devices}
+
+
+def test_a_cpu_that_goes_offline_shrinks_its_group_and_impairs_the_claim_that_holds_it(world: World) -> None:
+    world.start()
+    world.prepare(cpu_claim("a", "uid-a", GROUP, 2), cpu_claim("b", "uid-b", GROUP, 2))
+    assert world.api.published[-1] == {GROUP: "8"}
+    world.hotplug("0,2-7")
+    until(lambda: world.api.published[-1] == {GROUP: "7"})
+    (what,) = world.told
+    assert isinstance(what, ClaimImpaired)
+    assert (what.claim.name, what.reason, [pod.name for pod in what.pods]) == ("a", "CPUsOffline", ["pod-a"])
+    assert "CPUs 1 are offline that claim default/a holds, which runs on 0 alone instead of 0-1" in what.sentence
+    assert world.service is not None
+    assert world.service.lifecycle is not None
+    assert set(world.service.lifecycle.status().impaired) == {"uid-a"}
+    assert world.records()["uid-a"].held == "0-1"
+    assert health(world) == {GROUP: 2 - 1}
+    world.hotplug("0-7")
+    until(lambda: world.api.published[-1] == {GROUP: "8"})
+    assert world.service.lifecycle.status().impaired == {}
+
+
+def test_a_group_is_unhealthy_once_all_its_cpus_are_gone(world: World) -> None:
+    world.machine = HotplugRoot("sockets=2,cores=2")
+    world.start()
+    assert health(world) == {"cpudevnuma000": 1, "cpudevnuma001": 1}
+    world.hotplug("0-2")
+    until(lambda: world.api.published[-1] == {"cpudevnuma000": "2", "cpudevnuma001": "1"})
+    assert health(world) == {"cpudevnuma000": 1, "cpudevnuma001": 1}
+    world.hotplug("0-1")
+    until(lambda: world.api.published[-1] == {"cpudevnuma000": "2"})
+    until(lambda: health(world) == {"cpudevnuma000": 1, "cpudevnuma001": 2})
+
+
+def test_an_individual_cpu_that_is_offline_is_withdrawn_and_unhealthy_until_it_is_back(world: World) -> None:
+    world.options = CPUOptions(mode=Mode.INDIVIDUAL)
+    world.start()
+    world.prepare(cpu_claim("a", "uid-a", "cpu003"))
+    world.hotplug("0-2,4-7")
+    until(lambda: "cpu003" not in world.api.published[-1])
+    until(lambda: health(world)["cpu003"] == 2)
+    # The driver knows after a restart as well.
+    world.stop()
+    world.start()
+    until(lambda: health(world)["cpu003"] == 2)
+    until(lambda: world.told[1:])
+    world.hotplug("0-7")
+    until(lambda: health(world)["cpu003"] == 1)
+    assert "cpu003" in world.api.published[-1]
+
+
+def test_hardware_that_cannot_be_read_is_said_once_and_what_was_known_stands(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    service = world.start()
+    world.hotplug("no list")
+    until(lambda: "no list" in caplog.text)
+    world.hotplug("no list")
+    until(lambda: not world.plugin.changed)
+    assert len(service.node.inventory.devices) == 1
+    world.hotplug("0-3")
+    until(lambda: world.api.published[-1] == {GROUP: "4"})
+    assert caplog.text.count("cannot be understood") == 1

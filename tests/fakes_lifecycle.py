@@ -1,0 +1,165 @@
+"""What a node's claims meet around restarts: kubelet's pod-resources, an API server's claims, CPUs that come and go."""
+
+from __future__ import annotations
+
+from concurrent import futures
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from dranode.driver.core.documents import decode
+from dranode.driver.core.errors import ClaimGoneError, DranodeError
+from dranode.driver.core.held import ClaimRef
+from dranode.driver.core.resource import ResourceClaim
+from dranode.driver.kubelet.rpc import service
+from dranode.driver.machine.forms import open_machine
+from dranode.driver.machine.root import Root
+from dranode.proto import podresources_v1_pb2 as api
+
+KIND = "dra.k8s.io/cpu"
+ONLINE = "sys/devices/system/cpu/online"
+
+
+def reference_spec(uid: str, cpus: str) -> bytes:
+    """A CDI spec as dra-driver-cpu writes it (reference sheet of commit de98098690f2, section 4)."""
+    return (
+        f'{{"cdiVersion":"0.8.0","kind":"dra.k8s.io/cpu","devices":[{{"name":"claim-{uid}","containerEdits":'
+        f'{{"env":["DRA_CPUSET_{uid}={cpus}"]}}}}],"containerEdits":{{}}}}'
+    ).encode()
+
+
+def leave_spec(cdi: Path, uid: str, cpus: str) -> Path:
+    """Leave a spec behind as dra-driver-cpu does."""
+    cdi.mkdir(parents=True, exist_ok=True)
+    path = cdi / f"dra.k8s.io-cpu_claim-{uid}.json"
+    path.write_bytes(reference_spec(uid, cpus))
+    return path
+
+
+def cpu_claim(name: str, uid: str, device: str, count: int | None = None, **result: Any) -> ResourceClaim:
+    """A claim in namespace `default` that was allocated a device of the CPU driver, for the pod `pod-<name>`."""
+    amount = {} if count is None else {"consumedCapacity": {"dra.cpu/cpu": str(count)}}
+    results = [{"request": "r", "driver": "dra.cpu", "pool": "node", "device": device, **amount, **result}]
+    return decode(
+        ResourceClaim,
+        {
+            "metadata": {"namespace": "default", "name": name, "uid": uid},
+            "status": {
+                "allocation": {"devices": {"results": results, "config": []}},
+                "reservedFor": [{"resource": "pods", "name": f"pod-{name}", "uid": f"pod-uid-{name}"}],
+            },
+        },
+    )
+
+
+class ApiClaims:
+    """The claims that an API server has, and where slices go; `away` is an API server that does not answer.
+
+    Attributes:
+        asked: every claim that was asked about, in order.
+        published: the names of the devices of every slice publication.
+    """
+
+    def __init__(self, *claims: ResourceClaim) -> None:
+        self.claims = {(claim.metadata.namespace, claim.metadata.name): claim for claim in claims}
+        self.asked: list[ClaimRef] = []
+        self.published: list[dict[str, str]] = []
+        self.away = False
+
+    def get(self, refs: tuple[ClaimRef, ...]) -> dict[ClaimRef, ResourceClaim | DranodeError]:
+        self.asked += refs
+        return {ref: self._get(ref) for ref in refs}
+
+    def _get(self, ref: ClaimRef) -> ResourceClaim | DranodeError:
+        if self.away:
+            return DranodeError(f"claim {ref} cannot be fetched: nobody answers")
+        claim = self.claims.get((ref.namespace, ref.name))
+        return claim if claim is not None else ClaimGoneError(f"claim {ref} does not exist any more")
+
+    def publish(self, driver: str, inventory: Any) -> None:
+        del driver
+        self.published.append(
+            {
+                device.name: str(device.capacity["dra.cpu/cpu"].value) if device.capacity else ""
+                for device in inventory.devices
+            }
+        )
+
+
+class KubeletPods:
+    """kubelet's pod-resources API on a real socket."""
+
+    def __init__(self, socket: Path) -> None:
+        socket.parent.mkdir(parents=True, exist_ok=True)
+        self.socket = socket
+        self._pods: dict[tuple[str, str], api.PodResources] = {}
+        self._server = grpc.server(
+            futures.ThreadPoolExecutor(2), handlers=[service(api.DESCRIPTOR, "PodResourcesLister", self._methods())]
+        )
+        self._server.add_insecure_port(f"unix:{socket}")
+        self._server.start()
+
+    def _methods(self) -> dict[str, Any]:
+        def listed(request: Any, context: grpc.ServicerContext) -> Any:
+            del request, context
+            return api.ListPodResourcesResponse(pod_resources=tuple(self._pods.values()))
+
+        return {"List": listed, "Get": listed}
+
+    def run(
+        self,
+        pod: str,
+        claim: str,
+        uid: str,
+        device: str = "cpudevnuma000",
+        *,
+        driver: str = "dra.cpu",
+        kind: str = KIND,
+    ) -> None:
+        """A container `main` of `default/<pod>` has a claim."""
+        resource = api.ClaimResource(
+            driver_name=driver,
+            pool_name="node",
+            device_name=device,
+            cdi_devices=[api.CDIDevice(name=f"{kind}=claim-{uid}")],
+        )
+        dynamic = api.DynamicResource(claim_name=claim, claim_namespace="default", claim_resources=[resource])
+        self._pods[("default", pod)] = api.PodResources(
+            namespace="default",
+            name=pod,
+            containers=[api.ContainerResources(name="main", dynamic_resources=[dynamic])],
+        )
+
+    def end(self, pod: str) -> None:
+        """The pod is gone."""
+        del self._pods[("default", pod)]
+
+    def close(self) -> None:
+        self._server.stop(0).wait()
+
+
+class HotplugRoot:
+    """A made-up machine whose online CPUs change."""
+
+    def __init__(self, description: str) -> None:
+        self._root: Root = open_machine(description)
+        self.online = ""
+
+    def read_bytes(self, path: str) -> bytes:
+        return self.online.encode() if path == ONLINE and self.online else self._root.read_bytes(path)
+
+    def listdir(self, path: str) -> list[str]:
+        return self._root.listdir(path)
+
+    def readlink(self, path: str) -> str:
+        return self._root.readlink(path)
+
+    def resolve(self, path: str) -> str:
+        return self._root.resolve(path)
+
+    def exists(self, path: str) -> bool:
+        return self._root.exists(path)
+
+    def device_number(self, path: str) -> tuple[str, int, int]:
+        return self._root.device_number(path)
