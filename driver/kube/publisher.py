@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from dranode.driver.core.plugin import Inventory
+from dranode.driver.core.publication import PublisherStatus
 from dranode.driver.core.slices import publishable
 from dranode.driver.kube.client import Client
-from dranode.driver.kube.slice_loop import PublisherStatus, SliceLoop
+from dranode.driver.kube.slice_loop import SliceLoop
 from dranode.driver.kube.wanted import Wanted
 from dranode.driver.threads import Fatal
 
@@ -53,6 +54,12 @@ class KubePublisher:
     def statuses(self) -> Mapping[str, PublisherStatus]:
         """The same for every driver that has published."""
         return {driver: loop.status for driver, loop in self._loops.items()}
+
+    def rest(self, driver: str) -> None:
+        """Publish nothing more for the driver until the next `publish`; its slices stay. Another instance has them."""
+        loop = self._loops.pop(driver, None)
+        if loop is not None:
+            loop.stop()
 
     def close(self) -> None:
         """Publish nothing more; slices stay."""

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from dranode.driver.core.dropped_fields import dropped_fields
 from dranode.driver.core.plugin import Inventory
+from dranode.driver.core.publication import PublisherStatus
 from dranode.driver.core.resource import ResourceSlice
 from dranode.driver.core.slice_plan import Change, CreateSlice, DeleteSlice, UpdateSlice, plan
 from dranode.driver.kube.client import Client
@@ -28,34 +29,6 @@ log = logging.getLogger(__name__)
 
 _RETRY: Final = Backoff(first=0.5, most=30.0)
 _JOIN_SECONDS: Final = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class PublisherStatus:
-    """How the slices of one driver are.
-
-    Attributes:
-        published: everything that the driver has was published, and stands as far as is known.
-        problem: why not, or what is wrong since; None if nothing is.
-        dropped: the feature gates whose fields the server drops.
-        created: slices created since start.
-        updated: slices updated since start.
-        deleted: slices deleted since start.
-        repairs: how often others' changes were undone since start.
-    """
-
-    published: bool = False
-    problem: str | None = None
-    dropped: frozenset[str] = frozenset()
-    created: int = 0
-    updated: int = 0
-    deleted: int = 0
-    repairs: int = 0
-
-    @property
-    def writes(self) -> int:
-        """All writes that succeeded since start."""
-        return self.created + self.updated + self.deleted
 
 
 class SliceLoop:

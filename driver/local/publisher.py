@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import msgspec
 
 from dranode.driver.core.plugin import Inventory
+from dranode.driver.core.publication import PublisherStatus
 from dranode.driver.core.resource import ResourceSlice
 from dranode.driver.core.slice_plan import CreateSlice, DeleteSlice, UpdateSlice, plan
 from dranode.driver.core.slices import desired_slices
@@ -33,6 +34,7 @@ class StorePublisher:
     node_name: str
     seed: int = 0
     _random: random.Random = field(init=False)
+    _statuses: dict[str, PublisherStatus] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Seed the names."""
@@ -44,15 +46,28 @@ class StorePublisher:
         Raises:
             DranodeError: the store cannot be written.
         """
+        status = self.status(driver)
         desired = desired_slices(driver, self.node_name, inventory)
         for change in plan(desired, self.store.list(ResourceSlice)):
             match change:
                 case DeleteSlice(name=name):
+                    status = replace(status, deleted=status.deleted + 1)
                     self.store.remove(ResourceSlice, "", name)
                 case UpdateSlice(slice=changed):
+                    status = replace(status, updated=status.updated + 1)
                     self.store.put(changed)
                 case CreateSlice(slice=new):
+                    status = replace(status, created=status.created + 1)
                     suffix = "".join(self._random.choices(_ALPHABET, k=5))
                     name = f"{new.metadata.generate_name}{suffix}"
                     metadata = msgspec.structs.replace(new.metadata, name=name, uid=str(uuid.uuid4()))
                     self.store.put(msgspec.structs.replace(new, metadata=metadata))
+        self._statuses[driver] = replace(status, published=True)
+
+    def status(self, driver: str) -> PublisherStatus:
+        """How the driver's slices are."""
+        return self._statuses.get(driver, PublisherStatus())
+
+    def rest(self, driver: str) -> None:
+        """Another instance has the driver's slices now."""
+        self._statuses[driver] = replace(self.status(driver), published=False)
