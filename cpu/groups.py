@@ -63,9 +63,7 @@ class Groups:
         numa = _masks(topology, lambda cpu: (-1 if cpu.numa is None else cpu.numa,))
         packages = _masks(topology, lambda cpu: (cpu.package,))
         l3 = _masks(topology, lambda cpu: (-1, -1) if cpu.l3 is None else (cpu.l3_id, cpu.l3))
-        # Core ids repeat from package to package on most servers: then the package comes first.
-        unique = len({cpu.core_id for cpu in cpus}) == len({cpu.core for cpu in cpus})
-        cores = _masks(topology, lambda cpu: (0 if unique else cpu.package, cpu.core_id, cpu.core))
+        cores = _cores(topology)
         known_l3 = len({cpu.l3 for cpu in cpus} - {None})
         numa_nodes = len({cpu.numa for cpu in cpus} - {None})
         return cls(
@@ -94,6 +92,15 @@ def _masks(topology: Topology, identity: Callable[[CPU], tuple[int, ...]]) -> tu
         key = identity(cpu)
         masks[key] = masks.get(key, 0) | 1 << cpu.id
     return tuple(mask for _, mask in sorted(masks.items()))
+
+
+def _cores(topology: Topology) -> tuple[int, ...]:
+    """The masks of the cores. A core id gives a core its place among the others and never says what is one."""
+    firsts = [topology.cpus[core.first()] for core in topology.cores]
+    # Core ids repeat from package to package on most servers: then the package comes first.
+    unique = len({cpu.core_id for cpu in firsts}) == len(firsts)
+    firsts.sort(key=lambda cpu: (0 if unique else cpu.package, cpu.core_id, cpu.core))
+    return tuple(topology.cores[cpu.core].mask for cpu in firsts)
 
 
 def _parts(groups: tuple[int, ...], places: tuple[int, ...]) -> tuple[tuple[Part, ...], ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from dranode.cpu.pick import Pick, PickError, pick
@@ -50,6 +52,14 @@ def test_candidates_that_are_not_online_are_never_picked() -> None:
 def test_a_core_with_a_taken_sibling_is_not_whole_on_a_hybrid_machine() -> None:
     # The reference compares with the average of one thread a core, and hands out the reserved CPU 0.
     assert _cpus(HYBRID, "1-7", 2) == "4-5"
+
+
+def test_core_ids_that_contradict_the_siblings_split_no_core() -> None:
+    machine = regular(1, 1, 1, 2, 2)
+    machine = replace(machine, cpus={cpu: replace(one, core_id=cpu) for cpu, one in machine.cpus.items()})
+    assert _error(machine, "0-3", 1, threads=Threads.FULL_CORE).fits == (2,)
+    assert _cpus(machine, "0-3", 2, threads=Threads.FULL_CORE) == "0,2"
+    assert _cpus(machine, "0-3", 4, threads=Threads.ONE_PER_CORE) == "0-1"
 
 
 def test_a_machine_with_a_sibling_offline_goes_on_after_a_pick() -> None:
