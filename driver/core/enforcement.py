@@ -150,6 +150,7 @@ def synchronize(
     known.carry_out(drifted(known, drifts))
     change, updates = settle(known, snapshot)
     known.carry_out(change)
+    warnings.extend(_shared_unduly(known, snapshot))
     unpinned = tuple(_slim(container) for container in listed if not container.cpus)
     return Allowed(Change(tuple(known), settled=snapshot), updates=updates, warnings=tuple(warnings), unpinned=unpinned)
 
@@ -178,6 +179,16 @@ def _users(container: Container, claim: HeldClaim, containers: Containers) -> tu
     users = containers.users(claim.claim.uid)
     pod = container.pod.uid
     return tuple(user for user in users if user.pod.uid != pod or not pod) if claim.shared_in_pod else users
+
+
+def _shared_unduly(containers: Containers, snapshot: HeldSnapshot) -> Iterator[str]:
+    """The claims that several running containers have against their rules: nobody was there to refuse the second."""
+    for claim in snapshot.claims.values():
+        for user in containers.users(claim.claim.uid):
+            others = [other for other in _users(user, claim, containers) if other.id != user.id]
+            if others:
+                yield f"claim {claim.claim} is in use by {user} and {others[0]}, although it may not be shared so"
+                break
 
 
 def _conflict(container: Container, claim: HeldClaim, user: Container) -> str:

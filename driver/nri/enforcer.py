@@ -70,6 +70,7 @@ class EnforcementStatus:
         drifts: containers that were found on other CPUs than they should have, since start.
         unpinned: containers that were found without a CPU set when a runtime connected, since start.
         reconnections: those made to mend masks, since start.
+        connections: runtimes that were connected to, since start.
     """
 
     runtime: Runtime | None = None
@@ -81,6 +82,7 @@ class EnforcementStatus:
     drifts: int = 0
     unpinned: int = 0
     reconnections: int = 0
+    connections: int = 0
 
 
 @dataclass(slots=True)
@@ -109,7 +111,7 @@ class Enforcer:
 
     def configured(self, runtime: Runtime) -> None:
         """Take note of the runtime."""
-        self._status = replace(self._status, runtime=runtime)
+        self._status = replace(self._status, runtime=runtime, connections=self._status.connections + 1)
 
     def disconnected(self) -> None:
         """Take note that nobody is at the other end. What is known of containers waits for the next Synchronize."""
@@ -190,9 +192,18 @@ class Enforcer:
         if error:
             log.warning("the runtime did not apply every CPU set of %d containers: %s", len(self._sent), error)
             self._not_before = self.clock() + _RETRY
-            failed = (self._containers.get(update.container_id) for update in self._sent)
-            self._containers.carry_out(Change(tuple(replace(each, cpus=CPUSet()) for each in failed if each)))
+            self.take_back(self._sent)
         self._sent = ()
+
+    def take_back(self, updates: tuple[ContainerUpdate, ...]) -> None:
+        """Take note that these updates were decided and not sent: the containers may have other CPUs."""
+        late = (self._containers.get(update.container_id) for update in updates)
+        self._containers.carry_out(Change(tuple(replace(each, cpus=CPUSet()) for each in late if each)))
+
+    def take_back(self, updates: tuple[ContainerUpdate, ...]) -> None:
+        """Take note that these updates did not reach their containers: nobody knows what those have now."""
+        unsure = (self._containers.get(update.container_id) for update in updates)
+        self._containers.carry_out(Change(tuple(replace(each, cpus=CPUSet()) for each in unsure if each)))
 
     def reconnection_due(self) -> bool:
         """Whether masks have been waiting for so long that a reconnection has to mend them; asked once, it is noted."""

@@ -308,6 +308,20 @@ def test_a_restarted_container_replaces_the_earlier_one_of_its_name() -> None:
     assert ids(known) == ["new"]
 
 
+def test_containers_that_share_a_claim_unduly_are_named_when_they_are_found() -> None:
+    """Nobody was there to refuse the second one; both are the claim's, so both run on its CPUs."""
+    listed = (container("one", env=env("a", "0-1")), container("two", "p2", env("a", "0-1")))
+    decision = synchronize(snapshot(claim("a", "0-1", "p1", "p2", shared_in_pod=True)), listed)
+    assert isinstance(decision, Allowed)
+    assert masks(decision.updates) == {"p1-one": "0-1", "p2-two": "0-1"}
+    (warning,) = decision.warnings
+    for name in ("claim default/claim-a", 'container "one" of pod default/p1', 'container "two" of pod default/p2'):
+        assert name in warning
+    alone = synchronize(snapshot(claim("a", "0-1", "p1", "p2")), listed[:1])
+    assert isinstance(alone, Allowed)
+    assert alone.warnings == ()
+
+
 def test_every_container_of_one_pod_may_use_a_claim_that_is_shared_in_the_pod() -> None:
     on_record = snapshot(claim("a", "0-1", "p1", "p2", shared_in_pod=True))
     known = after(NONE, made(NONE, on_record, container("one", env=env("a", "0-1"))))
