@@ -200,11 +200,6 @@ class Enforcer:
         late = (self._containers.get(update.container_id) for update in updates)
         self._containers.carry_out(Change(tuple(replace(each, cpus=CPUSet()) for each in late if each)))
 
-    def take_back(self, updates: tuple[ContainerUpdate, ...]) -> None:
-        """Take note that these updates did not reach their containers: nobody knows what those have now."""
-        unsure = (self._containers.get(update.container_id) for update in updates)
-        self._containers.carry_out(Change(tuple(replace(each, cpus=CPUSet()) for each in unsure if each)))
-
     def reconnection_due(self) -> bool:
         """Whether masks have been waiting for so long that a reconnection has to mend them; asked once, it is noted."""
         now = self.clock()
