@@ -107,12 +107,12 @@ def _edges(
         folder = Store(Path(store))
         return Edges(claims=folder, publisher=StorePublisher(folder, node_name))
     from dranode.driver.kube.cluster import Cluster
-    from dranode.driver.kube.connection import Source
+    from dranode.driver.kube.source import Source
 
     source = Source(options["kubeconfig"])
     cluster = Cluster(source, node_name, claim_status=options["claim_status"] == "on", fatal=fatal)
     stack.callback(cluster.close)
-    return Edges(claims=cluster.claims, publisher=cluster.publisher, report=cluster.reporting, tell=cluster.tell)
+    return Edges(claims=cluster, publisher=cluster, report=cluster.reporting, tell=cluster.tell)
 
 
 def _boot_id(root: Root) -> str:

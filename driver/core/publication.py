@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,3 +32,7 @@ class PublisherStatus:
     def writes(self) -> int:
         """All writes that succeeded since start."""
         return self.created + self.updated + self.deleted
+
+
+NOTHING_YET: Final = PublisherStatus(problem="nothing was published yet")
+"""Of a driver that has not published since it started."""

@@ -1,29 +1,32 @@
-"""The cluster's API server as a driver's edges: claims, slices, status and events over one connection."""
+"""The cluster as a driver's edges, loaded when it is first needed: a driver listens before it connects."""
 
 from __future__ import annotations
 
-from typing import Final
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from dranode.driver.core.events import Occurrence
-from dranode.driver.kube.claims import KubeClaims
-from dranode.driver.kube.client import Client
-from dranode.driver.kube.connection import Connection, Source
-from dranode.driver.kube.events import KubeEvents
-from dranode.driver.kube.publisher import KubePublisher
-from dranode.driver.kube.reports import ReportingNode
-from dranode.driver.kube.status import ClaimStatus
+from dranode.driver.core.errors import DranodeError
+from dranode.driver.core.held import ClaimRef
+from dranode.driver.core.plugin import Inventory
+from dranode.driver.core.publication import NOTHING_YET, PublisherStatus
+from dranode.driver.core.resource import ResourceClaim
+from dranode.driver.kube.source import Source
+from dranode.driver.kubelet.service import Answer, Preparer
 from dranode.driver.node import Node
 from dranode.driver.threads import Fatal
 
-# How long the last words about claims may take when the driver stops.
-_LAST_WORDS: Final = 1.0
+if TYPE_CHECKING:
+    from dranode.driver.core.events import Occurrence
+    from dranode.driver.kube.edges import KubeEdges
 
 
 class Cluster:
-    """Everything that the drivers of a node need of the API server. Nothing is sent before a driver publishes."""
+    """Where claims come from and slices, status and events go. Any thread may call."""
 
     def __init__(self, source: Source, node_name: str, *, claim_status: bool, fatal: Fatal) -> None:
-        """Prepare to connect.
+        """Name the cluster; nothing is loaded or sent yet.
 
         Args:
             source: where the credentials are.
@@ -35,37 +38,78 @@ class Cluster:
             UsageError: there are no credentials.
         """
         source.check()
-        self._connection = Connection(source)
-        self._client = Client(self._connection)
+        self._source = source
         self._node_name = node_name
         self._claim_status = claim_status
         self._fatal = fatal
-        self._events: dict[str, KubeEvents] = {}
-        self._statuses: dict[str, ClaimStatus] = {}
-        self.claims = KubeClaims(self._client)
-        self.publisher = KubePublisher(self._client, node_name, fatal)
+        self._lock = threading.Lock()
+        self._edges: KubeEdges | None = None
 
-    def reporting(self, node: Node) -> ReportingNode:
-        """The node of one driver, with its answers reported to the cluster."""
-        driver = node.plugin.driver
-        events = self._events[driver] = KubeEvents(self._client, driver, self._node_name, self._fatal)
-        status = None
-        if self._claim_status:
-            status = self._statuses[driver] = ClaimStatus(self._client, driver, self._fatal)
-        return ReportingNode(node, events, status)
+    def get(self, refs: tuple[ClaimRef, ...]) -> Mapping[ClaimRef, ResourceClaim | DranodeError]:
+        """Each claim as it is now, or the reason why it cannot be had."""
+        return self.edges().claims.get(refs)
+
+    def publish(self, driver: str, inventory: Inventory) -> None:
+        """This is the whole inventory of a driver now; returns at once.
+
+        Raises:
+            UsageError: the driver's or the node's name is not one for the API.
+        """
+        self.edges().publisher.publish(driver, inventory)
+
+    def status(self, driver: str) -> PublisherStatus:
+        """How the driver's slices are."""
+        edges = self._edges
+        return NOTHING_YET if edges is None else edges.publisher.status(driver)
+
+    def rest(self, driver: str) -> None:
+        """Publish nothing more for the driver until the next `publish`; its slices stay."""
+        edges = self._edges
+        if edges is not None:
+            edges.publisher.rest(driver)
 
     def tell(self, driver: str, occurrence: Occurrence) -> None:
         """Tell people of something that happened to a driver of this node; returns at once."""
-        events = self._events.get(driver)
-        if events is not None:
-            events.tell(occurrence)
+        self.edges().tell(driver, occurrence)
+
+    def reporting(self, node: Node) -> Preparer:
+        """The node of one driver, with its answers reported to the cluster."""
+        return _Reporting(self, node)
+
+    def edges(self) -> KubeEdges:
+        """What does all that, loaded now if it was not before."""
+        with self._lock:
+            if self._edges is None:
+                from dranode.driver.kube.edges import KubeEdges  # noqa: PLC0415 - listen first, load this then
+
+                self._edges = KubeEdges(
+                    self._source, self._node_name, claim_status=self._claim_status, fatal=self._fatal
+                )
+            return self._edges
 
     def close(self) -> None:
         """Say the last words and disconnect; slices stay."""
-        for status in self._statuses.values():
-            status.close(_LAST_WORDS)
-        for events in self._events.values():
-            events.close(_LAST_WORDS)
-        self.publisher.close()
-        self.claims.close()
-        self._connection.close()
+        with self._lock:
+            edges, self._edges = self._edges, None
+        if edges is not None:
+            edges.close()
+
+
+@dataclass(slots=True)
+class _Reporting:
+    """A reporting node that is loaded by its first call."""
+
+    cluster: Cluster
+    node: Node
+    _loaded: Preparer | None = field(default=None)
+
+    def prepare(self, asked: Mapping[ClaimRef, ResourceClaim | DranodeError]) -> Mapping[str, Answer]:
+        return self._load().prepare(asked)
+
+    def unprepare(self, refs: tuple[ClaimRef, ...]) -> Mapping[str, DranodeError | None]:
+        return self._load().unprepare(refs)
+
+    def _load(self) -> Preparer:
+        if self._loaded is None:
+            self._loaded = self.cluster.edges().reporting(self.node)
+        return self._loaded

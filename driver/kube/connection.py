@@ -9,20 +9,18 @@ whatever its status.
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
-from dranode.driver.core.errors import DranodeError, UsageError
+from dranode.driver.core.errors import DranodeError
 from dranode.driver.kube.package import submodules
+from dranode.driver.kube.source import Source
 
 log = logging.getLogger(__name__)
 
-# Where kubelet puts a pod's service account.
-SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _CONNECT_SECONDS: Final = 3.0
 _UNAUTHORIZED: Final = 401
 # Claims that are fetched at a time, slices being watched, events, and some to spare.
@@ -31,34 +29,6 @@ _POOL: Final = 16
 
 class UnreachableError(DranodeError):
     """No answer came: no connection, none in time, or the server is not the one that it should be."""
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """Where the credentials are.
-
-    Attributes:
-        kubeconfig: a kubeconfig file; empty for the service account of this pod.
-        service_account: the folder with the pod's token and its certificate authority.
-    """
-
-    kubeconfig: str = ""
-    service_account: Path = SERVICE_ACCOUNT
-
-    def check(self) -> None:
-        """See whether there can be credentials at all, without loading anything.
-
-        Raises:
-            UsageError: there cannot.
-        """
-        if self.kubeconfig:
-            if not Path(self.kubeconfig).is_file():
-                raise UsageError(f"there is no kubeconfig {self.kubeconfig}; name one with --kubeconfig")
-        elif not os.environ.get("KUBERNETES_SERVICE_HOST"):
-            raise UsageError(
-                "this is no pod (KUBERNETES_SERVICE_HOST is not set); name a cluster with --kubeconfig, "
-                "or a folder of claims with --store"
-            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +88,7 @@ class Connection:
         """Drop the connections that are at rest."""
         with self._lock:
             if self._opened is not None:
-                self._opened.pool.clear()
+                self._opened.pool.close()
 
     def _open(self) -> _Opened:
         with self._lock:
@@ -130,8 +100,8 @@ class Connection:
         with self._lock:
             if self._opened is None or self._opened is stale:
                 log.info("reading the API server's credentials again")
+                # Requests that are on their way keep the old pool alive; its connections close with it.
                 self._opened = _read(self._source)
-                stale.pool.clear()
             return self._opened
 
 
@@ -141,10 +111,17 @@ class _TLSError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """Configuration and connection pool, as the credentials were when they were read."""
+    """What the credentials came to when they were read.
+
+    Attributes:
+        configuration: the package's Configuration.
+        pool: urllib3's connection pool for the one server there is.
+        prefix: what goes before every path: the server's own path, if it has one, or all of it for a plain proxy.
+    """
 
     configuration: Any
     pool: Any
+    prefix: str
 
     def __str__(self) -> str:
         return f"the API server at {self.configuration.host}"
@@ -156,7 +133,7 @@ class _Opened:
         try:
             return self.pool.urlopen(
                 outgoing.method,
-                self.configuration.host + outgoing.path,
+                self.prefix + outgoing.path,
                 body=outgoing.body,
                 headers={**outgoing.headers, **self._authorization()},
                 timeout=urllib3.Timeout(connect=min(_CONNECT_SECONDS, outgoing.seconds), read=outgoing.seconds),
@@ -191,7 +168,10 @@ def _read(source: Source) -> _Opened:
         else:
             token, authority = (source.service_account / name for name in ("token", "ca.crt"))
             loading.InClusterConfigLoader(str(token), str(authority)).load_and_set(configuration)
-        return _Opened(configuration, rest.RESTClientObject(configuration).pool_manager)
+        pools = rest.RESTClientObject(configuration).pool_manager
+        host = urlsplit(configuration.host)
+        prefix = configuration.host if pools.proxy is not None and host.scheme == "http" else host.path
+        return _Opened(configuration, pools.connection_from_url(configuration.host), prefix.rstrip("/"))
     except Exception as error:  # the package raises whatever its readers of YAML, base64 and certificates raise
         origin = source.kubeconfig or source.service_account
         raise UnreachableError(f"the credentials in {origin} cannot be used: {error}") from error

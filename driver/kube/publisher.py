@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Final
 
 from dranode.driver.core.plugin import Inventory
-from dranode.driver.core.publication import PublisherStatus
+from dranode.driver.core.publication import NOTHING_YET, PublisherStatus
 from dranode.driver.core.slices import publishable
 from dranode.driver.kube.client import Client
 from dranode.driver.kube.slice_loop import SliceLoop
@@ -15,8 +14,6 @@ from dranode.driver.kube.wanted import Wanted
 from dranode.driver.threads import Fatal
 
 log = logging.getLogger(__name__)
-
-_WAITING: Final = PublisherStatus(problem="nothing was published yet")
 
 
 class KubePublisher:
@@ -49,7 +46,7 @@ class KubePublisher:
     def status(self, driver: str) -> PublisherStatus:
         """How the driver's slices are."""
         loop = self._loops.get(driver)
-        return _WAITING if loop is None else loop.status
+        return NOTHING_YET if loop is None else loop.status
 
     def statuses(self) -> Mapping[str, PublisherStatus]:
         """The same for every driver that has published."""

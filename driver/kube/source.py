@@ -1,0 +1,41 @@
+"""Where the credentials for the cluster are; nothing is read or loaded here, because a driver listens first."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from dranode.driver.core.errors import UsageError
+
+# Where kubelet puts a pod's service account.
+SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where the credentials are.
+
+    Attributes:
+        kubeconfig: a kubeconfig file; empty for the service account of this pod.
+        service_account: the folder with the pod's token and its certificate authority.
+    """
+
+    kubeconfig: str = ""
+    service_account: Path = SERVICE_ACCOUNT
+
+    def check(self) -> None:
+        """See whether there can be credentials at all.
+
+        Raises:
+            UsageError: there cannot.
+        """
+        if self.kubeconfig:
+            if not Path(self.kubeconfig).is_file():
+                raise UsageError(f"there is no kubeconfig {self.kubeconfig}; name one with --kubeconfig")
+        elif not os.environ.get("KUBERNETES_SERVICE_HOST"):
+            raise UsageError(
+                "this is no pod (KUBERNETES_SERVICE_HOST is not set); name a cluster with --kubeconfig, "
+                "or a folder of claims with --store"
+            )
