@@ -117,7 +117,8 @@ def _refusal(groups: Groups, free: CPUSet, count: int, caches: Caches | None, *,
         counts = caches.counts()
     else:
         counts = sums(CoreSizes.of(groups.cores, free.mask).sizes) if whole else (2 << len(free)) - 1
-    below = (counts & (1 << count) - 1).bit_length() - 1
+    # A count may be any number that somebody wrote into a claim; a mask of as many bits would take all memory.
+    below = (counts & (1 << min(count, counts.bit_length())) - 1).bit_length() - 1
     above = counts >> count
     fits = (below,) if below else ()
     if above:

@@ -41,6 +41,12 @@ def test_too_large_a_count_is_refused_with_what_is_free() -> None:
     assert (error.count, error.fits) == (8, (3,))
 
 
+def test_an_absurd_count_costs_no_memory() -> None:
+    assert _error(SMALL, "5-7", 10**30).fits == (3,)
+    assert _error(SMALL, "0-15", 10**30, threads=Threads.FULL_CORE, l3=L3.REQUIRE).fits == (16,)
+    assert _cpus(SMALL, "0-15", 4, policy=Policy.NUMA_DISTRIBUTED, group=10**30) == "0-1,8-9"
+
+
 def test_nothing_free_is_said_as_such() -> None:
     assert str(_error(SMALL, "", 1)) == "cannot give 1 CPU: none is free; wait for CPUs to become free"
 
