@@ -4,13 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo test lint bench proto lock clean
+.PHONY: help setup demo test lint bench interop interop-all proto lock clean
 
 help:
 	@echo 'make demo    the main job: a driver publishes, allocates, prepares and takes down, on a made-up server'
 	@echo 'make test    the tests'
 	@echo 'make lint    ruff, mypy, import-linter'
 	@echo 'make bench   speed and memory, each beside a floor measured in the same run'
+	@echo 'make interop the CPU driver beside a real containerd; needs root and Go'
 	@echo 'make proto   generate the protobuf modules from proto/*.proto'
 	@echo 'make lock    resolve the dependencies again'
 
@@ -38,6 +39,13 @@ lint: setup
 
 bench: setup
 	@$(BIN)/python -m tests.bench
+
+# Real container runtimes, built from their modules: needs root and Go, and says why where it cannot run.
+interop: setup
+	@INTEROP=v2.3.4 $(BIN)/python -m pytest -rs tests/interop
+
+interop-all: setup
+	@INTEROP="v2.0.7 v2.3.4 v2.4.2" $(BIN)/python -m pytest -rs tests/interop
 
 # A virtual root keeps apart files that would be called the same: every module is dranode/proto/<name>.
 proto: setup

@@ -38,6 +38,8 @@ class Holders:
         self.leftovers: frozenset[str] = frozenset()
         # Goes up whenever `records` has changed.
         self.version = 0
+        # What damaged rows are known to hold, by their CDI specs.
+        self.quarantined: dict[str, Record] = {}
         self._damaged: dict[str, str] = {}
         self._blocking: dict[str, str] = {}
         self._plugin = plugin
@@ -93,7 +95,7 @@ class Holders:
         self.leftovers = frozenset(record.uid for record in left)
         self.records = {record.uid: record for record in (*contents.records, *left)}
         self.held = Held.of(holdings(self.records.values()))
-        self._damaged = {}
+        self._damaged, self.quarantined = {}, {}
         self._blocking = {
             record.uid: "its record is lost and no CDI spec says what it holds"
             for record in self.records.values()
@@ -111,6 +113,7 @@ class Holders:
         if grant is None:
             self._blocking[row.uid] = f"its row is damaged ({row.reason}) and no CDI spec says what it holds"
         else:
+            self.quarantined[row.uid] = recovered(row.uid, grant)
             self.held.add(Holding(ClaimRef("", "", row.uid), frozenset(row.devices or ()), grant.held))
 
     def _recover(self, uid: str) -> ClaimGrant | None:
@@ -161,6 +164,7 @@ class Holders:
         for uid in commit.drop:
             self.records.pop(uid, None)
             self._damaged.pop(uid, None)
+            self.quarantined.pop(uid, None)
             self._blocking.pop(uid, None)
             self.held.drop(uid)
 

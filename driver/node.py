@@ -161,7 +161,9 @@ class Node:
 
     def _tell(self) -> None:
         if self._watcher is not None:
-            self._watcher(self.inventory, self.holders.records.values())
+            # A container whose row is damaged keeps the CPUs that its CDI spec names.
+            holders = self.holders
+            self._watcher(self.inventory, (*holders.records.values(), *holders.quarantined.values()))
 
     def on_record(self) -> frozenset[str]:
         """The UIDs of the claims on record at the last look at the ledger; costs nothing."""

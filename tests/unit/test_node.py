@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
+from dranode.cdi.spec import Spec
+from dranode.driver.core.cpuset import CPUSet
 from dranode.driver.core.errors import ClaimConflictError, ClaimError, DranodeError, LedgerError
 from dranode.driver.core.held import ClaimRef
-from dranode.driver.core.plugin import Plugin
+from dranode.driver.core.plugin import ClaimGrant, Plugin
 from dranode.driver.core.record import PreparedDevice
 from dranode.driver.core.resource import ResourceClaim
 from dranode.driver.node import Node
@@ -347,3 +349,22 @@ def test_a_corrupt_ledger_is_kept_aside_and_its_claims_stay_known_by_their_specs
     assert "may hold anything" in str(prepare(again, new)["b"])
     assert prepare(again, known) == first
     assert len(prepare(again, new)["b"]) == 1
+
+
+def test_a_damaged_row_is_still_told_to_whoever_pins(tmp_path: Path) -> None:
+    class Recoverable(Lamps):
+        def recover(self, uid: str, spec: Spec) -> ClaimGrant:
+            del uid, spec
+            return ClaimGrant((), cpus=CPUSet((3,)), held=CPUSet((3,)))
+
+    claim = allocated_claim("a", LAMPS, ["lamp-0"])
+    node = opened(tmp_path, Recoverable())
+    prepare(node, claim)
+    node.close()
+    with sqlite3.connect(tmp_path / "data" / "ledger.db") as db:
+        db.execute("UPDATE claims SET checksum = 0")
+    again = opened(tmp_path, Recoverable())
+    told: list[list[tuple[str, str]]] = []
+    again.watch(lambda _, records: told.append([(record.uid, record.held) for record in records]))
+    unprepare(again, claim)
+    assert told == [[(claim.metadata.uid, "3")], []]
