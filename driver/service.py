@@ -3,13 +3,17 @@
 It listens first and reads hardware and ledger then, since a node waits for its driver; the DRA service listens before
 the registration service does, so that kubelet never meets an endpoint that is not there. On stop, calls in flight end
 first, then the sockets go; slices stay.
+
+Alone it is active from the start. In a rolling update it may be one of two instances: both answer kubelet, the active
+one publishes, verifies and pins (`dranode.driver.authority`).
 """
 
 from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from concurrent import futures
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +21,15 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import grpc
 
-from dranode.driver.core.errors import DranodeError, UsageError
+from dranode.driver.announcer import Announcer, Publication, Publisher
+from dranode.driver.core.errors import DranodeError, LedgerError, UsageError
 from dranode.driver.core.events import Occurrence
 from dranode.driver.core.held import ClaimRef
-from dranode.driver.core.plugin import DeviceHealth, Health, Inventory, Plugin
+from dranode.driver.core.plugin import Plugin
+from dranode.driver.core.publication import PublisherStatus
+from dranode.driver.core.record import Record
 from dranode.driver.kubelet.health import HEALTH_VERSIONS, MAX_STREAMS, HealthService
+from dranode.driver.kubelet.metadata import DeviceMetadata
 from dranode.driver.kubelet.podresources import PodResources
 from dranode.driver.kubelet.registration import Registration
 from dranode.driver.kubelet.service import SUPPORTED_VERSIONS, Claims, DRAService, Preparer
@@ -29,14 +37,18 @@ from dranode.driver.kubelet.sockets import Sockets, bind, unbind
 from dranode.driver.locks import FileLock
 from dranode.driver.machine.root import Root
 from dranode.driver.node import Node
-from dranode.driver.threads import Fatal
+from dranode.driver.threads import Fatal, OwnedThread
 
 if TYPE_CHECKING:
+    from dranode.driver.authority import Authority
+    from dranode.driver.core.held_claims import HeldSnapshot
     from dranode.driver.lifecycle.lifecycle import Lifecycle
     from dranode.driver.lifecycle.tell import Tell
     from dranode.driver.lifecycle.witnesses import Witnesses
     from dranode.driver.pinning import Pinning
 
+# Well within the lease of what kubelet was told, so that a change is known before that lapses.
+_HEALTH_SECONDS: Final = 10.0
 log = logging.getLogger(__name__)
 
 # Decisions are made one at a time, so a few threads carry all calls; open health streams hold one each.
@@ -44,11 +56,17 @@ _CALL_THREADS: Final = 4
 _GRACE: Final = 10.0
 
 
-class Publisher(Protocol):
-    """Whoever keeps the driver's ResourceSlices as the inventory is."""
+class Counts(Protocol):
+    """Whoever counts what a driver does."""
 
-    def publish(self, driver: str, inventory: Inventory) -> None:
-        """This is the whole inventory now."""
+    def answered(self, call: str, succeeded: bool, seconds: float) -> None:  # noqa: FBT001 - see kubelet.service.Observe
+        """One claim of a call, `prepare` or `unprepare`, was answered for."""
+
+    def granted(self, record: Record) -> None:
+        """A claim was given something for the first time."""
+
+    def nri_answered(self, request: str, seconds: float) -> None:
+        """A request of the container runtime was answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +76,7 @@ class Edges:
     Attributes:
         claims: where claims come from.
         publisher: where slices go.
+        publication: who knows how the slices are; None if nobody does.
         pod_resources: kubelet's word on which containers have which claims; None if it cannot be asked.
         nri_socket: the runtime's NRI socket; None if containers are not to be pinned.
         root: where the cgroups of containers are read.
@@ -67,6 +86,7 @@ class Edges:
 
     claims: Claims
     publisher: Publisher
+    publication: Publication | None = None
     pod_resources: PodResources | None = None
     nri_socket: str | None = None
     root: Root | None = None
@@ -87,6 +107,9 @@ class DriverService:
         data: Path,
         cdi: Path,
         fatal: Fatal,
+        rolling: bool = False,
+        taints: bool = False,
+        counts: Callable[[DriverService], Counts] | None = None,
     ) -> None:
         """Prepare to serve; nothing is opened yet.
 
@@ -98,9 +121,13 @@ class DriverService:
             data: the driver's folder for ledger and locks.
             cdi: the CDI directory.
             fatal: ends the process with a sentence.
+            rolling: whether another instance may serve beside this one for a while, on sockets of its own.
+            taints: whether unhealthy devices are tainted.
+            counts: makes whoever counts what the driver does, asked once the sockets listen; None if nobody does.
         """
         self.plugin = plugin
-        self.node = Node(plugin, data, cdi, in_use=self._in_use)
+        metadata = DeviceMetadata(plugin.driver, data / "dra-device-metadata", cdi)
+        self.node = Node(plugin, data, cdi, in_use=self._in_use, metadata=metadata)
         self.pinning: Pinning | None = None
         self.lifecycle: Lifecycle | None = None
         self.health = HealthService(node_name)
@@ -111,7 +138,14 @@ class DriverService:
         self._data = data
         self._edges = edges
         self._fatal = fatal
+        self._announcer = Announcer(self.node, self.health, edges.publisher, edges.publication, taints=taints)
+        self._rolling = rolling
+        self._authority: Authority | None = None
         self._alone = FileLock(data / "active.lock")
+        self._make_counts = counts
+        self._counts: Counts | None = None
+        self._witnesses: Witnesses | None = None
+        self._stopping = threading.Event()
         self._stops: list[Callable[[], None]] = []
 
     def start(self, boot_id: str = "") -> None:
@@ -125,21 +159,50 @@ class DriverService:
             self._claim_folder()
             self._listen(self._sockets.dra, (*self._service.handlers(), *self.health.handlers()), "dra", MAX_STREAMS)
             self._listen(self._sockets.registration, (self.registration.handler(),), "registration")
+            self._count()
             self.node.open(boot_id)
-            witnesses = self._take_over()
+            self._witnesses = self._take_over()
             self._pin()
             self._service.ready.set()
+            self._announcer.report()
+            self._become_active()
         except BaseException:
             self.stop()
             raise
-        self.refresh()
-        self._look_after(witnesses)
+        OwnedThread(f"{self.plugin.driver}-health", self._watch_health, self._fatal).start()
+
+    def _become_active(self) -> None:
+        """At once where there is nobody else, else when it is this instance's time."""
+        if self._authority is not None:
+            self._stops.append(self._authority.stop)
+            self._authority.start()
+        else:
+            self._stops.append(self._end)
+            self._begin()
+
+    def _begin(self) -> None:
+        """Publish, verify and pin from now on."""
+        self._announcer.publish()
+        if self.pinning is not None:
+            self.pinning.take_over()
+        self._look_after()
+
+    def _end(self) -> None:
+        """Leave that to another instance, or to nobody."""
+        if self.lifecycle is not None:
+            self.lifecycle.stop()
+            self.lifecycle = None
+        if self._authority is not None:
+            self._announcer.rest()
 
     def _claim_folder(self) -> None:
         try:
             self._data.mkdir(mode=0o750, parents=True, exist_ok=True)
         except OSError as error:
             raise DranodeError(f"the driver's folder {self._data} cannot be made: {error.strerror}") from error
+        if self._rolling:
+            self._stops.append(self.node.close)
+            return
         if not self._alone.acquire(wait=False):
             raise UsageError(
                 f"another process serves {self.plugin.driver} from {self._data}; stop it first, "
@@ -147,6 +210,40 @@ class DriverService:
             )
         self._stops.append(self._alone.release)
         self._stops.append(self.node.close)
+
+    def _count(self) -> None:
+        if self._make_counts is not None:
+            self._counts = self._make_counts(self)
+            self._service.observe = self._counts.answered
+            self.node.granted = self._counts.granted
+
+    def _share(self) -> None:
+        from dranode.driver.authority import Authority  # noqa: PLC0415 - listen first, see below
+
+        self._authority = Authority(
+            self._data,
+            self.plugin.driver,
+            prepared=lambda: not any(self._unheard()),
+            begin=self._begin,
+            end=self._end,
+            follow=self._follow,
+            fatal=self._fatal,
+        )
+        self._stops.append(self._authority.close)
+
+    def _follow(self) -> None:
+        # The other instance's commits are seen at the next call otherwise, and the runtime may be quicker.
+        try:
+            self.node.records()
+        except LedgerError as error:
+            log.debug("driver=%s: %s", self.plugin.driver, error)
+
+    def _watch_health(self) -> None:
+        while not self._stopping.wait(_HEALTH_SECONDS):
+            try:
+                self._announcer.report()
+            except DranodeError as error:
+                log.error("driver=%s: %s", self.plugin.driver, error)  # noqa: TRY400 - the sentence says it all
 
     def _listen(self, path: Path, handlers: tuple[grpc.GenericRpcHandler, ...], name: str, streams: int = 0) -> None:
         pool = futures.ThreadPoolExecutor(_CALL_THREADS + streams, thread_name_prefix=f"{self.plugin.driver}-{name}")
@@ -162,6 +259,8 @@ class DriverService:
         log.info("listening driver=%s %s=%s", self.plugin.driver, name, path)
 
     def _pin(self) -> None:
+        if self._rolling:
+            self._share()
         edges = self._edges
         if edges.nri_socket is None or edges.root is None or edges.pod_resources is None:
             return
@@ -169,7 +268,16 @@ class DriverService:
             return
         from dranode.driver.pinning import Pinning  # noqa: PLC0415 - listen first, load what enforces then
 
-        self.pinning = Pinning(self.node, edges.nri_socket, edges.root, edges.pod_resources, self._fatal)
+        counted = {} if self._counts is None else {"answered": self._counts.nri_answered}
+        self.pinning = Pinning(
+            self.node,
+            edges.nri_socket,
+            edges.root,
+            edges.pod_resources,
+            self._fatal,
+            authority=self._authority,
+            **counted,
+        )
         self.pinning.start()
         self._stops.append(self.pinning.stop)
 
@@ -177,8 +285,8 @@ class DriverService:
         from dranode.driver.lifecycle.takeover import take_over  # noqa: PLC0415 - listen first, see above
         from dranode.driver.lifecycle.witnesses import Witnesses  # noqa: PLC0415 - likewise
 
-        kind, edges = self.node.specs.kind, self._edges
-        witnesses = Witnesses(self.plugin.driver, kind, edges.claims, edges.pod_resources, self._running)
+        edges = self._edges
+        witnesses = Witnesses(self.plugin.driver, edges.claims, edges.pod_resources, self._running)
         take_over(self.node, witnesses)
         return witnesses
 
@@ -186,17 +294,23 @@ class DriverService:
         # Without enforcement nobody but kubelet knows of containers.
         return frozenset() if self.pinning is None else self.pinning.claims_in_use()
 
-    def _look_after(self, witnesses: Witnesses) -> None:
+    def _look_after(self) -> None:
+        if self._witnesses is None:
+            return
         from dranode.driver.lifecycle.lifecycle import Lifecycle  # noqa: PLC0415 - likewise
         from dranode.driver.lifecycle.tell import nobody  # noqa: PLC0415 - likewise
 
         told = self._edges.tell
         tell: Tell = nobody if told is None else functools.partial(told, self.plugin.driver)
         self.lifecycle = Lifecycle(
-            self.node, witnesses, publish=self.refresh, report=self._report_health, tell=tell, fatal=self._fatal
+            self.node,
+            self._witnesses,
+            publish=self._announcer.publish,
+            report=self._announcer.report,
+            tell=tell,
+            fatal=self._fatal,
         )
         self.lifecycle.start()
-        self._stops.append(self.lifecycle.stop)
 
     def _in_use(self, ref: ClaimRef) -> bool | None:
         if self.pinning is not None:
@@ -206,18 +320,49 @@ class DriverService:
 
     def refresh(self) -> None:
         """Say again what there is and how it is: to the publisher and to open health streams."""
-        self._edges.publisher.publish(self.plugin.driver, self.node.inventory)
-        self._report_health()
+        self._announcer.publish()
 
-    def _report_health(self) -> None:
-        inventory = self.node.inventory
-        devices = {device.name: DeviceHealth(device.name, Health.HEALTHY) for device in inventory.devices}
-        # A device that is published no more may still be a pod's.
-        devices.update((device.device, device) for device in self.plugin.health(inventory))
-        self.health.report(devices.values())
+    # --- what probes and metrics show ---
+
+    @property
+    def active(self) -> bool:
+        """Whether this instance publishes, verifies and pins."""
+        return self._service.ready.is_set() and (self._authority is None or self._authority.active)
+
+    def missing(self) -> tuple[str, ...]:
+        """What is missing for the driver to be ready, one sentence each."""
+        missing = list(self._unheard())
+        if self._authority is not None and not self._authority.active:
+            if not self._authority.retired:
+                missing.append(
+                    "an older instance still publishes and pins, and hands over once nothing else is missing"
+                )
+        elif not self.published().published:
+            missing.append(self.published().problem or "nothing was published yet")
+        return tuple(f"{self.plugin.driver}: {sentence}" for sentence in missing)
+
+    def _unheard(self) -> Iterator[str]:
+        """Whom an active instance needs that has not been heard from."""
+        if not self._service.ready.is_set():
+            yield "hardware and ledger have not been read yet"
+        if not self.registration.asked.is_set():
+            yield f"kubelet has not asked for the driver at {self._sockets.registration}"
+        elif self.registration.status is None or not self.registration.status.ok:
+            yield "kubelet has asked for the driver and not registered it"
+        if self.pinning is not None and not self.pinning.synchronized:
+            yield f"the container runtime has not told of its containers over NRI at {self._edges.nri_socket}"
+
+    def published(self) -> PublisherStatus:
+        """How the slices are."""
+        return self._announcer.status()
+
+    def snapshot(self) -> HeldSnapshot | None:
+        """Which CPUs are held, reserved and there; None for a driver that pins no containers."""
+        return self.plugin.adjust(self.node.inventory, self.node.recorded())
 
     def stop(self) -> None:
         """End calls in flight, close the sockets and the ledger; slices stay."""
+        self._stopping.set()
         self.health.stop()
         while self._stops:
             self._stops.pop()()

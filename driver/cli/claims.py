@@ -1,55 +1,122 @@
-"""`dranode claims`: the claims on record on this node."""
+"""`dranode claims`: the claims on record on this node, who uses them, and whether they have what they were given."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from dranode.driver.cli.machine_option import machine_option
 from dranode.driver.cli.output import console, emit, fail, output_option
+from dranode.driver.core.claim_uses import UsedClaim, used_claims
+from dranode.driver.core.errors import DranodeError
 from dranode.driver.core.record import Record
-from dranode.driver.ledger import Damaged, read_ledger
+from dranode.driver.ledger import Contents, Damaged, read_ledger
+from dranode.driver.machine.root import Root
 from dranode.driver.terminal import columns
+
+if TYPE_CHECKING:
+    from dranode.driver.core.placement import Placement
+
+# How many intruders a table names before it counts them.
+_NAMED: Final = 20
 
 
 @click.command(short_help="The claims on record on this node.")
 @click.option("--kubelet-root", default="/var/lib/kubelet", metavar="DIR", envvar="DRANODE_KUBELET_ROOT")
 @click.option("--driver", "drivers", multiple=True, metavar="NAME", help="Only this driver (dra.cpu).")
+@click.option(
+    "--pod-resources-socket",
+    default="",
+    metavar="PATH",
+    envvar="DRANODE_POD_RESOURCES_SOCKET",
+    help="Default: pod-resources/kubelet.sock under kubelet's root; not asked where there is none.",
+)
+@click.option(
+    "--verify",
+    is_flag=True,
+    help="Look at the cgroups and processes of the machine: do the claims' containers run on their CPUs, and who else "
+    "may? Status 1 if a container does not. Needs root, and the host's /proc and /sys (in a pod: --machine DIR).",
+)
+@machine_option
 @output_option
-def command(kubelet_root: str, drivers: tuple[str, ...], output: str) -> None:
+def command(
+    kubelet_root: str, drivers: tuple[str, ...], pod_resources_socket: str, root: Root, output: str, *, verify: bool
+) -> None:
     """Show every claim that a driver has on record: what it was given and who may use it.
 
     \b
     Example:
       dranode claims
       dranode claims --kubelet-root state/kubelet -o json
+      dranode claims --verify
     """
     plugins = Path(kubelet_root) / "plugins"
     if not plugins.is_dir():
         fail(f"{plugins} is not there; name kubelet's root with --kubelet-root")
     found = sorted(path.parent.name for path in plugins.glob("*/ledger.db"))
-    rows: list[dict[str, Any]] = []
-    for driver in (one for one in found if not drivers or one in drivers):
-        contents = read_ledger(plugins / driver / "ledger.db")
-        rows += [_row(driver, record) for record in contents.records]
-        rows += [_damaged(driver, damaged) for damaged in contents.damaged]
+    ledgers = {driver: read_ledger(plugins / driver / "ledger.db") for driver in found if driver in (drivers or found)}
+    used = _used(Path(pod_resources_socket or Path(kubelet_root) / "pod-resources" / "kubelet.sock"), ledgers)
+    rows = [_row(driver, record, used) for driver, contents in ledgers.items() for record in contents.records]
+    rows += [_damaged(driver, damaged) for driver, contents in ledgers.items() for damaged in contents.damaged]
     rows.sort(key=lambda row: (row["namespace"], row["name"], row["uid"], row["driver"]))
+    placements = _placements(root, ledgers) if verify else {}
+    for row in rows:
+        if row["uid"] in placements:
+            row["verify"] = _verified(placements[row["uid"]])
     if not emit(rows, output):
         _draw(rows)
+        if verify:
+            _draw_verified(rows)
+    if any(placement.ok is False for placement in placements.values()):
+        fail("a container with a claim does not run on the CPUs that it was given; the driver's log says what it does")
 
 
-def _row(driver: str, record: Record) -> dict[str, Any]:
+def _used(socket: Path, ledgers: Mapping[str, Contents]) -> dict[tuple[str, str], UsedClaim]:
+    """What kubelet says of the claims, by driver and UID; nothing where it does not answer."""
+    if not socket.is_socket():
+        return {}
+    from dranode.driver.kubelet.podresources import PodResources
+
+    kubelet = PodResources(socket)
+    found: dict[tuple[str, str], UsedClaim] = {}
+    try:
+        for driver, contents in ledgers.items():
+            uses = used_claims(kubelet.claims(driver), (record.ref for record in contents.records))
+            found.update(((driver, uid), use) for uid, use in uses.items())
+    except DranodeError as error:
+        click.echo(f"who uses the claims is not known: {error}", err=True)
+    finally:
+        kubelet.close()
+    return found
+
+
+def _placements(root: Root, ledgers: Mapping[str, Contents]) -> dict[str, Placement]:
+    from dranode.driver.core.placement import placements
+    from dranode.driver.lifecycle.processes import effective, online, processes
+
+    records = [record for contents in ledgers.values() for record in contents.records]
+    seen = tuple(processes(root))
+    cpus = online(root)
+    containers = {each.cgroup for found in placements(records, seen, cpus, {}).values() for each in found.containers}
+    return placements(records, seen, cpus, effective(root, containers))
+
+
+def _row(driver: str, record: Record, used: Mapping[tuple[str, str], UsedClaim]) -> dict[str, Any]:
+    use = used.get((driver, record.uid))
+    ref = record.ref if record.name or use is None else use.ref
     return {
-        "namespace": record.namespace,
-        "name": record.name,
+        "namespace": ref.namespace,
+        "name": ref.name,
         "uid": record.uid,
         "driver": driver,
         "devices": [grant.device for grant in record.grants],
         "cpus": record.cpus or None,
         "held": record.held or None,
         "state": record.state.value,
-        "pods": [pod.name for pod in record.pods],
+        "pods": list(dict.fromkeys((*(pod.name for pod in record.pods), *(use.pods if use is not None else ())))),
     }
 
 
@@ -67,15 +134,31 @@ def _damaged(driver: str, row: Damaged) -> dict[str, Any]:
     }
 
 
+def _verified(placement: Placement) -> dict[str, Any]:
+    return {
+        "ok": placement.ok,
+        "containers": [
+            {
+                "pod": each.pod,
+                "cgroup": each.cgroup,
+                "expected": str(each.expected),
+                "found": str(each.found),
+                "ok": each.ok,
+            }
+            for each in placement.containers
+        ],
+        "intruders": [{"pid": each.pid, "name": each.name, "cpus": str(each.cpus)} for each in placement.intruders],
+    }
+
+
 def _draw(rows: list[dict[str, Any]]) -> None:
     if not rows:
         console().print("No claim is on record.")
         return
     table = columns("claim", "driver", "devices", "cpus", "held", "state", "pods")
     for row in rows:
-        claim = f"{row['namespace']}/{row['name']}" if row["name"] else row["uid"]
         table.add_row(
-            claim,
+            _name(row),
             row["driver"],
             ", ".join(row["devices"]),
             row["cpus"] or "-",
@@ -84,3 +167,35 @@ def _draw(rows: list[dict[str, Any]]) -> None:
             ", ".join(row["pods"]),
         )
     console().print(table)
+
+
+def _name(row: Mapping[str, Any]) -> str:
+    return f"{row['namespace']}/{row['name']}" if row["name"] else str(row["uid"])
+
+
+def _draw_verified(rows: list[dict[str, Any]]) -> None:
+    out = console()
+    out.print()
+    containers = columns("claim", "pod", "should run on", "runs on", "")
+    intruders: dict[int, tuple[str, str]] = {}
+    for row in (row for row in rows if "verify" in row):
+        verified = row["verify"]
+        for each in verified["containers"]:
+            containers.add_row(
+                _name(row), each["pod"], each["expected"], each["found"], "yes" if each["ok"] else "[red]NO"
+            )
+        if verified["ok"] is None:
+            containers.add_row(_name(row), "", row["cpus"] or "-", "", "no container of it can be looked into")
+        intruders.update((each["pid"], (each["name"], each["cpus"])) for each in verified["intruders"])
+    out.print(containers)
+    if not intruders:
+        return
+    from rich.markup import escape
+
+    out.print(f"\n{len(intruders)} processes without a claim may run on CPUs that a claim holds:")
+    table = columns("pid", "name", "may run on")
+    for pid, (name, cpus) in sorted(intruders.items())[:_NAMED]:
+        table.add_row(str(pid), escape(name), cpus)
+    out.print(table)
+    if len(intruders) > _NAMED:
+        out.print(f"and {len(intruders) - _NAMED} more (-o json names all)")

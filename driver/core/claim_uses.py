@@ -45,17 +45,17 @@ class UsedClaim:
     devices: frozenset[str]
 
 
-def used_claims(uses: Iterable[ClaimUse], kind: str, claims: Iterable[ClaimRef]) -> Mapping[str, UsedClaim]:
-    """Which of `claims` kubelet has given to containers, by UID.
+def used_claims(uses: Iterable[ClaimUse], claims: Iterable[ClaimRef]) -> Mapping[str, UsedClaim]:
+    """Which of `claims`, all of one driver, kubelet has given to containers, by UID; `uses` are of that driver.
 
-    A claim is recognised by a CDI device of `kind` that carries its UID. One that gives its containers none has its
+    A claim is recognised by a CDI device that carries its UID. One that gives its containers none has its
     name alone, and another claim may have had that name before, so a name counts only where there is no CDI device.
     """
     by_uid = {ref.uid: ref for ref in claims}
     by_name = {(ref.namespace, ref.name): ref for ref in by_uid.values() if ref.name}
     found: dict[str, UsedClaim] = {}
     for use in uses:
-        uids = {uid for device in use.cdi for uid in _uids(device, kind, by_uid)}
+        uids = {uid for device in use.cdi for uid in _uids(device, by_uid)}
         named = by_name.get((use.namespace, use.claim))
         if not use.cdi and named is not None:
             uids.add(named.uid)
@@ -67,11 +67,8 @@ def used_claims(uses: Iterable[ClaimUse], kind: str, claims: Iterable[ClaimRef])
     return found
 
 
-def _uids(device: str, kind: str, known: Mapping[str, object]) -> Iterable[str]:
+def _uids(device: str, known: Mapping[str, object]) -> Iterable[str]:
     """The claim whose device `<kind>=claim-<uid>` or `<kind>=claim-<uid>-<index>` is, if it is a known one."""
-    prefix = f"{kind}={claim_device('')}"
-    if not device.startswith(prefix):
-        return ()
-    name = device.removeprefix(prefix)
+    _, _, name = device.partition(f"={claim_device('')}")
     whole, _, index = name.rpartition("-")
     return (uid for uid in (name, whole if index.isdecimal() else "") if uid in known)

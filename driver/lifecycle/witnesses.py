@@ -24,14 +24,12 @@ class Witnesses:
 
     Attributes:
         driver: the driver's name.
-        kind: of its CDI devices.
         claims: the API server, or a folder in its place.
         pod_resources: kubelet; None if it cannot be asked.
         running: the runtime.
     """
 
     driver: str
-    kind: str
     claims: Claims
     pod_resources: PodResources | None
     running: Running
@@ -45,7 +43,7 @@ class Witnesses:
         except PodResourcesError as error:
             log.debug("%s", error)
             return Told(running=self.running())
-        return Told(used_claims(uses, self.kind, (record.ref for record in records)), self.running())
+        return Told(used_claims(uses, (record.ref for record in records)), self.running())
 
     def far(self, told: Told, records: Iterable[Record]) -> Told:
         """What the API server says of these claims as well, as far as their names are known."""

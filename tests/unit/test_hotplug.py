@@ -76,22 +76,28 @@ def test_a_machine_that_is_left_with_its_reserved_cpus_publishes_nothing_and_goe
             "0-2,4-7",
             "2-3",
             "2-3",
-            "CPUs 3 are offline that claim default/a holds, which runs on 2 alone instead of 2-3: "
-            "bring them back or recreate its pods",
+            (
+                "CPUs 3 are offline that claim default/a holds, which runs on 2 alone instead of 2-3: "
+                "bring them back or recreate its pods"
+            ),
         ),
         (
             "0-1",
             "2-3",
             "2-3",
-            "CPUs 2-3 are offline that claim default/a holds, which cannot run on any of 2-3: "
-            "bring them back or recreate its pods",
+            (
+                "CPUs 2-3 are offline that claim default/a holds, which cannot run on any of 2-3: "
+                "bring them back or recreate its pods"
+            ),
         ),
         (
             "0-5,7",
             "2",
             "2,6",
-            "CPUs 6 are offline that claim default/a holds, which runs on 2 as before: "
-            "bring them back or recreate its pods",
+            (
+                "CPUs 6 are offline that claim default/a holds, which runs on 2 as before: "
+                "bring them back or recreate its pods"
+            ),
         ),
         ("0-1", "", "", None),
     ],

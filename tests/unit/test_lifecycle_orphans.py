@@ -56,7 +56,7 @@ class World:
         self.node = Node(
             CPUPlugin(open_machine("sockets=1,cores=8"), CPUOptions()), self.folder / "data", self.folder / "cdi"
         )
-        self.witnesses = Witnesses("dra.cpu", KIND, self.api, self.kubelet, lambda: self.running)
+        self.witnesses = Witnesses("dra.cpu", self.api, self.kubelet, lambda: self.running)
         self.orphans = Orphans(self.node, self.witnesses, self.told.append, lambda: self.now)
 
     def prepare(self, name: str, uid: str) -> None:

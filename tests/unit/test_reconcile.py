@@ -141,8 +141,9 @@ def test_uses_are_recognised_by_the_uid_in_a_cdi_device_before_any_name() -> Non
         return ClaimUse("default", "pod", "main", claim, frozenset(cdi), frozenset({"d"}))
 
     old, new = ClaimRef("default", "a", "old"), ClaimRef("default", "a", "new-1")
-    assert used_claims([one("a", f"{KIND}=claim-new-1")], KIND, [old, new]).keys() == {"new-1"}
-    assert used_claims([one("a", f"{KIND}=claim-old-0")], KIND, [old, new]).keys() == {"old"}
-    assert used_claims([one("a", "other.example/kind=claim-old")], KIND, [old]).keys() == set()
-    assert used_claims([one("a")], KIND, [old]).keys() == {"old"}
-    assert used_claims([one("b")], KIND, [old]).keys() == set()
+    assert used_claims([one("a", f"{KIND}=claim-new-1")], [old, new]).keys() == {"new-1"}
+    assert used_claims([one("a", f"{KIND}=claim-old-0")], [old, new]).keys() == {"old"}
+    assert used_claims([one("a", f"{KIND}=claim-other")], [old]).keys() == set()
+    assert used_claims([one("a", "dra.cpu/metadata=old_r")], [old]).keys() == set()
+    assert used_claims([one("a")], [old]).keys() == {"old"}
+    assert used_claims([one("b")], [old]).keys() == set()

@@ -1,0 +1,81 @@
+"""The processes of a machine and where they may run, from `/proc` (proc(5)) and the cgroup file system.
+
+Read as files below a root and not with psutil, so that a pod with its own PID namespace sees the host's processes where
+the host's `/proc` is mounted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from dranode.driver.cgroups import effective_cpus
+from dranode.driver.core.containers import Container, Pod
+from dranode.driver.core.cpuset import CPUSet
+from dranode.driver.core.errors import MachineError
+from dranode.driver.core.placement import Process
+from dranode.driver.machine.root import Root, read_text
+
+# The parent of every kernel thread, which nobody can move.
+_KTHREADD: Final = "2"
+_ONLINE: Final = "sys/devices/system/cpu/online"
+
+
+def processes(root: Root) -> Iterator[Process]:
+    """Every process but the kernel's own; those that end meanwhile are left out."""
+    try:
+        names = root.listdir("proc")
+    except OSError:
+        return
+    for pid in sorted(int(name) for name in names if name.isdecimal()):
+        process = _process(root, str(pid))
+        if process is not None:
+            yield process
+
+
+def _process(root: Root, pid: str) -> Process | None:
+    try:
+        lines = read_text(root, f"proc/{pid}/status").splitlines()
+        status = {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
+        cpus = CPUSet.parse(status["Cpus_allowed_list"])
+    except (OSError, KeyError, ValueError):
+        return None
+    if _KTHREADD in (pid, status.get("PPid")):
+        return None
+    return Process(int(pid), status.get("Name", ""), cpus, _cgroup(root, pid), _env(root, pid))
+
+
+def _cgroup(root: Root, pid: str) -> str:
+    """The process's cgroup in the hierarchy that has cpusets: a v1 hierarchy of its own, else the unified one."""
+    try:
+        lines = [line.split(":", 2) for line in read_text(root, f"proc/{pid}/cgroup").splitlines()]
+    except OSError:
+        return ""
+    found = {controller: path for _, controllers, path in lines for controller in controllers.split(",")}
+    return found.get("cpuset", found.get("", "")).strip("/")
+
+
+def _env(root: Root, pid: str) -> frozenset[str] | None:
+    try:
+        entries = root.read_bytes(f"proc/{pid}/environ").decode("utf-8", "replace").split("\0")
+    except OSError:
+        return None
+    return frozenset(entry.partition("=")[0] for entry in entries if entry)
+
+
+def effective(root: Root, cgroups: Iterable[str]) -> dict[str, CPUSet]:
+    """The CPUs on which these cgroups may run, as far as the kernel tells."""
+    read = ((cgroup, effective_cpus(root, Container("", "", Pod(""), cgroup=cgroup))) for cgroup in cgroups)
+    return {cgroup: cpus for cgroup, cpus in read if cpus is not None}
+
+
+def online(root: Root) -> CPUSet:
+    """The CPUs that are online.
+
+    Raises:
+        MachineError: the kernel does not tell.
+    """
+    try:
+        return CPUSet.parse(read_text(root, _ONLINE))
+    except (OSError, ValueError) as error:
+        raise MachineError(f"/{_ONLINE} does not say which CPUs are online: {error}") from error
