@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo test lint bench interop interop-all proto lock clean
+.PHONY: help setup demo test lint bench interop interop-all interop-packages proto lock clean
 
 help:
 	@echo 'make demo    the main job: a driver publishes, allocates, prepares and takes down, on a made-up server'
@@ -41,11 +41,16 @@ bench: setup
 	@$(BIN)/python -m tests.bench
 
 # Real container runtimes, built from their modules: needs root and Go, and says why where it cannot run.
-interop: setup
+interop: setup interop-packages
 	@INTEROP=v2.3.4 $(BIN)/python -m pytest -rs tests/interop
 
-interop-all: setup
+interop-all: setup interop-packages
 	@INTEROP="v2.0.7 v2.3.4 v2.4.2" $(BIN)/python -m pytest -rs tests/interop
+
+# Debian's runc and a static busybox, where they are missing and may be installed.
+interop-packages:
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && ! { command -v runc && command -v busybox; } >/dev/null; then \
+		apt-get update -qq && apt-get install -qq -y runc busybox-static >/dev/null; fi
 
 # A virtual root keeps apart files that would be called the same: every module is dranode/proto/<name>.
 proto: setup
