@@ -10,10 +10,9 @@ from pathlib import Path
 
 from dranode.cdi.directory import read_spec, remove_spec, write_spec
 from dranode.cdi.errors import CDIError
-from dranode.cdi.names import device_problem
 from dranode.cdi.spec import Spec
 from dranode.driver.core.errors import DranodeError
-from dranode.driver.core.record import Record, claim_spec, spec_file
+from dranode.driver.core.record import Record, claim_spec, spec_file, uid_problem
 
 # What of a file changes whenever somebody touches it: its inode, size and time of modification.
 Stamp = tuple[int, int, int]
@@ -41,7 +40,7 @@ class Specs:
         Raises:
             SpecError: the UID cannot be part of a file name and a CDI device name.
         """
-        problem = device_problem(uid)
+        problem = uid_problem(uid)
         if problem is not None:
             raise SpecError(f"the UID of a claim becomes part of a CDI device name, but {problem}")
         return self.directory / spec_file(self.kind, uid)
@@ -68,11 +67,13 @@ class Specs:
         return _inode(path) != before
 
     def remove(self, uid: str) -> None:
-        """Remove a claim's spec; one that is not there is removed already.
+        """Remove a claim's spec; one that is not there, or cannot be, is removed already.
 
         Raises:
-            SpecError: it cannot be removed, or the UID is not one.
+            SpecError: it cannot be removed.
         """
+        if uid_problem(uid) is not None:
+            return
         try:
             remove_spec(self.directory, self.path(uid).name)
         except OSError as error:
@@ -89,7 +90,7 @@ class Specs:
         """The claims that have a file of this kind, by UID, each with its file's stamp."""
         before, after = spec_file(self.kind, "\0").split("\0")
         found = ((name[len(before) : -len(after)], stamp) for name, stamp in self._files((before,), after))
-        return {uid: stamp for uid, stamp in found if device_problem(uid) is None}
+        return {uid: stamp for uid, stamp in found if uid_problem(uid) is None}
 
     def marks(self, others: str) -> dict[str, frozenset[tuple[str, Stamp]]]:
         """Names and stamps of each claim's files, by UID: its spec, and those called `<others><UID>_...`."""

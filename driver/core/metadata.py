@@ -7,6 +7,7 @@ so that it needs nothing of the claim's own devices.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -29,6 +30,9 @@ CONTAINER_FOLDER: Final = "/var/run/kubernetes.io/dra-device-attributes"
 MAX_ATTRIBUTES: Final = 32
 _VERSIONS: Final = tuple(f"metadata.resource.k8s.io/{version}" for version in ("v1beta1", "v1alpha1"))
 _CDI_VERSION: Final = "0.5.0"
+# A namespace of 63 characters and a name of 253 are more than a file system's names may have.
+_MAX_NAME: Final = 255
+_CUT: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +72,17 @@ def metadata_spec_file(driver: str, uid: str, request: str) -> str:
 
 
 def claim_folder(namespace: str, name: str) -> str:
-    """The folder of a claim's metadata below the driver's metadata folder.
+    """The folder of a claim's metadata below the driver's metadata folder, `<namespace>_<name>`.
+
+    A name that is too long for a folder ends in a hash of all of it.
 
     Raises:
         DranodeError: a name is not one of Kubernetes and would lead elsewhere.
     """
-    return f"{_part(namespace)}_{_part(name)}"
+    folder = f"{_part(namespace)}_{_part(name)}"
+    if len(folder.encode()) <= _MAX_NAME:
+        return folder
+    return f"{folder[:_CUT]}_{hashlib.blake2b(folder.encode(), digest_size=8).hexdigest()}"
 
 
 def requests_of(record: Record) -> tuple[str, ...]:

@@ -35,7 +35,7 @@ from dranode.driver.core.errors import ClaimConflictError, ClaimError
 from dranode.driver.core.held import ClaimRef, Held
 from dranode.driver.core.metadata import POD_CLAIM_NAME, requests_of
 from dranode.driver.core.plugin import AllocatedClaim, AllocatedResult, ClaimGrant, Grant, Inventory, Plugin
-from dranode.driver.core.record import Record, State, fingerprint, record_of
+from dranode.driver.core.record import Record, State, fingerprint, record_of, uid_problem
 from dranode.driver.core.resource import ResourceClaim
 
 
@@ -56,13 +56,17 @@ def allocated(ref: ClaimRef, claim: ResourceClaim, plugin: Plugin) -> AllocatedC
     """The part of a claim that is this driver's, configurations decoded; other drivers' parts are never read.
 
     Raises:
-        ClaimError: the claim has another UID, is not allocated, or a configuration of ours is not valid.
+        ClaimError: the claim has another UID or an impossible one, is not allocated, or a configuration of ours is not
+            valid.
     """
     if claim.metadata.uid != ref.uid:
         raise ClaimError(
             f"claim {ref} is now another claim: its UID is {claim.metadata.uid or 'missing'}, "
             f"and {ref.uid} was asked for; recreate the pod"
         )
+    problem = uid_problem(ref.uid)
+    if problem is not None:
+        raise ClaimError(f"claim {ref} cannot be prepared, for its UID {problem}; recreate the claim")
     allocation = claim.status.allocation
     if allocation is None:
         raise ClaimError(f"claim {ref} has no allocation, so there is nothing to prepare")

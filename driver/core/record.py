@@ -6,10 +6,11 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 import msgspec
 
-from dranode.cdi.names import qualified_name, spec_file_name
+from dranode.cdi.names import device_problem, qualified_name, spec_file_name
 from dranode.cdi.spec import CDIDevice, ContainerEdits, Spec
 from dranode.cdi.version import with_minimum_version
 from dranode.driver.core.configs import main_request
@@ -18,6 +19,9 @@ from dranode.driver.core.documents import encode_json
 from dranode.driver.core.held import ClaimRef, Holding
 from dranode.driver.core.plugin import AllocatedClaim, ClaimGrant, Grant
 from dranode.driver.core.resource import ResourceClaimConsumerReference
+
+# With a driver's and a request's name of 63 characters a file's name stays below the kernel's 255.
+MAX_UID: Final = 100
 
 
 class State(StrEnum):
@@ -108,6 +112,13 @@ def fingerprint(claim: AllocatedClaim) -> str:
     """A short hash of what was allocated to the claim; a Prepare with another one asks for something else."""
     parts = [(each.result, [(config.source, config.parameters) for config in each.configs]) for each in claim.results]
     return hashlib.blake2b(encode_json(parts), digest_size=8).hexdigest()
+
+
+def uid_problem(uid: str) -> str | None:
+    """Why nothing on the node can be named after a claim's UID; None if it can. Kubernetes' own have 36 characters."""
+    if len(uid) > MAX_UID:
+        return f"has {len(uid)} characters, and files that may have {MAX_UID} of them are named after it"
+    return device_problem(uid)
 
 
 def claim_device(uid: str) -> str:

@@ -18,7 +18,7 @@ from typing import Final
 
 from dranode.cdi.directory import remove_spec, write_spec
 from dranode.cdi.errors import CDIError
-from dranode.cdi.names import device_problem, qualified_name
+from dranode.cdi.names import qualified_name
 from dranode.driver.core.errors import DranodeError
 from dranode.driver.core.held import ClaimRef
 from dranode.driver.core.metadata import (
@@ -31,7 +31,7 @@ from dranode.driver.core.metadata import (
     requests_of,
 )
 from dranode.driver.core.plugin import Inventory
-from dranode.driver.core.record import Record
+from dranode.driver.core.record import Record, uid_problem
 
 # Containers of any user read these; the process keeps everything else to itself (umask 077).
 _FOLDER_MODE: Final = 0o755
@@ -101,8 +101,8 @@ class DeviceMetadata:
         Raises:
             MetadataError: it cannot be removed.
         """
-        if device_problem(ref.uid) is not None:
-            raise MetadataError(f'"{ref.uid}" is no UID of a claim, so no device metadata can be of it')
+        if uid_problem(ref.uid) is not None:
+            return  # no file can be of it
         folder = self.folder / claim_folder(ref.namespace, ref.name) if ref.name else None
         try:
             found = () if folder is None else _names(folder)
@@ -122,7 +122,7 @@ class DeviceMetadata:
 def _names(folder: Path) -> tuple[str, ...]:
     try:
         return tuple(sorted(path.name for path in folder.iterdir()))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return ()
 
 

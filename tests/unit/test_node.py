@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from dranode.cdi.spec import Spec
@@ -18,6 +19,7 @@ from dranode.driver.core.held import ClaimRef
 from dranode.driver.core.plugin import ClaimGrant, Plugin
 from dranode.driver.core.record import PreparedDevice
 from dranode.driver.core.resource import ResourceClaim
+from dranode.driver.kubelet.metadata import DeviceMetadata
 from dranode.driver.node import Node
 from tests.fakes import Board, Lamps, WiredLamps, allocated_claim, reference
 
@@ -42,6 +44,34 @@ def unprepare(node: Node, *claims: ResourceClaim) -> dict[str, DranodeError | No
 
 def specs(folder: Path) -> dict[str, Any]:
     return {path.name: json.loads(path.read_bytes()) for path in (folder / "cdi").iterdir()}
+
+
+@pytest.mark.parametrize("uid", ["a/b", "ü", "../x", "x" * 101])
+def test_a_uid_that_can_name_no_file_is_refused_and_leaves_nothing_on_record(tmp_path: Path, uid: str) -> None:
+    node = opened(tmp_path, metadata=DeviceMetadata(LAMPS, tmp_path / "metadata", tmp_path / "cdi"))
+    claim = allocated_claim("a", LAMPS, ["lamp-0"], uid=uid)
+    assert "recreate the claim" in str(prepare(node, claim)["a"])
+    assert node.records() == ()
+    assert unprepare(node, claim) == {uid: None}
+
+
+def test_the_longest_names_that_kubernetes_allows_are_prepared_and_unprepared(tmp_path: Path) -> None:
+    node = opened(tmp_path, metadata=DeviceMetadata(LAMPS, tmp_path / "metadata", tmp_path / "cdi"))
+    claim = allocated_claim("n" * 253, LAMPS, ["lamp-0"])
+    claim = msgspec.structs.replace(claim, metadata=msgspec.structs.replace(claim.metadata, namespace="s" * 63))
+    assert isinstance(prepare(node, claim)["n" * 253], tuple)
+    (folder,) = (tmp_path / "metadata").iterdir()
+    assert (folder / "r" / "metadata.json").is_file()
+    assert unprepare(node, claim) == {claim.metadata.uid: None}
+    assert list((tmp_path / "metadata").iterdir()) == []
+
+
+def test_metadata_whose_folder_became_a_file_holds_no_claim_back(tmp_path: Path) -> None:
+    (tmp_path / "metadata").touch()
+    node = opened(tmp_path, metadata=DeviceMetadata(LAMPS, tmp_path / "metadata", tmp_path / "cdi"))
+    claim = allocated_claim("a", LAMPS, ["lamp-0"])
+    assert isinstance(prepare(node, claim)["a"], tuple)
+    assert unprepare(node, claim) == {claim.metadata.uid: None}
 
 
 def test_a_claim_gets_its_devices_and_a_cdi_spec(tmp_path: Path) -> None:
@@ -303,9 +333,12 @@ def test_a_spec_that_cannot_be_written_is_told_and_written_by_the_next_try(tmp_p
     assert len(specs(tmp_path)) == 1
 
 
-def test_a_uid_that_would_leave_the_cdi_directory_is_refused(tmp_path: Path) -> None:
-    answer = opened(tmp_path).unprepare((ClaimRef("default", "a", "../../etc/passwd"),))["../../etc/passwd"]
-    assert "becomes part of a CDI device name" in str(answer)
+def test_a_uid_that_would_leave_the_cdi_directory_removes_nothing(tmp_path: Path) -> None:
+    uid = "/../../victim"
+    (tmp_path / "cdi" / f"{LAMPS}-claim_claim-").mkdir(parents=True)
+    (tmp_path / "victim.json").touch()
+    assert opened(tmp_path).unprepare((ClaimRef("default", "a", uid),)) == {uid: None}
+    assert (tmp_path / "victim.json").exists()
 
 
 def test_while_the_ledger_cannot_be_used_nothing_is_handed_out_and_the_file_stays(tmp_path: Path) -> None:
