@@ -169,6 +169,13 @@ class Node:
         """The UIDs of the claims on record at the last look at the ledger; costs nothing."""
         return frozenset(self.holders.records)
 
+    def spec_files(self, uid: str) -> tuple[Path, ...]:
+        """The CDI specs of a claim that are there: its own, and those that mount its metadata."""
+        own = self.specs.path(uid)
+        record = self.holders.records.get(uid)
+        metadata = () if record is None or self.metadata is None else self.metadata.spec_files(record)
+        return (*((own,) if own.exists() else ()), *metadata)
+
     def recorded(self) -> tuple[Record, ...]:
         """The claims on record at the last look at the ledger; waits for nobody."""
         return tuple(self.holders.records.values())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from dranode.driver.core.claim_identity import PodClaims
@@ -22,17 +22,33 @@ from dranode.driver.machine.root import Root
 from dranode.driver.node import Node
 from dranode.driver.nri.client import NRIClient
 from dranode.driver.nri.enforcer import EnforcementStatus, Enforcer
+from dranode.driver.nri.sharing import Authority, SharedEnforcer
 from dranode.driver.threads import Fatal, OwnedThread
 
 log = logging.getLogger(__name__)
 
 _VERIFY_SECONDS: Final = 30.0
+Answered = Callable[[str, float], None]
+
+
+def _nobody(request: str, seconds: float) -> None:
+    del request, seconds
 
 
 class Pinning:
     """Enforces one driver's records through NRI, and looks whether they hold."""
 
-    def __init__(self, node: Node, nri_socket: str, root: Root, pod_resources: PodResources, fatal: Fatal) -> None:
+    def __init__(
+        self,
+        node: Node,
+        nri_socket: str,
+        root: Root,
+        pod_resources: PodResources,
+        fatal: Fatal,
+        *,
+        authority: Authority | None = None,
+        answered: Answered = _nobody,
+    ) -> None:
         """Prepare to pin; `start` connects.
 
         Args:
@@ -41,13 +57,18 @@ class Pinning:
             root: where cgroups are read.
             pod_resources: who is asked whether a pod has a claim.
             fatal: ends the process with a sentence.
+            authority: says whether this instance enforces or another one; None if there is no other.
+            answered: told of every request that was answered, with the seconds that it took.
         """
+        self._authority = authority
         self._node = node
         self._pod_resources = pod_resources
         self._snapshot = HeldSnapshot()
         self._stopping = threading.Event()
+        self._verifies = threading.Event()
         self._enforcer = Enforcer(self, root)
-        self._client = NRIClient(nri_socket, self._enforcer, name=node.plugin.driver, fatal=fatal)
+        handler = self._enforcer if authority is None else SharedEnforcer(self._enforcer, authority)
+        self._client = NRIClient(nri_socket, handler, name=node.plugin.driver, fatal=fatal, answered=answered)
         self._verifier = OwnedThread(f"{node.plugin.driver}-verify", self._verify, fatal)
 
     def start(self) -> None:
@@ -59,7 +80,13 @@ class Pinning:
     def stop(self) -> None:
         """Disconnect; containers keep what they have."""
         self._stopping.set()
+        self._verifies.set()
         self._client.stop()
+
+    def take_over(self) -> None:
+        """Enforce from now on, beginning with a look at what the other instance has left."""
+        self._verifies.set()
+        self._client.notify()
 
     @property
     def synchronized(self) -> bool:
@@ -88,8 +115,11 @@ class Pinning:
             self._client.notify()
 
     def _verify(self) -> None:
-        while not self._stopping.wait(_VERIFY_SECONDS):
-            self._enforcer.verify()
+        while not self._stopping.is_set():
+            self._verifies.wait(_VERIFY_SECONDS)
+            self._verifies.clear()
+            if not self._stopping.is_set() and (self._authority is None or self._authority.active):
+                self._enforcer.verify()
 
     # --- what the enforcer asks ---
 

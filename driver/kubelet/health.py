@@ -57,6 +57,11 @@ class HealthService:
             self._news.notify_all()
             return True
 
+    @property
+    def devices(self) -> tuple[DeviceHealth, ...]:
+        """What was reported last."""
+        return self._devices
+
     def stop(self) -> None:
         """End every stream."""
         with self._news:

@@ -147,7 +147,7 @@ def test_a_node_of_the_other_driver_is_taken_over_with_names_pods_and_cpus(world
     assert spec["devices"] == [{"name": "claim-uid-a", "containerEdits": {"env": ["DRA_CPUSET_uid-a=2-3"]}}]
     # And it stays so: a Prepare answers for it, and another claim gets other CPUs.
     (device,) = world.prepare(cpu_claim("a", "uid-a", GROUP, 2))["uid-a"]
-    assert device.cdi == ("dra.k8s.io/cpu=claim-uid-a",)
+    assert device.cdi == ("dra.k8s.io/cpu=claim-uid-a", "dra.cpu/metadata=uid-a_r")
     world.prepare(cpu_claim("b", "uid-b", GROUP, 2))
     assert world.records()["uid-b"].cpus == "0-1"
     with pytest.raises(KubeletError, match="was granted 5 CPUs of cpudevnuma000, which has 4 left: 4-7"):
@@ -213,6 +213,8 @@ def test_a_spec_that_vanishes_or_is_altered_is_written_again_within_a_second(
     path.write_bytes(b"{}")
     until(lambda: path.read_bytes() == whole)
     path.unlink()
+    for left in world.cdi.iterdir():
+        left.unlink()
     world.cdi.rmdir()
     until(lambda: path.exists() and path.read_bytes() == whole)
     until(lambda: world.service.lifecycle.status().specs_rewritten == 3)  # type: ignore[union-attr]
