@@ -75,7 +75,8 @@ def _api(kubeconfig: str) -> Sender | None:
     if not kubeconfig and not os.environ.get("KUBERNETES_SERVICE_HOST"):
         return None
     from dranode.driver.kube.client import Client
-    from dranode.driver.kube.connection import Connection, Source
+    from dranode.driver.kube.connection import Connection
+    from dranode.driver.kube.source import Source
 
     source = Source(kubeconfig)
     source.check()

@@ -32,7 +32,7 @@ def read_node(host: Host, wanted: Wanted, plugins: Sequence[Plugin], pod_resourc
     ]
     return NodeFacts(
         places=tuple(places),
-        endpoints=tuple(_endpoints(host, wanted)),
+        endpoints=tuple(read_endpoints(host, wanted)),
         records=tuple(_records(host, wanted, plugins)),
         cpuset=_cpuset(host),
         socket_excess=_excess(wanted),
@@ -68,7 +68,8 @@ def _sockets(host: Host, wanted: Wanted, pod_resources: str, unseen: list[str]) 
             unseen.append(f"whether anybody answers {path}: it may not be dialled; try as root")
 
 
-def _endpoints(host: Host, wanted: Wanted) -> Iterator[Endpoint]:
+def read_endpoints(host: Host, wanted: Wanted) -> Iterator[Endpoint]:
+    """Who is in kubelet's registry of plug-ins: DRA drivers that answer, and sockets that nobody serves."""
     folder = f"{wanted.kubelet_root.rstrip('/')}/plugins_registry"
     for name in host.names(folder):
         if not name.endswith(".sock"):

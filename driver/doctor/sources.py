@@ -1,0 +1,81 @@
+"""Where claims and pods come from: an API server, or a folder in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Protocol
+
+from dranode.driver.core.documents import decode
+from dranode.driver.core.resource import ResourceClaim
+from dranode.driver.doctor.cluster import Sender
+from dranode.driver.kube.client import Client, Request
+from dranode.driver.kube.errors import ApiError
+from dranode.driver.local.store import Store
+
+
+class Source(Protocol):
+    """Where claims and pods come from."""
+
+    def claim(self, namespace: str, name: str) -> ResourceClaim | None:
+        """The claim; None if it does not exist.
+
+        Raises:
+            DranodeError: it cannot be had.
+        """
+
+    def container_names(self, namespace: str, pod: str) -> Mapping[str, str]:
+        """The names of a pod's containers by their ids; empty if they cannot be had."""
+
+
+@dataclass(frozen=True, slots=True)
+class FromStore:
+    """A folder of YAML files."""
+
+    store: Store
+
+    def claim(self, namespace: str, name: str) -> ResourceClaim | None:
+        """The claim; None if it does not exist."""
+        return self.store.find(ResourceClaim, namespace, name)
+
+    def container_names(self, namespace: str, pod: str) -> Mapping[str, str]:
+        """None: the store has no pods."""
+        del namespace, pod
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
+class FromCluster:
+    """An API server."""
+
+    client: Client
+
+    def claim(self, namespace: str, name: str) -> ResourceClaim | None:
+        """The claim; None if it does not exist."""
+        what = f"get resourceclaims in namespace {namespace}"
+
+        def request(root: str, version: str) -> Request:
+            del version
+            return Request("GET", f"{root}/namespaces/{namespace}/resourceclaims/{name}", what)
+
+        try:
+            return decode(ResourceClaim, self.client.resource(request, seconds=5.0))
+        except ApiError as error:
+            if error.status == HTTPStatus.NOT_FOUND:
+                return None
+            raise
+
+    def container_names(self, namespace: str, pod: str) -> Mapping[str, str]:
+        """The names of a pod's containers by their ids; empty if they cannot be had."""
+        return _container_names(self.client, namespace, pod)
+
+
+def _container_names(api: Sender, namespace: str, pod: str) -> Mapping[str, str]:
+    path = f"/api/v1/namespaces/{namespace}/pods/{pod}"
+    try:
+        status: Mapping[str, Any] = api.send(Request("GET", path, "get pods"), seconds=5.0).get("status") or {}
+    except ApiError:
+        return {}
+    statuses = [*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ())]
+    return {one["containerID"].rpartition("/")[2]: one["name"] for one in statuses if one.get("containerID")}
