@@ -26,6 +26,8 @@ _COMMANDS: Final = {
     "claims": "claims",
     "check": "check",
     "doctor": "doctor",
+    "explain": "explain",
+    "drain": "drain",
     "machine": "machine",
     "cdi": "cdi",
 }

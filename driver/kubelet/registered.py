@@ -1,17 +1,23 @@
-"""Who serves a registration socket: what kubelet asks, asked by somebody else."""
+"""What kubelet asks of a driver, asked by somebody else: who serves a socket, and that claims be unprepared."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import grpc
 
+from dranode.driver.core.errors import DranodeError
+from dranode.driver.core.held import ClaimRef
 from dranode.driver.kubelet.rpc import caller
+from dranode.proto import dra_v1_pb2 as dra
 from dranode.proto import pluginregistration_v1_pb2 as api
 
 _TIMEOUT: Final = 1.0
+# As long as kubelet waits.
+_UNPREPARE_SECONDS: Final = 45.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,3 +43,23 @@ def who_serves(socket: Path) -> Registrant | None:
         except grpc.RpcError:
             return None
     return Registrant(info.type, info.name, info.endpoint)
+
+
+def unprepare(endpoint: Path, refs: Iterable[ClaimRef]) -> dict[str, DranodeError | None]:
+    """Have a driver unprepare claims; None or an error for each, by UID."""
+    asked = dra.NodeUnprepareResourcesRequest(
+        claims=[dra.Claim(namespace=ref.namespace, name=ref.name, uid=ref.uid) for ref in refs]
+    )
+    with grpc.insecure_channel(f"unix:{endpoint}") as channel:
+        call = caller(channel, dra.DESCRIPTOR, "DRAPlugin", "NodeUnprepareResources")
+        try:
+            answers = call(asked, timeout=_UNPREPARE_SECONDS).claims
+        except grpc.RpcError as error:
+            failure = DranodeError(f"the driver at {endpoint} does not answer: {error}")
+            return dict.fromkeys((claim.uid for claim in asked.claims), failure)
+    return {
+        claim.uid: DranodeError(answers[claim.uid].error or "the driver did not answer for it")
+        if claim.uid not in answers or answers[claim.uid].error
+        else None
+        for claim in asked.claims
+    }

@@ -1,0 +1,189 @@
+"""`dranode drain`: unprepare what is left before the driver is removed."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dranode.driver.cli.machine_option import machine_option
+from dranode.driver.cli.output import console, emit, fail, output_option
+from dranode.driver.core.errors import DranodeError
+from dranode.driver.core.held import ClaimRef
+from dranode.driver.locks import FileLock
+from dranode.driver.machine.root import Root
+
+if TYPE_CHECKING:
+    from dranode.driver.core.draining import Left, LeftClaim
+    from dranode.driver.core.plugin import Plugin
+
+
+@click.command(short_help="Unprepare what is left on this node before the driver is removed.")
+@machine_option
+@click.option("--driver", "drivers", multiple=True, default=("cpu",), metavar="NAME", help="Default: cpu.")
+@click.option("--kubelet-root", default="/var/lib/kubelet", metavar="DIR", envvar="DRANODE_KUBELET_ROOT")
+@click.option("--cdi-dir", default="/var/run/cdi", metavar="DIR", envvar="DRANODE_CDI_DIR")
+@click.option("--dry-run", is_flag=True, help="Only say what is left.")
+@click.option("--force", is_flag=True, help="Also claims that a container has, or may have where kubelet says nothing.")
+@click.option("--through-driver", is_flag=True, help="While a driver serves, have it do the work, as kubelet would.")
+@output_option
+@click.pass_context
+def command(ctx: click.Context, /, root: Root, drivers: tuple[str, ...], output: str, **options: Any) -> None:
+    """Undo the claims that no container has: hardware, CDI specs, records.
+
+    First drain the node of pods with claims: kubectl drain, or delete them. What kubelet itself still has on record is
+    listed as stranded: once the driver is gone, nobody can unprepare it and its pods stay Terminating. Does not run
+    beside a driver unless --through-driver is given. The exit status is 1 while anything is left.
+
+    \b
+    Example:
+      dranode drain --dry-run
+      dranode drain --through-driver
+    """
+    from dranode.driver.plugins import load_plugins
+
+    kubelet_root = Path(options["kubelet_root"]).absolute()
+    report: list[dict[str, Any]] = []
+    for plugin in load_plugins(drivers, root, {}):
+        folder = kubelet_root / "plugins" / plugin.driver
+        if not folder.is_dir():
+            fail(f"{folder} is not there, so {plugin.driver} has nothing to drain; is --kubelet-root right?")
+        node = _DrainedNode(plugin, kubelet_root, Path(options["cdi_dir"]).absolute())
+        report.append(node.drain(**{name: options[name] for name in ("dry_run", "force", "through_driver")}))
+    if not emit(report, output):
+        _draw(report)
+    if any(claim["state"] != "unprepared" for row in report for claim in row["claims"]) or any(
+        row["stranded"] for row in report
+    ):
+        ctx.exit(1)
+
+
+class _DrainedNode:
+    """One driver's claims on this node."""
+
+    def __init__(self, plugin: Plugin, kubelet_root: Path, cdi: Path) -> None:
+        self._plugin = plugin
+        self._kubelet_root = kubelet_root
+        self._data = kubelet_root / "plugins" / plugin.driver
+        self._cdi = cdi
+
+    def drain(self, *, dry_run: bool, force: bool, through_driver: bool) -> dict[str, Any]:
+        with self._alone(needed=not dry_run and not through_driver):
+            found = self._left()
+            undone = [claim.ref for claim in found.claims if claim.idle or force]
+            answers: Mapping[str, DranodeError | None] = {}
+            if undone and not dry_run:
+                answers = self._through_driver(undone) if through_driver else self._unprepare(undone)
+        gone = {uid for uid, error in answers.items() if error is None}
+        return {
+            "driver": self._plugin.driver,
+            "claims": [_claim(claim, answers, dry_run=dry_run) for claim in found.claims],
+            "stranded": [
+                {"namespace": kept.ref.namespace, "name": kept.ref.name, "uid": kept.ref.uid, "pods": list(kept.pods)}
+                for kept in found.stranded
+                # kubelet learns of it by asking; until then it has it, but whoever asks is told that it is undone.
+                if not (through_driver and kept.ref.uid in gone)
+            ],
+        }
+
+    @contextlib.contextmanager
+    def _alone(self, *, needed: bool) -> Iterator[None]:
+        """Keep drivers from starting while claims are undone."""
+        lock = FileLock(self._data / "active.lock")
+        if needed and not lock.acquire(wait=False):
+            raise DranodeError(
+                f"a driver serves {self._plugin.driver} from {self._data}; stop it first (kubectl delete -k deploy/), "
+                "or have it undo the claims itself with --through-driver"
+            )
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _left(self) -> Left:
+        from dranode.driver.core.draining import left
+        from dranode.driver.kubelet.checkpoint import NAME, read_checkpoint
+        from dranode.driver.kubelet.podresources import PodResources, PodResourcesError
+        from dranode.driver.ledger import read_ledger
+
+        contents = read_ledger(self._data / "ledger.db")
+        asked = PodResources(self._kubelet_root / "pod-resources" / "kubelet.sock")
+        try:
+            uses = asked.claims(self._plugin.driver)
+        except PodResourcesError:
+            uses = None
+        finally:
+            asked.close()
+        kept = read_checkpoint(self._kubelet_root / NAME, self._plugin.driver)
+        return left(contents.records, (row.uid for row in contents.damaged), uses, kept)
+
+    def _unprepare(self, refs: list[ClaimRef]) -> Mapping[str, DranodeError | None]:
+        from dranode.driver.kubelet.metadata import DeviceMetadata
+        from dranode.driver.node import Node
+
+        metadata = DeviceMetadata(self._plugin.driver, self._data / "dra-device-metadata", self._cdi)
+        node = Node(self._plugin, self._data, self._cdi, metadata=metadata)
+        try:
+            return node.unprepare(tuple(refs))
+        finally:
+            node.close()
+
+    def _through_driver(self, refs: list[ClaimRef]) -> Mapping[str, DranodeError | None]:
+        from dranode.driver.kubelet.registered import unprepare, who_serves
+
+        for socket in sorted((self._kubelet_root / "plugins_registry").glob("*.sock")):
+            served = who_serves(socket)
+            if served is not None and served.name == self._plugin.driver:
+                return unprepare(Path(served.endpoint), refs)
+        raise DranodeError(f"no driver serves {self._plugin.driver} on this node; leave out --through-driver")
+
+
+def _claim(claim: LeftClaim, answers: Mapping[str, DranodeError | None], *, dry_run: bool) -> dict[str, Any]:
+    uid = claim.ref.uid
+    error = answers.get(uid)
+    if uid in answers:
+        state = "failed" if error is not None else "unprepared"
+    elif dry_run and claim.idle:
+        state = "left"
+    else:
+        state = "in use" if claim.users else "unknown"
+    return {
+        "namespace": claim.ref.namespace,
+        "name": claim.ref.name,
+        "uid": uid,
+        "users": None if claim.users is None else list(claim.users),
+        "state": state,
+        "error": None if error is None else str(error),
+    }
+
+
+_HINTS = {
+    "left": "no container has it",
+    "in use": "delete its pods, or pass --force",
+    "unknown": "kubelet does not say who has it; see that it runs, or pass --force",
+}
+
+
+def _draw(report: list[dict[str, Any]]) -> None:
+    from rich.table import Table
+
+    screen = console()
+    for row in report:
+        if not row["claims"] and not row["stranded"]:
+            screen.print(f"{row['driver']}: nothing is left")
+            continue
+        table = Table("claim", "state", "containers", "", title=row["driver"], box=None, pad_edge=False)
+        for claim in row["claims"]:
+            name = f"{claim['namespace']}/{claim['name']}" if claim["name"] else claim["uid"]
+            hint = claim["error"] or _HINTS.get(claim["state"], "")
+            table.add_row(name, claim["state"], ", ".join(claim["users"] or ()), hint)
+        screen.print(table)
+        for kept in row["stranded"]:
+            screen.print(
+                f"stranded without the driver: {kept['namespace']}/{kept['name']} of pod {', '.join(kept['pods'])}, "
+                "which kubelet has on record; delete the pod while the driver still runs",
+                markup=False,
+            )

@@ -1,0 +1,77 @@
+"""What is left of a driver's claims on a node before the driver goes, and what may be undone of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dranode.driver.core.claim_uses import ClaimUse
+from dranode.driver.core.held import ClaimRef
+from dranode.driver.core.record import Record
+
+
+@dataclass(frozen=True, slots=True)
+class KeptClaim:
+    """A claim that kubelet has on its own record (`dra_manager_state`) with a device of the driver.
+
+    Attributes:
+        ref: its identity.
+        pods: the UIDs of the pods that it was prepared for.
+    """
+
+    ref: ClaimRef
+    pods: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LeftClaim:
+    """A claim that the driver has on record.
+
+    Attributes:
+        ref: its identity; name and namespace are empty where its row is damaged.
+        users: the containers that have it, `<pod>/<container>`; None if kubelet did not say.
+    """
+
+    ref: ClaimRef
+    users: tuple[str, ...] | None
+
+    @property
+    def idle(self) -> bool:
+        """Whether no container is known to have it, which has to be known."""
+        return self.users == ()
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """Everything that is left.
+
+    Attributes:
+        claims: what the driver has on record.
+        stranded: what kubelet will want unprepared by this driver; its pods never end once the driver is gone.
+    """
+
+    claims: tuple[LeftClaim, ...]
+    stranded: tuple[KeptClaim, ...]
+
+
+def left(
+    records: Iterable[Record], damaged: Iterable[str], uses: Iterable[ClaimUse] | None, kept: Iterable[KeptClaim]
+) -> Left:
+    """What is left of a driver's claims.
+
+    Args:
+        records: its records.
+        damaged: UIDs of rows that cannot be read.
+        uses: which containers have which claims, as kubelet says; None if it does not.
+        kept: kubelet's own record.
+    """
+    known = None if uses is None else tuple(uses)
+
+    def users(ref: ClaimRef) -> tuple[str, ...] | None:
+        if known is None or not ref.name:
+            return None
+        mine = (use for use in known if (use.namespace, use.claim) == (ref.namespace, ref.name))
+        return tuple(f"{use.pod}/{use.container}" for use in mine)
+
+    refs = (*(record.ref for record in records), *(ClaimRef("", "", uid) for uid in damaged))
+    return Left(tuple(LeftClaim(ref, users(ref)) for ref in refs), tuple(kept))
