@@ -117,7 +117,7 @@ def fingerprint(claim: AllocatedClaim) -> str:
 def uid_problem(uid: str) -> str | None:
     """Why nothing on the node can be named after a claim's UID; None if it can. Kubernetes' own have 36 characters."""
     if len(uid) > MAX_UID:
-        return f"has {len(uid)} characters, and files that may have {MAX_UID} of them are named after it"
+        return f"has {len(uid)} characters and may have {MAX_UID}, since files are named after it"
     return device_problem(uid)
 
 

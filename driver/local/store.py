@@ -8,6 +8,7 @@ Files are replaced whole (temporary file, rename), so a reader in another proces
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import tempfile
 from collections.abc import Mapping
@@ -27,6 +28,9 @@ _FOLDERS: Final[Mapping[type, str]] = {
     ResourceSlice: "resourceslices",
     DeviceClass: "deviceclasses",
 }
+# A namespace of 63 characters and a name of 253 are more than a file system's names may have; a hash tells them apart.
+_MAX_STEM: Final = 250
+_CUT: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +62,11 @@ class Store:
             DocumentError: it cannot be read or decoded.
         """
         path = self._path(kind, namespace, name)
-        return self._read(kind, path) if path.exists() else None
+        try:
+            there = path.exists()
+        except OSError as error:
+            raise DocumentError(f"{path} cannot be read: {error.strerror}") from error
+        return self._read(kind, path) if there else None
 
     def list(self, kind: type[T]) -> tuple[T, ...]:
         """All objects of a kind, by file name.
@@ -90,6 +98,10 @@ class Store:
         stem = f"{namespace}.{name}" if namespace else name
         if "/" in stem or "\0" in stem:
             raise DocumentError(f'"{stem}" cannot be the name of an object')
+        name_bytes = stem.encode()
+        if len(name_bytes) > _MAX_STEM:
+            start = name_bytes[:_CUT].decode(errors="ignore")
+            stem = f"{start}~{hashlib.blake2b(name_bytes, digest_size=8).hexdigest()}"
         return self.folder / _FOLDERS[kind] / f"{stem}.yaml"
 
     @staticmethod

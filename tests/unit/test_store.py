@@ -1,0 +1,39 @@
+"""The folder in place of an API server: names that no file can have, and what cannot be read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dranode.driver.core.errors import DocumentError
+from dranode.driver.core.held import ClaimRef
+from dranode.driver.core.resource import ObjectMeta, ResourceClaim
+from dranode.driver.local.store import Store
+
+NAMESPACE = "s" * 63
+
+
+def named(name: str) -> ResourceClaim:
+    return ResourceClaim(metadata=ObjectMeta(namespace=NAMESPACE, name=name, uid=f"uid {name[-1]}"))
+
+
+def test_the_longest_names_that_kubernetes_allows_are_kept_apart(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for name in ("n" * 252 + "a", "n" * 252 + "b", "ü" * 253):
+        store.put(named(name))
+    assert len(store.list(ResourceClaim)) == 3
+    found = store.find(ResourceClaim, NAMESPACE, "n" * 252 + "b")
+    assert found is not None
+    assert found.metadata.uid == "uid b"
+    store.remove(ResourceClaim, NAMESPACE, "n" * 252 + "b")
+    assert store.find(ResourceClaim, NAMESPACE, "n" * 252 + "b") is None
+
+
+def test_a_claim_that_cannot_be_read_is_an_answer_and_not_a_crash(tmp_path: Path) -> None:
+    (tmp_path / "resourceclaims").mkdir()
+    (tmp_path / "resourceclaims" / "default.a.yaml").mkdir()
+    (tmp_path / "resourceclaims" / "default.b.yaml").write_bytes(b"\xff: [")
+    (tmp_path / "resourceclaims" / "default.c.yaml").write_text("[]")
+    refs = tuple(ClaimRef("default", name, name) for name in ("a", "b", "c", "x/y"))
+    answers = Store(tmp_path).get(refs)
+    assert set(answers) == set(refs)
+    assert all(isinstance(answer, DocumentError) for answer in answers.values())
