@@ -23,7 +23,7 @@ from tests.fakes_apiserver import ApiServer, api_server
 
 CPU = "dra.cpu"
 MACHINE = "sockets=1,numa=2,l3=1,cores=4,threads=2"
-GROUPED = {"consumedCapacity": {"dra.cpu/cpu": "2"}, "shareID": "00000000-0000-0000-0000-000000000001"}
+SHARE = "00000000-0000-0000-0000-000000000001"
 
 
 @dataclass
@@ -63,7 +63,7 @@ def serving(api: ApiServer, *arguments: str) -> Iterator[Serving]:
         token = folder / "token"
         token.write_text("first")
         kubeconfig = api.kubeconfig(folder / "kubeconfig", token)
-        command = [*program, *options, "--kubeconfig", kubeconfig, *arguments]
+        command: list[str | Path] = [*program, *options, "--kubeconfig", kubeconfig, *arguments]
         with (folder / "log").open("wb") as log:
             process = subprocess.Popen(command, cwd=folder, stderr=log, env=dict(os.environ, NODE_NAME="node"))
         kubelet = StandInKubelet(folder / "kubelet" / "plugins_registry")
@@ -83,7 +83,7 @@ def api() -> Iterator[ApiServer]:
 
 
 def put_claim(api: ApiServer, name: str) -> ClaimRef:
-    claim = allocated_claim(name, CPU, ["cpudevnuma001"], **GROUPED)
+    claim = allocated_claim(name, CPU, ["cpudevnuma001"], consumedCapacity={"dra.cpu/cpu": "2"}, shareID=SHARE)
     api.put("resourceclaims", plain(claim))
     return reference(claim)
 
@@ -102,7 +102,7 @@ def test_a_driver_publishes_prepares_reports_and_leaves_its_slices(api: ApiServe
 
         answers = it.kubelet.prepare({ref: frozenset({CPU}), missing: frozenset({CPU})})
         (device,) = answers[ref]  # type: ignore[misc]
-        assert device.cdi == (f"dra.k8s.io/cpu=claim-{ref.uid}",)
+        assert device.cdi == (f"dra.k8s.io/cpu=claim-{ref.uid}", f"dra.cpu/metadata={ref.uid}_r")
         assert "claim default/gone does not exist" in str(answers[missing])
 
         (status,) = it.eventually(lambda: api.objects.all("resourceclaims")[0]["status"].get("devices"))
