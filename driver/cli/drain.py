@@ -15,6 +15,7 @@ from dranode.driver.core.errors import DranodeError
 from dranode.driver.core.held import ClaimRef
 from dranode.driver.locks import FileLock
 from dranode.driver.machine.root import Root
+from dranode.driver.specs import Specs
 
 if TYPE_CHECKING:
     from dranode.driver.core.draining import Left, LeftClaim
@@ -69,6 +70,7 @@ class _DrainedNode:
         self._kubelet_root = kubelet_root
         self._data = kubelet_root / "plugins" / plugin.driver
         self._cdi = cdi
+        self._specs = Specs(cdi, plugin.cdi_kind or f"{plugin.driver}/claim")
 
     def drain(self, *, dry_run: bool, force: bool, through_driver: bool) -> dict[str, Any]:
         with self._alone(needed=not dry_run and not through_driver):
@@ -118,7 +120,10 @@ class _DrainedNode:
         finally:
             asked.close()
         kept = read_checkpoint(self._kubelet_root / NAME, self._plugin.driver)
-        return left(contents.records, (row.uid for row in contents.damaged), uses, kept)
+        named = {record.uid: record.ref for record in contents.records}
+        unnamed = {row.uid for row in contents.damaged} | set(self._specs.stamps())
+        refs = (*named.values(), *(ClaimRef("", "", uid) for uid in sorted(unnamed - set(named))))
+        return left(refs, uses, kept)
 
     def _unprepare(self, refs: list[ClaimRef]) -> Mapping[str, DranodeError | None]:
         from dranode.driver.kubelet.metadata import DeviceMetadata

@@ -233,5 +233,5 @@ def cdi_spec_left_over(facts: Facts) -> Iterator[Fault]:
         for path in one.orphans:
             yield Fault(
                 f"{path} is a CDI spec of {one.driver} for a claim that is not on record",
-                "see with `dranode claims` that no container uses it, and remove the file",
+                "leave it where a pod uses the claim, for the driver takes it over; else dranode drain removes it",
             )

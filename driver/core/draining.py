@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from dranode.driver.core.claim_uses import ClaimUse
 from dranode.driver.core.held import ClaimRef
-from dranode.driver.core.record import Record
+from dranode.driver.core.record import claim_device
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class LeftClaim:
     """A claim that the driver has on record.
 
     Attributes:
-        ref: its identity; name and namespace are empty where its row is damaged.
+        ref: its identity; name and namespace are empty where its row is damaged or missing.
         users: the containers that have it, `<pod>/<container>`; None if kubelet did not say.
     """
 
@@ -54,24 +54,26 @@ class Left:
     stranded: tuple[KeptClaim, ...]
 
 
-def left(
-    records: Iterable[Record], damaged: Iterable[str], uses: Iterable[ClaimUse] | None, kept: Iterable[KeptClaim]
-) -> Left:
+def left(refs: Iterable[ClaimRef], uses: Iterable[ClaimUse] | None, kept: Iterable[KeptClaim]) -> Left:
     """What is left of a driver's claims.
 
     Args:
-        records: its records.
-        damaged: UIDs of rows that cannot be read.
+        refs: the claims that it has on record, those of damaged rows and of CDI specs without a record by UID alone.
         uses: which containers have which claims, as kubelet says; None if it does not.
         kept: kubelet's own record.
     """
     known = None if uses is None else tuple(uses)
 
     def users(ref: ClaimRef) -> tuple[str, ...] | None:
-        if known is None or not ref.name:
+        if known is None:
             return None
-        mine = (use for use in known if (use.namespace, use.claim) == (ref.namespace, ref.name))
-        return tuple(f"{use.pod}/{use.container}" for use in mine)
+        return tuple(f"{use.pod}/{use.container}" for use in known if _is_use(use, ref))
 
-    refs = (*(record.ref for record in records), *(ClaimRef("", "", uid) for uid in damaged))
     return Left(tuple(LeftClaim(ref, users(ref)) for ref in refs), tuple(kept))
+
+
+def _is_use(use: ClaimUse, ref: ClaimRef) -> bool:
+    if ref.name and (use.namespace, use.claim) == (ref.namespace, ref.name):
+        return True
+    device = claim_device(ref.uid)
+    return any(cdi.partition("=")[2].startswith(device) for cdi in use.cdi)

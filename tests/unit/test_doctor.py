@@ -210,7 +210,7 @@ FAULTS: dict[str, tuple[Callable[[FakeNode], object], str, str]] = {
     ),
     "a damaged record": (damaged_row, "record-quarantined", "delete the pods that use the claim"),
     "a lost CDI spec": (lost_spec, "cdi-spec-missing", "restart the driver"),
-    "a CDI spec left over": (left_over_spec, "cdi-spec-left-over", "dranode claims"),
+    "a CDI spec left over": (left_over_spec, "cdi-spec-left-over", "dranode drain"),
     "NRI off by default in containerd 1.7": (old_containerd, "nri-off", "disable = false"),
     "CDI off by default in containerd 1.7": (
         old_containerd_without_cdi,

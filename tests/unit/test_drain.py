@@ -107,13 +107,27 @@ def test_where_kubelet_says_nothing_everything_is_kept_unless_forced(leaving: Le
     assert leaving.drain("--force") == (0, {"a": "unprepared", "b": "unprepared"}, [])
 
 
-def test_a_damaged_record_can_be_forced_out(leaving: Leaving) -> None:
+def change(leaving: Leaving, statement: str) -> None:
     with closing(sqlite3.connect(leaving.kubelet / "plugins" / DRIVER / "ledger.db")) as db, db:
-        db.execute("UPDATE claims SET checksum = 0 WHERE uid = ?", (leaving.b.metadata.uid,))
-    status, claims, _ = leaving.drain()
-    assert (status, claims) == (1, {"a": "unprepared", leaving.b.metadata.uid: "unknown"})
-    assert leaving.drain("--force")[0] == 0
+        db.execute(statement, (leaving.b.metadata.uid,))
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        pytest.param("UPDATE claims SET checksum = 0 WHERE uid = ?", id="a damaged row"),
+        pytest.param("DELETE FROM claims WHERE uid = ?", id="a CDI spec without a row"),
+    ],
+)
+def test_a_claim_without_a_record_is_known_by_its_uid(leaving: Leaving, statement: str) -> None:
+    change(leaving, statement)
+    uid = leaving.b.metadata.uid
+    leaving.pods.run("pod-b", "b", uid)
+    assert leaving.drain() == (1, {"a": "unprepared", uid: "in use"}, [])
+    leaving.pods.end("pod-b")
+    assert leaving.drain() == (0, {uid: "unprepared"}, [])
     assert leaving.on_record == set()
+    assert list(leaving.cdi.iterdir()) == []
 
 
 def test_what_kubelet_has_on_record_would_be_stranded(leaving: Leaving) -> None:
