@@ -23,7 +23,7 @@ CPUS = {
     "cpu-full-cores.yaml": {"both-threads-cpus": "0-1,16-17", "one-thread-cpus": "2-3"},
     "cpu-individual.yaml": {"four-devices-cpus": "0-1,16-17"},
     "cpu-machine.yaml": {"these-cpus": "2-3,18-19"},
-    "cpu-numanode.yaml": {"near-memory-cpus": "0-1,16-17"},
+    "cpu-numa.yaml": {"near-memory-cpus": "0-1,16-17"},
     "cpu-one-cache.yaml": {"packets-cpus": "0-3,16-19"},
     "cpu-prioritized.yaml": {"in-the-way": "0,16", "first-cpus": "8-15,24-31", "second-cpus": "1-4,17-20"},
     "cpu-shared-in-pod.yaml": {"three-containers-cpus": "0-2,16-18"},
