@@ -22,6 +22,7 @@ from dranode.driver.kubelet.sockets import socket_paths
 from dranode.driver.logs import set_up
 from dranode.driver.machine.root import Root, read_text
 from dranode.driver.plugins import load_plugins
+from dranode.driver.probes import Probes
 from dranode.driver.service import DriverService, Edges
 from dranode.driver.threads import Fatal
 
@@ -77,6 +78,9 @@ def command(root: Root, drivers: tuple[str, ...], node_name: str, store: str | N
     asked = PodResources(Path(options["pod_resources_socket"] or kubelet_root / "pod-resources" / "kubelet.sock"))
     with contextlib.ExitStack() as stack:
         stack.callback(asked.close)
+        # It is asked until the drivers have stopped, and bound first of all.
+        probes = Probes(options["http_address"], lambda: stop.reason, stop.fatal)
+        stack.callback(probes.stop)
         edges = dataclasses.replace(
             _edges(store, node_name, options, stop.fatal, stack), pod_resources=asked, nri_socket=nri_socket, root=root
         )
@@ -89,9 +93,13 @@ def command(root: Root, drivers: tuple[str, ...], node_name: str, store: str | N
                 data=kubelet_root / "plugins" / plugin.driver,
                 cdi=Path(options["cdi_dir"]).absolute(),
                 fatal=stop.fatal,
+                rolling=bool(options["pod_uid"]),
+                taints=options["device_taints"],
+                counts=probes.counts,
             )
             service.start(_boot_id(root))
             stack.callback(service.stop)
+        probes.start()
         stop.asked.wait()
     if stop.reason is not None:
         raise DranodeError(stop.reason)
@@ -105,14 +113,15 @@ def _edges(
         from dranode.driver.local.store import Store
 
         folder = Store(Path(store))
-        return Edges(claims=folder, publisher=StorePublisher(folder, node_name))
+        publisher = StorePublisher(folder, node_name)
+        return Edges(claims=folder, publisher=publisher, publication=publisher)
     from dranode.driver.kube.cluster import Cluster
     from dranode.driver.kube.source import Source
 
     source = Source(options["kubeconfig"])
     cluster = Cluster(source, node_name, claim_status=options["claim_status"] == "on", fatal=fatal)
     stack.callback(cluster.close)
-    return Edges(claims=cluster, publisher=cluster, report=cluster.reporting, tell=cluster.tell)
+    return Edges(claims=cluster, publisher=cluster, publication=cluster, report=cluster.reporting, tell=cluster.tell)
 
 
 def _boot_id(root: Root) -> str:
