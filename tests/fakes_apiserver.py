@@ -67,6 +67,9 @@ class ApiServer:
         tokens: the bearer tokens that it takes; None for any or none.
         tls: serve HTTPS with the certificate of tests/vectors/apiserver.
         bookmark_seconds: how long a watch is silent before a bookmark comes.
+        faults: what goes wrong before a request is carried out.
+        after: connections that are dropped after a request was carried out, instead of its answer.
+        seen: the requests that came.
         gone_as_event: answer a watch from a forgotten version with an event, as the watch cache does, not status 410.
     """
 
@@ -77,6 +80,7 @@ class ApiServer:
     bookmark_seconds: float = 0.2
     gone_as_event: bool = True
     faults: list[Fault] = field(default_factory=list)
+    after: list[Fault] = field(default_factory=list)
     seen: list[Seen] = field(default_factory=list)
     _server: _Server | None = None
     _port: int = 0
@@ -153,9 +157,9 @@ class ApiServer:
         with self._lock:
             self.seen.append(one)
 
-    def fault(self, method: str, path: str) -> Fault | None:
+    def fault(self, faults: list[Fault], method: str, path: str) -> Fault | None:
         with self._lock:
-            return next((fault for fault in self.faults if fault.takes(method, path)), None)
+            return next((fault for fault in faults if fault.takes(method, path)), None)
 
     @property
     def running(self) -> bool:
@@ -210,7 +214,7 @@ class _Handler(BaseHTTPRequestHandler):
         def seen(status: int) -> None:
             api.note(Seen(self.command, parts.path, query, body, dict(self.headers), status))
 
-        fault = api.fault(self.command, parts.path)
+        fault = api.fault(api.faults, self.command, parts.path)
         if fault is not None:
             time.sleep(fault.seconds)
             if fault.drop:
@@ -235,6 +239,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(refusal.status, text.encode())
             return
         seen(200)
+        if api.fault(api.after, self.command, parts.path) is not None:
+            self.close_connection = True
+            return
         self._send(201 if self.command == "POST" else 200, json.dumps(answer).encode())
 
     do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _handle  # noqa: N815 - the parent's names

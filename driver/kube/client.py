@@ -21,7 +21,7 @@ import msgspec
 from dranode.driver.core.documents import API_GROUP, to_v1
 from dranode.driver.core.errors import DocumentError
 from dranode.driver.kube.connection import Outgoing, UnreachableError
-from dranode.driver.kube.errors import ApiError, error_of
+from dranode.driver.kube.errors import ApiError, BrokenStreamError, error_of
 from dranode.driver.kube.retry import UNTOUCHED, Backoff
 from dranode.driver.kube.versions import VERSIONS, best_version
 
@@ -195,7 +195,8 @@ class Client:
         as well.
 
         Raises:
-            ApiError: the request fails, or the connection breaks.
+            BrokenStreamError: the connection breaks.
+            ApiError: the request fails.
         """
         import urllib3  # noqa: PLC0415 - likewise
 
@@ -208,7 +209,7 @@ class Client:
         except urllib3.exceptions.ReadTimeoutError:
             return
         except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
-            raise ApiError(f"the connection to the API server broke while it was asked to {request.what}") from error
+            raise BrokenStreamError(f"the connection to the API server broke: {request.what}") from error
         finally:
             response.close()
 

@@ -153,7 +153,8 @@ class _Opened:
 
     def _authorization(self) -> dict[str, str]:
         settings = self.configuration.auth_settings().values()
-        return {one["key"]: one["value"] for one in settings if one["in"] == "header" and one["value"]}
+        # A file with a token may end with a newline, which no header can carry and which errors would show with the token.
+        return {one["key"]: one["value"].strip() for one in settings if one["in"] == "header" and one["value"]}
 
 
 def _read(source: Source) -> _Opened:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from dranode.driver.core.events import Occurrence
+from dranode.driver.core.events import ClaimImpaired, ClaimRestored, Occurrence
 from dranode.driver.kube.claims import KubeClaims
 from dranode.driver.kube.client import Client
 from dranode.driver.kube.connection import Connection
@@ -38,13 +38,20 @@ class KubeEdges:
     def reporting(self, node: Node) -> ReportingNode:
         """The node of one driver, with its answers reported to the cluster."""
         driver = node.plugin.driver
-        if self._claim_status and driver not in self._statuses:
-            self._statuses[driver] = ClaimStatus(self._client, driver, self._fatal)
-        return ReportingNode(node, self._events_of(driver), self._statuses.get(driver))
+        return ReportingNode(node, self._events_of(driver), self._status_of(driver))
 
     def tell(self, driver: str, occurrence: Occurrence) -> None:
         """Tell people of something that happened to a driver of this node; returns at once."""
         self._events_of(driver).tell(occurrence)
+        status = self._status_of(driver)
+        if status is not None and isinstance(occurrence, (ClaimImpaired, ClaimRestored)) and occurrence.states:
+            # It has just changed, so what the status said before and since when does not matter.
+            status.say(occurrence.claim, occurrence.states, ())
+
+    def _status_of(self, driver: str) -> ClaimStatus | None:
+        if self._claim_status and driver not in self._statuses:
+            self._statuses[driver] = ClaimStatus(self._client, driver, self._fatal)
+        return self._statuses.get(driver)
 
     def _events_of(self, driver: str) -> KubeEvents:
         if driver not in self._events:

@@ -38,6 +38,10 @@ class ApiError(DranodeError):
         return self.status in PASSING
 
 
+class BrokenStreamError(ApiError):
+    """An answer that came line by line has ended in the middle: servers restart, and connections do not last."""
+
+
 def error_of(what: str, status: int, headers: Mapping[str, str], body: bytes) -> ApiError:
     """The error for an answer to the request `what` (`get resourceclaims in namespace default`, say)."""
     said = _status_object(body)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from dranode.driver.core.errors import DranodeError
 from dranode.driver.core.events import PrepareFailed
 from dranode.driver.core.held import ClaimRef
-from dranode.driver.core.record import PreparedDevice, Record
+from dranode.driver.core.record import PreparedDevice
 from dranode.driver.core.resource import ResourceClaim
-from dranode.driver.core.status import PREPARED, DeviceState, failed_states
+from dranode.driver.core.status import failed_states, prepared_states
 from dranode.driver.kube.events import KubeEvents
 from dranode.driver.kube.status import ClaimStatus
 from dranode.driver.node import Node
@@ -45,7 +45,8 @@ class ReportingNode:
             elif self.status is not None and isinstance(claim, ResourceClaim):
                 record = self.node.holders.records.get(ref.uid)
                 if record is not None:
-                    self.status.say(ref, self._states(record), claim.status.devices)
+                    states = prepared_states(self.node.plugin, record, self.node.inventory)
+                    self.status.say(ref, states, claim.status.devices)
         return answers
 
     def unprepare(self, refs: tuple[ClaimRef, ...]) -> Mapping[str, DranodeError | None]:
@@ -65,17 +66,3 @@ class ReportingNode:
             states = failed_states(self.node.plugin.driver, claim, error)
             if states:
                 self.status.say(ref, states, claim.status.devices)
-
-    def _states(self, record: Record) -> tuple[DeviceState, ...]:
-        plugin, inventory = self.node.plugin, self.node.inventory
-        return tuple(
-            DeviceState(
-                grant.pool,
-                grant.device,
-                grant.share_id,
-                ready=True,
-                reason=PREPARED,
-                data=plugin.describe(grant, record, inventory),
-            )
-            for grant in record.grants
-        )

@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 
 _RETRY: Final = Backoff(first=0.5, most=30.0)
 _JOIN_SECONDS: Final = 5.0
+# How often the server is asked whether it can keep devices now that were withdrawn.
+_PROBE_SECONDS: Final = 300.0
 
 
 class SliceLoop:
@@ -88,9 +90,10 @@ class SliceLoop:
         with self._lock:
             self._view.listed(slices, version)
             # After a time without connection the server may be another one, with other feature gates.
-            self._probe = self._listed and not self._listens
+            back = self._listed and not self._listens
             first, self._listed, self._listens = not self._listed, True, True
-            self._is_due(0 if first or self._probe else self._repair_delay())
+            self._probe = self._probe or back
+            self._is_due(0 if first or back else self._repair_delay())
 
     def changed(self, one: ResourceSlice) -> None:
         """Take note of a slice that was added or modified."""
@@ -104,10 +107,14 @@ class SliceLoop:
             if self._view.gone(one):
                 self._is_due(self._repair_delay())
 
+    def lost(self) -> None:
+        """Take note that changes may be missed."""
+        with self._lock:
+            self._listens = False
+
     def failed(self, error: ApiError) -> None:
         """Take note that the server cannot be listened to."""
         with self._lock:
-            self._listens = False
             self._say(str(error))
 
     def _repair_delay(self) -> float:
@@ -192,6 +199,9 @@ class SliceLoop:
                 self._settled = True
                 self.status = replace(self.status, published=not wanted.withdrawn)
                 self._say(wanted.problem)
+                if wanted.withdrawn:
+                    self._probe = True
+                    self._is_due(_PROBE_SECONDS)
 
     def _carry_out(self, wanted: Wanted, change: Change) -> bool:
         """Make one change; False if the plan has to be made anew, because the server keeps less than it was sent."""

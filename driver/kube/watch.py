@@ -17,7 +17,7 @@ from dranode.driver.core.documents import API_GROUP, decode, to_v1
 from dranode.driver.core.errors import DocumentError
 from dranode.driver.core.resource import ResourceSlice
 from dranode.driver.kube.client import ANSWER_SECONDS, Client, Request
-from dranode.driver.kube.errors import ApiError
+from dranode.driver.kube.errors import ApiError, BrokenStreamError
 from dranode.driver.kube.retry import Backoff
 
 log = logging.getLogger(__name__)
@@ -41,6 +41,9 @@ class Listener(Protocol):
 
     def gone(self, one: ResourceSlice) -> None:
         """One was deleted."""
+
+    def lost(self) -> None:
+        """Changes may be missed until the next `listed`."""
 
     def failed(self, error: ApiError) -> None:
         """The server cannot be listened to for now."""
@@ -121,7 +124,8 @@ class SliceWatch:
             except ApiError as error:
                 if self._stopped.is_set():
                     return
-                if error.status != HTTPStatus.GONE:
+                self._listener.lost()
+                if error.status != HTTPStatus.GONE and not isinstance(error, BrokenStreamError):
                     self._listener.failed(error)
                 self._stopped.wait(_BACKOFF.delay(attempt, self._client.timing.dice(), error.retry_after))
                 attempt += 1

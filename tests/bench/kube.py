@@ -216,7 +216,8 @@ def _pods() -> tuple[float, float]:
         options += ["--machine", "sockets=1,numa=1,l3=1,cores=16,threads=2", "--claim-status", "off"]
         program = Path(sys.executable).with_name("dranode")
         with _slow_api(folder, claims), (folder / "log").open("wb") as log:
-            command: list[str | Path] = [program, "serve", "--node-name", "node", "--kubeconfig", "kubeconfig", *options]
+            where = ["--node-name", "node", "--kubeconfig", "kubeconfig"]
+            command: list[str | Path] = [program, "serve", *where, *options]
             process = subprocess.Popen(command, cwd=folder, stderr=log)
             socket_path = socket_paths(folder / "kubelet", "dra.cpu").dra
             _until(socket_path.is_socket)

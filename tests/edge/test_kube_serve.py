@@ -58,12 +58,13 @@ def serving(api: ApiServer, *arguments: str) -> Iterator[Serving]:
     with tempfile.TemporaryDirectory(prefix="dranode-") as name:
         folder = Path(name)
         (folder / "kubelet" / "plugins_registry").mkdir(parents=True)
-        program = [Path(sys.executable).with_name("dranode"), "serve", "--machine", MACHINE, "--nri-socket", "none"]
+        program = Path(sys.executable).with_name("dranode")
+        machine = ["serve", "--machine", MACHINE, "--nri-socket", "none"]
         options = ["--kubelet-root", "kubelet", "--cdi-dir", "cdi", "--http-address", "none", "--node-name", "node"]
         token = folder / "token"
         token.write_text("first")
         kubeconfig = api.kubeconfig(folder / "kubeconfig", token)
-        command: list[str | Path] = [*program, *options, "--kubeconfig", kubeconfig, *arguments]
+        command: list[str | Path] = [program, *machine, *options, "--kubeconfig", kubeconfig, *arguments]
         with (folder / "log").open("wb") as log:
             process = subprocess.Popen(command, cwd=folder, stderr=log, env=dict(os.environ, NODE_NAME="node"))
         kubelet = StandInKubelet(folder / "kubelet" / "plugins_registry")

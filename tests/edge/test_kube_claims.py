@@ -1,0 +1,109 @@
+"""Claims from an API server."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dranode.driver.core.errors import ClaimError, DranodeError
+from dranode.driver.core.held import ClaimRef
+from dranode.driver.core.resource import ResourceClaim
+from dranode.driver.kube.claims import KubeClaims
+from dranode.driver.kube.client import Client, Timing
+from dranode.driver.kube.connection import Connection
+from dranode.driver.kube.source import Source
+from tests.fakes import allocated_claim, plain, reference
+from tests.fakes_apiserver import ApiServer, Fault, api_server
+
+
+@pytest.fixture
+def api() -> Iterator[ApiServer]:
+    with api_server() as server:
+        yield server
+
+
+@pytest.fixture
+def claims(api: ApiServer, tmp_path: Path) -> Iterator[KubeClaims]:
+    client = Client(Connection(Source(api.kubeconfig(tmp_path / "kubeconfig"))), timing=Timing(dice=lambda: 0.0))
+    made = KubeClaims(client)
+    yield made
+    made.close()
+
+
+def put(api: ApiServer, name: str) -> ClaimRef:
+    claim = allocated_claim(name, "d.example.com", ["d0"])
+    api.put("resourceclaims", plain(claim))
+    return reference(claim)
+
+
+def test_every_claim_has_its_own_answer(api: ApiServer, claims: KubeClaims) -> None:
+    good, denied, broken = (put(api, name) for name in ("good", "denied", "broken"))
+    gone = ClaimRef("default", "gone", "uid-gone")
+    api.faults += [
+        Fault(
+            path="/denied", status=403, body='{"kind":"Status","message":"User u cannot get resource resourceclaims"}'
+        ),
+        Fault(path="/broken", status=200, body='{"apiVersion":"resource.k8s.io/v1","status":{"allocation":7}}'),
+    ]
+    answers = claims.get((good, denied, gone, broken))
+    assert isinstance(answers[good], ResourceClaim)
+    assert str(answers[denied]) == (
+        "claim default/denied cannot be fetched: RBAC or an admission policy does not let this driver "
+        "get resourceclaims in namespace default: User u cannot get resource resourceclaims"
+    )
+    assert str(answers[gone]) == "claim default/gone does not exist any more; recreate the pod if it is to run"
+    assert isinstance(answers[gone], ClaimError)
+    assert "status.allocation" in str(answers[broken])
+    assert all("\n" not in str(answer) for answer in answers.values() if isinstance(answer, DranodeError))
+
+
+def test_the_claims_of_a_call_are_fetched_at_the_same_time(api: ApiServer, claims: KubeClaims) -> None:
+    refs = tuple(put(api, f"c{number}") for number in range(8))
+    claims.get(refs[:1])
+    # Every answer waits until all eight were asked for: one after another, none would ever come.
+    everybody = threading.Barrier(8, timeout=5)
+    met: list[int] = []
+
+    class Meeting(Fault):
+        def takes(self, method: str, path: str) -> bool:
+            del method, path
+            return True
+
+        @property
+        def seconds(self) -> float:
+            met.append(everybody.wait())
+            return 0.0
+
+        @seconds.setter
+        def seconds(self, seconds: float) -> None:
+            """Only the meeting takes time."""
+
+    api.faults.append(Meeting())
+    answers = claims.get(refs)
+    assert sorted(met) == list(range(8))
+    assert {ref.name: claim.metadata.name for ref, claim in answers.items() if isinstance(claim, ResourceClaim)} == {
+        f"c{number}": f"c{number}" for number in range(8)
+    }
+
+
+def test_more_claims_than_threads_are_all_answered(api: ApiServer, claims: KubeClaims) -> None:
+    refs = tuple(put(api, f"c{number}") for number in range(20))
+    assert all(isinstance(answer, ResourceClaim) for answer in claims.get((*refs, refs[0])).values())
+    assert claims.get(()) == {}
+
+
+def test_a_server_that_stutters_is_asked_again_within_the_call(api: ApiServer, claims: KubeClaims) -> None:
+    ref = put(api, "a")
+    api.faults += [Fault(path="/a", status=503), Fault(path="/a", drop=True), Fault(path="/a", status=429)]
+    assert isinstance(claims.get((ref,))[ref], ResourceClaim)
+
+
+def test_a_claim_of_another_uid_is_left_to_who_decides(api: ApiServer, claims: KubeClaims) -> None:
+    put(api, "a")
+    other = ClaimRef("default", "a", "another-uid")
+    answer = claims.get((other,))[other]
+    assert isinstance(answer, ResourceClaim)
+    assert answer.metadata.uid != other.uid

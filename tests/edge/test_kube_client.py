@@ -1,0 +1,229 @@
+"""The client against an API server that behaves, misbehaves and goes away."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dranode.driver.core.errors import UsageError
+from dranode.driver.kube.client import Client, Request, Timing
+from dranode.driver.kube.connection import Connection
+from dranode.driver.kube.errors import ApiError
+from dranode.driver.kube.source import Source
+from tests.fakes_apiserver import CERTIFICATES, ApiServer, Fault, api_server
+
+NODES = "/api/v1/nodes/node"
+GET_NODE = Request("GET", NODES, "get nodes")
+
+
+@pytest.fixture
+def api() -> Iterator[ApiServer]:
+    with api_server() as server:
+        server.put("nodes", {"metadata": {"name": "node", "uid": "node-uid"}})
+        yield server
+
+
+@pytest.fixture
+def client(api: ApiServer, tmp_path: Path) -> Client:
+    return connect(api, tmp_path)
+
+
+def connect(api: ApiServer, folder: Path, **credentials: Any) -> Client:
+    # Dice that always show the same make the delays of a test short and certain.
+    timing = Timing(dice=lambda: 0.0)
+    return Client(Connection(Source(api.kubeconfig(folder / "kubeconfig", **credentials))), timing=timing)
+
+
+def claims(root: str, version: str) -> Request:
+    del version
+    return Request("GET", f"{root}/namespaces/default/resourceclaims/a", "get resourceclaims in namespace default")
+
+
+def test_documents_come_and_go_as_they_are(client: Client, api: ApiServer) -> None:
+    assert client.send(GET_NODE)["metadata"]["uid"] == "node-uid"
+    event = {"metadata": {"generateName": "e."}, "note": 'text with "quotes" and ü'}
+    made = client.send(Request("POST", "/apis/events.k8s.io/v1/namespaces/default/events", "create events", {}, event))
+    assert made["note"] == event["note"]
+    (seen,) = api.requests("POST")
+    assert seen.body == event
+    assert seen.headers["User-Agent"] == "dranode"
+
+
+@pytest.mark.parametrize(
+    ("served", "used"),
+    [(("v1", "v1beta1"), "v1"), (("v1beta2", "v1beta1"), "v1beta2"), (("v1beta1",), "v1beta1")],
+)
+def test_the_newest_version_that_there_is_is_used_and_read_as_v1(
+    api: ApiServer, tmp_path: Path, served: tuple[str, ...], used: str
+) -> None:
+    api.versions = served
+    spec = {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "c"}}]}}
+    api.put("resourceclaims", {"metadata": {"namespace": "default", "name": "a"}, "spec": spec})
+    client = connect(api, tmp_path)
+    for _ in range(2):
+        claim = client.resource(claims)
+        assert claim["apiVersion"] == "resource.k8s.io/v1"
+        assert claim["spec"] == spec
+    assert len(api.requests(path=f"/{used}/namespaces")) == 2
+    assert len([one for one in api.seen if one.path == "/apis/resource.k8s.io"]) == 1
+
+
+def test_a_version_that_an_upgrade_removes_is_looked_for_again(client: Client, api: ApiServer) -> None:
+    api.put("resourceclaims", {"metadata": {"namespace": "default", "name": "a"}})
+    api.versions = ("v1beta1",)
+    assert client.resource(claims)["metadata"]["name"] == "a"
+    api.versions = ("v1",)
+    assert client.resource(claims)["metadata"]["name"] == "a"
+    assert client.version() == "v1"
+
+
+def test_a_missing_object_is_no_reason_to_look_for_versions(client: Client, api: ApiServer) -> None:
+    with pytest.raises(ApiError) as raised:
+        client.resource(claims)
+    assert raised.value.status == 404
+    assert len([one for one in api.seen if one.path == "/apis/resource.k8s.io"]) == 1
+
+
+def test_a_server_without_the_api_says_which_version_has_it(client: Client, api: ApiServer) -> None:
+    api.versions = ()
+    with pytest.raises(ApiError, match=r"nothing of resource\.k8s\.io.*Kubernetes 1\.34 and later serve v1"):
+        client.resource(claims)
+
+
+def test_a_role_that_may_not_discover_uses_v1(client: Client, api: ApiServer) -> None:
+    api.put("resourceclaims", {"metadata": {"namespace": "default", "name": "a"}})
+    api.faults.append(Fault(path="/apis/resource.k8s.io", status=403))
+    assert client.resource(claims)["metadata"]["name"] == "a"
+
+
+@pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
+def test_reading_outlasts_what_passes(client: Client, api: ApiServer, status: int) -> None:
+    api.faults.append(Fault(path=NODES, status=status, times=2))
+    assert client.send(GET_NODE)["metadata"]["name"] == "node"
+    assert [one.status for one in api.seen] == [status, status, 200]
+
+
+def test_reading_outlasts_a_dropped_connection(client: Client, api: ApiServer) -> None:
+    api.faults.append(Fault(path=NODES, drop=True))
+    assert client.send(GET_NODE)["metadata"]["name"] == "node"
+
+
+@pytest.mark.parametrize("status", [400, 403, 404, 409, 422])
+def test_what_does_not_pass_is_not_tried_again(client: Client, api: ApiServer, status: int) -> None:
+    api.faults.append(Fault(path=NODES, status=status, times=9, body='{"kind":"Status","message":"the reason"}'))
+    with pytest.raises(ApiError, match="the reason") as raised:
+        client.send(GET_NODE)
+    assert raised.value.status == status
+    assert len(api.seen) == 1
+
+
+def test_writing_is_tried_again_only_where_the_server_did_nothing(client: Client, api: ApiServer) -> None:
+    post = Request("POST", "/apis/events.k8s.io/v1/namespaces/default/events", "create events", {}, {"metadata": {}})
+    api.faults.append(Fault("POST", status=503))
+    with pytest.raises(ApiError, match="503"):
+        client.send(post)
+    assert len(api.seen) == 1
+    api.faults.append(Fault("POST", status=429))
+    named = Request(post.method, post.path, post.what, {}, {"metadata": {"generateName": "e."}})
+    assert client.send(named)["kind"] == "Event"
+    assert [one.status for one in api.seen] == [503, 429, 200]
+
+
+def test_the_servers_wish_to_be_left_alone_is_kept_or_the_time_is_up(client: Client, api: ApiServer) -> None:
+    api.faults.append(Fault(path=NODES, status=429, headers={"Retry-After": "30"}))
+    with pytest.raises(ApiError, match="429") as raised:
+        client.send(GET_NODE, seconds=5)
+    assert raised.value.retry_after == 30
+    assert len(api.seen) == 1
+
+
+def test_a_slow_answer_is_not_waited_for(client: Client, api: ApiServer) -> None:
+    api.faults.append(Fault(path=NODES, seconds=2.0, times=99))
+    with pytest.raises(ApiError, match=r"the API server at http://127\.0\.0\.1:\d+ did not answer in time") as raised:
+        client.send(GET_NODE, seconds=0.3)
+    assert raised.value.passes
+
+
+def test_a_server_that_is_away_is_one_sentence(client: Client, api: ApiServer) -> None:
+    api.stop()
+    with pytest.raises(ApiError, match=r"^the API server at http://[\d.:]+ does not answer: Connection refused$"):
+        client.send(GET_NODE, seconds=0.2)
+
+
+def test_waiting_ends_when_the_driver_stops(api: ApiServer, tmp_path: Path) -> None:
+    client = connect(api, tmp_path)
+    api.faults.append(Fault(path=NODES, status=503, times=99, headers={"Retry-After": "15"}))
+    threading.Timer(0.1, client.timing.stopped.set).start()
+    with pytest.raises(ApiError, match="503"):
+        client.send(GET_NODE)
+
+
+def test_an_answer_that_is_not_json_is_one_sentence(client: Client, api: ApiServer) -> None:
+    api.faults.append(Fault(path=NODES, status=200, body="<html>", times=99))
+    with pytest.raises(ApiError, match="is not JSON"):
+        client.send(GET_NODE, seconds=0.1)
+
+
+def test_a_token_from_a_file_is_read_again_when_it_is_turned_down(api: ApiServer, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("old")
+    api.tokens = {"old"}
+    client = connect(api, tmp_path, token_file=token)
+    client.send(GET_NODE)
+    api.tokens = {"new"}
+    with pytest.raises(ApiError, match="does not take this driver's token for get nodes") as raised:
+        client.send(GET_NODE)
+    assert "old" not in str(raised.value)
+    token.write_text("new")
+    assert client.send(GET_NODE)["metadata"]["name"] == "node"
+
+
+def test_a_server_of_another_authority_is_not_trusted(tmp_path: Path) -> None:
+    with api_server(tls=True) as api:
+        kubeconfig = Path(api.kubeconfig(tmp_path / "kubeconfig"))
+        kubeconfig.write_text(kubeconfig.read_text().replace(str(CERTIFICATES / "ca.crt"), str(tmp_path / "other")))
+        (tmp_path / "other").write_text((CERTIFICATES / "server.crt").read_text())
+        kubeconfig.write_text(kubeconfig.read_text().replace("127.0.0.1", "localhost"))
+        client = Client(Connection(Source(str(kubeconfig))))
+        with pytest.raises(ApiError, match="is not to be trusted"):
+            client.send(GET_NODE, seconds=0.2)
+
+
+def test_a_pods_service_account_connects_by_its_token_and_authority(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with api_server(tls=True, tokens={"of the pod"}) as api:
+        api.put("nodes", {"metadata": {"name": "node"}})
+        (tmp_path / "token").write_text("of the pod")
+        (tmp_path / "ca.crt").write_bytes((CERTIFICATES / "ca.crt").read_bytes())
+        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+        monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(api.port))
+        source = Source(service_account=tmp_path)
+        source.check()
+        client = Client(Connection(source))
+        assert client.send(GET_NODE)["metadata"]["name"] == "node"
+        # kubelet has renewed it, and the clock that says so may have jumped: being turned down is enough.
+        api.tokens = {"renewed"}
+        (tmp_path / "token").write_text("renewed")
+        assert client.send(GET_NODE)["metadata"]["name"] == "node"
+
+
+@pytest.mark.parametrize("text", ["", "{", "clusters: 7", "current-context: missing"])
+def test_a_kubeconfig_that_cannot_be_used_is_named(tmp_path: Path, text: str) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(text)
+    client = Client(Connection(Source(str(kubeconfig))))
+    with pytest.raises(ApiError, match=r"the credentials in .*kubeconfig cannot be used"):
+        client.send(GET_NODE, seconds=0.1)
+
+
+def test_without_credentials_nothing_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    with pytest.raises(UsageError, match="--kubeconfig"):
+        Source().check()
+    with pytest.raises(UsageError, match="there is no kubeconfig"):
+        Source(str(tmp_path / "missing")).check()

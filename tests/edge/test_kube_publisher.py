@@ -1,0 +1,291 @@
+"""The publisher against an API server: what it writes, what it mends, and what it says of itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dranode.driver.core.errors import UsageError
+from dranode.driver.core.plugin import Inventory
+from dranode.driver.core.publication import PublisherStatus
+from dranode.driver.core.resource import Device, DeviceTaint
+from dranode.driver.kube.client import Client, Timing
+from dranode.driver.kube.connection import Connection
+from dranode.driver.kube.publisher import KubePublisher
+from dranode.driver.kube.source import Source
+from tests.fakes_apiserver import ApiServer, Fault, api_server
+
+DRIVER = "d.example.com"
+
+
+def inventory(*names: str, **fields: Any) -> Inventory:
+    return Inventory(devices=tuple(Device(name=name, **fields) for name in names))
+
+
+@dataclass
+class Publishing:
+    """A publisher, and its server."""
+
+    api: ApiServer
+    publisher: KubePublisher
+
+    @property
+    def status(self) -> PublisherStatus:
+        return self.publisher.status(DRIVER)
+
+    def publish(self, wanted: Inventory) -> None:
+        self.publisher.publish(DRIVER, wanted)
+
+    def published(self, wanted: Inventory) -> None:
+        """Publish and wait until it is done."""
+        self.publish(wanted)
+        self.eventually(lambda: self.status.published)
+
+    def eventually(self, holds: Callable[[], Any]) -> Any:
+        ends = time.monotonic() + 10
+        while time.monotonic() < ends:
+            found = holds()
+            if found:
+                return found
+            time.sleep(0.005)
+        pytest.fail(f"it did not come about in time: {self.status}")
+
+    def slices(self) -> list[Any]:
+        return self.api.objects.all("resourceslices")
+
+    def devices(self) -> list[list[str]]:
+        return [[device["name"] for device in one["spec"].get("devices", ())] for one in self.slices()]
+
+    def alter(self, change: Callable[[Any], None]) -> None:
+        """Change the first slice as somebody else would."""
+        self.api.objects.edit("resourceslices", self.slices()[0]["metadata"]["name"], change)
+
+
+@pytest.fixture
+def api() -> Iterator[ApiServer]:
+    with api_server() as server:
+        server.put("nodes", {"metadata": {"name": "node", "uid": "node-uid"}})
+        yield server
+
+
+@pytest.fixture
+def it(api: ApiServer, tmp_path: Path) -> Iterator[Publishing]:
+    made = Publishing(api, connect(api, tmp_path))
+    yield made
+    made.publisher.close()
+
+
+def connect(api: ApiServer, folder: Path) -> KubePublisher:
+    source = Source(api.kubeconfig(folder / "kubeconfig"))
+    return KubePublisher(Client(Connection(source), timing=Timing(dice=lambda: 0.0)), "node", pytest.fail)
+
+
+def test_slices_are_split_named_in_order_and_owned_by_the_node(it: Publishing) -> None:
+    it.published(inventory(*(f"d{number}" for number in range(200))))
+    first, second = it.slices()
+    assert first["metadata"]["name"].startswith("00000-d.example.com-node-")
+    assert second["metadata"]["name"].startswith("00001-d.example.com-node-")
+    assert [len(names) for names in it.devices()] == [128, 72]
+    assert first["spec"]["pool"] == {"name": "node", "generation": 1, "resourceSliceCount": 2}
+    assert first["metadata"]["ownerReferences"][0]["uid"] == "node-uid"
+    assert it.status == PublisherStatus(published=True, created=2)
+
+
+@pytest.mark.parametrize("served", [("v1beta2",), ("v1beta1",)])
+def test_an_older_server_is_published_to_in_its_version(it: Publishing, served: tuple[str, ...]) -> None:
+    it.api.versions = served
+    it.published(inventory("a", "b", allow_multiple_allocations=True))
+    assert it.devices() == [["a", "b"]]
+    (write,) = it.api.writes()
+    assert write.body["apiVersion"] == f"resource.k8s.io/{served[0]}"
+    assert ("basic" in write.body["spec"]["devices"][0]) is (served == ("v1beta1",))
+
+
+def test_what_is_published_already_is_not_written_again(it: Publishing, tmp_path: Path) -> None:
+    it.published(inventory("a", "b"))
+    again = connect(it.api, tmp_path)
+    again.publish(DRIVER, inventory("a", "b"))
+    it.eventually(lambda: again.status(DRIVER).published)
+    again.publish(DRIVER, inventory("a", "b"))
+    again.close()
+    assert again.status(DRIVER) == PublisherStatus(published=True)
+    assert len(it.api.writes()) == 1
+
+
+def test_a_change_of_hardware_is_written_at_once(it: Publishing) -> None:
+    it.published(inventory("a", "b"))
+    it.publish(inventory("a", "c"))
+    it.eventually(lambda: it.devices() == [["a", "c"]])
+    it.eventually(lambda: it.status.published)
+    assert (it.status.created, it.status.updated, it.status.repairs) == (1, 1, 0)
+
+
+def test_slices_of_others_are_left_alone(it: Publishing) -> None:
+    pool = {"name": "node", "generation": 1, "resourceSliceCount": 1}
+    for driver, node in (("other.example.com", "node"), (DRIVER, "another")):
+        spec = {"driver": driver, "nodeName": node, "pool": pool}
+        it.api.put("resourceslices", {"metadata": {"name": f"00000-{driver}-{node}"}, "spec": spec})
+    stale = {"driver": DRIVER, "nodeName": "node", "pool": {**pool, "name": "old-pool"}}
+    it.api.put("resourceslices", {"metadata": {"name": "stale"}, "spec": stale})
+    it.published(inventory("a"))
+    assert {one["metadata"]["name"].rsplit("-", 1)[0] for one in it.slices()} == {
+        "00000-other.example.com",
+        f"00000-{DRIVER}",
+        f"00000-{DRIVER}-node",
+    }
+    assert it.status.deleted == 1
+
+
+def test_edits_and_deletions_by_others_are_undone(it: Publishing) -> None:
+    it.published(inventory("a", "b"))
+    began = len(it.api.writes())
+    it.alter(lambda one: one["spec"]["devices"].pop())
+    it.eventually(lambda: it.devices() == [["a", "b"]])
+    it.api.objects.remove("resourceslices", it.slices()[0]["metadata"]["name"])
+    it.eventually(lambda: it.devices() == [["a", "b"]])
+    it.eventually(lambda: it.status.repairs == 2)
+    assert len(it.api.writes()) == began + 2
+    assert it.status.problem is None
+
+
+@pytest.mark.parametrize("as_event", [True, False])
+def test_watching_goes_on_after_the_server_has_forgotten_the_place(it: Publishing, *, as_event: bool) -> None:
+    it.api.gone_as_event = as_event
+    it.published(inventory("a"))
+    it.api.faults.append(Fault("GET", "resourceslices", seconds=0.2))
+    it.api.stop()
+    it.api.start()
+    it.alter(lambda one: one["spec"].pop("devices"))
+    it.api.objects.forget()
+    it.eventually(lambda: it.devices() == [["a"]])
+
+
+def test_a_watch_whose_place_is_forgotten_while_it_runs_lists_again(it: Publishing) -> None:
+    it.published(inventory("a"))
+    lists = len(it.api.requests("GET", "resourceslices"))
+    it.eventually(lambda: any(one.query.get("watch") for one in it.api.requests("GET", "resourceslices")))
+    with it.api.objects.changed:
+        # Events that this watch has not been sent are gone with the history.
+        it.alter(lambda one: one["spec"]["devices"].append({"name": "x"}))
+        it.api.objects.forget()
+    it.eventually(lambda: it.devices() == [["a"]])
+    assert len(it.api.requests("GET", "resourceslices")) > lists
+
+
+def test_a_node_that_the_cluster_does_not_have_is_named(it: Publishing) -> None:
+    it.api.objects.remove("nodes", "node")
+    it.publish(inventory("a"))
+    problem = it.eventually(lambda: it.status.problem)
+    assert problem == "the cluster has no node node; name this one with --node-name"
+    assert not it.status.published
+    it.api.put("nodes", {"metadata": {"name": "node", "uid": "late"}})
+    it.eventually(lambda: it.status.published)
+    assert it.status.problem is None
+
+
+def test_a_missing_right_is_named_and_outlasted(it: Publishing) -> None:
+    body = '{"message":"User u cannot create resource resourceslices"}'
+    it.api.faults.append(Fault("POST", "resourceslices", times=2, status=403, body=body))
+    it.publish(inventory("a"))
+    assert "does not let this driver create resourceslices: User u" in it.eventually(lambda: it.status.problem)
+    it.eventually(lambda: it.status.published)
+
+
+@pytest.mark.parametrize("status", [409, 429, 500, 503])
+def test_a_write_that_fails_is_tried_again_from_a_fresh_list(it: Publishing, status: int) -> None:
+    it.published(inventory("a"))
+    it.api.faults.append(Fault("PUT", "resourceslices", status=status))
+    it.publish(inventory("b"))
+    it.eventually(lambda: it.devices() == [["b"]])
+    it.eventually(lambda: it.status.published)
+
+
+def test_a_creation_whose_answer_is_lost_leaves_one_slice(it: Publishing) -> None:
+    it.api.after.append(Fault("POST", "resourceslices", drop=True))
+    it.published(inventory("a"))
+    assert it.devices() == [["a"]]
+    assert len(it.api.requests("POST")) == 1
+
+
+def test_a_partition_is_told_and_mended_from(it: Publishing) -> None:
+    it.published(inventory("a"))
+    it.api.stop()
+    it.publish(inventory("b"))
+    assert "does not answer" in it.eventually(lambda: it.status.problem)
+    assert not it.status.published
+    it.api.start()
+    it.eventually(lambda: it.devices() == [["b"]])
+    it.eventually(lambda: it.status.published and it.status.problem is None)
+
+
+def test_fields_that_the_server_drops_are_named_once_and_not_fought_for(
+    it: Publishing, caplog: pytest.LogCaptureFixture
+) -> None:
+    it.api.objects.gates_off.add("DRADeviceTaints")
+    it.published(inventory("a", taints=(DeviceTaint(key="k", effect="NoSchedule"),)))
+    assert it.status.dropped == {"DRADeviceTaints"}
+    assert len(it.api.writes()) == 1
+    it.publish(inventory("a", "b", taints=(DeviceTaint(key="k", effect="NoSchedule"),)))
+    it.eventually(lambda: it.devices() == [["a", "b"]] and it.status.published)
+    assert sum("DRADeviceTaints" in line for line in caplog.messages) == 1
+    assert it.status.problem is None
+
+
+def test_devices_that_cannot_be_shared_are_withdrawn_until_the_gate_is_on(it: Publishing) -> None:
+    it.api.objects.gates_off.add("DRAConsumableCapacity")
+    it.publish(inventory("a", "b", allow_multiple_allocations=True))
+    problem = it.eventually(lambda: it.status.problem)
+    assert "feature gate DRAConsumableCapacity" in problem
+    it.eventually(lambda: it.devices() == [[]])
+    assert not it.status.published
+    writes = len(it.api.writes())
+    # The operator turns the gate on, which takes a restart of the API server.
+    it.api.stop()
+    it.api.objects.gates_off.clear()
+    it.api.start()
+    it.eventually(lambda: it.status.published)
+    assert it.devices() == [["a", "b"]]
+    assert it.status.problem is None
+    assert [one.query.get("dryRun") for one in it.api.writes()[writes:]] == ["All", None]
+
+
+def test_a_gate_that_is_still_off_after_a_restart_shows_nothing(it: Publishing) -> None:
+    it.api.objects.gates_off.add("DRAConsumableCapacity")
+    it.publish(inventory("a", allow_multiple_allocations=True))
+    it.eventually(lambda: it.devices() == [[]])
+    it.api.stop()
+    it.api.start()
+    (dry,) = it.eventually(lambda: [one for one in it.api.writes() if one.query.get("dryRun")])
+    assert dry.status == 200
+    it.eventually(lambda: it.status.problem is not None and "DRAConsumableCapacity" in it.status.problem)
+    assert it.devices() == [[]]
+    assert not it.status.published
+
+
+def test_a_device_that_the_server_would_refuse_is_left_out_and_named(
+    it: Publishing, caplog: pytest.LogCaptureFixture
+) -> None:
+    it.published(inventory("good", "NOT A NAME"))
+    assert it.devices() == [["good"]]
+    assert sum("NOT A NAME" in line for line in caplog.messages) == 1
+
+
+def test_a_publisher_that_rests_leaves_its_slices_and_mends_nothing(it: Publishing) -> None:
+    it.published(inventory("a"))
+    it.publisher.rest(DRIVER)
+    it.alter(lambda one: one["spec"].pop("devices"))
+    assert it.status == PublisherStatus(problem="nothing was published yet")
+    it.published(inventory("a"))
+    assert it.devices() == [["a"]]
+
+
+def test_a_node_name_that_is_none_is_refused_before_anything_is_sent(api: ApiServer, tmp_path: Path) -> None:
+    source = Source(api.kubeconfig(tmp_path / "kubeconfig"))
+    with pytest.raises(UsageError, match="--node-name"):
+        KubePublisher(Client(Connection(source)), "Not A Node", pytest.fail).publish(DRIVER, inventory("a"))
+    assert not api.seen

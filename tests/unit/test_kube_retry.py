@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dranode.driver.kube.retry import Backoff, Pace
+
+BACKOFF = Backoff(first=0.1, most=5.0)
+
+
+def test_delays_double_up_to_the_most() -> None:
+    assert [round(BACKOFF.delay(attempt, 0.5), 3) for attempt in range(8)] == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
+
+
+@given(st.integers(0, 10_000), st.floats(0, 1, exclude_max=True), st.floats(0, 60))
+def test_a_delay_is_never_shorter_than_the_server_wishes_and_never_much_longer_than_the_most(
+    attempt: int, dice: float, wish: float
+) -> None:
+    delay = BACKOFF.delay(attempt, dice, wish)
+    assert delay >= wish
+    assert delay <= max(5.0, wish) * 1.25
+
+
+def test_nodes_do_not_come_back_in_step() -> None:
+    assert BACKOFF.delay(3, 0.0) == pytest.approx(0.6)
+    assert BACKOFF.delay(3, 0.99) == pytest.approx(0.996)
+    assert BACKOFF.delay(0, 0.99, 10) > 12
+
+
+def test_repairs_begin_within_five_seconds_and_slow_down_to_thirty() -> None:
+    pace, now, delays = Pace(), 1000.0, []
+    for _ in range(8):
+        delays.append(pace.delay(now))
+        now += delays[-1]
+        pace = pace.repaired(now)
+    assert delays == [1, 2, 4, 8, 16, 30, 30, 30]
+
+
+def test_after_five_quiet_minutes_a_repair_is_quick_again() -> None:
+    pace = Pace().repaired(0).repaired(2).repaired(6)
+    assert pace.delay(100) == 8
+    assert pace.delay(306) == 1
+    assert pace.repaired(306).delay(306) == 2

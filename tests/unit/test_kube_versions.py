@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import pytest
+
+from dranode.driver.core.documents import decode, encode, to_v1
+from dranode.driver.core.resource import ResourceSlice
+from dranode.driver.kube.versions import best_version, from_v1
+
+SLICE = {
+    "apiVersion": "resource.k8s.io/v1",
+    "kind": "ResourceSlice",
+    "metadata": {"name": "s"},
+    "spec": {
+        "driver": "d",
+        "pool": {"name": "p", "generation": 1, "resourceSliceCount": 1},
+        "devices": [
+            {"name": "a", "attributes": {"x": {"int": 1}}, "taints": [{"key": "k", "effect": "None"}]},
+            {"name": "b", "allowMultipleAllocations": True, "capacity": {"c": {"value": "2"}}},
+        ],
+        "sharedCounters": [{"name": "s", "counters": {"m": {"value": "1Gi"}}}],
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("offered", "best"),
+    [
+        (("v1", "v1beta1"), "v1"),
+        (("v1beta1", "v1beta2"), "v1beta2"),
+        (("v1beta1",), "v1beta1"),
+        (("v2", "v1alpha3"), None),
+        ((), None),
+    ],
+)
+def test_the_newest_version_of_both_sides_is_used(offered: tuple[str, ...], best: str | None) -> None:
+    assert best_version(offered) == best
+
+
+def test_v1beta1_keeps_a_devices_fields_under_basic() -> None:
+    devices = from_v1(SLICE, "v1beta1")["spec"]["devices"]
+    assert devices[0] == {"name": "a", "basic": {k: v for k, v in SLICE["spec"]["devices"][0].items() if k != "name"}}  # type: ignore[index]
+    assert from_v1(SLICE, "v1beta2")["spec"] == SLICE["spec"]
+
+
+@pytest.mark.parametrize("version", ["v1", "v1beta2", "v1beta1"])
+def test_what_is_written_in_a_version_reads_back_as_v1(version: str) -> None:
+    written = from_v1(SLICE, version)
+    assert written["apiVersion"] == f"resource.k8s.io/{version}"
+    assert to_v1(written) == SLICE
+    assert encode(decode(ResourceSlice, to_v1(written))) == encode(decode(ResourceSlice, SLICE))
+
+
+def test_a_status_is_the_same_in_every_version() -> None:
+    claim = {"kind": "ResourceClaim", "apiVersion": "resource.k8s.io/v1", "status": {"devices": [{"driver": "d"}]}}
+    assert from_v1(claim, "v1beta1") == {**claim, "apiVersion": "resource.k8s.io/v1beta1"}
