@@ -153,7 +153,7 @@ class _Opened:
 
     def _authorization(self) -> dict[str, str]:
         settings = self.configuration.auth_settings().values()
-        # A file with a token may end with a newline, which no header can carry and which errors would show with the token.
+        # A token file may end with a newline, which no header can carry; the error would show the token.
         return {one["key"]: one["value"].strip() for one in settings if one["in"] == "header" and one["value"]}
 
 
