@@ -14,6 +14,7 @@ from dranode.driver.core.containers import Pod
 from dranode.driver.core.documents import API_VERSION
 from dranode.driver.core.held import ClaimRef
 from dranode.driver.core.resource import ResourceClaimConsumerReference
+from dranode.driver.core.status import DeviceState
 
 # Limits of events.k8s.io/v1.
 MAX_NOTE: Final = 1024
@@ -88,12 +89,24 @@ class RecordQuarantined:
 
 @dataclass(frozen=True, slots=True)
 class ClaimImpaired:
-    """A claim has less than it was given, because hardware went away under it; `pods` may use it."""
+    """A claim has less than it was given, because hardware went away under it; `pods` may use it.
+
+    `states` is what its status has to say from now on.
+    """
 
     claim: ClaimRef
     pods: tuple[ResourceClaimConsumerReference, ...]
     reason: str
     sentence: str
+    states: tuple[DeviceState, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRestored:
+    """A claim has again all that it was given. No event tells of it; its status does."""
+
+    claim: ClaimRef
+    states: tuple[DeviceState, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,18 +117,20 @@ class OrphanUnprepared:
     sentence: str
 
 
-Occurrence: TypeAlias = PrepareFailed | DriftRepaired | Unpinned | RecordQuarantined | ClaimImpaired | OrphanUnprepared
+Occurrence: TypeAlias = (
+    PrepareFailed | DriftRepaired | Unpinned | RecordQuarantined | ClaimImpaired | ClaimRestored | OrphanUnprepared
+)
 
 
 def events_of(occurrence: Occurrence, node_name: str) -> tuple[Event, ...]:
     """The events that tell of it."""
     match occurrence:
         case PrepareFailed(claim, pods, error):
-            return _events(_users(claim, pods), "PrepareFailed", "Prepare", error)
+            found = _events(_users(claim, pods), "PrepareFailed", "Prepare", error)
         case DriftRepaired(pod, claims, sentence):
-            return _events(_places(pod, claims), "CPUSetDrift", "Repair", sentence)
+            found = _events(_places(pod, claims), "CPUSetDrift", "Repair", sentence)
         case Unpinned(pod, claims, sentence):
-            return _events(_places(pod, claims), "Unpinned", "Synchronize", sentence)
+            found = _events(_places(pod, claims), "Unpinned", "Synchronize", sentence)
         case RecordQuarantined(uid, reason):
             # The API server knows nodes' events by the name in place of the UID, as kubelet writes it.
             node = Regarding("v1", "Node", "", node_name, node_name)
@@ -123,15 +138,18 @@ def events_of(occurrence: Occurrence, node_name: str) -> tuple[Event, ...]:
                 f"the record of the claim with UID {uid} is damaged and quarantined: {reason}; "
                 "delete the pods that use that claim, so that it is unprepared and allocated anew"
             )
-            return _events([node], "RecordQuarantined", "ReadLedger", note)
+            found = _events([node], "RecordQuarantined", "ReadLedger", note)
         case ClaimImpaired(claim, pods, reason, sentence):
-            return _events(_users(claim, pods), reason, "WatchHardware", sentence)
+            found = _events(_users(claim, pods), reason, "WatchHardware", sentence)
+        case ClaimRestored():
+            found = ()
         case OrphanUnprepared(claim, sentence):
             # The claim itself is gone; an event about it would be found by nobody who looks at the node.
             node = Regarding("v1", "Node", "", node_name, node_name)
-            return _events([node], "OrphanUnprepared", "Unprepare", sentence)
+            found = _events([node], "OrphanUnprepared", "Unprepare", sentence)
         case _:
             assert_never(occurrence)
+    return found
 
 
 def _users(claim: ClaimRef, pods: tuple[ResourceClaimConsumerReference, ...]) -> list[Regarding]:

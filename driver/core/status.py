@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from dranode.driver.core.documents import encode_json
+from dranode.driver.core.plugin import Inventory, Plugin
+from dranode.driver.core.record import Record
 from dranode.driver.core.resource import ResourceClaim
 
 READY: Final = "Ready"
@@ -42,6 +44,23 @@ class DeviceState:
     reason: str
     message: str = ""
     data: Mapping[str, Any] = field(default_factory=dict)
+
+
+def prepared_states(plugin: Plugin, record: Record, inventory: Inventory) -> tuple[DeviceState, ...]:
+    """The states of the devices of a claim that is prepared: ready, unless it has less than it was given by now."""
+    impaired = next(iter(plugin.impairments(inventory, (record,))), None)
+    return tuple(
+        DeviceState(
+            grant.pool,
+            grant.device,
+            grant.share_id,
+            ready=impaired is None,
+            reason=PREPARED if impaired is None else impaired.reason,
+            message="" if impaired is None else impaired.message,
+            data=plugin.describe(grant, record, inventory),
+        )
+        for grant in record.grants
+    )
 
 
 def failed_states(driver: str, claim: ResourceClaim, message: str) -> tuple[DeviceState, ...]:

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from dranode.driver.core.errors import DranodeError
-from dranode.driver.core.events import ClaimImpaired
+from dranode.driver.core.events import ClaimImpaired, ClaimRestored
 from dranode.driver.core.plugin import Impairment, Stop
+from dranode.driver.core.status import prepared_states
 from dranode.driver.lifecycle.tell import Tell, nobody
 from dranode.driver.node import Node
 
@@ -67,12 +68,17 @@ class Hardware:
             self._trouble = ""
 
     def _mind_claims(self) -> None:
+        plugin, inventory = self.node.plugin, self.node.inventory
         records = {record.uid: record for record in self.node.records()}
-        found = self.node.plugin.impairments(self.node.inventory, records.values())
+        found = plugin.impairments(inventory, records.values())
         before, self.impaired = self.impaired, {each.claim.uid: each for each in found}
         for uid, each in self.impaired.items():
             if before.get(uid) != each:
-                log.warning("claim=%s uid=%s driver=%s: %s", each.claim, uid, self.node.plugin.driver, each.message)
-                self.tell(ClaimImpaired(each.claim, records[uid].pods, each.reason, each.message))
-        for uid in before.keys() - self.impaired.keys():
-            log.info("uid=%s driver=%s has again all that it was given", uid, self.node.plugin.driver)
+                log.warning("claim=%s uid=%s driver=%s: %s", each.claim, uid, plugin.driver, each.message)
+                record = records[uid]
+                states = prepared_states(plugin, record, inventory)
+                self.tell(ClaimImpaired(record.ref, record.pods, each.reason, each.message, states))
+        for uid in (before.keys() - self.impaired.keys()) & records.keys():
+            record = records[uid]
+            log.info("claim=%s uid=%s driver=%s has again all that it was given", record.ref, uid, plugin.driver)
+            self.tell(ClaimRestored(record.ref, prepared_states(plugin, record, inventory)))

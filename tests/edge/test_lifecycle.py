@@ -16,7 +16,7 @@ import pytest
 from dranode.cpu.options import CPUOptions, Mode
 from dranode.cpu.plugin import CPUPlugin
 from dranode.driver.core.errors import DranodeError
-from dranode.driver.core.events import ClaimImpaired, Occurrence
+from dranode.driver.core.events import ClaimImpaired, ClaimRestored, Occurrence
 from dranode.driver.core.plugin import Stop
 from dranode.driver.core.record import Record
 from dranode.driver.kubelet.podresources import PodResources
@@ -212,13 +212,12 @@ def test_a_spec_that_vanishes_or_is_altered_is_written_again_within_a_second(
     until(lambda: path.exists() and path.read_bytes() == whole)
     path.write_bytes(b"{}")
     until(lambda: path.read_bytes() == whole)
-    path.unlink()
-    for left in world.cdi.iterdir():
-        left.unlink()
-    world.cdi.rmdir()
+    world.cdi.rename(world.root / "moved away")
     until(lambda: path.exists() and path.read_bytes() == whole)
-    until(lambda: world.service.lifecycle.status().specs_rewritten == 3)  # type: ignore[union-attr]
-    assert caplog.text.count("wrote its CDI spec again") == 3
+    until(lambda: caplog.text.count("wrote its CDI spec again") == 3)
+    assert world.service is not None
+    assert world.service.lifecycle is not None
+    assert world.service.lifecycle.status().specs_rewritten == 3
 
 
 def health(world: World) -> dict[str, int]:
@@ -248,6 +247,13 @@ def test_a_cpu_that_goes_offline_shrinks_its_group_and_impairs_the_claim_that_ho
     world.hotplug("0-7")
     until(lambda: world.api.published[-1] == {GROUP: "8"})
     assert world.service.lifecycle.status().impaired == {}
+    impaired, restored = world.told
+    assert isinstance(impaired, ClaimImpaired)
+    assert isinstance(restored, ClaimRestored)
+    assert [(state.device, state.ready, state.reason) for state in (*impaired.states, *restored.states)] == [
+        (GROUP, False, "CPUsOffline"),
+        (GROUP, True, "Prepared"),
+    ]
 
 
 def test_a_group_is_unhealthy_once_all_its_cpus_are_gone(world: World) -> None:

@@ -219,6 +219,10 @@ def test_containers_that_cannot_be_looked_into_are_not_called_right(machine: Mac
     machine.process(100, "secret", "0-1", f"{PODS}/kubepods-burstable-pod{uid}.slice/cri-containerd-1.scope")
     ((row,), failed) = machine.run("--verify")
     assert (row["verify"]["ok"], failed) == (None, None)
+    # One that is right does not speak for one that cannot be seen.
+    machine.container(101, "a", "0-1", "DRA_CPUSET_uid-a=0-1")
+    ((row,), failed) = machine.run("--verify")
+    assert (row["verify"]["ok"], failed) == (None, None)
 
 
 def test_the_processes_speak_for_a_cgroup_that_cannot_be_read(machine: Machine) -> None:

@@ -1,0 +1,110 @@
+"""What the cluster hears of a claim that loses a CPU and gets it back: condition and Event, through an API server."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dranode.cpu.options import CPUOptions
+from dranode.cpu.plugin import CPUPlugin
+from dranode.driver.core.plugin import Stop
+from dranode.driver.kube.cluster import Cluster
+from dranode.driver.kube.source import Source
+from dranode.driver.kubelet.sockets import socket_paths
+from dranode.driver.local.kubelet import StandInKubelet
+from dranode.driver.service import DriverService, Edges
+from tests.fakes import plain, reference
+from tests.fakes_apiserver import ApiServer, api_server
+from tests.fakes_lifecycle import HotplugRoot, cpu_claim
+
+DRIVER = "dra.cpu"
+
+
+class SwitchedCPUs(CPUPlugin):
+    """The CPU driver with a switch in place of the kernel's events."""
+
+    def __init__(self, machine: HotplugRoot) -> None:
+        super().__init__(machine, CPUOptions())
+        self.changed = threading.Event()
+
+    def watch(self, stop: Stop) -> Iterator[None]:
+        while not stop.is_set():
+            if self.changed.wait(0.01):
+                self.changed.clear()
+                yield
+
+
+@pytest.fixture
+def api() -> Iterator[ApiServer]:
+    with api_server() as server:
+        server.put("nodes", {"metadata": {"name": "node", "uid": "node-uid"}})
+        yield server
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    # pytest's own folders can be too long for a socket's path.
+    with tempfile.TemporaryDirectory(prefix="dranode-") as name:
+        (Path(name) / "plugins_registry").mkdir()
+        yield Path(name)
+
+
+def eventually(holds: Callable[[], Any]) -> Any:
+    ends = time.monotonic() + 10
+    while not (found := holds()):
+        assert time.monotonic() < ends
+        time.sleep(0.01)
+    return found
+
+
+def test_a_claim_that_loses_a_cpu_has_a_condition_and_an_event_until_it_is_back(api: ApiServer, root: Path) -> None:
+    claim = cpu_claim("a", "uid-a", "cpudevnuma000", 2, shareID="00000000-0000-0000-0000-000000000001")
+    api.put("resourceclaims", plain(claim))
+    machine = HotplugRoot("sockets=1,cores=4")
+    driver = SwitchedCPUs(machine)
+    cluster = Cluster(Source(str(api.kubeconfig(root / "kubeconfig"))), "node", claim_status=True, fatal=pytest.fail)
+    service = DriverService(
+        driver,
+        Edges(claims=cluster, publisher=cluster, report=cluster.reporting, tell=cluster.tell),
+        node_name="node",
+        sockets=socket_paths(root, DRIVER),
+        data=root / "plugins" / DRIVER,
+        cdi=root / "cdi",
+        fatal=pytest.fail,
+    )
+    kubelet = StandInKubelet(root / "plugins_registry")
+
+    def condition() -> Any:
+        devices = api.objects.all("resourceclaims")[0]["status"].get("devices") or [{}]
+        return devices[0].get("conditions", [{}])[0]
+
+    try:
+        service.start()
+        kubelet.register([DRIVER])
+        kubelet.prepare({reference(claim): frozenset({DRIVER})})
+        eventually(lambda: condition().get("status") == "True")
+
+        machine.online = "0,2-3"
+        driver.changed.set()
+        eventually(lambda: condition().get("status") == "False")
+        assert condition()["reason"] == "CPUsOffline"
+        assert "CPUs 1 are offline that claim default/a holds" in condition()["message"]
+        events = eventually(lambda: len(api.objects.all("events")) == 2 and api.objects.all("events"))
+        assert {(event["regarding"]["kind"], event["regarding"]["name"], event["reason"]) for event in events} == {
+            ("ResourceClaim", "a", "CPUsOffline"),
+            ("Pod", "pod-a", "CPUsOffline"),
+        }
+
+        machine.online = "0-3"
+        driver.changed.set()
+        eventually(lambda: condition().get("status") == "True")
+    finally:
+        kubelet.close()
+        service.stop()
+        cluster.close()
