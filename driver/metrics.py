@@ -167,6 +167,17 @@ def _enforcement(name: str) -> _Read:
     return _one(read)
 
 
+def _lifecycle(name: str) -> _Read:
+    def read(service: DriverService) -> float | None:
+        return None if service.lifecycle is None else getattr(service.lifecycle.status(), name)
+
+    return _one(read)
+
+
+def _impaired(service: DriverService) -> float | None:
+    return None if service.lifecycle is None else len(service.lifecycle.status().impaired)
+
+
 def _synchronized(service: DriverService) -> float | None:
     return None if service.pinning is None else service.pinning.synchronized
 
@@ -206,6 +217,11 @@ _FAMILIES: Final[tuple[tuple[Callable[[], GaugeMetricFamily | CounterMetricFamil
     (_gauge("active", "Whether this instance publishes and pins."), _one(lambda service: service.active)),
     (_gauge("devices", "Devices by health.", "health"), _health),
     (_gauge("claims", "Claims on record."), _one(lambda service: len(service.node.recorded()))),
+    (_gauge("claims_impaired", "Claims that have less at the moment than they were given."), _one(_impaired)),
+    (_gauge("claims_orphaned", "Claims that are gone and still on record."), _lifecycle("orphans")),
+    (_count("orphans_unprepared", "Claims that were gone and were unprepared."), _lifecycle("orphans_unprepared")),
+    (_count("specs_rewritten", "CDI specs that had vanished or been altered."), _lifecycle("specs_rewritten")),
+    (_count("hardware_changes", "Times the hardware was found changed."), _lifecycle("hardware_changes")),
     (_gauge("ledger_bytes", "Size of the ledger with its journal."), _one(lambda service: service.node.ledger_bytes())),
     (_gauge("held_cpus", "CPUs that claims hold."), _one(_held)),
     (_gauge("free_cpus", "CPUs that a claim could get."), _one(_free)),

@@ -24,6 +24,7 @@ from dranode.driver.kubelet.rpc import caller
 from dranode.driver.kubelet.sockets import socket_paths
 from dranode.driver.lifecycle import spec_watch
 from dranode.driver.local.kubelet import KubeletError, StandInKubelet
+from dranode.driver.metrics import Metrics
 from dranode.driver.service import DriverService, Edges
 from dranode.proto import drahealth_v1_pb2
 from tests.fakes import reference
@@ -242,8 +243,12 @@ def test_a_cpu_that_goes_offline_shrinks_its_group_and_impairs_the_claim_that_ho
     assert world.service is not None
     assert world.service.lifecycle is not None
     assert set(world.service.lifecycle.status().impaired) == {"uid-a"}
+    metrics = Metrics()
+    metrics.add(world.service)
+    assert metrics.registry.get_sample_value("dranode_claims_impaired", {"driver": DRIVER}) == 1
+    assert metrics.registry.get_sample_value("dranode_hardware_changes_total", {"driver": DRIVER}) == 1
     assert world.records()["uid-a"].held == "0-1"
-    assert health(world) == {GROUP: 2 - 1}
+    assert health(world) == {GROUP: 1}
     world.hotplug("0-7")
     until(lambda: world.api.published[-1] == {GROUP: "8"})
     assert world.service.lifecycle.status().impaired == {}
