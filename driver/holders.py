@@ -48,6 +48,8 @@ class Holders:
         self._ledger: Ledger | None = None
         self._inode = 0
         self._stale = True
+        # Damage that only writing meets, as in an index: the file opens and reads well again.
+        self._corrupt: CorruptLedgerError | None = None
 
     def close(self) -> None:
         """Close the ledger; the next `refresh` opens it again."""
@@ -69,7 +71,11 @@ class Holders:
         Raises:
             LedgerError: the ledger cannot be used; a corrupt one is moved aside and rebuilt instead.
         """
+        corrupt, self._corrupt = self._corrupt, None
         try:
+            # Another instance may have moved it aside already.
+            if corrupt is not None and _inode(self._path) == self._inode:
+                raise corrupt
             ledger = self._opened()
             if self._stale or ledger.changed():
                 self._load(ledger)
@@ -148,6 +154,7 @@ class Holders:
             self._stale = True
             if isinstance(error, CorruptLedgerError):
                 self.close()
+                self._corrupt = error
             raise
 
     def commit(self, commit: Commit) -> None:
@@ -207,7 +214,8 @@ class Holders:
         for uid, reason in self._blocking.items():
             raise ClaimError(
                 f"nothing new is handed out while the claim with UID {uid} may hold anything: {reason}; "
-                "delete the pods that use that claim, so that it is unprepared"
+                "delete the pods that use that claim, so that it is unprepared, or, if there is no such claim, "
+                f"drain the node, stop the driver and remove {self._path}"
             )
 
     def damaged_among(self, refs: Iterable[ClaimRef]) -> tuple[str, ...]:

@@ -79,6 +79,7 @@ class Ledger:
         self.path = path
         with _translated(path):
             self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=_BUSY_SECONDS)
+            self._db.text_factory = _text
             try:
                 self._open()
             except BaseException:
@@ -169,6 +170,7 @@ def read_ledger(path: Path) -> Contents:
         if not path.exists():
             return Contents((), ())
         db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_BUSY_SECONDS)
+        db.text_factory = _text
         with contextlib.closing(db):
             return _contents(db)
 
@@ -200,6 +202,11 @@ def _contents(db: sqlite3.Connection) -> Contents:
     )
 
 
+def _text(raw: bytes) -> str:
+    # One altered byte must cost its row and not the reading of all rows.
+    return raw.decode(errors="replace")
+
+
 def _row(record: Record) -> tuple[str, bytes, str, bytes, int]:
     devices = msgspec.json.encode(record.devices)
     body = encode_json(record)
@@ -227,7 +234,7 @@ def _record(uid: object, devices: object, held: object, body: object, checksum: 
 def _names(devices: bytes) -> tuple[str, ...] | None:
     try:
         return msgspec.json.decode(devices, type=tuple[str, ...])
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return None
 
 
@@ -241,5 +248,8 @@ def _translated(path: Path) -> Iterator[None]:
         if code in _CORRUPT:
             raise CorruptLedgerError(f"the ledger {path} is damaged: {error}") from error
         raise LedgerError(f"the ledger {path} cannot be used: {error}; nothing is handed out until it can") from error
+    except UnicodeDecodeError as error:
+        # SQLite quotes damaged bytes in its message, which Python cannot read.
+        raise LedgerError(f"the ledger {path} cannot be used: {error.object!r}") from error
     except OSError as error:
         raise LedgerError(f"the ledger {path} cannot be used: {error.strerror}") from error

@@ -81,6 +81,8 @@ class Specs:
 
     def read(self, uid: str) -> Spec | None:
         """A claim's spec as it lies there; None if there is none or it is not one."""
+        if uid_problem(uid) is not None:
+            return None
         try:
             return read_spec(self.path(uid))
         except (OSError, CDIError):

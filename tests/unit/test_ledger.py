@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import sqlite3
 from pathlib import Path
 
@@ -68,6 +69,37 @@ def test_a_row_that_fails_its_checksum_is_told_apart(tmp_path: Path, column: str
     contents = Ledger(tmp_path / "l.db").read()
     assert contents.records == (B,)
     assert [row.uid for row in contents.damaged] == ["uid-a"]
+
+
+@pytest.mark.parametrize("column", ["uid", "held", "devices"])
+def test_bytes_that_are_no_text_cost_their_row_and_no_other(tmp_path: Path, column: str) -> None:
+    written(tmp_path / "l.db", A, B).close()
+    with sqlite3.connect(tmp_path / "l.db") as db:
+        kind = "BLOB" if column == "devices" else "TEXT"
+        db.execute(f"UPDATE claims SET {column} = CAST(x'5b22ff225d' AS {kind}) WHERE uid = 'uid-b'")  # noqa: S608 - a column's name
+    contents = Ledger(tmp_path / "l.db").read()
+    assert contents.records == (A,)
+    assert [row.reason for row in contents.damaged] == ["the row does not match its checksum"]
+    assert read_ledger(tmp_path / "l.db") == contents
+
+
+def test_no_altered_bit_is_read_as_another_record_or_as_a_crash(tmp_path: Path) -> None:
+    written(tmp_path / "l.db", A, B).close()
+    good, dice = (tmp_path / "l.db").read_bytes(), random.Random(20261120)
+    told = [at for at, byte in enumerate(good) if byte]
+    outcomes = set()
+    for at in dice.sample(told, 300):
+        altered = bytearray(good)
+        altered[at] ^= 1 << dice.randrange(8)
+        (tmp_path / "l.db").write_bytes(altered)
+        try:
+            contents = read_ledger(tmp_path / "l.db")
+        except LedgerError:
+            outcomes.add("refused")
+        else:
+            assert all(record in (A, B) for record in contents.records)
+            outcomes.add("damaged" if contents.damaged else "read")
+    assert outcomes == {"refused", "damaged", "read"}
 
 
 def test_a_file_that_is_no_database_is_called_corrupt(tmp_path: Path) -> None:

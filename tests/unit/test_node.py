@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sqlite3
 import threading
@@ -382,6 +383,38 @@ def test_a_corrupt_ledger_is_kept_aside_and_its_claims_stay_known_by_their_specs
     assert "may hold anything" in str(prepare(again, new)["b"])
     assert prepare(again, known) == first
     assert len(prepare(again, new)["b"]) == 1
+
+
+def test_damage_that_only_writing_meets_moves_the_ledger_aside_too(tmp_path: Path) -> None:
+    known, new = allocated_claim("a", LAMPS, ["lamp-0"]), allocated_claim("b", LAMPS, ["lamp-1"])
+    node = opened(tmp_path)
+    first = prepare(node, known)
+    node.close()
+    file = tmp_path / "data" / "ledger.db"
+    with contextlib.closing(sqlite3.connect(file)) as db:
+        (index,) = db.execute("SELECT rootpage FROM sqlite_master WHERE name = 'sqlite_autoindex_claims_1'").fetchone()
+        (size,) = db.execute("PRAGMA page_size").fetchone()
+    content = bytearray(file.read_bytes())
+    content[(index - 1) * size : index * size] = b"\xff" * size
+    file.write_bytes(content)
+    again = opened(tmp_path)
+    assert "is damaged: database disk image is malformed" in str(prepare(again, new)["b"])
+    assert prepare(again, known) == first
+    assert len(list((tmp_path / "data").glob("ledger.db.corrupt-*"))) == 1
+    assert len(prepare(again, new)["b"]) == 1
+
+
+def test_a_damaged_row_whose_uid_can_name_no_file_keeps_unprepare_going(tmp_path: Path) -> None:
+    first, second = allocated_claim("a", LAMPS, ["lamp-0"]), allocated_claim("b", LAMPS, ["lamp-1"])
+    node = opened(tmp_path)
+    prepare(node, first, second)
+    node.close()
+    with sqlite3.connect(tmp_path / "data" / "ledger.db") as db:
+        db.execute("UPDATE claims SET uid = CAST(x'2f00ff' AS TEXT) WHERE uid = ?", (first.metadata.uid,))
+    again = opened(tmp_path)
+    assert unprepare(again, second) == {second.metadata.uid: None}
+    refused = str(prepare(again, second)["b"])
+    assert f"drain the node, stop the driver and remove {tmp_path / 'data' / 'ledger.db'}" in refused
 
 
 def test_a_damaged_row_is_still_told_to_whoever_pins(tmp_path: Path) -> None:
