@@ -103,6 +103,7 @@ class Node:
         self._in_use = in_use
         self._clock = clock
         self._watcher: Watcher | None = None
+        self._told = 0
         self._lock = threading.RLock()
         self._freed = threading.Condition(self._lock)
         self._between_processes = FileLock(data / "serialize.lock")
@@ -160,6 +161,7 @@ class Node:
             self._tell()
 
     def _tell(self) -> None:
+        self._told = self.holders.version
         if self._watcher is not None:
             # A container whose row is damaged keeps the CPUs that its CDI spec names.
             holders = self.holders
@@ -364,10 +366,10 @@ class Node:
     @contextlib.contextmanager
     def _exclusive(self) -> Iterator[None]:
         with self._lock, self._between_processes.held():
-            before = self.holders.version
             self.holders.refresh()
             yield
-            if self.holders.version != before:
+            # Not compared with the version before: a call that failed may have read what another instance changed.
+            if self.holders.version != self._told:
                 self._tell()
 
     def _carry_out(self, effects: Iterable[Effect]) -> dict[str, DranodeError]:

@@ -7,6 +7,7 @@ import json
 import sqlite3
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -434,3 +435,19 @@ def test_a_damaged_row_is_still_told_to_whoever_pins(tmp_path: Path) -> None:
     again.watch(lambda _, records: told.append([(record.uid, record.held) for record in records]))
     unprepare(again, claim)
     assert told == [[(claim.metadata.uid, "3")], []]
+
+
+def test_what_another_instance_changed_is_told_even_after_a_call_that_failed(tmp_path: Path) -> None:
+    here, there = opened(tmp_path), opened(tmp_path)
+    told: list[int] = []
+    here.watch(lambda _, records: told.append(len(list(records))))
+    prepare(there, allocated_claim("a", LAMPS, ["lamp-0"]))
+
+    def broken() -> Iterator[Any]:
+        yield from ()
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        here.take_in(broken())
+    here.records()
+    assert told == [0, 1]
