@@ -70,6 +70,7 @@ class ApiServer:
         faults: what goes wrong before a request is carried out.
         after: connections that are dropped after a request was carried out, instead of its answer.
         seen: the requests that came.
+        watch_seconds: how long a watch lasts at most.
         gone_as_event: answer a watch from a forgotten version with an event, as the watch cache does, not status 410.
     """
 
@@ -78,6 +79,7 @@ class ApiServer:
     tokens: set[str] | None = None
     tls: bool = False
     bookmark_seconds: float = 0.2
+    watch_seconds: float = 3600.0
     gone_as_event: bool = True
     faults: list[Fault] = field(default_factory=list)
     after: list[Fault] = field(default_factory=list)
@@ -262,7 +264,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _watch(self, api: ApiServer, asked: _Asked, query: Mapping[str, str]) -> None:
         kind, objects = asked.the_kind, api.objects
         version = int(query.get("resourceVersion") or objects.version)
-        ends = time.monotonic() + float(query.get("timeoutSeconds") or 3600)
+        ends = time.monotonic() + min(float(query.get("timeoutSeconds") or 3600), api.watch_seconds)
         wanted = selection(query.get("fieldSelector", ""))
         with objects.changed:
             try:

@@ -96,8 +96,8 @@ class Client:
 
     # --- resource.k8s.io, in the version that the server has ---
 
-    def version(self, seconds: float = TOTAL_SECONDS) -> str:
-        """The newest version of `resource.k8s.io` on both sides, found out once.
+    def version(self, seconds: float = TOTAL_SECONDS, *, patient: bool = True) -> str:
+        """The newest version of `resource.k8s.io` on both sides, found out once; see `send`.
 
         Raises:
             ApiError: the server cannot be asked, or offers none.
@@ -110,16 +110,16 @@ class Client:
             raise ApiError(f"the API server has not said within {seconds:.3g} s which versions of {API_GROUP} it has")
         try:
             if self._version is None:
-                self._version = self._discover(deadline - self.timing.clock())
+                self._version = self._discover(deadline - self.timing.clock(), patient=patient)
                 log.info("the API server's version of %s is %s", API_GROUP, self._version)
             return self._version
         finally:
             self._discovering.release()
 
-    def _discover(self, seconds: float) -> str:
+    def _discover(self, seconds: float, *, patient: bool) -> str:
         group = Request("GET", f"/apis/{API_GROUP}", f"discover {API_GROUP}")
         try:
-            document = self.send(group, seconds=seconds)
+            document = self.send(group, seconds=seconds, patient=patient)
             offered = tuple(str(one["version"]) for one in document["versions"])
         except ApiError as error:
             if error.status == HTTPStatus.FORBIDDEN:
@@ -137,8 +137,10 @@ class Client:
             )
         return version
 
-    def resource(self, request: Callable[[str, str], Request], *, seconds: float = TOTAL_SECONDS) -> Any:
-        """Send the request that `request` makes of the path and the version of `resource.k8s.io`.
+    def resource(
+        self, request: Callable[[str, str], Request], *, seconds: float = TOTAL_SECONDS, patient: bool = True
+    ) -> Any:
+        """Send the request that `request` makes of the path and the version of `resource.k8s.io`; see `send`.
 
         A version that is no longer there, after an upgrade of the server, is looked for again once.
 
@@ -149,27 +151,34 @@ class Client:
             ApiError: the request fails.
         """
         deadline = self.timing.clock() + seconds
-        version = self.version(seconds)
+
+        def send(version: str) -> Any:
+            root = f"/apis/{API_GROUP}/{version}"
+            left = deadline - self.timing.clock()
+            return _as_v1(self.send(request(root, version), seconds=left, patient=patient))
+
+        version = self.version(seconds, patient=patient)
         try:
-            return self._resource(request, version, deadline)
+            return send(version)
         except ApiError as error:
             if error.status != HTTPStatus.NOT_FOUND or error.of_object:
                 raise
             if self._version == version:
                 self._version = None
-            again = self.version(deadline - self.timing.clock())
+            again = self.version(deadline - self.timing.clock(), patient=patient)
             if again == version:
                 raise
-        return self._resource(request, again, deadline)
-
-    def _resource(self, request: Callable[[str, str], Request], version: str, deadline: float) -> Any:
-        left = deadline - self.timing.clock()
-        return _as_v1(self.send(request(f"/apis/{API_GROUP}/{version}", version), seconds=left))
+        return send(again)
 
     # --- any API ---
 
-    def send(self, request: Request, *, seconds: float = TOTAL_SECONDS) -> Any:
-        """Send a request, again where that is of use and the time allows; the document that comes back.
+    def send(self, request: Request, *, seconds: float = TOTAL_SECONDS, patient: bool = True) -> Any:
+        """Send a request; the document that comes back.
+
+        Args:
+            request: what is sent.
+            seconds: how long it may take.
+            patient: try again where that is of use and the time allows; whoever tries again himself is not.
 
         Raises:
             ApiError: it fails.
@@ -183,7 +192,8 @@ class Client:
             except ApiError as error:
                 delay = _BACKOFF.delay(attempt, self.timing.dice(), error.retry_after)
                 again = error.passes if request.method == "GET" else error.status in UNTOUCHED
-                if not again or self.timing.clock() + delay > deadline or self.timing.stopped.wait(delay):
+                in_time = self.timing.clock() + delay <= deadline
+                if not (patient and again and in_time) or self.timing.stopped.wait(delay):
                     raise
                 log.debug("trying to %s again: %s", request.what, error)
                 attempt += 1

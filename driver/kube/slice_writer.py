@@ -35,7 +35,7 @@ class SliceWriter:
         if self._owner is None:
             try:
                 request = Request("GET", f"/api/v1/nodes/{self._node_name}", "get nodes")
-                node = decode(Node, self._client.send(request, seconds=ANSWER_SECONDS))
+                node = decode(Node, self._client.send(request, seconds=ANSWER_SECONDS, patient=False))
             except DocumentError as error:
                 raise ApiError(f"node {self._node_name} as the API server has it cannot be read: {error}") from error
             except ApiError as error:

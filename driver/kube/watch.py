@@ -74,7 +74,7 @@ def list_slices(client: Client, driver: str, node_name: str) -> Listed:
         query = {"fieldSelector": selector(driver, node_name)}
         return Request("GET", f"{root}/resourceslices", "list resourceslices", query)
 
-    document = client.resource(request, seconds=ANSWER_SECONDS)
+    document = client.resource(request, seconds=ANSWER_SECONDS, patient=False)
     try:
         version = str(document["metadata"]["resourceVersion"])
         kind = {"apiVersion": document["apiVersion"], "kind": "ResourceSlice"}
@@ -140,7 +140,7 @@ class SliceWatch:
             "resourceVersion": version,
             "timeoutSeconds": f"{seconds:.0f}",
         }
-        path = f"/apis/{API_GROUP}/{self._client.version()}/resourceslices"
+        path = f"/apis/{API_GROUP}/{self._client.version(ANSWER_SECONDS, patient=False)}/resourceslices"
         request = Request("GET", path, "watch resourceslices", query)
         for event in self._client.stream(request, _SILENCE_SECONDS, self._opened):
             version = self._tell(event) or version
