@@ -101,3 +101,7 @@ class Spec(_Part, frozen=True, kw_only=True, rename={"cdi_version": "cdiVersion"
     annotations: Mapping[str, str] = {}
     devices: tuple[CDIDevice, ...]
     container_edits: ContainerEdits = ContainerEdits()
+
+
+# msgspec would learn these types when it first decodes one, and two threads that do so at once crash the process.
+msgspec.json.Decoder(Spec)

@@ -49,6 +49,15 @@ def _encode_hook(value: Any) -> Any:
     raise NotImplementedError(type(value))
 
 
+def learn(*kinds: type) -> None:
+    """Have msgspec learn these types, with all that they are made of, while the module that defines them is imported.
+
+    Left to itself it learns a type when it first decodes one, and two threads that do so at once crash the process.
+    """
+    for kind in kinds:
+        msgspec.json.Decoder(kind)
+
+
 def decode(kind: type[T], document: Any) -> T:
     """Make a value of `kind` from a plain document.
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import field
 
+from dranode.driver.core.documents import learn
 from dranode.driver.core.quantity import Quantity
 
 
@@ -465,3 +466,6 @@ class Node(Document, frozen=True, kw_only=True):
     api_version: str = ""
     kind: str = ""
     metadata: ObjectMeta = ObjectMeta()
+
+
+learn(ResourceSlice, DeviceClass, ResourceClaim, ResourceClaimTemplate, Pod, Node)

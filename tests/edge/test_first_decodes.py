@@ -1,0 +1,51 @@
+"""The first decoding of every type, by many threads at once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+# A switch of threads wherever one is possible, and a barrier in front: without care this crashes nearly every time.
+_RACE = """
+import sys, threading
+from msgspec import ValidationError, convert
+from importlib import import_module
+kind = getattr(import_module(sys.argv[1]), sys.argv[2])
+sys.setswitchinterval(1e-6)
+barrier = threading.Barrier(8)
+def first():
+    barrier.wait()
+    for _ in range(50):
+        try:
+            convert({"metadata": {"name": "a"}, "spec": {}, "status": {}, "uid": "a", "grants": [{}]}, kind)
+        except ValidationError:
+            pass
+threads = [threading.Thread(target=first) for _ in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "kind"),
+    [
+        ("driver.core.resource", "ResourceSlice"),
+        ("driver.core.resource", "ResourceClaim"),
+        ("driver.core.record", "Record"),
+        ("cdi.spec", "Spec"),
+        ("cpu.config", "CPUConfig"),
+        ("cpu.treatment", "Treatment"),
+        ("gpu.config", "GPUConfig"),
+        ("gpu.grants", "Intent"),
+    ],
+)
+def test_threads_that_decode_a_type_for_the_first_time_at_once_survive_it(module: str, kind: str) -> None:
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-c", _RACE, f"dranode.{module}", kind], capture_output=True, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, b"")
