@@ -62,7 +62,7 @@ class HTTPPages:
     def start(self) -> None:
         """Answer from now on."""
         self._thread.start()
-        log.info("listening http=%s port=%d", self._server.server_name or "*", self.port)
+        log.info("listening http=%s:%d", self._server.server_name, self.port)
 
     def stop(self) -> None:
         """Answer nobody any more."""

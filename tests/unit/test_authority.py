@@ -1,0 +1,152 @@
+"""Who is active: by kernel locks on a shared folder, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dranode.driver.authority import Authority, Role
+from dranode.driver.locks import FileLock
+
+
+class Instance:
+    """One instance, looked at by hand; what it did stands in `done`."""
+
+    def __init__(self, data: Path, name: str, done: list[str], *, prepared: bool = True) -> None:
+        self.prepared = prepared
+        self.authority = Authority(
+            data,
+            name,
+            prepared=lambda: self.prepared,
+            begin=lambda: done.append(f"{name} begins"),
+            end=lambda: done.append(f"{name} ends"),
+            follow=lambda: None,
+            fatal=pytest.fail,
+        )
+
+    def look(self) -> Role:
+        self.authority.look()
+        return self.authority.role
+
+
+@pytest.fixture
+def done() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def make(tmp_path: Path, done: list[str]) -> Iterator[Callable[..., Instance]]:
+    made: list[Instance] = []
+
+    def one(name: str, **options: bool) -> Instance:
+        made.append(Instance(tmp_path, name, done, **options))
+        return made[-1]
+
+    yield one
+    for instance in made:
+        instance.authority.stop()
+        instance.authority.close()
+
+
+def test_whoever_is_alone_is_active_at_once(make: Callable[..., Instance], done: list[str]) -> None:
+    assert make("only", prepared=False).look() is Role.ACTIVE
+    assert done == ["only begins"]
+
+
+def test_authority_passes_only_when_the_newer_one_is_prepared(make: Callable[..., Instance], done: list[str]) -> None:
+    old, new = make("old"), make("new", prepared=False)
+    assert [old.look(), new.look(), old.look(), new.look()] == [Role.ACTIVE, Role.WAITING, Role.ACTIVE, Role.WAITING]
+    new.prepared = True
+    assert [new.look(), old.look(), new.look()] == [Role.WAITING, Role.RETIRED, Role.ACTIVE]
+    assert done == ["old begins", "old ends", "new begins"]
+    assert [old.look(), new.look()] * 2 == [Role.RETIRED, Role.ACTIVE] * 2
+
+
+def test_an_older_one_takes_its_work_back_if_the_newer_one_goes(make: Callable[..., Instance], done: list[str]) -> None:
+    old, new = make("old"), make("new")
+    for each in (old, new, old, new):
+        each.look()
+    assert new.authority.active
+    new.authority.stop()
+    assert old.look() is Role.ACTIVE
+    assert done[-2:] == ["new ends", "old begins"]
+
+
+def test_a_newer_one_that_dies_before_it_takes_over_changes_nothing_for_long(make: Callable[..., Instance]) -> None:
+    old, new = make("old"), make("new")
+    for each in (old, new):
+        each.look()
+    new.authority.stop()
+    assert old.look() is Role.ACTIVE
+
+
+def test_a_newer_one_that_dies_in_the_middle_gives_the_work_back(make: Callable[..., Instance]) -> None:
+    old, new = make("old"), make("new")
+    assert [each.look() for each in (old, new, old)] == [Role.ACTIVE, Role.WAITING, Role.RETIRED]
+    new.authority.stop()
+    assert old.look() is Role.ACTIVE
+
+
+def test_one_that_waits_takes_over_from_one_that_died_prepared_or_not(make: Callable[..., Instance]) -> None:
+    old, new = make("old"), make("new", prepared=False)
+    for each in (old, new):
+        each.look()
+    old.authority.stop()
+    assert new.look() is Role.ACTIVE
+
+
+def test_between_two_looks_the_first_request_finds_somebody_who_answers(make: Callable[..., Instance]) -> None:
+    old, new = make("old"), make("new")
+    for each in (old, new, old):
+        each.look()
+    assert [old.authority.active, new.authority.active] == [False, False]
+    assert [old.authority.turn("create a"), new.authority.turn("create a")] == [False, True]
+    assert [new.authority.turn("create b"), old.authority.turn("create b")] == [True, False]
+
+
+def test_an_instance_that_stops_still_answers_what_the_other_one_left_to_it(make: Callable[..., Instance]) -> None:
+    old, new = make("old"), make("new", prepared=False)
+    for each in (old, new):
+        each.look()
+    assert new.authority.turn("create a") is False
+    old.authority.stop()
+    assert old.authority.turn("create a") is True
+    assert new.authority.turn("create b") is True
+    assert old.authority.turn("create b") is False
+
+
+def test_three_instances_pass_it_on_in_turn(make: Callable[..., Instance], done: list[str]) -> None:
+    instances = [make(name) for name in "abc"]
+    for _ in range(6):
+        for each in instances:
+            each.look()
+    assert [each.authority.role for each in instances].count(Role.ACTIVE) == 1
+    assert instances[2].authority.active or instances[1].authority.active
+    assert done[0] == "a begins"
+
+
+def test_it_waits_for_an_instance_that_knows_nothing_of_handing_over(
+    make: Callable[..., Instance], tmp_path: Path
+) -> None:
+    lock = FileLock(tmp_path / "active.lock")
+    assert lock.acquire(wait=False)
+    new = make("new")
+    assert [new.look(), new.look()] == [Role.WAITING, Role.WAITING]
+    lock.release()
+    assert new.look() is Role.ACTIVE
+
+
+def test_the_own_thread_passes_authority_on_within_a_second(tmp_path: Path, done: list[str]) -> None:
+    old, new = Instance(tmp_path, "old", done), Instance(tmp_path, "new", done)
+    for each in (old, new):
+        each.authority.start()
+    for _ in range(200):
+        if new.authority.active and done[-1:] == ["new begins"]:
+            break
+        new.authority._stopped.wait(0.02)
+    assert done == ["old begins", "old ends", "new begins"]
+    for each in (old, new):
+        each.authority.stop()
+        each.authority.close()

@@ -1,0 +1,86 @@
+"""Two instances and one runtime: exactly one answers a request with adjustments, whatever happens between."""
+
+from __future__ import annotations
+
+import itertools
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dranode.driver.turns import Turns
+
+
+@pytest.fixture
+def now() -> list[float]:
+    return [100.0]
+
+
+@pytest.fixture
+def turns(tmp_path: Path, now: list[float]) -> Callable[[str], Turns]:
+    return lambda name: Turns(tmp_path / "turns.db", name, clock=lambda: now[0])
+
+
+@pytest.mark.parametrize("before", [(True, False), (False, True), (False, False)])
+@pytest.mark.parametrize("after", [(True, False), (False, True), (False, False)])
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_exactly_one_adjusts_whoever_is_asked_first_and_wherever_authority_goes_between(
+    turns: Callable[[str], Turns], before: tuple[bool, bool], after: tuple[bool, bool], order: tuple[int, int]
+) -> None:
+    instances = (turns("old"), turns("new"))
+    first, second = order
+    answers = {first: instances[first].take("create c1", authority=before[first])}
+    answers[second] = instances[second].take("create c1", authority=after[second])
+    assert sorted(answers.values()) == [False, True]
+
+
+def test_whoever_has_authority_adjusts_where_nobody_else_is_asked(turns: Callable[[str], Turns]) -> None:
+    only = turns("only")
+    assert [only.take(f"create c{number}", authority=True) for number in range(3)] == [True] * 3
+
+
+def test_the_same_request_again_is_a_new_one(turns: Callable[[str], Turns]) -> None:
+    old, new = turns("old"), turns("new")
+    for _ in range(3):
+        assert (old.take("update c", authority=True), new.take("update c", authority=False)) == (True, False)
+    assert old.take("update c", authority=True) is True
+    assert old.take("update c", authority=True) is True
+
+
+def test_a_note_that_nobody_came_for_is_not_taken_for_a_later_request(
+    turns: Callable[[str], Turns], now: list[float]
+) -> None:
+    assert turns("dead").take("stop c", authority=True) is True
+    now[0] += 11
+    assert turns("new").take("stop c", authority=True) is True
+
+
+def test_notes_from_before_a_reboot_are_not_believed(turns: Callable[[str], Turns], now: list[float]) -> None:
+    turns("dead").take("stop c", authority=True)
+    now[0] = 1.0
+    assert turns("new").take("stop c", authority=True) is True
+
+
+def test_a_file_that_is_damaged_or_cannot_be_made_leaves_it_to_authority(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "turns.db").write_bytes(b"no database" * 100)
+    for path in (tmp_path / "turns.db", tmp_path / "missing" / "turns.db"):
+        broken = Turns(path, "i")
+        answers = [broken.take("create c", authority=authority) for authority in (True, False, True)]
+        assert answers == [True, False, True]
+    assert caplog.text.count("cannot leave each other notes") == 2
+
+
+def test_requests_of_many_containers_leave_no_notes_behind(turns: Callable[[str], Turns], now: list[float]) -> None:
+    old, new = turns("old"), turns("new")
+    for number in itertools.islice(itertools.count(), 50):
+        now[0] += 1
+        old.take(f"create c{number}", authority=True)
+        new.take(f"create c{number}", authority=False)
+        old.take(f"stop c{number}", authority=True)
+    with sqlite3.connect(old._path) as db:
+        (left,) = db.execute("SELECT count(*) FROM turns").fetchone()
+    db.close()
+    assert left <= 12
