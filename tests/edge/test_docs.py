@@ -1,0 +1,214 @@
+"""The manual is true: its commands run and print what it shows, its YAML is valid, its links lead somewhere.
+
+A block marked `console` runs: lines that begin with `$` are commands, the others what they print, `...` for any lines.
+One marked `sh` needs a cluster, a node or a container engine: its commands are parsed, not run.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+
+from dranode.cpu.config import CPUConfig, parse_config
+from dranode.driver.cli import cli
+from dranode.driver.cli.options import config_file
+from dranode.driver.cli.serve import command as serve
+from dranode.driver.core.configs import Config
+from tests.kubernetes_schemas import is_known, problems
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = Path(sys.executable).with_name("dranode")
+PAGES = ("install", "modes", "configuration", "troubleshooting", "upgrade", "security", "compatibility", "migration")
+MANUAL = [ROOT / "docs" / f"{page}.md" for page in (*PAGES, "classic-dra")]
+_BLOCK = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Block:
+    page: Path
+    language: str
+    mark: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page.stem}: {self.text.splitlines()[0][:50]}"
+
+
+def blocks(*languages: str) -> list[Block]:
+    return [
+        Block(page, *(part.strip(" ") for part in found))
+        for page in MANUAL
+        for found in _BLOCK.findall(page.read_text())
+        if found[0] in languages
+    ]
+
+
+def sessions(block: Block) -> Iterator[tuple[str, list[str]]]:
+    """The commands of a console block, each with the lines that it prints."""
+    command, printed = "", list[str]()
+    for line in block.text.splitlines():
+        if line.startswith("$ "):
+            if command:
+                yield command, printed
+            command, printed = line[2:], []
+        else:
+            printed.append(line)
+    yield command, printed
+
+
+def matches(expected: list[str], printed: list[str]) -> bool:
+    """Whether lines are as shown, where `...` stands for any number of them."""
+    if not expected:
+        return not printed
+    if expected[0] == "...":
+        return any(matches(expected[1:], printed[start:]) for start in range(len(printed) + 1))
+    return bool(printed) and expected[0].rstrip() == printed[0].rstrip() and matches(expected[1:], printed[1:])
+
+
+def test_every_page_is_tested() -> None:
+    assert {page.name for page in MANUAL} | {"gpu.md", "queues.md"} >= {page.name for page in ROOT.glob("docs/*.md")}
+    assert {block.language for block in blocks(*["console", "sh", "yaml", "toml"])} == {"console", "sh", "yaml", "toml"}
+    marks = [found[0] for page in MANUAL for found in _BLOCK.findall(page.read_text())]
+    assert set(marks) == {"console", "sh", "yaml", "toml"}
+
+
+@pytest.mark.parametrize("block", blocks("console"), ids=str)
+def test_a_session_prints_what_the_manual_shows(block: Block, tmp_path: Path) -> None:
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    for command, expected in sessions(block):
+        program, *arguments = shlex.split(command)
+        assert program == "dranode"
+        done = subprocess.run(
+            [PROGRAM, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        assert matches(expected, done.stdout.splitlines()), done.stdout
+
+
+def commands(block: Block) -> Iterator[list[str]]:
+    for line in block.text.splitlines():
+        yield shlex.split(line, comments=True)
+
+
+def parse(arguments: list[str]) -> None:
+    """Have click parse a command of the program, without running it."""
+    context = click.Context(cli, info_name="dranode")
+    _, found, rest = cli.resolve_command(context, list(arguments))
+    assert found is not None
+    found.make_context(arguments[0], rest, parent=context)
+
+
+@pytest.mark.parametrize("block", blocks("sh"), ids=str)
+def test_a_command_for_a_cluster_can_be_meant(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    for words in commands(block):
+        assert words[0] in ("kubectl", "dranode", "docker")
+        ours = words[words.index("--") + 1 :] if "--" in words else words
+        if ours[0] == "dranode":
+            parse(ours[1:])
+        for flag in ("-k", "-f"):
+            if flag in words:
+                assert (ROOT / words[words.index(flag) + 1]).exists()
+
+
+def documents(block: Block) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all(block.text))
+
+
+@pytest.mark.parametrize("block", blocks("yaml"), ids=str)
+def test_yaml_of_the_manual_is_valid(block: Block, tmp_path: Path) -> None:
+    if block.mark == "serve":
+        (tmp_path / "config.yaml").write_text(block.text)
+        assert config_file(str(tmp_path / "config.yaml"), {option.name or "": option for option in serve.params})
+        return
+    for document in documents(block):
+        if is_known(document):
+            assert problems(document) == []
+        elif document.get("kind") == "Kustomization":
+            assert set(document) <= {"apiVersion", "kind", "resources", "patches"}
+            assert all(yaml.safe_load(patch["patch"]) for patch in document["patches"])
+        else:
+            parsed = parse_config(Config("FromClaim", document, "the manual"))
+            assert parsed != CPUConfig()
+
+
+@pytest.mark.parametrize("block", [block for block in blocks("yaml") if "kind: ResourceClaim\n" in block.text], ids=str)
+def test_claims_of_the_manual_are_prepared(block: Block, tmp_path: Path) -> None:
+    (tmp_path / "claims.yaml").write_text(block.text)
+    for arguments in (["check", "claims.yaml"], ["local", "--machine", "cores=8,threads=2", "claims.yaml"]):
+        done = subprocess.run(
+            [PROGRAM, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("block", blocks("toml"), ids=str)
+def test_toml_of_the_manual_is_toml(block: Block) -> None:
+    assert tomllib.loads(block.text)["version"] in (2, 3)
+
+
+def anchors(page: Path) -> set[str]:
+    plain = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in _HEADING.findall(page.read_text()))
+    return {heading.strip().replace(" ", "-") for heading in plain}
+
+
+@pytest.mark.parametrize("page", [*sorted(ROOT.glob("docs/*.md")), ROOT / "README.md"], ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in _LINK.findall(page.read_text()):
+        if link.startswith(("http://", "https://")):
+            continue
+        target, _, anchor = link.partition("#")
+        place = (page.parent / target).resolve() if target else page
+        assert place.exists(), link
+        assert not anchor or anchor in anchors(place), link
+
+
+# --- what tables and sentences say of the code ---
+
+
+def test_every_file_that_a_page_names_is_there() -> None:
+    for page in MANUAL:
+        for name in re.findall(r"`((?:cpu|cdi|driver|deploy|examples|gpu)/[\w./-]*)`", page.read_text()):
+            assert (ROOT / name).exists(), f"{page.name}: {name}"
+
+
+def test_every_option_that_a_page_names_is_one() -> None:
+    known = {
+        option
+        for name in cli.list_commands(click.Context(cli))
+        for found in [cli.get_command(click.Context(cli), name)]
+        if found is not None
+        for inner in [found, *(found.commands.values() if isinstance(found, click.Group) else ())]
+        for parameter in inner.params
+        for option in (*parameter.opts, *parameter.secondary_opts)
+    }
+    others = {"--ignore-daemonsets", "--image", "--profile"}
+    for page in MANUAL:
+        named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", page.read_text()))
+        assert named - known - others == set(), page.name
+
+
+def test_the_table_of_fields_is_the_configurations() -> None:
+    page = (ROOT / "docs" / "configuration.md").read_text()
+    table = dict(re.findall(r"^\| `([\w.]+)` \| ([^|]+) \|", page, re.MULTILINE))
+    fields = {name.partition(".")[0] for name in table}
+    assert fields == set(CPUConfig.__struct_encode_fields__)
+    for name, values in table.items():
+        for value in re.findall(r"`([^`]+)`", values):
+            outer, _, inner = name.partition(".")
+            document: dict[str, Any] = {"apiVersion": "dra.cpu/v1alpha1", "kind": "CPUConfig"}
+            document[outer] = {inner: value} if inner else value
+            assert parse_config(Config("FromClaim", document, "the manual")) is not None
