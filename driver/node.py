@@ -146,6 +146,9 @@ class Node:
         found = self.plugin.discover()
         if found == self.inventory:
             return False
+        for warning in found.warnings:
+            if warning not in self.inventory.warnings:
+                log.warning("%s", warning)
         with self._lock:
             self.inventory = found
             self._tell()
