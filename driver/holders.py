@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from dranode.driver.core.effects import Commit
@@ -50,6 +50,11 @@ class Holders:
         self._stale = True
         # Damage that only writing meets, as in an index: the file opens and reads well again.
         self._corrupt: CorruptLedgerError | None = None
+
+    @property
+    def damaged(self) -> Mapping[str, str]:
+        """The UIDs of quarantined rows, and what is wrong with them."""
+        return self._damaged
 
     def close(self) -> None:
         """Close the ledger; the next `refresh` opens it again."""

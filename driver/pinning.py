@@ -18,6 +18,7 @@ from dranode.driver.core.held_claims import HeldSnapshot
 from dranode.driver.core.plugin import Inventory
 from dranode.driver.core.record import Record
 from dranode.driver.kubelet.podresources import PodResources, PodResourcesError
+from dranode.driver.lifecycle.tell import Tell, nobody
 from dranode.driver.machine.root import Root
 from dranode.driver.node import Node
 from dranode.driver.nri.client import NRIClient
@@ -48,6 +49,7 @@ class Pinning:
         *,
         authority: Authority | None = None,
         answered: Answered = _nobody,
+        tell: Tell = nobody,
     ) -> None:
         """Prepare to pin; `start` connects.
 
@@ -59,6 +61,7 @@ class Pinning:
             fatal: ends the process with a sentence.
             authority: says whether this instance enforces or another one; None if there is no other.
             answered: told of every request that was answered, with the seconds that it took.
+            tell: tells people of containers that were not where they should be.
         """
         self._authority = authority
         self._node = node
@@ -66,7 +69,7 @@ class Pinning:
         self._snapshot = HeldSnapshot()
         self._stopping = threading.Event()
         self._verifies = threading.Event()
-        self._enforcer = Enforcer(self, root)
+        self._enforcer = Enforcer(self, root, tell=tell)
         handler = self._enforcer if authority is None else SharedEnforcer(self._enforcer, authority)
         self._client = NRIClient(nri_socket, handler, name=node.plugin.driver, fatal=fatal, answered=answered)
         self._verifier = OwnedThread(f"{node.plugin.driver}-verify", self._verify, fatal)

@@ -23,7 +23,7 @@ import grpc
 
 from dranode.driver.announcer import Announcer, Publication, Publisher
 from dranode.driver.core.errors import DranodeError, LedgerError, UsageError
-from dranode.driver.core.events import Occurrence
+from dranode.driver.core.events import Occurrence, RecordQuarantined
 from dranode.driver.core.held import ClaimRef
 from dranode.driver.core.plugin import Plugin
 from dranode.driver.core.publication import PublisherStatus
@@ -186,6 +186,8 @@ class DriverService:
         if self.pinning is not None:
             self.pinning.take_over()
         self._look_after()
+        for uid, reason in self.node.holders.damaged.items():
+            self._tell()(RecordQuarantined(uid, reason))
 
     def _end(self) -> None:
         """Leave that to another instance, or to nobody."""
@@ -276,6 +278,7 @@ class DriverService:
             edges.pod_resources,
             self._fatal,
             authority=self._authority,
+            tell=self._tell(),
             **counted,
         )
         self.pinning.start()
@@ -298,19 +301,22 @@ class DriverService:
         if self._witnesses is None:
             return
         from dranode.driver.lifecycle.lifecycle import Lifecycle  # noqa: PLC0415 - likewise
-        from dranode.driver.lifecycle.tell import nobody  # noqa: PLC0415 - likewise
 
-        told = self._edges.tell
-        tell: Tell = nobody if told is None else functools.partial(told, self.plugin.driver)
         self.lifecycle = Lifecycle(
             self.node,
             self._witnesses,
             publish=self._announcer.publish,
             report=self._announcer.report,
-            tell=tell,
+            tell=self._tell(),
             fatal=self._fatal,
         )
         self.lifecycle.start()
+
+    def _tell(self) -> Tell:
+        from dranode.driver.lifecycle.tell import nobody  # noqa: PLC0415 - likewise
+
+        told = self._edges.tell
+        return nobody if told is None else functools.partial(told, self.plugin.driver)
 
     def _in_use(self, ref: ClaimRef) -> bool | None:
         if self.pinning is not None:

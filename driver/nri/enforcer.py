@@ -19,9 +19,12 @@ from dranode.driver.core.containers import Container, ContainerUpdate, Pod, Reso
 from dranode.driver.core.cpuset import CPUSet
 from dranode.driver.core.enforcement import Allowed, Refused
 from dranode.driver.core.errors import DranodeError, LedgerError
+from dranode.driver.core.events import DriftRepaired, Unpinned
+from dranode.driver.core.held import ClaimRef
 from dranode.driver.core.held_claims import HeldSnapshot
 from dranode.driver.core.mending import REPAIRS, Lag, Repairs
 from dranode.driver.core.pinned import Change, Containers, Drift, changes, drift, drifted, expected, settle
+from dranode.driver.lifecycle.tell import Tell, nobody
 from dranode.driver.machine.root import Root
 from dranode.driver.nri.events import Runtime
 
@@ -93,11 +96,13 @@ class Enforcer:
         node: the node service.
         root: where cgroups are read.
         clock: seconds, monotonic.
+        tell: tells people of containers that were not where they should be.
     """
 
     node: Surroundings
     root: Root
     clock: Callable[[], float] = time.monotonic
+    tell: Tell = nobody
     _containers: Containers = field(default_factory=Containers)
     _status: EnforcementStatus = field(default_factory=EnforcementStatus)
     _lag: Lag = field(default_factory=Lag)
@@ -130,7 +135,12 @@ class Enforcer:
         if allowed.unpinned:
             self._status = replace(self._status, unpinned=self._status.unpinned + len(allowed.unpinned))
             log.warning("%s", _unpinned(allowed.unpinned))
-        return self._carry_out(allowed)
+        updates = self._carry_out(allowed)
+        for container in allowed.unpinned:
+            claims = self._claims(container)
+            if claims:
+                self.tell(Unpinned(container.pod, claims, _unpinned((container,))))
+        return updates
 
     def create(self, container: Container) -> tuple[Resources, tuple[ContainerUpdate, ...]]:
         """What a new container gets, and what has to change of others.
@@ -239,6 +249,7 @@ class Enforcer:
         self._drifted += len(self._repairs.fresh)
         for fresh in self._repairs.fresh:
             log.warning("%s", fresh)
+            self.tell(DriftRepaired(fresh.container.pod, self._claims(fresh.container), f"{fresh}; it is put back"))
         for hopeless in self._repairs.hopeless:
             log.error("%s, and %d repairs did not help: look at the cpuset of its parent cgroup", hopeless, REPAIRS)
         return drifts
@@ -303,12 +314,19 @@ class Enforcer:
                 case _:
                     return decision
 
+    def _claims(self, container: Container) -> tuple[ClaimRef, ...]:
+        pinned = self._containers.get(container.id)
+        held = self.node.snapshot().claims
+        return () if pinned is None else tuple(held[uid].claim for uid in pinned.claims if uid in held)
+
     def _gone(self, ids: tuple[str, ...]) -> frozenset[str]:
         known = (pinned.container for key in ids if (pinned := self._containers.get(key)))
         return frozenset(container.id for container in known if not has_processes(self.root, container))
 
 
 def _unpinned(containers: tuple[Container, ...]) -> str:
+    if len(containers) == 1:
+        return f"{containers[0]} had no CPU set and is pinned now; it was created while nobody answered the runtime"
     names = ", ".join(f"{each.pod}/{each.name}" for each in containers[:_NAMED])
     more = f" and {len(containers) - _NAMED} more" if len(containers) > _NAMED else ""
     return (

@@ -1,0 +1,268 @@
+"""What the cluster is told of claims and of what happens unasked, through an API server."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dranode.driver.core.containers import Pod
+from dranode.driver.core.errors import DranodeError
+from dranode.driver.core.events import DriftRepaired, RecordQuarantined
+from dranode.driver.core.held import ClaimRef
+from dranode.driver.core.plugin import Grant, Inventory
+from dranode.driver.core.record import Record
+from dranode.driver.core.resource import ResourceClaim
+from dranode.driver.kube.client import Timing
+from dranode.driver.kube.cluster import Cluster
+from dranode.driver.kube.errors import ApiError
+from dranode.driver.kube.outbox import Outbox
+from dranode.driver.kube.source import Source
+from dranode.driver.kubelet.service import Preparer
+from dranode.driver.node import Node
+from tests.fakes import Lamps, allocated_claim, plain, reference
+from tests.fakes_apiserver import ApiServer, Fault, api_server
+
+SHARE = "00000000-0000-0000-0000-000000000001"
+
+
+class TalkingLamps(Lamps):
+    """Lamps that say which one they are."""
+
+    def describe(self, grant: Grant, record: Record, inventory: Inventory) -> Mapping[str, Any]:
+        del record, inventory
+        return {"lamp": grant.device}
+
+
+@pytest.fixture
+def api() -> Iterator[ApiServer]:
+    with api_server() as server:
+        yield server
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    made = Node(TalkingLamps(), tmp_path / "data", tmp_path / "cdi")
+    (tmp_path / "data").mkdir()
+    made.open()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def cluster(api: ApiServer, tmp_path: Path) -> Iterator[Cluster]:
+    source = Source(api.kubeconfig(tmp_path / "kubeconfig"))
+    made = Cluster(source, "node", claim_status=True, fatal=pytest.fail)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def reported(cluster: Cluster, node: Node) -> Preparer:
+    return cluster.reporting(node)
+
+
+def put(api: ApiServer, name: str, device: str) -> ResourceClaim:
+    claim = allocated_claim(name, Lamps.driver, [device], shareID=SHARE)
+    api.put("resourceclaims", plain(claim))
+    return claim
+
+
+def eventually(holds: Callable[[], Any]) -> Any:
+    ends = time.monotonic() + 10
+    while not (found := holds()):
+        assert time.monotonic() < ends
+        time.sleep(0.005)
+    return found
+
+
+def devices(api: ApiServer, name: str) -> list[Any]:
+    claim = next(one for one in api.objects.all("resourceclaims") if one["metadata"]["name"] == name)
+    found: list[Any] = claim["status"].get("devices", [])
+    return found
+
+
+def test_a_prepared_claim_has_its_devices_in_its_status_until_it_is_unprepared(
+    api: ApiServer, reported: Preparer
+) -> None:
+    claim = put(api, "a", "lamp-0")
+    ref = reference(claim)
+    answers = reported.prepare({ref: claim})
+    assert isinstance(answers[ref.uid], tuple)
+    (entry,) = eventually(lambda: devices(api, "a"))
+    assert (entry["driver"], entry["device"], entry["shareID"]) == (Lamps.driver, "lamp-0", SHARE)
+    assert entry["conditions"][0]["status"] == "True"
+    assert entry["data"] == {"lamp": "lamp-0"}
+    (patch,) = api.requests("PATCH")
+    assert patch.path.endswith("/namespaces/default/resourceclaims/a/status")
+    assert patch.query == {"fieldManager": Lamps.driver, "force": "true"}
+    assert patch.body["metadata"]["uid"] == ref.uid
+    assert reported.unprepare((ref,)) == {ref.uid: None}
+    eventually(lambda: not devices(api, "a"))
+
+
+def test_other_drivers_entries_are_left_alone(api: ApiServer, reported: Preparer) -> None:
+    claim = put(api, "a", "lamp-0")
+    other = {"driver": "other.example.com", "pool": "node", "device": "d"}
+    api.objects.edit("resourceclaims", "a", lambda one: one["status"].update(devices=[other]), "default")
+    reported.prepare({reference(claim): claim})
+    eventually(lambda: len(devices(api, "a")) == 2)
+    reported.unprepare((reference(claim),))
+    eventually(lambda: devices(api, "a") == [other])
+
+
+def test_a_repeated_prepare_writes_no_status_again(api: ApiServer, reported: Preparer, cluster: Cluster) -> None:
+    claim = put(api, "a", "lamp-0")
+    ref = reference(claim)
+    reported.prepare({ref: claim})
+    eventually(lambda: devices(api, "a"))
+    again = cluster.get((ref,))
+    reported.prepare(again)
+    cluster.close()
+    assert len(api.requests("PATCH")) == 1
+
+
+def test_an_older_server_has_the_status_in_its_version(api: ApiServer, reported: Preparer) -> None:
+    api.versions = ("v1beta1",)
+    claim = put(api, "a", "lamp-0")
+    reported.prepare({reference(claim): claim})
+    eventually(lambda: devices(api, "a"))
+    (patch,) = api.requests("PATCH")
+    assert patch.body["apiVersion"] == "resource.k8s.io/v1beta1"
+
+
+def test_a_failed_prepare_is_told_on_claim_and_pod_and_in_the_status(api: ApiServer, reported: Preparer) -> None:
+    claim = put(api, "a", "lamp-9")
+    ref = reference(claim)
+    for _ in range(3):
+        answers = reported.prepare({ref: claim})
+    assert isinstance(answers[ref.uid], DranodeError)
+    eventually(lambda: len(api.objects.all("events")) == 2)
+    events = {one["regarding"]["kind"]: one for one in api.objects.all("events")}
+    assert events["Pod"]["regarding"]["name"] == "pod-a"
+    assert events["ResourceClaim"]["regarding"]["uid"] == ref.uid
+    told = events["ResourceClaim"]
+    assert '"lamp-9"' in told["note"]
+    assert (told["type"], told["reason"], told["action"]) == ("Warning", "PrepareFailed", "Prepare")
+    assert (told["reportingController"], told["reportingInstance"]) == (Lamps.driver, f"{Lamps.driver}-node")
+    assert told["metadata"]["namespace"] == "default"
+    (entry,) = eventually(lambda: devices(api, "a"))
+    assert entry["conditions"][0]["status"] == "False"
+    assert '"lamp-9"' in entry["conditions"][0]["message"]
+
+
+def test_a_claim_that_could_not_be_fetched_is_told_on_the_claim_alone(api: ApiServer, reported: Preparer) -> None:
+    ref = ClaimRef("default", "gone", "uid-gone")
+    reported.prepare({ref: DranodeError("claim default/gone cannot be fetched")})
+    (event,) = eventually(lambda: api.objects.all("events"))
+    assert event["regarding"]["name"] == "gone"
+    assert not api.requests("PATCH")
+
+
+def test_kubelet_does_not_wait_for_a_server_that_is_slow(api: ApiServer, reported: Preparer) -> None:
+    claim = put(api, "a", "lamp-0")
+    asked = threading.Event()
+
+    class Held(Fault):
+        """An answer that comes only after kubelet has had its own."""
+
+        def takes(self, method: str, path: str) -> bool:
+            del path
+            if method == "PATCH":
+                asked.wait(5)
+            return False
+
+    api.faults.append(Held())
+    assert isinstance(reported.prepare({reference(claim): claim})[reference(claim).uid], tuple)
+    assert not devices(api, "a")
+    asked.set()
+    eventually(lambda: devices(api, "a"))
+
+
+def test_status_and_events_outlast_a_server_that_stutters(api: ApiServer, reported: Preparer) -> None:
+    claim = put(api, "a", "lamp-9")
+    api.faults += [Fault("PATCH", status=503), Fault("POST", "events", drop=True)]
+    reported.prepare({reference(claim): claim})
+    eventually(lambda: devices(api, "a") and len(api.objects.all("events")) == 2)
+
+
+def test_a_missing_right_is_logged_once_and_disturbs_nobody(
+    api: ApiServer, reported: Preparer, caplog: pytest.LogCaptureFixture
+) -> None:
+    api.faults.append(Fault("PATCH", status=403, times=99, body='{"message":"cannot patch resource"}'))
+    for number in range(3):
+        claim = put(api, f"c{number}", f"lamp-{number}")
+        assert isinstance(reported.prepare({reference(claim): claim})[reference(claim).uid], tuple)
+    eventually(lambda: len(api.requests("PATCH")) == 3)
+    eventually(lambda: any("cannot patch resource" in line for line in caplog.messages))
+    assert sum("resourceclaims/driver" in line for line in caplog.messages) == 1
+
+
+def test_the_status_of_a_claim_that_is_gone_is_forgotten(
+    api: ApiServer, reported: Preparer, caplog: pytest.LogCaptureFixture
+) -> None:
+    claim = put(api, "a", "lamp-0")
+    api.objects.remove("resourceclaims", "a", "default")
+    reported.prepare({reference(claim): claim})
+    eventually(lambda: api.requests("PATCH"))
+    api.put("resourceclaims", {**plain(claim), "metadata": {"namespace": "default", "name": "a", "uid": "another"}})
+    reported.prepare({reference(claim): claim})
+    eventually(lambda: [one.status for one in api.requests("PATCH")][-1:] == [409])
+    assert not caplog.messages
+
+
+def test_what_happens_unasked_is_told_on_pod_claim_and_node(api: ApiServer, cluster: Cluster) -> None:
+    claim = ClaimRef("default", "a", "uid-a")
+    cluster.tell(Lamps.driver, DriftRepaired(Pod("sandbox", "uid-p", "default", "p"), (claim,), "it ran elsewhere"))
+    cluster.tell(Lamps.driver, RecordQuarantined("uid-b", "the checksum differs"))
+    eventually(lambda: len(api.objects.all("events")) == 3)
+    told = {(one["regarding"]["kind"], one["reason"]) for one in api.objects.all("events")}
+    assert told == {("Pod", "CPUSetDrift"), ("ResourceClaim", "CPUSetDrift"), ("Node", "RecordQuarantined")}
+
+
+def test_the_last_words_are_said_before_the_connection_closes(api: ApiServer, cluster: Cluster) -> None:
+    cluster.tell(Lamps.driver, RecordQuarantined("uid-b", "the checksum differs"))
+    cluster.close()
+    assert len(api.objects.all("events")) == 1
+
+
+def test_the_newest_word_replaces_one_that_waits() -> None:
+    sent: list[int] = []
+    first, go_on = threading.Event(), threading.Event()
+
+    def send(item: int) -> None:
+        sent.append(item)
+        first.set()
+        go_on.wait(5)
+
+    outbox: Outbox[int] = Outbox("test", send, Timing(), pytest.fail)
+    outbox.put("a", 1)
+    first.wait(5)
+    for item in (2, 3):
+        outbox.put("a", item)
+    outbox.put("b", 4)
+    go_on.set()
+    outbox.close(5)
+    outbox.put("c", 5)
+    assert sent == [1, 3, 4]
+
+
+def test_a_word_that_may_pass_later_is_tried_until_a_newer_one_takes_its_place() -> None:
+    tried: list[int] = []
+
+    def send(item: int) -> None:
+        tried.append(item)
+        if item == 1:
+            raise ApiError("503", 503)
+
+    outbox: Outbox[int] = Outbox("test", send, Timing(dice=lambda: 0.0), pytest.fail)
+    outbox.put("a", 1)
+    eventually(lambda: tried)
+    outbox.put("a", 2)
+    eventually(lambda: 2 in tried)
+    outbox.close(5)
+    assert tried[-1] == 2

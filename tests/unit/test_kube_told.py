@@ -1,0 +1,73 @@
+"""What people are told of containers that were not where they should be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dranode.driver.core.claim_identity import PodClaims
+from dranode.driver.core.containers import Container, Pod
+from dranode.driver.core.cpuset import CPUSet
+from dranode.driver.core.events import DriftRepaired, Occurrence, Unpinned
+from dranode.driver.core.held import ClaimRef
+from dranode.driver.core.held_claims import HeldClaim, HeldSnapshot
+from dranode.driver.machine.forms import open_machine
+from dranode.driver.nri.enforcer import Enforcer
+
+CLAIM = ClaimRef("default", "a", "uid-a")
+HELD = HeldSnapshot(
+    claims={"uid-a": HeldClaim(CLAIM, CPUSet.parse("2-3"), CPUSet.parse("2-3"), frozenset({"uid-p"}))},
+    online=CPUSet.parse("0-7"),
+    variable="DRA_CPUSET_",
+)
+
+
+@dataclass
+class Surroundings:
+    """A node service with one claim on record, and kubelet that has given it to container `c` of pod `p`."""
+
+    asked: list[tuple[Pod, ...]] = field(default_factory=list)
+
+    def snapshot(self) -> HeldSnapshot:
+        return HELD
+
+    def reread(self) -> HeldSnapshot:
+        return HELD
+
+    def pod_claims(self, pods: tuple[Pod, ...]) -> Mapping[str, PodClaims] | None:
+        self.asked.append(pods)
+        return {}
+
+
+def container(name: str, pod: str, cpus: str, *env: str) -> Container:
+    where = Pod(f"sandbox-{pod}", f"uid-{pod}", "default", pod)
+    return Container(name, name, where, env, cpus=CPUSet.parse(cpus), started=True, cgroup=f"/{name}")
+
+
+def test_a_claims_container_that_was_not_pinned_is_told_and_a_shared_one_is_not(tmp_path: Path) -> None:
+    told: list[Occurrence] = []
+    (tmp_path / "sys").mkdir()
+    enforcer = Enforcer(Surroundings(), open_machine(str(tmp_path)), tell=told.append)
+    enforcer.synchronize((container("c", "p", "", "DRA_CPUSET_uid-a=2-3"), container("s", "q", "")))
+    (unpinned,) = told
+    assert isinstance(unpinned, Unpinned)
+    assert (unpinned.pod.name, unpinned.claims) == ("p", (CLAIM,))
+    assert unpinned.sentence.startswith(
+        'container "c" of pod default/p had no CPU set and is pinned now; it was created'
+    )
+
+
+def test_drift_is_told_once_with_the_claims_whose_cpus_they_are(tmp_path: Path) -> None:
+    told: list[Occurrence] = []
+    group = tmp_path / "sys" / "fs" / "cgroup" / "c"
+    group.mkdir(parents=True)
+    (group / "cpuset.cpus.effective").write_text("0-7\n")
+    enforcer = Enforcer(Surroundings(), open_machine(str(tmp_path)), tell=told.append)
+    enforcer.synchronize((container("c", "p", "2-3", "DRA_CPUSET_uid-a=2-3"),))
+    enforcer.verify()
+    enforcer.verify()
+    (drift,) = told
+    assert isinstance(drift, DriftRepaired)
+    assert drift.claims == (CLAIM,)
+    assert "runs on CPUs 0-7, but should run on 2-3; it is put back" in drift.sentence
