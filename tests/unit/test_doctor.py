@@ -20,6 +20,8 @@ from dranode.driver.core.diagnosis_runtime import TOLERANCE
 from dranode.driver.doctor.cluster import read_cluster
 from dranode.driver.doctor.examine import wanted_by
 from dranode.driver.machine.forms import open_machine
+from tests.fakes_apiobjects import Objects
+from tests.fakes_apiserver import ApiServer
 from tests.fakes_doctor import DRIVER, KUBELET, SOCKET, FakeNode, FakeServer, slice_of, toml, write_machine
 
 UID = "3f0ae3c1-0c1e-4c9b-a5f5-5f2c1c0d0001"
@@ -445,3 +447,20 @@ def test_the_command_fits_on_a_screen_and_says_when_nothing_is_wrong(node: FakeN
     assert "nothing wrong in what was seen" in ran.stdout
     assert SOCKET not in ran.stdout
     assert len(ran.stdout.splitlines()) < 10
+
+
+def test_a_real_server_is_asked_and_left_as_it_was(node: FakeNode) -> None:
+    write_machine(node.folder)
+    with ApiServer(objects=Objects(gates_off=["DRAConsumableCapacity"])) as api:
+        info = {"kubeletVersion": "v1.35.2", "containerRuntimeVersion": "containerd://2.2.1"}
+        api.put("nodes", {"metadata": {"name": "worker"}, "status": {"nodeInfo": info}})
+        kubeconfig = api.kubeconfig(node.folder / "kubeconfig")
+        arguments = ["--root", str(node.folder), "--node-name", "worker", "--reserved-cpus", "0", "-o", "json"]
+        ran = CliRunner().invoke(command, [*arguments, "--kubeconfig", kubeconfig])
+        assert api.objects.all("resourceslices") == []
+    answer = json.loads(ran.stdout)
+    assert [one["code"] for one in answer["findings"]] == ["feature-gate-off", "class-missing", "no-slices"]
+    # This server has no reviews of rights.
+    assert [sentence.partition(":")[0] for sentence in answer["unseen"] if "root" not in sentence] == [
+        "the driver's rights"
+    ]

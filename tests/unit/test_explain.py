@@ -19,9 +19,9 @@ from dranode.driver.cli.explain import command
 from dranode.driver.core.documents import decode, encode
 from dranode.driver.core.errors import UsageError
 from dranode.driver.core.resource import ResourceClaim
-from dranode.driver.doctor.sources import FromCluster
-from dranode.driver.kube.client import Client
 from dranode.driver.local.store import Store
+from tests.fakes import plain
+from tests.fakes_apiserver import ApiServer
 from tests.fakes_doctor import DRIVER, KUBELET, SOCKET, FakeNode, write_machine
 from tests.fakes_lifecycle import KubeletPods
 
@@ -244,17 +244,22 @@ def test_a_name_without_a_namespace_is_refused(way: Way) -> None:
     assert isinstance(ran.exception, UsageError)
 
 
-def test_names_of_containers_come_from_the_pod() -> None:
-    statuses = [{"name": "main", "containerID": f"containerd://{CONTAINER}"}, {"name": "new"}]
-    pod = {"status": {"containerStatuses": statuses}}
-
-    class Wire:
-        def send(self, outgoing: Any) -> Any:
-            path = outgoing.path
-            answer = pod if path == "/api/v1/namespaces/default/pods/pod-a" else {"code": 404, "message": "no"}
-            status = 404 if "code" in answer else 200
-            return type("Answer", (), {"status": status, "headers": {}, "data": json.dumps(answer).encode()})()
-
-    source = FromCluster(Client(Wire()))
-    assert source.container_names("default", "pod-a") == {CONTAINER: "main"}
-    assert source.container_names("default", "other") == {}
+def test_an_api_server_knows_claims_and_the_names_of_containers(way: Way) -> None:
+    sidecar = "ef" * 32
+    way.cgroup(sidecar, "0-7")
+    names = {"main": CONTAINER, "sidecar": sidecar}
+    statuses = [{"name": name, "containerID": f"containerd://{id_}"} for name, id_ in names.items()]
+    with ApiServer() as api:
+        kubeconfig = api.kubeconfig(way.folder / "kubeconfig")
+        status, stations, _ = way.explain("default/a", "--kubeconfig", kubeconfig)
+        assert (status, stations[0][2].partition(",")[0]) == (1, "there is no claim default/a")
+        api.put("resourceclaims", plain(way.claim))
+        api.put(
+            "pods", {"metadata": {"namespace": "default", "name": "pod-a"}, "status": {"containerStatuses": statuses}}
+        )
+        status, stations, _ = way.explain("default/a", "--kubeconfig", kubeconfig)
+        # The sidecar has no claim, so its CPUs are nobody's business here.
+        assert (status, stations[-1]) == (0, ("CPUs", "passed", "main on 1,5"))
+        way.cgroup(CONTAINER, "1-2,5")
+        name, what, _ = stop(way, "--kubeconfig", kubeconfig)
+        assert (name, what) == ("CPUs", "the kernel has main on 1-2,5 rather than 1,5")
