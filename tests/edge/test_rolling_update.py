@@ -109,7 +109,7 @@ class Runtime:
         event = nri.StateChangeEvent(event=nri.REMOVE_CONTAINER, pod=self.pods[name], container=self._container(name))
         self._show("StateChange", event)
         for known in (self.masks, self.pods, self.env):
-            del known[name]  # type: ignore[attr-defined]
+            del known[name]
 
     def _container(self, name: str) -> nri.Container:
         return container(

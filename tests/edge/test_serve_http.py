@@ -1,0 +1,201 @@
+"""`serve` as probes, Prometheus and people see it: ready only when everybody was heard from, one id a call."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from dranode.driver.core.documents import decode
+from dranode.driver.core.held import ClaimRef
+from dranode.driver.core.resource import ResourceClaim
+from dranode.driver.local.kubelet import KubeletError, StandInKubelet
+from dranode.driver.local.store import Store
+from tests.fakes_nri import FakeRuntime
+
+PROGRAM = Path(sys.executable).with_name("dranode")
+DRIVER = "dra.cpu"
+REF = ClaimRef("default", "a", "uid-a")
+
+
+def claim() -> ResourceClaim:
+    result = {
+        "request": "r",
+        "driver": DRIVER,
+        "pool": "node",
+        "device": "cpudevnuma000",
+        "consumedCapacity": {"dra.cpu/cpu": "2"},
+        "shareID": "00000000-0000-4000-8000-000000000000",
+    }
+    return decode(
+        ResourceClaim,
+        {
+            "metadata": {"namespace": REF.namespace, "name": REF.name, "uid": REF.uid},
+            "status": {"allocation": {"devices": {"results": [result]}}},
+        },
+    )
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="dranode-") as name:
+        folder = Path(name)
+        (folder / "kubelet" / "plugins_registry").mkdir(parents=True)
+        Store(folder / "store").put(claim())
+        yield folder
+
+
+def run(folder: Path, *options: str) -> subprocess.Popen[bytes]:
+    arguments = ["--machine", "sockets=1,numa=2,cores=4,threads=2", "--node-name", "node"]
+    places = ["--store", "store", "--kubelet-root", "kubelet", "--cdi-dir", "cdi"]
+    with (folder / "log").open("ab") as log:
+        return subprocess.Popen([PROGRAM, "serve", *arguments, *places, *options], cwd=folder, stderr=log)
+
+
+@dataclass
+class Serving:
+    folder: Path
+    process: subprocess.Popen[bytes]
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "log").read_text()
+
+    def until(self, condition: Callable[[], Any]) -> Any:
+        deadline = time.monotonic() + 20
+        while not (found := condition()):
+            assert self.process.poll() is None, self.log
+            assert time.monotonic() < deadline, self.log
+            time.sleep(0.01)
+        return found
+
+    def get(self, path: str) -> tuple[int, str]:
+        address = self.until(lambda: re.search(r"127\.0\.0\.1:(\d+)", self.log))
+        connection = http.client.HTTPConnection("127.0.0.1", int(address[1]), timeout=5)
+        with contextlib.closing(connection):
+            connection.request("GET", path)
+            response = connection.getresponse()
+            return response.status, response.read().decode()
+
+
+@pytest.fixture
+def serving(folder: Path, request: pytest.FixtureRequest) -> Iterator[Serving]:
+    options = getattr(request, "param", ("--nri-socket", "none"))
+    process = run(folder, "--http-address", "127.0.0.1:0", *options)
+    yield Serving(folder, process)
+    process.kill()
+    process.wait()
+
+
+@pytest.mark.parametrize("serving", [("--nri-socket", "nri.sock", "--reserved-cpus", "0")], indirect=True)
+def test_ready_says_what_is_missing_until_kubelet_and_runtime_were_heard_from(serving: Serving, folder: Path) -> None:
+    registration = folder / "kubelet" / "plugins_registry" / f"{DRIVER}-reg.sock"
+    status, text = serving.get("/readyz")
+    assert status == 503
+    assert text.splitlines() == [
+        f"{DRIVER}: kubelet has not asked for the driver at {registration}",
+        f"{DRIVER}: the container runtime has not told of its containers over NRI at nri.sock",
+    ]
+    assert serving.get("/healthz") == (200, "ok\n")
+    kubelet = StandInKubelet(folder / "kubelet" / "plugins_registry")
+    with contextlib.closing(kubelet), socket.socket(socket.AF_UNIX) as listener:
+        kubelet.register([DRIVER])
+        assert serving.get("/readyz")[1].count("\n") == 1
+        listener.bind(str(folder / "nri.sock"))
+        listener.listen()
+        listener.settimeout(10)
+        sock, _ = listener.accept()
+        with sock:
+            FakeRuntime(sock).handshake()
+            serving.until(lambda: serving.get("/readyz") == (200, "ready\n"))
+            assert f'dranode_nri_synchronized{{driver="{DRIVER}"}} 1.0' in serving.get("/metrics")[1]
+        serving.until(lambda: serving.get("/readyz")[0] == 503)
+        assert serving.get("/healthz")[0] == 200
+
+
+def test_a_driver_that_kubelet_does_not_take_is_not_ready(serving: Serving, folder: Path) -> None:
+    kubelet = StandInKubelet(folder / "kubelet" / "plugins_registry", services=("v7.DRAPlugin",))
+    serving.get("/healthz")
+    with contextlib.closing(kubelet), pytest.raises(KubeletError, match="is supported"):
+        kubelet.register([DRIVER])
+    assert serving.process.wait(20) == 1
+    assert "kubelet turned the driver dra.cpu down" in serving.log.splitlines()[-1]
+
+
+def test_every_line_of_a_call_has_its_id_and_metrics_count_it(serving: Serving, folder: Path) -> None:
+    kubelet = StandInKubelet(folder / "kubelet" / "plugins_registry")
+    with contextlib.closing(kubelet):
+        kubelet.register([DRIVER])
+        kubelet.prepare({REF: frozenset({DRIVER})})
+        kubelet.unprepare({REF: frozenset({DRIVER})})
+    ids = re.findall(r"op=([0-9a-f]{8}) (prepare|unprepare) driver=dra.cpu claim=default/a", serving.log)
+    assert [call for _, call in ids] == ["prepare", "unprepare"]
+    assert len({op for op, _ in ids}) == 2
+    metrics = serving.get("/metrics")[1]
+    assert 'dra_cpu_prepare_claims_total{result="success"} 1.0' in metrics
+    assert 'dra_cpu_unprepare_claims_total{result="success"} 1.0' in metrics
+    assert "dra_cpu_claim_allocated_cpus_sum 2.0" in metrics
+
+
+@pytest.mark.parametrize("serving", [("--nri-socket", "none", "--log-format", "json")], indirect=True)
+def test_json_lines_have_keys_for_claim_driver_and_call(serving: Serving, folder: Path) -> None:
+    kubelet = StandInKubelet(folder / "kubelet" / "plugins_registry")
+    with contextlib.closing(kubelet):
+        kubelet.register([DRIVER])
+        kubelet.prepare({REF: frozenset({DRIVER})})
+    lines = [json.loads(line) for line in serving.log.splitlines()]
+    (line,) = [line for line in lines if line["message"].startswith("prepare ")]
+    assert (line["claim"], line["uid"], line["driver"]) == ("default/a", "uid-a", DRIVER)
+    assert re.fullmatch("[0-9a-f]{8}", line["op"])
+
+
+def test_a_terminated_driver_answers_probes_to_the_end_and_leaves_its_slices(serving: Serving, folder: Path) -> None:
+    kubelet = StandInKubelet(folder / "kubelet" / "plugins_registry")
+    with contextlib.closing(kubelet):
+        kubelet.register([DRIVER])
+    serving.until(lambda: serving.get("/readyz") == (200, "ready\n"))
+    serving.process.send_signal(signal.SIGTERM)
+    assert serving.process.wait(20) == 0
+    assert list((folder / "kubelet" / "plugins_registry").iterdir()) == []
+    assert len(list((folder / "store" / "resourceslices").iterdir())) == 1
+
+
+def test_a_port_that_is_taken_ends_the_start_with_one_sentence(folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        process = run(folder, "--nri-socket", "none", "--http-address", address)
+        assert process.wait(20) == 1
+    (line,) = (folder / "log").read_text().splitlines()
+    assert f"nobody can listen on the HTTP address {address}: Address already in use" in line
+    assert not (folder / "kubelet" / "plugins").exists()
+
+
+def test_what_is_no_address_is_wrong_usage(folder: Path) -> None:
+    assert run(folder, "--nri-socket", "none", "--http-address", "8080").wait(20) == 2
+
+
+def test_without_http_nobody_listens_and_claims_are_prepared_all_the_same(folder: Path) -> None:
+    process = run(folder, "--nri-socket", "none", "--http-address", "none")
+    kubelet = StandInKubelet(folder / "kubelet" / "plugins_registry")
+    try:
+        with contextlib.closing(kubelet):
+            kubelet.register([DRIVER])
+            assert isinstance(kubelet.prepare({REF: frozenset({DRIVER})})[REF], tuple)
+        assert not [each for each in psutil.Process(process.pid).net_connections() if each.status == "LISTEN"]
+    finally:
+        process.kill()
+        process.wait()
