@@ -1,0 +1,125 @@
+"""Enforcement by one of two instances: the one that is silent knows enough to go on where the other leaves off."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from dranode.driver.core.claim_identity import PodClaims
+from dranode.driver.core.containers import Container, Pod, Resources
+from dranode.driver.core.cpuset import CPUSet
+from dranode.driver.core.held import ClaimRef
+from dranode.driver.core.held_claims import HeldClaim, HeldSnapshot
+from dranode.driver.machine.forms import open_machine
+from dranode.driver.nri.enforcer import Enforcer, RefusedError
+from dranode.driver.nri.events import Runtime
+from dranode.driver.nri.sharing import SharedEnforcer
+
+EMPTY = HeldSnapshot(online=CPUSet(range(8)), variable="DRA_CPUSET_", cdi_kind="dra.k8s.io/cpu")
+CLAIM = HeldClaim(ClaimRef("default", "mine", "a"), CPUSet((2, 3)), CPUSet((2, 3)), frozenset(("p1",)))
+HELD = replace(EMPTY, claims={"a": CLAIM})
+MINE = Container("c1", "main", Pod("s1", "p1", "default", "p1"), env=("DRA_CPUSET_a=2-3",))
+OTHER = Container("c2", "main", Pod("s2", "p2", "default", "p2"))
+UNKNOWN = Container("c3", "main", Pod("s3", "p3", "default", "p3"), env=("DRA_CPUSET_b=4",))
+
+
+@dataclass
+class Node:
+    now: HeldSnapshot = EMPTY
+
+    def snapshot(self) -> HeldSnapshot:
+        return self.now
+
+    def reread(self) -> HeldSnapshot:
+        return self.now
+
+    def pod_claims(self, pods: tuple[Pod, ...]) -> Mapping[str, PodClaims] | None:
+        del pods
+        return {}
+
+
+@dataclass
+class Word:
+    """Whoever says whose turn it is."""
+
+    active: bool = False
+    turns: list[str] = field(default_factory=list)
+
+    def turn(self, request: str) -> bool:
+        self.turns.append(request)
+        return self.active
+
+
+@pytest.fixture
+def node() -> Node:
+    return Node()
+
+
+@pytest.fixture
+def word() -> Word:
+    return Word()
+
+
+@pytest.fixture
+def shared(node: Node, word: Word) -> SharedEnforcer:
+    shared = SharedEnforcer(Enforcer(node, open_machine("sockets=1,cores=8")), word)
+    shared.configured(Runtime("containerd", "v2.3.0", "v0.12.1"))
+    return shared
+
+
+def test_the_silent_one_adjusts_nothing_refuses_nothing_and_says_nothing_unasked(
+    shared: SharedEnforcer, node: Node
+) -> None:
+    assert shared.synchronize((OTHER,)) == ()
+    node.now = HELD
+    assert shared.create(MINE) == (Resources(), ())
+    assert shared.create(UNKNOWN) == (Resources(), ())
+    assert shared.update(OTHER, Resources(CPUSet((1,))), 0) == ()
+    assert shared.stop(MINE) == ()
+    assert shared.unsolicited() == ()
+    assert not shared.reconnection_due()
+
+
+def test_what_it_left_unsaid_it_says_when_its_time_comes(shared: SharedEnforcer, node: Node, word: Word) -> None:
+    shared.synchronize((OTHER,))
+    node.now = HELD
+    shared.create(MINE)
+    word.active = True
+    said = {update.container_id: str(update.resources.cpus) for update in shared.unsolicited()}
+    assert said == {"c2": "0-1,4-7"}
+    shared.updates_answered("")
+    assert shared.unsolicited() == ()
+
+
+def test_it_knows_what_the_other_one_gave_and_keeps_a_claim_for_its_container(
+    shared: SharedEnforcer, node: Node, word: Word
+) -> None:
+    node.now = HELD
+    shared.create(MINE)
+    shared.started(replace(MINE, started=True))
+    word.active = True
+    assert shared.unsolicited() == ()
+    with pytest.raises(RefusedError, match="in use by container"):
+        shared.create(replace(MINE, id="c9", name="second"))
+
+
+def test_the_one_whose_turn_it_is_answers_in_full(shared: SharedEnforcer, node: Node, word: Word) -> None:
+    word.active = True
+    assert [update.container_id for update in shared.synchronize((OTHER,))] == ["c2"]
+    node.now = HELD
+    resources, updates = shared.create(MINE)
+    assert str(resources.cpus) == "2-3"
+    assert [update.container_id for update in updates] == ["c2"]
+    with pytest.raises(RefusedError):
+        shared.create(UNKNOWN)
+    assert word.turns == ["create c1", "create c3"]
+
+
+def test_turns_are_taken_for_a_request_and_its_container(shared: SharedEnforcer, word: Word) -> None:
+    shared.create(OTHER)
+    shared.update(OTHER, Resources(), 0)
+    shared.stop(OTHER)
+    shared.removed(OTHER)
+    assert word.turns == ["create c2", "update c2", "stop c2"]
