@@ -20,6 +20,7 @@ from typing import Final, Protocol, assert_never
 
 from dranode.driver.core.containers import Container, ContainerUpdate, Pod, Resources
 from dranode.driver.core.errors import DranodeError
+from dranode.driver.logs import operation
 from dranode.driver.nri.events import (
     Configured,
     ContainerRemoved,
@@ -294,6 +295,13 @@ class NRIClient:
         self, session: Session, request: SynchronizeRequest | CreateRequest | UpdateRequest | StopRequest
     ) -> None:
         began = self._clock()
+        with operation():
+            self._decide(session, request)
+        self._answered(type(request).__name__.removesuffix("Request"), self._clock() - began)
+
+    def _decide(
+        self, session: Session, request: SynchronizeRequest | CreateRequest | UpdateRequest | StopRequest
+    ) -> None:
         try:
             match request:
                 case SynchronizeRequest():
@@ -314,7 +322,6 @@ class NRIClient:
             # Without an answer the runtime would wait, drop the plug-in and run the container on every CPU.
             log.exception("an NRI request failed")
             session.refuse(request, f"dranode failed: {error!r}")
-        self._answered(type(request).__name__.removesuffix("Request"), self._clock() - began)
 
     def _say(self, error: Exception) -> None:
         """Say why there is no connection, once for each reason."""
