@@ -96,13 +96,6 @@ def _ensure(directory: Path) -> None:
         directory.chmod(FOLDER_MODE)
 
 
-def _make(directory: Path) -> None:
-    if not directory.is_dir():
-        directory.mkdir(parents=True, exist_ok=True)
-        # A driver's umask keeps its own files private, but runtimes and people read these.
-        directory.chmod(FOLDER_MODE)
-
-
 def _content(path: Path) -> bytes | None:
     try:
         return path.read_bytes()
