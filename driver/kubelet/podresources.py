@@ -42,7 +42,8 @@ class PodResources:
         try:
             response = self._list(api.ListPodResourcesRequest(), timeout=_TIMEOUT)
         except grpc.RpcError as error:
-            raise PodResourcesError(f"kubelet's pod-resources at {self._socket} does not answer: {error}") from error
+            reason = error.details() or error.code()
+            raise PodResourcesError(f"kubelet's pod-resources at {self._socket} does not answer: {reason}") from error
         return tuple(
             ClaimUse(
                 namespace=pod.namespace,
