@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotInTime
@@ -14,6 +15,8 @@ from dranode.driver.core.held import ClaimRef
 from dranode.driver.core.resource import ResourceClaim
 from dranode.driver.kube.client import TOTAL_SECONDS, Client, Request
 from dranode.driver.kube.errors import ApiError
+
+log = logging.getLogger(__name__)
 
 # A pod seldom has more claims; those that are more wait for a thread.
 _AT_A_TIME: Final = 8
@@ -59,6 +62,9 @@ class KubeClaims:
             return DranodeError(f"claim {ref} cannot be fetched: {error}")
         except DocumentError as error:
             return ClaimError(f"claim {ref} as the API server has it cannot be read: {error}")
+        except Exception as error:  # one claim's trouble, whatever it is, is not the others'
+            log.exception("claim=%s uid=%s: not fetched", ref, ref.uid)
+            return DranodeError(f"claim {ref} cannot be fetched, because of an error inside the driver: {error!r}")
 
 
 def _result(ref: ClaimRef, future: Future[ResourceClaim | DranodeError]) -> ResourceClaim | DranodeError:

@@ -152,7 +152,10 @@ class _Opened:
             raise UnreachableError(f"{self} does not answer: {_root(error)}") from error
 
     def _authorization(self) -> dict[str, str]:
-        settings = self.configuration.auth_settings().values()
+        try:
+            settings = self.configuration.auth_settings().values()
+        except Exception as error:  # a token is read again from time to time, by whatever means a kubeconfig names
+            raise UnreachableError(f"the credentials for {self} cannot be read: {error}") from error
         # A token file may end with a newline, which no header can carry; the error would show the token.
         return {one["key"]: one["value"].strip() for one in settings if one["in"] == "header" and one["value"]}
 

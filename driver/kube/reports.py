@@ -5,6 +5,7 @@ Answers pass through unchanged and at once; status and events follow from thread
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -17,6 +18,8 @@ from dranode.driver.core.status import failed_states, prepared_states
 from dranode.driver.kube.events import KubeEvents
 from dranode.driver.kube.status import ClaimStatus
 from dranode.driver.node import Node
+
+log = logging.getLogger(__name__)
 
 Answer = tuple[PreparedDevice, ...] | DranodeError
 
@@ -39,14 +42,10 @@ class ReportingNode:
         """Prepare claims; an answer for each, by UID."""
         answers = self.node.prepare(asked)
         for ref, claim in asked.items():
-            answer = answers[ref.uid]
-            if isinstance(answer, DranodeError):
-                self._failed(ref, claim, str(answer))
-            elif self.status is not None and isinstance(claim, ResourceClaim):
-                record = self.node.holders.records.get(ref.uid)
-                if record is not None:
-                    states = prepared_states(self.node.plugin, record, self.node.inventory)
-                    self.status.say(ref, states, claim.status.devices)
+            try:
+                self._report(ref, claim, answers[ref.uid])
+            except Exception:  # what a plug-in says of a device may be anything, and the claim is prepared all the same
+                log.exception("claim=%s uid=%s: not reported", ref, ref.uid)
         return answers
 
     def unprepare(self, refs: tuple[ClaimRef, ...]) -> Mapping[str, DranodeError | None]:
@@ -57,6 +56,15 @@ class ReportingNode:
             if self.status is not None and answers[ref.uid] is None:
                 self.status.withdraw(ref)
         return answers
+
+    def _report(self, ref: ClaimRef, claim: ResourceClaim | DranodeError, answer: Answer) -> None:
+        if isinstance(answer, DranodeError):
+            self._failed(ref, claim, str(answer))
+        elif self.status is not None and isinstance(claim, ResourceClaim):
+            record = self.node.holders.records.get(ref.uid)
+            if record is not None:
+                states = prepared_states(self.node.plugin, record, self.node.inventory)
+                self.status.say(ref, states, claim.status.devices)
 
     def _failed(self, ref: ClaimRef, claim: ResourceClaim | DranodeError, error: str) -> None:
         fetched = isinstance(claim, ResourceClaim) and claim.metadata.uid == ref.uid

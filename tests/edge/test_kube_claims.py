@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -107,3 +108,49 @@ def test_a_claim_of_another_uid_is_left_to_who_decides(api: ApiServer, claims: K
     answer = claims.get((other,))[other]
     assert isinstance(answer, ResourceClaim)
     assert answer.metadata.uid != other.uid
+
+
+def test_a_token_that_cannot_be_read_fails_each_claim_with_a_sentence(
+    api: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refs = (put(api, "a"), put(api, "b"))
+    connection = Connection(Source(api.kubeconfig(tmp_path / "kubeconfig", token="t")))  # noqa: S106 - no secret
+    client = Client(connection, timing=Timing(dice=lambda: 0.0))
+    claims = KubeClaims(client)
+    assert isinstance(claims.get(refs[:1])[refs[0]], ResourceClaim)
+    opened = connection._opened
+    assert opened is not None
+
+    def refuse(configuration: object) -> None:
+        del configuration
+        raise ValueError("token file exists but empty")
+
+    monkeypatch.setattr(opened.configuration, "refresh_api_key_hook", refuse)
+    threading.Timer(0.2, client.timing.stopped.set).start()
+    answers = claims.get(refs)
+    claims.close()
+    assert [str(answers[ref]) for ref in refs] == [
+        f"claim {ref} cannot be fetched: the credentials for the API server at {api.url} cannot be read: "
+        "token file exists but empty"
+        for ref in refs
+    ]
+
+
+def test_an_error_inside_the_driver_is_that_claims_alone(
+    api: ApiServer, claims: KubeClaims, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good, odd = put(api, "good"), put(api, "odd")
+    client = claims._client
+    resource = client.resource
+
+    def failing(request: Any, **options: Any) -> Any:
+        if request("", "").path.endswith("/odd"):
+            raise RuntimeError("a bug")
+        return resource(request, **options)
+
+    monkeypatch.setattr(client, "resource", failing)
+    answers = claims.get((odd, good))
+    assert isinstance(answers[good], ResourceClaim)
+    assert str(answers[odd]) == (
+        "claim default/odd cannot be fetched, because of an error inside the driver: RuntimeError('a bug')"
+    )

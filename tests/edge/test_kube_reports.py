@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -23,7 +26,9 @@ from dranode.driver.kube.errors import ApiError
 from dranode.driver.kube.outbox import Outbox
 from dranode.driver.kube.source import Source
 from dranode.driver.kubelet.service import Preparer
+from dranode.driver.kubelet.sockets import socket_paths
 from dranode.driver.node import Node
+from dranode.driver.service import DriverService, Edges
 from tests.fakes import Lamps, allocated_claim, plain, reference
 from tests.fakes_apiserver import ApiServer, Fault, api_server
 
@@ -31,11 +36,11 @@ SHARE = "00000000-0000-0000-0000-000000000001"
 
 
 class TalkingLamps(Lamps):
-    """Lamps that say which one they are."""
+    """Lamps that say which one they are; the third one says what no JSON can."""
 
     def describe(self, grant: Grant, record: Record, inventory: Inventory) -> Mapping[str, Any]:
         del record, inventory
-        return {"lamp": grant.device}
+        return {"lamp": object() if grant.device == "lamp-3" else grant.device}
 
 
 @pytest.fixture
@@ -135,6 +140,27 @@ def test_an_older_server_has_the_status_in_its_version(api: ApiServer, reported:
     assert patch.body["apiVersion"] == "resource.k8s.io/v1beta1"
 
 
+def test_without_claim_status_none_is_written_and_failures_are_told_all_the_same(
+    api: ApiServer, node: Node, tmp_path: Path
+) -> None:
+    source = Source(api.kubeconfig(tmp_path / "kubeconfig"))
+    cluster = Cluster(source, "node", claim_status=False, fatal=pytest.fail)
+    good, bad = put(api, "a", "lamp-0"), put(api, "b", "lamp-9")
+    cluster.reporting(node).prepare({reference(good): good, reference(bad): bad})
+    cluster.close()
+    assert len(api.objects.all("events")) == 2
+    assert not api.requests("PATCH")
+
+
+def test_a_driver_that_says_what_cannot_be_written_has_its_claim_prepared(api: ApiServer, reported: Preparer) -> None:
+    claim = put(api, "a", "lamp-3")
+    assert isinstance(reported.prepare({reference(claim): claim})[reference(claim).uid], tuple)
+    other = put(api, "b", "lamp-1")
+    reported.prepare({reference(other): other})
+    eventually(lambda: devices(api, "b"))
+    assert not devices(api, "a")
+
+
 def test_a_failed_prepare_is_told_on_claim_and_pod_and_in_the_status(api: ApiServer, reported: Preparer) -> None:
     claim = put(api, "a", "lamp-9")
     ref = reference(claim)
@@ -222,6 +248,33 @@ def test_what_happens_unasked_is_told_on_pod_claim_and_node(api: ApiServer, clus
     eventually(lambda: len(api.objects.all("events")) == 3)
     told = {(one["regarding"]["kind"], one["reason"]) for one in api.objects.all("events")}
     assert told == {("Pod", "CPUSetDrift"), ("ResourceClaim", "CPUSetDrift"), ("Node", "RecordQuarantined")}
+
+
+def test_a_driver_that_starts_with_a_damaged_record_tells_the_node(
+    api: ApiServer, cluster: Cluster, node: Node, tmp_path: Path
+) -> None:
+    claim = put(api, "a", "lamp-0")
+    node.prepare({reference(claim): claim})
+    node.close()
+    with contextlib.closing(sqlite3.connect(tmp_path / "data" / "ledger.db", isolation_level=None)) as ledger:
+        ledger.execute("UPDATE claims SET checksum = checksum + 1")
+    with tempfile.TemporaryDirectory(prefix="dranode-") as name:
+        for folder in ("plugins_registry", f"plugins/{Lamps.driver}"):
+            (Path(name) / folder).mkdir(parents=True)
+        service = DriverService(
+            TalkingLamps(),
+            Edges(claims=cluster, publisher=cluster, report=cluster.reporting, tell=cluster.tell),
+            node_name="node",
+            sockets=socket_paths(Path(name), Lamps.driver),
+            data=tmp_path / "data",
+            cdi=tmp_path / "cdi",
+            fatal=pytest.fail,
+        )
+        service.start()
+        (event,) = eventually(lambda: api.objects.all("events"))
+        service.stop()
+    assert (event["reason"], event["regarding"]["kind"]) == ("RecordQuarantined", "Node")
+    assert f"UID {reference(claim).uid}" in event["note"]
 
 
 def test_the_last_words_are_said_before_the_connection_closes(api: ApiServer, cluster: Cluster) -> None:

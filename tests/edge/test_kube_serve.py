@@ -152,17 +152,6 @@ def test_a_server_that_comes_late_holds_up_neither_kubelet_nor_the_slices(api: A
         assert isinstance(it.kubelet.prepare({ref: frozenset({CPU})})[ref], tuple)
 
 
-def test_claim_status_off_writes_none(api: ApiServer) -> None:
-    ref = put_claim(api, "a")
-    with serving(api, "--claim-status", "off") as it:
-        it.kubelet.register([CPU])
-        assert isinstance(it.kubelet.prepare({ref: frozenset({CPU})})[ref], tuple)
-        it.eventually(it.slices)
-        it.process.send_signal(signal.SIGTERM)
-        assert it.process.wait(10) == 0
-    assert not api.requests("PATCH")
-
-
 def test_serve_without_a_cluster_says_what_to_name() -> None:
     program = Path(sys.executable).with_name("dranode")
     environment = {key: value for key, value in os.environ.items() if not key.startswith("KUBERNETES_")}
