@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 import re
-import secrets
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ _PLACEHOLDER: Final = re.compile(r"(?:\b(\w+)=)?%(?:%|[-+ #0]*\d*(?:\.\d+)?[a-zA
 
 
 def _random_id() -> str:
-    return secrets.token_hex(4)
+    return os.urandom(4).hex()
 
 
 @contextlib.contextmanager
