@@ -10,6 +10,7 @@ import base64
 import contextlib
 import hashlib
 import os
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -79,8 +80,11 @@ def bind(server: grpc.Server, path: Path) -> None:
     """Bind a server to a socket of mode 0600; a stale socket that lies there is replaced.
 
     Raises:
+        UsageError: another process listens there.
         SocketError: the folder is missing or cannot be written.
     """
+    if _answers(path):
+        raise UsageError(f"another process listens on {path}; stop it first, or give each its own --pod-uid")
     try:
         with contextlib.suppress(FileNotFoundError):
             path.unlink()
@@ -94,6 +98,15 @@ def bind(server: grpc.Server, path: Path) -> None:
         raise SocketError(f"the socket {path} cannot be made: {error.strerror}") from error
     except RuntimeError as error:
         raise SocketError(f"the socket {path} cannot be bound; its folder must exist and be writable") from error
+
+
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as caller:
+        try:
+            caller.connect(os.fspath(path))
+        except OSError:
+            return False
+        return True
 
 
 def unbind(path: Path) -> None:

@@ -60,15 +60,16 @@ def root() -> Iterator[Path]:
         yield Path(name)
 
 
-def make(root: Path, shelf: Shelf, fatal: Any = None) -> DriverService:
+def make(root: Path, shelf: Shelf, fatal: Any = None, pod_uid: str = "") -> DriverService:
     return DriverService(
         Lamps(),
         Edges(claims=shelf, publisher=shelf),
         node_name="node",
-        sockets=socket_paths(root, LAMPS),
+        sockets=socket_paths(root, LAMPS, pod_uid),
         data=root / "plugins" / LAMPS,
         cdi=root / "cdi",
         fatal=fatal or pytest.fail,
+        rolling=bool(pod_uid),
     )
 
 
@@ -276,3 +277,16 @@ def test_a_stopped_health_service_ends_its_streams() -> None:
     health.stop()
     thread.join(5)
     assert not thread.is_alive()
+
+
+def test_a_second_instance_with_the_same_pod_uid_is_refused_and_the_first_goes_on(root: Path, shelf: Shelf) -> None:
+    first, second = make(root, shelf, pod_uid="uid-1"), make(root, shelf, pod_uid="uid-1")
+    first.start()
+    try:
+        with pytest.raises(UsageError, match=r"another process listens on .*/dra-uid-1\.sock; stop it first"):
+            second.start()
+        kubelet = StandInKubelet(root / "plugins_registry")
+        kubelet.register([LAMPS])
+        kubelet.close()
+    finally:
+        first.stop()
