@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import random
+import re
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping
@@ -20,6 +21,7 @@ from dranode.driver.kube.versions import from_v1
 
 _ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 _LONGEST_BASE = 58
+_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
 Document = dict[str, Any]
 
@@ -123,7 +125,11 @@ class Objects:
             document = copy.deepcopy(document)
             metadata = document.setdefault("metadata", {})
             if not metadata.get("name"):
-                metadata["name"] = metadata["generateName"][:_LONGEST_BASE] + self._suffix()
+                base = str(metadata["generateName"])
+                if _SUBDOMAIN.fullmatch(base.removesuffix("-")) is None:
+                    message = f'metadata.generateName: Invalid value: "{base}": a lowercase RFC 1123 subdomain'
+                    raise Refusal(422, "Invalid", message)
+                metadata["name"] = base[:_LONGEST_BASE] + self._suffix()
             key = self._key(kind, document)
             if key in self._objects:
                 raise Refusal(409, "AlreadyExists", f'{kind.resource} "{key[2]}" already exists', key[2])

@@ -63,7 +63,7 @@ class KubeEvents:
         return {
             "apiVersion": _GROUP,
             "kind": "Event",
-            "metadata": {"generateName": f"{about.name}.", "namespace": about.namespace or _CLUSTER},
+            "metadata": {"generateName": f"{about.name}-", "namespace": about.namespace or _CLUSTER},
             "eventTime": self._now().strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
             "type": "Warning",
             "reason": event.reason,

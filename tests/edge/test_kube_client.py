@@ -45,7 +45,7 @@ def claims(root: str, version: str) -> Request:
 
 def test_documents_come_and_go_as_they_are(client: Client, api: ApiServer) -> None:
     assert client.send(GET_NODE)["metadata"]["uid"] == "node-uid"
-    event = {"metadata": {"generateName": "e."}, "note": 'text with "quotes" and ü'}
+    event = {"metadata": {"generateName": "e-"}, "note": 'text with "quotes" and ü'}
     made = client.send(Request("POST", "/apis/events.k8s.io/v1/namespaces/default/events", "create events", {}, event))
     assert made["note"] == event["note"]
     (seen,) = api.requests("POST")
@@ -128,7 +128,7 @@ def test_writing_is_tried_again_only_where_the_server_did_nothing(client: Client
         client.send(post)
     assert len(api.seen) == 1
     api.faults.append(Fault("POST", status=429))
-    named = Request(post.method, post.path, post.what, {}, {"metadata": {"generateName": "e."}})
+    named = Request(post.method, post.path, post.what, {}, {"metadata": {"generateName": "e-"}})
     assert client.send(named)["kind"] == "Event"
     assert [one.status for one in api.seen] == [503, 429, 200]
 
