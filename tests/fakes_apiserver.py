@@ -71,6 +71,7 @@ class ApiServer:
         after: connections that are dropped after a request was carried out, instead of its answer.
         seen: the requests that came.
         watch_seconds: how long a watch lasts at most.
+        mute: watches say nothing, not even that time passes.
         gone_as_event: answer a watch from a forgotten version with an event, as the watch cache does, not status 410.
     """
 
@@ -80,6 +81,7 @@ class ApiServer:
     tls: bool = False
     bookmark_seconds: float = 0.2
     watch_seconds: float = 3600.0
+    mute: bool = False
     gone_as_event: bool = True
     faults: list[Fault] = field(default_factory=list)
     after: list[Fault] = field(default_factory=list)
@@ -287,6 +289,8 @@ class _Handler(BaseHTTPRequestHandler):
             except Refusal as refusal:
                 self._event("ERROR", refusal.document())
                 break
+            while api.mute and api.running:
+                time.sleep(0.01)
             for change in news:
                 if wanted(change.document):
                     self._event(change.type, served(kind, change.document, asked.version))

@@ -78,7 +78,7 @@ def put(api: ApiServer, name: str, device: str) -> ResourceClaim:
 
 
 def eventually(holds: Callable[[], Any]) -> Any:
-    ends = time.monotonic() + 10
+    ends = time.monotonic() + 20
     while not (found := holds()):
         assert time.monotonic() < ends
         time.sleep(0.005)

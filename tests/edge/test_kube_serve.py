@@ -40,7 +40,7 @@ class Serving:
 
     def eventually(self, holds: Callable[[], Any]) -> Any:
         """Wait until something holds; what it says then."""
-        ends = time.monotonic() + 15
+        ends = time.monotonic() + 20
         while time.monotonic() < ends:
             found = holds()
             if found:
