@@ -1,8 +1,8 @@
 """One driver as kubelet sees it: its node, its sockets, its slices; started and stopped in order.
 
-It listens first and reads hardware and ledger then, since a node waits for its driver; the DRA service listens before
-the registration service does, so that kubelet never meets an endpoint that is not there. On stop, calls in flight end
-first, then the sockets go; slices stay.
+It listens first and reads hardware and ledger then, since a node waits for its driver; the DRA socket is bound before
+the registration socket, so that kubelet never meets an endpoint that is not there. On stop, calls in flight end first,
+then the sockets go; slices stay.
 
 Alone it is active from the start. In a rolling update it may be one of two instances: both answer kubelet, the active
 one publishes, verifies and pins (`dranode.driver.authority`).
@@ -157,8 +157,7 @@ class DriverService:
         """
         try:
             self._claim_folder()
-            self._listen(self._sockets.dra, (*self._service.handlers(), *self.health.handlers()), "dra", MAX_STREAMS)
-            self._listen(self._sockets.registration, (self.registration.handler(),), "registration")
+            self._listen()
             self._count()
             self.node.open(boot_id)
             self._witnesses = self._take_over()
@@ -247,18 +246,24 @@ class DriverService:
             except DranodeError as error:
                 log.error("driver=%s: %s", self.plugin.driver, error)  # noqa: TRY400 - the sentence says it all
 
-    def _listen(self, path: Path, handlers: tuple[grpc.GenericRpcHandler, ...], name: str, streams: int = 0) -> None:
-        pool = futures.ThreadPoolExecutor(_CALL_THREADS + streams, thread_name_prefix=f"{self.plugin.driver}-{name}")
+    def _listen(self) -> None:
+        # One server for both sockets: each server costs threads and memory of its own.
+        pool = futures.ThreadPoolExecutor(_CALL_THREADS + MAX_STREAMS, thread_name_prefix=f"{self.plugin.driver}-rpc")
+        handlers = (*self._service.handlers(), *self.health.handlers(), self.registration.handler())
         server = grpc.server(pool, handlers=handlers, options=[("grpc.so_reuseport", 0)])
-        bind(server, path)
-        server.start()
+        bound: list[Path] = []
 
         def stop() -> None:
             server.stop(_GRACE).wait()
-            unbind(path)
+            for path in bound:
+                unbind(path)
 
         self._stops.append(stop)
-        log.info("listening driver=%s %s=%s", self.plugin.driver, name, path)
+        for path in (self._sockets.dra, self._sockets.registration):
+            bind(server, path)
+            bound.append(path)
+        server.start()
+        log.info("listening driver=%s dra=%s registration=%s", self.plugin.driver, *bound)
 
     def _pin(self) -> None:
         if self._rolling:

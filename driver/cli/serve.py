@@ -21,6 +21,7 @@ from dranode.driver.kubelet.podresources import PodResources
 from dranode.driver.kubelet.sockets import socket_paths
 from dranode.driver.logs import set_up
 from dranode.driver.machine.root import Root, read_text
+from dranode.driver.malloc import stay_small
 from dranode.driver.plugins import load_plugins
 from dranode.driver.probes import Probes
 from dranode.driver.service import DriverService, Edges
@@ -62,6 +63,7 @@ def command(root: Root, drivers: tuple[str, ...], node_name: str, store: str | N
       dranode serve --kubeconfig ~/.kube/config --kubelet-root state/kubelet --cdi-dir state/cdi
       dranode serve --store state/store --kubelet-root state/kubelet --cdi-dir state/cdi
     """
+    stay_small()
     set_up(options["log_format"], options["verbosity"])
     os.umask(0o077)
     stop = _Stop()
