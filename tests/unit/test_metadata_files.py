@@ -14,7 +14,7 @@ from dranode.driver.core.held import ClaimRef
 from dranode.driver.core.plugin import Grant, Inventory
 from dranode.driver.core.record import Record
 from dranode.driver.core.resource import Device, ResourceClaim
-from dranode.driver.kubelet.metadata import DeviceMetadata, MetadataError
+from dranode.driver.kubelet.metadata import DeviceMetadata
 from dranode.driver.node import Node
 from tests.fakes import Lamps, allocated_claim, reference
 
@@ -89,8 +89,13 @@ def test_a_claim_leaves_the_files_of_its_successor_of_the_same_name_alone(metada
 
 
 def test_a_uid_that_would_lead_elsewhere_removes_nothing(metadata: DeviceMetadata) -> None:
-    with pytest.raises(MetadataError, match="no UID of a claim"):
-        metadata.remove(ClaimRef("ns", "c", "../x"), ("r",))
+    metadata.write(OLD, INVENTORY)
+    (metadata.cdi / f"{Lamps.driver}_metadata_..").mkdir()
+    reachable = metadata.cdi / "x_r.json"
+    reachable.write_text("somebody else's")
+    metadata.remove(ClaimRef("ns", "c", "../x"), ("r",))
+    assert reachable.exists()
+    assert (metadata.folder / "ns_c" / "r" / "metadata.json").exists()
 
 
 def test_kubelet_is_told_of_metadata_at_the_first_device_of_each_request(metadata: DeviceMetadata) -> None:
