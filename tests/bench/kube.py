@@ -39,6 +39,7 @@ from tests.fakes_apiserver import CERTIFICATES, ApiServer, api_server
 _STARTS = 7
 _ROUNDS = 60
 _CLAIMS = 8
+_PREPARES = 10_000
 _ANSWER_SECONDS = 0.002
 _MIB = 1 << 20
 _MAX_MIB = 68
@@ -163,14 +164,19 @@ def _answer(document: object, status: str = "200 OK", headers: str = "") -> byte
     return head.encode() + body
 
 
-def _slow_server(answers: dict[str, bytes], listener: socket.socket) -> None:
-    """Answers every request after two milliseconds, with next to no work of its own."""
+def _slow_server(answers: dict[str, bytes], listener: socket.socket, seconds: float) -> None:
+    """Answers every request after so many seconds, with next to no work of its own."""
 
     def serve(connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with contextlib.suppress(OSError):
             while request := connection.recv(65536):
-                due = time.perf_counter() + _ANSWER_SECONDS
+                head, _, body = request.partition(b"\r\n\r\n")
+                length = head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]
+                # A body may come in a piece of its own.
+                if int(length or 0) > len(body):
+                    connection.recv(65536)
+                due = time.perf_counter() + seconds
                 answer = answers.get(request.split(b" ", 2)[1].decode(), answers[""])
                 time.sleep(max(0.0, due - time.perf_counter()))
                 connection.sendall(answer)
@@ -181,58 +187,91 @@ def _slow_server(answers: dict[str, bytes], listener: socket.socket) -> None:
 
 
 @contextlib.contextmanager
-def _slow_api(folder: Path, claims: list[ResourceClaim]) -> Iterator[int]:
-    """A server of these claims in a process of its own; its port."""
+def _slow_api(folder: Path, claims: list[ResourceClaim], seconds: float) -> Iterator[None]:
+    """A server of these claims in a process of its own, and a kubeconfig for it."""
     root = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims/"
     answers = {root + claim.metadata.name: _answer({"apiVersion": API_VERSION, **plain(claim)}) for claim in claims}
+    answers |= {f"{root}{claim.metadata.name}/status": _answer({}) for claim in claims}
     answers["/apis/resource.k8s.io"] = _answer({"versions": [{"version": "v1"}]})
     # Slices are of no interest here, and their publisher is to keep quiet.
     answers[""] = _answer({}, "503 Service Unavailable", "Retry-After: 3600\r\n")
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-        process = multiprocessing.get_context("spawn").Process(target=_slow_server, args=(answers, listener))
+        process = multiprocessing.get_context("spawn").Process(target=_slow_server, args=(answers, listener, seconds))
         process.start()
         ApiServer(_port=port).kubeconfig(folder / "kubeconfig")
         try:
-            yield port
+            yield
         finally:
             process.kill()
             process.join()
 
 
-def _pods() -> tuple[float, float]:
-    """Milliseconds until a pod with one claim is prepared, and one with eight."""
+@contextlib.contextmanager
+def _node(count: int, seconds: float, *options: str) -> Iterator[tuple[psutil.Process, _Calls]]:
+    """`serve` with claims that an API server answers for after `seconds`, each of one CPU."""
     consumed = {"dra.cpu/cpu": "1"}
     claims = [
         allocated_claim(f"c{number}", "dra.cpu", ["cpudevnuma000"], consumedCapacity=consumed)
-        for number in range(_CLAIMS)
+        for number in range(count)
     ]
-    refs = [reference(claim) for claim in claims]
-    took: dict[int, list[float]] = {1: [], _CLAIMS: []}
     with tempfile.TemporaryDirectory(prefix="dranode-bench-") as name:
         folder = Path(name)
         (folder / "kubelet" / "plugins_registry").mkdir(parents=True)
-        options = ["--kubelet-root", "kubelet", "--cdi-dir", "cdi", "--http-address", "none", "--nri-socket", "none"]
-        options += ["--machine", "sockets=1,numa=1,l3=1,cores=16,threads=2", "--claim-status", "off"]
+        where = ["--node-name", "node", "--kubeconfig", "kubeconfig", "--kubelet-root", "kubelet", "--cdi-dir", "cdi"]
+        where += ["--http-address", "none", "--nri-socket", "none", "--machine", "sockets=1,cores=16,threads=2"]
         program = Path(sys.executable).with_name("dranode")
-        with _slow_api(folder, claims), (folder / "log").open("wb") as log:
-            where = ["--node-name", "node", "--kubeconfig", "kubeconfig"]
-            command: list[str | Path] = [program, "serve", *where, *options]
-            process = subprocess.Popen(command, cwd=folder, stderr=log)
+        with _slow_api(folder, claims, seconds), (folder / "log").open("wb") as log:
+            process = subprocess.Popen([str(program), "serve", *where, *options], cwd=folder, stderr=log)
             socket_path = socket_paths(folder / "kubelet", "dra.cpu").dra
             _until(socket_path.is_socket)
             with grpc.insecure_channel(f"unix:{socket_path}") as channel:
-                prepare = caller(channel, dra.DESCRIPTOR, "DRAPlugin", "NodePrepareResources")
-                unprepare = caller(channel, dra.DESCRIPTOR, "DRAPlugin", "NodeUnprepareResources")
-                for _ in range(_ROUNDS):
-                    for count, times in took.items():
-                        began = time.perf_counter()
-                        _prepare(prepare, refs[:count])
-                        times.append((time.perf_counter() - began) * 1000)
-                        unprepare(dra.NodeUnprepareResourcesRequest(claims=[_claim(ref) for ref in refs]), timeout=30)
+                yield psutil.Process(process.pid), _Calls(channel, [reference(claim) for claim in claims])
             process.terminate()
             process.wait(20)
-    return tuple(statistics.median(times[_ROUNDS // 10 :]) for times in took.values())  # type: ignore[return-value]
+
+
+class _Calls:
+    """kubelet's calls for the first claims there are."""
+
+    def __init__(self, channel: grpc.Channel, refs: list[ClaimRef]) -> None:
+        self._refs = refs
+        self._prepare = caller(channel, dra.DESCRIPTOR, "DRAPlugin", "NodePrepareResources")
+        self._unprepare = caller(channel, dra.DESCRIPTOR, "DRAPlugin", "NodeUnprepareResources")
+
+    def prepare(self, count: int) -> float:
+        """Milliseconds until the first `count` claims are prepared."""
+        began = time.perf_counter()
+        _prepare(self._prepare, self._refs[:count])
+        return (time.perf_counter() - began) * 1000
+
+    def unprepare(self) -> None:
+        claims = [_claim(ref) for ref in self._refs]
+        self._unprepare(dra.NodeUnprepareResourcesRequest(claims=claims), timeout=30)
+
+
+def _pods() -> tuple[float, float]:
+    """Milliseconds until a pod with one claim is prepared, and one with eight."""
+    took: dict[int, list[float]] = {1: [], _CLAIMS: []}
+    with _node(_CLAIMS, _ANSWER_SECONDS, "--claim-status", "off") as (_, calls):
+        for _ in range(_ROUNDS):
+            for count, times in took.items():
+                times.append(calls.prepare(count))
+                calls.unprepare()
+    one, eight = (statistics.median(times[_ROUNDS // 10 :]) for times in took.values())
+    return one, eight
+
+
+def _growth() -> float:
+    """MiB that a connected `serve` has more after the last thousand of its prepares than after the second."""
+    with _node(1, 0.0) as (process, calls):
+        rss = []
+        for number in range(_PREPARES):
+            calls.prepare(1)
+            calls.unprepare()
+            if number % 1000 == 999:
+                rss.append(process.memory_info().rss / _MIB)
+    return rss[-1] - rss[1]
 
 
 def bench() -> Iterator[Row]:
@@ -257,6 +296,14 @@ def bench() -> Iterator[Row]:
         "python -c 'import grpc, kubernetes'",
         "at most 68 MiB",
         rss <= _MAX_MIB,
+    )
+    growth = _growth()
+    yield Row(
+        "connected: growth from the second to the last thousand of 10,000 prepares",
+        growth,
+        "MiB",
+        target="none (1 MiB is noise)",
+        ok=growth <= 1,
     )
     writes = _steady_writes()
     yield Row("writes for 128 devices that are published already", writes, "", target="0", ok=writes == 0)
