@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -24,7 +23,9 @@ FOLDER_MODE: Final = 0o755
 # Whoever runs diagnostics reads specs without being root.
 FILE_MODE: Final = 0o644
 EXTENSIONS: Final = (".json", ".yaml")
-_TEMPORARY: Final = ("spec.", ".tmp")
+TEMPORARY: Final = ("spec.", ".tmp")
+"""How the names of temporary files begin and end; a writer that was killed leaves one."""
+
 
 # What JSON may hold as it is and a runtime's YAML parser refuses or folds into spaces.
 _ESCAPED: Final = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
@@ -77,16 +78,30 @@ def write_spec(directory: Path, filename: str, spec: Spec) -> Path:
     if _content(target) == data:
         return target
     _ensure(directory)
-    handle, temporary = tempfile.mkstemp(prefix=_TEMPORARY[0], suffix=_TEMPORARY[1], dir=directory)
+    replace_file(target, data)
+    return target
+
+
+def replace_file(target: Path, data: bytes) -> None:
+    """Give a file its content at once and whole, readable for everybody, over one that is there.
+
+    Raises:
+        OSError: it cannot be written; nothing is left behind and an old file stays.
+    """
+    # Not mkstemp: looking for a free name takes it longer than the rest takes.
+    temporary = f"{target.parent}/{TEMPORARY[0]}{os.urandom(8).hex()}{TEMPORARY[1]}"
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            os.fchmod(file.fileno(), FILE_MODE)
+        with os.fdopen(handle, "wb", buffering=0) as file:
+            written = 0
+            while written < len(data):
+                written += file.write(data[written:])
+            # The process may create everything for itself alone; this file is everybody's.
+            os.fchmod(handle, FILE_MODE)
         Path(temporary).replace(target)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
-    return target
 
 
 def _ensure(directory: Path) -> None:

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from dranode.cdi.directory import remove_spec, write_spec
+from dranode.cdi.directory import TEMPORARY, remove_spec, replace_file, write_spec
 from dranode.cdi.errors import CDIError
 from dranode.cdi.names import qualified_name
 from dranode.driver.core.errors import DranodeError
@@ -35,9 +33,7 @@ from dranode.driver.core.record import Record, uid_problem
 
 # Containers of any user read these; the process keeps everything else to itself (umask 077).
 _FOLDER_MODE: Final = 0o755
-_FILE_MODE: Final = 0o644
 _FILE: Final = "metadata.json"
-_TEMPORARY: Final = (f".{_FILE}.", ".tmp")
 
 
 class MetadataError(DranodeError):
@@ -131,7 +127,7 @@ def _remove_request(folder: Path, uid: str) -> None:
         return
     for name in _names(folder):
         # A driver that was killed while it wrote leaves its temporary file.
-        if name == _FILE or (name.startswith(_TEMPORARY[0]) and name.endswith(_TEMPORARY[1])):
+        if name == _FILE or (name.startswith(TEMPORARY[0]) and name.endswith(TEMPORARY[1])):
             (folder / name).unlink(missing_ok=True)
     _remove_empty(folder)
 
@@ -155,16 +151,15 @@ def _replace(top: Path, target: Path, data: bytes) -> None:
     with contextlib.suppress(OSError):
         if target.read_bytes() == data:
             return
-    for folder in (top, target.parent.parent, target.parent):
-        if not folder.is_dir():
-            folder.mkdir(exist_ok=True)
-            folder.chmod(_FOLDER_MODE)
-    handle, temporary = tempfile.mkstemp(prefix=_TEMPORARY[0], suffix=_TEMPORARY[1], dir=target.parent)
+    if not target.parent.is_dir():
+        for folder in (top, target.parent.parent, target.parent):
+            _make(folder)
+    replace_file(target, data)
+
+
+def _make(folder: Path) -> None:
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            os.fchmod(file.fileno(), _FILE_MODE)
-        Path(temporary).replace(target)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+        folder.mkdir()
+    except FileExistsError:
+        return
+    folder.chmod(_FOLDER_MODE)

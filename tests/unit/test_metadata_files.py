@@ -66,7 +66,7 @@ def test_the_same_again_is_not_written_again(metadata: DeviceMetadata) -> None:
 
 def test_nothing_is_left_after_removal_not_even_what_a_killed_driver_left(metadata: DeviceMetadata) -> None:
     metadata.write(OLD, INVENTORY)
-    (metadata.folder / "ns_c" / "r" / ".metadata.json.abc.tmp").write_text("half")
+    (metadata.folder / "ns_c" / "r" / "spec.abc.tmp").write_text("half")
     metadata.remove(OLD.ref, ("r",))
     assert names(metadata.folder) == []
     assert names(metadata.cdi) == []
