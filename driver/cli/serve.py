@@ -7,7 +7,6 @@ import dataclasses
 import logging
 import os
 import signal
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -31,22 +30,30 @@ log = logging.getLogger(__name__)
 
 
 class _Stop:
-    """Why the process ends: a signal, or a sentence."""
+    """Why the process ends: a signal, or a sentence.
+
+    Python runs signal handlers in the main thread alone and does not wake it for a signal that the kernel gave to
+    another thread, so the main thread waits at a pipe into which Python writes every signal's number at once.
+    """
 
     def __init__(self) -> None:
-        self.asked = threading.Event()
         self.reason: str | None = None
+        self._ended, self._end = os.pipe()
+        os.set_blocking(self._end, False)
+        signal.set_wakeup_fd(self._end)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda _number, _frame: None)
 
     def fatal(self, reason: str) -> None:
         """End the process with an error; the first one is the one that is told."""
         self.reason = self.reason or reason
-        self.asked.set()
+        os.write(self._end, b"\0")
 
-    def signal(self, number: int, frame: object) -> None:
-        """End the process in order."""
-        del frame
-        log.info("stopping signal=%s", signal.Signals(number).name)
-        self.asked.set()
+    def wait(self) -> None:
+        """Wait for either."""
+        (number,) = os.read(self._ended, 1)
+        if number:
+            log.info("stopping signal=%s", signal.Signals(number).name)
 
 
 @click.command(short_help="The node driver: what the DaemonSet runs.")
@@ -67,8 +74,6 @@ def command(root: Root, drivers: tuple[str, ...], node_name: str, store: str | N
     set_up(options["log_format"], options["verbosity"])
     os.umask(0o077)
     stop = _Stop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop.signal)
     kubelet_root = Path(options["kubelet_root"]).absolute()
     nri_socket = None if options["nri_socket"] == "none" else options["nri_socket"]
     if nri_socket is not None and "cpu" in drivers and not options["reserved_cpus"]:
@@ -102,7 +107,7 @@ def command(root: Root, drivers: tuple[str, ...], node_name: str, store: str | N
             service.start(_boot_id(root))
             stack.callback(service.stop)
         probes.start()
-        stop.asked.wait()
+        stop.wait()
     if stop.reason is not None:
         raise DranodeError(stop.reason)
 

@@ -1,0 +1,210 @@
+"""Two instances of a driver share a ledger while either is killed: no CPU is given twice and nothing told is lost."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+import pytest
+
+from dranode.driver.core.cpuset import CPUSet
+from dranode.driver.core.documents import decode
+from dranode.driver.core.resource import ResourceClaim
+from dranode.driver.kubelet.rpc import caller
+from dranode.driver.ledger import read_ledger
+from dranode.driver.local.store import Store
+from dranode.proto import dra_v1_pb2 as api
+
+PROGRAM: Final = Path(sys.executable).with_name("dranode")
+DRIVER: Final = "dra.cpu"
+SEED: Final = 20261120
+CLAIMS: Final = 16
+KILLS: Final = 6
+WORKERS: Final = 3
+# How many answers there are at least from one kill to the next.
+ANSWERS: Final = 20
+INSTANCES: Final = ("old", "new")
+
+
+def claim(number: int) -> ResourceClaim:
+    results = [
+        {
+            "request": request,
+            "driver": DRIVER,
+            "pool": "node",
+            "device": f"cpudevnuma{(number + place) % 2:03d}",
+            "consumedCapacity": {"dra.cpu/cpu": str(1 + number % 3)},
+        }
+        for place, request in enumerate(("r", "s"))
+    ]
+    return decode(
+        ResourceClaim,
+        {
+            "metadata": {"namespace": "default", "name": f"c{number}", "uid": f"uid-{number}"},
+            "status": {"allocation": {"devices": {"results": results}}},
+        },
+    )
+
+
+@dataclass
+class Instances:
+    """The two processes, in a folder of their own."""
+
+    folder: Path
+    running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def start(self, name: str) -> None:
+        arguments = ["--machine", "sockets=1,numa=2,cores=24,threads=2", "--node-name", "node", "--pod-uid", name]
+        places = ["--store", "store", "--kubelet-root", "kubelet", "--cdi-dir", "cdi"]
+        edges = ["--nri-socket", "none", "--http-address", "none"]
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.running[name] = subprocess.Popen(
+                [PROGRAM, "serve", *arguments, *places, *edges], cwd=self.folder, stderr=log
+            )
+
+    def stop(self, name: str, number: int) -> int:
+        self.running[name].send_signal(number)
+        return self.running[name].wait(20)
+
+    def call(self, name: str, method: str, number: int) -> Any:
+        """The answer for one claim; None if the instance was gone before it answered."""
+        socket = self.folder / "kubelet" / "plugins" / DRIVER / f"dra-{name}.sock"
+        asked = [api.Claim(namespace="default", name=f"c{number}", uid=f"uid-{number}")]
+        request = getattr(api, f"{method}Request")(claims=asked)
+        with grpc.insecure_channel(f"unix:{socket}", options=[("grpc.max_reconnect_backoff_ms", 100)]) as channel:
+            try:
+                return caller(channel, api.DESCRIPTOR, "DRAPlugin", method)(request, timeout=10).claims[f"uid-{number}"]
+            except grpc.RpcError:
+                return None
+
+
+@dataclass
+class Told:
+    """What has been answered: a claim is `certain` between the answer to its Prepare and the next Unprepare's call."""
+
+    certain: dict[int, tuple[CPUSet, Any]] = field(default_factory=dict)
+    unknown: set[int] = field(default_factory=set)
+    answered: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def prepared(self, number: int, cpus: CPUSet, answer: Any) -> None:
+        with self.lock:
+            before = self.certain.get(number)
+            assert before in (None, (cpus, answer)), "the two instances tell different things"
+            for other, (taken, _) in self.certain.items():
+                assert other == number or taken.isdisjoint(cpus), f"{number} and {other} both have {taken & cpus}"
+            self.certain[number] = (cpus, answer)
+            self.unknown.discard(number)
+            self.answered += 1
+
+    def begin(self, number: int, *, undo: bool) -> None:
+        with self.lock:
+            if undo:
+                self.certain.pop(number, None)
+            if number not in self.certain:
+                self.unknown.add(number)
+
+    def gone(self, number: int) -> None:
+        with self.lock:
+            self.unknown.discard(number)
+            self.answered += 1
+
+
+def cpus_of(folder: Path, number: int) -> CPUSet:
+    spec = json.loads((folder / "cdi" / f"dra.k8s.io-cpu_claim-uid-{number}.json").read_bytes())
+    (entry,) = spec["devices"][0]["containerEdits"]["env"]
+    return CPUSet.parse(entry.removeprefix(f"DRA_CPUSET_uid-{number}="))
+
+
+def disturb(instances: Instances, told: Told, own: list[int], seed: int, ended: threading.Event) -> None:
+    """Prepare and unprepare these claims by whichever instance, until the end or the first wrong answer."""
+    dice = random.Random(seed)
+    try:
+        while not ended.is_set():
+            number, name = dice.choice(own), dice.choice(INSTANCES)
+            undo = dice.random() < 0.45
+            told.begin(number, undo=undo)
+            answer = instances.call(name, "NodeUnprepareResources" if undo else "NodePrepareResources", number)
+            if answer is None:
+                ended.wait(0.02)
+                continue
+            assert answer.error == ""
+            if undo:
+                told.gone(number)
+            else:
+                told.prepared(number, cpus_of(instances.folder, number), list(answer.devices))
+    finally:
+        ended.set()
+
+
+def kill(instances: Instances, told: Told, dice: random.Random, ended: threading.Event) -> None:
+    """Kill one instance, or both at once, after they have answered for a while, and start it again."""
+    before, patience = told.answered, 200
+    ended.wait(dice.uniform(0.05, 0.3))
+    while told.answered < before + ANSWERS and patience and not ended.wait(0.05):
+        patience -= 1
+    for name in dice.choice((INSTANCES[:1], INSTANCES[1:], INSTANCES)):
+        instances.stop(name, signal.SIGKILL)
+        instances.start(name)
+
+
+@pytest.fixture
+def instances() -> Iterator[Instances]:
+    with tempfile.TemporaryDirectory(prefix="dranode-") as name:
+        instances = Instances(Path(name))
+        (instances.folder / "kubelet" / "plugins_registry").mkdir(parents=True)
+        store = Store(instances.folder / "store")
+        for number in range(CLAIMS):
+            store.put(claim(number))
+        yield instances
+        for process in instances.running.values():
+            process.kill()
+            process.wait()
+
+
+def test_two_instances_and_sudden_deaths_give_no_cpu_twice_and_lose_nothing(instances: Instances) -> None:
+    told, ended, dice = Told(), threading.Event(), random.Random(SEED)
+    for name in INSTANCES:
+        instances.start(name)
+    with ThreadPoolExecutor(WORKERS) as pool:
+        work = [
+            pool.submit(disturb, instances, told, list(range(first, CLAIMS, WORKERS)), SEED + first, ended)
+            for first in range(WORKERS)
+        ]
+        for _ in range(KILLS):
+            kill(instances, told, dice, ended)
+        ended.set()
+        for each in work:
+            each.result()
+    logs = {name: (instances.folder / f"{name}.log").read_text() for name in INSTANCES}
+    assert told.answered >= ANSWERS * KILLS, logs
+    check(instances.folder, told)
+    # Each is asked, so that both have started before they are ended.
+    for number, name in enumerate(INSTANCES * (CLAIMS // 2)):
+        while instances.call(name, "NodeUnprepareResources", number) is None:
+            assert all(process.poll() is None for process in instances.running.values())
+    assert [instances.stop(name, signal.SIGTERM) for name in INSTANCES] == [0, 0]
+    assert read_ledger(instances.folder / "kubelet" / "plugins" / DRIVER / "ledger.db").records == ()
+    assert list((instances.folder / "cdi").glob("*.json")) == []
+    assert list((instances.folder / "kubelet" / "plugins_registry").iterdir()) == []
+
+
+def check(folder: Path, told: Told) -> None:
+    contents = read_ledger(folder / "kubelet" / "plugins" / DRIVER / "ledger.db")
+    assert contents.damaged == ()
+    records = {int(record.uid.removeprefix("uid-")): CPUSet.parse(record.held) for record in contents.records}
+    assert sum(map(len, records.values())) == len(CPUSet.union(records.values())), "a CPU was given twice"
+    assert told.certain.keys() <= records.keys() <= told.certain.keys() | told.unknown
+    for number, (cpus, _) in told.certain.items():
+        assert records[number] == cpus == cpus_of(folder, number)
