@@ -38,7 +38,7 @@ def command(*, files: tuple[str, ...], output: str) -> None:
 def _verdicts(files: tuple[str, ...]) -> list[Verdict]:
     from dranode.driver.core.errors import DocumentError
     from dranode.driver.core.validation import FieldError
-    from dranode.driver.local.check import Verdict, check
+    from dranode.driver.local.check import Verdict, check, check_parameters
     from dranode.driver.local.files import read_documents
 
     plugins = _plugins()
@@ -47,7 +47,7 @@ def _verdicts(files: tuple[str, ...]) -> list[Verdict]:
         try:
             verdicts += check(read_documents(file), plugins)
         except DocumentError as error:
-            verdicts.append(Verdict(file, "", "", (FieldError("", str(error)),)))
+            verdicts.append(check_parameters(file, plugins) or Verdict(file, "", "", (FieldError("", str(error)),)))
     return verdicts
 
 

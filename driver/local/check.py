@@ -29,7 +29,7 @@ from dranode.driver.core.resource import (
 from dranode.driver.core.unknown import unknown_fields
 from dranode.driver.core.validation import FieldError, claim_errors, class_errors, template_errors
 from dranode.driver.local.allocator.cel import CELCompileError, compile_selector
-from dranode.driver.local.files import SourceDocument
+from dranode.driver.local.files import SourceDocument, read_yaml
 
 _SPECS: Final[Mapping[str, type[Document]]] = {
     "ResourceClaim": ResourceClaimSpec,
@@ -71,6 +71,26 @@ def check(documents: Iterable[SourceDocument], plugins: Mapping[str, Plugin]) ->
         elif group in plugins:
             errors = tuple(_parameter_errors(plugins[group], "FromClaim", source.document, ""))
             yield Verdict(source.file, source.kind, source.name, errors)
+
+
+def check_parameters(file: str, plugins: Mapping[str, Plugin]) -> Verdict | None:
+    """A verdict on a file of bare opaque parameters, as they stand in a claim; None if the file cannot hold any.
+
+    They do not say whose they are: one driver that takes them is enough, else each says what it does not take.
+    """
+    try:
+        document = read_yaml(file)
+    except DocumentError:
+        return None
+    if not isinstance(document, Mapping) or not document or "kind" in document:
+        return None
+    errors = [FieldError("", "holds no Kubernetes document with a kind, nor parameters that a driver takes")]
+    for plugin in plugins.values():
+        found = tuple(_parameter_errors(plugin, "FromClaim", document, ""))
+        if not found:
+            return Verdict(file, "", "")
+        errors += [FieldError(each.path, f"{plugin.driver}: {each.message}") for each in found]
+    return Verdict(file, "", "", tuple(errors))
 
 
 def _checked(source: SourceDocument, plugins: Mapping[str, Plugin]) -> Verdict:
@@ -143,8 +163,10 @@ def _parameter_errors(plugin: Plugin, origin: Any, parameters: Any, path: str) -
     try:
         plugin.parse_config(Config(origin, parameters, path or "parameters"))
     except (ClaimError, NotImplementedError) as error:
-        where, colon, message = str(error).partition(": ")
-        if colon and where.startswith(path or "parameters"):
-            yield FieldError(where if path else where.removeprefix("parameters").removeprefix("."), message)
+        text = str(error)
+        rest = text.removeprefix(path or "parameters")
+        where, colon, message = rest.partition(": ")
+        if colon and rest != text and where[:1] in ("", ".", "["):
+            yield FieldError(f"{path}{where}" if path else where.removeprefix("."), message)
         else:
-            yield FieldError(path, str(error))
+            yield FieldError(path, rest.strip())

@@ -103,6 +103,35 @@ def test_what_does_not_decode_is_an_answer_too(tmp_path: Path) -> None:
     assert "missing.yaml cannot be read" in verdicts[1]["errors"][0]["message"]
 
 
+def test_bare_opaque_parameters_are_valid_if_a_driver_takes_them(tmp_path: Path) -> None:
+    forms = ('{"cpuset": "2-11"}', '{"apiVersion": "v1alpha1", "cpuConfig": {"cpuset": "2-11"}}')
+    for form in forms:
+        status, verdicts = checked(written(tmp_path, form))
+        assert (status, [verdict["ok"] for verdict in verdicts]) == (0, [True])
+
+
+def test_bare_opaque_parameters_that_no_driver_takes_are_answered_by_each(tmp_path: Path) -> None:
+    path = written(tmp_path, '{"apiVersion": "v1alpha1", "cpuConfig": {"cpuset": "11-2"}}')
+    status, (verdict,) = checked(path)
+    assert status == 1
+    errors = {error["path"]: error["message"] for error in verdict["errors"]}
+    assert errors["cpuConfig.cpuset"].startswith('dra.cpu: opaque config: failed to parse cpuset "11-2"')
+    assert any(error["message"].startswith("dra.gpu: ") for error in verdict["errors"])
+
+
+def test_a_path_is_a_path_whatever_a_driver_says(tmp_path: Path) -> None:
+    opaque = {"driver": "dra.gpu", "parameters": {"apiVersion": "v9", "kind": "GPUConfig"}}
+    claim = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": "a"},
+        "spec": {"devices": {"config": [{"opaque": opaque}]}},
+    }
+    (error,) = checked(written(tmp_path, json.dumps(claim)))[1][0]["errors"]
+    assert error["path"].startswith("spec.devices.config[0].opaque.parameters")
+    assert " " not in error["path"]
+
+
 def test_people_see_a_line_for_each_error(tmp_path: Path) -> None:
     path = written(tmp_path, "apiVersion: resource.k8s.io/v1\nkind: ResourceClaim\nmetadata: {name: A}\nspec: {x: 1}\n")
     result = CliRunner().invoke(command, [str(path)])
