@@ -111,6 +111,14 @@ class CPUPolicy:
     memory: Memory = Memory.NONE
 
 
+_WORDS: Final[Mapping[str, type[StrEnum]]] = {
+    "threads": Threads,
+    "l3": L3,
+    "spread.policy": Policy,
+    "sharing": Sharing,
+    "cfsQuota": CFSQuota,
+    "memory": Memory,
+}
 _PLACEMENT: Final = ("threads", "l3", "spread")
 _TREATMENT: Final = ("sharing", "cfs_quota", "memory")
 
@@ -178,6 +186,12 @@ def _decode(parameters: Any) -> CPUConfig:
         )
     if parameters.get("kind") != KIND:
         raise DocumentError(f'the kind of {API_VERSION} is {KIND}, not "{parameters.get("kind", "")}"', "kind")
+    for path, words in _WORDS.items():
+        outer, _, inner = path.rpartition(".")
+        holder = parameters.get(outer) if outer else parameters
+        value = holder.get(inner) if isinstance(holder, Mapping) else None
+        if isinstance(value, str) and value not in list(words):
+            raise DocumentError(f'"{value}" is none of {", ".join(words)}', path)
     own = decode(CPUConfig, {key: value for key, value in parameters.items() if key not in ("apiVersion", "kind")})
     return own if own.cpuset is None else msgspec.structs.replace(own, cpuset=_cpuset(own.cpuset, "cpuset"))
 

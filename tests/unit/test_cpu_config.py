@@ -94,7 +94,10 @@ def test_every_field_is_read() -> None:
     [
         ({"thread": "any"}, "", "unknown field thread"),
         ({"spread": {"groups": 2}}, ".spread", "unknown field groups"),
-        ({"threads": "half-core"}, ".threads", "half-core"),
+        ({"threads": "half-core"}, ".threads", '"half-core" is none of any, full-core, one-per-core'),
+        ({"spread": {"policy": "x"}}, ".spread.policy", '"x" is none of packed, spread, numa-distributed'),
+        ({"cfsQuota": "off"}, ".cfsQuota", '"off" is none of keep, unlimited'),
+        ({"spread": "packed"}, ".spread", "expected object, got str"),
         ({"spread": {"policy": "numa-distributed", "group": 0}}, ".spread.group", ">= 1"),
         ({"spread": {"group": 2}}, ".spread.group", "numa-distributed only, not for packed"),
         ({"cpuset": "2", "threads": "full-core"}, ".threads", "cannot stand together with a cpuset"),
