@@ -135,7 +135,9 @@ def test_a_configuration_of_one_alternative_reaches_it_and_no_other() -> None:
     assert requests(big)[1] == "gpu/big-gpu"
 
     def variables(specs: list[dict[str, Any]]) -> list[str]:
-        return [entry for spec in specs for device in spec["devices"] for entry in device["containerEdits"].get("env", ())]
+        return [
+            entry for spec in specs for device in spec["devices"] for entry in device["containerEdits"].get("env", ())
+        ]
 
     assert variables(small_specs).count("MODE=multipleGPUs") == 2
     assert not any(entry.startswith("MODE") for entry in variables(big_specs))
