@@ -10,7 +10,6 @@ from typing import Final, Protocol
 
 from dranode.driver.core.plugin import DeviceHealth, Health, Inventory
 from dranode.driver.core.publication import PublisherStatus
-from dranode.driver.core.taints import tainted
 from dranode.driver.kubelet.health import HealthService
 from dranode.driver.node import Node
 
@@ -106,7 +105,11 @@ class Announcer:
         # A device that is published no more may still be a pod's.
         devices.update((device.device, device) for device in self._node.plugin.health(inventory))
         self._health.report(devices.values())
-        return tainted(self._driver, inventory, devices.values()) if self._taints else inventory
+        if not self._taints:
+            return inventory
+        from dranode.driver.core.taints import tainted  # noqa: PLC0415 - most drivers run without
+
+        return tainted(self._driver, inventory, devices.values())
 
     def _say(self, inventory: Inventory, *, always: bool) -> None:
         # Hardware that changed is announced by whoever noticed, after the claims that it concerns.
