@@ -1,8 +1,8 @@
 """Which configurations apply to which allocation result (KEP-4381, KEP-4816).
 
 A configuration applies to a result if it names no request, the result's request (`<request>` or
-`<request>/<subrequest>`) or, for a result of a prioritized list, the part before the slash. Order is that of the
-allocation: class entries first, then the claim's, each in list order; later ones override earlier ones. Those of other
+`<request>/<subrequest>`) or, for a result of a prioritized list, the part before the slash. Class entries come first,
+whoever wrote the allocation, then the claim's, each in list order; later ones override earlier ones. Those of other
 drivers are passed over unread.
 """
 
@@ -44,7 +44,7 @@ def configs_for(
     result: DeviceRequestAllocationResult, configs: Iterable[DeviceAllocationConfiguration]
 ) -> tuple[Config, ...]:
     """The configurations of the result's driver that apply to it, in order, parameters unread."""
-    return tuple(
+    applying = (
         Config(
             source=config.source,
             parameters=config.opaque.parameters,
@@ -55,3 +55,4 @@ def configs_for(
         and config.opaque.driver == result.driver
         and applies(config.requests, result.request)
     )
+    return tuple(sorted(applying, key=lambda config: config.source != "FromClass"))

@@ -251,6 +251,16 @@ def test_a_configuration_that_names_the_main_request_reaches_its_alternatives(tm
     ]
 
 
+def test_a_class_never_overrides_a_claim_whatever_the_order_in_the_allocation(tmp_path: Path) -> None:
+    config = [
+        {"source": source, "opaque": {"driver": LAMPS, "parameters": {"colour": colour}}}
+        for source, colour in (("FromClaim", "red"), ("FromClaim", "green"), ("FromClass", "white"))
+    ]
+    prepare(opened(tmp_path), allocated_claim("a", LAMPS, ["lamp-0"], config=config))
+    (spec,) = specs(tmp_path).values()
+    assert spec["devices"][0]["containerEdits"]["env"][1] == "COLOUR=green"
+
+
 @pytest.mark.parametrize(("used", "reason"), [("yes", "a container still uses it"), ("unknown", "neither NRI nor")])
 def test_a_changed_allocation_is_refused_while_a_container_may_use_the_claim(
     tmp_path: Path, used: str, reason: str
