@@ -84,7 +84,7 @@ def check_reserved(options: CPUOptions, topology: Topology) -> None:
     """Refuse reserved CPUs that the machine cannot have meant. Reserved CPUs may be offline: they may come back.
 
     Raises:
-        UsageError: a reserved CPU does not exist, or every online CPU is reserved.
+        UsageError: a reserved CPU does not exist, or every online CPU is reserved, or one of every core with full-core.
     """
     unknown = options.reserved - topology.online - topology.offline
     if unknown:
@@ -97,6 +97,11 @@ def check_reserved(options: CPUOptions, topology: Topology) -> None:
         raise UsageError(
             f"--reserved-cpus {options.reserved} leaves no CPU to hand out: {topology.online} are all that is online; "
             "reserve fewer"
+        )
+    if options.threads is Threads.FULL_CORE and not any(core.isdisjoint(options.reserved) for core in topology.cores):
+        raise UsageError(
+            f"--reserved-cpus {options.reserved} leaves no whole core to hand out with --threads full-core; "
+            "reserve all threads of fewer cores"
         )
 
 

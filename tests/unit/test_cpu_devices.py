@@ -317,3 +317,7 @@ def test_reserved_cpus_must_exist_and_leave_something() -> None:
         check_reserved(CPUOptions(reserved=cpus("0-15")), offline)
     with pytest.raises(UsageError, match="--reserved-cpus 0-16 leaves no CPU to hand out: 0-15 are all"):
         check_reserved(CPUOptions(reserved=cpus("0-16")), offline)
+    firsts = CPUSet(core.first() for core in EXAMPLE.cores)
+    check_reserved(CPUOptions(reserved=firsts), offline)
+    with pytest.raises(UsageError, match="leaves no whole core to hand out with --threads full-core"):
+        check_reserved(CPUOptions(reserved=firsts, threads=Threads.FULL_CORE), offline)
