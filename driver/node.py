@@ -1,4 +1,4 @@
-"""One driver on this node: decides under the locks and carries the effects out.
+"""One driver on this node: decides under the locks and has the effects carried out.
 
 Calls may come from any thread, and from a second instance of the driver during a rolling update. A decision and its
 effects happen under one lock in the process and `serialize.lock` between processes; the decision and its record are one
@@ -13,17 +13,10 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Final, assert_never
-
-import msgspec
+from typing import Final
 
 from dranode.driver.core.effects import (
     Commit,
-    Configure,
-    Effect,
-    RemoveMetadata,
-    RemoveSpec,
-    Restore,
     WriteMetadata,
     WriteSpec,
 )
@@ -44,6 +37,7 @@ from dranode.driver.core.prepare import (
 from dranode.driver.core.record import PreparedDevice, Record, prepared_devices
 from dranode.driver.core.resource import ResourceClaim
 from dranode.driver.holders import Holders
+from dranode.driver.interpreter import Interpreter
 from dranode.driver.kubelet.metadata import DeviceMetadata
 from dranode.driver.locks import FileLock
 from dranode.driver.specs import Specs
@@ -100,6 +94,7 @@ class Node:
         self.specs = Specs(cdi, plugin.cdi_kind or f"{plugin.driver}/claim")
         self.inventory = Inventory(devices=())
         self.holders = Holders(plugin, data / "ledger.db", self.specs)
+        self.interpreter = Interpreter(plugin, self.holders, self.specs, metadata, self.inventory)
         self._in_use = in_use
         self._clock = clock
         self._watcher: Watcher | None = None
@@ -116,16 +111,19 @@ class Node:
         Raises:
             MachineError: the hardware cannot be read.
         """
-        self.inventory = self.plugin.discover()
+        self._found(self.plugin.discover())
         for warning in self.inventory.warnings:
             log.warning("%s", warning)
         try:
             with self._exclusive():
                 self.holders.after_boot(boot_id)
                 for record in filter(self._writable, self.holders.records.values()):
-                    self._carry_out((WriteSpec(record), WriteMetadata(record)))
+                    self.interpreter.carry_out((WriteSpec(record), WriteMetadata(record)))
         except DranodeError as error:
             log.error("%s", error)  # noqa: TRY400 - the sentence says it all; a traceback would hide it
+
+    def _found(self, inventory: Inventory) -> None:
+        self.inventory = self.interpreter.inventory = inventory
 
     def _writable(self, record: Record) -> bool:
         # Of a lost record nothing is known that could be written, and a spec that lies there is in use. What another
@@ -150,7 +148,7 @@ class Node:
             if warning not in self.inventory.warnings:
                 log.warning("%s", warning)
         with self._lock:
-            self.inventory = found
+            self._found(found)
             self._tell()
         return True
 
@@ -224,7 +222,7 @@ class Node:
             if put:
                 with holders.transaction():
                     holders.commit(Commit(put=put))
-            self._carry_out(map(WriteSpec, filter(self._writable, put)))
+            self.interpreter.carry_out(map(WriteSpec, filter(self._writable, put)))
             return put
 
     def mend_specs(self, uids: Iterable[str]) -> dict[str, DranodeError | None]:
@@ -238,9 +236,9 @@ class Node:
             records = (self.holders.records.get(uid) for uid in uids)
             for record in (each for each in records if each is not None and self._writable(each)):
                 try:
-                    if self._write(record):
+                    if self.interpreter.write(record):
                         mended[record.uid] = None
-                    self._describe(record)
+                    self.interpreter.describe(record)
                 except DranodeError as error:
                     mended[record.uid] = error
         return mended
@@ -297,7 +295,7 @@ class Node:
             if isinstance(first, Commit):
                 self.holders.commit(first)
                 effects = effects[1:]
-        failures = self._carry_out(effects)
+        failures = self.interpreter.carry_out(effects)
         answers.update((uid, self._answer(record)) for uid, record in decided.items())
         for uid, record in decided.items():
             if uid not in before and uid not in failures:
@@ -362,7 +360,7 @@ class Node:
         damaged = self.holders.damaged_among(refs)
         if damaged:
             effects += (Commit(drop=damaged),)
-        failures = self._carry_out(effects)
+        failures = self.interpreter.carry_out(effects)
         self._freed.notify_all()
         return {ref.uid: failures.get(ref.uid) for ref in refs}
 
@@ -374,63 +372,3 @@ class Node:
             # Not compared with the version before: a call that failed may have read what another instance changed.
             if self.holders.version != self._told:
                 self._tell()
-
-    def _carry_out(self, effects: Iterable[Effect]) -> dict[str, DranodeError]:
-        """Carry effects out in order; one that fails ends its claim's effects and no other's. Failures come by UID."""
-        failures: dict[str, DranodeError] = {}
-        for effect in effects:
-            if isinstance(effect, Commit):
-                self._commit(effect, failures)
-                continue
-            uid = effect.uid if isinstance(effect, (RemoveSpec, RemoveMetadata)) else effect.record.uid
-            if uid in failures:
-                continue
-            try:
-                self._act(effect)
-            except DranodeError as error:
-                log.warning("uid=%s driver=%s: %s", uid, self.plugin.driver, error)
-                failures[uid] = error
-            except Exception as error:
-                log.exception("uid=%s driver=%s: %s failed", uid, self.plugin.driver, type(effect).__name__)
-                failures[uid] = ClaimError(f"{type(effect).__name__} failed inside {self.plugin.driver}: {error!r}")
-        return failures
-
-    def _commit(self, commit: Commit, failures: Mapping[str, DranodeError]) -> None:
-        kept = Commit(
-            put=tuple(record for record in commit.put if record.uid not in failures),
-            drop=tuple(uid for uid in commit.drop if uid not in failures),
-        )
-        if kept.put or kept.drop:
-            with self.holders.transaction():
-                self.holders.commit(kept)
-
-    def _act(self, effect: Configure | Restore | WriteSpec | RemoveSpec | WriteMetadata | RemoveMetadata) -> None:
-        match effect:
-            case Configure(record):
-                self.plugin.configure(record.ref, record.grants)
-            case Restore(record):
-                self.plugin.restore(record.ref, record.grants)
-            case WriteSpec(record):
-                self._write(record)
-            case RemoveSpec(uid):
-                self.specs.remove(uid)
-            case WriteMetadata(record):
-                self._describe(record)
-            case RemoveMetadata(claim, requests):
-                if self.metadata is not None:
-                    self.metadata.remove(claim, requests)
-            case _:
-                assert_never(effect)
-
-    def _write(self, record: Record) -> bool:
-        grants = self.plugin.complete(record.ref, record.grants)
-        return self.specs.write(msgspec.structs.replace(record, grants=grants))
-
-    def _describe(self, record: Record) -> None:
-        """Write a claim's metadata. A workload can do without it, so a failure is nobody else's."""
-        if self.metadata is None:
-            return
-        try:
-            self.metadata.write(record, self.inventory)
-        except DranodeError as error:
-            log.warning("uid=%s driver=%s: %s", record.uid, self.plugin.driver, error)

@@ -1,0 +1,123 @@
+"""Carries effects out, in order; nothing else of the driver acts on a claim's behalf."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import assert_never
+
+import msgspec
+
+from dranode.driver.core.effects import (
+    Commit,
+    Configure,
+    Effect,
+    RemoveMetadata,
+    RemoveSpec,
+    Restore,
+    WriteMetadata,
+    WriteSpec,
+)
+from dranode.driver.core.errors import ClaimError, DranodeError
+from dranode.driver.core.plugin import Inventory, Plugin
+from dranode.driver.core.record import Record
+from dranode.driver.holders import Holders
+from dranode.driver.kubelet.metadata import DeviceMetadata
+from dranode.driver.specs import Specs
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Interpreter:
+    """Does what effects say, under the lock on decisions.
+
+    Attributes:
+        plugin: the driver, who knows its hardware.
+        holders: the ledger and its index.
+        specs: the CDI specs.
+        metadata: where workloads are told of their devices; None if they are not.
+        inventory: what the driver has found, for the metadata.
+    """
+
+    plugin: Plugin
+    holders: Holders
+    specs: Specs
+    metadata: DeviceMetadata | None
+    inventory: Inventory
+
+    def carry_out(self, effects: Iterable[Effect]) -> dict[str, DranodeError]:
+        """Carry effects out in order; one that fails ends its claim's effects and no other's. Failures come by UID."""
+        failures: dict[str, DranodeError] = {}
+        for effect in effects:
+            if isinstance(effect, Commit):
+                self.commit(effect, failures)
+                continue
+            uid = effect.uid if isinstance(effect, (RemoveSpec, RemoveMetadata)) else effect.record.uid
+            if uid in failures:
+                continue
+            try:
+                self.act(effect)
+            except DranodeError as error:
+                log.warning("uid=%s driver=%s: %s", uid, self.plugin.driver, error)
+                failures[uid] = error
+            except Exception as error:
+                log.exception("uid=%s driver=%s: %s failed", uid, self.plugin.driver, type(effect).__name__)
+                failures[uid] = ClaimError(f"{type(effect).__name__} failed inside {self.plugin.driver}: {error!r}")
+        return failures
+
+    def commit(self, commit: Commit, failures: Mapping[str, DranodeError]) -> None:
+        """Commit what belongs to claims that have not failed.
+
+        Raises:
+            LedgerError: it cannot be committed.
+        """
+        kept = Commit(
+            put=tuple(record for record in commit.put if record.uid not in failures),
+            drop=tuple(uid for uid in commit.drop if uid not in failures),
+        )
+        if kept.put or kept.drop:
+            with self.holders.transaction():
+                self.holders.commit(kept)
+
+    def act(self, effect: Configure | Restore | WriteSpec | RemoveSpec | WriteMetadata | RemoveMetadata) -> None:
+        """Carry one effect out.
+
+        Raises:
+            DranodeError: it cannot be.
+        """
+        match effect:
+            case Configure(record):
+                self.plugin.configure(record.ref, record.grants)
+            case Restore(record):
+                self.plugin.restore(record.ref, record.grants)
+            case WriteSpec(record):
+                self.write(record)
+            case RemoveSpec(uid):
+                self.specs.remove(uid)
+            case WriteMetadata(record):
+                self.describe(record)
+            case RemoveMetadata(claim, requests):
+                if self.metadata is not None:
+                    self.metadata.remove(claim, requests)
+            case _:
+                assert_never(effect)
+
+    def write(self, record: Record) -> bool:
+        """Write a claim's CDI spec, completed by what only the live machine knows; False if it says the same already.
+
+        Raises:
+            DranodeError: it cannot be written, or something that it names is not there.
+        """
+        grants = self.plugin.complete(record.ref, record.grants)
+        return self.specs.write(msgspec.structs.replace(record, grants=grants))
+
+    def describe(self, record: Record) -> None:
+        """Write a claim's metadata. A workload can do without it, so a failure is nobody else's."""
+        if self.metadata is None:
+            return
+        try:
+            self.metadata.write(record, self.inventory)
+        except DranodeError as error:
+            log.warning("uid=%s driver=%s: %s", record.uid, self.plugin.driver, error)
