@@ -381,3 +381,8 @@ def test_the_image_starts_the_driver_as_root_without_writing() -> None:
     final = dict(stages()[1])
     assert (final["ENTRYPOINT"], final["CMD"], final["USER"]) == ('["dranode"]', '["serve"]', "0:0")
     assert "PYTHONDONTWRITEBYTECODE=1" in final["ENV"]
+
+
+def test_the_daemonset_stands_where_people_look_for_it() -> None:
+    assert yaml.safe_load((DEPLOY / "daemonset.yaml").read_text())["kind"] == "DaemonSet"
+    assert (DEPLOY / "daemonset.yaml").resolve() == (DEPLOY / "base" / "daemonset.yaml").resolve()
