@@ -17,7 +17,7 @@ from dranode.cpu.groups import Groups
 from dranode.cpu.pick_distributed import distributed
 from dranode.cpu.pick_l3 import Caches, required
 from dranode.cpu.pick_packed import packed
-from dranode.cpu.pick_sums import CoreSizes, sums
+from dranode.cpu.pick_sums import CoreSizes, subset_of, sums
 from dranode.cpu.policies import L3, Policy, Threads
 from dranode.cpu.topology import Topology
 from dranode.driver.core.cpuset import CPUSet
@@ -90,6 +90,9 @@ def pick(
     caches = Caches.of(groups, free, whole=whole) if l3 is L3.REQUIRE else None
     if caches is not None and (held is None or not caches.accept(held)):
         held = required(groups, caches, count, spread=policy is Policy.SPREAD, whole=whole)
+    split = whole and held is not None and any(core & held not in (0, core) for core in groups.cores)
+    if whole and held is not None and (split or held.bit_count() != count):
+        held = _whole_anyway(groups, free, count, caches)
     if held is None:
         raise _refusal(groups, CPUSet.of_mask(free), count, caches, whole=whole)
     cpus = sum(core & -core for core in groups.cores if core & held) if threads is Threads.ONE_PER_CORE else held
@@ -106,6 +109,15 @@ def _by_policy(
     if policy is Policy.NUMA_DISTRIBUTED:
         return distributed(groups, free, count, lcm(group, *sizes.sizes), whole=whole)
     return packed(groups, free, count, spread=policy is Policy.SPREAD, prefer_l3=prefer_l3, whole=whole)
+
+
+def _whole_anyway(groups: Groups, free: int, count: int, caches: Caches | None) -> int | None:
+    """Whole cores where the kernel has one core in several nodes, packages or caches: what it is counts, not where."""
+    cores = [core for core in groups.cores if core & free == core]
+    if not CoreSizes.of(cores, free).can_make(count):
+        return None
+    held = sum(subset_of(cores, count))
+    return held if caches is None or caches.accept(held) else None
 
 
 def _refusal(groups: Groups, free: CPUSet, count: int, caches: Caches | None, *, whole: bool) -> PickError:

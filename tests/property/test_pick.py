@@ -136,3 +136,26 @@ def test_a_pick_depends_on_its_arguments_alone(
     first = _pick(request, policy, group, threads, l3)
     second = _pick((again, CPUSet(free), count), policy, group, threads, l3)
     assert repr(first) == repr(second)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=12
+    ),
+    st.integers(1, 12),
+    st.sampled_from(Policy),
+    st.sampled_from((Threads.FULL_CORE, Threads.ONE_PER_CORE)),
+    st.sampled_from(L3),
+)
+def test_whole_cores_are_whole_even_where_the_kernel_has_them_in_several_places(
+    told: list[tuple[int, int, int, int]], count: int, policy: Policy, threads: Threads, l3: L3
+) -> None:
+    # What is a core is one question; its CPUs' package, node and cache are told one by one and may contradict it.
+    cores = topology({cpu: (core, 0, 0, 0) for cpu, (core, _, _, _) in enumerate(told)})
+    places = topology({cpu: (cpu, package, node, cache) for cpu, (_, package, node, cache) in enumerate(told)})
+    cpus = {cpu: replace(one, core=cores.cpus[cpu].core) for cpu, one in places.cpus.items()}
+    machine = replace(places, cpus=cpus, cores=cores.cores)
+    picked = _pick((machine, machine.online, count), policy, 1, threads, l3)
+    if isinstance(picked, Pick):
+        assert len(picked.held) == count
+        assert machine.whole_cores(picked.held) == picked.held

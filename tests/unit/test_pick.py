@@ -68,6 +68,16 @@ def test_core_ids_that_contradict_the_siblings_split_no_core() -> None:
     assert _cpus(machine, "0-3", 4, threads=Threads.ONE_PER_CORE) == "0-1"
 
 
+def test_a_core_in_several_packages_is_taken_whole_or_not_at_all() -> None:
+    machine = regular(1, 1, 1, 3, 2)
+    packages = {cpu: replace(one, package=cpu // 3) for cpu, one in machine.cpus.items()}
+    machine = replace(machine, cpus=packages, packages={0: CPUSet(range(3)), 1: CPUSet(range(3, 6))})
+    for count in (2, 4, 6):
+        cpus = pick(machine, machine.online, count, threads=Threads.FULL_CORE, l3=L3.IGNORE).cpus
+        assert machine.whole_cores(cpus) == cpus
+        assert len(cpus) == count
+
+
 def test_a_machine_with_a_sibling_offline_goes_on_after_a_pick() -> None:
     uneven = topology({cpu: (cpu % 8, 0, 0, 0) for cpu in range(16) if cpu != 8})
     free = uneven.online
