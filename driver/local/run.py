@@ -93,6 +93,8 @@ class LocalRun:
     kubelet: StandInKubelet = field(init=False)
     store: Store = field(init=False)
     _pods: list[Mapping[ClaimRef, frozenset[str]]] = field(default_factory=list)
+    _published: tuple[ResourceSlice, ...] = ()
+    _claims: dict[ClaimRef, ResourceClaim] = field(default_factory=dict)
 
     def slices(self) -> tuple[ResourceSlice, ...]:
         """What the drivers have published."""
@@ -104,6 +106,9 @@ class LocalRun:
 
     def run(self, workload: Workload, progress: Progress) -> tuple[ClaimResult, ...]:
         """Allocate and prepare pod by pod, in the order given."""
+        # Nobody else writes this store meanwhile, and reading it all again for every pod takes the longest by far.
+        self._published = self.slices()
+        self._claims = {_ref(claim): claim for claim in self.store.list(ResourceClaim)}
         results: list[ClaimResult] = []
         for number, pod in enumerate(workload.pods, start=1):
             progress(f"pod {number} of {len(workload.pods)}: {pod.name}")
@@ -152,13 +157,14 @@ class LocalRun:
         if not claims:
             return ()
         node = Node(metadata=ObjectMeta(name=self.node_name, labels={"kubernetes.io/hostname": self.node_name}))
-        allocator = Allocator(self.slices(), classes, self.features, new_share_id=lambda: str(uuid.uuid4()))
-        return allocator.allocate(claims, node, Allocated.of(self.store.list(ResourceClaim)))
+        allocator = Allocator(self._published, classes, self.features, new_share_id=lambda: str(uuid.uuid4()))
+        return allocator.allocate(claims, node, Allocated.of(self._claims.values()))
 
     def _prepare(self, claims: list[ResourceClaim], notes: Mapping[str, tuple[str, ...]]) -> Iterable[ClaimResult]:
         pod: dict[ClaimRef, frozenset[str]] = {}
         for claim in claims:
             self.store.put(claim)
+            self._claims[_ref(claim)] = claim
             pod[_ref(claim)] = self._drivers(claim)
         answers = self.kubelet.prepare(pod)
         self._pods.append(pod)
