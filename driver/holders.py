@@ -220,7 +220,8 @@ class Holders:
             raise ClaimError(
                 f"nothing new is handed out while the claim with UID {uid} may hold anything: {reason}; "
                 "delete the pods that use that claim, so that it is unprepared, or, if there is no such claim, "
-                f"drain the node, stop the driver and remove {self._path}"
+                f"drain the node, stop the driver and remove {self._path} and the CDI specs of {self._specs.kind} in "
+                f"{self._specs.directory}"
             )
 
     def damaged_among(self, refs: Iterable[ClaimRef]) -> tuple[str, ...]:
