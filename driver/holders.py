@@ -107,11 +107,7 @@ class Holders:
         self.records = {record.uid: record for record in (*contents.records, *left)}
         self.held = Held.of(holdings(self.records.values()))
         self._damaged, self.quarantined = {}, {}
-        self._blocking = {
-            record.uid: "its record is lost and no CDI spec says what it holds"
-            for record in self.records.values()
-            if not record.fingerprint and not record.cpus
-        }
+        self._blocking = _lost(self.records.values())
         for row in contents.damaged:
             self._quarantine(row)
         self._stale = False
@@ -172,6 +168,7 @@ class Holders:
         for record in commit.put:
             self.records[record.uid] = record
             self._blocking.pop(record.uid, None)
+            self._blocking |= _lost((record,))
             self.held.add(record.holding)
         for uid in commit.drop:
             self.records.pop(uid, None)
@@ -227,6 +224,15 @@ class Holders:
     def damaged_among(self, refs: Iterable[ClaimRef]) -> tuple[str, ...]:
         """The UIDs among `refs` whose rows are damaged."""
         return tuple(ref.uid for ref in refs if ref.uid in self._damaged)
+
+
+def _lost(records: Iterable[Record]) -> dict[str, str]:
+    """The records of which nothing is known but that they hold something; being written down makes them no better."""
+    return {
+        record.uid: "its record is lost and no CDI spec says what it holds"
+        for record in records
+        if not record.fingerprint and not record.cpus
+    }
 
 
 def _inode(path: Path) -> int:

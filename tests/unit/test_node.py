@@ -461,3 +461,15 @@ def test_what_another_instance_changed_is_told_even_after_a_call_that_failed(tmp
         here.take_in(broken())
     here.records()
     assert told == [0, 1]
+
+
+def test_a_spec_that_nobody_can_read_blocks_new_grants_before_and_after_it_is_on_record(tmp_path: Path) -> None:
+    (tmp_path / "cdi").mkdir()
+    (tmp_path / "cdi" / f"{LAMPS}-claim_claim-left.json").write_text("junk")
+    new, left = allocated_claim("a", LAMPS, ["lamp-0"]), ClaimRef("", "", "left")
+    node = opened(tmp_path)
+    assert "UID left may hold anything" in str(prepare(node, new)["a"])
+    node.take_in((record, record) for record in node.unfinished())
+    assert "UID left may hold anything" in str(prepare(node, new)["a"])
+    assert node.unprepare((left,)) == {"left": None}
+    assert len(prepare(node, new)["a"]) == 1
