@@ -268,12 +268,9 @@ class _Handler(BaseHTTPRequestHandler):
         version = int(query.get("resourceVersion") or objects.version)
         ends = time.monotonic() + min(float(query.get("timeoutSeconds") or 3600), api.watch_seconds)
         wanted = selection(query.get("fieldSelector", ""))
-        with objects.changed:
-            try:
-                objects.since(kind, version)
-            except Refusal:
-                if not api.gone_as_event:
-                    raise  # the caller answers with the status
+        if not api.gone_as_event:
+            with objects.changed:
+                objects.since(kind, version)  # the caller answers with the status
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Transfer-Encoding", "chunked")
@@ -298,7 +295,10 @@ class _Handler(BaseHTTPRequestHandler):
             if not news:
                 mark = {"kind": kind.kind, "metadata": {"resourceVersion": str(version)}, "spec": {}}
                 self._event("BOOKMARK", {**mark, "apiVersion": f"{kind.group}/{asked.version}"})
-        self.wfile.write(b"0\r\n\r\n")
+        # A server that goes away breaks off; only one that has had enough ends its answer.
+        self.close_connection = not api.running
+        if api.running:
+            self.wfile.write(b"0\r\n\r\n")
 
     def _event(self, kind: str, document: Document) -> None:
         line = json.dumps({"type": kind, "object": document}).encode() + b"\n"

@@ -208,11 +208,11 @@ class Client:
             BrokenStreamError: the connection breaks.
             ApiError: the request fails.
         """
-        import urllib3  # noqa: PLC0415 - likewise
+        import urllib3  # noqa: PLC0415 - loaded with the first request, as the connection is
 
         response = self._once(request, seconds, stream=True)
-        opened(response)
         try:
+            opened(response)
             for line in response:
                 if line.strip():
                     yield _document(line)

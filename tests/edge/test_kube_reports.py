@@ -102,7 +102,7 @@ def test_a_prepared_claim_has_its_devices_in_its_status_until_it_is_unprepared(
     assert (entry["driver"], entry["device"], entry["shareID"]) == (Lamps.driver, "lamp-0", SHARE)
     assert entry["conditions"][0]["status"] == "True"
     assert entry["data"] == {"lamp": "lamp-0"}
-    (patch,) = api.requests("PATCH")
+    (patch,) = eventually(lambda: api.requests("PATCH"))
     assert patch.path.endswith("/namespaces/default/resourceclaims/a/status")
     assert patch.query == {"fieldManager": Lamps.driver, "force": "true"}
     assert patch.body["metadata"]["uid"] == ref.uid
@@ -136,7 +136,7 @@ def test_an_older_server_has_the_status_in_its_version(api: ApiServer, reported:
     claim = put(api, "a", "lamp-0")
     reported.prepare({reference(claim): claim})
     eventually(lambda: devices(api, "a"))
-    (patch,) = api.requests("PATCH")
+    (patch,) = eventually(lambda: api.requests("PATCH"))
     assert patch.body["apiVersion"] == "resource.k8s.io/v1beta1"
 
 
