@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 
 # After a failed unsolicited update.
 _RETRY: Final = 30.0
+# How long a runtime may take for the masks that an answer carries; it applies them one after another.
+_SETTLING: Final = 10.0
 
 
 # How many containers one line of the log names.
@@ -111,6 +113,8 @@ class Enforcer:
     _drifted: int = 0
     _sent: tuple[ContainerUpdate, ...] = ()
     _not_before: float = 0.0
+    # When containers were last sent a mask.
+    _sent_at: Mapping[str, float] = field(default_factory=dict)
 
     # --- what the runtime tells and asks ---
 
@@ -240,8 +244,14 @@ class Enforcer:
             Every drift, also those that repairs do not mend.
         """
         # A container that has been given other CPUs than it should have is late, not adrift: its update is on its way.
+        # So it is for a moment after the update was sent.
         snapshot = self.node.snapshot()
-        settled = Containers(each for each in self._containers if each.cpus == expected(each, snapshot).cpus)
+        moving = self._moving()
+        settled = Containers(
+            each
+            for each in self._containers
+            if each.cpus == expected(each, snapshot).cpus and each.container.id not in moving
+        )
         read = ((each.container.id, effective_cpus(self.root, each.container)) for each in settled)
         drifts = drift(settled, snapshot, {key: cpus for key, cpus in read if cpus is not None})
         self._repairs = self._repairs.seen(drifts)
@@ -283,7 +293,14 @@ class Enforcer:
             log.warning("%s", warning)
         self._containers.carry_out(allowed.change)
         self._status = replace(self._status, updates=self._status.updates + len(allowed.updates))
+        if allowed.updates:
+            now = self.clock()
+            self._sent_at = {**self._moving(), **{update.container_id: now for update in allowed.updates}}
         return allowed.updates
+
+    def _moving(self) -> dict[str, float]:
+        now = self.clock()
+        return {key: at for key, at in self._sent_at.items() if now - at < _SETTLING}
 
     def _reread_if_possible(self) -> HeldSnapshot:
         """The ledger after another look, or what was known: what runs already cannot be refused."""

@@ -71,3 +71,16 @@ def test_drift_is_told_once_with_the_claims_whose_cpus_they_are(tmp_path: Path) 
     assert isinstance(drift, DriftRepaired)
     assert drift.claims == (CLAIM,)
     assert "runs on CPUs 0-7, but should run on 2-3; it is put back" in drift.sentence
+
+
+def test_a_mask_that_is_on_its_way_is_no_drift_until_the_runtime_has_had_time_for_it(tmp_path: Path) -> None:
+    now = [100.0]
+    group = tmp_path / "sys" / "fs" / "cgroup" / "c"
+    group.mkdir(parents=True)
+    (group / "cpuset.cpus.effective").write_text("0-7\n")
+    enforcer = Enforcer(Surroundings(), open_machine(str(tmp_path)), clock=lambda: now[0])
+    (update,) = enforcer.synchronize((container("c", "p", "0-7", "DRA_CPUSET_uid-a=2-3"),))
+    assert update.resources.cpus == CPUSet.parse("2-3")
+    assert enforcer.verify() == ()
+    now[0] += 10.0
+    assert len(enforcer.verify()) == 1
