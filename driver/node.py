@@ -47,6 +47,9 @@ log = logging.getLogger(__name__)
 # How long a Prepare waits for the Unprepare of a claim that is in its way, and how often it looks while it waits.
 CONFLICT_WAIT: Final = 2.0
 _CONFLICT_LOOK: Final = 0.1
+# How many calls wait at a time: fewer than the server has threads for calls, for the Unprepare that they wait for needs
+# one too.
+MAX_WAITING: Final = 3
 
 Watcher = Callable[[Inventory, Iterable[Record]], None]
 InUse = Callable[[ClaimRef], bool | None]
@@ -101,6 +104,7 @@ class Node:
         self._told = 0
         self._lock = threading.RLock()
         self._freed = threading.Condition(self._lock)
+        self._waits = threading.BoundedSemaphore(MAX_WAITING)
         self._between_processes = FileLock(data / "serialize.lock")
 
     def open(self, boot_id: str = "") -> None:
@@ -245,9 +249,23 @@ class Node:
 
     def prepare(self, asked: Mapping[ClaimRef, ResourceClaim | DranodeError]) -> dict[str, Answer]:
         """Prepare the claims of one call; an answer for every claim, by UID."""
+        with contextlib.ExitStack() as waiting:
+            return self._prepare_all(asked, waiting)
+
+    def _may_wait(self, stack: contextlib.ExitStack) -> bool:
+        """Take one of the places for waiting; False if all are taken."""
+        if not self._waits.acquire(blocking=False):
+            return False
+        stack.callback(self._waits.release)
+        return True
+
+    def _prepare_all(
+        self, asked: Mapping[ClaimRef, ResourceClaim | DranodeError], stack: contextlib.ExitStack
+    ) -> dict[str, Answer]:
         answers: dict[str, Answer] = {ref.uid: claim for ref, claim in asked.items() if isinstance(claim, DranodeError)}
         pending = {ref: claim for ref, claim in asked.items() if isinstance(claim, ResourceClaim)}
         deadline = self._clock() + CONFLICT_WAIT
+        may_wait: bool | None = None
         while pending:
             try:
                 with self._exclusive():
@@ -260,7 +278,9 @@ class Node:
                 if refusal is not None:
                     answers[ref.uid] = refusal
             waiting = [ref for ref in pending if isinstance(answers[ref.uid], ClaimConflictError)]
-            left = deadline - self._clock()
+            if waiting and may_wait is None:
+                may_wait = self._may_wait(stack)
+            left = deadline - self._clock() if may_wait else 0.0
             pending = {
                 ref: claim
                 for ref, claim in pending.items()

@@ -8,6 +8,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from dranode.driver.core.plugin import ClaimGrant, Plugin
 from dranode.driver.core.record import PreparedDevice
 from dranode.driver.core.resource import ResourceClaim
 from dranode.driver.kubelet.metadata import DeviceMetadata
-from dranode.driver.node import Node
+from dranode.driver.node import CONFLICT_WAIT, MAX_WAITING, Node
 from tests.fakes import Board, Lamps, WiredLamps, allocated_claim, reference
 
 LAMPS = Lamps.driver
@@ -152,6 +153,28 @@ def test_a_prepare_waits_for_the_unprepare_that_is_on_its_way(tmp_path: Path) ->
     answer = prepare(node, second)["b"]
     thread.join()
     assert [device.device for device in answer] == ["lamp-1"]
+
+
+def test_only_so_many_calls_wait_that_the_unprepare_gets_through(tmp_path: Path) -> None:
+    now = [0.0]
+    node = opened(tmp_path, clock=lambda: now[0])
+    held = allocated_claim("a", LAMPS, ["lamp-1"])
+    prepare(node, held)
+    with ThreadPoolExecutor(MAX_WAITING) as pool:
+        calls = [
+            pool.submit(prepare, node, allocated_claim(f"w{number}", LAMPS, ["lamp-1"]))
+            for number in range(MAX_WAITING)
+        ]
+        while node._waits._value > 0:
+            time.sleep(0.001)
+        # The clock stands still: one more that waited would wait for ever.
+        assert isinstance(prepare(node, allocated_claim("b", LAMPS, ["lamp-1"]))["b"], ClaimConflictError)
+        unprepare(node, held)
+        wait(calls, return_when=FIRST_COMPLETED)
+        now[0] = CONFLICT_WAIT
+        answers = [next(iter(call.result().values())) for call in calls]
+    assert sum(isinstance(answer, tuple) for answer in answers) == 1
+    assert [node._waits.acquire(blocking=False) for _ in range(MAX_WAITING)] == [True] * MAX_WAITING
 
 
 def test_claims_of_one_call_see_each_other(tmp_path: Path) -> None:
