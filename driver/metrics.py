@@ -194,7 +194,7 @@ def _free(service: DriverService) -> float | None:
 
 def _health(service: DriverService) -> _Samples:
     counts = dict.fromkeys(Health, 0)
-    for device in service.health.devices:
+    for device in service.listener.health.devices:
         counts[device.health] += 1
     return [((health.name.lower(),), count) for health, count in counts.items()]
 

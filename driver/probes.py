@@ -10,12 +10,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dranode.driver.http_address import bind_address
-from dranode.driver.service import Counts, DriverService
 from dranode.driver.threads import Fatal
 
 if TYPE_CHECKING:
     from dranode.driver.http import HTTPPages
     from dranode.driver.metrics import Metrics
+    from dranode.driver.service import Counts, DriverService
 
 
 class Probes:

@@ -1,8 +1,7 @@
-"""One driver as kubelet sees it: its node, its sockets, its slices; started and stopped in order.
+"""One driver at work: its node, its slices, its containers; started and stopped in order.
 
-It listens first and reads hardware and ledger then, since a node waits for its driver; the DRA socket is bound before
-the registration socket, so that kubelet never meets an endpoint that is not there. On stop, calls in flight end first,
-then the sockets go; slices stay.
+It starts once its sockets listen (`dranode.driver.listener`), and reads hardware and ledger then. On stop, calls in
+flight end first, then the sockets go; slices stay.
 
 Alone it is active from the start. In a rolling update it may be one of two instances: both answer kubelet, the active
 one publishes, verifies and pins (`dranode.driver.authority`).
@@ -14,30 +13,24 @@ import functools
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from concurrent import futures
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-import grpc
-
 from dranode.driver.announcer import Announcer, Publication, Publisher
-from dranode.driver.core.errors import DranodeError, LedgerError, UsageError
+from dranode.driver.core.errors import DranodeError, LedgerError
 from dranode.driver.core.events import Occurrence, RecordQuarantined
 from dranode.driver.core.held import ClaimRef
 from dranode.driver.core.plugin import Plugin
 from dranode.driver.core.publication import PublisherStatus
 from dranode.driver.core.record import Record
-from dranode.driver.kubelet.health import HEALTH_VERSIONS, MAX_STREAMS, HealthService
 from dranode.driver.kubelet.metadata import DeviceMetadata
 from dranode.driver.kubelet.podresources import PodResources
-from dranode.driver.kubelet.registration import Registration
-from dranode.driver.kubelet.service import SUPPORTED_VERSIONS, Claims, DRAService, Preparer
-from dranode.driver.kubelet.sockets import Sockets, bind, unbind
-from dranode.driver.locks import FileLock
+from dranode.driver.kubelet.service import Claims, Preparer
+from dranode.driver.listener import Listener
 from dranode.driver.machine.root import Root
 from dranode.driver.node import Node
-from dranode.driver.threads import Fatal, OwnedThread
+from dranode.driver.threads import OwnedThread
 
 if TYPE_CHECKING:
     from dranode.driver.authority import Authority
@@ -50,10 +43,6 @@ if TYPE_CHECKING:
 # Well within the lease of what kubelet was told, so that a change is known before that lapses.
 _HEALTH_SECONDS: Final = 10.0
 log = logging.getLogger(__name__)
-
-# Decisions are made one at a time, so a few threads carry all calls; open health streams hold one each.
-_CALL_THREADS: Final = 4
-_GRACE: Final = 10.0
 
 
 class Counts(Protocol):
@@ -101,13 +90,9 @@ class DriverService:
         self,
         plugin: Plugin,
         edges: Edges,
+        listener: Listener,
         *,
-        node_name: str,
-        sockets: Sockets,
-        data: Path,
         cdi: Path,
-        fatal: Fatal,
-        rolling: bool = False,
         taints: bool = False,
         counts: Callable[[DriverService], Counts] | None = None,
     ) -> None:
@@ -116,32 +101,21 @@ class DriverService:
         Args:
             plugin: the driver.
             edges: where claims come from and slices go.
-            node_name: the node, also the pool's name.
-            sockets: where to listen.
-            data: the driver's folder for ledger and locks.
+            listener: its folder and its sockets; started here if it does not listen yet.
             cdi: the CDI directory.
-            fatal: ends the process with a sentence.
-            rolling: whether another instance may serve beside this one for a while, on sockets of its own.
             taints: whether unhealthy devices are tainted.
             counts: makes whoever counts what the driver does, asked once the sockets listen; None if nobody does.
         """
         self.plugin = plugin
-        metadata = DeviceMetadata(plugin.driver, data / "dra-device-metadata", cdi)
-        self.node = Node(plugin, data, cdi, in_use=self._in_use, metadata=metadata)
+        metadata = DeviceMetadata(plugin.driver, listener.data / "dra-device-metadata", cdi)
+        self.node = Node(plugin, listener.data, cdi, in_use=self._in_use, metadata=metadata)
         self.pinning: Pinning | None = None
         self.lifecycle: Lifecycle | None = None
-        self.health = HealthService(node_name)
-        self.registration = Registration(plugin.driver, sockets.dra, SUPPORTED_VERSIONS + HEALTH_VERSIONS, fatal)
-        preparer = self.node if edges.report is None else edges.report(self.node)
-        self._service = DRAService(plugin.driver, edges.claims, preparer)
-        self._sockets = sockets
-        self._data = data
+        self.listener = listener
         self._edges = edges
-        self._fatal = fatal
-        self._announcer = Announcer(self.node, self.health, edges.publisher, edges.publication, taints=taints)
-        self._rolling = rolling
+        self._fatal = listener.fatal
+        self._announcer = Announcer(self.node, listener.health, edges.publisher, edges.publication, taints=taints)
         self._authority: Authority | None = None
-        self._alone = FileLock(data / "active.lock")
         self._make_counts = counts
         self._counts: Counts | None = None
         self._witnesses: Witnesses | None = None
@@ -156,13 +130,14 @@ class DriverService:
             DranodeError: a folder, a socket or the hardware cannot be used, or another driver has to drain the node.
         """
         try:
-            self._claim_folder()
-            self._listen()
+            self.listener.start()
+            self._stops += [self.listener.release, self.node.close, self.listener.close]
             self._count()
             self.node.open(boot_id)
             self._witnesses = self._take_over()
             self._pin()
-            self._service.ready.set()
+            preparer = self.node if self._edges.report is None else self._edges.report(self.node)
+            self.listener.calls.answer_with(self._edges.claims, preparer)
             self._announcer.report()
             self._become_active()
         except BaseException:
@@ -196,33 +171,17 @@ class DriverService:
         if self._authority is not None:
             self._announcer.rest()
 
-    def _claim_folder(self) -> None:
-        try:
-            self._data.mkdir(mode=0o750, parents=True, exist_ok=True)
-        except OSError as error:
-            raise DranodeError(f"the driver's folder {self._data} cannot be made: {error.strerror}") from error
-        if self._rolling:
-            self._stops.append(self.node.close)
-            return
-        if not self._alone.acquire(wait=False):
-            raise UsageError(
-                f"another process serves {self.plugin.driver} from {self._data}; stop it first, "
-                "or give each its --pod-uid for a rolling update"
-            )
-        self._stops.append(self._alone.release)
-        self._stops.append(self.node.close)
-
     def _count(self) -> None:
         if self._make_counts is not None:
             self._counts = self._make_counts(self)
-            self._service.observe = self._counts.answered
+            self.listener.calls.observe = self._counts.answered
             self.node.granted = self._counts.granted
 
     def _share(self) -> None:
         from dranode.driver.authority import Authority  # noqa: PLC0415 - listen first, see below
 
         self._authority = Authority(
-            self._data,
+            self.listener.data,
             self.plugin.driver,
             prepared=lambda: not any(self._unheard()),
             begin=self._begin,
@@ -246,27 +205,8 @@ class DriverService:
             except DranodeError as error:
                 log.error("driver=%s: %s", self.plugin.driver, error)  # noqa: TRY400 - the sentence says it all
 
-    def _listen(self) -> None:
-        # One server for both sockets: each server costs threads and memory of its own.
-        pool = futures.ThreadPoolExecutor(_CALL_THREADS + MAX_STREAMS, thread_name_prefix=f"{self.plugin.driver}-rpc")
-        handlers = (*self._service.handlers(), *self.health.handlers(), self.registration.handler())
-        server = grpc.server(pool, handlers=handlers, options=[("grpc.so_reuseport", 0)])
-        bound: list[Path] = []
-
-        def stop() -> None:
-            server.stop(_GRACE).wait()
-            for path in bound:
-                unbind(path)
-
-        self._stops.append(stop)
-        for path in (self._sockets.dra, self._sockets.registration):
-            bind(server, path)
-            bound.append(path)
-        server.start()
-        log.info("listening driver=%s dra=%s registration=%s", self.plugin.driver, *bound)
-
     def _pin(self) -> None:
-        if self._rolling:
+        if self.listener.rolling:
             self._share()
         edges = self._edges
         if edges.nri_socket is None or edges.root is None or edges.pod_resources is None:
@@ -338,7 +278,7 @@ class DriverService:
     @property
     def active(self) -> bool:
         """Whether this instance publishes, verifies and pins."""
-        return self._service.ready.is_set() and (self._authority is None or self._authority.active)
+        return self.listener.calls.ready.is_set() and (self._authority is None or self._authority.active)
 
     def missing(self) -> tuple[str, ...]:
         """What is missing for the driver to be ready, one sentence each."""
@@ -354,11 +294,11 @@ class DriverService:
 
     def _unheard(self) -> Iterator[str]:
         """Whom an active instance needs that has not been heard from."""
-        if not self._service.ready.is_set():
+        if not self.listener.calls.ready.is_set():
             yield "hardware and ledger have not been read yet"
-        if not self.registration.asked.is_set():
-            yield f"kubelet has not asked for the driver at {self._sockets.registration}"
-        elif self.registration.status is None or not self.registration.status.ok:
+        if not self.listener.registration.asked.is_set():
+            yield f"kubelet has not asked for the driver at {self.listener.sockets.registration}"
+        elif self.listener.registration.status is None or not self.listener.registration.status.ok:
             yield "kubelet has asked for the driver and not registered it"
         if self.pinning is not None and not self.pinning.synchronized:
             yield f"the container runtime has not told of its containers over NRI at {self._edges.nri_socket}"
@@ -374,6 +314,5 @@ class DriverService:
     def stop(self) -> None:
         """End calls in flight, close the sockets and the ledger; slices stay."""
         self._stopping.set()
-        self.health.stop()
         while self._stops:
             self._stops.pop()()

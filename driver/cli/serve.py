@@ -9,22 +9,26 @@ import os
 import signal
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from dranode.driver.cli.machine_option import machine_option
 from dranode.driver.cli.options import driver_options, serve_options
 from dranode.driver.core.errors import DranodeError
-from dranode.driver.kubelet.podresources import PodResources
+from dranode.driver.kube.source import Source
 from dranode.driver.kubelet.sockets import socket_paths
+from dranode.driver.listener import Listener
 from dranode.driver.logs import set_up
 from dranode.driver.machine.root import Root, read_text
 from dranode.driver.malloc import stay_small
 from dranode.driver.plugins import load_plugins
 from dranode.driver.probes import Probes
-from dranode.driver.service import DriverService, Edges
 from dranode.driver.threads import Fatal
+
+if TYPE_CHECKING:
+    from dranode.driver.core.plugin import Plugin
+    from dranode.driver.service import Edges
 
 log = logging.getLogger(__name__)
 
@@ -80,27 +84,34 @@ def command(root: Root, drivers: tuple[str, ...], node_name: str, store: str | N
         log.warning(
             "no CPU is reserved, so the claim that would take the last shared CPU will be refused; set --reserved-cpus"
         )
+    origin = store or Source(options["kubeconfig"])
+    if isinstance(origin, Source):
+        origin.check()
     plugins = load_plugins(drivers, root, {**options, "keep_shared": nri_socket is not None})
-    sockets = {plugin.driver: socket_paths(kubelet_root, plugin.driver, options["pod_uid"]) for plugin in plugins}
-    asked = PodResources(Path(options["pod_resources_socket"] or kubelet_root / "pod-resources" / "kubelet.sock"))
     with contextlib.ExitStack() as stack:
-        stack.callback(asked.close)
-        # It is asked until the drivers have stopped, and bound first of all.
+        # The address is bound first of all: where it is taken, nothing starts.
         probes = Probes(options["http_address"], lambda: stop.reason, stop.fatal)
         stack.callback(probes.stop)
+        listeners = [_listener(plugin, node_name, kubelet_root, options, stop.fatal) for plugin in plugins]
+        for listener in listeners:
+            stack.callback(listener.release)
+            stack.callback(listener.close)
+            listener.start()
+        # A node waits for its driver: what follows is loaded once the sockets listen.
+        from dranode.driver.kubelet.podresources import PodResources
+        from dranode.driver.service import DriverService
+
+        asked = PodResources(Path(options["pod_resources_socket"] or kubelet_root / "pod-resources" / "kubelet.sock"))
+        stack.callback(asked.close)
         edges = dataclasses.replace(
-            _edges(store, node_name, options, stop.fatal, stack), pod_resources=asked, nri_socket=nri_socket, root=root
+            _edges(origin, node_name, options, stop.fatal, stack), pod_resources=asked, nri_socket=nri_socket, root=root
         )
-        for plugin in plugins:
+        for plugin, listener in zip(plugins, listeners, strict=True):
             service = DriverService(
                 plugin,
                 edges,
-                node_name=node_name,
-                sockets=sockets[plugin.driver],
-                data=kubelet_root / "plugins" / plugin.driver,
+                listener,
                 cdi=Path(options["cdi_dir"]).absolute(),
-                fatal=stop.fatal,
-                rolling=bool(options["pod_uid"]),
                 taints=options["device_taints"],
                 counts=probes.counts,
             )
@@ -112,23 +123,31 @@ def command(root: Root, drivers: tuple[str, ...], node_name: str, store: str | N
         raise DranodeError(stop.reason)
 
 
+def _listener(plugin: Plugin, node_name: str, kubelet_root: Path, options: Mapping[str, Any], fatal: Fatal) -> Listener:
+    sockets = socket_paths(kubelet_root, plugin.driver, options["pod_uid"])
+    data = kubelet_root / "plugins" / plugin.driver
+    return Listener(plugin.driver, node_name, sockets, data, fatal, rolling=bool(options["pod_uid"]))
+
+
 def _edges(
-    store: str | None, node_name: str, options: Mapping[str, Any], fatal: Fatal, stack: contextlib.ExitStack
+    origin: str | Source, node_name: str, options: Mapping[str, Any], fatal: Fatal, stack: contextlib.ExitStack
 ) -> Edges:
-    if store is not None:
-        from dranode.driver.local.publisher import StorePublisher
-        from dranode.driver.local.store import Store
+    from dranode.driver.service import Edges
 
-        folder = Store(Path(store))
-        publisher = StorePublisher(folder, node_name)
-        return Edges(claims=folder, publisher=publisher, publication=publisher)
-    from dranode.driver.kube.cluster import Cluster
-    from dranode.driver.kube.source import Source
+    if isinstance(origin, Source):
+        from dranode.driver.kube.cluster import Cluster
 
-    source = Source(options["kubeconfig"])
-    cluster = Cluster(source, node_name, claim_status=options["claim_status"] == "on", fatal=fatal)
-    stack.callback(cluster.close)
-    return Edges(claims=cluster, publisher=cluster, publication=cluster, report=cluster.reporting, tell=cluster.tell)
+        cluster = Cluster(origin, node_name, claim_status=options["claim_status"] == "on", fatal=fatal)
+        stack.callback(cluster.close)
+        return Edges(
+            claims=cluster, publisher=cluster, publication=cluster, report=cluster.reporting, tell=cluster.tell
+        )
+    from dranode.driver.local.publisher import StorePublisher
+    from dranode.driver.local.store import Store
+
+    folder = Store(Path(origin))
+    publisher = StorePublisher(folder, node_name)
+    return Edges(claims=folder, publisher=publisher, publication=publisher)
 
 
 def _boot_id(root: Root) -> str:

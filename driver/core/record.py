@@ -113,7 +113,19 @@ def recovered(uid: str, grant: ClaimGrant) -> Record:
 
 def fingerprint(claim: AllocatedClaim) -> str:
     """A short hash of what was allocated to the claim; a Prepare with another one asks for something else."""
-    parts = [(each.result, [(config.source, config.parameters) for config in each.configs]) for each in claim.results]
+    # What was decided on and no more: fields that a later version learns to read must not make old claims look changed.
+    parts = [
+        (
+            each.result.request,
+            each.result.pool,
+            each.result.device,
+            bool(each.result.admin_access),
+            each.result.share_id,
+            sorted((name, amount.text) for name, amount in each.result.consumed_capacity.items()),
+            [(config.source, config.parameters) for config in each.configs],
+        )
+        for each in claim.results
+    ]
     return hashlib.blake2b(encode_json(parts), digest_size=8).hexdigest()
 
 

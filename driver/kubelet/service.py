@@ -10,17 +10,19 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import grpc
 
 from dranode.driver.core.errors import DranodeError
 from dranode.driver.core.held import ClaimRef
-from dranode.driver.core.record import PreparedDevice
-from dranode.driver.core.resource import ResourceClaim
 from dranode.driver.kubelet.rpc import service
 from dranode.driver.logs import operation
 from dranode.proto import dra_v1_pb2, dra_v1beta1_pb2
+
+if TYPE_CHECKING:
+    from dranode.driver.core.record import PreparedDevice
+    from dranode.driver.core.resource import ResourceClaim
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +32,7 @@ SUPPORTED_VERSIONS: Final = tuple(f"{version}.DRAPlugin" for version in _VERSION
 # Well within kubelet's 45 s.
 _READY_SECONDS: Final = 30.0
 
-Answer = tuple[PreparedDevice, ...] | DranodeError
+Answer: TypeAlias = "tuple[PreparedDevice, ...] | DranodeError"
 # Told of every claim that was answered for: "prepare" or "unprepare", whether it succeeded, the seconds of its call.
 Observe = Callable[[str, bool, float], None]
 
@@ -55,14 +57,11 @@ class Preparer(Protocol):
 class DRAService:
     """The DRA service of one driver."""
 
-    def __init__(
-        self, driver: str, claims: Claims, node: Preparer, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        """Serve `driver` with claims from `claims`, prepared by `node`."""
+    def __init__(self, driver: str, clock: Callable[[], float] = time.monotonic) -> None:
+        """Serve `driver`; calls wait until `answer_with` says who answers them."""
         self._driver = driver
-        self._claims = claims
-        self._node = node
         self._clock = clock
+        self._answerers: tuple[Claims, Preparer] | None = None
         self.ready = threading.Event()
         self.observe: Observe = lambda _call, _succeeded, _seconds: None
 
@@ -94,9 +93,9 @@ class DRAService:
     def prepare(self, refs: tuple[ClaimRef, ...]) -> Mapping[str, Answer]:
         """Fetch and prepare claims; an answer for each, by UID."""
         with operation():
-            began = self._clock()
+            began, answerers = self._clock(), self._wait()
             answers: Mapping[str, Answer] = (
-                self._node.prepare(self._claims.get(refs)) if self._is_ready() else self._not_yet(refs)
+                self._not_yet(refs) if answerers is None else answerers[1].prepare(answerers[0].get(refs))
             )
             for ref in refs:
                 answer = answers[ref.uid]
@@ -108,9 +107,9 @@ class DRAService:
     def unprepare(self, refs: tuple[ClaimRef, ...]) -> Mapping[str, DranodeError | None]:
         """Unprepare claims; None or an error for each, by UID."""
         with operation():
-            began = self._clock()
+            began, answerers = self._clock(), self._wait()
             answers: Mapping[str, DranodeError | None] = (
-                self._node.unprepare(refs) if self._is_ready() else self._not_yet(refs)
+                self._not_yet(refs) if answerers is None else answerers[1].unprepare(refs)
             )
             for ref in refs:
                 error = answers[ref.uid]
@@ -125,9 +124,15 @@ class DRAService:
         for answer in answers:
             self.observe(call, not isinstance(answer, DranodeError), seconds)
 
-    def _is_ready(self) -> bool:
+    def answer_with(self, claims: Claims, node: Preparer) -> None:
+        """From now on calls are answered with claims from `claims`, prepared by `node`."""
+        self._answerers = claims, node
+        self.ready.set()
+
+    def _wait(self) -> tuple[Claims, Preparer] | None:
         # The sockets listen before hardware and ledger are read, so a first call may have to wait a moment.
-        return self.ready.wait(_READY_SECONDS)
+        self.ready.wait(_READY_SECONDS)
+        return self._answerers
 
     def _not_yet(self, refs: tuple[ClaimRef, ...]) -> dict[str, DranodeError]:
         error = DranodeError(f"{self._driver} has not read its hardware and ledger yet; kubelet will ask again")

@@ -30,6 +30,7 @@ from dranode.driver.core.resource import (
     ResourceSlice,
 )
 from dranode.driver.kubelet.sockets import socket_paths
+from dranode.driver.listener import Listener
 from dranode.driver.local.allocator.allocate import Allocator
 from dranode.driver.local.allocator.features import Features
 from dranode.driver.local.allocator.outcome import Outcome
@@ -242,11 +243,14 @@ def local_run(
             service = DriverService(
                 plugin,
                 edges,
-                node_name=node_name,
-                sockets=socket_paths(sockets, plugin.driver),
-                data=root / "plugins" / plugin.driver,
+                Listener(
+                    plugin.driver,
+                    node_name,
+                    socket_paths(sockets, plugin.driver),
+                    root / "plugins" / plugin.driver,
+                    reasons.append,
+                ),
                 cdi=run.state / "cdi",
-                fatal=reasons.append,
             )
             service.start()
             stack.callback(service.stop)

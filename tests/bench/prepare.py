@@ -25,6 +25,7 @@ from dranode.driver.core.plugin import Inventory
 from dranode.driver.core.resource import ResourceClaim
 from dranode.driver.kubelet.rpc import caller, service
 from dranode.driver.kubelet.sockets import socket_paths
+from dranode.driver.listener import Listener
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.plugins import load_plugins
 from dranode.driver.service import DriverService, Edges
@@ -84,11 +85,8 @@ def _driver(folder: Path, machine: str, *, held: int = 0, streams: int = 0) -> I
     driver = DriverService(
         plugin,
         Edges(claims=made, publisher=made),
-        node_name="node",
-        sockets=socket_paths(folder, plugin.driver),
-        data=folder / "plugins" / plugin.driver,
+        Listener(plugin.driver, "node", socket_paths(folder, plugin.driver), folder / "plugins" / plugin.driver, print),
         cdi=folder / "cdi",
-        fatal=print,
     )
     driver.start()
     for start in range(0, held, 500):

@@ -27,6 +27,7 @@ from dranode.driver.kube.outbox import Outbox
 from dranode.driver.kube.source import Source
 from dranode.driver.kubelet.service import Preparer
 from dranode.driver.kubelet.sockets import socket_paths
+from dranode.driver.listener import Listener
 from dranode.driver.node import Node
 from dranode.driver.service import DriverService, Edges
 from tests.fakes import Lamps, allocated_claim, plain, reference
@@ -264,11 +265,8 @@ def test_a_driver_that_starts_with_a_damaged_record_tells_the_node(
         service = DriverService(
             TalkingLamps(),
             Edges(claims=cluster, publisher=cluster, report=cluster.reporting, tell=cluster.tell),
-            node_name="node",
-            sockets=socket_paths(Path(name), Lamps.driver),
-            data=tmp_path / "data",
+            Listener(Lamps.driver, "node", socket_paths(Path(name), Lamps.driver), tmp_path / "data", pytest.fail),
             cdi=tmp_path / "cdi",
-            fatal=pytest.fail,
         )
         service.start()
         (event,) = eventually(lambda: api.objects.all("events"))

@@ -20,6 +20,7 @@ from dranode.driver.core.resource import ResourceClaim
 from dranode.driver.kubelet.health import HealthService
 from dranode.driver.kubelet.rpc import caller
 from dranode.driver.kubelet.sockets import Sockets, socket_paths
+from dranode.driver.listener import Listener
 from dranode.driver.local.kubelet import KubeletError, StandInKubelet
 from dranode.driver.service import DriverService, Edges
 from dranode.proto import dra_v1_pb2, dra_v1beta1_pb2, drahealth_v1_pb2, drahealth_v1alpha1_pb2
@@ -64,12 +65,15 @@ def make(root: Path, shelf: Shelf, fatal: Any = None, pod_uid: str = "") -> Driv
     return DriverService(
         Lamps(),
         Edges(claims=shelf, publisher=shelf),
-        node_name="node",
-        sockets=socket_paths(root, LAMPS, pod_uid),
-        data=root / "plugins" / LAMPS,
+        Listener(
+            LAMPS,
+            "node",
+            socket_paths(root, LAMPS, pod_uid),
+            root / "plugins" / LAMPS,
+            fatal or pytest.fail,
+            rolling=bool(pod_uid),
+        ),
         cdi=root / "cdi",
-        fatal=fatal or pytest.fail,
-        rolling=bool(pod_uid),
     )
 
 
@@ -197,8 +201,8 @@ def test_a_second_driver_on_the_same_sockets_is_refused_and_disturbs_nothing(
     kubelet = StandInKubelet(root / "plugins_registry")
     kubelet.register([LAMPS])
     kubelet.close()
-    assert service.registration.status is not None
-    assert service.registration.status.ok
+    assert service.listener.registration.status is not None
+    assert service.listener.registration.status.ok
 
 
 def test_a_registry_that_is_missing_is_one_sentence(root: Path, shelf: Shelf) -> None:
@@ -236,7 +240,7 @@ def test_health_comes_whole_at_once_and_changes_at_once(
     stream = watch(api.NodeWatchResourcesRequest())
     first = next(stream)
     assert [(one.device.device_name, one.health) for one in first.devices] == [(f"lamp-{n}", 1) for n in range(4)]
-    service.health.report([DeviceHealth("lamp-2", Health.UNHEALTHY, "the bulb has burnt out")])
+    service.listener.health.report([DeviceHealth("lamp-2", Health.UNHEALTHY, "the bulb has burnt out")])
     second = next(stream)
     assert [(one.device.device_name, one.health, one.message) for one in second.devices] == [
         ("lamp-2", 2, "the bulb has burnt out")

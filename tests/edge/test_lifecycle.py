@@ -23,6 +23,7 @@ from dranode.driver.kubelet.podresources import PodResources
 from dranode.driver.kubelet.rpc import caller
 from dranode.driver.kubelet.sockets import socket_paths
 from dranode.driver.lifecycle import spec_watch
+from dranode.driver.listener import Listener
 from dranode.driver.local.kubelet import KubeletError, StandInKubelet
 from dranode.driver.metrics import Metrics
 from dranode.driver.service import DriverService, Edges
@@ -77,11 +78,8 @@ class World:
                 pod_resources=asked,
                 tell=lambda driver, what: self.told.append(what) if driver == DRIVER else None,
             ),
-            node_name="node",
-            sockets=socket_paths(self.root, DRIVER),
-            data=self.root / "plugins" / DRIVER,
+            Listener(DRIVER, "node", socket_paths(self.root, DRIVER), self.root / "plugins" / DRIVER, pytest.fail),
             cdi=self.cdi,
-            fatal=pytest.fail,
         )
         self.service.start()
         return self.service

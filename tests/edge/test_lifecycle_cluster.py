@@ -17,6 +17,7 @@ from dranode.driver.core.plugin import Stop
 from dranode.driver.kube.cluster import Cluster
 from dranode.driver.kube.source import Source
 from dranode.driver.kubelet.sockets import socket_paths
+from dranode.driver.listener import Listener
 from dranode.driver.local.kubelet import StandInKubelet
 from dranode.driver.service import DriverService, Edges
 from tests.fakes import plain, reference
@@ -72,11 +73,8 @@ def test_a_claim_that_loses_a_cpu_has_a_condition_and_an_event_until_it_is_back(
     service = DriverService(
         driver,
         Edges(claims=cluster, publisher=cluster, report=cluster.reporting, tell=cluster.tell),
-        node_name="node",
-        sockets=socket_paths(root, DRIVER),
-        data=root / "plugins" / DRIVER,
+        Listener(DRIVER, "node", socket_paths(root, DRIVER), root / "plugins" / DRIVER, pytest.fail),
         cdi=root / "cdi",
-        fatal=pytest.fail,
     )
     kubelet = StandInKubelet(root / "plugins_registry")
 

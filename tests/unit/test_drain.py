@@ -18,6 +18,7 @@ from dranode.driver.core.errors import DranodeError
 from dranode.driver.core.resource import ResourceClaim
 from dranode.driver.kubelet.sockets import socket_paths
 from dranode.driver.ledger import read_ledger
+from dranode.driver.listener import Listener
 from dranode.driver.local.store import Store
 from dranode.driver.locks import FileLock
 from dranode.driver.machine.forms import open_machine
@@ -167,11 +168,10 @@ def test_a_driver_that_serves_undoes_the_claims_itself(leaving: Leaving) -> None
     service = DriverService(
         plugin,
         Edges(claims=store, publisher=Nowhere()),
-        node_name="node",
-        sockets=socket_paths(leaving.kubelet, DRIVER),
-        data=leaving.kubelet / "plugins" / DRIVER,
+        Listener(
+            DRIVER, "node", socket_paths(leaving.kubelet, DRIVER), leaving.kubelet / "plugins" / DRIVER, pytest.fail
+        ),
         cdi=leaving.cdi,
-        fatal=pytest.fail,
     )
     service.start()
     try:

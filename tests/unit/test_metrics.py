@@ -19,6 +19,7 @@ from dranode.driver.core.publication import PublisherStatus
 from dranode.driver.core.record import Record
 from dranode.driver.core.resource import ResourceClaim
 from dranode.driver.kubelet.sockets import socket_paths
+from dranode.driver.listener import Listener
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.metrics import Metrics, prefix_of
 from dranode.driver.plugins import load_plugins
@@ -68,7 +69,7 @@ class World:
     def prepare(self, *claims: ResourceClaim, missing: int = 0) -> None:
         self.cluster.claims.update({reference(claim): claim for claim in claims})
         refs = [reference(claim) for claim in claims] + [ClaimRef("default", f"m{n}", f"m-{n}") for n in range(missing)]
-        self.service._service.prepare(tuple(refs))
+        self.service.listener.calls.prepare(tuple(refs))
 
     def text(self, accept: str = "") -> str:
         return self.metrics.page(accept).body.decode()
@@ -92,11 +93,14 @@ def worlds() -> Iterator[dict[str, World]]:
             service = DriverService(
                 plugin,
                 Edges(claims=cluster, publisher=cluster, publication=cluster),
-                node_name="node",
-                sockets=socket_paths(root, plugin.driver),
-                data=root / "plugins" / plugin.driver,
+                Listener(
+                    plugin.driver,
+                    "node",
+                    socket_paths(root, plugin.driver),
+                    root / "plugins" / plugin.driver,
+                    pytest.fail,
+                ),
                 cdi=root / "cdi",
-                fatal=pytest.fail,
                 counts=metrics.add,
             )
             service.start()
@@ -142,7 +146,7 @@ def test_cpus_and_claims_are_counted(worlds: dict[str, World]) -> None:
         world.values("dra_cpu_prepare_claim_duration_seconds_count")["dra_cpu_prepare_claim_duration_seconds_count"]
         == 3
     )
-    world.service._service.unprepare((reference(cpu_claim("a", 3)),))
+    world.service.listener.calls.unprepare((reference(cpu_claim("a", 3)),))
     assert world.values(r'dra_cpu_unprepare_claims_total\{result="success"\}') == {
         'dra_cpu_unprepare_claims_total{result="success"}': 1
     }
