@@ -69,8 +69,9 @@ def _flags(host: Host) -> dict[str, str]:
         if not name.isdigit():
             continue
         try:
-            if host.text(f"/proc/{name}/comm").strip() == "kubelet":
-                return _parsed(host.text(f"/proc/{name}/cmdline").split("\0")[1:]) or {"": ""}
+            # One that has ended and is not reaped yet has no command line any more.
+            if host.text(f"/proc/{name}/comm").strip() == "kubelet" and (line := host.text(f"/proc/{name}/cmdline")):
+                return _parsed(line.split("\0")[1:]) or {"": ""}
         except OSError:
             continue
     return {}

@@ -40,7 +40,8 @@ def _process(root: Root, pid: str) -> Process | None:
         cpus = CPUSet.parse(status["Cpus_allowed_list"])
     except (OSError, KeyError, ValueError):
         return None
-    if _KTHREADD in (pid, status.get("PPid")):
+    # A process that has ended and is not reaped yet runs nowhere.
+    if _KTHREADD in (pid, status.get("PPid")) or status.get("State", "").startswith(("Z", "X")):
         return None
     return Process(int(pid), status.get("Name", ""), cpus, _cgroup(root, pid), _env(root, pid))
 

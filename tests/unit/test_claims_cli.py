@@ -53,8 +53,9 @@ class Machine:
         node.close()
 
     def process(self, pid: int, name: str, cpus: str, cgroup: str = "system.slice/x.service", **more: str) -> None:
-        parent = more.pop("parent", "1")
-        self.write(f"proc/{pid}/status", f"Name:\t{name}\nPPid:\t{parent}\nCpus_allowed_list:\t{cpus}\n")
+        parent, state = more.pop("parent", "1"), more.pop("state", "S (sleeping)")
+        text = f"Name:\t{name}\nState:\t{state}\nPPid:\t{parent}\nCpus_allowed_list:\t{cpus}\n"
+        self.write(f"proc/{pid}/status", text)
         self.write(f"proc/{pid}/cgroup", f"0::/{cgroup}\n")
         if "env" in more:
             self.write(f"proc/{pid}/environ", more["env"].replace(" ", "\0") + "\0")
@@ -155,6 +156,7 @@ def test_containers_on_their_cpus_are_right(machine: Machine) -> None:
     cgroup = machine.container(100, "a", "0-1", "PATH=/bin DRA_CPUSET_uid-a=0-1")
     machine.process(101, "child", "0", cgroup, env="PATH=/bin")
     machine.process(200, "daemon", "2-7")
+    machine.process(300, "ended", "0-7", state="Z (zombie)")
     ((row,), failed) = machine.run("--verify")
     assert row["verify"] == {
         "ok": True,

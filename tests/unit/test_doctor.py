@@ -362,6 +362,13 @@ def test_a_kubelet_root_that_is_too_deep_for_sockets_is_told(node: FakeNode) -> 
     assert "112 bytes" in finding.fault.what
 
 
+def test_a_kubelet_that_has_ended_and_is_not_reaped_is_not_the_one_that_runs(node: FakeNode) -> None:
+    node.write("proc/5/comm", "kubelet\n")
+    node.write("proc/5/cmdline", "")
+    node.process("--root-dir", "/data/kubelet", f"--config=/{KUBELET}/config.yaml")
+    assert "kubelet-root-differs" in [finding.code for finding in found(node)]
+
+
 def test_two_instances_of_a_rolling_update_are_no_second_driver(node: FakeNode) -> None:
     node.unregister()
     for uid in (UID, UID.replace("0001", "0002")):
