@@ -90,3 +90,5 @@ def set_up(log_format: str, verbosity: int) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(_LEVELS[min(verbosity, len(_LEVELS) - 1)])
+    # Its details are of no use to anybody who looks for a claim.
+    logging.getLogger("urllib3").setLevel(logging.WARNING)

@@ -64,6 +64,7 @@ class WiredLamps(Lamps):
     """Lamps that must be lit and put out."""
 
     driver = "wired.example.com"
+
     def __init__(self, board: Board, count: int = 4) -> None:
         super().__init__(count)
         self.board = board

@@ -192,11 +192,10 @@ def _shared_unduly(containers: Containers, snapshot: HeldSnapshot) -> Iterator[s
 
 
 def _conflict(container: Container, claim: HeldClaim, user: Container) -> str:
-    remedy = (
-        "only containers of one pod may share it"
-        if claim.shared_in_pod
-        else 'one container may use it at a time unless its CPUConfig says "sharing: pod"'
-    )
+    if container.pod.uid != user.pod.uid:
+        remedy = "only containers of one pod may share it; give each pod a claim of its own (a ResourceClaimTemplate)"
+    else:
+        remedy = 'one container may use it at a time unless its CPUConfig says "sharing: pod"'
     return f"claim {claim.claim} is in use by {user}, so {container} cannot have it: {remedy}"
 
 

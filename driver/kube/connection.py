@@ -150,6 +150,9 @@ class _Opened:
             raise UnreachableError(f"{self} did not answer in time") from error
         except (errors.HTTPError, OSError) as error:
             raise UnreachableError(f"{self} does not answer: {_root(error)}") from error
+        except ValueError:
+            # http.client quotes a header that it cannot send, and one of them is the token.
+            raise UnreachableError(f"a header for {self} cannot be sent; look at the token's characters") from None
 
     def _authorization(self) -> dict[str, str]:
         try:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from dranode.driver.core.errors import DranodeError
 from dranode.driver.kube.client import Client, Request
 from dranode.driver.kube.connection import Connection
 from dranode.driver.kube.source import Source
@@ -18,3 +21,13 @@ def test_a_token_file_may_end_with_a_newline(tmp_path: Path) -> None:
         client = Client(Connection(Source(api.kubeconfig(tmp_path / "kubeconfig", token_file=token))))
         node = client.send(Request("GET", "/api/v1/nodes/node", "get nodes"))
     assert node["metadata"]["uid"] == "node-uid"
+
+
+def test_a_token_that_no_header_can_carry_is_refused_and_never_told(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("secret\nof the cluster")
+    with api_server(tokens={"secret"}) as api:
+        client = Client(Connection(Source(api.kubeconfig(tmp_path / "kubeconfig", token_file=token))))
+        with pytest.raises(DranodeError, match="look at the token's characters") as raised:
+            client.send(Request("GET", "/api/v1/nodes/node", "get nodes"), patient=False)
+    assert "secret" not in str(raised.value)
