@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from dranode.cpu.policies import Threads
-from dranode.cpu.topology import Topology
 from dranode.driver.core.cpuset import CPUSet
 from dranode.driver.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from dranode.cpu.topology import Topology
 
 E = TypeVar("E", bound=StrEnum)
 

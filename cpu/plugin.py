@@ -15,7 +15,6 @@ from dranode.cpu.claim_env import CDI_KIND, read_spec
 from dranode.cpu.options import CPUOptions, check_reserved, read_options
 from dranode.driver.core.configs import Config
 from dranode.driver.core.held import Held, Holding
-from dranode.driver.core.held_claims import HeldSnapshot
 from dranode.driver.core.plugin import (
     AllocatedClaim,
     ClaimGrant,
@@ -27,12 +26,13 @@ from dranode.driver.core.plugin import (
     Plugin,
     Stop,
 )
-from dranode.driver.core.record import Record
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.root import Root
 
 if TYPE_CHECKING:
     from dranode.cpu.hotplug import Event
+    from dranode.driver.core.held_claims import HeldSnapshot
+    from dranode.driver.core.record import Record
     from dranode.driver.udev import Events
 
 # dra-driver-cpu's names in individual mode: positions in a list that is not told, so no CPU follows from one.

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
-from dranode.driver.machine.forms import open_machine
+from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.root import Root
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+# Known here too, so that `serve` on the host loads no other form.
+_HOST: Final = "host"
+
+
 def _open(ctx: click.Context, parameter: click.Parameter, value: str) -> Root:
     del ctx, parameter
+    if value == _HOST:
+        return HostRoot()
+    from dranode.driver.machine.forms import open_machine
+
     return open_machine(value)
 
 
@@ -23,7 +31,7 @@ def machine_option(function: F) -> F:
     return click.option(
         "--machine",
         "root",
-        default="host",
+        default=_HOST,
         metavar="M",
         callback=_open,
         help="host (default), a folder or .tar archive that holds sys/, a YAML machine, or a description "
