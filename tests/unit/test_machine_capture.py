@@ -85,7 +85,9 @@ def test_the_archive_needs_no_root_to_unpack(tmp_path: Path) -> None:
     with tarfile.open(place) as made:
         assert {member.type for member in made} == {tarfile.REGTYPE, tarfile.SYMTYPE}
         assert not any(member.mtime or member.uid for member in made)
-        made.extractall(tmp_path / "unpacked", filter="data")
+        # Python 3.11.4 and newer unpack by this filter; the archive has nothing that it would change.
+        safely = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+        made.extractall(tmp_path / "unpacked", **safely)  # type: ignore[arg-type] # noqa: S202 - our own archive
     assert open_machine(str(tmp_path / "unpacked")).device_number("dev/kfd") == ("c", 508, 0)
     index = json.loads((tmp_path / "unpacked/node/machine.json").read_text())
     assert index["devices"]["/dev/kfd"] == "c 508:0"
