@@ -17,6 +17,12 @@ from dranode.driver.machine.root import Root, read_text
 
 # The unified hierarchy, the v1 hierarchy of cpusets, and how it is mounted together with others on some distributions.
 _MOUNTS: Final = ("sys/fs/cgroup", "sys/fs/cgroup/cpuset", "sys/fs/cgroup/cpuset,cpu,cpuacct")
+_CPU_MOUNTS: Final = (
+    "sys/fs/cgroup",
+    "sys/fs/cgroup/cpu",
+    "sys/fs/cgroup/cpu,cpuacct",
+    "sys/fs/cgroup/cpuset,cpu,cpuacct",
+)
 _EFFECTIVE: Final = ("cpuset.cpus.effective", "cpuset.effective_cpus")
 
 
@@ -49,6 +55,22 @@ def effective_cpus(root: Root, container: Container) -> CPUSet | None:
             try:
                 return CPUSet.parse(read_text(root, f"{mount}/{folder}/{name}"))
             except (OSError, ValueError):
+                continue
+    return None
+
+
+def pod_cpu_limit(root: Root, container: Container) -> float | None:
+    """How many CPUs' worth of time the cgroup of a container's pod allows; None if it has no limit or cannot be read.
+
+    `cpu.max` in cgroup v2, `cpu.cfs_quota_us` and `cpu.cfs_period_us` in v1.
+    """
+    pod = cgroup_folder(container.cgroup).rpartition("/")[0]
+    for folder in (f"{mount}/{pod}" for mount in _CPU_MOUNTS if pod):
+        for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
+            try:
+                quota, period = " ".join(read_text(root, f"{folder}/{name}") for name in names).split()
+                return None if quota in ("max", "-1") else int(quota) / int(period)
+            except (OSError, ValueError, ZeroDivisionError):
                 continue
     return None
 

@@ -80,6 +80,15 @@ class Unpinned:
 
 
 @dataclass(frozen=True, slots=True)
+class QuotaStillCaps:
+    """A claim lifts the quota of its container, and the quota of the pod's own cgroup holds it back all the same."""
+
+    pod: Pod
+    claims: tuple[ClaimRef, ...]
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
 class RecordQuarantined:
     """The record of a claim is damaged; its name is not known."""
 
@@ -118,7 +127,14 @@ class OrphanUnprepared:
 
 
 Occurrence: TypeAlias = (
-    PrepareFailed | DriftRepaired | Unpinned | RecordQuarantined | ClaimImpaired | ClaimRestored | OrphanUnprepared
+    PrepareFailed
+    | DriftRepaired
+    | Unpinned
+    | QuotaStillCaps
+    | RecordQuarantined
+    | ClaimImpaired
+    | ClaimRestored
+    | OrphanUnprepared
 )
 
 
@@ -131,6 +147,8 @@ def events_of(occurrence: Occurrence, node_name: str) -> tuple[Event, ...]:
             found = _events(_places(pod, claims), "CPUSetDrift", "Repair", sentence)
         case Unpinned(pod, claims, sentence):
             found = _events(_places(pod, claims), "Unpinned", "Synchronize", sentence)
+        case QuotaStillCaps(pod, claims, sentence):
+            found = _events(_places(pod, claims), "QuotaStillCaps", "Verify", sentence)
         case RecordQuarantined(uid, reason):
             # The API server knows nodes' events by the name in place of the UID, as kubelet writes it.
             node = Regarding("v1", "Node", "", node_name, node_name)

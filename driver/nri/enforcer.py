@@ -12,14 +12,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
-from dranode.driver.cgroups import effective_cpus, has_processes
+from dranode.driver.cgroups import effective_cpus, has_processes, pod_cpu_limit
 from dranode.driver.core import enforcement
 from dranode.driver.core.claim_identity import Ask, AskKubelet, AskLedger, AskProcesses, Evidence, PodClaims
 from dranode.driver.core.containers import Container, ContainerUpdate, Pod, Resources
 from dranode.driver.core.cpuset import CPUSet
 from dranode.driver.core.enforcement import Allowed, Refused
 from dranode.driver.core.errors import DranodeError, LedgerError
-from dranode.driver.core.events import DriftRepaired, Unpinned
+from dranode.driver.core.events import DriftRepaired, QuotaStillCaps, Unpinned
 from dranode.driver.core.held import ClaimRef
 from dranode.driver.core.held_claims import HeldSnapshot
 from dranode.driver.core.mending import REPAIRS, Lag, Repairs
@@ -110,6 +110,7 @@ class Enforcer:
     _lag: Lag = field(default_factory=Lag)
     _drifts: tuple[Drift, ...] = ()
     _repairs: Repairs = field(default_factory=Repairs)
+    _capped: frozenset[str] = frozenset()
     _drifted: int = 0
     _sent: tuple[ContainerUpdate, ...] = ()
     _not_before: float = 0.0
@@ -262,7 +263,24 @@ class Enforcer:
             self.tell(DriftRepaired(fresh.container.pod, self._claims(fresh.container), f"{fresh}; it is put back"))
         for hopeless in self._repairs.hopeless:
             log.error("%s, and %d repairs did not help: look at the cpuset of its parent cgroup", hopeless, REPAIRS)
+        self._look_at_quotas(snapshot)
         return drifts
+
+    def _look_at_quotas(self, snapshot: HeldSnapshot) -> None:
+        """Tell of containers without a quota whose pod's cgroup, which NRI cannot reach, has one that is too small."""
+        lifted = [each for each in self._containers if expected(each, snapshot).lift_quota]
+        self._capped &= {each.container.id for each in lifted}
+        for each in lifted:
+            limit = pod_cpu_limit(self.root, each.container)
+            if limit is None or limit >= len(each.cpus) or each.container.id in self._capped:
+                continue
+            self._capped |= {each.container.id}
+            sentence = (
+                f"the CPU quota of {each.container} is lifted, but its pod's cgroup still allows {limit:g} of the "
+                f"{len(each.cpus)} CPUs: raise or leave out the CPU limits of the pod and of its other containers"
+            )
+            log.warning("%s", sentence)
+            self.tell(QuotaStillCaps(each.container.pod, self._claims(each.container), sentence))
 
     def status(self) -> EnforcementStatus:
         """How things are."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+import pytest
 
 from dranode.driver.core.claim_identity import PodClaims
 from dranode.driver.core.containers import Container, Pod
 from dranode.driver.core.cpuset import CPUSet
-from dranode.driver.core.events import DriftRepaired, Occurrence, Unpinned
+from dranode.driver.core.events import DriftRepaired, Occurrence, QuotaStillCaps, Unpinned, events_of
 from dranode.driver.core.held import ClaimRef
 from dranode.driver.core.held_claims import HeldClaim, HeldSnapshot
 from dranode.driver.machine.forms import open_machine
@@ -84,3 +86,40 @@ def test_a_mask_that_is_on_its_way_is_no_drift_until_the_runtime_has_had_time_fo
     assert enforcer.verify() == ()
     now[0] += 10.0
     assert len(enforcer.verify()) == 1
+
+
+@pytest.mark.parametrize(
+    ("files", "told"),
+    [
+        ({"pod/cpu.max": "150000 100000"}, ["1.5"]),
+        ({"pod/cpu.max": "200000 100000"}, []),
+        ({"pod/cpu.max": "max 100000"}, []),
+        ({"cpu/pod/cpu.cfs_quota_us": "50000", "cpu/pod/cpu.cfs_period_us": "100000"}, ["0.5"]),
+        ({"cpu/pod/cpu.cfs_quota_us": "-1", "cpu/pod/cpu.cfs_period_us": "100000"}, []),
+        ({}, []),
+    ],
+    ids=str,
+)
+def test_a_lifted_quota_that_the_pods_own_cgroup_still_caps_is_told_once(
+    tmp_path: Path, files: dict[str, str], told: list[str]
+) -> None:
+    for name, text in files.items():
+        path = tmp_path / "sys" / "fs" / "cgroup" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{text}\n")
+    (tmp_path / "sys").mkdir(exist_ok=True)
+
+    class Lifted(Surroundings):
+        def snapshot(self) -> HeldSnapshot:
+            return replace(HELD, claims={"uid-a": replace(HELD.claims["uid-a"], lift_quota=True)})
+
+        reread = snapshot
+
+    heard: list[Occurrence] = []
+    enforcer = Enforcer(Lifted(), open_machine(str(tmp_path)), tell=heard.append)
+    enforcer.synchronize((replace(container("c", "p", "2-3", "DRA_CPUSET_uid-a=2-3"), cgroup="/pod/c"),))
+    enforcer.verify()
+    enforcer.verify()
+    caps = [each for each in heard if isinstance(each, QuotaStillCaps)]
+    assert [each.sentence.partition(" still allows ")[2].partition(" ")[0] for each in caps] == told
+    assert all(events_of(each, "node")[0].reason == "QuotaStillCaps" for each in caps)
