@@ -25,6 +25,8 @@ from tests.interop.cri import Pod, wait_until
 
 DRIVER = "dra.cpu"
 PROGRAM = Path(sys.executable).with_name("dranode")
+# What an instance says when it begins to publish, verify and pin.
+ACTIVE = "this instance publishes and pins"
 ONLINE = CPUSet.parse(Path("/sys/devices/system/cpu/online").read_text().strip())
 
 
@@ -69,10 +71,14 @@ class Node:
 
     # --- the driver ---
 
-    def start_driver(self) -> None:
-        """Start the driver and wait until the runtime has told it of its containers."""
+    def start_driver(self, pod_uid: str = "") -> None:
+        """Start the driver and wait until the runtime has told it of its containers.
+
+        With `pod_uid` it is one instance of a rolling update; one that runs already goes on.
+        """
         arguments = ["--store", "store", "--kubelet-root", "kubelet", "--cdi-dir", "cdi", "--http-address", "none"]
         arguments += ["--nri-socket", str(self.runtime.nri_socket), "--node-name", "node", "-v"]
+        arguments += ["--pod-uid", pod_uid] if pod_uid else []
         before = self.synchronizations()
         with (self.folder / "driver.log").open("ab") as log:
             self.process = subprocess.Popen([PROGRAM, "serve", *arguments], cwd=self.folder, stderr=log)
@@ -88,6 +94,25 @@ class Node:
         except KubeletError:
             return False
         return True
+
+    def hand_over(self, pod_uid: str) -> None:
+        """Start another instance beside the driver; once it is active, end the older one as a DaemonSet does."""
+        older = self.process
+        before = self.driver_log.count(ACTIVE)
+        self.start_driver(pod_uid)
+        # kubelet goes on looking for sockets, and the newer instance waits to be registered.
+        wait_until(
+            lambda: self._registered() and self.driver_log.count(ACTIVE) > before,
+            "authority passes to the newer instance",
+        )
+        self.end(older)
+
+    @staticmethod
+    def end(process: subprocess.Popen[bytes] | None) -> None:
+        """End a driver in order; its sockets go with it."""
+        assert process is not None
+        process.terminate()
+        assert process.wait(20) == 0
 
     def kill_driver(self) -> None:
         """End the driver without a warning."""

@@ -246,6 +246,40 @@ def test_driver_and_runtime_are_killed_in_turn_while_containers_are_created(node
     assert cri.cpus(claimed) == str(cpus)
 
 
+def test_a_rolling_update_leaves_no_container_unpinned_while_containers_are_created(node: Node) -> None:
+    cri = node.runtime.cri
+    node.end(node.process)
+    node.start_driver("pod-old")
+    cpus, cdi = node.claim("mine", A)
+    created: list[str] = []
+    refused: list[str] = []
+    stopping = threading.Event()
+
+    def create() -> None:
+        while not stopping.is_set():
+            try:
+                created.append(cri.run(B, f"c{len(created)}"))
+            except grpc.RpcError as error:
+                refused.append(str(error))
+
+    cri.sandbox(B)
+    maker = threading.Thread(target=create, name="kubelet")
+    maker.start()
+    try:
+        wait_until(lambda: len(created) > 1, "containers are created")
+        node.hand_over("pod-new")
+        before = len(created)
+        wait_until(lambda: len(created) > before + 1, "containers are created after it")
+    finally:
+        stopping.set()
+        maker.join()
+    assert refused == []
+    assert {cri.cpus(each) for each in created} == {rest(cpus)}
+    assert cri.cpus(cri.run(A, "main", cdi=cdi)) == str(cpus)
+    other, _ = node.claim("other", C) if len(ONLINE) > 2 else (CPUSet(), ())
+    assert other.isdisjoint(cpus)
+
+
 def test_a_claim_whose_runtime_does_not_inject_cdi_devices_is_refused(version: str, folder: Path) -> None:
     if not Containerd.can_switch_cdi_off(build(version)):
         pytest.skip(f"containerd {version} always injects CDI devices")
