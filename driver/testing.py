@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dranode.cdi.names import written_kind_problem
+from dranode.driver.core.allocation import results_of
 from dranode.driver.core.configs import configs_for
 from dranode.driver.core.documents import decode
 from dranode.driver.core.errors import DranodeError
@@ -83,8 +84,7 @@ def _check_life(node: Node, device: Device, claim: ResourceClaim) -> None:
 
 
 def _check_purity(node: Node, claim: ResourceClaim) -> None:
-    ref, allocation = _ref(claim), claim.status.allocation
-    results = allocation.devices.results if allocation else ()
+    ref, results = _ref(claim), results_of(claim.status.allocation, node.plugin.driver)
     asked = AllocatedClaim(ref, tuple(AllocatedResult(result, configs_for(result, ())) for result in results))
     grants = [node.plugin.grant(asked, Held(), node.inventory) for _ in range(2)]
     _must(grants[0] == grants[1], "grant() must be a function of its arguments: two equal calls gave different grants")

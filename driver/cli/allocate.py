@@ -63,7 +63,9 @@ def _document(outcome: Outcome) -> dict[str, Any]:
 
 def _rows(outcome: Outcome) -> Iterator[tuple[str, str, str]]:
     """Request, device and consumed capacity of each result."""
-    results = outcome.allocation.devices.results if outcome.allocation is not None else ()
+    from dranode.driver.core.allocation import readable_results
+
+    results = tuple(readable_results(outcome.allocation))
     for result in results:
         consumed = ", ".join(f"{amount} {name}" for name, amount in result.consumed_capacity.items())
         yield result.request, f"{result.driver}/{result.pool}/{result.device}", consumed

@@ -8,11 +8,12 @@ drivers are passed over unread.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from dranode.driver.core.resource import DeviceAllocationConfiguration, DeviceRequestAllocationResult
+from dranode.driver.core.allocation import configs_of
+from dranode.driver.core.resource import DeviceRequestAllocationResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,19 +41,17 @@ def applies(requests: tuple[str, ...], request: str) -> bool:
     return not requests or request in requests or main_request(request) in requests
 
 
-def configs_for(
-    result: DeviceRequestAllocationResult, configs: Iterable[DeviceAllocationConfiguration]
-) -> tuple[Config, ...]:
-    """The configurations of the result's driver that apply to it, in order, parameters unread."""
+def configs_for(result: DeviceRequestAllocationResult, configs: Sequence[Any]) -> tuple[Config, ...]:
+    """The configurations of the result's driver that apply to it, in order, parameters unread.
+
+    `configs` is `status.allocation.devices.config`.
+
+    Raises:
+        DocumentError: a configuration of the result's driver does not decode.
+    """
     applying = (
-        Config(
-            source=config.source,
-            parameters=config.opaque.parameters,
-            path=f"status.allocation.devices.config[{index}].opaque.parameters",
-        )
-        for index, config in enumerate(configs)
-        if config.opaque is not None
-        and config.opaque.driver == result.driver
-        and applies(config.requests, result.request)
+        Config(source=config.source, parameters=opaque.parameters, path=f"{path}.opaque.parameters")
+        for path, config, opaque in configs_of(configs, result.driver)
+        if applies(config.requests, result.request)
     )
     return tuple(sorted(applying, key=lambda config: config.source != "FromClass"))

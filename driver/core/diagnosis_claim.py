@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from dranode.driver.core.allocation import drivers_of, results_of
 from dranode.driver.core.cpuset import CPUSet
+from dranode.driver.core.errors import DocumentError
 from dranode.driver.core.record import Record, State
 from dranode.driver.core.resource import AllocationResult, ResourceClaim
 
@@ -130,9 +132,12 @@ def _place(facts: ClaimFacts, claim: ResourceClaim, allocation: AllocationResult
     def stopped(what: str, fix: str) -> Station:
         return Station("allocation", Passed.STOPPED, what, fix)
 
-    results = [result for result in allocation.devices.results if result.driver == facts.driver]
+    try:
+        results = results_of(allocation, facts.driver)
+    except DocumentError as error:
+        return stopped(f"its allocation cannot be read: {error}", "delete the claim so that it is allocated anew")
     if not results:
-        others = sorted({result.driver for result in allocation.devices.results})
+        others = sorted(drivers_of(allocation))
         return stopped(f"it holds no device of {facts.driver}, but of {', '.join(others)}", "ask that driver")
     pools = sorted({result.pool for result in results})
     devices = ", ".join(result.device for result in results)

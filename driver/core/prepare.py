@@ -20,6 +20,7 @@ from enum import Enum, auto
 
 import msgspec
 
+from dranode.driver.core.allocation import results_of
 from dranode.driver.core.configs import configs_for
 from dranode.driver.core.effects import (
     Commit,
@@ -31,7 +32,7 @@ from dranode.driver.core.effects import (
     WriteMetadata,
     WriteSpec,
 )
-from dranode.driver.core.errors import ClaimConflictError, ClaimError
+from dranode.driver.core.errors import ClaimConflictError, ClaimError, DocumentError
 from dranode.driver.core.held import ClaimRef, Held
 from dranode.driver.core.metadata import POD_CLAIM_NAME, requests_of
 from dranode.driver.core.plugin import AllocatedClaim, AllocatedResult, ClaimGrant, Grant, Inventory, Plugin
@@ -56,8 +57,8 @@ def allocated(ref: ClaimRef, claim: ResourceClaim, plugin: Plugin) -> AllocatedC
     """The part of a claim that is this driver's, configurations decoded; other drivers' parts are never read.
 
     Raises:
-        ClaimError: the claim has another UID or an impossible one, is not allocated, or a configuration of ours is not
-            valid.
+        ClaimError: the claim has another UID or an impossible one, is not allocated, or a result or a configuration
+            of ours is not valid.
     """
     if claim.metadata.uid != ref.uid:
         raise ClaimError(
@@ -70,18 +71,19 @@ def allocated(ref: ClaimRef, claim: ResourceClaim, plugin: Plugin) -> AllocatedC
     allocation = claim.status.allocation
     if allocation is None:
         raise ClaimError(f"claim {ref} has no allocation, so there is nothing to prepare")
-    ours = [result for result in allocation.devices.results if result.driver == plugin.driver]
+    try:
+        ours = tuple(
+            (result, configs_for(result, allocation.devices.config)) for result in results_of(allocation, plugin.driver)
+        )
+    except DocumentError as error:
+        raise ClaimError(f"claim {ref} cannot be prepared, for its allocation cannot be read: {error}") from error
     return AllocatedClaim(
         ref,
         tuple(
             AllocatedResult(
-                result,
-                tuple(
-                    replace(config, parameters=plugin.parse_config(config))
-                    for config in configs_for(result, allocation.devices.config)
-                ),
+                result, tuple(replace(config, parameters=plugin.parse_config(config)) for config in configs)
             )
-            for result in ours
+            for result, configs in ours
         ),
     )
 

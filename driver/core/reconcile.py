@@ -16,6 +16,7 @@ from typing import Final
 
 import msgspec
 
+from dranode.driver.core.allocation import readable_results
 from dranode.driver.core.claim_uses import UsedClaim
 from dranode.driver.core.errors import ClaimGoneError, DranodeError
 from dranode.driver.core.held import ClaimRef, Held
@@ -102,8 +103,8 @@ def _ref(record: Record, told: Told) -> ClaimRef:
 def _devices(record: Record, told: Told, plugin: Plugin) -> frozenset[str]:
     use, claim = told.use(record.uid), told.claim(record.uid)
     devices = use.devices if use is not None else frozenset()
-    if claim is not None and claim.status.allocation is not None:
-        results = claim.status.allocation.devices.results
+    if claim is not None:
+        results = readable_results(claim.status.allocation)
         devices |= {result.device for result in results if result.driver == plugin.driver}
     return devices
 

@@ -351,10 +351,15 @@ class DeviceAllocationConfiguration(Document, frozen=True, kw_only=True):
 
 
 class DeviceAllocationResult(Document, frozen=True, kw_only=True):
-    """`status.allocation.devices`."""
+    """`status.allocation.devices`; `dranode.driver.core.allocation` reads an entry, for the driver that it belongs to.
 
-    results: tuple[DeviceRequestAllocationResult, ...] = ()
-    config: tuple[DeviceAllocationConfiguration, ...] = ()
+    Attributes:
+        results: `DeviceRequestAllocationResult`s, or the plain documents as they came.
+        config: `DeviceAllocationConfiguration`s, likewise.
+    """
+
+    results: tuple[Any, ...] = ()
+    config: tuple[Any, ...] = ()
 
 
 class AllocationResult(Document, frozen=True, kw_only=True):
@@ -469,3 +474,4 @@ class Node(Document, frozen=True, kw_only=True):
 
 
 learn(ResourceSlice, DeviceClass, ResourceClaim, ResourceClaimTemplate, Pod, Node)
+learn(DeviceRequestAllocationResult, DeviceAllocationConfiguration)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from dranode.driver.core.allocation import readable_results
 from dranode.driver.core.documents import encode_json
 from dranode.driver.core.plugin import Inventory, Plugin
 from dranode.driver.core.record import Record
@@ -65,11 +66,9 @@ def prepared_states(plugin: Plugin, record: Record, inventory: Inventory) -> tup
 
 def failed_states(driver: str, claim: ResourceClaim, message: str) -> tuple[DeviceState, ...]:
     """The states of the driver's devices of a claim that cannot be prepared."""
-    allocation = claim.status.allocation
-    results = allocation.devices.results if allocation is not None else ()
     return tuple(
         DeviceState(one.pool, one.device, one.share_id, ready=False, reason=PREPARE_FAILED, message=message)
-        for one in results
+        for one in readable_results(claim.status.allocation)
         if one.driver == driver
     )
 

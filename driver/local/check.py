@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from dranode.driver.core.allocation import configs_of, results_of
 from dranode.driver.core.configs import Config
 from dranode.driver.core.documents import decode, to_v1
 from dranode.driver.core.errors import ClaimError, DocumentError
 from dranode.driver.core.plugin import Plugin
 from dranode.driver.core.quota import devices_by_class
 from dranode.driver.core.resource import (
+    AllocationResult,
     DeviceClaimConfiguration,
     DeviceClass,
     DeviceClassConfiguration,
@@ -116,6 +118,8 @@ def _claim(document: Mapping[str, Any], plugins: Mapping[str, Plugin]) -> tuple[
     claim = decode(ResourceClaim, document)
     devices = claim.spec.devices
     errors = [*claim_errors(claim, _expression_problem), *_configs(devices.config, plugins, "spec.devices.config")]
+    for plugin in plugins.values():
+        errors += _allocated(claim.status.allocation, plugin)
     return errors, devices_by_class(devices)
 
 
@@ -157,6 +161,16 @@ def _configs(
         origin = "FromClaim" if isinstance(config, DeviceClaimConfiguration) else "FromClass"
         where = f"{path}[{index}].opaque.parameters"
         yield from _parameter_errors(plugins[config.opaque.driver], origin, config.opaque.parameters, where)
+
+
+def _allocated(allocation: AllocationResult | None, plugin: Plugin) -> Iterator[FieldError]:
+    """What a driver says of its part of an allocation."""
+    try:
+        results_of(allocation, plugin.driver)
+        for path, config, opaque in configs_of(allocation.devices.config if allocation else (), plugin.driver):
+            yield from _parameter_errors(plugin, config.source, opaque.parameters, f"{path}.opaque.parameters")
+    except DocumentError as error:
+        yield FieldError(error.path, str(error).removeprefix(f"{error.path}: "))
 
 
 def _parameter_errors(plugin: Plugin, origin: Any, parameters: Any, path: str) -> Iterator[FieldError]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from dranode.driver.core.allocation import readable_results
 from dranode.driver.core.documents import encode, encode_json
 from dranode.driver.core.resource import DeviceClass, Node, PodSpec, ResourceClaim, ResourceSlice
 from dranode.driver.local.allocator.allocate import Allocator
@@ -222,8 +223,7 @@ def _alternatives(placements: Iterable[PodPlacement]) -> dict[str, dict[str | No
     taken: dict[str, dict[str | None, int]] = {}
     for placement in placements:
         for outcome in placement.outcomes:
-            results = outcome.allocation.devices.results if outcome.allocation is not None else ()
-            names = {result.request for result in results}
+            names = {result.request for result in readable_results(outcome.allocation)}
             for request in outcome.claim.spec.devices.requests:
                 if request.first_available:
                     counts = taken.setdefault(request.name, {})

@@ -17,6 +17,7 @@ from typing import Final
 
 import msgspec
 
+from dranode.driver.core.allocation import drivers_of
 from dranode.driver.core.errors import DranodeError, UsageError
 from dranode.driver.core.held import ClaimRef
 from dranode.driver.core.plugin import Plugin
@@ -188,10 +189,10 @@ class LocalRun:
 
     def _drivers(self, claim: ResourceClaim) -> frozenset[str]:
         """The drivers of a claim's results that run here; a claim of which nothing is theirs goes to none."""
-        return frozenset(_drivers(claim) & self.services.keys())
+        return frozenset(drivers_of(claim.status.allocation) & self.services.keys())
 
     def _strangers(self, claim: ResourceClaim) -> tuple[str, ...]:
-        missing = sorted(_drivers(claim) - self.services.keys())
+        missing = sorted(drivers_of(claim.status.allocation) - self.services.keys())
         return (f"not prepared by {', '.join(missing)}: no such driver runs here",) if missing else ()
 
     def _cdi_files(self, uid: str) -> tuple[str, ...]:
@@ -295,11 +296,6 @@ def _socket_root(root: Path, plugins: Iterable[Plugin], stack: contextlib.ExitSt
 
 def _ref(claim: ResourceClaim) -> ClaimRef:
     return ClaimRef(claim.metadata.namespace, claim.metadata.name, claim.metadata.uid)
-
-
-def _drivers(claim: ResourceClaim) -> set[str]:
-    allocation = claim.status.allocation
-    return {result.driver for result in allocation.devices.results} if allocation is not None else set()
 
 
 def _failed(claim: ResourceClaim, error: str, notes: tuple[str, ...] = ()) -> ClaimResult:

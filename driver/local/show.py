@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from dranode.driver.core.allocation import readable_results
 from dranode.driver.core.plugin import Line
 from dranode.driver.local.run import ClaimResult, LocalRun
 from dranode.driver.terminal import columns
@@ -57,11 +58,11 @@ def show_claims(screen: Console, results: Iterable[ClaimResult]) -> None:
 def _claim_rows(table: Table, result: ClaimResult) -> None:
     name = f"{result.namespace}/{result.name}"
     if result.error:
-        requested = {one.request for one in result.allocation.devices.results} if result.allocation else set()
+        requested = {one.request for one in readable_results(result.allocation)}
         table.add_row(name, Text("failed", style="red"), ", ".join(sorted(requested)), "", "", "")
         return
     # kubelet hears the main request's name; people want to see which alternative was taken.
-    taken = [one.request for one in result.allocation.devices.results] if result.allocation else []
+    taken = [one.request for one in readable_results(result.allocation)]
     verdict = Text("prepared", style="green")
     if not result.devices:
         table.add_row(name, verdict, ", ".join(taken), "", "", "")

@@ -199,6 +199,8 @@ CPUS = {"device": "cpudevnuma000", "consumedCapacity": {"dra.cpu/cpu": "2"}}
         ({"device": "cpudevnuma000", "consumedCapacity": {"dra.cpu/cpu": "500m"}}, "must be a whole number"),
         ({"device": "cpudevnuma000", "consumedCapacity": {"dra.cpu/cpu": "0"}}, "must be positive"),
         ({"device": "cpudevnuma000", "consumedCapacity": {"dra.cpu/cpu": "-1"}}, "must be positive"),
+        ({"device": "cpudevnuma000", "consumedCapacity": {"dra.cpu/cpu": "many"}}, '"many" is not a quantity'),
+        ({"device": ["cpudevnuma000"]}, "status.allocation.devices.results[0].device: expected str"),
         ({"device": "cpudevnuma000"}, 'CPU capacity "dra.cpu/cpu" for device "cpudevnuma000" is missing'),
     ],
 )
@@ -212,12 +214,21 @@ def test_an_allocation_that_cannot_be_meant_fails_alone(tmp_path: Path, result: 
     assert good["cpus"] == "0,16"
 
 
-def test_a_claim_that_is_allocated_stands_as_it_is_and_other_drivers_parts_are_left_alone(tmp_path: Path) -> None:
-    foreign = {"driver": "other.example.com", "device": "x"}
-    config = [{"source": "FromClaim", "opaque": {"driver": "other.example.com", "parameters": {"nonsense": [1]}}}]
-    rc, shown, stderr = local(
-        tmp_path, "--machine", SERVER, claims=[allocated("a", results=[CPUS, foreign], config=config)]
-    )
+@pytest.mark.parametrize(
+    ("result", "config"),
+    [
+        ({"device": "x"}, {"source": "FromClaim"}),
+        ({"device": 3, "pool": [], "consumedCapacity": {"x": "y"}}, {"source": "Elsewhere", "requests": 3}),
+    ],
+    ids=["valid", "not ours to judge"],
+)
+def test_a_claim_that_is_allocated_stands_as_it_is_and_other_drivers_parts_are_left_alone(
+    tmp_path: Path, result: dict[str, Any], config: dict[str, Any]
+) -> None:
+    other = {"driver": "other.example.com"}
+    configs = [{**config, "opaque": {**other, "parameters": {"nonsense": [1]}}}]
+    results = [{**result, **other}, CPUS]
+    rc, shown, stderr = local(tmp_path, "--machine", SERVER, claims=[allocated("a", results=results, config=configs)])
     assert rc == 0
     assert [device["device"] for device in shown["claims"][0]["devices"]] == ["cpudevnuma000"]
     assert "other.example.com" in stderr

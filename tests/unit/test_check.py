@@ -138,3 +138,25 @@ def test_people_see_a_line_for_each_error(tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert "spec.x: there is no such field" in result.stdout
     assert 'metadata.name: "A" is not a DNS subdomain' in result.stdout
+
+
+def test_our_part_of_an_allocation_is_checked_and_that_of_others_is_not(tmp_path: Path) -> None:
+    text = """
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaim
+metadata: {name: c}
+spec: {devices: {requests: [{name: r, exactly: {deviceClassName: c}}]}}
+status:
+  allocation:
+    devices:
+      results: [{request: r, driver: %s, pool: p, device: d, consumedCapacity: {c: many}}]
+      config: [{source: FromClaim, opaque: {driver: %s, parameters: {cpuset: x}}}]
+"""
+
+    def errors(result: str, config: str) -> list[str]:
+        ((verdict,),) = (checked(written(tmp_path, text % (result, config)))[1],)
+        return [error["path"] for error in verdict["errors"]]
+
+    assert errors("other.example.com", "other.example.com") == []
+    assert errors("dra.cpu", "other.example.com") == ["status.allocation.devices.results[0].consumedCapacity{}"]
+    assert errors("other.example.com", "dra.cpu") == ["status.allocation.devices.config[0].opaque.parameters.cpuset"]

@@ -8,6 +8,7 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import NamedTuple, Self, TypeAlias
 
+from dranode.driver.core.allocation import readable_results
 from dranode.driver.core.resource import AllocationResult, DeviceRequestAllocationResult, ResourceClaim
 
 Amount: TypeAlias = int | Fraction
@@ -89,7 +90,7 @@ class Allocated:
 
 
 def _enter(pools: dict[PoolID, PoolState], allocation: AllocationResult) -> None:
-    for result in allocation.devices.results:
+    for result in readable_results(allocation):
         if not result.admin_access:  # admin access holds nothing
             pool = PoolID(result.driver, result.pool)
             pools[pool] = pools.get(pool, _UNTOUCHED).with_result(result)
