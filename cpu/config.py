@@ -23,7 +23,7 @@ import msgspec
 from dranode.cpu.policies import L3, Policy, Threads
 from dranode.driver.core.configs import Config
 from dranode.driver.core.cpuset import CPUSet
-from dranode.driver.core.documents import decode, learn
+from dranode.driver.core.documents import decode
 from dranode.driver.core.errors import ClaimError, DocumentError
 
 API_VERSION: Final = "dra.cpu/v1alpha1"
@@ -89,9 +89,6 @@ class CPUConfig(
     sharing: Sharing | None = None
     cfs_quota: CFSQuota | None = None
     memory: Memory | None = None
-
-
-learn(CPUConfig)
 
 
 @dataclass(frozen=True, slots=True)

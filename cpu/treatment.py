@@ -9,7 +9,7 @@ import msgspec
 
 from dranode.cpu.config import CFSQuota, CPUPolicy, Memory, Sharing
 from dranode.driver.core.cpuset import CPUSet
-from dranode.driver.core.documents import decode, encode, learn
+from dranode.driver.core.documents import decode, encode
 from dranode.driver.core.plugin import Grant
 
 
@@ -27,9 +27,6 @@ class Treatment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, r
     cfs_quota: CFSQuota = CFSQuota.KEEP
     memory: Memory = Memory.NONE
     mems: str = ""
-
-
-learn(Treatment)
 
 
 def treatment_state(policy: CPUPolicy, mems: str) -> Any:

@@ -22,7 +22,7 @@ from typing import Literal
 import msgspec
 
 from dranode.driver.core.configs import Config
-from dranode.driver.core.documents import decode, learn
+from dranode.driver.core.documents import decode
 from dranode.driver.core.errors import ClaimError, DocumentError
 from dranode.driver.core.quantity import Quantity
 
@@ -70,9 +70,6 @@ class GPUConfig(
     visibility: Visibility | None = None
     mode: Mode | None = None
     sharing: Sharing | None = None
-
-
-learn(GPUConfig)
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):

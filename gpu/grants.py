@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import msgspec
 
 from dranode.cdi.spec import ContainerEdits
-from dranode.driver.core.documents import learn
+from dranode.driver.core.documents import decode
 from dranode.driver.core.errors import ClaimConflictError, ClaimError
 from dranode.driver.core.held import ClaimRef, Held
 from dranode.driver.core.plugin import AllocatedClaim, AllocatedResult, ClaimGrant, Grant
@@ -55,10 +55,7 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @classmethod
     def of(cls, grant: Grant) -> Intent | None:
         """The intent of a grant on record; None in a grant that was recovered and has none."""
-        return None if grant.state is None else msgspec.convert(grant.state, cls)
-
-
-learn(Intent)
+        return None if grant.state is None else decode(cls, grant.state)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ A driver contributes commands of its own by the entry point group `dranode.comma
 
 from __future__ import annotations
 
+import gc
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from dranode.driver.core.errors import DranodeError, UsageError
+from dranode.driver.deferred import defer_untouched
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -49,7 +51,11 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         del ctx
         if cmd_name in _COMMANDS:
+            # What modules make while they are imported stays: looking for garbage among it takes time for nothing.
+            gc.disable()
             loaded = import_module(f"dranode.driver.cli.{_COMMANDS[cmd_name]}").command
+            gc.freeze()
+            gc.enable()
         elif point := _contributed().get(cmd_name):
             loaded = point.load()
         else:
@@ -73,6 +79,7 @@ def cli() -> None:
 
 def main() -> None:
     """Run the program; the exit status is 0 done, 1 "no" or failed, 2 wrong usage or an invalid configuration."""
+    defer_untouched()
     try:
         sys.exit(cli.main(standalone_mode=False))
     except click.exceptions.Exit as stop:

@@ -7,6 +7,7 @@ have one form. Only v1 exists further in.
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
@@ -30,6 +31,8 @@ _FLAT_REQUEST: Final = (
     "tolerations",
     "capacity",
 )
+_learned: Final[set[type]] = set()
+_learning: Final = threading.Lock()
 _AT: Final = re.compile(r" - at `(?:key in )?\$?\.?(?P<path>[^`]*)`$")
 
 
@@ -49,13 +52,15 @@ def _encode_hook(value: Any) -> Any:
     raise NotImplementedError(type(value))
 
 
-def learn(*kinds: type) -> None:
-    """Have msgspec learn these types, with all that they are made of, while the module that defines them is imported.
+def _learn(kind: type) -> None:
+    """Have msgspec learn a type, with all that it is made of, in one thread at a time.
 
     Left to itself it learns a type when it first decodes one, and two threads that do so at once crash the process.
     """
-    for kind in kinds:
-        msgspec.json.Decoder(kind)
+    if kind not in _learned:
+        with _learning:
+            msgspec.json.Decoder(kind)
+            _learned.add(kind)
 
 
 def decode(kind: type[T], document: Any) -> T:
@@ -64,6 +69,7 @@ def decode(kind: type[T], document: Any) -> T:
     Raises:
         DocumentError: the document does not fit; says where.
     """
+    _learn(kind)
     try:
         return msgspec.convert(document, kind, dec_hook=_decode_hook)
     except msgspec.ValidationError as error:
@@ -76,6 +82,7 @@ def decode_json(kind: type[T], text: bytes | str) -> T:
     Raises:
         DocumentError: the text is not JSON, or the document does not fit.
     """
+    _learn(kind)
     try:
         return msgspec.json.decode(text, type=kind, dec_hook=_decode_hook)
     except (msgspec.ValidationError, msgspec.DecodeError) as error:

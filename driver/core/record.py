@@ -15,7 +15,7 @@ from dranode.cdi.spec import CDIDevice, ContainerEdits, Spec
 from dranode.cdi.version import with_minimum_version
 from dranode.driver.core.configs import main_request
 from dranode.driver.core.cpuset import CPUSet
-from dranode.driver.core.documents import encode_json, learn
+from dranode.driver.core.documents import encode_json
 from dranode.driver.core.held import ClaimRef, Holding
 from dranode.driver.core.plugin import AllocatedClaim, ClaimGrant, Grant
 from dranode.driver.core.resource import ResourceClaimConsumerReference
@@ -72,9 +72,6 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def holding(self) -> Holding:
         """What the claim holds."""
         return Holding(self.ref, frozenset(self.devices), CPUSet.parse(self.held))
-
-
-learn(Record)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ from typing import Any, Literal
 import msgspec
 from msgspec import field
 
-from dranode.driver.core.documents import learn
 from dranode.driver.core.quantity import Quantity
 
 
@@ -471,7 +470,3 @@ class Node(Document, frozen=True, kw_only=True):
     api_version: str = ""
     kind: str = ""
     metadata: ObjectMeta = ObjectMeta()
-
-
-learn(ResourceSlice, DeviceClass, ResourceClaim, ResourceClaimTemplate, Pod, Node)
-learn(DeviceRequestAllocationResult, DeviceAllocationConfiguration)

@@ -18,8 +18,15 @@ IMPURE = {"os", "io", "pathlib", "socket", "subprocess", "sqlite3", "tempfile", 
 PURE = [
     *(ROOT / "driver" / "core").rglob("*.py"),
     *(ROOT / "driver" / "local" / "allocator").glob("*.py"),
-    *(ROOT / "cpu" / f"{name}.py" for name in ("topology", "devices", "pick", "config", "grant", "draw")),
+    *(path for path in (ROOT / "cpu").glob("*.py") if path.stem not in {"sysfs", "pcie", "plugin"}),
+    *(ROOT / "gpu" / f"{name}.py" for name in ("inventory", "devices", "config", "grants", "health", "edits")),
+    *(path for path in (ROOT / "cdi").glob("*.py") if path.stem != "directory"),
+    *(ROOT / "driver" / "local" / "queues").glob("*.py"),
 ]
+ALLOWED = {
+    ROOT / "driver" / "core" / "documents.py": {"threading"},  # a lock for msgspec's own cache of types
+    ROOT / "cdi" / "yaml_syntax.py": {"io"},  # StringIO
+}
 
 
 def test_every_folder_with_an_init_is_listed_as_a_package() -> None:
@@ -40,7 +47,7 @@ def test_a_deciding_module_imports_nothing_that_acts(path: Path) -> None:
             imported |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             imported.add(node.module.partition(".")[0])
-    assert imported & IMPURE == set()
+    assert (imported & IMPURE) - ALLOWED.get(path, set()) == set()
     calls = {
         node.func.id
         for node in ast.walk(ast.parse(path.read_text()))
