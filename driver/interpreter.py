@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import assert_never
 
 import msgspec
@@ -24,7 +24,7 @@ from dranode.driver.core.plugin import Inventory, Plugin
 from dranode.driver.core.record import Record
 from dranode.driver.holders import Holders
 from dranode.driver.kubelet.metadata import DeviceMetadata
-from dranode.driver.specs import Specs
+from dranode.driver.specs import Marks, Specs
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +39,7 @@ class Interpreter:
         specs: the CDI specs.
         metadata: where workloads are told of their devices; None if they are not.
         inventory: what the driver has found, for the metadata.
+        left: the CDI specs of each claim as this process left them; a claim without is to be looked into.
     """
 
     plugin: Plugin
@@ -46,6 +47,7 @@ class Interpreter:
     specs: Specs
     metadata: DeviceMetadata | None
     inventory: Inventory
+    left: dict[str, Marks] = field(default_factory=dict)
 
     def carry_out(self, effects: Iterable[Effect]) -> dict[str, DranodeError]:
         """Carry effects out in order; one that fails ends its claim's effects and no other's. Failures come by UID."""
@@ -95,9 +97,11 @@ class Interpreter:
             case WriteSpec(record):
                 self.write(record)
             case RemoveSpec(uid):
+                self.left.pop(uid, None)
                 self.specs.remove(uid)
             case WriteMetadata(record):
                 self.describe(record)
+                self._note(record)
             case RemoveMetadata(claim, requests):
                 if self.metadata is not None:
                     self.metadata.remove(claim, requests)
@@ -112,6 +116,12 @@ class Interpreter:
         """
         grants = self.plugin.complete(record.ref, record.grants)
         return self.specs.write(msgspec.structs.replace(record, grants=grants))
+
+    def _note(self, record: Record) -> None:
+        names = self.metadata.spec_names(record) if self.metadata is not None else ()
+        marks = self.specs.marks_of((self.specs.path(record.uid).name, *names))
+        if marks is not None:
+            self.left[record.uid] = marks
 
     def describe(self, record: Record) -> None:
         """Write a claim's metadata. A workload can do without it, so a failure is nobody else's."""

@@ -40,7 +40,7 @@ from dranode.driver.holders import Holders
 from dranode.driver.interpreter import Interpreter
 from dranode.driver.kubelet.metadata import DeviceMetadata
 from dranode.driver.locks import FileLock
-from dranode.driver.specs import Specs
+from dranode.driver.specs import Marks, Specs
 
 log = logging.getLogger(__name__)
 
@@ -182,6 +182,10 @@ class Node:
         record = self.holders.records.get(uid)
         metadata = () if record is None or self.metadata is None else self.metadata.spec_files(record)
         return (*((own,) if own.exists() else ()), *metadata)
+
+    def left_as(self, uid: str) -> Marks | None:
+        """The claim's CDI specs as this process left them; None if it did not write them all. Waits for nobody."""
+        return self.interpreter.left.get(uid)
 
     def recorded(self) -> tuple[Record, ...]:
         """The claims on record at the last look at the ledger; waits for nobody."""

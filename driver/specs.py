@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,8 @@ from dranode.driver.core.record import Record, claim_spec, spec_file, uid_proble
 
 # What of a file changes whenever somebody touches it: its inode, size and time of modification.
 Stamp = tuple[int, int, int]
+# A claim's files by name, each with its stamp.
+Marks = frozenset[tuple[str, Stamp]]
 
 
 class SpecError(DranodeError):
@@ -94,7 +96,14 @@ class Specs:
         found = ((name[len(before) : -len(after)], stamp) for name, stamp in self._files((before,), after))
         return {uid: stamp for uid, stamp in found if uid_problem(uid) is None}
 
-    def marks(self, others: str) -> dict[str, frozenset[tuple[str, Stamp]]]:
+    def marks_of(self, names: Iterable[str]) -> Marks | None:
+        """Names and stamps of these files; None if one is not there."""
+        try:
+            return frozenset((name, _stamp((self.directory / name).stat())) for name in names)
+        except OSError:
+            return None
+
+    def marks(self, others: str) -> dict[str, Marks]:
         """Names and stamps of each claim's files, by UID: its spec, and those called `<others><UID>_...`."""
         before, after = spec_file(self.kind, "\0").split("\0")
         found: dict[str, set[tuple[str, Stamp]]] = {}
@@ -109,8 +118,11 @@ class Specs:
             for entry in entries:
                 if entry.name.startswith(prefixes) and entry.name.endswith(suffix):
                     with contextlib.suppress(OSError):
-                        status = entry.stat()
-                        yield entry.name, (status.st_ino, status.st_size, status.st_mtime_ns)
+                        yield entry.name, _stamp(entry.stat())
+
+
+def _stamp(status: os.stat_result) -> Stamp:
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _inode(path: Path) -> int:

@@ -88,8 +88,11 @@ class DeviceMetadata:
 
     def spec_files(self, record: Record) -> tuple[Path, ...]:
         """The CDI specs that mount the claim's metadata, as far as they are there."""
-        paths = (self.cdi / metadata_spec_file(self.driver, record.uid, request) for request in requests_of(record))
-        return tuple(path for path in paths if path.exists())
+        return tuple(path for path in map(self.cdi.joinpath, self.spec_names(record)) if path.exists())
+
+    def spec_names(self, record: Record) -> tuple[str, ...]:
+        """The names of the CDI specs that mount the claim's metadata, there or not."""
+        return tuple(metadata_spec_file(self.driver, record.uid, request) for request in requests_of(record))
 
     def remove(self, ref: ClaimRef, requests: Iterable[str]) -> None:
         """Remove the metadata of a claim with these requests; what is not there is removed already.

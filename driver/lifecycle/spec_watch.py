@@ -13,7 +13,7 @@ from typing import Final
 
 from dranode.driver.core.metadata import metadata_spec_file
 from dranode.driver.node import Node
-from dranode.driver.specs import Stamp
+from dranode.driver.specs import Marks
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class SpecWatch:
     node: Node
     rewritten: int = 0
     # Every claim's files, as they were when they were last looked into.
-    _seen: dict[str, frozenset[tuple[str, Stamp]]] = field(default_factory=dict)
+    _seen: dict[str, Marks] = field(default_factory=dict)
     _failing: dict[str, str] = field(default_factory=dict)
 
     def look(self) -> None:
@@ -44,7 +44,7 @@ class SpecWatch:
         """
         files = self.node.specs.marks(metadata_spec_file(self.node.plugin.driver, "", "").removesuffix("_.json"))
         now = {uid: files.get(uid, frozenset()) for uid in files.keys() | self.node.on_record()}
-        touched = [uid for uid, marks in now.items() if uid not in self._seen or self._seen[uid] != marks]
+        touched = [uid for uid, marks in now.items() if marks not in (self._seen.get(uid), self.node.left_as(uid))]
         if touched or self._failing:
             self._mend({*touched, *self._failing})
         self._seen = now

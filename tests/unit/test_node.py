@@ -7,7 +7,7 @@ import json
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,12 @@ from dranode.cdi.spec import Spec
 from dranode.driver.core.cpuset import CPUSet
 from dranode.driver.core.errors import ClaimConflictError, ClaimError, DranodeError, LedgerError
 from dranode.driver.core.held import ClaimRef
+from dranode.driver.core.metadata import metadata_spec_file
 from dranode.driver.core.plugin import ClaimGrant, Plugin
 from dranode.driver.core.record import PreparedDevice
 from dranode.driver.core.resource import ResourceClaim
 from dranode.driver.kubelet.metadata import DeviceMetadata
+from dranode.driver.lifecycle.spec_watch import SpecWatch
 from dranode.driver.node import CONFLICT_WAIT, MAX_WAITING, Node
 from tests.fakes import Board, Lamps, WiredLamps, allocated_claim, reference
 
@@ -496,3 +498,25 @@ def test_a_spec_that_nobody_can_read_blocks_new_grants_before_and_after_it_is_on
     assert "UID left may hold anything" in str(prepare(node, new)["a"])
     assert node.unprepare((left,)) == {"left": None}
     assert len(prepare(node, new)["a"]) == 1
+
+
+def test_specs_that_lie_as_they_were_left_are_not_looked_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = opened(tmp_path, metadata=DeviceMetadata(LAMPS, tmp_path / "metadata", tmp_path / "cdi"))
+    claims = [allocated_claim(name, LAMPS, [f"lamp-{number}"]) for number, name in enumerate("ab")]
+    prepare(node, *claims)
+    looked_into: list[set[str]] = []
+    mend = node.mend_specs
+
+    def noted(uids: Iterable[str]) -> Any:
+        looked_into.append(set(uids))
+        return mend(looked_into[-1])
+
+    monkeypatch.setattr(node, "mend_specs", noted)
+    watch = SpecWatch(node)
+    watch.look()
+    assert looked_into == []
+    altered = tmp_path / "cdi" / metadata_spec_file(LAMPS, claims[1].metadata.uid, "r")
+    altered.write_text("{}")
+    watch.look()
+    assert looked_into == [{claims[1].metadata.uid}]
+    assert "metadata" in altered.read_text()
