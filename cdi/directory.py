@@ -6,6 +6,7 @@ elsewhere can stay unseen. Nothing is synced to disk: specs are derived data, ma
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Iterator
@@ -64,32 +65,32 @@ def _annotation_keys(spec: Spec) -> Iterator[str]:
         yield from device.annotations
 
 
-def write_spec(directory: Path, filename: str, spec: Spec) -> Path:
-    """Put a spec under its name at once and whole, over one that is there; the same content is left alone.
+def write_spec(directory: Path, filename: str, spec: Spec) -> bool:
+    """Put a spec under its name at once and whole, over one that is there; False if it says the same already.
 
     Raises:
         CDIError: the spec is not fit to be written, or no runtime reads a file of that name.
         OSError: the folder cannot be written (read-only, full); nothing is left behind and an old file stays.
     """
-    if Path(filename).name != filename or not filename.endswith(EXTENSIONS):
+    if "/" in filename or "\0" in filename or not filename.endswith(EXTENSIONS):
         raise CDIError(f'"{filename}" is no file name that ends with .json or .yaml')
     data = encode_spec(spec)
-    target = directory / filename
+    target = f"{directory}/{filename}"
     if _content(target) == data:
-        return target
+        return False
     _ensure(directory)
     replace_file(target, data)
-    return target
+    return True
 
 
-def replace_file(target: Path, data: bytes) -> None:
+def replace_file(target: str, data: bytes) -> None:
     """Give a file its content at once and whole, readable for everybody, over one that is there.
 
     Raises:
         OSError: it cannot be written; nothing is left behind and an old file stays.
     """
     # Not mkstemp: looking for a free name takes it longer than the rest takes.
-    temporary = f"{target.parent}/{TEMPORARY[0]}{os.urandom(8).hex()}{TEMPORARY[1]}"
+    temporary = f"{target.rpartition('/')[0]}/{TEMPORARY[0]}{os.urandom(8).hex()}{TEMPORARY[1]}"
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
     try:
         with os.fdopen(handle, "wb", buffering=0) as file:
@@ -98,9 +99,10 @@ def replace_file(target: Path, data: bytes) -> None:
                 written += file.write(data[written:])
             # The process may create everything for itself alone; this file is everybody's.
             os.fchmod(handle, FILE_MODE)
-        Path(temporary).replace(target)
+        os.rename(temporary, target)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
         raise
 
 
@@ -111,9 +113,10 @@ def _ensure(directory: Path) -> None:
         directory.chmod(FOLDER_MODE)
 
 
-def _content(path: Path) -> bytes | None:
+def _content(path: str) -> bytes | None:
     try:
-        return path.read_bytes()
+        with open(path, "rb", buffering=0) as file:
+            return file.read()
     except FileNotFoundError:
         return None
 

@@ -122,6 +122,8 @@ class Interpreter:
         marks = self.specs.marks_of((self.specs.path(record.uid).name, *names))
         if marks is not None:
             self.left[record.uid] = marks
+        else:
+            self.left.pop(record.uid, None)
 
     def describe(self, record: Record) -> None:
         """Write a claim's metadata. A workload can do without it, so a failure is nobody else's."""

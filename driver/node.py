@@ -328,7 +328,9 @@ class Node:
 
     def _answer(self, record: Record) -> tuple[PreparedDevice, ...]:
         devices = prepared_devices(self.specs.kind, record)
-        return devices if self.metadata is None else with_metadata(devices, self.metadata.ids(record))
+        if self.metadata is None:
+            return devices
+        return with_metadata(devices, self.metadata.ids(record, there=self.left_as(record.uid) is not None))
 
     def _decide(self, ref: ClaimRef, claim: ResourceClaim, record: Record | None) -> Record:
         self.holders.refuse_damaged(ref)

@@ -57,16 +57,14 @@ class Specs:
         if spec is None:
             self.remove(record.uid)
             return False
-        path = self.path(record.uid)
-        before = _inode(path)
+        name = self.path(record.uid).name
         try:
-            write_spec(self.directory, path.name, spec)
+            return write_spec(self.directory, name, spec)
         except (OSError, CDIError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
             raise SpecError(
                 f"the CDI spec of claim {record.ref} cannot be written to {self.directory}: {reason}"
             ) from error
-        return _inode(path) != before
 
     def remove(self, uid: str) -> None:
         """Remove a claim's spec; one that is not there, or cannot be, is removed already.
@@ -99,7 +97,7 @@ class Specs:
     def marks_of(self, names: Iterable[str]) -> Marks | None:
         """Names and stamps of these files; None if one is not there."""
         try:
-            return frozenset((name, _stamp((self.directory / name).stat())) for name in names)
+            return frozenset((name, _stamp(os.stat(f"{self.directory}/{name}"))) for name in names)
         except OSError:
             return None
 
@@ -123,10 +121,3 @@ class Specs:
 
 def _stamp(status: os.stat_result) -> Stamp:
     return status.st_ino, status.st_size, status.st_mtime_ns
-
-
-def _inode(path: Path) -> int:
-    try:
-        return path.stat().st_ino
-    except OSError:
-        return 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,15 +76,15 @@ class DeviceMetadata:
 
     def _write(self, metadata: RequestMetadata) -> None:
         # The file comes first: whoever sees the spec may start a container with it.
-        _replace(self.folder, self.folder / metadata.file, metadata.text)
+        _replace(self.folder, metadata.file, metadata.text)
         write_spec(self.cdi, metadata.spec_file, metadata.spec)
 
-    def ids(self, record: Record) -> dict[str, str]:
-        """The CDI ids of the claim's requests that have metadata, by request."""
+    def ids(self, record: Record, *, there: bool) -> dict[str, str]:
+        """The CDI ids of the claim's requests that have metadata, by request; all have, if their specs are `there`."""
         return {
             request: qualified_name(metadata_kind(self.driver), metadata_device(record.uid, request))
             for request in requests_of(record)
-            if (self.cdi / metadata_spec_file(self.driver, record.uid, request)).exists()
+            if there or os.path.exists(f"{self.cdi}/{metadata_spec_file(self.driver, record.uid, request)}")
         }
 
     def spec_files(self, record: Record) -> tuple[Path, ...]:
@@ -150,19 +151,22 @@ def _remove_empty(folder: Path) -> None:
         folder.rmdir()
 
 
-def _replace(top: Path, target: Path, data: bytes) -> None:
-    with contextlib.suppress(OSError):
-        if target.read_bytes() == data:
-            return
-    if not target.parent.is_dir():
-        for folder in (top, target.parent.parent, target.parent):
+def _replace(top: Path, file: str, data: bytes) -> None:
+    claim, request, _ = file.split("/")
+    target = f"{top}/{file}"
+    try:
+        with open(target, "rb", buffering=0) as found:
+            if found.read() == data:
+                return
+    except OSError:
+        for folder in (f"{top}", f"{top}/{claim}", f"{top}/{claim}/{request}"):
             _make(folder)
     replace_file(target, data)
 
 
-def _make(folder: Path) -> None:
+def _make(folder: str) -> None:
     try:
-        folder.mkdir()
+        os.mkdir(folder)
     except FileExistsError:
         return
-    folder.chmod(_FOLDER_MODE)
+    os.chmod(folder, _FOLDER_MODE)

@@ -33,8 +33,8 @@ def test_a_spec_is_compact_json_at_its_minimum_version() -> None:
 
 def test_what_is_written_is_read_back_and_loads(tmp_path: Path) -> None:
     spec = _spec()
-    path = write_spec(tmp_path, NAME, spec)
-    assert path == tmp_path / NAME
+    path = tmp_path / NAME
+    assert write_spec(tmp_path, NAME, spec)
     assert read_spec(path) == spec
     assert validate(path.read_bytes()).ok
 
@@ -81,17 +81,19 @@ def test_a_written_file_is_readable_by_all_and_alone_in_a_folder_that_is_made(tm
     folder = tmp_path / "run" / "cdi"
     before = os.umask(0o077)
     try:
-        path = write_spec(folder, NAME, _spec())
+        assert write_spec(folder, NAME, _spec())
     finally:
         os.umask(before)
-    assert path.stat().st_mode & 0o777 == 0o644
+    assert (folder / NAME).stat().st_mode & 0o777 == 0o644
     assert folder.stat().st_mode & 0o777 == 0o755
     assert [entry.name for entry in folder.iterdir()] == [NAME]
 
 
 def test_the_same_content_is_not_written_again_and_other_content_replaces_the_file(tmp_path: Path) -> None:
-    first = write_spec(tmp_path, NAME, _spec()).stat().st_ino
-    assert write_spec(tmp_path, NAME, _spec()).stat().st_ino == first
+    assert write_spec(tmp_path, NAME, _spec())
+    first = (tmp_path / NAME).stat().st_ino
+    assert not write_spec(tmp_path, NAME, _spec())
+    assert (tmp_path / NAME).stat().st_ino == first
     # A reader that has the old file open keeps the whole of it.
     with (tmp_path / NAME).open("rb") as reader:
         write_spec(tmp_path, NAME, _spec("A=2"))
