@@ -187,14 +187,23 @@ class SliceLoop:
         for change in changes:
             if not self._carry_out(wanted, change):
                 return
-        self._done(wanted, is_repair=is_repair and bool(changes))
+        if is_repair and changes:
+            self._repaired(wanted, wiped=not published)
+        self._done(wanted)
 
-    def _done(self, wanted: Wanted, *, is_repair: bool) -> None:
+    def _repaired(self, wanted: Wanted, *, wiped: bool) -> None:
         with self._lock:
-            if is_repair:
-                self._pace = self._pace.repaired(self._client.timing.clock())
-                log.warning("slices driver=%s: undid changes that somebody else made", wanted.driver)
-                self.status = replace(self.status, repairs=self.status.repairs + 1)
+            self._pace = self._pace.repaired(self._client.timing.clock())
+            self.status = replace(self.status, repairs=self.status.repairs + 1)
+        if wiped:
+            log.info(
+                "slices driver=%s: all were deleted, as kubelet does when it starts; published again", wanted.driver
+            )
+        else:
+            log.warning("slices driver=%s: undid changes that somebody else made", wanted.driver)
+
+    def _done(self, wanted: Wanted) -> None:
+        with self._lock:
             if self._wanted is wanted:
                 self._settled = True
                 self.status = replace(self.status, published=not wanted.withdrawn)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -144,7 +145,8 @@ def test_slices_of_others_are_left_alone(it: Publishing) -> None:
     assert delete.body["preconditions"] == {"uid": uid, "resourceVersion": version}
 
 
-def test_edits_and_deletions_by_others_are_undone(it: Publishing) -> None:
+def test_edits_and_deletions_by_others_are_undone(it: Publishing, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
     it.published(inventory("a", "b"))
     began = len(it.api.writes())
     it.alter(lambda one: one["spec"]["devices"].pop())
@@ -154,6 +156,12 @@ def test_edits_and_deletions_by_others_are_undone(it: Publishing) -> None:
     it.eventually(lambda: it.status.repairs == 2)
     assert len(it.api.writes()) == began + 2
     assert it.status.problem is None
+    # What kubelet does whenever it starts is nothing to be warned of.
+    said = [(one.levelname, one.message.partition(": ")[2]) for one in caplog.records if ": " in one.message]
+    assert said == [
+        ("WARNING", "undid changes that somebody else made"),
+        ("INFO", "all were deleted, as kubelet does when it starts; published again"),
+    ]
 
 
 @pytest.mark.parametrize("as_event", [True, False])
