@@ -102,6 +102,8 @@ class Node:
         self._clock = clock
         self._watcher: Watcher | None = None
         self._told = 0
+        # Until it is noted in the ledger.
+        self._boot_id: str | None = None
         self._lock = threading.RLock()
         self._freed = threading.Condition(self._lock)
         self._waits = threading.BoundedSemaphore(MAX_WAITING)
@@ -118,9 +120,9 @@ class Node:
         self._found(self.plugin.discover())
         for warning in self.inventory.warnings:
             log.warning("%s", warning)
+        self._boot_id = boot_id
         try:
             with self._exclusive():
-                self.holders.after_boot(boot_id)
                 for record in filter(self._writable, self.holders.records.values()):
                     self.interpreter.carry_out((WriteSpec(record), WriteMetadata(record)))
         except DranodeError as error:
@@ -166,11 +168,11 @@ class Node:
             self._tell()
 
     def _tell(self) -> None:
-        self._told = self.holders.version
+        holders = self.holders
         if self._watcher is not None:
             # A container whose row is damaged keeps the CPUs that its CDI spec names.
-            holders = self.holders
             self._watcher(self.inventory, (*holders.records.values(), *holders.quarantined.values()))
+        self._told = holders.version
 
     def on_record(self) -> frozenset[str]:
         """The UIDs of the claims on record at the last look at the ledger; costs nothing."""
@@ -394,6 +396,9 @@ class Node:
     def _exclusive(self) -> Iterator[None]:
         with self._lock, self._between_processes.held():
             self.holders.refresh()
+            if self._boot_id is not None:
+                self.holders.after_boot(self._boot_id)
+                self._boot_id = None
             yield
             # Not compared with the version before: a call that failed may have read what another instance changed.
             if self.holders.version != self._told:

@@ -20,8 +20,8 @@ from dranode.driver.core.cpuset import CPUSet
 from dranode.driver.core.errors import ClaimConflictError, ClaimError, DranodeError, LedgerError
 from dranode.driver.core.held import ClaimRef
 from dranode.driver.core.metadata import metadata_spec_file
-from dranode.driver.core.plugin import ClaimGrant, Plugin
-from dranode.driver.core.record import PreparedDevice
+from dranode.driver.core.plugin import ClaimGrant, Inventory, Plugin
+from dranode.driver.core.record import PreparedDevice, Record
 from dranode.driver.core.resource import ResourceClaim
 from dranode.driver.kubelet.metadata import DeviceMetadata
 from dranode.driver.lifecycle.spec_watch import SpecWatch
@@ -330,6 +330,24 @@ def test_hardware_is_configured_again_after_a_reboot(tmp_path: Path) -> None:
     assert board.actions == ["configure a", "configure a"]
 
 
+def test_a_reboot_is_not_forgotten_if_the_ledger_could_not_be_used_at_the_start(tmp_path: Path) -> None:
+    board = Board()
+    claim = allocated_claim("a", WiredLamps.driver, ["lamp-0"])
+    node = opened(tmp_path, WiredLamps(board))
+    prepare(node, claim)
+    node.close()
+    ledger = tmp_path / "data" / "ledger.db"
+    ledger.rename(ledger.with_name("away"))
+    ledger.mkdir()
+    rebooted = Node(WiredLamps(board), tmp_path / "data", tmp_path / "cdi")
+    rebooted.open("another boot")
+    assert isinstance(prepare(rebooted, claim)["a"], LedgerError)
+    ledger.rmdir()
+    ledger.with_name("away").rename(ledger)
+    assert len(prepare(rebooted, claim)["a"]) == 1
+    assert board.actions == ["configure a", "configure a"]
+
+
 def test_a_hardware_failure_is_the_claims_alone_and_cured_by_the_next_try(tmp_path: Path) -> None:
     class Moody(WiredLamps):
         def configure(self, claim: ClaimRef, grants: Any) -> None:
@@ -520,3 +538,19 @@ def test_specs_that_lie_as_they_were_left_are_not_looked_into(tmp_path: Path, mo
     watch.look()
     assert looked_into == [{claims[1].metadata.uid}]
     assert "metadata" in altered.read_text()
+
+
+def test_whoever_could_not_take_in_the_records_is_told_them_again_with_the_next_call(tmp_path: Path) -> None:
+    node = opened(tmp_path)
+    told: list[int] = []
+
+    def watcher(_: Inventory, records: Iterable[Record]) -> None:
+        told.append(len(list(records)))
+        if told == [0, 1]:
+            raise ClaimError("the watcher stumbles")
+
+    node.watch(watcher)
+    claim = allocated_claim("a", LAMPS, ["lamp-0"])
+    assert isinstance(prepare(node, claim)["a"], ClaimError)
+    assert len(prepare(node, claim)["a"]) == 1
+    assert told == [0, 1, 1]
