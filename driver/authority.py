@@ -156,10 +156,8 @@ class Authority:
 
     def _is_wanted(self) -> bool:
         """Whether another instance is prepared to take the authority."""
-        if not self._handover.acquire(wait=False):
-            return True
-        self._handover.release()
-        return False
+        # Retired instances ask this too; to be taken for one that is prepared would hand the authority back to them.
+        return self._handover.is_held()
 
     def _withdraw_offer(self) -> None:
         if self._offers:

@@ -25,10 +25,7 @@ class FileLock:
         Raises:
             LedgerError: the file cannot be made or opened.
         """
-        try:
-            file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise LedgerError(f"the lock {self.path} cannot be opened: {error.strerror}") from error
+        file = self._open()
         try:
             fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -37,11 +34,32 @@ class FileLock:
         self._file = file
         return True
 
+    def is_held(self) -> bool:
+        """Whether anybody holds the lock, this one included. Those who ask at the same moment do not see each other.
+
+        Raises:
+            LedgerError: the file cannot be made or opened.
+        """
+        file = self._open()
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(file)
+        return False
+
     def release(self) -> None:
         """Give the lock back; nothing happens if it is not held."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+    def _open(self) -> int:
+        try:
+            return os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise LedgerError(f"the lock {self.path} cannot be opened: {error.strerror}") from error
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -125,6 +126,26 @@ def test_three_instances_pass_it_on_in_turn(make: Callable[..., Instance], done:
     assert [each.authority.role for each in instances].count(Role.ACTIVE) == 1
     assert instances[2].authority.active or instances[1].authority.active
     assert done[0] == "a begins"
+
+
+def test_an_active_one_that_looks_at_the_same_moment_as_a_retired_one_stays_active(
+    make: Callable[..., Instance], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = make("old"), make("new")
+    for each in (old, new, old, new):
+        each.look()
+    flock = fcntl.flock
+    moments: list[object] = []
+
+    def and_the_active_one_looks(file: int, how: int) -> None:
+        flock(file, how)
+        if not moments:
+            moments.append(how)
+            moments.append(new.look())
+
+    monkeypatch.setattr("dranode.driver.locks.fcntl.flock", and_the_active_one_looks)
+    assert [old.look(), new.look()] == [Role.RETIRED, Role.ACTIVE]
+    assert moments[1:] == [Role.ACTIVE]
 
 
 def test_it_waits_for_an_instance_that_knows_nothing_of_handing_over(
