@@ -66,14 +66,23 @@ class Announcer:
         self._publishes = False
         self._published: Inventory | None = None
 
-    def publish(self) -> None:
-        """Say what there is and how it is; from the first time on this instance has the slices.
+    def begin(self) -> None:
+        """Have the slices from now on, and say what there is and how it is.
 
         Raises:
             DranodeError: it cannot be published.
         """
         with self._lock:
             self._publishes = True
+            self._say(self._look(), always=True)
+
+    def publish(self) -> None:
+        """Say again what there is and how it is; only kubelet is told while another instance has the slices.
+
+        Raises:
+            DranodeError: it cannot be published.
+        """
+        with self._lock:
             self._say(self._look(), always=True)
 
     def report(self) -> None:

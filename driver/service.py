@@ -156,7 +156,7 @@ class DriverService:
 
     def _begin(self) -> None:
         """Publish, verify and pin from now on."""
-        self._announcer.publish()
+        self._announcer.begin()
         if self.pinning is not None:
             self.pinning.take_over()
         self._look_after()
@@ -268,10 +268,6 @@ class DriverService:
             return self.pinning.in_use(ref)
         asked = self._edges.pod_resources
         return asked.in_use(self.plugin.driver, ref) if asked is not None else None
-
-    def refresh(self) -> None:
-        """Say again what there is and how it is: to the publisher and to open health streams."""
-        self._announcer.publish()
 
     # --- what probes and metrics show ---
 

@@ -76,7 +76,7 @@ def test_an_instance_that_was_not_told_to_publish_tells_kubelet_alone(world: Wor
 
 
 def test_a_taint_that_comes_or_goes_is_published_at_once_and_nothing_else_is(world: World) -> None:
-    world.announcer.publish()
+    world.announcer.begin()
     world.announcer.report()
     world.lamps.broken = ("lamp-1",)
     for _ in range(3):
@@ -89,7 +89,7 @@ def test_a_taint_that_comes_or_goes_is_published_at_once_and_nothing_else_is(wor
 
 def test_without_taints_health_is_kubelets_alone(tmp_path: Path) -> None:
     world = World(tmp_path, taints=False)
-    world.announcer.publish()
+    world.announcer.begin()
     world.lamps.broken = ("lamp-1",)
     world.announcer.report()
     assert world.taints == [[[], []]]
@@ -97,7 +97,7 @@ def test_without_taints_health_is_kubelets_alone(tmp_path: Path) -> None:
 
 
 def test_devices_that_come_wait_for_whoever_noticed_them(world: World) -> None:
-    world.announcer.publish()
+    world.announcer.begin()
     world.lamps.count = 3
     world.node.rescan()
     world.announcer.report()
@@ -107,12 +107,13 @@ def test_devices_that_come_wait_for_whoever_noticed_them(world: World) -> None:
 
 
 def test_an_instance_that_rests_publishes_nothing_until_it_begins_again(world: World) -> None:
-    world.announcer.publish()
+    world.announcer.begin()
     world.announcer.rest()
     world.lamps.broken = ("lamp-1",)
     world.announcer.report()
-    assert (len(world.shelf.published), world.shelf.rested) == (1, 1)
     world.announcer.publish()
+    assert (len(world.shelf.published), world.shelf.rested) == (1, 1)
+    world.announcer.begin()
     assert world.taints[-1] == [[], TAINT]
 
 
@@ -120,7 +121,7 @@ def test_where_nobody_knows_of_slices_they_count_as_published_once_handed_over(t
     world = World(tmp_path)
     announcer = Announcer(world.node, world.health, world.shelf)
     assert not announcer.status().published
-    announcer.publish()
+    announcer.begin()
     assert announcer.status().published
     announcer.rest()
     assert not announcer.status().published
@@ -128,6 +129,6 @@ def test_where_nobody_knows_of_slices_they_count_as_published_once_handed_over(t
 
 def test_a_lamp_that_is_gone_and_broken_is_still_told_to_kubelet(world: World) -> None:
     world.lamps.broken = ("lamp-9",)
-    world.announcer.publish()
+    world.announcer.begin()
     assert [device.device for device in world.health.devices] == ["lamp-0", "lamp-1", "lamp-9"]
     assert world.taints == [[[], []]]
