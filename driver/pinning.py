@@ -106,10 +106,12 @@ class Pinning:
 
     def in_use(self, ref: ClaimRef) -> bool | None:
         """Whether a container has the claim, by the runtime or by kubelet; None if neither can say."""
+        # Asked first: a runtime that tells of its containers from now on has not vouched for what is known now.
+        complete = self.synchronized
         if ref.uid in self._enforcer.claims_in_use():
             return True
         told = self._pod_resources.in_use(self._node.plugin.driver, ref)
-        return told if told is not None or not self.synchronized else False
+        return told if told is not None or not complete else False
 
     def _records_changed(self, inventory: Inventory, records: Iterable[Record]) -> None:
         snapshot = self._node.plugin.adjust(inventory, records)

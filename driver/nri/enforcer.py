@@ -1,7 +1,7 @@
 """Enforcement with its surroundings: asks what a decision needs to know, keeps what was decided, counts and reports.
 
-Decisions are those of `dranode.driver.core.enforcement`. All methods but `verify` and `status` are called by the thread
-that owns the connection; those two read values that never change once they are published.
+Decisions are those of `dranode.driver.core.enforcement`. The thread that owns the connection calls all methods but
+`verify`, `status` and `claims_in_use`; those three look at the containers while that thread may change them.
 """
 
 from __future__ import annotations
@@ -136,7 +136,8 @@ class Enforcer:
 
         allowed = self._decide(decide, self._reread_if_possible)
         self._drifts = ()
-        self._containers = Containers()
+        # In one step: other threads ask meanwhile which claims are in use.
+        self._containers = Containers(allowed.change.put)
         if allowed.unpinned:
             self._status = replace(self._status, unpinned=self._status.unpinned + len(allowed.unpinned))
             log.warning("%s", _unpinned(allowed.unpinned))
@@ -254,7 +255,11 @@ class Enforcer:
             if each.cpus == expected(each, snapshot).cpus and each.container.id not in moving
         )
         read = ((each.container.id, effective_cpus(self.root, each.container)) for each in settled)
-        drifts = drift(settled, snapshot, {key: cpus for key, cpus in read if cpus is not None})
+        seen = drift(settled, snapshot, {key: cpus for key, cpus in read if cpus is not None})
+        # Reading takes a while: what was given another mask meanwhile is late as well.
+        drifts = tuple(
+            each for each in seen if self._containers.get(each.container.id) is settled.get(each.container.id)
+        )
         self._repairs = self._repairs.seen(drifts)
         self._drifts = self._repairs.worth
         self._drifted += len(self._repairs.fresh)

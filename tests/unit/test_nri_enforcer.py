@@ -1,0 +1,82 @@
+"""What other threads see of enforcement while the runtime asks."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from dranode.driver.core.claim_identity import PodClaims
+from dranode.driver.core.containers import Container, Pod
+from dranode.driver.core.cpuset import CPUSet
+from dranode.driver.core.events import Occurrence
+from dranode.driver.core.held import ClaimRef
+from dranode.driver.core.held_claims import HeldClaim, HeldSnapshot
+from dranode.driver.machine.folder import HostRoot
+from dranode.driver.nri.enforcer import Enforcer
+
+EMPTY = HeldSnapshot(online=CPUSet(range(8)), variable="DRA_CPUSET_", cdi_kind="dra.k8s.io/cpu")
+CLAIM = HeldClaim(ClaimRef("default", "mine", "a"), CPUSet((2, 3)), CPUSet((2, 3)), frozenset(("p1",)))
+HELD = replace(EMPTY, claims={"a": CLAIM})
+MINE = Container("c1", "main", Pod("s1", "p1", "default", "p1"), env=("DRA_CPUSET_a=2-3",), cpus=CLAIM.cpus)
+OTHER = Container("c2", "main", Pod("s2", "p2", "default", "p2"), cpus=HELD.shared, started=True, cgroup="/c2")
+
+
+@dataclass
+class Node:
+    """A node service: what is on record."""
+
+    now: HeldSnapshot = HELD
+
+    def snapshot(self) -> HeldSnapshot:
+        return self.now
+
+    def reread(self) -> HeldSnapshot:
+        return self.now
+
+    def pod_claims(self, pods: tuple[Pod, ...]) -> Mapping[str, PodClaims] | None:
+        del pods
+        return {}
+
+
+class Meanwhile(logging.Handler):
+    """Looks at something whenever a line is logged."""
+
+    def __init__(self, look: Callable[[], object]) -> None:
+        super().__init__()
+        self._look = look
+        self.seen: list[object] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        del record
+        self.seen.append(self._look())
+
+
+def test_a_mask_that_changes_while_the_kernel_is_asked_is_no_drift() -> None:
+    node = Node()
+
+    class Slow(HostRoot):
+        def read_bytes(self, path: str) -> bytes:
+            del path
+            node.now = EMPTY
+            enforcer.stop(MINE)
+            return b"0-7\n"
+
+    told: list[Occurrence] = []
+    enforcer = Enforcer(node, Slow(), tell=told.append)
+    assert enforcer.synchronize((OTHER,)) == ()
+    assert enforcer.verify() == ()
+    assert told == []
+
+
+def test_the_claims_in_use_stay_known_while_the_runtime_tells_everything_again() -> None:
+    enforcer = Enforcer(Node(), HostRoot())
+    enforcer.synchronize((MINE, OTHER))
+    meanwhile = Meanwhile(enforcer.claims_in_use)
+    logger = logging.getLogger("dranode.driver.nri.enforcer")
+    logger.addHandler(meanwhile)
+    try:
+        enforcer.synchronize((MINE, replace(OTHER, cpus=CPUSet())))
+    finally:
+        logger.removeHandler(meanwhile)
+    assert meanwhile.seen == [{"a"}]

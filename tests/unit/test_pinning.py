@@ -1,0 +1,92 @@
+"""What the node is told of containers by the runtime and by kubelet together."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dranode.driver.core.claim_uses import ClaimUse
+from dranode.driver.core.cpuset import CPUSet
+from dranode.driver.core.held import ClaimRef
+from dranode.driver.core.held_claims import HeldClaim, HeldSnapshot
+from dranode.driver.core.plugin import Inventory
+from dranode.driver.core.record import Record
+from dranode.driver.kubelet.podresources import PodResources
+from dranode.driver.machine.folder import HostRoot
+from dranode.driver.node import Node
+from dranode.driver.pinning import Pinning
+from tests.fakes import Lamps
+from tests.fakes_nri import FakeRuntime, container, pod
+
+MINE = ClaimRef("default", "mine", "a")
+HELD = HeldSnapshot(
+    claims={"a": HeldClaim(MINE, CPUSet((2, 3)), CPUSet((2, 3)), frozenset(("p1",)))},
+    online=CPUSet(range(8)),
+    variable="DRA_CPUSET_",
+)
+
+
+class PinnedLamps(Lamps):
+    """Lamps whose containers are pinned."""
+
+    def adjust(self, inventory: Inventory, records: Iterable[Record]) -> HeldSnapshot:
+        del inventory, records
+        return HELD
+
+
+class Kubelet(PodResources):
+    """A kubelet that answers nothing, and takes its time over it."""
+
+    meanwhile: Callable[[], object] = bool
+
+    def in_use(self, driver: str, ref: ClaimRef) -> bool | None:
+        del driver, ref
+        self.meanwhile()
+        return None
+
+    def claims(self, driver: str) -> tuple[ClaimUse, ...]:
+        del driver
+        return ()
+
+
+@pytest.fixture
+def listener(tmp_path: Path) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.settimeout(5)
+        sock.bind(str(tmp_path / "nri.sock"))
+        sock.listen()
+        yield sock
+
+
+def test_a_runtime_that_is_heard_of_while_kubelet_is_asked_does_not_vouch_for_what_was_asked_before(
+    tmp_path: Path, listener: socket.socket
+) -> None:
+    node = Node(PinnedLamps(), tmp_path, tmp_path / "cdi")
+    node.open()
+    kubelet = Kubelet(tmp_path / "kubelet.sock")
+    pinning = Pinning(node, str(tmp_path / "nri.sock"), HostRoot(), kubelet, pytest.fail)
+    pinning.start()
+    sock, _ = listener.accept()
+
+    def synchronize() -> None:
+        FakeRuntime(sock).handshake([pod("p1")], [container("c", "p1", ("DRA_CPUSET_a=2-3",), cpus="2-3")])
+        deadline = time.monotonic() + 5
+        while not pinning.synchronized:
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
+
+    kubelet.meanwhile = synchronize
+    try:
+        assert pinning.in_use(MINE) is None
+        kubelet.meanwhile = bool
+        assert pinning.in_use(MINE) is True
+        assert pinning.in_use(replace(MINE, uid="b")) is False
+    finally:
+        pinning.stop()
+        sock.close()
+        kubelet.close()
