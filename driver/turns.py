@@ -52,7 +52,8 @@ class Turns:
         try:
             with self._transaction() as db:
                 return self._take(db, request, authority=authority)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            # SQLite quotes damaged bytes in its message, which Python cannot read.
             if not self._trouble:
                 log.warning("instances cannot leave each other notes in %s: %s", self._path, error)
             self._trouble = True

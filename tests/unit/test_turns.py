@@ -73,6 +73,18 @@ def test_a_file_that_is_damaged_or_cannot_be_made_leaves_it_to_authority(
     assert caplog.text.count("cannot leave each other notes") == 2
 
 
+def test_damage_that_sqlite_quotes_in_its_complaint_leaves_it_to_authority_too(
+    turns: Callable[[str], Turns], tmp_path: Path
+) -> None:
+    before = turns("before")
+    before.take("create c", authority=True)
+    before.close()
+    file = tmp_path / "turns.db"
+    file.write_bytes(file.read_bytes().replace(b"TABLE turns", b"TA\xffLE turns"))
+    after = turns("after")
+    assert [after.take("create d", authority=authority) for authority in (True, False)] == [True, False]
+
+
 def test_requests_of_many_containers_leave_no_notes_behind(turns: Callable[[str], Turns], now: list[float]) -> None:
     old, new = turns("old"), turns("new")
     for number in itertools.islice(itertools.count(), 50):
