@@ -83,12 +83,24 @@ def _mems(result: DeviceRequestAllocationResult, share: Share, topology: Topolog
         return ""
     without = CPUSet(cpu for cpu in share.cpus if topology.cpus[cpu].numa not in topology.memory_nodes)
     if without:
-        nodes = sorted({str(topology.cpus[cpu].numa) for cpu in without})
         raise ClaimError(
-            f'request "{result.request}" asks for local memory, but CPUs {without} are on NUMA node '
-            f"{', '.join(nodes)}, which has none by the kernel's account; leave out memory: local"
+            f'request "{result.request}" asks for local memory, but {_no_memory(without, topology)}; '
+            "leave out memory: local"
         )
-    return str(CPUSet(node for cpu in share.cpus if (node := topology.cpus[cpu].numa) is not None))
+    return str(_nodes(share.cpus, topology))
+
+
+def _no_memory(cpus: CPUSet, topology: Topology) -> str:
+    nodes = _nodes(cpus, topology)
+    if not nodes:
+        return f"no NUMA node claims the CPUs {cpus}"
+    if not topology.memory_nodes:
+        return "the kernel does not tell which NUMA nodes have memory"
+    return f"CPUs {cpus} are on NUMA node {nodes}, which has none by the kernel's account"
+
+
+def _nodes(cpus: CPUSet, topology: Topology) -> CPUSet:
+    return CPUSet(node for cpu in cpus if (node := topology.cpus[cpu].numa) is not None)
 
 
 def _check_shared(claim: ClaimRef, taken: CPUSet, node: Node) -> None:

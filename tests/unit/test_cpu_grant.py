@@ -248,6 +248,17 @@ def test_local_memory_where_there_is_none_is_refused() -> None:
         granted(_with_memory(0), asked, MACHINE)
 
 
+def test_local_memory_of_which_the_kernel_says_nothing_is_refused_without_a_claim_about_nodes() -> None:
+    asked = claim([result("cpudevmachine", 2)], [config(own(cpuset="0,2", memory="local"))])
+    with pytest.raises(ClaimError, match="but the kernel does not tell which NUMA nodes have memory; leave out"):
+        granted(_with_memory(), asked, MACHINE)
+    nowhere = replace(
+        MACHINES["M4"], cpus={number: replace(cpu, numa=None) for number, cpu in MACHINES["M4"].cpus.items()}
+    )
+    with pytest.raises(ClaimError, match="but no NUMA node claims the CPUs 0,2; leave out"):
+        granted(nowhere, asked, MACHINE)
+
+
 def test_the_claim_that_would_take_the_last_shared_cpu_is_refused_where_none_are_reserved() -> None:
     asked = claim([result("cpudevnuma000", 4)])
     others = holding(other="2-3,6-7")
