@@ -2,7 +2,9 @@
 
 It connects, registers, answers, sends updates out of turn, and connects again when the connection ends, for whatever
 reason: every connection begins with the runtime's whole state, so nothing is lost but time. Waits between attempts grow
-and are jittered, because a connecting plug-in stops all pod operations of the runtime for a moment.
+and are jittered, because a connecting plug-in stops all pod operations of the runtime for a moment. While nobody
+listens they stay short: knocking disturbs nobody, and a runtime that starts opens this socket shortly before it creates
+containers, which run on every CPU until we are there.
 """
 
 from __future__ import annotations
@@ -50,6 +52,8 @@ _IO_WITHIN: Final = 5.0
 _TICK: Final = 1.0
 _FIRST_DELAY: Final = 0.1
 _LONGEST_DELAY: Final = 30.0
+_NOBODY_LISTENS: Final = (FileNotFoundError, ConnectionRefusedError)
+_KNOCK_DELAY: Final = 0.2
 # A connection that was synchronized and held this long was a good one: the next attempt comes soon.
 _HEALTHY_AFTER: Final = 10.0
 
@@ -102,9 +106,13 @@ class Handler(Protocol):
         """Whether only a new connection can put things right."""
 
 
-def delay(attempt: int, jitter: float) -> float:
-    """Seconds to wait before attempt number `attempt` (from 0), doubling to a limit; `jitter` from 0 to 1 halves it."""
-    return min(_LONGEST_DELAY, _FIRST_DELAY * 2.0 ** min(attempt, 32)) * (1 - jitter / 2)
+def delay(attempt: int, jitter: float, *, heard: bool) -> float:
+    """Seconds to wait after attempt number `attempt` (from 0) that a runtime heard, or after one that nobody heard.
+
+    They double to a limit while runtimes hear us; `jitter` from 0 to 1 halves them.
+    """
+    longest = _LONGEST_DELAY if heard else _KNOCK_DELAY
+    return min(longest, _FIRST_DELAY * 2.0 ** min(attempt, 32)) * (1 - jitter / 2)
 
 
 class NRIClient:
@@ -186,6 +194,7 @@ class NRIClient:
         while not self._stopping:
             connected = self._clock()
             was_synchronized = False
+            heard = True
             try:
                 with contextlib.closing(self._connect()) as sock:
                     self._session = Session(*self._identity)
@@ -196,11 +205,12 @@ class NRIClient:
                         self._session = None
                         self._handler.disconnected()
             except (OSError, DranodeError) as error:
+                heard = not isinstance(error, _NOBODY_LISTENS)
                 self._say(error)
             if was_synchronized and self._clock() - connected >= _HEALTHY_AFTER:
                 attempt = 0
-            self._pause(delay(attempt, self._jitter()))
-            attempt += 1
+            self._pause(delay(attempt, self._jitter(), heard=heard))
+            attempt += heard
 
     def _connect(self) -> socket.socket:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
@@ -327,7 +337,6 @@ class NRIClient:
         """Say why there is no connection, once for each reason."""
         reason = error.strerror or str(error) if isinstance(error, OSError) else str(error)
         if self._stopping or reason == self._said:
-            log.debug("no NRI connection to %s: %s", self._path, reason)
             return
         self._said = reason
         log.warning("no NRI connection to %s, trying again until there is one: %s", self._path, reason)

@@ -391,7 +391,32 @@ def test_start_without_stop_does_not_keep_a_process(bench: Bench) -> None:
     assert thread.daemon
 
 
-def test_waits_between_attempts_double_to_a_limit_and_are_jittered() -> None:
-    assert [delay(attempt, 0.0) for attempt in range(4)] == [0.1, 0.2, 0.4, 0.8]
-    assert delay(9, 0.0) == delay(10_000, 0.0) == 30.0
-    assert delay(3, 1.0) == 0.4
+def test_waits_between_attempts_that_a_runtime_hears_double_to_a_limit_and_are_jittered() -> None:
+    assert [delay(attempt, 0.0, heard=True) for attempt in range(4)] == [0.1, 0.2, 0.4, 0.8]
+    assert delay(9, 0.0, heard=True) == delay(10_000, 0.0, heard=True) == 30.0
+    assert delay(3, 1.0, heard=True) == 0.4
+
+
+def test_waits_between_attempts_that_nobody_hears_stay_short() -> None:
+    assert max(delay(attempt, 0.0, heard=False) for attempt in (0, 9, 10_000)) == 0.2
+
+
+@pytest.mark.parametrize("left", [False, True], ids=["no-socket", "nobody-listens"])
+def test_a_runtime_that_stays_away_for_long_is_not_waited_for_longer(tmp_path: Path, *, left: bool) -> None:
+    path = tmp_path / "nri.sock"
+    if left:
+        with socket.socket(socket.AF_UNIX) as gone:
+            gone.bind(str(path))
+    attempts: list[float] = []
+
+    def jitter() -> float:
+        attempts.append(1.0)
+        return 1.0
+
+    client = NRIClient(
+        str(path), Enforcer(Node(), open_machine("sockets=1,cores=2")), name="dra.cpu", fatal=pytest.fail, jitter=jitter
+    )
+    client.start()
+    # With waits that double it would take minutes to get here.
+    until(lambda: len(attempts) >= 14)
+    client.stop()
