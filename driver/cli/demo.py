@@ -28,8 +28,8 @@ def command() -> None:
     """
     from dranode.driver.local.allocator.features import Features
     from dranode.driver.local.files import load_documents
-    from dranode.driver.local.run import local_run
     from dranode.driver.local.show import heading, pictures, show_claims, show_pictures
+    from dranode.driver.local.start import local_run
     from dranode.driver.local.workload import read_workload
     from dranode.driver.machine.forms import open_machine
     from dranode.driver.plugins import load_plugins

@@ -76,8 +76,8 @@ def command(
     if scores or svg is not None:
         raise UsageError("--scores and --svg are about many nodes: name them with --nodes FILE")
     from dranode.driver.local.files import load_documents
-    from dranode.driver.local.run import local_run
     from dranode.driver.local.show import pictures, show_claims, show_pictures
+    from dranode.driver.local.start import local_run
     from dranode.driver.local.workload import read_workload
     from dranode.driver.slice_table import show_slices
 

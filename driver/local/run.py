@@ -1,26 +1,15 @@
-"""The local run: the real service, with stand-ins for the API server, the scheduler and kubelet.
-
-A store of YAML files takes the API server's place, the allocator that of kube-scheduler, and a kubelet that registers,
-prepares and unprepares over the real sockets with real gRPC that of kubelet. What is between them is what `serve` runs.
-"""
+"""The local run: pods whose claims are allocated and prepared as in a cluster, one after another."""
 
 from __future__ import annotations
 
-import contextlib
-import shutil
-import tempfile
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Final
 
 import msgspec
 
 from dranode.driver.core.allocation import drivers_of
-from dranode.driver.core.errors import DranodeError, UsageError
 from dranode.driver.core.held import ClaimRef
-from dranode.driver.core.plugin import Plugin
 from dranode.driver.core.record import PreparedDevice, Record
 from dranode.driver.core.resource import (
     AllocationResult,
@@ -30,20 +19,15 @@ from dranode.driver.core.resource import (
     ResourceClaim,
     ResourceSlice,
 )
-from dranode.driver.kubelet.sockets import socket_paths
-from dranode.driver.listener import Listener
 from dranode.driver.local.allocator.allocate import Allocator
 from dranode.driver.local.allocator.features import Features
 from dranode.driver.local.allocator.outcome import Outcome
 from dranode.driver.local.allocator.state import Allocated
 from dranode.driver.local.kubelet import KubeletError, StandInKubelet
-from dranode.driver.local.publisher import StorePublisher
 from dranode.driver.local.store import Store
 from dranode.driver.local.workload import PodClaims, Workload
-from dranode.driver.service import DriverService, Edges
+from dranode.driver.service import DriverService
 
-# Every unix has it, and no path is shorter; $TMPDIR may well be too long for a socket.
-_SHORT: Final = "/tmp"  # noqa: S108 - mkdtemp makes a private folder in it
 Progress = Callable[[str], None]
 
 
@@ -82,18 +66,17 @@ class LocalRun:
 
     Attributes:
         node_name: its name.
-        state: the folder with `store/`, `kubelet/` and `cdi/`.
-        services: the drivers, by name.
-        kubelet: the stand-in.
         features: the allocator's feature gates.
+        store: takes the API server's place.
+        kubelet: the stand-in, with which the drivers are registered.
+        services: the drivers, by name.
     """
 
     node_name: str
-    state: Path
     features: Features
-    services: dict[str, DriverService] = field(default_factory=dict)
-    kubelet: StandInKubelet = field(init=False)
-    store: Store = field(init=False)
+    store: Store
+    kubelet: StandInKubelet
+    services: Mapping[str, DriverService]
     _pods: list[Mapping[ClaimRef, frozenset[str]]] = field(default_factory=list)
     _published: tuple[ResourceSlice, ...] = ()
     _claims: dict[ClaimRef, ResourceClaim] = field(default_factory=dict)
@@ -210,88 +193,6 @@ class LocalRun:
             self.store.remove(ResourceClaim, ref.namespace, ref.name)
         self._pods.clear()
         return not self.records()
-
-
-@contextlib.contextmanager
-def local_run(
-    plugins: Iterable[Plugin], node_name: str, state: Path | None, features: Features, progress: Progress
-) -> Iterator[LocalRun]:
-    """A node with these drivers, registered and with their slices published; stopped at the end.
-
-    Args:
-        plugins: the drivers.
-        node_name: the node.
-        state: where everything is kept; None for a temporary folder that is removed.
-        features: the allocator's feature gates.
-        progress: is told what happens next.
-
-    Raises:
-        DranodeError: a folder cannot be written, or a driver does not start.
-    """
-    reasons: list[str] = []
-    with contextlib.ExitStack() as stack:
-        folder = state if state is not None else _temporary(stack)
-        _make(folder / "store", folder / "kubelet" / "plugins_registry", folder / "cdi")
-        run = LocalRun(node_name=node_name, state=folder.absolute(), features=features)
-        run.store = Store(run.state / "store")
-        edges = Edges(claims=run.store, publisher=StorePublisher(run.store, node_name))
-        root = run.state / "kubelet"
-        drivers = tuple(plugins)
-        sockets = _socket_root(root, drivers, stack)
-        for plugin in drivers:
-            progress(f"starting {plugin.driver}")
-            _make(sockets / "plugins" / plugin.driver)
-            service = DriverService(
-                plugin,
-                edges,
-                Listener(
-                    plugin.driver,
-                    node_name,
-                    socket_paths(sockets, plugin.driver),
-                    root / "plugins" / plugin.driver,
-                    reasons.append,
-                ),
-                cdi=run.state / "cdi",
-            )
-            service.start()
-            stack.callback(service.stop)
-            run.services[plugin.driver] = service
-        run.kubelet = StandInKubelet(sockets / "plugins_registry")
-        stack.callback(run.kubelet.close)
-        run.kubelet.register(run.services)
-        yield run
-    if reasons:
-        raise DranodeError(reasons[0])
-
-
-def _temporary(stack: contextlib.ExitStack) -> Path:
-    try:
-        folder = Path(tempfile.mkdtemp(prefix="dranode-"))
-    except OSError as error:
-        raise DranodeError(f"a temporary folder cannot be made: {error.strerror}; name one with --state") from error
-    stack.callback(shutil.rmtree, folder, ignore_errors=True)
-    return folder
-
-
-def _make(*folders: Path) -> None:
-    for folder in folders:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise DranodeError(f"{folder} cannot be made: {error.strerror}; choose another --state") from error
-
-
-def _socket_root(root: Path, plugins: Iterable[Plugin], stack: contextlib.ExitStack) -> Path:
-    """Kubelet's root for the sockets: the state's own, or a short temporary one where a path would be too long."""
-    try:
-        for plugin in plugins:
-            socket_paths(root, plugin.driver)
-    except UsageError:
-        short = Path(tempfile.mkdtemp(prefix="dranode-", dir=_SHORT))
-        stack.callback(shutil.rmtree, short, ignore_errors=True)
-        _make(short / "plugins_registry")
-        return short
-    return root
 
 
 def _ref(claim: ResourceClaim) -> ClaimRef:

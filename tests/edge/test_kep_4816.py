@@ -18,7 +18,8 @@ from dranode.driver.core.plugin import AllocatedClaim, ClaimGrant, Grant, Invent
 from dranode.driver.core.resource import Device, DeviceAttribute
 from dranode.driver.local.allocator.features import Features
 from dranode.driver.local.files import SourceDocument, load_documents
-from dranode.driver.local.run import ClaimResult, local_run
+from dranode.driver.local.run import ClaimResult
+from dranode.driver.local.start import local_run
 from dranode.driver.local.workload import read_workload
 
 VECTOR = Path(__file__).parents[1] / "vectors" / "kep-4816.yaml"
