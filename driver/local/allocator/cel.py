@@ -17,14 +17,8 @@ from google.protobuf.any_pb2 import Any as ProtoAny
 
 from dranode.driver.core.errors import DranodeError
 from dranode.driver.core.resource import Device, DeviceAttribute
-from dranode.driver.local.allocator.cel_library import (
-    MISSING,
-    OVERLOADS,
-    QUANTITY,
-    Overload,
-    declarations,
-    implementations,
-)
+from dranode.driver.local.allocator.cel_library import MISSING, OVERLOADS, QUANTITY
+from dranode.driver.local.allocator.cel_overloads import Overload, declarations, implementations
 from dranode.driver.local.allocator.cel_rewrite import (
     BOUNDED,
     COMPARABLE,

@@ -1,23 +1,20 @@
 """The functions that Kubernetes adds to CEL for selectors, as a table of typed overloads with their Python code.
 
 Source: the libraries of k8s.io/apiserver/pkg/cel/library (quantity, semver, ip, cidr, lists) and `includes` of
-KEP-5491. The type checker sees the overloads as they stand here. The evaluator cannot tell messages of different types
-apart, so there each name has one function that picks the overload by its arguments.
+KEP-5491.
 """
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
-from cel_expr_python.cel import FunctionDecl, Type
-from cel_expr_python.cel import Overload as CelOverload
+from cel_expr_python.cel import Type
 
 from dranode.driver.core.quantity import Quantity
+from dranode.driver.local.allocator.cel_overloads import Code, Overload
 from dranode.driver.local.allocator.cel_values import (
     Address,
     Network,
@@ -39,29 +36,6 @@ CIDR: Final = Type("kubernetes.CIDR")
 _INT64: Final = range(-(1 << 63), 1 << 63)
 # KEP-5491: `includes` looks at no more values than a device can have.
 _MAX_INCLUDES: Final = 48
-
-_Code: TypeAlias = Callable[..., Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Overload:
-    """One overload: the name, its types as the checker sees them, and the code.
-
-    Attributes:
-        member: written as `<first>.name(...)`, otherwise `name(<first>, ...)`.
-    """
-
-    name: str
-    member: bool
-    parameters: tuple[Type, ...]
-    result: Type
-    code: _Code
-
-    @property
-    def id(self) -> str:
-        """An id that no other overload has."""
-        parts = [parameter.name().lower() for parameter in self.parameters]
-        return "_".join((*parts, "member" if self.member else "global", self.name))
 
 
 # --- quantity ---
@@ -177,7 +151,7 @@ def _is_sorted(values: Sequence[Any]) -> bool:
     return all(left <= right for left, right in pairwise(_ordered(values)))
 
 
-def _extreme(pick: Callable[[Iterable[Any]], Any]) -> _Code:
+def _extreme(pick: Callable[[Iterable[Any]], Any]) -> Code:
     def extreme(values: Sequence[Any]) -> Any:
         if not values:
             raise ValueError(f"{pick.__name__} called on empty list")
@@ -193,33 +167,33 @@ def _sum(values: Sequence[Any]) -> Any:
     return total
 
 
-def same(left: Any, right: Any) -> bool:
-    """CEL's equality of two values that are not functions of CEL's own: numbers by value, other types never mix."""
+def _same(left: Any, right: Any) -> bool:
+    """CEL's equality: numbers by value, other types never mix."""
     if isinstance(left, bool) or isinstance(right, bool):
         return left is right
     if isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)):
-        return len(left) == len(right) and all(map(same, left, right))
+        return len(left) == len(right) and all(map(_same, left, right))
     return bool(left == right)
 
 
 def _index_of(values: Sequence[Any], value: Any) -> int:
-    return next((index for index, item in enumerate(values) if same(item, value)), -1)
+    return next((index for index, item in enumerate(values) if _same(item, value)), -1)
 
 
 def _last_index_of(values: Sequence[Any], value: Any) -> int:
-    return max((index for index, item in enumerate(values) if same(item, value)), default=-1)
+    return max((index for index, item in enumerate(values) if _same(item, value)), default=-1)
 
 
 def _includes(target: Any, value: Any) -> bool:
     if not isinstance(target, list):
-        return same(target, value)
+        return _same(target, value)
     index = _index_of(target[:_MAX_INCLUDES], value)
     if index < 0 and len(target) > _MAX_INCLUDES:
         raise ValueError(f"'includes' function cannot be applied to lists longer than {_MAX_INCLUDES} values")
     return index >= 0
 
 
-def _succeeds(code: _Code, *arguments: Any) -> bool:
+def _succeeds(code: Code, *arguments: Any) -> bool:
     try:
         code(*arguments)
     except ValueError:
@@ -235,11 +209,11 @@ _COMPARABLE: Final = (Type.INT, Type.UINT, Type.DOUBLE, Type.BOOL, Type.STRING, 
 _SUMMABLE: Final = (Type.INT, Type.UINT, Type.DOUBLE)
 
 
-def _function(name: str, parameters: tuple[Type, ...], result: Type, code: _Code) -> Overload:
+def _function(name: str, parameters: tuple[Type, ...], result: Type, code: Code) -> Overload:
     return Overload(name, member=False, parameters=parameters, result=result, code=code)
 
 
-def _method(name: str, parameters: tuple[Type, ...], result: Type, code: _Code) -> Overload:
+def _method(name: str, parameters: tuple[Type, ...], result: Type, code: Code) -> Overload:
     return Overload(name, member=True, parameters=parameters, result=result, code=code)
 
 
@@ -298,82 +272,8 @@ OVERLOADS: Final = (
 
 # What Kubernetes has and this program has not; a selector that uses one is refused by name.
 MISSING: Final = frozenset(
-    {"find", "findAll", "url", "isURL", "getScheme", "getHost", "getHostname", "getPort", "getEscapedPath", "getQuery"}
-    | {
-        "authorizer",
-        "format.named",
-        "format",
-        "validate",
-        "image",
-        "isImage",
-        "registry",
-        "repository",
-        "tag",
-        "digest",
-    }
-    | {"transformMap", "transformMapEntry"}
+    {"find", "findAll", "authorizer", "transformMap", "transformMapEntry"}
+    | {"url", "isURL", "getScheme", "getHost", "getHostname", "getPort", "getEscapedPath", "getQuery"}
+    | {"format", "format.named", "validate"}
+    | {"image", "isImage", "registry", "repository", "tag", "digest"}
 )
-
-_CHECKS: Final[dict[str, Callable[[Any], bool]]] = {
-    "STRING": lambda value: isinstance(value, str),
-    "BOOL": lambda value: isinstance(value, bool),
-    "INT": lambda value: isinstance(value, int) and not isinstance(value, bool),
-    "kubernetes.Quantity": lambda value: isinstance(value, messages.Quantity),
-    "kubernetes.Semver": lambda value: isinstance(value, messages.Semver),
-    "kubernetes.IP": lambda value: isinstance(value, messages.IP),
-    "kubernetes.CIDR": lambda value: isinstance(value, messages.CIDR),
-    "DYN": lambda _: True,
-    "LIST": lambda value: isinstance(value, list),
-}
-
-
-def declarations(overloads: Iterable[Overload] = OVERLOADS) -> list[FunctionDecl]:
-    """What the type checker knows."""
-    grouped: dict[str, list[CelOverload]] = {}
-    for one in overloads:
-        grouped.setdefault(one.name, []).append(CelOverload(one.id, one.result, list(one.parameters), one.member))
-    return [FunctionDecl(name, group) for name, group in grouped.items()]
-
-
-def implementations(overloads: Iterable[Overload] = OVERLOADS) -> list[FunctionDecl]:
-    """What the evaluator calls: one function for each name, way of calling and number of arguments."""
-    grouped: dict[tuple[str, bool, int], list[Overload]] = {}
-    for one in overloads:
-        grouped.setdefault((one.name, one.member, len(one.parameters)), []).append(one)
-    return [
-        FunctionDecl(
-            name,
-            [
-                CelOverload(
-                    f"{name}_{'member' if member else 'global'}_{count}",
-                    Type.DYN,
-                    # `string` and `indexOf` exist for other kinds of values, so these take theirs only.
-                    [_evaluator_type(group[0].parameters[0]), *[Type.DYN] * (count - 1)],
-                    member,
-                    _dispatch(name, tuple(group)),
-                )
-            ],
-        )
-        for (name, member, count), group in grouped.items()
-    ]
-
-
-def _evaluator_type(parameter: Type) -> Type:
-    if parameter.is_message():
-        return parameter
-    return Type.LIST if parameter.name().startswith("LIST") else Type.DYN
-
-
-def _dispatch(name: str, overloads: tuple[Overload, ...]) -> _Code:
-    checks = tuple(
-        (tuple(_CHECKS[parameter.name().partition("<")[0]] for parameter in one.parameters), one.code)
-        for one in overloads
-    )
-
-    def call(*arguments: Any) -> Any:
-        for accepts, code in checks:
-            if all(map(operator.call, accepts, arguments)):
-                return code(*arguments)
-        raise ValueError(f"no such overload: {name}({', '.join(type(value).__name__ for value in arguments)})")
-
-    return call
