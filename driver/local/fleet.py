@@ -1,34 +1,35 @@
 """Many nodes: where kube-scheduler would put pods with claims, and what each claim would get there.
 
-Nodes that are the same but for their name, with the same devices allocated, are in one state, and each state is
-evaluated once for each kind of claim. Among the nodes that fit, the score of KEP-4816 decides, then the order of the
-nodes (where kube-scheduler draws lots, and other plug-ins have a say).
+Each state that nodes are in is evaluated once for each kind of claim. Among the nodes that fit, the score of KEP-4816
+decides, then the order of the nodes (where kube-scheduler draws lots, and other plug-ins have a say).
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from dranode.driver.core.documents import encode_json
-from dranode.driver.core.resource import AllocationResult, Node, ResourceClaim
+from dranode.driver.core.resource import Node, ResourceClaim
 from dranode.driver.local.allocator.allocate import Allocator, failures, unfit
 from dranode.driver.local.allocator.attempt import Oddity
 from dranode.driver.local.allocator.explain import Miss
 from dranode.driver.local.allocator.outcome import AllocationError, Outcome
-from dranode.driver.local.allocator.pools import Candidate, Pool
+from dranode.driver.local.allocator.pools import Pool
 from dranode.driver.local.allocator.requests import Request
 from dranode.driver.local.allocator.result import active_alternatives
 from dranode.driver.local.allocator.search import Found
-from dranode.driver.local.allocator.state import Allocated, PoolID, PoolState
+from dranode.driver.local.allocator.state import Allocated, PoolState
+from dranode.driver.local.fleet_states import States, View
 
 MAX_SCORE: Final = 100
 # KEP-4816: the first of at most 8 alternatives counts 8, the last 1.
 _FIRST_ALTERNATIVE: Final = 8
 
 Requests: TypeAlias = tuple[tuple[Request, ...], ...]
+# A state, what is allocated of the pools that its nodes share with others, and the claims.
+_Question: TypeAlias = tuple[int, tuple[PoolState, ...], bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,18 +65,6 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True)
-class _View:
-    """A node with the pools that it sees; `kind` is equal for nodes that differ by name alone."""
-
-    node: Node
-    pools: tuple[Pool, ...]
-    candidates: tuple[Candidate, ...]
-    local: tuple[PoolID, ...]
-    shared: tuple[PoolID, ...]
-    kind: int
-
-
-@dataclass(frozen=True, slots=True)
 class _Wanted:
     """Claims to allocate; `key` is equal for claims that want the same."""
 
@@ -95,23 +84,11 @@ class Fleet:
         """Start with what is allocated already."""
         self._allocator = allocator
         self.nodes = tuple(nodes)
-        self._kinds: dict[object, int] = {}
-        self._states: dict[tuple[int, tuple[PoolState, ...]], int] = {}
-        self._state_keys: list[tuple[int, tuple[PoolState, ...]]] = []
-        self._example: dict[int, int] = {}  # kind -> a node of it
-        self._shared: dict[PoolID, PoolState] = {}
-        self._raws: dict[int, int] = {}  # by the identity of what was found, which `_found` keeps
-        self._found: dict[tuple[int, tuple[PoolState, ...], bytes], Found | AllocationError] = {}
-        self._misses: dict[tuple[int, tuple[PoolState, ...], bytes], Miss] = {}
-        self._views = [self._view(node) for node in self.nodes]
+        self._states = States(allocator.inventory, self.nodes, allocated)
         self._number = {node.metadata.name: number for number, node in enumerate(self.nodes)}
-        self._members: dict[int, list[int]] = {}  # state -> heap of nodes, some of which may have moved on
-        self._state_of = [-1] * len(self.nodes)
-        for number, view in enumerate(self._views):
-            self._example.setdefault(view.kind, number)
-            for pool in view.shared:
-                self._shared[pool] = allocated.pool(pool)
-            self._enter(number, tuple(allocated.pool(pool) for pool in view.local))
+        self._found: dict[_Question, Found | AllocationError] = {}
+        self._misses: dict[_Question, Miss] = {}
+        self._raws: dict[int, int] = {}  # by the identity of what was found, which `_found` keeps
 
     def place(
         self,
@@ -134,18 +111,18 @@ class Fleet:
         raws = {state: self._raw(wanted, found) for state, (_, found) in fits.items()}
         best = max(fits, key=lambda state: (raws[state], -fits[state][0]))
         number, found = fits[best]
-        view = self._views[number]
+        view = self._states.views[number]
         outcomes = self._allocator.outcomes(
             wanted.claims, wanted.requests, _moved(found, view), view.node.metadata.name
         )
-        self._take(number, [outcome.allocation for outcome in outcomes if outcome.allocation is not None])
+        self._states.take(number, [outcome.allocation for outcome in outcomes if outcome.allocation is not None])
         table = self._scores(raws, best, number, allows) if scores else ()
         return Placement(view.node.metadata.name, outcomes, table)
 
     def drivers(self, node: str, claims: Sequence[ResourceClaim]) -> frozenset[str]:
         """The drivers whose devices the claims would get on the node as it is now; none if they do not fit there."""
         try:
-            found = self._evaluate(self._state_of[self._number[node]], self._wanted(claims))
+            found = self._evaluate(self.state(node), self._wanted(claims))
         except AllocationError:
             return frozenset()
         picks = found.picks if isinstance(found, Found) else None
@@ -154,72 +131,12 @@ class Fleet:
     def pools(self, node: str) -> tuple[tuple[Pool, PoolState], ...]:
         """The pools that the node sees, with what is allocated of them now."""
         number = self._number[node]
-        view = self._views[number]
-        states = self._pool_states(self._state_of[number], view)
-        return tuple((pool, states.pool(pool.id)) for pool in view.pools)
+        allocated = self._states.allocated(number)
+        return tuple((pool, allocated.pool(pool.id)) for pool in self._states.views[number].pools)
 
     def state(self, node: str) -> int:
         """A number that is equal for nodes in the same state."""
-        return self._state_of[self._number[node]]
-
-    # --- kinds and states ---
-
-    def _view(self, node: Node) -> _View:
-        pools = self._allocator.inventory.pools(node)
-        name = node.metadata.name
-        local = tuple(pool.id for pool in pools if _is_local(pool, name))
-        shared = tuple(pool.id for pool in pools if not _is_local(pool, name))
-        names = {pool_name: index for index, pool_name in enumerate(dict.fromkeys(pool.id.pool for pool in pools))}
-        key = tuple(_local_key(pool, names) if pool.id in local else _shared_key(pool) for pool in pools)
-        kind = self._kinds.setdefault(key, len(self._kinds))
-        candidates = tuple(candidate for pool in pools if pool.usable for candidate in pool.candidates)
-        return _View(node, pools, candidates, local, shared, kind)
-
-    def _enter(self, number: int, states: tuple[PoolState, ...]) -> None:
-        key = (self._views[number].kind, states)
-        state = self._states.get(key)
-        if state is None:
-            state = self._states[key] = len(self._state_keys)
-            self._state_keys.append(key)
-        self._state_of[number] = state
-        heapq.heappush(self._members.setdefault(state, []), number)
-
-    def _take(self, number: int, allocations: Sequence[AllocationResult]) -> None:
-        view = self._views[number]
-        states = self._pool_states(self._state_of[number], view).with_allocations(allocations)
-        for pool in view.shared:
-            self._shared[pool] = states.pool(pool)
-        self._enter(number, tuple(states.pool(pool) for pool in view.local))
-
-    def _pool_states(self, state: int, view: _View) -> Allocated:
-        _, states = self._state_keys[state]
-        pools: Mapping[PoolID, PoolState] = dict(zip(view.local, states, strict=True))
-        return Allocated({**pools, **{pool: self._shared[pool] for pool in view.shared}})
-
-    def _first(self, state: int) -> int | None:
-        """The first node that is in the state now."""
-        heap = self._members[state]
-        while heap and self._state_of[heap[0]] != state:
-            heapq.heappop(heap)
-        return heap[0] if heap else None
-
-    def _living(self, allows: Callable[[Node], bool] | None) -> Iterator[tuple[int, int]]:
-        """Each state that a node is in, with the first such node that the pod may go to."""
-        if allows is None:
-            for state in list(self._members):
-                number = self._first(state)
-                if number is None:
-                    del self._members[state]
-                else:
-                    yield state, number
-            return
-        seen: set[int] = set()
-        for number, node in enumerate(self.nodes):
-            if self._state_of[number] not in seen and allows(node):
-                seen.add(self._state_of[number])
-                yield self._state_of[number], number
-
-    # --- questions ---
+        return self._states.of[self._number[node]]
 
     def _wanted(self, claims: Sequence[ResourceClaim]) -> _Wanted:
         return _Wanted(
@@ -235,7 +152,7 @@ class Fleet:
             AllocationError: an error that ends the attempt for all nodes.
         """
         fits: dict[int, tuple[int, Found]] = {}
-        for state, number in self._living(allows):
+        for state, number in self._states.living(allows):
             found = self._evaluate(state, wanted)
             if isinstance(found, AllocationError):
                 if found.scope == "fatal":
@@ -244,19 +161,13 @@ class Fleet:
                 fits[state] = (number, found)
         return fits
 
-    def _memo_key(self, state: int, wanted: _Wanted) -> tuple[int, tuple[PoolState, ...], bytes]:
-        view = self._views[self._example[self._state_keys[state][0]]]
-        return state, tuple(self._shared[pool] for pool in view.shared), wanted.key
-
     def _evaluate(self, state: int, wanted: _Wanted) -> Found | AllocationError:
-        key = self._memo_key(state, wanted)
+        key = (*self._states.key(state), wanted.key)
         known = self._found.get(key)
         if known is None:
-            view = self._views[self._example[self._state_keys[state][0]]]
+            pools, allocated = self._states.example(state)
             try:
-                known = self._allocator.search(
-                    wanted.claims, wanted.requests, view.pools, self._pool_states(state, view)
-                )
+                known = self._allocator.search(wanted.claims, wanted.requests, pools, allocated)
             except AllocationError as error:
                 if error.scope == "fatal":
                     return error  # its text names the claim
@@ -274,13 +185,13 @@ class Fleet:
         nearest: dict[int, tuple[str, Miss]] = {}
         errors: list[AllocationError] = []
         oddities: set[Oddity] = set()
-        for state, number in self._living(allows):
+        for state, number in self._states.living(allows):
             found = self._evaluate(state, wanted)
             if isinstance(found, AllocationError):
                 errors.append(found)
                 continue
             oddities |= found.oddities
-            miss, kind = self._miss(state, wanted), self._state_keys[state][0]
+            miss, kind = self._miss(state, wanted), self._states.kind(state)
             if kind not in nearest or nearest[kind][1] < miss:
                 nearest[kind] = (self.nodes[number].metadata.name, miss)
         misses = tuple(sorted(nearest.values(), key=lambda each: each[1], reverse=True))
@@ -289,11 +200,10 @@ class Fleet:
         return Placement(None, unfit(wanted.claims, _sentence(len(self.nodes), misses), oddities), misses=misses)
 
     def _miss(self, state: int, wanted: _Wanted) -> Miss:
-        key = self._memo_key(state, wanted)
+        key = (*self._states.key(state), wanted.key)
         if key not in self._misses:
-            view = self._views[self._example[self._state_keys[state][0]]]
-            states = self._pool_states(state, view)
-            self._misses[key] = self._allocator.nearest_miss(wanted.claims, wanted.requests, view.pools, states)
+            pools, allocated = self._states.example(state)
+            self._misses[key] = self._allocator.nearest_miss(wanted.claims, wanted.requests, pools, allocated)
         return self._misses[key]
 
     def _scores(
@@ -302,28 +212,14 @@ class Fleet:
         least, most = min(raws.values()), max(raws.values())
         table = []
         for number, node in enumerate(self.nodes):
-            raw = raws.get(before if number == taken else self._state_of[number])
+            raw = raws.get(before if number == taken else self._states.of[number])
             if raw is not None and (allows is None or allows(node)):
                 score = MAX_SCORE if most == least else (raw - least) * MAX_SCORE // (most - least)
                 table.append(NodeScore(node.metadata.name, raw, score))
         return tuple(table)
 
 
-def _is_local(pool: Pool, node: str) -> bool:
-    return not pool.elsewhere and all(candidate.slice.node_name == node for candidate in pool.candidates)
-
-
-def _local_key(pool: Pool, names: Mapping[str, int]) -> object:
-    counters = tuple(encode_json(each) for each in pool.counters.values())
-    devices = tuple((candidate.device.name, candidate.content.number) for candidate in pool.candidates)
-    return pool.id.driver, names[pool.id.pool], pool.incomplete, pool.invalid, devices, counters
-
-
-def _shared_key(pool: Pool) -> object:
-    return pool.id, pool.incomplete, pool.invalid, tuple(id(each.device) for each in pool.candidates if each.reachable)
-
-
-def _moved(found: Found, view: _View) -> Found:
+def _moved(found: Found, view: View) -> Found:
     """The same solution on a node of the same kind."""
     if found.picks is None:
         return found
