@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from dranode.driver.core.containers import Container, ContainerUpdate, Resources
 from dranode.driver.core.cpuset import CPUSet
+from dranode.driver.core.held import ClaimRef
 from dranode.driver.core.held_claims import HeldClaim, HeldSnapshot
 
 K = TypeVar("K")
@@ -167,6 +168,13 @@ def expected(pinned: Pinned, snapshot: HeldSnapshot) -> Resources:
     if not pinned.claims:
         return Resources(snapshot.shared)
     return resources_for((snapshot.claims[uid] for uid in pinned.claims if uid in snapshot.claims), snapshot)
+
+
+def claims_of(container: Container, containers: Containers, snapshot: HeldSnapshot) -> tuple[ClaimRef, ...]:
+    """The claims on record that a container has; none if the container is not known."""
+    pinned = containers.get(container.id)
+    having = () if pinned is None else (snapshot.claims.get(uid) for uid in pinned.claims)
+    return tuple(held.claim for held in having if held is not None)
 
 
 def changes(containers: Containers, snapshot: HeldSnapshot) -> Iterator[tuple[Pinned, Resources]]:

@@ -2,9 +2,11 @@
 
     socket <-> client (the thread) <-> session <- calls, ttrpc, mux     bytes to events and back; I/O in client alone
                     |
-                enforcer <-> dranode.driver.core.enforcement            events to decisions; I/O for questions alone
+                enforcer <-> dranode.driver.core.enforcement            events to decisions
+                    |
+           inquiry, verifier                                            I/O: what decisions ask, what the kernel says
 
-The seam to the node service is `dranode.driver.nri.enforcer.Surroundings`: it publishes a `HeldSnapshot` that never
+The seam to the node service is `dranode.driver.nri.inquiry.Surroundings`: it publishes a `HeldSnapshot` that never
 changes, reads the ledger again on request, and asks kubelet's pod-resources API. It calls `NRIClient.notify` when the
 snapshot has changed, `Enforcer.verify` from time to time, and reads `Enforcer.status` for metrics and health.
 """

@@ -10,23 +10,23 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol
+from typing import Final
 
-from dranode.driver.cgroups import effective_cpus, has_processes, pod_cpu_limit
 from dranode.driver.core import enforcement
-from dranode.driver.core.claim_identity import Ask, AskKubelet, AskLedger, AskProcesses, Evidence, PodClaims
+from dranode.driver.core.claim_identity import Ask, AskKubelet, AskLedger, Evidence
 from dranode.driver.core.containers import Container, ContainerUpdate, Pod, Resources
 from dranode.driver.core.cpuset import CPUSet
 from dranode.driver.core.enforcement import Allowed, Refused
-from dranode.driver.core.errors import DranodeError, LedgerError
-from dranode.driver.core.events import DriftRepaired, QuotaStillCaps, Unpinned
-from dranode.driver.core.held import ClaimRef
+from dranode.driver.core.errors import DranodeError
+from dranode.driver.core.events import Unpinned
 from dranode.driver.core.held_claims import HeldSnapshot
-from dranode.driver.core.mending import REPAIRS, Lag, Repairs
-from dranode.driver.core.pinned import Change, Containers, Drift, changes, drift, drifted, expected, settle
+from dranode.driver.core.mending import Lag
+from dranode.driver.core.pinned import Change, Containers, Drift, changes, claims_of, drifted, settle
 from dranode.driver.lifecycle.tell import Tell, nobody
 from dranode.driver.machine.root import Root
 from dranode.driver.nri.events import Runtime
+from dranode.driver.nri.inquiry import Inquiry, Surroundings
+from dranode.driver.nri.verifier import Verifier
 
 log = logging.getLogger(__name__)
 
@@ -34,31 +34,12 @@ log = logging.getLogger(__name__)
 _RETRY: Final = 30.0
 # How long a runtime may take for the masks that an answer carries; it applies them one after another.
 _SETTLING: Final = 10.0
-
-
 # How many containers one line of the log names.
 _NAMED: Final = 20
 
 
 class RefusedError(DranodeError):
     """A container cannot be created; the text goes to kubelet."""
-
-
-class Surroundings(Protocol):
-    """What enforcement needs of the node service."""
-
-    def snapshot(self) -> HeldSnapshot:
-        """What is on record now; costs nothing."""
-
-    def reread(self) -> HeldSnapshot:
-        """What is on record after another look at the ledger.
-
-        Raises:
-            LedgerError: the ledger cannot be read.
-        """
-
-    def pod_claims(self, pods: tuple[Pod, ...]) -> Mapping[str, PodClaims] | None:
-        """What kubelet's pod-resources API says of the pods, by UID; None without an answer within 500 ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +90,16 @@ class Enforcer:
     _status: EnforcementStatus = field(default_factory=EnforcementStatus)
     _lag: Lag = field(default_factory=Lag)
     _drifts: tuple[Drift, ...] = ()
-    _repairs: Repairs = field(default_factory=Repairs)
-    _capped: frozenset[str] = frozenset()
-    _drifted: int = 0
     _sent: tuple[ContainerUpdate, ...] = ()
     _not_before: float = 0.0
     # When containers were last sent a mask.
     _sent_at: Mapping[str, float] = field(default_factory=dict)
+    _inquiry: Inquiry = field(init=False)
+    _verifier: Verifier = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._inquiry = Inquiry(self.node, self.root)
+        self._verifier = Verifier(self.root, self.tell)
 
     # --- what the runtime tells and asks ---
 
@@ -134,7 +118,7 @@ class Enforcer:
         def decide(snapshot: HeldSnapshot, evidence: Evidence) -> Allowed | AskLedger | AskKubelet:
             return enforcement.synchronize(snapshot, listed, evidence, drifts)
 
-        allowed = self._decide(decide, self._reread_if_possible)
+        allowed = self._inquiry.decide_in_any_case(decide, self._containers)
         self._drifts = ()
         # In one step: other threads ask meanwhile which claims are in use.
         self._containers = Containers(allowed.change.put)
@@ -143,7 +127,7 @@ class Enforcer:
             log.warning("%s", _unpinned(allowed.unpinned))
         updates = self._carry_out(allowed)
         for container in allowed.unpinned:
-            claims = self._claims(container)
+            claims = claims_of(container, self._containers, self.node.snapshot())
             if claims:
                 self.tell(Unpinned(container.pod, claims, _unpinned((container,))))
         return updates
@@ -164,7 +148,7 @@ class Enforcer:
                 raise RefusedError(decision.reason)
             return decision
 
-        allowed = self._decide(decide, self.node.reread)
+        allowed = self._inquiry.decide(decide, containers)
         return allowed.resources, self._carry_out(allowed)
 
     def update(self, container: Container, wanted: Resources, quota: int) -> tuple[ContainerUpdate, ...]:
@@ -245,47 +229,9 @@ class Enforcer:
         Returns:
             Every drift, also those that repairs do not mend.
         """
-        # A container that has been given other CPUs than it should have is late, not adrift: its update is on its way.
-        # So it is for a moment after the update was sent.
-        snapshot = self.node.snapshot()
-        moving = self._moving()
-        settled = Containers(
-            each
-            for each in self._containers
-            if each.cpus == expected(each, snapshot).cpus and each.container.id not in moving
-        )
-        read = ((each.container.id, effective_cpus(self.root, each.container)) for each in settled)
-        seen = drift(settled, snapshot, {key: cpus for key, cpus in read if cpus is not None})
-        # Reading takes a while: what was given another mask meanwhile is late as well.
-        drifts = tuple(
-            each for each in seen if self._containers.get(each.container.id) is settled.get(each.container.id)
-        )
-        self._repairs = self._repairs.seen(drifts)
-        self._drifts = self._repairs.worth
-        self._drifted += len(self._repairs.fresh)
-        for fresh in self._repairs.fresh:
-            log.warning("%s", fresh)
-            self.tell(DriftRepaired(fresh.container.pod, self._claims(fresh.container), f"{fresh}; it is put back"))
-        for hopeless in self._repairs.hopeless:
-            log.error("%s, and %d repairs did not help: look at the cpuset of its parent cgroup", hopeless, REPAIRS)
-        self._look_at_quotas(snapshot)
+        drifts = self._verifier.look(lambda: self._containers, self.node.snapshot(), self._moving())
+        self._drifts = self._verifier.worth
         return drifts
-
-    def _look_at_quotas(self, snapshot: HeldSnapshot) -> None:
-        """Tell of containers without a quota whose pod's cgroup, which NRI cannot reach, has one that is too small."""
-        lifted = [each for each in self._containers if expected(each, snapshot).lift_quota]
-        self._capped &= {each.container.id for each in lifted}
-        for each in lifted:
-            limit = pod_cpu_limit(self.root, each.container)
-            if limit is None or limit >= len(each.cpus) or each.container.id in self._capped:
-                continue
-            self._capped |= {each.container.id}
-            sentence = (
-                f"the CPU quota of {each.container} is lifted, but its pod's cgroup still allows {limit:g} of the "
-                f"{len(each.cpus)} CPUs: raise or leave out the CPU limits of the pod and of its other containers"
-            )
-            log.warning("%s", sentence)
-            self.tell(QuotaStillCaps(each.container.pod, self._claims(each.container), sentence))
 
     def status(self) -> EnforcementStatus:
         """How things are."""
@@ -295,7 +241,7 @@ class Enforcer:
             containers=len(self._containers),
             waiting=len(waiting.waiting),
             lag=waiting.seconds(self.clock()),
-            drifts=self._drifted,
+            drifts=self._verifier.drifts,
         )
 
     def claims_in_use(self) -> frozenset[str]:
@@ -324,44 +270,6 @@ class Enforcer:
     def _moving(self) -> dict[str, float]:
         now = self.clock()
         return {key: at for key, at in self._sent_at.items() if now - at < _SETTLING}
-
-    def _reread_if_possible(self) -> HeldSnapshot:
-        """The ledger after another look, or what was known: what runs already cannot be refused."""
-        try:
-            return self.node.reread()
-        except LedgerError as error:
-            log.warning("containers are compared with what was last known of claims: %s", error)
-            return self.node.snapshot()
-
-    def _decide(
-        self, decide: Callable[[HeldSnapshot, Evidence], Allowed | Ask], reread: Callable[[], HeldSnapshot]
-    ) -> Allowed:
-        """Decide, find out what is asked, decide again; every kind of question is asked once at most."""
-        snapshot, evidence = self.node.snapshot(), Evidence()
-        while True:
-            decision = decide(snapshot, evidence)
-            match decision:
-                case AskLedger():
-                    snapshot, evidence = reread(), replace(evidence, reread=True)
-                case AskKubelet():
-                    answer = self.node.pod_claims(decision.pods)
-                    told = {
-                        pod.uid: None if answer is None else answer.get(pod.uid, PodClaims({})) for pod in decision.pods
-                    }
-                    evidence = replace(evidence, pods={**evidence.pods, **told})
-                case AskProcesses():
-                    evidence = replace(evidence, gone=(evidence.gone or frozenset()) | self._gone(decision.containers))
-                case _:
-                    return decision
-
-    def _claims(self, container: Container) -> tuple[ClaimRef, ...]:
-        pinned = self._containers.get(container.id)
-        held = self.node.snapshot().claims
-        return () if pinned is None else tuple(held[uid].claim for uid in pinned.claims if uid in held)
-
-    def _gone(self, ids: tuple[str, ...]) -> frozenset[str]:
-        known = (pinned.container for key in ids if (pinned := self._containers.get(key)))
-        return frozenset(container.id for container in known if not has_processes(self.root, container))
 
 
 def _unpinned(containers: tuple[Container, ...]) -> str:

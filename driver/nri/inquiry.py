@@ -1,0 +1,93 @@
+"""Finds out what a decision asks to know: of the ledger, of kubelet and of the kernel."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeAlias
+
+from dranode.driver.cgroups import has_processes
+from dranode.driver.core.claim_identity import Ask, AskKubelet, AskLedger, AskProcesses, Evidence, PodClaims
+from dranode.driver.core.containers import Pod
+from dranode.driver.core.enforcement import Allowed
+from dranode.driver.core.errors import LedgerError
+from dranode.driver.core.held_claims import HeldSnapshot
+from dranode.driver.core.pinned import Containers
+from dranode.driver.machine.root import Root
+
+log = logging.getLogger(__name__)
+
+Decision: TypeAlias = Callable[[HeldSnapshot, Evidence], Allowed | Ask]
+
+
+class Surroundings(Protocol):
+    """What enforcement needs of the node service."""
+
+    def snapshot(self) -> HeldSnapshot:
+        """What is on record now; costs nothing."""
+
+    def reread(self) -> HeldSnapshot:
+        """What is on record after another look at the ledger.
+
+        Raises:
+            LedgerError: the ledger cannot be read.
+        """
+
+    def pod_claims(self, pods: tuple[Pod, ...]) -> Mapping[str, PodClaims] | None:
+        """What kubelet's pod-resources API says of the pods, by UID; None without an answer within 500 ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inquiry:
+    """Whom to ask.
+
+    Attributes:
+        node: the node service.
+        root: where cgroups are read.
+    """
+
+    node: Surroundings
+    root: Root
+
+    def decide(self, decide: Decision, containers: Containers) -> Allowed:
+        """Decide, find out what is asked, decide again; every kind of question is asked once at most.
+
+        Raises:
+            LedgerError: the ledger cannot be read.
+        """
+        return self._decide(decide, containers, self.node.reread)
+
+    def decide_in_any_case(self, decide: Decision, containers: Containers) -> Allowed:
+        """The same by what was last known of claims if the ledger cannot be read: what runs already is not refused."""
+        return self._decide(decide, containers, self._reread_if_possible)
+
+    def _decide(self, decide: Decision, containers: Containers, reread: Callable[[], HeldSnapshot]) -> Allowed:
+        snapshot, evidence = self.node.snapshot(), Evidence()
+        while True:
+            decision = decide(snapshot, evidence)
+            match decision:
+                case AskLedger():
+                    snapshot, evidence = reread(), replace(evidence, reread=True)
+                case AskKubelet():
+                    answer = self.node.pod_claims(decision.pods)
+                    told = {
+                        pod.uid: None if answer is None else answer.get(pod.uid, PodClaims({})) for pod in decision.pods
+                    }
+                    evidence = replace(evidence, pods={**evidence.pods, **told})
+                case AskProcesses():
+                    gone = self._gone(decision.containers, containers)
+                    evidence = replace(evidence, gone=(evidence.gone or frozenset()) | gone)
+                case _:
+                    return decision
+
+    def _reread_if_possible(self) -> HeldSnapshot:
+        try:
+            return self.node.reread()
+        except LedgerError as error:
+            log.warning("containers are compared with what was last known of claims: %s", error)
+            return self.node.snapshot()
+
+    def _gone(self, ids: tuple[str, ...], containers: Containers) -> frozenset[str]:
+        known = (pinned.container for key in ids if (pinned := containers.get(key)))
+        return frozenset(container.id for container in known if not has_processes(self.root, container))

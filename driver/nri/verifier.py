@@ -1,0 +1,89 @@
+"""Holds containers against what the kernel says of them: masks that drifted, and pods whose own quota is too small."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from collections.abc import Container as Collection
+from dataclasses import dataclass, field
+
+from dranode.driver.cgroups import effective_cpus, pod_cpu_limit
+from dranode.driver.core.events import DriftRepaired, QuotaStillCaps
+from dranode.driver.core.held_claims import HeldSnapshot
+from dranode.driver.core.mending import REPAIRS, Repairs
+from dranode.driver.core.pinned import Containers, Drift, claims_of, drift, expected
+from dranode.driver.lifecycle.tell import Tell
+from dranode.driver.machine.root import Root
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Verifier:
+    """What the kernel was found to say. One thread looks, others may read.
+
+    Attributes:
+        root: where cgroups are read.
+        tell: tells people of containers that were not where they should be.
+        drifts: containers that were found on other CPUs than they should have, since start.
+        worth: the drifts that are to be mended now.
+    """
+
+    root: Root
+    tell: Tell
+    drifts: int = 0
+    worth: tuple[Drift, ...] = ()
+    _repairs: Repairs = field(default_factory=Repairs)
+    _capped: frozenset[str] = frozenset()
+
+    def look(
+        self, containers: Callable[[], Containers], snapshot: HeldSnapshot, moving: Collection[str]
+    ) -> tuple[Drift, ...]:
+        """Compare every container's CPUs with what the kernel says.
+
+        Args:
+            containers: those that are known at the moment; another thread may change them.
+            snapshot: what is on record.
+            moving: those that were sent a mask a moment ago.
+
+        Returns:
+            Every drift, also those that are not worth a repair.
+        """
+        # A container that has been given other CPUs than it should have is late, not adrift: its update is on its way.
+        # So it is for a moment after the update was sent.
+        settled = Containers(
+            each
+            for each in containers()
+            if each.cpus == expected(each, snapshot).cpus and each.container.id not in moving
+        )
+        read = ((each.container.id, effective_cpus(self.root, each.container)) for each in settled)
+        seen = drift(settled, snapshot, {key: cpus for key, cpus in read if cpus is not None})
+        # Reading takes a while: what was given another mask meanwhile is late as well.
+        drifts = tuple(each for each in seen if containers().get(each.container.id) is settled.get(each.container.id))
+        self._repairs = self._repairs.seen(drifts)
+        self.worth = self._repairs.worth
+        self.drifts += len(self._repairs.fresh)
+        for fresh in self._repairs.fresh:
+            log.warning("%s", fresh)
+            claims = claims_of(fresh.container, settled, snapshot)
+            self.tell(DriftRepaired(fresh.container.pod, claims, f"{fresh}; it is put back"))
+        for hopeless in self._repairs.hopeless:
+            log.error("%s, and %d repairs did not help: look at the cpuset of its parent cgroup", hopeless, REPAIRS)
+        self._look_at_quotas(containers(), snapshot)
+        return drifts
+
+    def _look_at_quotas(self, containers: Containers, snapshot: HeldSnapshot) -> None:
+        """Tell of containers without a quota whose pod's cgroup, which NRI cannot reach, has one that is too small."""
+        lifted = [each for each in containers if expected(each, snapshot).lift_quota]
+        self._capped &= {each.container.id for each in lifted}
+        for each in lifted:
+            limit = pod_cpu_limit(self.root, each.container)
+            if limit is None or limit >= len(each.cpus) or each.container.id in self._capped:
+                continue
+            self._capped |= {each.container.id}
+            sentence = (
+                f"the CPU quota of {each.container} is lifted, but its pod's cgroup still allows {limit:g} of the "
+                f"{len(each.cpus)} CPUs: raise or leave out the CPU limits of the pod and of its other containers"
+            )
+            log.warning("%s", sentence)
+            self.tell(QuotaStillCaps(each.container.pod, claims_of(each.container, containers, snapshot), sentence))
