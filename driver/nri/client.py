@@ -11,16 +11,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import random
 import select
 import socket
-import threading
 import time
 from collections.abc import Callable
-from typing import Final, Protocol, assert_never
+from typing import Final, assert_never
 
-from dranode.driver.core.containers import Container, ContainerUpdate, Pod, Resources
 from dranode.driver.core.errors import DranodeError
 from dranode.driver.logs import operation
 from dranode.driver.nri.events import (
@@ -32,14 +29,15 @@ from dranode.driver.nri.events import (
     PodGone,
     Registered,
     RegistrationRefused,
-    Runtime,
     ShutdownAnnounced,
     StopRequest,
     SynchronizeRequest,
     UpdateRequest,
     UpdatesAnswered,
 )
+from dranode.driver.nri.handler import Handler
 from dranode.driver.nri.session import Session
+from dranode.driver.nri.wake import Wake
 from dranode.driver.threads import Fatal, OwnedThread
 
 log = logging.getLogger(__name__)
@@ -60,50 +58,6 @@ _HEALTHY_AFTER: Final = 10.0
 
 class DisconnectedError(DranodeError):
     """The connection is of no more use; the text says why."""
-
-
-class Handler(Protocol):
-    """Whoever decides. Every method is called by the client's thread and is to return within a fraction of 2 s."""
-
-    def configured(self, runtime: Runtime) -> None:
-        """This runtime is at the other end."""
-
-    def disconnected(self) -> None:
-        """Nobody is at the other end any more."""
-
-    def synchronize(self, listed: tuple[Container, ...]) -> tuple[ContainerUpdate, ...]:
-        """These containers exist, and no other; what has to change?"""
-
-    def create(self, container: Container) -> tuple[Resources, tuple[ContainerUpdate, ...]]:
-        """This container is about to be created; what does it get, and what has to change of others?
-
-        Raises:
-            DranodeError: it may not be created; the text is for kubelet.
-        """
-
-    def update(self, container: Container, wanted: Resources, quota: int) -> tuple[ContainerUpdate, ...]:
-        """Somebody wants these CPUs, memory nodes and this quota (microseconds, 0 if none) for the container."""
-
-    def stop(self, container: Container) -> tuple[ContainerUpdate, ...]:
-        """This container has stopped; what has to change of others?"""
-
-    def started(self, container: Container) -> None:
-        """This container runs."""
-
-    def removed(self, container: Container) -> None:
-        """This container is gone."""
-
-    def pod_gone(self, pod: Pod) -> None:
-        """This pod sandbox was stopped or removed."""
-
-    def unsolicited(self) -> tuple[ContainerUpdate, ...]:
-        """What has to change now, if anything may be said out of turn."""
-
-    def updates_answered(self, error: str) -> None:
-        """The updates were applied, or not all of them."""
-
-    def reconnection_due(self) -> bool:
-        """Whether only a new connection can put things right."""
 
 
 def delay(attempt: int, jitter: float, *, heard: bool) -> float:
@@ -153,8 +107,7 @@ class NRIClient:
         self._jitter = jitter
         self._answered = answered
         self._thread = OwnedThread(f"nri-{name}", self._run, fatal)
-        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._wake_lock = threading.Lock()
+        self._wake = Wake()
         self._stopping = False
         self._said = ""
         self._session: Session | None = None
@@ -176,16 +129,11 @@ class NRIClient:
         if self._thread.ident is not None:
             self._thread.join(patience)
         if not self._thread.is_alive():
-            with self._wake_lock:
-                if self._wake >= 0:
-                    os.close(self._wake)
-                self._wake = -1
+            self._wake.close()
 
     def notify(self) -> None:
         """Look now at what is due without being asked: the claims on record have changed, or drift was found."""
-        with self._wake_lock:
-            if self._wake >= 0:
-                os.eventfd_write(self._wake, 1)
+        self._wake.up()
 
     # --- the thread ---
 
@@ -242,7 +190,9 @@ class NRIClient:
             if sock.fileno() in ready:
                 self._receive(sock, session)
             now = self._clock()
-            woken = self._wake in ready and self._drain()
+            woken = self._wake.fileno() in ready
+            if woken:
+                self._wake.heard()
             if woken or now >= next_tick:
                 next_tick = now + _TICK
                 if self._speak_up(sock, session):
@@ -347,9 +297,4 @@ class NRIClient:
         poll.register(self._wake, select.POLLIN)
         while not self._stopping and (left := until - self._clock()) > 0:
             if poll.poll(left * 1000):
-                self._drain()
-
-    def _drain(self) -> bool:
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._wake)
-        return True
+                self._wake.heard()

@@ -17,9 +17,10 @@ from dranode.driver.core.cpuset import CPUSet
 from dranode.driver.core.held import ClaimRef
 from dranode.driver.core.held_claims import HeldClaim, HeldSnapshot
 from dranode.driver.machine.forms import open_machine
-from dranode.driver.nri.client import Handler, NRIClient
+from dranode.driver.nri.client import NRIClient
 from dranode.driver.nri.enforcer import Enforcer
 from dranode.driver.nri.events import Runtime
+from dranode.driver.nri.handler import Handler
 from dranode.proto import nri_v1alpha1_pb2 as nri
 from tests.bench.table import Row
 from tests.fakes_nri import FakeRuntime, container, pod
