@@ -9,6 +9,7 @@ whatever its status.
 from __future__ import annotations
 
 import logging
+import ssl
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -176,12 +177,25 @@ def _read(source: Source) -> _Opened:
             token, authority = (source.service_account / name for name in ("token", "ca.crt"))
             loading.InClusterConfigLoader(str(token), str(authority)).load_and_set(configuration)
         pools = rest.RESTClientObject(configuration).pool_manager
+        pools.connection_pool_kw["ssl_context"] = _tls(verify=configuration.verify_ssl)
         host = urlsplit(configuration.host)
         prefix = configuration.host if pools.proxy is not None and host.scheme == "http" else host.path
         return _Opened(configuration, pools.connection_from_url(configuration.host), prefix.rstrip("/"))
     except Exception as error:  # the package raises whatever its readers of YAML, base64 and certificates raise
         origin = source.kubeconfig or source.service_account
         raise UnreachableError(f"the credentials in {origin} cannot be used: {error}") from error
+
+
+def _tls(*, verify: bool) -> ssl.SSLContext:
+    """What urllib3 would make, as strict as Go and no stricter: clusters have certificates that RFC 5280 does not want.
+
+    From Python 3.13 on such a certificate (EKS has no Authority Key Identifier) would not be trusted.
+    """
+    from urllib3.util.ssl_ import create_urllib3_context  # noqa: PLC0415 - loaded with the first request
+
+    context: ssl.SSLContext = create_urllib3_context(cert_reqs=ssl.CERT_REQUIRED if verify else ssl.CERT_NONE)
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    return context
 
 
 def _root(error: BaseException) -> str:
