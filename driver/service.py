@@ -13,22 +13,19 @@ import functools
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-from dranode.driver.announcer import Announcer, Publication, Publisher
+from dranode.driver.announcer import Announcer
 from dranode.driver.core.errors import DranodeError, LedgerError
-from dranode.driver.core.events import Occurrence, RecordQuarantined
+from dranode.driver.core.events import RecordQuarantined
 from dranode.driver.core.held import ClaimRef
 from dranode.driver.core.plugin import Plugin
 from dranode.driver.core.publication import PublisherStatus
 from dranode.driver.core.record import Record
+from dranode.driver.edges import Edges
 from dranode.driver.kubelet.metadata import DeviceMetadata
-from dranode.driver.kubelet.podresources import PodResources
-from dranode.driver.kubelet.service import Claims, Preparer
 from dranode.driver.listener import Listener
-from dranode.driver.machine.root import Root
 from dranode.driver.node import Node
 from dranode.driver.threads import OwnedThread
 
@@ -56,31 +53,6 @@ class Counts(Protocol):
 
     def nri_answered(self, request: str, seconds: float) -> None:
         """A request of the container runtime was answered."""
-
-
-@dataclass(frozen=True, slots=True)
-class Edges:
-    """Who is met beyond kubelet: the API server, or a folder in its place.
-
-    Attributes:
-        claims: where claims come from.
-        publisher: where slices go.
-        publication: who knows how the slices are; None if nobody does.
-        pod_resources: kubelet's word on which containers have which claims; None if it cannot be asked.
-        nri_socket: the runtime's NRI socket; None if containers are not to be pinned.
-        root: where the cgroups of containers are read.
-        report: puts a witness before a node, who tells the cluster what became of claims; None if nobody is told.
-        tell: tells people of what happened to the driver of that name unasked; None if nobody is told.
-    """
-
-    claims: Claims
-    publisher: Publisher
-    publication: Publication | None = None
-    pod_resources: PodResources | None = None
-    nri_socket: str | None = None
-    root: Root | None = None
-    report: Callable[[Node], Preparer] | None = None
-    tell: Callable[[str, Occurrence], None] | None = None
 
 
 class DriverService:
@@ -135,6 +107,8 @@ class DriverService:
             self._count()
             self.node.open(boot_id)
             self._witnesses = self._take_over()
+            if self.listener.rolling:
+                self._share()
             self._pin()
             preparer = self.node if self._edges.report is None else self._edges.report(self.node)
             self.listener.calls.answer_with(self._edges.claims, preparer)
@@ -178,7 +152,7 @@ class DriverService:
             self.node.granted = self._counts.granted
 
     def _share(self) -> None:
-        from dranode.driver.authority import Authority  # noqa: PLC0415 - listen first, see below
+        from dranode.driver.authority import Authority  # noqa: PLC0415 - listen first
 
         self._authority = Authority(
             self.listener.data,
@@ -206,14 +180,12 @@ class DriverService:
                 log.error("driver=%s: %s", self.plugin.driver, error)  # noqa: TRY400 - the sentence says it all
 
     def _pin(self) -> None:
-        if self.listener.rolling:
-            self._share()
         edges = self._edges
         if edges.nri_socket is None or edges.root is None or edges.pod_resources is None:
             return
         if self.plugin.adjust(self.node.inventory, ()) is None:
             return
-        from dranode.driver.pinning import Pinning  # noqa: PLC0415 - listen first, load what enforces then
+        from dranode.driver.pinning import Pinning  # noqa: PLC0415 - listen first
 
         counted = {} if self._counts is None else {"answered": self._counts.nri_answered}
         self.pinning = Pinning(
@@ -230,8 +202,8 @@ class DriverService:
         self._stops.append(self.pinning.stop)
 
     def _take_over(self) -> Witnesses:
-        from dranode.driver.lifecycle.takeover import take_over  # noqa: PLC0415 - listen first, see above
-        from dranode.driver.lifecycle.witnesses import Witnesses  # noqa: PLC0415 - likewise
+        from dranode.driver.lifecycle.takeover import take_over  # noqa: PLC0415 - listen first
+        from dranode.driver.lifecycle.witnesses import Witnesses  # noqa: PLC0415 - listen first
 
         edges = self._edges
         witnesses = Witnesses(self.plugin.driver, edges.claims, edges.pod_resources, self._running)
@@ -245,7 +217,7 @@ class DriverService:
     def _look_after(self) -> None:
         if self._witnesses is None:
             return
-        from dranode.driver.lifecycle.lifecycle import Lifecycle  # noqa: PLC0415 - likewise
+        from dranode.driver.lifecycle.lifecycle import Lifecycle  # noqa: PLC0415 - listen first
 
         self.lifecycle = Lifecycle(
             self.node,
@@ -258,7 +230,7 @@ class DriverService:
         self.lifecycle.start()
 
     def _tell(self) -> Tell:
-        from dranode.driver.lifecycle.tell import nobody  # noqa: PLC0415 - likewise
+        from dranode.driver.lifecycle.tell import nobody  # noqa: PLC0415 - listen first
 
         told = self._edges.tell
         return nobody if told is None else functools.partial(told, self.plugin.driver)

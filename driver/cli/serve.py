@@ -28,7 +28,7 @@ from dranode.driver.threads import Fatal
 
 if TYPE_CHECKING:
     from dranode.driver.core.plugin import Plugin
-    from dranode.driver.service import Edges
+    from dranode.driver.edges import Edges
 
 log = logging.getLogger(__name__)
 
@@ -132,7 +132,7 @@ def _listener(plugin: Plugin, node_name: str, kubelet_root: Path, options: Mappi
 def _edges(
     origin: str | Source, node_name: str, options: Mapping[str, Any], fatal: Fatal, stack: contextlib.ExitStack
 ) -> Edges:
-    from dranode.driver.service import Edges
+    from dranode.driver.edges import Edges
 
     if isinstance(origin, Source):
         from dranode.driver.kube.cluster import Cluster

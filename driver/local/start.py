@@ -15,6 +15,7 @@ from typing import Final
 
 from dranode.driver.core.errors import DranodeError, UsageError
 from dranode.driver.core.plugin import Plugin
+from dranode.driver.edges import Edges
 from dranode.driver.kubelet.sockets import socket_paths
 from dranode.driver.listener import Listener
 from dranode.driver.local.allocator.features import Features
@@ -22,7 +23,7 @@ from dranode.driver.local.kubelet import StandInKubelet
 from dranode.driver.local.publisher import StorePublisher
 from dranode.driver.local.run import LocalRun, Progress
 from dranode.driver.local.store import Store
-from dranode.driver.service import DriverService, Edges
+from dranode.driver.service import DriverService
 
 # Every unix has it, and no path is shorter; $TMPDIR may well be too long for a socket.
 _SHORT: Final = "/tmp"  # noqa: S108 - mkdtemp makes a private folder in it

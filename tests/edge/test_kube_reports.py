@@ -20,6 +20,7 @@ from dranode.driver.core.held import ClaimRef
 from dranode.driver.core.plugin import Grant, Inventory
 from dranode.driver.core.record import Record
 from dranode.driver.core.resource import ResourceClaim
+from dranode.driver.edges import Edges
 from dranode.driver.kube.client import Timing
 from dranode.driver.kube.cluster import Cluster
 from dranode.driver.kube.errors import ApiError
@@ -29,7 +30,7 @@ from dranode.driver.kubelet.service import Preparer
 from dranode.driver.kubelet.sockets import socket_paths
 from dranode.driver.listener import Listener
 from dranode.driver.node import Node
-from dranode.driver.service import DriverService, Edges
+from dranode.driver.service import DriverService
 from tests.fakes import Lamps, allocated_claim, plain, reference
 from tests.fakes_apiserver import ApiServer, Fault, api_server
 

@@ -19,6 +19,7 @@ from dranode.driver.core.errors import DranodeError
 from dranode.driver.core.events import ClaimImpaired, ClaimRestored, Occurrence
 from dranode.driver.core.plugin import Stop
 from dranode.driver.core.record import Record
+from dranode.driver.edges import Edges
 from dranode.driver.kubelet.podresources import PodResources
 from dranode.driver.kubelet.rpc import caller
 from dranode.driver.kubelet.sockets import socket_paths
@@ -26,7 +27,7 @@ from dranode.driver.lifecycle import spec_watch
 from dranode.driver.listener import Listener
 from dranode.driver.local.kubelet import KubeletError, StandInKubelet
 from dranode.driver.metrics import Metrics
-from dranode.driver.service import DriverService, Edges
+from dranode.driver.service import DriverService
 from dranode.proto import drahealth_v1_pb2
 from tests.fakes import reference
 from tests.fakes_lifecycle import ApiClaims, HotplugRoot, KubeletPods, cpu_claim, leave_spec

@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from dranode.driver.cli.drain import command
 from dranode.driver.core.errors import DranodeError
 from dranode.driver.core.resource import ResourceClaim
+from dranode.driver.edges import Edges
 from dranode.driver.kubelet.sockets import socket_paths
 from dranode.driver.ledger import read_ledger
 from dranode.driver.listener import Listener
@@ -23,7 +24,7 @@ from dranode.driver.local.store import Store
 from dranode.driver.locks import FileLock
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.plugins import load_plugins
-from dranode.driver.service import DriverService, Edges
+from dranode.driver.service import DriverService
 from tests.fakes_doctor import DRIVER, KUBELET, MACHINE, SOCKET, FakeNode
 from tests.fakes_lifecycle import KubeletPods
 

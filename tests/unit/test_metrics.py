@@ -18,12 +18,13 @@ from dranode.driver.core.plugin import Inventory, Plugin
 from dranode.driver.core.publication import PublisherStatus
 from dranode.driver.core.record import Record
 from dranode.driver.core.resource import ResourceClaim
+from dranode.driver.edges import Edges
 from dranode.driver.kubelet.sockets import socket_paths
 from dranode.driver.listener import Listener
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.metrics import Metrics, prefix_of
 from dranode.driver.plugins import load_plugins
-from dranode.driver.service import DriverService, Edges
+from dranode.driver.service import DriverService
 from tests.fakes import Lamps, allocated_claim, reference
 
 # Name, type and labels as dra-driver-cpu registers them (pkg/metrics/metrics.go).

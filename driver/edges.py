@@ -1,0 +1,40 @@
+"""Who is met beyond kubelet's calls: the API server or a folder in its place, the container runtime, the kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dranode.driver.announcer import Publication, Publisher
+    from dranode.driver.core.events import Occurrence
+    from dranode.driver.kubelet.podresources import PodResources
+    from dranode.driver.kubelet.service import Claims, Preparer
+    from dranode.driver.machine.root import Root
+    from dranode.driver.node import Node
+
+
+@dataclass(frozen=True, slots=True)
+class Edges:
+    """Whom one driver meets.
+
+    Attributes:
+        claims: where claims come from.
+        publisher: where slices go.
+        publication: who knows how the slices are; None if nobody does.
+        pod_resources: kubelet's word on which containers have which claims; None if it cannot be asked.
+        nri_socket: the runtime's NRI socket; None if containers are not to be pinned.
+        root: where the cgroups of containers are read.
+        report: puts a witness before a node, who tells the cluster what became of claims; None if nobody is told.
+        tell: tells people of what happened to the driver of that name unasked; None if nobody is told.
+    """
+
+    claims: Claims
+    publisher: Publisher
+    publication: Publication | None = None
+    pod_resources: PodResources | None = None
+    nri_socket: str | None = None
+    root: Root | None = None
+    report: Callable[[Node], Preparer] | None = None
+    tell: Callable[[str, Occurrence], None] | None = None
