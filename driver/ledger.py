@@ -125,11 +125,9 @@ class Ledger:
                 raise
 
     def changed(self) -> bool:
-        """Whether another process has committed since the last look."""
+        """Whether another process has committed since the last `read` that succeeded, or since the file was opened."""
         with _translated(self.path):
-            version = self._data_version()
-        seen, self._seen = self._seen, version
-        return seen != version
+            return self._seen != self._data_version()
 
     def _data_version(self) -> int:
         return int(self._db.execute("PRAGMA data_version").fetchone()[0])
@@ -137,7 +135,11 @@ class Ledger:
     def read(self) -> Contents:
         """All rows; those that fail their checksum apart."""
         with _translated(self.path):
-            return _contents(self._db)
+            # Before the rows: what is committed in between is read once more, and never missed.
+            version = self._data_version()
+            contents = _contents(self._db)
+        self._seen = version
+        return contents
 
     def commit(self, put: Iterable[Record] = (), drop: Iterable[str] = ()) -> None:
         """Write and forget records inside a `transaction`."""

@@ -58,6 +58,8 @@ def test_it_notices_what_another_process_commits(tmp_path: Path) -> None:
     with theirs.transaction():
         theirs.commit(put=(A,))
     assert ours.changed()
+    assert ours.changed()
+    ours.read()
     assert not ours.changed()
 
 

@@ -1,0 +1,35 @@
+"""The index of who holds what stays in step with the ledger, whatever goes wrong between."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dranode.driver.core.errors import ClaimConflictError, LedgerError
+from dranode.driver.ledger import Contents, Ledger
+from dranode.driver.node import Node
+from tests.fakes import Lamps, allocated_claim, reference
+
+
+def test_what_another_instance_committed_is_read_again_after_a_reading_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(0, 1000, 3))
+    here, there = (
+        Node(Lamps(), tmp_path, tmp_path / "cdi", clock=lambda: float(next(clock))) for _ in ("here", "there")
+    )
+    for node in (here, there):
+        node.open()
+    theirs, ours = (allocated_claim(name, Lamps.driver, ["lamp-0"]) for name in ("theirs", "ours"))
+    there.prepare({reference(theirs): theirs})
+    read = Ledger.read
+
+    def fails_once(ledger: Ledger) -> Contents:
+        del ledger
+        monkeypatch.setattr(Ledger, "read", read)
+        raise LedgerError("the disk does not answer")
+
+    monkeypatch.setattr(Ledger, "read", fails_once)
+    answers = [here.prepare({reference(ours): ours})[ours.metadata.uid] for _ in range(2)]
+    assert [type(answer) for answer in answers] == [LedgerError, ClaimConflictError]
