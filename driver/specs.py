@@ -11,7 +11,7 @@ from pathlib import Path
 from dranode.cdi.directory import read_spec, remove_spec, write_spec
 from dranode.cdi.errors import CDIError
 from dranode.cdi.spec import Spec
-from dranode.driver.core.errors import DranodeError
+from dranode.driver.core.errors import DranodeError, LedgerError
 from dranode.driver.core.record import Record, claim_spec, spec_file, uid_problem
 
 # What of a file changes whenever somebody touches it: its inode, size and time of modification.
@@ -89,7 +89,11 @@ class Specs:
             return None
 
     def stamps(self) -> dict[str, Stamp]:
-        """The claims that have a file of this kind, by UID, each with its file's stamp."""
+        """The claims that have a file of this kind, by UID, each with its file's stamp; none without the directory.
+
+        Raises:
+            LedgerError: the directory cannot be listed.
+        """
         before, after = spec_file(self.kind, "\0").split("\0")
         found = ((name[len(before) : -len(after)], stamp) for name, stamp in self._files((before,), after))
         return {uid: stamp for uid, stamp in found if uid_problem(uid) is None}
@@ -102,7 +106,11 @@ class Specs:
             return None
 
     def marks(self, others: str) -> dict[str, Marks]:
-        """Names and stamps of each claim's files, by UID: its spec, and those called `<others><UID>_...`."""
+        """Names and stamps of each claim's files, by UID: its spec, and those called `<others><UID>_...`.
+
+        Raises:
+            LedgerError: the directory cannot be listed.
+        """
         before, after = spec_file(self.kind, "\0").split("\0")
         found: dict[str, set[tuple[str, Stamp]]] = {}
         for name, stamp in self._files((before, others), after):
@@ -112,11 +120,20 @@ class Specs:
         return {uid: frozenset(marks) for uid, marks in found.items()}
 
     def _files(self, prefixes: tuple[str, ...], suffix: str) -> Iterator[tuple[str, Stamp]]:
-        with contextlib.suppress(OSError), os.scandir(self.directory) as entries:
-            for entry in entries:
-                if entry.name.startswith(prefixes) and entry.name.endswith(suffix):
-                    with contextlib.suppress(OSError):
-                        yield entry.name, _stamp(entry.stat())
+        try:
+            with os.scandir(self.directory) as entries:
+                for entry in entries:
+                    if entry.name.startswith(prefixes) and entry.name.endswith(suffix):
+                        with contextlib.suppress(FileNotFoundError):
+                            yield entry.name, _stamp(entry.stat())
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            # What lies there may be all that tells of a claim.
+            raise LedgerError(
+                f"the CDI specs in {self.directory} cannot be listed: {error.strerror}; "
+                "nothing is handed out until they can"
+            ) from error
 
 
 def _stamp(status: os.stat_result) -> Stamp:

@@ -10,7 +10,7 @@ from typing import Final
 
 from dranode.cdi.errors import CDIError
 from dranode.driver.core.diagnosis import Endpoint, NodeFacts, Place, Records, State, Wanted
-from dranode.driver.core.errors import DranodeError
+from dranode.driver.core.errors import DranodeError, LedgerError
 from dranode.driver.core.plugin import Plugin
 from dranode.driver.core.record import Record, claim_spec
 from dranode.driver.doctor.host import Host
@@ -110,8 +110,15 @@ def _records(host: Host, wanted: Wanted, plugins: Sequence[Plugin]) -> Iterator[
                 for record in contents.records
                 if _writes(specs.kind, record) and not specs.path(record.uid).exists()
             ),
-            orphans=tuple(f"{wanted.cdi_dir}/{specs.path(uid).name}" for uid in sorted(set(specs.stamps()) - known)),
+            orphans=tuple(f"{wanted.cdi_dir}/{specs.path(uid).name}" for uid in sorted(_written(specs) - known)),
         )
+
+
+def _written(specs: Specs) -> set[str]:
+    # A CDI directory that cannot be listed is a fault of its own, named by another rule.
+    with contextlib.suppress(LedgerError):
+        return set(specs.stamps())
+    return set()
 
 
 def _writes(kind: str, record: Record) -> bool:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dranode.driver.core.errors import ClaimConflictError, LedgerError
+from dranode.driver.core.errors import ClaimConflictError, ClaimError, LedgerError
 from dranode.driver.ledger import Contents, Ledger
 from dranode.driver.node import Node
 from tests.fakes import Lamps, allocated_claim, reference
@@ -33,3 +33,27 @@ def test_what_another_instance_committed_is_read_again_after_a_reading_that_fail
     monkeypatch.setattr(Ledger, "read", fails_once)
     answers = [here.prepare({reference(ours): ours})[ours.metadata.uid] for _ in range(2)]
     assert [type(answer) for answer in answers] == [LedgerError, ClaimConflictError]
+
+
+def test_claims_are_not_forgotten_because_the_cdi_directory_could_not_be_listed(tmp_path: Path) -> None:
+    clock = iter(range(0, 1000, 3))
+    data, cdi = tmp_path / "data", tmp_path / "cdi"
+    data.mkdir()
+    first = Node(Lamps(), data, cdi)
+    first.open()
+    theirs, ours = (allocated_claim(name, Lamps.driver, ["lamp-0"]) for name in ("theirs", "ours"))
+    first.prepare({reference(theirs): theirs})
+    first.close()
+    for path in data.glob("ledger.db*"):
+        path.write_bytes(b"no database" * 1000)
+    cdi.rename(tmp_path / "away")
+    cdi.touch()
+    node = Node(Lamps(), data, cdi, clock=lambda: float(next(clock)))
+    node.open()
+    answers = [node.prepare({reference(ours): ours})[ours.metadata.uid]]
+    cdi.unlink()
+    (tmp_path / "away").rename(cdi)
+    answers += [node.prepare({reference(ours): ours})[ours.metadata.uid]]
+    assert isinstance(answers[0], LedgerError)
+    assert "cannot be listed" in str(answers[0])
+    assert isinstance(answers[1], ClaimError)
