@@ -124,12 +124,14 @@ class Authority:
         """Take the authority, offer to take it, or hand it over, as things are."""
         with self._lock:
             self._take()
-        if self.active and not self._begun:
+            # A request may bring the authority at any moment from here on; then it is the next look that begins.
+            active = self.active
+        if active and not self._begun:
             self._withdraw_offer()
             self._begun = True
             log.info("driver=%s this instance publishes and pins from now on", self._name)
             self._begin()
-        elif self.active:
+        elif active:
             if self._is_wanted():
                 self._retire()
         elif self.role is Role.WAITING and not self._offers and self._prepared():

@@ -148,6 +148,29 @@ def test_an_active_one_that_looks_at_the_same_moment_as_a_retired_one_stays_acti
     assert moments[1:] == [Role.ACTIVE]
 
 
+def test_a_request_that_brings_the_authority_in_the_middle_of_a_look_does_not_cost_it_again(
+    make: Callable[..., Instance], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = make("old"), make("new")
+    for each in (old, new):
+        each.look()
+    moments = ["a request comes while the older one goes"]
+
+    def active(authority: Authority) -> bool:
+        before = authority.role is Role.ACTIVE
+        if authority is new.authority and moments and not authority._lock.locked():
+            moments.clear()
+            old.authority.stop()
+            assert new.authority.turn("create a")
+        return before
+
+    monkeypatch.setattr(Authority, "active", property(active))
+    new.look()
+    assert not new.authority.active
+    assert [new.look(), new.look()] == [Role.ACTIVE, Role.ACTIVE]
+    assert moments == []
+
+
 def test_it_waits_for_an_instance_that_knows_nothing_of_handing_over(
     make: Callable[..., Instance], tmp_path: Path
 ) -> None:
