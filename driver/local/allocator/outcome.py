@@ -26,7 +26,6 @@ class Reason(Enum):
     POOL_INVALID = "pool-invalid"
     CONSTRAINT_ON_ALL = "constraint-on-all"
     SEARCH_TOO_LONG = "search-too-long"
-    NODE_SELECTOR = "node-selector"
 
 
 class AllocationError(DranodeError):
