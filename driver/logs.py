@@ -92,3 +92,6 @@ def set_up(log_format: str, verbosity: int) -> None:
     root.setLevel(_LEVELS[min(verbosity, len(_LEVELS) - 1)])
     # Its details are of no use to anybody who looks for a claim.
     logging.getLogger("urllib3").setLevel(logging.WARNING)
+    if sys.version_info >= (3, 12):
+        # Nothing here is a task, and asking which one logs would load asyncio with the first record.
+        logging.logAsyncioTasks = False

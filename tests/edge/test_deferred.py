@@ -22,6 +22,10 @@ from dranode.driver.cli import serve
 import dranode.driver.service, dranode.driver.kube.cluster, dranode.driver.local.store
 from dranode.driver.plugins import load_plugins
 load_plugins(["cpu"], None, {})
+import logging
+from dranode.driver import logs
+logs.set_up("text", 0)
+logging.warning("Python 3.12 and newer ask which task logs")
 inside = ("asyncio.events", "grpc.aio._server", "google.protobuf.text_format", "email.message")
 print(*(name for name in inside if name in sys.modules))
 """
