@@ -1,8 +1,8 @@
 """Who holds what: the ledger and its index in memory, kept in step.
 
 Three things may be known of a claim: its record; that its row is damaged, but its CDI spec still says what it holds; or
-that it holds something, and nothing says what. The last blocks every new grant until the claim is unprepared, because
-whatever was handed out might be held already.
+that it holds something, and nothing says what. The last blocks every new grant until the claim is unprepared or its
+spec can be read, because whatever was handed out might be held already.
 
 A CDI spec without a record was left by another driver of the same kind or by a ledger that is gone. What it says is
 held from the first look on, as a record that is not in the file yet; `dranode.driver.lifecycle` finds out whose it is.
@@ -13,14 +13,17 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
+
+import msgspec
 
 from dranode.driver.core.effects import Commit
 from dranode.driver.core.errors import ClaimError, LedgerError
-from dranode.driver.core.held import ClaimRef, Held, Holding
-from dranode.driver.core.plugin import ClaimGrant, Plugin
+from dranode.driver.core.held import ClaimRef, Held
+from dranode.driver.core.plugin import Plugin
 from dranode.driver.core.prepare import restarted
-from dranode.driver.core.record import Record, holdings, recovered
+from dranode.driver.core.record import Record, copied, holdings, recovered
 from dranode.driver.ledger import CorruptLedgerError, Damaged, Ledger, move_aside
 from dranode.driver.specs import Specs
 
@@ -40,7 +43,7 @@ class Holders:
         self.version = 0
         # What damaged rows are known to hold, by their CDI specs.
         self.quarantined: dict[str, Record] = {}
-        self._damaged: dict[str, str] = {}
+        self._damaged: dict[str, Damaged] = {}
         self._blocking: dict[str, str] = {}
         self._plugin = plugin
         self._path = path
@@ -54,7 +57,12 @@ class Holders:
     @property
     def damaged(self) -> Mapping[str, str]:
         """The UIDs of quarantined rows, and what is wrong with them."""
-        return self._damaged
+        return {uid: row.reason for uid, row in self._damaged.items()}
+
+    def known(self, refs: Iterable[ClaimRef]) -> dict[str, Record]:
+        """The records of these claims by UID; for a damaged row what its CDI spec says."""
+        found = ((ref.uid, self.records.get(ref.uid) or self.quarantined.get(ref.uid)) for ref in refs)
+        return {uid: record for uid, record in found if record is not None}
 
     def close(self) -> None:
         """Close the ledger; the next `refresh` opens it again."""
@@ -84,6 +92,8 @@ class Holders:
             ledger = self._opened()
             if self._stale or ledger.changed():
                 self._load(ledger)
+            elif self._blocking:
+                self._look_again()
         except CorruptLedgerError as error:
             self.close()
             ledger = self._rebuild(error)
@@ -102,33 +112,44 @@ class Holders:
     def _load(self, ledger: Ledger) -> None:
         contents = ledger.read()
         on_file = {record.uid for record in contents.records} | {row.uid for row in contents.damaged}
-        left = tuple(self._recovered(uid) for uid in sorted(self._specs.stamps()) if uid not in on_file)
+        left = tuple(Record(uid=uid) for uid in sorted(self._specs.stamps()) if uid not in on_file)
         self.leftovers = frozenset(record.uid for record in left)
         self.records = {record.uid: record for record in (*contents.records, *left)}
         self.held = Held.of(holdings(self.records.values()))
-        self._damaged, self.quarantined = {}, {}
+        self._damaged, self.quarantined = {row.uid: row for row in contents.damaged}, {}
         self._blocking = _lost(self.records.values())
         for row in contents.damaged:
-            self._quarantine(row)
+            log.error("uid=%s: the ledger row is quarantined: %s", row.uid, row.reason)
+            self._blocking[row.uid] = f"its row is damaged ({row.reason}) and no CDI spec says what it holds"
+        self._look_again()
         self._stale = False
         self.version += 1
 
-    def _quarantine(self, row: Damaged) -> None:
-        log.error("uid=%s: the ledger row is quarantined: %s", row.uid, row.reason)
-        self._damaged[row.uid] = row.reason
-        grant = self._recover(row.uid)
-        if grant is None:
-            self._blocking[row.uid] = f"its row is damaged ({row.reason}) and no CDI spec says what it holds"
-        else:
-            self.quarantined[row.uid] = recovered(row.uid, grant)
-            self.held.add(Holding(ClaimRef("", "", row.uid), frozenset(row.devices or ()), grant.held))
-
-    def _recover(self, uid: str) -> ClaimGrant | None:
-        spec = self._specs.read(uid)
-        return None if spec is None else self._plugin.recover(uid, spec)
+    def _look_again(self) -> None:
+        """Take in what CDI specs say of claims of which nothing is known; they may be readable by now."""
+        for uid in tuple(self._blocking):
+            found = self._recovered(uid)
+            if found.lost:
+                continue
+            del self._blocking[uid]
+            row = self._damaged.get(uid)
+            if row is None:
+                self.records[uid] = found = _named(found, self.records[uid])
+            else:
+                self.quarantined[uid] = found
+            devices = found.holding.devices.union(row.devices or () if row else ())
+            self.held.add(replace(found.holding, devices=devices))
+            self.version += 1
 
     def _recovered(self, uid: str) -> Record:
-        grant = self._recover(uid)
+        """What the claim's CDI spec says of it: the copy of its record, else what the driver reads there."""
+        spec = self._specs.read(uid)
+        if spec is None:
+            return Record(uid=uid)
+        copy = copied(uid, spec)
+        if copy is not None:
+            return copy
+        grant = self._plugin.recover(uid, spec)
         return Record(uid=uid) if grant is None else recovered(uid, grant)
 
     def _rebuild(self, cause: CorruptLedgerError) -> Ledger:
@@ -167,6 +188,8 @@ class Holders:
         self.leftovers -= {*(record.uid for record in commit.put), *commit.drop}
         for record in commit.put:
             self.records[record.uid] = record
+            self._damaged.pop(record.uid, None)
+            self.quarantined.pop(record.uid, None)
             self._blocking.pop(record.uid, None)
             self._blocking |= _lost((record,))
             self.held.add(record.holding)
@@ -196,14 +219,14 @@ class Holders:
             self.commit(Commit(put=tuple(map(restarted, touched))))
 
     def refuse_damaged(self, ref: ClaimRef) -> None:
-        """Refuse a claim whose own row is damaged.
+        """Refuse a claim whose own row is damaged, if no CDI spec says what it holds.
 
         Raises:
             ClaimError: it is; says what to do.
         """
-        if ref.uid in self._damaged:
+        if ref.uid in self._damaged and ref.uid in self._blocking:
             raise ClaimError(
-                f"the record of claim {ref} is damaged ({self._damaged[ref.uid]}) and stays quarantined; "
+                f"the record of claim {ref} is damaged ({self._damaged[ref.uid].reason}) and stays quarantined; "
                 "delete the pods that use the claim, so that it is unprepared and allocated anew"
             )
 
@@ -222,17 +245,20 @@ class Holders:
             )
 
     def damaged_among(self, refs: Iterable[ClaimRef]) -> tuple[str, ...]:
-        """The UIDs among `refs` whose rows are damaged."""
-        return tuple(ref.uid for ref in refs if ref.uid in self._damaged)
+        """The UIDs among `refs` whose rows are damaged and of which nothing else is known."""
+        return tuple(ref.uid for ref in refs if ref.uid in self._damaged and ref.uid in self._blocking)
 
 
 def _lost(records: Iterable[Record]) -> dict[str, str]:
     """The records of which nothing is known but that they hold something; being written down makes them no better."""
-    return {
-        record.uid: "its record is lost and no CDI spec says what it holds"
-        for record in records
-        if not record.fingerprint and not record.cpus
-    }
+    return {record.uid: "its record is lost and no CDI spec says what it holds" for record in records if record.lost}
+
+
+def _named(found: Record, before: Record) -> Record:
+    """What was found out of a lost claim, with the owner that others have told since."""
+    if not before.name:
+        return found
+    return msgspec.structs.replace(found, namespace=before.namespace, name=before.name, pods=before.pods)
 
 
 def _inode(path: Path) -> int:

@@ -115,7 +115,8 @@ class Interpreter:
             DranodeError: it cannot be written, or something that it names is not there.
         """
         grants = self.plugin.complete(record.ref, record.grants)
-        return self.specs.write(msgspec.structs.replace(record, grants=grants))
+        original = None if self.plugin.recovers() else record
+        return self.specs.write(msgspec.structs.replace(record, grants=grants), original)
 
     def _note(self, record: Record) -> None:
         names = self.metadata.spec_names(record) if self.metadata is not None else ()

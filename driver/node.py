@@ -134,7 +134,8 @@ class Node:
     def _writable(self, record: Record) -> bool:
         # Of a lost record nothing is known that could be written, and a spec that lies there is in use. What another
         # driver wrote is left alone until it is clear whose claim it is.
-        return bool(record.fingerprint or record.edits) and record.uid not in self.holders.leftovers
+        told = record.fingerprint or record.edits or record.grants
+        return bool(told) and record.uid not in self.holders.leftovers
 
     def close(self) -> None:
         """Let go of the ledger."""
@@ -300,7 +301,7 @@ class Node:
     def _prepare(self, asked: Mapping[ClaimRef, ResourceClaim]) -> dict[str, Answer]:
         answers: dict[str, Answer] = {}
         decided: dict[str, Record] = {}
-        before = {ref.uid: self.holders.records[ref.uid] for ref in asked if ref.uid in self.holders.records}
+        before = self.holders.known(asked)
         with self.holders.transaction():
             for ref, claim in asked.items():
                 try:
@@ -316,7 +317,7 @@ class Node:
                     if record.grants:
                         decided[ref.uid] = record
                         self.holders.reserve(record)
-            effects = prepare_effects(decided.values(), before)
+            effects = prepare_effects(decided.values(), self.holders.records)
             first = effects[0] if effects else None
             if isinstance(first, Commit):
                 self.holders.commit(first)
@@ -384,7 +385,7 @@ class Node:
             return self._undo(tuple(each.ref for each in records if self.holders.records.get(each.uid) == each))
 
     def _undo(self, refs: tuple[ClaimRef, ...]) -> dict[str, DranodeError | None]:
-        effects = unprepare_effects(refs, self.holders.records, self.plugin)
+        effects = unprepare_effects(refs, self.holders.known(refs), self.plugin)
         damaged = self.holders.damaged_among(refs)
         if damaged:
             effects += (Commit(drop=damaged),)

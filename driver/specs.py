@@ -47,13 +47,17 @@ class Specs:
             raise SpecError(f"the UID of a claim becomes part of a CDI device name, but {problem}")
         return self.directory / spec_file(self.kind, uid)
 
-    def write(self, record: Record) -> bool:
+    def write(self, record: Record, original: Record | None = None) -> bool:
         """Write a claim's spec; False if a file says the same already, which is left alone.
+
+        Args:
+            record: the record, its grants completed.
+            original: the record as it is in the ledger, where the spec is to carry a copy.
 
         Raises:
             SpecError: it cannot be written.
         """
-        spec = claim_spec(self.kind, record)
+        spec = claim_spec(self.kind, record, original)
         if spec is None:
             self.remove(record.uid)
             return False

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import sqlite3
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
-from dranode.cdi.spec import ContainerEdits, Spec
+from dranode.cdi.spec import ContainerEdits
 from dranode.driver.core.configs import Config
 from dranode.driver.core.documents import decode, encode
 from dranode.driver.core.errors import ClaimError
@@ -80,10 +83,6 @@ class WiredLamps(Lamps):
         self.board.actions.append(f"restore {claim.name}")
         self.board.lit -= {grant.device for grant in grants}
 
-    def recover(self, uid: str, spec: Spec) -> ClaimGrant | None:
-        del uid, spec
-        return None
-
 
 def allocated_claim(
     name: str,
@@ -120,3 +119,18 @@ def reference(claim: ResourceClaim) -> ClaimRef:
 def plain(claim: ResourceClaim) -> Any:
     """The claim as a plain document."""
     return encode(claim)
+
+
+def damage_rows(folder: Path) -> None:
+    """Let every row of the ledger in `folder/data` fail its checksum."""
+    with contextlib.closing(sqlite3.connect(folder / "data" / "ledger.db")) as db, db:
+        db.execute("UPDATE claims SET checksum = 0")
+
+
+def damage_ledger(folder: Path) -> None:
+    """Write over the ledger in `folder/data` as a whole."""
+    for path in (folder / "data").glob("ledger.db*"):
+        path.write_bytes(b"garbage " * 1000)
+
+
+DAMAGES: Final[tuple[Callable[[Path], None], ...]] = (damage_rows, damage_ledger)

@@ -229,10 +229,16 @@ class Plugin(ABC):
     def recover(self, uid: str, spec: Spec) -> ClaimGrant | None:  # noqa: ARG002 - subclasses use it
         """What a CDI spec that lies on the node says claim `uid` was given; None if the spec is not this driver's.
 
-        Used where the record is lost: a damaged row, a corrupt ledger, another driver whose place this one takes. The
-        result's `grants` are empty: requests and devices come back with the claim's next Prepare.
+        Used where the record is lost: a damaged row, a corrupt ledger, another driver whose place this one takes. Write
+        one only for specs whose form is given: for a driver without, the framework keeps a copy of the record in every
+        spec and reads that. `grants` may be empty if the spec says `cpus`; they come back with the next Prepare.
         """
         return None
+
+    @classmethod
+    def recovers(cls) -> bool:
+        """Whether the driver has a `recover` of its own, so that its specs are not to carry a copy of the record."""
+        return cls.recover is not Plugin.recover
 
     def foreign(self, device: str) -> str:  # noqa: ARG002 - subclasses use it
         """What hands out devices of that name under this driver's, where its claims cannot be taken over; else empty.

@@ -44,6 +44,7 @@ class Known(Enum):
     """How a Prepare relates to the claim's record.
 
     RECOVERED: what the claim holds is known from its CDI spec alone. LOST: nothing but that it exists is known.
+    CHANGED: the record is of another allocation.
     """
 
     NEW = auto()
@@ -92,9 +93,20 @@ def known(claim: AllocatedClaim, record: Record | None) -> Known:
     """Whether the claim is on record, and with the same allocation."""
     if record is None:
         return Known.NEW
-    if not record.fingerprint:
-        return Known.RECOVERED if record.cpus else Known.LOST
-    return Known.SAME if record.fingerprint == fingerprint(claim) else Known.CHANGED
+    if record.lost:
+        return Known.LOST
+    if record.fingerprint:
+        return Known.SAME if record.fingerprint == fingerprint(claim) else Known.CHANGED
+    return Known.RECOVERED if not record.grants or _results(record) == _asked(claim) else Known.CHANGED
+
+
+def _results(record: Record) -> list[tuple[object, ...]]:
+    return [(grant.request, grant.pool, grant.device, grant.share_id, grant.admin) for grant in record.grants]
+
+
+def _asked(claim: AllocatedClaim) -> list[tuple[object, ...]]:
+    results = (each.result for each in claim.results)
+    return [(one.request, one.pool, one.device, one.share_id, bool(one.admin_access)) for one in results]
 
 
 def decide(claim: AllocatedClaim, asked: ResourceClaim, held: Held, inventory: Inventory, plugin: Plugin) -> Record:
@@ -138,8 +150,8 @@ def _check_devices(claim: AllocatedClaim, held: Held, inventory: Inventory) -> N
 
 def adopt(claim: AllocatedClaim, asked: ResourceClaim, record: Record, plugin: Plugin) -> Record:
     """A recovered record completed by the claim's own allocation; what the claim holds stays as it was."""
-    grant = ClaimGrant(grants=tuple(Grant.of(each.result) for each in claim.results))
-    named = _record(claim, grant, asked, plugin)
+    grants = record.grants or tuple(Grant.of(each.result) for each in claim.results)
+    named = _record(claim, ClaimGrant(grants), asked, plugin)
     return msgspec.structs.replace(named, edits=record.edits, cpus=record.cpus, held=record.held)
 
 

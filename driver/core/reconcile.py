@@ -21,7 +21,7 @@ from dranode.driver.core.claim_uses import UsedClaim
 from dranode.driver.core.errors import ClaimGoneError, DranodeError
 from dranode.driver.core.held import ClaimRef, Held
 from dranode.driver.core.plugin import Plugin
-from dranode.driver.core.prepare import adopt, allocated
+from dranode.driver.core.prepare import Known, adopt, allocated, known
 from dranode.driver.core.record import Record
 from dranode.driver.core.resource import ResourceClaim, ResourceClaimConsumerReference
 
@@ -64,7 +64,7 @@ def named(record: Record, told: Told, plugin: Plugin) -> Record:
     if claim is not None:
         ref = ClaimRef(claim.metadata.namespace, claim.metadata.name, record.uid)
         record = _with_owner(record, ref, claim.status.reserved_for)
-        return _completed(record, claim, plugin) if record.cpus else record
+        return _completed(record, claim, plugin)
     if use is not None:
         # Kubelet does not tell the pods' UIDs, so whether a pod may use the claim is asked of it each time.
         pods = (ResourceClaimConsumerReference(resource="pods", name=name, uid="") for name in use.pods)
@@ -78,7 +78,8 @@ def _with_owner(record: Record, ref: ClaimRef, pods: tuple[ResourceClaimConsumer
 
 def _completed(record: Record, claim: ResourceClaim, plugin: Plugin) -> Record:
     try:
-        return adopt(allocated(record.ref, claim, plugin), claim, record, plugin)
+        mine = allocated(record.ref, claim, plugin)
+        return adopt(mine, claim, record, plugin) if known(mine, record) is Known.RECOVERED else record
     except (DranodeError, NotImplementedError):
         # A configuration that this driver does not take: the claim's next Prepare says so, and where.
         return record

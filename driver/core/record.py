@@ -1,4 +1,8 @@
-"""What the ledger remembers of a claim and what follows: what it holds, its CDI spec, the answer for kubelet."""
+"""What the ledger remembers of a claim and what follows: what it holds, its CDI spec, the answer for kubelet.
+
+A claim's spec can carry a copy of its record, from which a ledger that is lost comes back: the variable
+`DRANODE_RECORD` of a CDI device `record-<uid>`. Kubelet is never told of that device, so no container sees it.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +19,15 @@ from dranode.cdi.spec import CDIDevice, ContainerEdits, Spec
 from dranode.cdi.version import with_minimum_version
 from dranode.driver.core.configs import main_request
 from dranode.driver.core.cpuset import CPUSet
-from dranode.driver.core.documents import encode_json
+from dranode.driver.core.documents import decode_json, encode_json
+from dranode.driver.core.errors import DocumentError
 from dranode.driver.core.held import ClaimRef, Holding
 from dranode.driver.core.plugin import AllocatedClaim, ClaimGrant, Grant
 from dranode.driver.core.resource import ResourceClaimConsumerReference
 
 # With a driver's and a request's name of 63 characters a file's name stays below the kernel's 255.
 MAX_UID: Final = 100
+COPY: Final = "DRANODE_RECORD="
 
 
 class State(StrEnum):
@@ -35,7 +41,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One claim on record: everything that is needed to answer for it without asking anybody.
 
     Attributes:
-        uid: the claim's UID; namespace and name are empty while a recovered record has not been prepared again.
+        uid: the claim's UID; namespace and name are empty while nobody has told them of a recovered record.
         state: how far it has come.
         grants: what each allocation result was given, in the order of the results.
         edits: what every container with the claim gets.
@@ -62,6 +68,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def ref(self) -> ClaimRef:
         """The claim's identity."""
         return ClaimRef(self.namespace, self.name, self.uid)
+
+    @property
+    def lost(self) -> bool:
+        """Whether nothing is known of the claim but that it may hold something."""
+        return not (self.fingerprint or self.grants or self.cpus)
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -105,7 +116,7 @@ def record_of(
 
 def recovered(uid: str, grant: ClaimGrant) -> Record:
     """The record of a claim of which only the CDI spec is left."""
-    return Record(uid=uid, edits=grant.edits, cpus=str(grant.cpus), held=str(grant.held))
+    return Record(uid=uid, grants=grant.grants, edits=grant.edits, cpus=str(grant.cpus), held=str(grant.held))
 
 
 def fingerprint(claim: AllocatedClaim) -> str:
@@ -148,8 +159,14 @@ def spec_file(kind: str, uid: str) -> str:
     return spec_file_name(kind, claim_device(uid))
 
 
-def claim_spec(kind: str, record: Record) -> Spec | None:
-    """The claim's CDI spec, in the lowest CDI version that can say it; None if no container gets anything."""
+def claim_spec(kind: str, record: Record, original: Record | None = None) -> Spec | None:
+    """The claim's CDI spec, in the lowest CDI version that can say it; None if there is nothing to say.
+
+    Args:
+        kind: vendor and class of its devices.
+        record: the record, its grants completed.
+        original: the record as it is in the ledger, where the spec is to carry a copy.
+    """
     devices = [
         CDIDevice(name=request_device(record.uid, index), container_edits=grant.edits)
         for index, grant in enumerate(record.grants)
@@ -157,7 +174,34 @@ def claim_spec(kind: str, record: Record) -> Spec | None:
     ]
     if record.edits:
         devices.insert(0, CDIDevice(name=claim_device(record.uid), container_edits=record.edits))
+    if original is not None:
+        devices.append(_copy(original))
     return with_minimum_version(Spec(cdi_version="", kind=kind, devices=tuple(devices))) if devices else None
+
+
+def _copy(record: Record) -> CDIDevice:
+    # What the claim was given and whose it is. The rest is asked again: who may use it, and what is allocated to it.
+    given = msgspec.structs.replace(record, state=State.COMPLETED, pods=(), pod_claim_name="", fingerprint="")
+    edits = ContainerEdits(env=(f"{COPY}{encode_json(given).decode()}",))
+    return CDIDevice(name=_copy_device(record.uid), container_edits=edits)
+
+
+def _copy_device(uid: str) -> str:
+    return f"record-{uid}"
+
+
+def copied(uid: str, spec: Spec) -> Record | None:
+    """The copy of the claim's record that a spec carries; None if it carries none that can be believed."""
+    device = next((each for each in spec.devices if each.name == _copy_device(uid)), None)
+    text = next((entry for entry in device.container_edits.env if entry.startswith(COPY)), None) if device else None
+    if text is None:
+        return None
+    try:
+        record = decode_json(Record, text.removeprefix(COPY))
+        _ = CPUSet.parse(record.cpus), CPUSet.parse(record.held)
+    except (DocumentError, ValueError):
+        return None
+    return record if record.uid == uid and not record.fingerprint else None
 
 
 def prepared_devices(kind: str, record: Record) -> tuple[PreparedDevice, ...]:

@@ -46,10 +46,11 @@ def put_on_record(node: Node, unfinished: tuple[Record, ...], told: Told) -> tup
     put = node.take_in((record, named(record, told, node.plugin)) for record in unfinished)
     for record in put:
         log.warning(
-            "claim=%s uid=%s driver=%s taken over cpus=%s held=%s pods=%s",
+            "claim=%s uid=%s driver=%s taken over devices=%s cpus=%s held=%s pods=%s",
             record.ref,
             record.uid,
             node.plugin.driver,
+            ",".join(record.devices) or "unknown",
             record.cpus or "-",
             record.held or "-",
             ",".join(pod.name for pod in record.pods) or "unknown",

@@ -15,7 +15,7 @@ from dranode.driver.core.resource import ResourceClaim
 from dranode.driver.interpreter import Interpreter
 from dranode.driver.kubelet.metadata import DeviceMetadata
 from dranode.driver.node import Node
-from tests.fakes import Board, Lamps, WiredLamps, allocated_claim, reference
+from tests.fakes import Board, Lamps, WiredLamps, allocated_claim, damage_ledger, reference
 
 
 class PowerCutError(BaseException):
@@ -87,14 +87,25 @@ def call(node: Node, what: str, asked: tuple[ResourceClaim, ...]) -> Any:
 
 
 @pytest.mark.parametrize("driver", [Lamps.driver, WiredLamps.driver])
-@pytest.mark.parametrize("what", ["prepare", "unprepare"])
-def test_a_crash_after_any_effect_ends_as_if_there_was_none(tmp_path: Path, what: str, driver: str) -> None:
+@pytest.mark.parametrize(
+    ("what", "damaged"), [("prepare", False), ("unprepare", False), ("prepare", True), ("unprepare", True)]
+)
+def test_a_crash_after_any_effect_ends_as_if_there_was_none(
+    tmp_path: Path,
+    what: str,
+    driver: str,
+    damaged: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
     asked, wired = claims(driver), driver == WiredLamps.driver
 
     def before(folder: Path, board: Board) -> Node:
         node = world(folder, board, wired=wired)
-        if what == "unprepare":
+        if what == "unprepare" or damaged:
             call(node, "prepare", asked)
+        if damaged:
+            node.close()
+            damage_ledger(folder)
+            node = world(folder, board, wired=wired)
         return node
 
     undisturbed, board = tmp_path / "undisturbed", Board()

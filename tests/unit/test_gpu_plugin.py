@@ -1,7 +1,7 @@
 import itertools
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +20,16 @@ from dranode.driver.udev import Events
 from dranode.gpu.nvml import NVMLFacts
 from dranode.gpu.plugin import GPUPlugin, plugin
 from dranode.gpu.udev import Event
+from tests.fakes import DAMAGES
 from tests.fakes_gpu import DEVICES, DRIVERS, Crash, Kernel, Machine, crowd, flex, hgx, laptop, mi300x, plain
 
 GPU_CONFIG = {"apiVersion": "dra.gpu/v1alpha1", "kind": "GPUConfig"}
 RTX = "gpu-0000-01-00-0"
 
 
-def claim(name: str, *devices: str, admin: bool = False, **config: Any) -> ResourceClaim:
-    results = [
-        {"request": "gpu", "driver": "dra.gpu", "pool": "node", "device": device, "adminAccess": admin or None}
-        for device in devices
-    ]
+def claim(name: str, *devices: str, admin: bool = False, share: str | None = None, **config: Any) -> ResourceClaim:
+    same = {"request": "gpu", "driver": "dra.gpu", "pool": "node", "adminAccess": admin or None, "shareID": share}
+    results = [{**same, "device": device} for device in devices]
     opaque = {"source": "FromClaim", "opaque": {"driver": "dra.gpu", "parameters": {**GPU_CONFIG, **config}}}
     return decode(
         ResourceClaim,
@@ -208,6 +207,83 @@ def test_vfio_after_a_reboot_is_bound_again_at_the_next_prepare(nodes: Any) -> N
     assert bound(booted) == "vfio-pci"
     node.unprepare((ref(asked),))
     assert bound(booted) == "nvidia"
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize(
+    ("make", "has", "refused", "free"),
+    [
+        (hgx, "gpu-0000-1b-00-0", "gpu-0000-1b-00-0", "gpu-0000-43-00-0"),
+        (mi300x, "gpu-0000-0c-00-0-p3", "gpu-0000-0c-00-0", "gpu-0000-0c-00-0-p4"),
+        (mi300x, "gpu-0000-0c-00-0", "gpu-0000-0c-00-0-p4", "gpu-0000-22-00-0-p4"),
+        (flex, "gpu-0000-4d-00-3", "gpu-0000-4d-00-0", "gpu-0000-4d-00-4"),
+    ],
+)
+def test_after_damage_to_the_ledger_a_gpu_and_its_parts_stay_held_and_others_are_given(
+    *, make: Any, has: str, refused: str, free: str, damage: Callable[[Path], None], nodes: Any, folder: Path
+) -> None:
+    machine, asked = make(), claim("a", has)
+    first = prepare(nodes(GPUPlugin(machine.root())), asked)
+    damage(folder)
+    node = nodes(GPUPlugin(machine.root()))
+    with pytest.raises(ClaimConflictError, match="claim default/a"):
+        prepare(node, claim("b", refused))
+    assert [one.device for one in prepare(node, claim("c", free))] == [free]
+    assert prepare(node, asked) == first
+    assert {record.name: bool(record.fingerprint) for record in node.records()} == {"a": True, "c": True}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_after_damage_to_the_ledger_containers_are_told_what_they_were_told_before(
+    damage: Callable[[Path], None], nodes: Any, folder: Path
+) -> None:
+    machine, asked = hgx(), claim("a", "gpu-0000-1b-00-0", visibility="vendor")
+    prepare(nodes(GPUPlugin(machine.root())), asked)
+    before = spec(folder, asked)
+    damage(folder)
+    # A claim that was decided anew would be told another UUID.
+    machine.nvidia("0000:1b:00.0", 0, "NVIDIA H100 80GB HBM3", "GPU-ffffffff-0000-4000-8000-0123456789ab")
+    node = nodes(GPUPlugin(machine.root()))
+    prepare(node, asked)
+    assert spec(folder, asked) == before
+    machine.node("dev/nvidia-uvm", 234, 0)
+    prepare(node, asked)
+    assert spec(folder, asked)["devices"][0]["containerEdits"]["deviceNodes"][2]["major"] == 234
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_after_damage_to_the_ledger_shares_are_still_shared(
+    damage: Callable[[Path], None], nodes: Any, folder: Path
+) -> None:
+    machine, asked = hgx(), claim("a", "gpu-0000-1b-00-0", share="s-1")
+    prepare(nodes(GPUPlugin(machine.root(), shared=True)), asked)
+    damage(folder)
+    node = nodes(GPUPlugin(machine.root(), shared=True))
+    assert prepare(node, claim("b", "gpu-0000-1b-00-0", share="s-2"))[0].share_id == "s-2"
+    assert prepare(node, asked)[0].share_id == "s-1"
+    assert {ref.name for ref in node.holders.held.device_holders("gpu-0000-1b-00-0")} == {"a", "b"}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("adopted", [False, True])
+def test_after_damage_to_the_ledger_vfio_is_given_back_to_the_drivers_that_the_spec_remembers(
+    adopted: bool,  # noqa: FBT001 - a parameter of the test
+    damage: Callable[[Path], None],
+    nodes: Any,
+    folder: Path,
+) -> None:
+    machine, asked = laptop(), claim("vm", RTX, mode="vfio")
+    Kernel(machine).write(f"{DRIVERS}/snd_hda_intel/unbind", "0000:01:00.1")
+    prepare(nodes(GPUPlugin(machine.root(), live=Kernel(machine))), asked)
+    damage(folder)
+    node = nodes(GPUPlugin(machine.root(), live=Kernel(machine)), "boot-1")
+    if adopted:
+        prepare(node, asked)
+        assert bound(machine) == "vfio-pci"
+    assert node.unprepare((ref(asked),)) == {"uid-vm": None}
+    # The kernel alone would have bound the sound function to its driver, which an administrator had taken it from.
+    assert (bound(machine), bound(machine, "0000:01:00.1")) == ("nvidia", None)
+    assert node.records() == ()
 
 
 def test_vfio_on_a_machine_that_is_a_description_is_refused(nodes: Any) -> None:

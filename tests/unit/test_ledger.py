@@ -7,11 +7,15 @@ import random
 import sqlite3
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from dranode.cdi.rules import spec_problems
+from dranode.cdi.spec import CDIDevice, ContainerEdits, DeviceNode, Spec
 from dranode.driver.core.errors import LedgerError
 from dranode.driver.core.plugin import Grant
-from dranode.driver.core.record import Record
+from dranode.driver.core.record import Record, State, claim_spec, copied, prepared_devices
+from dranode.driver.core.resource import ResourceClaimConsumerReference
 from dranode.driver.ledger import CorruptLedgerError, Ledger, move_aside, read_ledger
 
 A = Record(uid="uid-a", namespace="default", name="a", cpus="0-1", held="0-1,8-9", fingerprint="f")
@@ -194,3 +198,48 @@ def test_only_two_kinds_of_error_call_a_file_corrupt(tmp_path: Path, code: int, 
     with pytest.raises(LedgerError, match="the disk says no") as refused:
         ledger.meta("schema")
     assert isinstance(refused.value, CorruptLedgerError) is corrupt
+
+
+NODE = DeviceNode(path="/dev/lamp0", type="c", major=1, minor=2)
+GIVEN = Record(
+    uid="uid-g",
+    namespace="default",
+    name="g",
+    grants=(Grant(request="r", pool="p", device="d", edits=ContainerEdits(env=("LAMP=d",)), state={"lit": True}),),
+    edits=ContainerEdits(env=("WALL=ü\u2028",)),
+    cpus="0-1",
+    held="0-3",
+)
+
+
+def test_a_spec_carries_what_the_claim_was_given_and_nothing_that_is_asked_again() -> None:
+    pods = (ResourceClaimConsumerReference(resource="pods", name="pod", uid="pod-uid"),)
+    record = msgspec.structs.replace(GIVEN, state=State.STARTED, pods=pods, pod_claim_name="lamp", fingerprint="f")
+    grants = tuple(msgspec.structs.replace(each, edits=ContainerEdits(device_nodes=(NODE,))) for each in record.grants)
+    spec = claim_spec("lamps.example.com/claim", msgspec.structs.replace(record, grants=grants), record)
+    assert spec is not None
+    assert copied("uid-g", spec) == GIVEN
+    assert spec.cdi_version == "0.3.0"
+    assert list(spec_problems(spec)) == []
+    told = {name for device in prepared_devices(spec.kind, record) for name in device.cdi}
+    hidden = [device for device in spec.devices if f"{spec.kind}={device.name}" not in told]
+    assert [device.name for device in hidden] == ["record-uid-g"]
+
+
+@pytest.mark.parametrize(
+    ("name", "entry"),
+    [
+        ("record-uid-b", 'DRANODE_RECORD={"uid":"uid-b"}'),
+        ("claim-uid-a", 'DRANODE_RECORD={"uid":"uid-a"}'),
+        ("record-uid-a", 'DRANODE_RECORD={"uid":"uid-b"}'),
+        ("record-uid-a", 'DRANODE_RECORD={"uid":"uid-a","fingerprint":"f"}'),
+        ("record-uid-a", 'DRANODE_RECORD={"uid":"uid-a","held":"3-1"}'),
+        ("record-uid-a", 'DRANODE_RECORD={"uid":"uid-a","cpus":"x"}'),
+        ("record-uid-a", 'DRANODE_RECORD={"uid":'),
+        ("record-uid-a", "DRANODE_RECORD="),
+        ("record-uid-a", 'RECORD={"uid":"uid-a"}'),
+    ],
+)
+def test_a_copy_that_is_not_this_claims_or_not_whole_is_not_believed(name: str, entry: str) -> None:
+    device = CDIDevice(name=name, container_edits=ContainerEdits(env=(entry,)))
+    assert copied("uid-a", Spec(cdi_version="0.3.0", kind="lamps.example.com/claim", devices=(device,))) is None

@@ -7,7 +7,7 @@ import json
 import sqlite3
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
@@ -18,15 +18,15 @@ import pytest
 from dranode.cdi.spec import Spec
 from dranode.driver.core.cpuset import CPUSet
 from dranode.driver.core.errors import ClaimConflictError, ClaimError, DranodeError, LedgerError
-from dranode.driver.core.held import ClaimRef
+from dranode.driver.core.held import ClaimRef, Held
 from dranode.driver.core.metadata import metadata_spec_file
-from dranode.driver.core.plugin import ClaimGrant, Inventory, Plugin
+from dranode.driver.core.plugin import AllocatedClaim, ClaimGrant, Grant, Inventory, Plugin
 from dranode.driver.core.record import PreparedDevice, Record
 from dranode.driver.core.resource import ResourceClaim
 from dranode.driver.kubelet.metadata import DeviceMetadata
 from dranode.driver.lifecycle.spec_watch import SpecWatch
 from dranode.driver.node import CONFLICT_WAIT, MAX_WAITING, Node
-from tests.fakes import Board, Lamps, WiredLamps, allocated_claim, reference
+from tests.fakes import DAMAGES, Board, Lamps, WiredLamps, allocated_claim, damage_ledger, damage_rows, reference
 
 LAMPS = Lamps.driver
 
@@ -49,6 +49,11 @@ def unprepare(node: Node, *claims: ResourceClaim) -> dict[str, DranodeError | No
 
 def specs(folder: Path) -> dict[str, Any]:
     return {path.name: json.loads(path.read_bytes()) for path in (folder / "cdi").iterdir()}
+
+
+def given(spec: Any) -> list[list[str]]:
+    """The variables that containers are given: of every CDI device of which kubelet may be told."""
+    return [each["containerEdits"]["env"] for each in spec["devices"] if each["name"].startswith("claim-")]
 
 
 @pytest.mark.parametrize("uid", ["a/b", "ü", "../x", "x" * 101])
@@ -89,7 +94,7 @@ def test_a_claim_gets_its_devices_and_a_cdi_spec(tmp_path: Path) -> None:
     )
     (name,), (spec,) = zip(*specs(tmp_path).items(), strict=True)
     assert name == f"{LAMPS}-claim_claim-{uid}.json"
-    assert [device["containerEdits"]["env"] for device in spec["devices"]] == [["LAMP=lamp-0"], ["LAMP=lamp-2"]]
+    assert given(spec) == [["LAMP=lamp-0"], ["LAMP=lamp-2"]]
     assert spec["cdiVersion"] == "0.3.0"
 
 
@@ -269,7 +274,7 @@ def test_a_configuration_that_names_the_main_request_reaches_its_alternatives(tm
     )
     prepare(opened(tmp_path), claim)
     (spec,) = specs(tmp_path).values()
-    assert [device["containerEdits"]["env"][1] for device in spec["devices"]] == [
+    assert [colour for _, colour in given(spec)] == [
         "COLOUR=red",
         "COLOUR=green",
         "COLOUR=white",
@@ -409,34 +414,142 @@ def test_while_the_ledger_cannot_be_used_nothing_is_handed_out_and_the_file_stay
     assert [path.name for path in (tmp_path / "data").glob("*corrupt*")] == []
 
 
-def test_a_damaged_row_keeps_its_device_and_blocks_new_grants_until_it_is_unprepared(tmp_path: Path) -> None:
-    damaged, new = allocated_claim("a", LAMPS, ["lamp-0"]), allocated_claim("b", LAMPS, ["lamp-1"])
+def spec_of(folder: Path, claim: ResourceClaim) -> Path:
+    return folder / "cdi" / f"{LAMPS}-claim_claim-{claim.metadata.uid}.json"
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_record_comes_back_from_the_spec_and_others_never_wait(
+    tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    config = {"source": "FromClaim", "opaque": {"driver": LAMPS, "parameters": {"colour": "red"}}}
+    claim, new = allocated_claim("a", LAMPS, ["lamp-0"], config=[config]), allocated_claim("b", LAMPS, ["lamp-1"])
     node = opened(tmp_path)
-    prepare(node, damaged)
+    first, before, spec = prepare(node, claim), node.records(), spec_of(tmp_path, claim).read_bytes()
     node.close()
-    with sqlite3.connect(tmp_path / "data" / "ledger.db") as db:
-        db.execute("UPDATE claims SET checksum = 0")
+    damage(tmp_path)
     again = opened(tmp_path)
-    assert "is damaged (the row does not match its checksum)" in str(prepare(again, damaged)["a"])
-    assert f"the claim with UID {damaged.metadata.uid} may hold anything" in str(prepare(again, new)["b"])
-    assert unprepare(again, damaged) == {damaged.metadata.uid: None}
+    refused = prepare(again, allocated_claim("thief", LAMPS, ["lamp-0"]))["thief"]
+    assert isinstance(refused, ClaimConflictError)
+    assert "which claim default/a still holds" in str(refused)
+    assert len(prepare(again, new)["b"]) == 1
+    assert prepare(again, claim) == first
+    assert [record for record in again.records() if record.uid == claim.metadata.uid] == list(before)
+    assert spec_of(tmp_path, claim).read_bytes() == spec
+    again.close()
+    assert {record.name for record in opened(tmp_path).records()} == {"a", "b"}
+    assert again.holders.damaged == {}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_record_is_unprepared_by_the_word_of_its_spec(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    board, claim = Board(), allocated_claim("a", WiredLamps.driver, ["lamp-0"])
+    node = opened(tmp_path, WiredLamps(board))
+    prepare(node, claim)
+    node.close()
+    damage(tmp_path)
+    again = opened(tmp_path, WiredLamps(board))
+    assert unprepare(again, claim) == {claim.metadata.uid: None}
+    assert board.actions == ["configure a", "restore a"]
+    assert board.lit == set()
+    assert (again.records(), again.holders.damaged, specs(tmp_path)) == ((), {}, {})
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_claim_that_was_allocated_anew_while_its_record_was_damaged_is_prepared_anew(
+    tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    node = opened(tmp_path)
+    prepare(node, allocated_claim("a", LAMPS, ["lamp-0"]))
+    node.close()
+    damage(tmp_path)
+    again, changed = opened(tmp_path, in_use=lambda _: False), allocated_claim("a", LAMPS, ["lamp-1"])
+    assert [device.device for device in prepare(again, changed)["a"]] == ["lamp-1"]
+    assert [record.devices for record in again.records()] == [("lamp-1",)]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_admin_access_holds_nothing_after_damage_either(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    node = opened(tmp_path)
+    prepare(node, allocated_claim("a", LAMPS, ["lamp-0"], adminAccess=True))
+    node.close()
+    damage(tmp_path)
+    assert len(prepare(opened(tmp_path), allocated_claim("b", LAMPS, ["lamp-0"]))["b"]) == 1
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_claim_whose_containers_get_nothing_is_not_forgotten_with_its_ledger(
+    tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    class Silent(Lamps):
+        def grant(self, claim: AllocatedClaim, held: Held, inventory: Inventory) -> ClaimGrant:
+            del held, inventory
+            return ClaimGrant(tuple(Grant.of(each.result) for each in claim.results))
+
+    node = opened(tmp_path, Silent())
+    assert [device.cdi for device in prepare(node, allocated_claim("a", LAMPS, ["lamp-0"]))["a"]] == [()]
+    node.close()
+    damage(tmp_path)
+    answer = prepare(opened(tmp_path, Silent()), allocated_claim("b", LAMPS, ["lamp-0"]))["b"]
+    assert isinstance(answer, ClaimConflictError)
+
+
+@pytest.mark.parametrize(
+    ("damage", "answer"), [(damage_rows, "is damaged (the row does not match its checksum)"), (damage_ledger, "lamp-0")]
+)
+def test_what_no_spec_can_say_blocks_new_grants_until_it_is_unprepared(
+    tmp_path: Path, damage: Callable[[Path], None], answer: str
+) -> None:
+    claim, new = allocated_claim("a", LAMPS, ["lamp-0"]), allocated_claim("b", LAMPS, ["lamp-1"])
+    node = opened(tmp_path)
+    prepare(node, claim)
+    node.close()
+    damage(tmp_path)
+    spec_of(tmp_path, claim).write_text("junk")
+    again = opened(tmp_path)
+    assert f"the claim with UID {claim.metadata.uid} may hold anything" in str(prepare(again, new)["b"])
+    # The allocation of a claim whose record is gone says what it was given; a row that is damaged may say otherwise.
+    assert answer in str(prepare(again, claim)["a"])
+    assert unprepare(again, claim) == {claim.metadata.uid: None}
     assert len(prepare(again, new)["b"]) == 1
 
 
-def test_a_corrupt_ledger_is_kept_aside_and_its_claims_stay_known_by_their_specs(tmp_path: Path) -> None:
-    known, new = allocated_claim("a", LAMPS, ["lamp-0"]), allocated_claim("b", LAMPS, ["lamp-1"])
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_spec_that_can_be_read_again_blocks_no_longer(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    claim, new = allocated_claim("a", LAMPS, ["lamp-0"]), allocated_claim("b", LAMPS, ["lamp-1"])
     node = opened(tmp_path)
-    first = prepare(node, known)
+    first = prepare(node, claim)
     node.close()
-    for path in (tmp_path / "data").glob("ledger.db*"):
-        path.write_bytes(b"garbage " * 1000)
+    damage(tmp_path)
+    whole = spec_of(tmp_path, claim).read_bytes()
+    spec_of(tmp_path, claim).write_text("junk")
     again = opened(tmp_path)
-    assert len(list((tmp_path / "data").glob("ledger.db.corrupt-*"))) >= 1
-    assert len(specs(tmp_path)) == 1
-    # This driver cannot read specs back: they stay, and nothing new is handed out until the claim is prepared again.
+    told: list[list[tuple[str, ...]]] = []
+    again.watch(lambda _, records: told.append([record.devices for record in records]))
     assert "may hold anything" in str(prepare(again, new)["b"])
-    assert prepare(again, known) == first
+    spec_of(tmp_path, claim).write_bytes(whole)
     assert len(prepare(again, new)["b"]) == 1
+    assert ("lamp-0",) in told[-1]
+    assert isinstance(prepare(again, allocated_claim("thief", LAMPS, ["lamp-0"]))["thief"], ClaimConflictError)
+    assert prepare(again, claim) == first
+
+
+def test_a_lost_record_that_is_on_file_is_found_again_with_the_owner_that_it_got_meanwhile(tmp_path: Path) -> None:
+    claim = allocated_claim("a", LAMPS, ["lamp-0"])
+    node = opened(tmp_path)
+    prepare(node, claim)
+    node.close()
+    whole = spec_of(tmp_path, claim).read_bytes()
+    spec_of(tmp_path, claim).write_text("junk")
+    damage_ledger(tmp_path)
+    again = opened(tmp_path)
+    (lost,) = again.unfinished()
+    pods = claim.status.reserved_for
+    again.take_in([(lost, msgspec.structs.replace(lost, namespace="default", name="renamed", pods=pods))])
+    again.close()
+    spec_of(tmp_path, claim).write_bytes(whole)
+    (found,) = opened(tmp_path).unfinished()
+    assert (found.name, found.pods, found.devices) == ("renamed", pods, ("lamp-0",))
 
 
 def test_damage_that_only_writing_meets_moves_the_ledger_aside_too(tmp_path: Path) -> None:
@@ -488,6 +601,35 @@ def test_a_damaged_row_is_still_told_to_whoever_pins(tmp_path: Path) -> None:
     again.watch(lambda _, records: told.append([(record.uid, record.held) for record in records]))
     unprepare(again, claim)
     assert told == [[(claim.metadata.uid, "3")], []]
+
+
+def test_a_damaged_row_whose_spec_names_no_device_holds_those_that_the_row_names(tmp_path: Path) -> None:
+    class Recoverable(Lamps):
+        def recover(self, uid: str, spec: Spec) -> ClaimGrant:
+            del uid, spec
+            return ClaimGrant((), cpus=CPUSet((3,)), held=CPUSet((3,)))
+
+    node = opened(tmp_path, Recoverable())
+    prepare(node, allocated_claim("a", LAMPS, ["lamp-0"]))
+    # A driver that reads specs itself has them in its own form.
+    assert [len(spec["devices"]) for spec in specs(tmp_path).values()] == [1]
+    node.close()
+    damage_rows(tmp_path)
+    again = opened(tmp_path, Recoverable())
+    assert isinstance(prepare(again, allocated_claim("b", LAMPS, ["lamp-0"]))["b"], ClaimConflictError)
+    assert len(prepare(again, allocated_claim("c", LAMPS, ["lamp-1"]))["c"]) == 1
+
+
+def test_a_spec_from_which_a_record_came_back_is_written_again_if_it_vanishes(tmp_path: Path) -> None:
+    claim = allocated_claim("a", LAMPS, ["lamp-0"])
+    node = opened(tmp_path)
+    prepare(node, claim)
+    node.close()
+    damage_ledger(tmp_path)
+    again, whole = opened(tmp_path), spec_of(tmp_path, claim).read_bytes()
+    spec_of(tmp_path, claim).unlink()
+    assert again.mend_specs([claim.metadata.uid]) == {claim.metadata.uid: None}
+    assert spec_of(tmp_path, claim).read_bytes() == whole
 
 
 def test_what_another_instance_changed_is_told_even_after_a_call_that_failed(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from dranode.cdi.spec import ContainerEdits
 from dranode.cpu.options import CPUOptions
 from dranode.cpu.plugin import CPUPlugin
 from dranode.driver.core.claim_uses import ClaimUse, UsedClaim, used_claims
@@ -14,11 +15,12 @@ from dranode.driver.core.cpuset import CPUSet
 from dranode.driver.core.documents import decode, encode
 from dranode.driver.core.errors import ClaimGoneError, DranodeError
 from dranode.driver.core.held import ClaimRef, Held
-from dranode.driver.core.plugin import ClaimGrant
+from dranode.driver.core.plugin import ClaimGrant, Grant
 from dranode.driver.core.reconcile import PATIENCE, Told, Waiting, named, orphans, overlaps, refusals, unused
 from dranode.driver.core.record import Record, holdings, recovered
 from dranode.driver.core.resource import ResourceClaim
 from dranode.driver.machine.forms import open_machine
+from tests.fakes import Lamps, allocated_claim
 from tests.fakes_lifecycle import KIND, cpu_claim
 
 CPU = CPUPlugin(open_machine("sockets=1,cores=8"), CPUOptions())
@@ -59,6 +61,17 @@ def test_a_configuration_that_this_driver_does_not_take_leaves_the_record_with_i
     document["status"]["allocation"]["devices"]["config"] = [odd]
     record = named(left(), told(None, decode(ResourceClaim, document)), CPU)
     assert (record.name, record.fingerprint, record.held) == ("a", "", "2-3")
+
+
+def test_a_record_that_knows_its_grants_is_completed_by_the_same_allocation_alone() -> None:
+    claim = allocated_claim("a", Lamps.driver, ["lamp-0"], uid=UID)
+    grant = Grant(request="r", pool="node", device="lamp-0", edits=ContainerEdits(env=("LAMP=lamp-0",)), state={"n": 1})
+    record = Record(uid=UID, grants=(grant,))
+    assert not record.lost
+    whole = named(record, told(None, claim), Lamps())
+    assert (whole.grants, whole.name, bool(whole.fingerprint)) == ((grant,), "a", True)
+    other = named(record, told(None, allocated_claim("a", Lamps.driver, ["lamp-1"], uid=UID)), Lamps())
+    assert (other.grants, other.name, other.fingerprint) == ((grant,), "a", "")
 
 
 def test_nothing_that_is_said_changes_nothing() -> None:
