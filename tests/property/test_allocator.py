@@ -192,7 +192,7 @@ def first_that_stands(published: list[dict[str, Any]], wants: list[dict[str, Any
     return rest([])
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(devices(), claims("c0"), claims("c1"))
 def test_it_finds_what_trying_everything_in_order_finds_first(
     published: list[dict[str, Any]], one: dict[str, Any], other: dict[str, Any]
@@ -206,7 +206,7 @@ def test_it_finds_what_trying_everything_in_order_finds_first(
         assert [picked(outcome) for outcome in outcomes] == expected
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(devices(), st.lists(claims("c"), min_size=1, max_size=4))
 def test_claims_one_after_another_never_share_what_is_not_to_be_shared(
     published: list[dict[str, Any]], wants: list[dict[str, Any]]
@@ -229,7 +229,7 @@ def test_claims_one_after_another_never_share_what_is_not_to_be_shared(
     assert consistent(published, served, picks)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(devices(), claims("c"))
 def test_an_alternative_is_passed_over_only_if_it_cannot_be_had(
     published: list[dict[str, Any]], want: dict[str, Any]

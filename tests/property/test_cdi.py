@@ -31,7 +31,7 @@ from dranode.cdi.version import VERSIONS, minimum_version, with_minimum_version
 
 def _examples(count: int) -> settings:
     # A busy machine is slow, not wrong.
-    return settings(max_examples=count, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    return settings(max_examples=count, suppress_health_check=[HealthCheck.too_slow])
 
 
 # Everything that a file can hold: no halves of surrogate pairs.

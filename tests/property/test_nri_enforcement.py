@@ -137,4 +137,4 @@ class Node(RuleBasedStateMachine):
 
 
 TestNode = Node.TestCase
-TestNode.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestNode.settings = settings(max_examples=60, stateful_step_count=25)

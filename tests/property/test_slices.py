@@ -78,7 +78,7 @@ def slices(inventory: Inventory) -> Sequence[ResourceSliceSpec]:
 
 
 @given(inventories())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_splitting_never_exceeds_a_limit_and_loses_no_good_device(inventory: Inventory) -> None:
     specs = slices(inventory)
     assert [problem for spec in specs for problem in slice_problems(spec)] == []
@@ -89,7 +89,7 @@ def test_splitting_never_exceeds_a_limit_and_loses_no_good_device(inventory: Inv
 
 
 @given(DEVICES)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_sanitizing_is_done_once_and_names_whatever_it_takes(device: Device) -> None:
     kept, problems = sanitize(device)
     assert (kept == device) is (problems == ())
@@ -99,7 +99,7 @@ def test_sanitizing_is_done_once_and_names_whatever_it_takes(device: Device) -> 
 
 
 @given(st.lists(inventories(), min_size=1, max_size=4), st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_publishing_settles_at_once_whatever_was_there(inventory: list[Inventory], data: st.DataObject) -> None:
     shelf = SliceShelf()
     foreign = _clutter(shelf, data)
@@ -116,7 +116,7 @@ def test_publishing_settles_at_once_whatever_was_there(inventory: list[Inventory
 
 
 @given(inventories(), st.integers(0, 3))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_lost_slices_are_made_again_under_a_newer_generation(inventory: Inventory, lost: int) -> None:
     shelf = SliceShelf()
     specs = slices(inventory)

@@ -61,7 +61,7 @@ def assert_hangs_together(topology: Topology) -> None:
 
 
 @given(contradictory_machines())
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_whatever_the_files_say_every_online_cpu_has_one_place(files: dict[str, str]) -> None:
     topology = read_topology(machine(files))
     assert_hangs_together(topology)
@@ -71,7 +71,7 @@ def test_whatever_the_files_say_every_online_cpu_has_one_place(files: dict[str, 
 
 
 @given(*(st.integers(1, 4) for _ in range(5)))
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_a_description_is_read_back_number_for_number(
     sockets: int, numa: int, l3: int, cores: int, threads: int
 ) -> None:
@@ -88,7 +88,7 @@ def test_a_description_is_read_back_number_for_number(
 
 
 @given(st.integers(1, 2), st.integers(1, 3), st.integers(1, 6), st.integers(1, 3), st.integers(60, 130), st.data())
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_a_picture_shows_every_cpu_once_and_every_holder(  # noqa: PLR0917 - hypothesis fills them
     sockets: int, numa: int, cores: int, threads: int, width: int, data: st.DataObject
 ) -> None:
@@ -112,7 +112,7 @@ def test_a_picture_shows_every_cpu_once_and_every_holder(  # noqa: PLR0917 - hyp
     ),
     st.text("./abcdef-linksy", max_size=20),
 )
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 def test_no_link_leads_out_of_the_tree(links: dict[str, str], asked: str) -> None:
     root = machine({"sys/file": "x"}, links)
     for path in (asked, *links):
