@@ -20,7 +20,7 @@ from dranode.driver.core.allocation import readable_results
 from dranode.driver.core.claim_uses import UsedClaim
 from dranode.driver.core.errors import ClaimGoneError, DranodeError
 from dranode.driver.core.held import ClaimRef, Held
-from dranode.driver.core.plugin import Plugin
+from dranode.driver.core.plugin import Inventory, Plugin
 from dranode.driver.core.prepare import Known, adopt, allocated, known
 from dranode.driver.core.record import Record
 from dranode.driver.core.resource import ResourceClaim, ResourceClaimConsumerReference
@@ -119,6 +119,24 @@ def overlaps(records: Iterable[Record], held: Held) -> Iterator[str]:
                     f"claims {record.ref} and {other} were both given CPUs {cpus} before this driver started; "
                     "recreate the pods of one of them"
                 )
+
+
+def unpublished(records: Iterable[Record], inventory: Inventory) -> str | None:
+    """A sentence on claims that hold devices which the node does not publish now; None if there are none.
+
+    The scheduler counts what claims hold by the names of published devices. What such a claim holds stays held, but the
+    scheduler does not know, and allocates what cannot be prepared.
+    """
+    found = [(record, device) for record in records for device in record.devices if inventory.device(device) is None]
+    if not found:
+        return None
+    record, device = found[0]
+    count = len({record.uid for record, _ in found})
+    return (
+        f"prepared claims hold devices that this node does not publish now ({count}, such as {device} of claim "
+        f"{record.ref}): what they hold stays held, but the scheduler does not count it; recreate their pods if the "
+        "mode or the grouping was changed"
+    )
 
 
 def unused(records: Iterable[Record], told: Told) -> tuple[Record, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from dranode.driver.core.errors import DranodeError, LedgerError
-from dranode.driver.core.reconcile import Told, named, overlaps, refusals
+from dranode.driver.core.reconcile import Told, named, overlaps, refusals, unpublished
 from dranode.driver.core.record import Record
 from dranode.driver.lifecycle.witnesses import Witnesses
 from dranode.driver.node import Node
@@ -23,6 +23,9 @@ def take_over(node: Node, witnesses: Witnesses) -> None:
     """
     try:
         unfinished = node.unfinished()
+        sentence = unpublished(node.recorded(), node.inventory)
+        if sentence is not None:
+            log.warning("%s", sentence)
         if not unfinished:
             return
         told = witnesses.far(witnesses.near(unfinished), unfinished)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dranode.cdi.spec import ContainerEdits
-from dranode.cpu.options import CPUOptions
+from dranode.cpu.options import CPUOptions, Mode
 from dranode.cpu.plugin import CPUPlugin
 from dranode.driver.core.claim_uses import ClaimUse, UsedClaim, used_claims
 from dranode.driver.core.cpuset import CPUSet
@@ -16,7 +16,17 @@ from dranode.driver.core.documents import decode, encode
 from dranode.driver.core.errors import ClaimGoneError, DranodeError
 from dranode.driver.core.held import ClaimRef, Held
 from dranode.driver.core.plugin import ClaimGrant, Grant
-from dranode.driver.core.reconcile import PATIENCE, Told, Waiting, named, orphans, overlaps, refusals, unused
+from dranode.driver.core.reconcile import (
+    PATIENCE,
+    Told,
+    Waiting,
+    named,
+    orphans,
+    overlaps,
+    refusals,
+    unpublished,
+    unused,
+)
 from dranode.driver.core.record import Record, holdings, recovered
 from dranode.driver.core.resource import ResourceClaim
 from dranode.driver.machine.forms import open_machine
@@ -160,3 +170,15 @@ def test_uses_are_recognised_by_the_uid_in_a_cdi_device_before_any_name() -> Non
     assert used_claims([one("a", "dra.cpu/metadata=old_r")], [old]).keys() == set()
     assert used_claims([one("a")], [old]).keys() == {"old"}
     assert used_claims([one("b")], [old]).keys() == set()
+
+
+def test_claims_that_hold_what_is_not_published_any_more_are_told_of_in_one_sentence() -> None:
+    machine = open_machine("cores=4")
+    grouped, individual = (CPUPlugin(machine, CPUOptions(mode=mode)).discover() for mode in Mode)
+    records = [
+        Record(uid=name, namespace="default", name=name, grants=(Grant(request="r", pool="node", device=device),))
+        for name, device in (("a", "cpudevnuma000"), ("b", "cpudevnuma000"), ("c", "cpu001"))
+    ]
+    assert unpublished(records[:2], grouped) is None
+    assert "(2, such as cpudevnuma000 of claim default/a)" in str(unpublished(records, individual))
+    assert "(1, such as cpu001 of claim default/c)" in str(unpublished(records, grouped))
