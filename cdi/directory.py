@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -26,6 +27,9 @@ FILE_MODE: Final = 0o644
 EXTENSIONS: Final = (".json", ".yaml")
 TEMPORARY: Final = ("spec.", ".tmp")
 """How the names of temporary files begin and end; a writer that was killed leaves one."""
+ABANDONED_AFTER: Final = 60.0
+"""Seconds after which nobody can be at work on a temporary file any more."""
+_OURS: Final = re.compile(re.escape(TEMPORARY[0]) + "[0-9a-f]{16}" + re.escape(TEMPORARY[1]))
 
 
 # What JSON may hold as it is and a runtime's YAML parser refuses or folds into spaces.
@@ -104,6 +108,16 @@ def replace_file(target: str, data: bytes) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
         raise
+
+
+def remove_abandoned(directory: Path) -> None:
+    """Take away the temporary files that writers of this program left when they were killed; those of others stay."""
+    with contextlib.suppress(OSError), os.scandir(directory) as entries:
+        for entry in entries:
+            if _OURS.fullmatch(entry.name):
+                with contextlib.suppress(OSError):
+                    if time.time() - entry.stat().st_mtime > ABANDONED_AFTER:
+                        os.unlink(entry.path)
 
 
 def _ensure(directory: Path) -> None:

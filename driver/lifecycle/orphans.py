@@ -1,6 +1,7 @@
-"""From time to time: names for claims that have none yet, and an end for claims that nobody will ask to unprepare.
+"""From time to time: names for claims that have none yet, and an end for what nobody will ask to end.
 
-A claim that was deleted while kubelet or the driver was away is never unprepared by kubelet.
+A claim that was deleted while kubelet or the driver was away is never unprepared by kubelet, and a driver that was
+killed while it wrote a CDI spec never comes back to the file.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from dranode.cdi.directory import remove_abandoned
 from dranode.driver.core.events import OrphanUnprepared
 from dranode.driver.core.reconcile import PATIENCE, Waiting, orphans, unused
 from dranode.driver.core.record import Record
@@ -54,6 +56,7 @@ class Orphans:
         Raises:
             LedgerError: the ledger cannot be used.
         """
+        remove_abandoned(self.node.specs.directory)
         records = self.node.records()
         told = self.witnesses.near(records)
         unfinished = tuple(record for record in records if not record.fingerprint)

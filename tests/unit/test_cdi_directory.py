@@ -9,7 +9,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dranode.cdi.directory import encode_spec, read_spec, remove_spec, spec_files, write_spec
+from dranode.cdi.directory import (
+    ABANDONED_AFTER,
+    encode_spec,
+    read_spec,
+    remove_abandoned,
+    remove_spec,
+    spec_files,
+    write_spec,
+)
 from dranode.cdi.document import read
 from dranode.cdi.errors import CDIError
 from dranode.cdi.spec import CDIDevice, ContainerEdits, Spec
@@ -184,3 +192,40 @@ def test_the_folder_is_made_readable_whatever_the_umask(tmp_path: Path) -> None:
         os.umask(mask)
     assert (tmp_path / "cdi").stat().st_mode & 0o777 == 0o755
     assert (tmp_path / "cdi" / "a.json").stat().st_mode & 0o777 == 0o644
+
+
+def _age(path: Path) -> None:
+    then = path.stat().st_mtime - ABANDONED_AFTER - 1
+    os.utime(path, (then, then))
+
+
+def test_what_a_killed_writer_left_is_taken_away_when_nobody_can_be_at_work_on_it(tmp_path: Path) -> None:
+    code = f"""
+import os, pathlib
+from dranode.cdi.directory import replace_file
+os.rename = lambda *_: os.kill(os.getpid(), 9)
+replace_file({str(tmp_path / NAME)!r}, b"content")
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9
+    (left,) = tmp_path.iterdir()
+    remove_abandoned(tmp_path)
+    assert left.exists()
+    _age(left)
+    remove_abandoned(tmp_path)
+    assert not left.exists()
+
+
+def test_specs_and_the_temporary_files_of_other_writers_are_not_taken_away(tmp_path: Path) -> None:
+    write_spec(tmp_path, NAME, _spec())
+    for name in ("spec.2863311530.tmp", "spec.json", ".dra.gpu_0123456789abcdef.tmp"):
+        (tmp_path / name).touch()
+    before = sorted(tmp_path.iterdir())
+    for path in before:
+        _age(path)
+    remove_abandoned(tmp_path)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_nothing_is_taken_away_from_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    remove_abandoned(tmp_path / "cdi")
+    assert not (tmp_path / "cdi").exists()

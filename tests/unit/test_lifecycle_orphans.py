@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -187,3 +188,12 @@ def test_a_ledger_that_cannot_be_read_frees_nothing(world: World, monkeypatch: p
     take_over(world.node, world.witnesses)
     monkeypatch.undo()
     assert world.uids() == ["uid-a"]
+
+
+def test_what_a_killed_driver_left_of_a_spec_is_taken_away(world: World) -> None:
+    world.prepare("mine", "a")
+    left = world.folder / "cdi" / "spec.0123456789abcdef.tmp"
+    left.touch()
+    os.utime(left, (0, 0))
+    world.look_for(60)
+    assert [path.name for path in left.parent.iterdir()] == ["dra.k8s.io-cpu_claim-a.json"]
