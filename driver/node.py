@@ -11,15 +11,10 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Final
 
-from dranode.driver.core.effects import (
-    Commit,
-    WriteMetadata,
-    WriteSpec,
-)
+from dranode.driver.core.effects import Commit, WriteMetadata, WriteSpec
 from dranode.driver.core.errors import ClaimConflictError, ClaimError, DranodeError
 from dranode.driver.core.held import ClaimRef
 from dranode.driver.core.metadata import with_metadata
@@ -36,20 +31,14 @@ from dranode.driver.core.prepare import (
 )
 from dranode.driver.core.record import PreparedDevice, Record, prepared_devices
 from dranode.driver.core.resource import ResourceClaim
+from dranode.driver.decision_lock import DecisionLock
 from dranode.driver.holders import Holders
 from dranode.driver.interpreter import Interpreter
 from dranode.driver.kubelet.metadata import DeviceMetadata
-from dranode.driver.locks import FileLock
+from dranode.driver.patience import MAX_WAITING, Patience
 from dranode.driver.specs import Marks, Specs
 
 log = logging.getLogger(__name__)
-
-# How long a Prepare waits for the Unprepare of a claim that is in its way, and how often it looks while it waits.
-CONFLICT_WAIT: Final = 2.0
-_CONFLICT_LOOK: Final = 0.1
-# How many calls wait at a time: fewer than the server has threads for calls, for the Unprepare that they wait for needs
-# one too.
-MAX_WAITING: Final = 3
 
 Watcher = Callable[[Inventory, Iterable[Record]], None]
 InUse = Callable[[ClaimRef], bool | None]
@@ -101,13 +90,8 @@ class Node:
         self._in_use = in_use
         self._clock = clock
         self._watcher: Watcher | None = None
-        self._told = 0
-        # Until it is noted in the ledger.
-        self._boot_id: str | None = None
-        self._lock = threading.RLock()
-        self._freed = threading.Condition(self._lock)
-        self._waits = threading.BoundedSemaphore(MAX_WAITING)
-        self._between_processes = FileLock(data / "serialize.lock")
+        self._lock = DecisionLock(self.holders, data / "serialize.lock", self._tell)
+        self._places = threading.BoundedSemaphore(MAX_WAITING)
 
     def open(self, boot_id: str = "") -> None:
         """Read hardware and ledger, and make again every CDI spec that is missing.
@@ -120,9 +104,9 @@ class Node:
         self._found(self.plugin.discover())
         for warning in self.inventory.warnings:
             log.warning("%s", warning)
-        self._boot_id = boot_id
+        self._lock.note_boot(boot_id)
         try:
-            with self._exclusive():
+            with self._lock.held():
                 for record in filter(self._writable, self.holders.records.values()):
                     self.interpreter.carry_out((WriteSpec(record), WriteMetadata(record)))
         except DranodeError as error:
@@ -139,7 +123,7 @@ class Node:
 
     def close(self) -> None:
         """Let go of the ledger."""
-        with self._lock:
+        with self._lock.among_threads():
             self.holders.close()
 
     def rescan(self) -> bool:
@@ -154,9 +138,9 @@ class Node:
         for warning in found.warnings:
             if warning not in self.inventory.warnings:
                 log.warning("%s", warning)
-        with self._lock:
+        with self._lock.among_threads():
             self._found(found)
-            self._tell()
+            self._lock.tell()
         return True
 
     def watch(self, watcher: Watcher) -> None:
@@ -164,16 +148,15 @@ class Node:
 
         It is called under the lock on decisions and has to be quick.
         """
-        with self._lock:
+        with self._lock.among_threads():
             self._watcher = watcher
-            self._tell()
+            self._lock.tell()
 
     def _tell(self) -> None:
-        holders = self.holders
         if self._watcher is not None:
             # A container whose row is damaged keeps the CPUs that its CDI spec names.
+            holders = self.holders
             self._watcher(self.inventory, (*holders.records.values(), *holders.quarantined.values()))
-        self._told = holders.version
 
     def on_record(self) -> frozenset[str]:
         """The UIDs of the claims on record at the last look at the ledger; costs nothing."""
@@ -204,7 +187,7 @@ class Node:
         Raises:
             LedgerError: the ledger cannot be read.
         """
-        with self._exclusive():
+        with self._lock.held():
             return tuple(self.holders.records.values())
 
     def unfinished(self) -> tuple[Record, ...]:
@@ -223,7 +206,7 @@ class Node:
         Raises:
             LedgerError: the ledger cannot be written; nothing of it is on record then.
         """
-        with self._exclusive():
+        with self._lock.held():
             holders = self.holders
             put = tuple(
                 after
@@ -243,7 +226,7 @@ class Node:
             LedgerError: the ledger cannot be read.
         """
         mended: dict[str, DranodeError | None] = {}
-        with self._exclusive():
+        with self._lock.held():
             records = (self.holders.records.get(uid) for uid in uids)
             for record in (each for each in records if each is not None and self._writable(each)):
                 try:
@@ -256,46 +239,31 @@ class Node:
 
     def prepare(self, asked: Mapping[ClaimRef, ResourceClaim | DranodeError]) -> dict[str, Answer]:
         """Prepare the claims of one call; an answer for every claim, by UID."""
-        with contextlib.ExitStack() as waiting:
-            return self._prepare_all(asked, waiting)
-
-    def _may_wait(self, stack: contextlib.ExitStack) -> bool:
-        """Take one of the places for waiting; False if all are taken."""
-        if not self._waits.acquire(blocking=False):
-            return False
-        stack.callback(self._waits.release)
-        return True
+        with contextlib.closing(Patience(self._places, self._clock)) as patience:
+            return self._prepare_all(asked, patience)
 
     def _prepare_all(
-        self, asked: Mapping[ClaimRef, ResourceClaim | DranodeError], stack: contextlib.ExitStack
+        self, asked: Mapping[ClaimRef, ResourceClaim | DranodeError], patience: Patience
     ) -> dict[str, Answer]:
         answers: dict[str, Answer] = {ref.uid: claim for ref, claim in asked.items() if isinstance(claim, DranodeError)}
         pending = {ref: claim for ref, claim in asked.items() if isinstance(claim, ResourceClaim)}
-        deadline = self._clock() + CONFLICT_WAIT
-        may_wait: bool | None = None
         while pending:
             try:
-                with self._exclusive():
+                with self._lock.held():
                     answers.update(self._prepare(pending))
             except DranodeError as error:
                 return answers | dict.fromkeys((ref.uid for ref in pending), error)
-            changed = [ref for ref in pending if isinstance(answers[ref.uid], _ChangedError)]
-            for ref in changed:
+            again: set[ClaimRef] = set()
+            for ref in [ref for ref in pending if isinstance(answers[ref.uid], _ChangedError)]:
                 refusal = self._forget_unused(ref)
                 if refusal is not None:
                     answers[ref.uid] = refusal
-            waiting = [ref for ref in pending if isinstance(answers[ref.uid], ClaimConflictError)]
-            if waiting and may_wait is None:
-                may_wait = self._may_wait(stack)
-            left = deadline - self._clock() if may_wait else 0.0
-            pending = {
-                ref: claim
-                for ref, claim in pending.items()
-                if isinstance(answers[ref.uid], _ChangedError) or (ref in waiting and left > 0)
-            }
-            if waiting and left > 0:
-                with self._freed:
-                    self._freed.wait(min(left, _CONFLICT_LOOK))
+                else:
+                    again.add(ref)
+            waiting = {ref for ref in pending if isinstance(answers[ref.uid], ClaimConflictError)}
+            if waiting and patience.wait(self._lock.freed):
+                again |= waiting
+            pending = {ref: claim for ref, claim in pending.items() if ref in again}
         return answers
 
     def _prepare(self, asked: Mapping[ClaimRef, ResourceClaim]) -> dict[str, Answer]:
@@ -370,7 +338,7 @@ class Node:
     def unprepare(self, refs: tuple[ClaimRef, ...]) -> dict[str, DranodeError | None]:
         """Undo the claims of one call; an answer for every claim, by UID. A claim that is unknown is undone already."""
         try:
-            with self._exclusive():
+            with self._lock.held():
                 return self._undo(refs)
         except DranodeError as error:
             return dict.fromkeys((ref.uid for ref in refs), error)
@@ -381,7 +349,7 @@ class Node:
         Raises:
             LedgerError: the ledger cannot be read.
         """
-        with self._exclusive():
+        with self._lock.held():
             return self._undo(tuple(each.ref for each in records if self.holders.records.get(each.uid) == each))
 
     def _undo(self, refs: tuple[ClaimRef, ...]) -> dict[str, DranodeError | None]:
@@ -390,17 +358,5 @@ class Node:
         if damaged:
             effects += (Commit(drop=damaged),)
         failures = self.interpreter.carry_out(effects)
-        self._freed.notify_all()
+        self._lock.freed.notify_all()
         return {ref.uid: failures.get(ref.uid) for ref in refs}
-
-    @contextlib.contextmanager
-    def _exclusive(self) -> Iterator[None]:
-        with self._lock, self._between_processes.held():
-            self.holders.refresh()
-            if self._boot_id is not None:
-                self.holders.after_boot(self._boot_id)
-                self._boot_id = None
-            yield
-            # Not compared with the version before: a call that failed may have read what another instance changed.
-            if self.holders.version != self._told:
-                self._tell()

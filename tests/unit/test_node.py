@@ -25,7 +25,8 @@ from dranode.driver.core.record import PreparedDevice, Record
 from dranode.driver.core.resource import ResourceClaim
 from dranode.driver.kubelet.metadata import DeviceMetadata
 from dranode.driver.lifecycle.spec_watch import SpecWatch
-from dranode.driver.node import CONFLICT_WAIT, MAX_WAITING, Node
+from dranode.driver.node import Node
+from dranode.driver.patience import CONFLICT_WAIT, MAX_WAITING
 from tests.fakes import DAMAGES, Board, Lamps, WiredLamps, allocated_claim, damage_ledger, damage_rows, reference
 
 LAMPS = Lamps.driver
@@ -172,7 +173,7 @@ def test_only_so_many_calls_wait_that_the_unprepare_gets_through(tmp_path: Path)
             pool.submit(prepare, node, allocated_claim(f"w{number}", LAMPS, ["lamp-1"]))
             for number in range(MAX_WAITING)
         ]
-        while node._waits._value > 0:
+        while node._places._value > 0:
             time.sleep(0.001)
         # The clock stands still: one more that waited would wait for ever.
         assert isinstance(prepare(node, allocated_claim("b", LAMPS, ["lamp-1"]))["b"], ClaimConflictError)
@@ -181,7 +182,7 @@ def test_only_so_many_calls_wait_that_the_unprepare_gets_through(tmp_path: Path)
         now[0] = CONFLICT_WAIT
         answers = [next(iter(call.result().values())) for call in calls]
     assert sum(isinstance(answer, tuple) for answer in answers) == 1
-    assert [node._waits.acquire(blocking=False) for _ in range(MAX_WAITING)] == [True] * MAX_WAITING
+    assert [node._places.acquire(blocking=False) for _ in range(MAX_WAITING)] == [True] * MAX_WAITING
 
 
 def test_claims_of_one_call_see_each_other(tmp_path: Path) -> None:
