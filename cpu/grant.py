@@ -8,6 +8,8 @@ Admin access is given no CPU: it holds nothing and is pinned to nothing.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dranode.cpu.claim_env import claim_edits
 from dranode.cpu.config import Memory, merge
 from dranode.cpu.grouped import grouped_share
@@ -53,6 +55,22 @@ def grant(claim: AllocatedClaim, held: Held, topology: Topology, options: CPUOpt
         cpus=cpus,
         held=taken,
     )
+
+
+def adopted(claim: AllocatedClaim, found: ClaimGrant, topology: Topology, options: CPUOptions) -> tuple[Grant, ...]:
+    """The grants of a claim of which only the CPUs are known. Which of several results has which of them is not.
+
+    Raises:
+        ClaimError: local memory is asked for, and the CPUs' NUMA nodes have none.
+    """
+    alone = sum(not each.result.admin_access for each in claim.results) == 1
+    grants = []
+    for each in claim.results:
+        policy = merge(each.configs)
+        known = Share(policy) if each.result.admin_access else Share(policy, found.cpus, found.held)
+        told = known if alone else replace(known, held=CPUSet())
+        grants.append(_grant(each.result, told, _mems(each.result, known, topology), options))
+    return tuple(grants)
 
 
 def _grant(result: DeviceRequestAllocationResult, share: Share, mems: str, options: CPUOptions) -> Grant:

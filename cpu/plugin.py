@@ -109,6 +109,12 @@ class CPUPlugin(Plugin):
         """What a CDI spec of this driver or of dra-driver-cpu says the claim was given."""
         return read_spec(uid, spec) if spec.kind == self.cdi_kind else None
 
+    def adopted(self, claim: AllocatedClaim, found: ClaimGrant, inventory: Inventory) -> tuple[Grant, ...]:
+        """How the claim's containers are to be treated and what they are told, which its CDI spec does not say."""
+        from dranode.cpu.grant import adopted
+
+        return adopted(claim, found, inventory.hardware, self.options)
+
     def foreign(self, device: str) -> str:
         """Positions in dra-driver-cpu's list of CPUs."""
         return "dra-driver-cpu in individual mode" if _POSITION.fullmatch(device) else ""

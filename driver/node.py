@@ -311,7 +311,7 @@ class Node:
                 case Known.SAME:
                     return refreshed(record, claim)
                 case Known.RECOVERED:
-                    return adopt(mine, claim, record, self.plugin)
+                    return adopt(mine, claim, record, self.inventory, self.plugin)
                 case Known.LOST:
                     # Its allocation says what it was given; only others have to wait for that.
                     return decide(mine, claim, self.holders.held, self.inventory, self.plugin)

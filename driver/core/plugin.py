@@ -240,6 +240,16 @@ class Plugin(ABC):
         """Whether the driver has a `recover` of its own, so that its specs are not to carry a copy of the record."""
         return cls.recover is not Plugin.recover
 
+    def adopted(self, claim: AllocatedClaim, found: ClaimGrant, inventory: Inventory) -> tuple[Grant, ...]:  # noqa: ARG002 - subclasses use it
+        """The grants of a claim of which `recover` found CPUs and no grants: what `grant` would note of its results.
+
+        Nothing is decided: what the claim holds is what was recovered.
+
+        Raises:
+            ClaimError: the claim's configurations contradict the machine.
+        """
+        return tuple(Grant.of(each.result) for each in claim.results)
+
     def foreign(self, device: str) -> str:  # noqa: ARG002 - subclasses use it
         """What hands out devices of that name under this driver's, where its claims cannot be taken over; else empty.
 

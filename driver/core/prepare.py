@@ -22,6 +22,7 @@ import msgspec
 
 from dranode.driver.core.allocation import results_of
 from dranode.driver.core.configs import configs_for
+from dranode.driver.core.cpuset import CPUSet
 from dranode.driver.core.effects import (
     Commit,
     Configure,
@@ -35,7 +36,7 @@ from dranode.driver.core.effects import (
 from dranode.driver.core.errors import ClaimConflictError, ClaimError, DocumentError
 from dranode.driver.core.held import ClaimRef, Held
 from dranode.driver.core.metadata import POD_CLAIM_NAME, requests_of
-from dranode.driver.core.plugin import AllocatedClaim, AllocatedResult, ClaimGrant, Grant, Inventory, Plugin
+from dranode.driver.core.plugin import AllocatedClaim, AllocatedResult, ClaimGrant, Inventory, Plugin
 from dranode.driver.core.record import Record, State, fingerprint, record_of, uid_problem
 from dranode.driver.core.resource import ResourceClaim
 
@@ -148,9 +149,14 @@ def _check_devices(claim: AllocatedClaim, held: Held, inventory: Inventory) -> N
         mine.add(result.device)
 
 
-def adopt(claim: AllocatedClaim, asked: ResourceClaim, record: Record, plugin: Plugin) -> Record:
-    """A recovered record completed by the claim's own allocation; what the claim holds stays as it was."""
-    grants = record.grants or tuple(Grant.of(each.result) for each in claim.results)
+def adopt(claim: AllocatedClaim, asked: ResourceClaim, record: Record, inventory: Inventory, plugin: Plugin) -> Record:
+    """A recovered record completed by the claim's own allocation; what the claim holds stays as it was.
+
+    Raises:
+        ClaimError: a configuration of the claim contradicts the machine.
+    """
+    found = ClaimGrant(record.grants, cpus=CPUSet.parse(record.cpus), held=CPUSet.parse(record.held))
+    grants = record.grants or plugin.adopted(claim, found, inventory)
     named = _record(claim, ClaimGrant(grants), asked, plugin)
     return msgspec.structs.replace(named, edits=record.edits, cpus=record.cpus, held=record.held)
 

@@ -58,13 +58,13 @@ class Told:
         return isinstance(claim, ClaimGoneError) or (isinstance(claim, ResourceClaim) and claim.metadata.uid != uid)
 
 
-def named(record: Record, told: Told, plugin: Plugin) -> Record:
+def named(record: Record, told: Told, inventory: Inventory, plugin: Plugin) -> Record:
     """An unfinished record with all that others say of it. What it holds stays as it is."""
     claim, use = told.claim(record.uid), told.use(record.uid)
     if claim is not None:
         ref = ClaimRef(claim.metadata.namespace, claim.metadata.name, record.uid)
         record = _with_owner(record, ref, claim.status.reserved_for)
-        return _completed(record, claim, plugin)
+        return _completed(record, claim, inventory, plugin)
     if use is not None:
         # Kubelet does not tell the pods' UIDs, so whether a pod may use the claim is asked of it each time.
         pods = (ResourceClaimConsumerReference(resource="pods", name=name, uid="") for name in use.pods)
@@ -76,10 +76,10 @@ def _with_owner(record: Record, ref: ClaimRef, pods: tuple[ResourceClaimConsumer
     return msgspec.structs.replace(record, namespace=ref.namespace, name=ref.name, pods=pods)
 
 
-def _completed(record: Record, claim: ResourceClaim, plugin: Plugin) -> Record:
+def _completed(record: Record, claim: ResourceClaim, inventory: Inventory, plugin: Plugin) -> Record:
     try:
         mine = allocated(record.ref, claim, plugin)
-        return adopt(mine, claim, record, plugin) if known(mine, record) is Known.RECOVERED else record
+        return adopt(mine, claim, record, inventory, plugin) if known(mine, record) is Known.RECOVERED else record
     except (DranodeError, NotImplementedError):
         # A configuration that this driver does not take: the claim's next Prepare says so, and where.
         return record

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from dranode.cdi.spec import ContainerEdits
+from dranode.cpu.config import API_VERSION
+from dranode.cpu.config import KIND as KIND_OF_CONFIG
 from dranode.cpu.options import CPUOptions, Mode
 from dranode.cpu.plugin import CPUPlugin
 from dranode.driver.core.claim_uses import ClaimUse, UsedClaim, used_claims
@@ -15,7 +17,8 @@ from dranode.driver.core.cpuset import CPUSet
 from dranode.driver.core.documents import decode, encode
 from dranode.driver.core.errors import ClaimGoneError, DranodeError
 from dranode.driver.core.held import ClaimRef, Held
-from dranode.driver.core.plugin import ClaimGrant, Grant
+from dranode.driver.core.plugin import ClaimGrant, Grant, Inventory
+from dranode.driver.core.prepare import allocated, decide, refreshed
 from dranode.driver.core.reconcile import (
     PATIENCE,
     Told,
@@ -27,13 +30,14 @@ from dranode.driver.core.reconcile import (
     unpublished,
     unused,
 )
-from dranode.driver.core.record import Record, holdings, recovered
+from dranode.driver.core.record import Record, claim_spec, holdings, recovered
 from dranode.driver.core.resource import ResourceClaim
 from dranode.driver.machine.forms import open_machine
 from tests.fakes import Lamps, allocated_claim
 from tests.fakes_lifecycle import KIND, cpu_claim
 
 CPU = CPUPlugin(open_machine("sockets=1,cores=8"), CPUOptions())
+INVENTORY = CPU.discover()
 UID = "0d5b7e2e-31a4-4c5a-9f5e-9d2b7d6c1f00"
 
 
@@ -50,14 +54,14 @@ def told(uses: Mapping[str, UsedClaim] | None = None, *claims: ResourceClaim, **
 
 
 def test_kubelet_names_a_claim_and_its_pods() -> None:
-    record = named(left(), told(use()), CPU)
+    record = named(left(), told(use()), INVENTORY, CPU)
     assert (record.namespace, record.name, [pod.name for pod in record.pods]) == ("default", "a", ["pod-a"])
     assert (record.cpus, record.held, record.fingerprint) == ("2-3", "2-3", "")
 
 
 def test_the_claim_itself_completes_the_record_and_moves_nothing() -> None:
     claim = cpu_claim("a", UID, "cpudevnuma000", 2)
-    record = named(left(), told(use(), claim), CPU)
+    record = named(left(), told(use(), claim), INVENTORY, CPU)
     assert record.devices == ("cpudevnuma000",)
     assert [(pod.name, pod.uid) for pod in record.pods] == [("pod-a", "pod-uid-a")]
     assert (record.cpus, record.held) == ("2-3", "2-3")
@@ -69,7 +73,7 @@ def test_a_configuration_that_this_driver_does_not_take_leaves_the_record_with_i
     odd = {"source": "FromClaim", "opaque": {"driver": "dra.cpu", "parameters": {"kind": "Odd"}}}
     document = encode(claim)
     document["status"]["allocation"]["devices"]["config"] = [odd]
-    record = named(left(), told(None, decode(ResourceClaim, document)), CPU)
+    record = named(left(), told(None, decode(ResourceClaim, document)), INVENTORY, CPU)
     assert (record.name, record.fingerprint, record.held) == ("a", "", "2-3")
 
 
@@ -78,20 +82,22 @@ def test_a_record_that_knows_its_grants_is_completed_by_the_same_allocation_alon
     grant = Grant(request="r", pool="node", device="lamp-0", edits=ContainerEdits(env=("LAMP=lamp-0",)), state={"n": 1})
     record = Record(uid=UID, grants=(grant,))
     assert not record.lost
-    whole = named(record, told(None, claim), Lamps())
+    whole = named(record, told(None, claim), Inventory(devices=()), Lamps())
     assert (whole.grants, whole.name, bool(whole.fingerprint)) == ((grant,), "a", True)
-    other = named(record, told(None, allocated_claim("a", Lamps.driver, ["lamp-1"], uid=UID)), Lamps())
+    other = named(
+        record, told(None, allocated_claim("a", Lamps.driver, ["lamp-1"], uid=UID)), Inventory(devices=()), Lamps()
+    )
     assert (other.grants, other.name, other.fingerprint) == ((grant,), "a", "")
 
 
 def test_nothing_that_is_said_changes_nothing() -> None:
-    assert named(left(), Told(), CPU) == left()
+    assert named(left(), Told(), INVENTORY, CPU) == left()
 
 
 def test_another_claim_of_the_name_names_nothing() -> None:
     stranger = cpu_claim("a", "another-uid", "cpudevnuma000", 2)
     answers = Told(claims={UID: stranger})
-    assert named(left(), answers, CPU) == left()
+    assert named(left(), answers, INVENTORY, CPU) == left()
     assert answers.gone(UID)
 
 
@@ -182,3 +188,22 @@ def test_claims_that_hold_what_is_not_published_any_more_are_told_of_in_one_sent
     assert unpublished(records[:2], grouped) is None
     assert "(2, such as cpudevnuma000 of claim default/a)" in str(unpublished(records, individual))
     assert "(1, such as cpu001 of claim default/c)" in str(unpublished(records, grouped))
+
+
+def test_a_claim_that_comes_back_from_its_spec_is_treated_and_told_as_before() -> None:
+    claim = cpu_claim("a", UID, "cpudevnuma000", 2)
+    wanted = {"apiVersion": API_VERSION, "kind": KIND_OF_CONFIG, "sharing": "pod", "cfsQuota": "unlimited"}
+    config = {"source": "FromClaim", "opaque": {"driver": "dra.cpu", "parameters": wanted}}
+    document = encode(claim)
+    document["status"]["allocation"]["devices"]["config"] = [config]
+    claim = decode(ResourceClaim, document)
+    asked = allocated(ClaimRef("default", "a", UID), claim, CPU)
+    before = decide(asked, claim, Held(), INVENTORY, CPU)
+    assert before.grants[0].state
+    assert before.grants[0].attributes
+    spec = claim_spec(KIND, before)
+    assert spec is not None
+    grant = CPU.recover(UID, spec)
+    assert grant is not None
+    back = named(recovered(UID, grant), told(None, claim), INVENTORY, CPU)
+    assert back == refreshed(before, claim)
