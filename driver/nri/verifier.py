@@ -50,11 +50,11 @@ class Verifier:
             Every drift, also those that are not worth a repair.
         """
         # A container that has been given other CPUs than it should have is late, not adrift: its update is on its way.
-        # So it is for a moment after the update was sent.
+        # So it is for a moment after the update was sent, and until it runs: its cgroup is made before it is limited.
         settled = Containers(
             each
             for each in containers()
-            if each.cpus == expected(each, snapshot).cpus and each.container.id not in moving
+            if each.container.started and each.cpus == expected(each, snapshot).cpus and each.container.id not in moving
         )
         read = ((each.container.id, effective_cpus(self.root, each.container)) for each in settled)
         seen = drift(settled, snapshot, {key: cpus for key, cpus in read if cpus is not None})

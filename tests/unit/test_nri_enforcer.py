@@ -69,6 +69,20 @@ def test_a_mask_that_changes_while_the_kernel_is_asked_is_no_drift() -> None:
     assert told == []
 
 
+def test_a_container_whose_cgroup_the_runtime_has_yet_to_limit_is_no_drift() -> None:
+    class Unlimited(HostRoot):
+        def read_bytes(self, path: str) -> bytes:
+            del path
+            return b"0-7\n"
+
+    enforcer = Enforcer(Node(), Unlimited())
+    created = replace(OTHER, cpus=CPUSet(), started=False)
+    assert enforcer.create(created)[0].cpus == HELD.shared
+    assert enforcer.verify() == ()
+    enforcer.started(created)
+    assert [drift.found for drift in enforcer.verify()] == [CPUSet(range(8))]
+
+
 def test_the_claims_in_use_stay_known_while_the_runtime_tells_everything_again() -> None:
     enforcer = Enforcer(Node(), HostRoot())
     enforcer.synchronize((MINE, OTHER))
