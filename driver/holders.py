@@ -90,7 +90,9 @@ class Holders:
             if corrupt is not None and _inode(self._path) == self._inode:
                 raise corrupt
             ledger = self._opened()
-            if self._stale or ledger.changed():
+            # Until all of it is taken in, whatever comes in between.
+            self._stale = self._stale or ledger.changed()
+            if self._stale:
                 self._load(ledger)
             elif self._blocking:
                 self._look_again()
@@ -149,7 +151,11 @@ class Holders:
         copy = copied(uid, spec)
         if copy is not None:
             return copy
-        grant = self._plugin.recover(uid, spec)
+        try:
+            grant = self._plugin.recover(uid, spec)
+        except Exception:
+            log.exception("uid=%s driver=%s: its CDI spec is not understood", uid, self._plugin.driver)
+            grant = None
         return Record(uid=uid) if grant is None else recovered(uid, grant)
 
     def _rebuild(self, cause: CorruptLedgerError) -> Ledger:

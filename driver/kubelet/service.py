@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 import grpc
 
@@ -31,6 +31,8 @@ _VERSIONS: Final[Mapping[str, ModuleType]] = {"v1": dra_v1_pb2, "v1beta1": dra_v
 SUPPORTED_VERSIONS: Final = tuple(f"{version}.DRAPlugin" for version in _VERSIONS)
 # Well within kubelet's 45 s.
 _READY_SECONDS: Final = 30.0
+
+T = TypeVar("T")
 
 Answer: TypeAlias = "tuple[PreparedDevice, ...] | DranodeError"
 # Told of every claim that was answered for: "prepare" or "unprepare", whether it succeeded, the seconds of its call.
@@ -93,10 +95,8 @@ class DRAService:
     def prepare(self, refs: tuple[ClaimRef, ...]) -> Mapping[str, Answer]:
         """Fetch and prepare claims; an answer for each, by UID."""
         with operation():
-            began, answerers = self._clock(), self._wait()
-            answers: Mapping[str, Answer] = (
-                self._not_yet(refs) if answerers is None else answerers[1].prepare(answerers[0].get(refs))
-            )
+            began = self._clock()
+            answers: Mapping[str, Answer] = self._asked(refs, lambda claims, node: node.prepare(claims.get(refs)))
             for ref in refs:
                 answer = answers[ref.uid]
                 outcome = f"error={answer}" if isinstance(answer, DranodeError) else f"devices={len(answer)}"
@@ -107,16 +107,30 @@ class DRAService:
     def unprepare(self, refs: tuple[ClaimRef, ...]) -> Mapping[str, DranodeError | None]:
         """Unprepare claims; None or an error for each, by UID."""
         with operation():
-            began, answerers = self._clock(), self._wait()
-            answers: Mapping[str, DranodeError | None] = (
-                self._not_yet(refs) if answerers is None else answerers[1].unprepare(refs)
-            )
+            began = self._clock()
+            answers: Mapping[str, DranodeError | None] = self._asked(refs, lambda _, node: node.unprepare(refs))
             for ref in refs:
                 error = answers[ref.uid]
                 outcome = "done" if error is None else f"error={error}"
                 log.info("unprepare driver=%s claim=%s uid=%s %s", self._driver, ref, ref.uid, outcome)
             self._answered("unprepare", answers.values(), began)
         return answers
+
+    def _asked(
+        self, refs: tuple[ClaimRef, ...], ask: Callable[[Claims, Preparer], Mapping[str, T]]
+    ) -> Mapping[str, T | DranodeError]:
+        """What whoever answers says of each claim, or why nobody can; a call is never left without an answer."""
+        answerers = self._wait()
+        if answerers is None:
+            return self._not_yet(refs)
+        try:
+            return ask(*answerers)
+        except Exception as error:
+            log.exception("driver=%s claims=%s: no answer", self._driver, ", ".join(map(str, refs)))
+            return dict.fromkeys(
+                (ref.uid for ref in refs),
+                DranodeError(f"{self._driver} met an error inside it, which its log tells of: {error!r}"),
+            )
 
     def _answered(self, call: str, answers: Iterable[Answer | None], began: float) -> None:
         seconds = self._clock() - began

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from dranode.cdi.spec import Spec
 from dranode.driver.core.errors import ClaimConflictError, ClaimError, LedgerError
+from dranode.driver.core.plugin import ClaimGrant
 from dranode.driver.ledger import Contents, Ledger
 from dranode.driver.node import Node
 from tests.fakes import Lamps, allocated_claim, reference
@@ -57,3 +59,27 @@ def test_claims_are_not_forgotten_because_the_cdi_directory_could_not_be_listed(
     assert isinstance(answers[0], LedgerError)
     assert "cannot be listed" in str(answers[0])
     assert isinstance(answers[1], ClaimError)
+
+
+class Puzzled(Lamps):
+    """A driver that cannot read what lies in the CDI directory, and fails in a way of its own."""
+
+    def recover(self, uid: str, spec: Spec) -> ClaimGrant | None:
+        raise KeyError(uid, spec.kind)
+
+
+def test_a_spec_that_a_driver_fails_to_read_blocks_new_grants_and_nothing_else(tmp_path: Path) -> None:
+    theirs, ours = (allocated_claim(name, Lamps.driver, ["lamp-0"]) for name in ("theirs", "ours"))
+    first = Node(Puzzled(), tmp_path, tmp_path / "cdi")
+    first.open()
+    first.prepare({reference(theirs): theirs})
+    first.close()
+    for path in tmp_path.glob("ledger.db*"):
+        path.unlink()
+    node = Node(Puzzled(), tmp_path, tmp_path / "cdi")
+    node.open()
+    refused = node.prepare({reference(ours): ours})[ours.metadata.uid]
+    assert "nothing new is handed out" in str(refused)
+    assert isinstance(node.prepare({reference(theirs): theirs})[theirs.metadata.uid], tuple)
+    assert node.unprepare((reference(theirs),)) == {theirs.metadata.uid: None}
+    assert isinstance(node.prepare({reference(ours): ours})[ours.metadata.uid], tuple)
