@@ -9,6 +9,7 @@ one publishes, verifies and pins (`dranode.driver.authority`).
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import threading
@@ -92,7 +93,7 @@ class DriverService:
         self._counts: Counts | None = None
         self._witnesses: Witnesses | None = None
         self._stopping = threading.Event()
-        self._stops: list[Callable[[], None]] = []
+        self._stops = contextlib.ExitStack()
 
     def start(self, boot_id: str = "") -> None:
         """Listen, read hardware and ledger, and have the slices published; calls that come first wait for the ledger.
@@ -103,7 +104,8 @@ class DriverService:
         """
         try:
             self.listener.start()
-            self._stops += [self.listener.release, self.node.close, self.listener.close]
+            for stop in (self.listener.release, self.node.close, self.listener.close):
+                self._stops.callback(stop)
             self._count()
             self.node.open(boot_id)
             self._witnesses = self._take_over()
@@ -122,10 +124,10 @@ class DriverService:
     def _become_active(self) -> None:
         """At once where there is nobody else, else when it is this instance's time."""
         if self._authority is not None:
-            self._stops.append(self._authority.stop)
+            self._stops.callback(self._authority.stop)
             self._authority.start()
         else:
-            self._stops.append(self._end)
+            self._stops.callback(self._end)
             self._begin()
 
     def _begin(self) -> None:
@@ -163,7 +165,7 @@ class DriverService:
             follow=self._follow,
             fatal=self._fatal,
         )
-        self._stops.append(self._authority.close)
+        self._stops.callback(self._authority.close)
 
     def _follow(self) -> None:
         # The other instance's commits are seen at the next call otherwise, and the runtime may be quicker.
@@ -199,7 +201,7 @@ class DriverService:
             **counted,
         )
         self.pinning.start()
-        self._stops.append(self.pinning.stop)
+        self._stops.callback(self.pinning.stop)
 
     def _take_over(self) -> Witnesses:
         from dranode.driver.lifecycle.takeover import take_over  # noqa: PLC0415 - listen first
@@ -282,5 +284,4 @@ class DriverService:
     def stop(self) -> None:
         """End calls in flight, close the sockets and the ledger; slices stay."""
         self._stopping.set()
-        while self._stops:
-            self._stops.pop()()
+        self._stops.close()
