@@ -43,7 +43,7 @@ class PodClaims:
 
     Attributes:
         name: `<namespace>/<name>` of the pod.
-        claims: in the order of `spec.resourceClaims`, reserved for the pod.
+        claims: in the order of `spec.resourceClaims`, each once, reserved for the pod.
         missing: names of claims or templates that the pod refers to and no file has.
     """
 
@@ -130,17 +130,18 @@ def _pods(
     templates: Mapping[tuple[str, str], ResourceClaimTemplate],
     pods: list[Pod],
 ) -> Iterable[PodClaims]:
+    # A claim and a template may have one name: that a pod uses the one says nothing of the other.
     used = {
-        (pod.metadata.namespace, name)
+        (kind, pod.metadata.namespace, name)
         for pod in pods
         for entry in pod.spec.resource_claims
-        for name in (entry.resource_claim_name, entry.resource_claim_template_name)
+        for kind, name in (("claim", entry.resource_claim_name), ("template", entry.resource_claim_template_name))
         if name
     }
     for kind, namespace, name in order:
         if kind == "pod":
             yield _pod_claims(pods[int(name)], claims, templates)
-        elif (namespace, name) not in used:
+        elif (kind, namespace, name) not in used:
             claim = claims.get((namespace, name)) if kind == "claim" else None
             made_up = claim or _from_template(templates[namespace, name], name)
             yield PodClaims(f"{namespace}/{name}", (_reserved(made_up, name),))
@@ -152,7 +153,7 @@ def _pod_claims(
     templates: Mapping[tuple[str, str], ResourceClaimTemplate],
 ) -> PodClaims:
     namespace, name = pod.metadata.namespace, pod.metadata.name
-    found: list[ResourceClaim] = []
+    found: dict[str, ResourceClaim] = {}
     missing: list[str] = []
     for entry in pod.spec.resource_claims:
         if entry.resource_claim_name is not None:
@@ -163,8 +164,8 @@ def _pod_claims(
         if claim is None:
             missing.append(entry.resource_claim_name or entry.resource_claim_template_name or entry.name)
         else:
-            found.append(_reserved(claim, name))
-    return PodClaims(f"{namespace}/{name}", tuple(found), tuple(missing))
+            found.setdefault(claim.metadata.name, _reserved(claim, name))
+    return PodClaims(f"{namespace}/{name}", tuple(found.values()), tuple(missing))
 
 
 def _from_template(template: ResourceClaimTemplate, name: str, pod_claim_name: str = "") -> ResourceClaim:

@@ -70,9 +70,10 @@ class Allocated:
 
     @classmethod
     def of(cls, claims: Iterable[ResourceClaim]) -> Self:
-        """What these claims hold; those that are not allocated hold nothing."""
+        """What these claims hold; those that are not allocated hold nothing; one that comes twice counts once."""
         pools: dict[PoolID, PoolState] = {}
-        for claim in claims:
+        once = {(claim.metadata.namespace, claim.metadata.name, claim.metadata.uid): claim for claim in claims}
+        for claim in once.values():
             if claim.status.allocation is not None:
                 _enter(pools, claim.status.allocation)
         return cls(pools)

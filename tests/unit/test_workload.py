@@ -1,0 +1,60 @@
+"""What files ask for: whose claim is whose, where names and references are legal but unusual."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dranode.driver.local.allocator.state import Allocated, Consumption, PoolID
+from dranode.driver.local.files import SourceDocument
+from dranode.driver.local.workload import Workload, read_workload
+
+SPEC = {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "dra.cpu"}}]}}
+SHARE = {
+    "request": "r",
+    "driver": "dra.cpu",
+    "pool": "n",
+    "device": "d",
+    "shareID": "8b2ecbb5-4c1c-4b5c-9a5e-1f2f0c7c2f10",
+    "consumedCapacity": {"dra.cpu/cpu": "4"},
+}
+
+
+def claim(name: str, *results: dict[str, Any]) -> dict[str, Any]:
+    document = {"kind": "ResourceClaim", "metadata": {"name": name}, "spec": SPEC}
+    return {**document, "status": {"allocation": {"devices": {"results": list(results)}}}} if results else document
+
+
+def template(name: str) -> dict[str, Any]:
+    return {"kind": "ResourceClaimTemplate", "metadata": {"name": name}, "spec": {"spec": SPEC}}
+
+
+def pod(name: str, *claims: dict[str, str]) -> dict[str, Any]:
+    return {"kind": "Pod", "metadata": {"name": name}, "spec": {"resourceClaims": list(claims)}}
+
+
+def workload(*documents: dict[str, Any]) -> Workload:
+    return read_workload(
+        SourceDocument("f", index, {"apiVersion": "v1", **document}) for index, document in enumerate(documents)
+    )
+
+
+def test_a_claim_is_not_taken_for_used_because_a_pod_uses_the_template_of_its_name() -> None:
+    using = pod("p", {"name": "c", "resourceClaimTemplateName": "gpu"})
+    pods = workload(claim("gpu", SHARE), template("gpu"), using).pods
+    assert [(one.name, [each.metadata.name for each in one.claims]) for one in pods] == [
+        ("default/gpu", ["gpu"]),
+        ("default/p", ["p-c"]),
+    ]
+
+
+def test_a_claim_to_which_a_pod_refers_twice_is_one_claim() -> None:
+    twice = pod("p", {"name": "a", "resourceClaimName": "one"}, {"name": "b", "resourceClaimName": "one"})
+    (only,) = workload(claim("one"), twice).pods
+    assert [each.metadata.name for each in only.claims] == ["one"]
+
+
+def test_what_a_claim_consumes_counts_once_however_many_pods_share_it() -> None:
+    shared = {"name": "a", "resourceClaimName": "one"}
+    pods = workload(claim("one", SHARE), pod("p", shared), pod("q", shared)).pods
+    allocated = Allocated.of(each for one in pods for each in one.claims)
+    assert allocated.pool(PoolID("dra.cpu", "n")).consumed == {Consumption("d", "dra.cpu/cpu", 4)}
