@@ -7,7 +7,6 @@ Files are replaced whole (temporary file, rename), so a reader in another proces
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import tempfile
@@ -61,27 +60,35 @@ class Store:
         Raises:
             DocumentError: it cannot be read or decoded.
         """
-        path = self._path(kind, namespace, name)
-        try:
-            there = path.exists()
-        except OSError as error:
-            raise DocumentError(f"{path} cannot be read: {error.strerror}") from error
-        return self._read(kind, path) if there else None
+        return self._read(kind, self._path(kind, namespace, name))
 
     def list(self, kind: type[T]) -> tuple[T, ...]:
         """All objects of a kind, by file name.
 
         Raises:
-            DocumentError: one cannot be read or decoded.
+            DocumentError: the folder cannot be read, or one cannot be read or decoded.
         """
         folder = self.folder / _FOLDERS[kind]
-        names = sorted(path.name for path in folder.glob("*.yaml")) if folder.is_dir() else []
-        return tuple(self._read(kind, folder / name) for name in names)
+        try:
+            names = sorted(path.name for path in folder.iterdir() if path.suffix == ".yaml")
+        except FileNotFoundError:
+            return ()
+        except OSError as error:
+            raise DocumentError(f"{folder} cannot be read: {error.strerror}") from error
+        read = (self._read(kind, folder / name) for name in names)
+        return tuple(value for value in read if value is not None)
 
     def remove(self, kind: type, namespace: str, name: str) -> None:
-        """Remove an object; one that is not there is removed already."""
-        with contextlib.suppress(FileNotFoundError):
-            self._path(kind, namespace, name).unlink()
+        """Remove an object; one that is not there is removed already.
+
+        Raises:
+            DranodeError: it cannot be removed.
+        """
+        path = self._path(kind, namespace, name)
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise DranodeError(f"{path} cannot be removed: {error.strerror}") from error
 
     def get(self, refs: tuple[ClaimRef, ...]) -> dict[ClaimRef, ResourceClaim | DranodeError]:
         """Each claim as it is now, or the reason why it cannot be had."""
@@ -105,11 +112,14 @@ class Store:
         return self.folder / _FOLDERS[kind] / f"{stem}.yaml"
 
     @staticmethod
-    def _read(kind: type[T], path: Path) -> T:
+    def _read(kind: type[T], path: Path) -> T | None:
+        """The object in a file; None if there is no such file, or not any more."""
         import yaml  # noqa: PLC0415 - likewise
 
         try:
             document = yaml.load(path.read_bytes(), yaml.CSafeLoader)
+        except FileNotFoundError:
+            return None
         except OSError as error:
             raise DocumentError(f"{path} cannot be read: {error.strerror}") from error
         except yaml.YAMLError as error:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dranode.driver.core.errors import DocumentError
+import pytest
+
+from dranode.driver.core.errors import DocumentError, DranodeError
 from dranode.driver.core.held import ClaimRef
 from dranode.driver.core.resource import ObjectMeta, ResourceClaim
 from dranode.driver.local.store import Store
@@ -37,3 +39,23 @@ def test_a_claim_that_cannot_be_read_is_an_answer_and_not_a_crash(tmp_path: Path
     answers = Store(tmp_path).get(refs)
     assert set(answers) == set(refs)
     assert all(isinstance(answer, DocumentError) for answer in answers.values())
+
+
+def test_a_folder_that_cannot_be_read_is_not_an_empty_one(tmp_path: Path) -> None:
+    (tmp_path / "resourceclaims").write_text("not a folder")
+    with pytest.raises(DocumentError, match="resourceclaims cannot be read: Not a directory"):
+        Store(tmp_path).list(ResourceClaim)
+
+
+def test_an_object_that_goes_while_the_folder_is_read_is_gone(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for name in ("a", "b"):
+        store.put(named(name))
+    (tmp_path / "resourceclaims" / f"{NAMESPACE}.gone.yaml").symlink_to(tmp_path / "nowhere")
+    assert [claim.metadata.name for claim in store.list(ResourceClaim)] == ["a", "b"]
+
+
+def test_an_object_that_cannot_be_removed_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "resourceclaims" / "default.a.yaml").mkdir(parents=True)
+    with pytest.raises(DranodeError, match=r"default\.a\.yaml cannot be removed: Is a directory"):
+        Store(tmp_path).remove(ResourceClaim, "default", "a")
