@@ -36,6 +36,10 @@ class KubeletError(DranodeError):
     """What kubelet would write into the pod's events."""
 
 
+class _SilentError(KubeletError):
+    """Nobody answers at a registration socket."""
+
+
 @dataclass
 class _Plugin:
     name: str
@@ -71,24 +75,33 @@ class StandInKubelet:
         """
         wanted = set(drivers)
         deadline = time.monotonic() + seconds
+        silent: dict[Path, str] = {}
         while True:
             for socket in sorted(self.registry.glob("*.sock")):
                 if socket not in self._seen and socket.is_socket():
-                    self._register(socket)
-                    self._seen.add(socket)
+                    # A driver that was killed leaves its socket: that one is silent says nothing of the others.
+                    try:
+                        self._register(socket)
+                    except _SilentError as error:
+                        silent[socket] = str(error)
+                    else:
+                        self._seen.add(socket)
             if wanted <= self._plugins.keys():
                 return
             if time.monotonic() > deadline:
                 missing = ", ".join(sorted(wanted - self._plugins.keys()))
-                raise KubeletError(f"no registration socket of {missing} turned up in {self.registry}")
+                none = f"no registration socket of {missing} turned up in {self.registry}"
+                raise KubeletError("; ".join((none, *silent.values())))
             time.sleep(_LOOK_SECONDS)
 
     def _register(self, socket: Path) -> None:
         with grpc.insecure_channel(f"unix:{socket}") as channel:
             ask = caller(channel, registration.DESCRIPTOR, "Registration", "GetInfo")
             tell = caller(channel, registration.DESCRIPTOR, "Registration", "NotifyRegistrationStatus")
-            with _said(f"plugin registration at {socket} failed"):
+            try:
                 info = ask(registration.InfoRequest(), timeout=_GET_INFO_SECONDS, wait_for_ready=True)
+            except grpc.RpcError as error:
+                raise _SilentError(f"plugin registration at {socket} failed: {_reason(error)}") from error
             problem = self._problem(info)
             with _said(f"plugin {info.name} did not take its registration status"):
                 tell(
@@ -217,4 +230,8 @@ def _said(what: str) -> Iterator[None]:
     try:
         yield
     except grpc.RpcError as error:
-        raise KubeletError(f"{what}: {error.details() or error.code()}") from error
+        raise KubeletError(f"{what}: {_reason(error)}") from error
+
+
+def _reason(error: Any) -> str:
+    return str(error.details() or error.code())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -171,6 +172,18 @@ def test_a_rejected_registration_ends_the_process_with_kubelets_reason(root: Pat
     service.stop()
     assert len(reasons) == 1
     assert "kubelet turned the driver lamps.example.com down: none of the plugin's versions" in reasons[0]
+
+
+@pytest.mark.usefixtures("service")
+def test_the_socket_that_another_driver_left_when_it_was_killed_is_passed_over(root: Path) -> None:
+    left = root / "plugins_registry" / "gone.example.com-reg.sock"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(left))
+    kubelet = StandInKubelet(root / "plugins_registry")
+    kubelet.register([LAMPS])
+    with pytest.raises(KubeletError, match=r"^no registration socket of gone\.example\.com .*gone.* failed: "):
+        kubelet.register(["gone.example.com"], seconds=0)
+    kubelet.close()
 
 
 @pytest.mark.usefixtures("service")
