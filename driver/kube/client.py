@@ -106,6 +106,8 @@ class Client:
         if version is not None:
             return version
         deadline = self.timing.clock() + seconds
+        # A request that outlived its time leaves less than none.
+        seconds = max(seconds, 0.0)
         if not self._discovering.acquire(timeout=seconds):
             raise ApiError(f"the API server has not said within {seconds:.3g} s which versions of {API_GROUP} it has")
         try:
@@ -210,7 +212,10 @@ class Client:
         """
         import urllib3  # noqa: PLC0415 - loaded with the first request, as the connection is
 
-        response = self._once(request, seconds, stream=True)
+        try:
+            response = self._once(request, seconds, stream=True)
+        except urllib3.exceptions.HTTPError as error:  # in the middle of saying why it fails
+            raise BrokenStreamError(f"the connection to the API server broke: {request.what}") from error
         try:
             opened(response)
             for line in response:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
+import urllib3
 
 from dranode.driver.core.errors import UsageError
 from dranode.driver.kube.client import Client, Request, Timing
-from dranode.driver.kube.connection import Connection
-from dranode.driver.kube.errors import ApiError
+from dranode.driver.kube.connection import Connection, Outgoing
+from dranode.driver.kube.errors import ApiError, BrokenStreamError
 from dranode.driver.kube.source import Source
 from tests.fakes_apiserver import CERTIFICATES, ApiServer, Fault, api_server
 
@@ -226,3 +229,51 @@ def test_without_credentials_nothing_is_begun(tmp_path: Path, monkeypatch: pytes
         Source().check()
     with pytest.raises(UsageError, match="there is no kubeconfig"):
         Source(str(tmp_path / "missing")).check()
+
+
+@dataclass
+class Scripted:
+    """A wire that plays answers; each takes its seconds on the clock."""
+
+    answers: list[tuple[float, int, bytes]]
+    now: float = 0.0
+    seen: list[str] = field(default_factory=list)
+
+    def clock(self) -> float:
+        return self.now
+
+    def send(self, outgoing: Outgoing) -> Any:
+        seconds, status, data = self.answers.pop(0)
+        self.now += seconds
+        self.seen.append(outgoing.path)
+        return SimpleNamespace(status=status, headers={}, data=data)
+
+
+def test_a_version_that_goes_away_when_the_time_is_up_is_one_sentence() -> None:
+    group = b'{"versions":[{"version":"v1"}]}'
+    # An answer may take longer than it was given, for the limit is on each part of it.
+    wire = Scripted([(4.0, 200, group), (3.0, 404, b"404 page not found"), (0.0, 200, group)])
+    client = Client(wire, timing=Timing(clock=wire.clock, dice=lambda: 0.0))
+    with pytest.raises(ApiError) as raised:
+        client.resource(claims, seconds=5.0, patient=False)
+    assert raised.value.status == 404
+    assert wire.seen.count("/apis/resource.k8s.io") == 2
+
+
+def test_a_stream_that_breaks_while_it_is_refused_is_a_broken_stream() -> None:
+    class Breaking(Scripted):
+        def send(self, outgoing: Outgoing) -> Any:
+            del outgoing
+
+            class Broken:
+                status = 500
+                headers: ClassVar[dict[str, str]] = {}
+
+                @property
+                def data(self) -> bytes:
+                    raise urllib3.exceptions.ProtocolError("Connection broken: IncompleteRead(7 bytes read)")
+
+            return Broken()
+
+    with pytest.raises(BrokenStreamError):
+        list(Client(Breaking([])).stream(GET_NODE, 5.0, lambda _: None))
