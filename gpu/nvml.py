@@ -1,16 +1,23 @@
 """What NVIDIA's management library knows and no file tells: memory, compute capability, XID errors.
 
 Optional: without `nvidia-ml-py` (extra `nvml`), without the library on the node or after a driver reload there is less
-to know, never an error. The library is opened when it is first needed and again after it failed.
+to know, never an error. The library is opened when it is first needed and again after it failed. It knows the GPUs that
+the driver had when it was opened, and keeps them from being unbound; so it is opened anew when the driver has others,
+and stays closed while one is taken away. A GPU that fell off the bus fails alone.
 """
 
 from __future__ import annotations
 
+import ctypes
 import importlib
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +38,20 @@ class NVMLFacts:
 
 
 class NVML(Protocol):
-    """NVIDIA's management library."""
+    """NVIDIA's management library. Any thread may call it."""
 
-    def gpus(self) -> Mapping[str, NVMLFacts]:
-        """The GPUs that it manages, by PCI address; none when it is not to be had."""
+    def gpus(self, bound: Collection[str]) -> Mapping[str, NVMLFacts]:
+        """The GPUs that it manages, by PCI address; none when it is not to be had.
+
+        Args:
+            bound: the addresses of the GPUs that NVIDIA's kernel driver has now.
+        """
 
     def xids(self) -> tuple[tuple[str, int], ...]:
         """PCI address and number of the XID errors since the last call."""
 
-    def close(self) -> None:
-        """Let go of the GPUs, so that one can be unbound from its driver."""
+    def released(self) -> AbstractContextManager[None]:
+        """Nobody has the GPUs open meanwhile, so that one can be unbound from its driver."""
 
 
 class NVMLLibrary:
@@ -48,62 +59,114 @@ class NVMLLibrary:
 
     def __init__(self, library: ModuleType | Any) -> None:
         self._library = library
+        # Discovery, health and Prepare come from different threads.
+        self._lock = threading.Lock()
+        self._released = 0
+        self._initialized = False
+        self._bound: frozenset[str] = frozenset()
         self._handles: dict[str, Any] = {}
+        self._facts: dict[str, NVMLFacts] = {}
         self._events: Any = None
+        self._xids: list[tuple[str, int]] = []
 
-    def gpus(self) -> Mapping[str, NVMLFacts]:
-        """The GPUs that NVML manages, by PCI address."""
-        try:
-            self._open()
-            return {address: self._facts(handle) for address, handle in self._handles.items()}
-        except self._library.NVMLError:
-            self.close()
-            return {}
+    def gpus(self, bound: Collection[str]) -> Mapping[str, NVMLFacts]:
+        """The GPUs that NVML manages, by PCI address; what was last known of those bound while it is released."""
+        with self._lock:
+            if self._released:
+                return {address: facts for address, facts in self._facts.items() if address in bound}
+            if self._initialized and self._bound != frozenset(bound):
+                self._wait_for_events()
+                self._close()
+            try:
+                self._open()
+            except self._library.NVMLError:
+                self._close()
+            self._bound = frozenset(bound)
+            self._facts = {address: self._told(handle) for address, handle in self._handles.items()}
+            if self._handles and not any(facts != NVMLFacts() for facts in self._facts.values()):
+                self._close()
+                self._facts = {}
+            return self._facts
 
     def xids(self) -> tuple[tuple[str, int], ...]:
         """PCI address and number of the XID errors since the last call."""
-        found: list[tuple[str, int]] = []
+        with self._lock:
+            if not self._released:
+                self._wait_for_events()
+            found, self._xids = self._xids, []
+            return tuple(found)
+
+    @contextmanager
+    def released(self) -> Iterator[None]:
+        """Let go of the GPUs, and open none, until this is over."""
+        with self._lock:
+            self._released += 1
+            self._close()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._released -= 1
+
+    def _open(self) -> None:
+        if self._initialized:
+            return
+        library = self._library
+        library.nvmlInit()
+        self._initialized = True
+        self._events = library.nvmlEventSetCreate()
+        for index in range(library.nvmlDeviceGetCount()):
+            handle = self._tried(library.nvmlDeviceGetHandleByIndex, index)
+            address = None if handle is None else self._tried(self._address, handle)
+            if address is not None:
+                self._handles[address] = handle
+                self._tried(
+                    library.nvmlDeviceRegisterEvents, handle, library.nvmlEventTypeXidCriticalError, self._events
+                )
+
+    def _close(self) -> None:
+        if not self._initialized:
+            return
+        self._initialized, self._handles, self._events = False, {}, None
+        self._tried(self._library.nvmlShutdown)
+
+    def _wait_for_events(self) -> None:
+        """Take in the XID errors that there are by now."""
         try:
             self._open()
             while True:
                 event = self._library.nvmlEventSetWait_v2(self._events, 0)
-                if event.eventType == self._library.nvmlEventTypeXidCriticalError:
-                    found.append((self._address(event.device), int(event.eventData)))
+                address = self._bearer(event.device)
+                if event.eventType == self._library.nvmlEventTypeXidCriticalError and address is not None:
+                    self._xids.append((address, int(event.eventData)))
         except self._library.NVMLError as error:
             if getattr(error, "value", None) != self._library.NVML_ERROR_TIMEOUT:
-                self.close()
-        return tuple(found)
+                self._close()
 
-    def close(self) -> None:
-        """Let go of the GPUs; the next call opens the library again."""
-        if not self._handles and self._events is None:
-            return
-        self._handles, self._events = {}, None
-        try:
-            self._library.nvmlShutdown()
-        except self._library.NVMLError:
-            return
-
-    def _open(self) -> None:
-        if self._events is not None:
-            return
+    def _told(self, handle: Any) -> NVMLFacts:
         library = self._library
-        library.nvmlInit()
-        self._events = library.nvmlEventSetCreate()
-        for index in range(library.nvmlDeviceGetCount()):
-            handle = library.nvmlDeviceGetHandleByIndex(index)
-            self._handles[self._address(handle)] = handle
-            library.nvmlDeviceRegisterEvents(handle, library.nvmlEventTypeXidCriticalError, self._events)
-
-    def _facts(self, handle: Any) -> NVMLFacts:
-        library = self._library
-        major, minor = library.nvmlDeviceGetCudaComputeCapability(handle)
+        memory = self._tried(library.nvmlDeviceGetMemoryInfo, handle)
+        capability = self._tried(library.nvmlDeviceGetCudaComputeCapability, handle)
+        uuid = self._tried(library.nvmlDeviceGetUUID, handle)
+        model = self._tried(library.nvmlDeviceGetName, handle)
         return NVMLFacts(
-            memory=int(library.nvmlDeviceGetMemoryInfo(handle).total),
-            compute_capability=f"{major}.{minor}.0",
-            uuid=_text(library.nvmlDeviceGetUUID(handle)),
-            model=_text(library.nvmlDeviceGetName(handle)),
+            memory=None if memory is None else int(memory.total),
+            compute_capability=None if capability is None else f"{capability[0]}.{capability[1]}.0",
+            uuid=None if uuid is None else _text(uuid),
+            model=None if model is None else _text(model),
         )
+
+    def _tried(self, call: Callable[..., T], *arguments: Any) -> T | None:
+        """What a call answers; None where NVML does not do it, or not for this GPU."""
+        try:
+            return call(*arguments)
+        except self._library.NVMLError:
+            return None
+
+    def _bearer(self, device: Any) -> str | None:
+        """The address of the GPU that an event is of; one that fell off the bus does not tell its own any more."""
+        same = (address for address, handle in self._handles.items() if _pointer(handle) == _pointer(device))
+        return self._tried(self._address, device) or next(same, None)
 
     def _address(self, handle: Any) -> str:
         """NVML writes `00000000:17:00.0`, in capitals; sysfs a domain of at least four digits, in small letters."""
@@ -117,6 +180,11 @@ def open_nvml() -> NVML | None:
         return NVMLLibrary(importlib.import_module("pynvml"))
     except ImportError:
         return None
+
+
+def _pointer(handle: Any) -> int | None:
+    """Where a handle points to: ctypes makes a new object of every pointer, and two of them are never equal."""
+    return ctypes.cast(handle, ctypes.c_void_p).value
 
 
 def _text(value: str | bytes) -> str:

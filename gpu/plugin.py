@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from typing import Any, ClassVar
 
 import msgspec
@@ -26,6 +27,7 @@ from dranode.gpu.grants import Intent
 from dranode.gpu.host import Host, Live
 from dranode.gpu.inventory import GPUInventory
 from dranode.gpu.nvml import NVML, open_nvml
+from dranode.gpu.proc import nvidia_gpus
 from dranode.gpu.scan import scan
 from dranode.gpu.udev import Event, kernel_events
 
@@ -72,7 +74,8 @@ class GPUPlugin(Plugin):
 
     def discover(self) -> Inventory:
         """Read the machine's GPUs; a machine without any has no devices."""
-        found = scan(self._root, self._nvml.gpus() if self._nvml is not None else {})
+        facts = self._nvml.gpus(nvidia_gpus(self._root)) if self._nvml is not None else {}
+        found = scan(self._root, facts)
         with self._lock:
             self._condition = health.present(self._condition, found, self._clock())
             self._published = health.taints(self._condition)
@@ -108,9 +111,8 @@ class GPUPlugin(Plugin):
                     f"claim {claim} has mode vfio for GPU {intent.address}, which binds drivers, and this machine is a "
                     "description; run on the machine itself, or choose mode compute or graphics"
                 )
-            if self._nvml is not None:
-                self._nvml.close()
-            vfio.take(self._root, self._live, claim, intent.homes)
+            with nullcontext() if self._nvml is None else self._nvml.released():
+                vfio.take(self._root, self._live, claim, intent.homes)
 
     def restore(self, claim: ClaimRef, grants: tuple[Grant, ...]) -> None:  # noqa: ARG002 - grants suffice
         """Bind the GPUs of mode `vfio` to where they were."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dranode.driver.machine.root import Root
-from dranode.gpu.files import integer, text
+from dranode.gpu.files import integer, names, text
 from dranode.gpu.sysfs import PROC_NVIDIA
 
 _UUID: Final = re.compile(r"GPU-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
@@ -38,6 +38,11 @@ class NvidiaFacts:
     excluded: bool = False
     memory_node: int | None = None
     memory: int | None = None
+
+
+def nvidia_gpus(root: Root) -> frozenset[str]:
+    """The PCI addresses of the GPUs that the driver has."""
+    return frozenset(names(root, f"{PROC_NVIDIA}/gpus"))
 
 
 def nvidia_facts(root: Root, address: str) -> NvidiaFacts | None:

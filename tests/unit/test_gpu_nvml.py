@@ -29,11 +29,19 @@ class XID:
 
 @dataclass
 class Library:
-    """pynvml with the GPUs and events that a test gives it; `driver` is whether the kernel driver is loaded."""
+    """pynvml with the GPUs and events that a test gives it.
+
+    Attributes:
+        driver: whether the kernel driver is loaded.
+        lost: the GPUs that fell off the bus.
+        lacks: the functions that these GPUs do not support.
+    """
 
     buses: list[str | bytes]
     events: list[XID] = field(default_factory=list)
     driver: bool = True
+    lost: set[int] = field(default_factory=set)
+    lacks: set[str] = field(default_factory=set)
     opened: int = 0
     closed: int = 0
 
@@ -41,9 +49,13 @@ class Library:
     NVML_ERROR_TIMEOUT = 10
     nvmlEventTypeXidCriticalError = 8  # noqa: N815 - NVML's name
 
-    def _check(self) -> None:
+    def _check(self, handle: int | None = None, name: str = "") -> None:
         if not self.driver:
             raise NVMLError(9)
+        if handle in self.lost:
+            raise NVMLError(15)
+        if name in self.lacks:
+            raise NVMLError(3)
 
     def nvmlInit(self) -> None:  # noqa: N802 - NVML's name
         self._check()
@@ -53,6 +65,7 @@ class Library:
         self.closed += 1
 
     def nvmlEventSetCreate(self) -> object:  # noqa: N802 - NVML's name
+        self._check(name="events")
         return object()
 
     def nvmlDeviceGetCount(self) -> int:  # noqa: N802 - NVML's name
@@ -66,20 +79,23 @@ class Library:
         del handle, events
 
     def nvmlDeviceGetPciInfo(self, handle: int) -> Bus:  # noqa: N802 - NVML's name
-        self._check()
+        self._check(handle)
         return Bus(self.buses[handle])
 
     def nvmlDeviceGetCudaComputeCapability(self, handle: int) -> tuple[int, int]:  # noqa: N802 - NVML's name
-        self._check()
+        self._check(handle)
         return (9, handle)
 
     def nvmlDeviceGetMemoryInfo(self, handle: int) -> Memory:  # noqa: N802 - NVML's name
+        self._check(handle, "memory")
         return Memory(80 << 30 | handle)
 
     def nvmlDeviceGetUUID(self, handle: int) -> bytes:  # noqa: N802 - NVML's name
+        self._check(handle)
         return f"GPU-{handle}".encode()
 
     def nvmlDeviceGetName(self, handle: int) -> str:  # noqa: N802 - NVML's name
+        self._check(handle)
         return f"H100 {handle}"
 
     def nvmlEventSetWait_v2(self, events: Any, milliseconds: int) -> XID:  # noqa: N802 - NVML's name
@@ -93,7 +109,7 @@ class Library:
 
 def test_gpus_come_by_the_address_that_sysfs_writes() -> None:
     library = Library(["00000000:1B:00.0", b"00010000:02:00.0"])
-    assert NVMLLibrary(library).gpus() == {
+    assert NVMLLibrary(library).gpus(()) == {
         "0000:1b:00.0": NVMLFacts(80 << 30, "9.0.0", "GPU-0", "H100 0"),
         "10000:02:00.0": NVMLFacts(80 << 30 | 1, "9.1.0", "GPU-1", "H100 1"),
     }
@@ -102,8 +118,8 @@ def test_gpus_come_by_the_address_that_sysfs_writes() -> None:
 def test_the_library_is_opened_once() -> None:
     library = Library(["00000000:1B:00.0"])
     nvml = NVMLLibrary(library)
-    nvml.gpus()
-    nvml.gpus()
+    nvml.gpus(())
+    nvml.gpus(())
     nvml.xids()
     assert (library.opened, library.closed) == (1, 0)
 
@@ -117,27 +133,71 @@ def test_xids_are_told_once() -> None:
 
 def test_without_the_kernel_driver_there_is_nothing_to_know() -> None:
     nvml = NVMLLibrary(Library(["00000000:1B:00.0"], driver=False))
-    assert nvml.gpus() == {}
+    assert nvml.gpus(()) == {}
     assert nvml.xids() == ()
 
 
 def test_a_driver_that_is_loaded_again_is_found_again() -> None:
     library = Library(["00000000:1B:00.0"])
     nvml = NVMLLibrary(library)
-    nvml.gpus()
+    nvml.gpus(())
     library.driver = False
-    assert nvml.gpus() == {}
+    assert nvml.gpus(()) == {}
     library.driver = True
-    assert list(nvml.gpus()) == ["0000:1b:00.0"]
+    assert list(nvml.gpus(())) == ["0000:1b:00.0"]
     assert (library.opened, library.closed) == (2, 1)
 
 
-def test_closing_lets_go_once_and_the_next_call_opens_again() -> None:
+def test_a_gpu_that_the_driver_has_again_is_found_again() -> None:
+    library = Library(["00000000:1B:00.0"], [XID(0, 48)])
+    nvml = NVMLLibrary(library)
+    nvml.gpus({"0000:1b:00.0"})
+    library.buses.append("00000000:43:00.0")
+    both = {"0000:1b:00.0", "0000:43:00.0"}
+    assert nvml.gpus(both).keys() == both
+    assert nvml.gpus(both).keys() == both
+    assert (library.opened, library.closed) == (2, 1)
+    assert nvml.xids() == (("0000:1b:00.0", 48),)
+
+
+def test_a_gpu_that_fell_off_the_bus_takes_no_fact_from_the_others() -> None:
+    library = Library(["00000000:1B:00.0", "00000000:43:00.0"])
+    nvml = NVMLLibrary(library)
+    before = nvml.gpus(())
+    library.lost = {0}
+    assert nvml.gpus(()) == {**before, "0000:1b:00.0": NVMLFacts()}
+    assert NVMLLibrary(library).gpus(()) == {"0000:43:00.0": before["0000:43:00.0"]}
+
+
+def test_the_last_xid_of_a_gpu_that_fell_off_the_bus_is_told() -> None:
+    library = Library(["00000000:1B:00.0", "00000000:43:00.0"])
+    nvml = NVMLLibrary(library)
+    nvml.gpus(())
+    library.lost = {1}
+    library.events = [XID(1, 79), XID(0, 48)]
+    assert nvml.xids() == (("0000:43:00.0", 79), ("0000:1b:00.0", 48))
+
+
+def test_what_a_gpu_does_not_support_leaves_the_rest_of_it() -> None:
+    nvml = NVMLLibrary(Library(["00000000:0F:00.0"], lacks={"memory"}))
+    assert nvml.gpus(()) == {"0000:0f:00.0": NVMLFacts(None, "9.0.0", "GPU-0", "H100 0")}
+
+
+def test_a_library_that_opens_half_is_closed_again() -> None:
+    library = Library(["00000000:0F:00.0"], lacks={"events"})
+    nvml = NVMLLibrary(library)
+    assert nvml.gpus(()) == {}
+    assert (library.opened, library.closed) == (1, 1)
+
+
+def test_while_gpus_are_let_go_of_nobody_opens_them() -> None:
     library = Library(["00000000:1B:00.0"])
     nvml = NVMLLibrary(library)
-    nvml.close()
-    nvml.gpus()
-    nvml.close()
-    nvml.close()
-    assert (library.opened, library.closed) == (1, 1)
-    assert len(nvml.gpus()) == 1
+    before = nvml.gpus({"0000:1b:00.0"})
+    with nvml.released():
+        assert nvml.gpus({"0000:1b:00.0"}) == before
+        assert nvml.gpus(()) == {}
+        assert nvml.xids() == ()
+        assert (library.opened, library.closed) == (1, 1)
+    assert nvml.gpus({"0000:1b:00.0"}) == before
+    assert (library.opened, library.closed) == (2, 1)

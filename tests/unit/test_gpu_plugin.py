@@ -1,7 +1,8 @@
 import itertools
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -352,32 +353,40 @@ def test_nvml_lets_go_of_a_gpu_before_it_is_taken_from_its_driver(nodes: Any) ->
     machine = laptop()
 
     class Library:
-        """NVML, which keeps the GPUs open while it is not closed."""
+        """NVML, which keeps the GPUs open unless it is told to let go of them."""
 
         def __init__(self) -> None:
             self.open = True
+            self.free = False
 
-        def gpus(self) -> dict[str, NVMLFacts]:
-            self.open = True
+        def gpus(self, bound: Collection[str]) -> dict[str, NVMLFacts]:
+            del bound
+            self.open = not self.free
             return {}
 
         def xids(self) -> tuple[tuple[str, int], ...]:
+            self.open = not self.free
             return ()
 
-        def close(self) -> None:
-            self.open = False
+        @contextmanager
+        def released(self) -> Iterator[None]:
+            self.open, self.free = False, True
+            yield
+            self.free = False
 
     class Busy(Kernel):
         """A kernel that waits for whoever has the GPU open; a test must not."""
 
         def write(self, path: str, content: str) -> None:
+            # Health is looked at from another thread at any time.
+            list(driver.health(driver.discover()))
             if path.endswith("nvidia/unbind") and library.open:
                 raise OSError(16, "Device or resource busy")
             super().write(path, content)
 
     library = Library()
-    node = nodes(GPUPlugin(machine.root(), live=Busy(machine), nvml=library))
-    prepare(node, claim("vm", RTX, mode="vfio"))
+    driver = GPUPlugin(machine.root(), live=Busy(machine), nvml=library)
+    prepare(nodes(driver), claim("vm", RTX, mode="vfio"))
     assert bound(machine) == "vfio-pci"
 
 
