@@ -57,13 +57,14 @@ def create(
     # Not every runtime tells when a container exits by itself, but kubelet runs one of a name at a time.
     gone = evidence.gone or frozenset()
     drop = (*containers.namesakes(container), *gone)
-    for claim in identity.claims:
-        users = [user for user in _users(container, claim, containers) if user.id not in drop]
-        started = tuple(user.id for user in users if user.started)
-        if started and evidence.gone is None:
-            return AskProcesses(started)
-        if users:
-            return Refused(_conflict(container, claim, users[0]))
+    users = [(claim, user) for claim in identity.claims for user in _users(container, claim, containers)]
+    users = [(claim, user) for claim, user in users if user.id not in drop]
+    # All at once: each of several claims may have been left by another container.
+    started = tuple(dict.fromkeys(user.id for _, user in users if user.started))
+    if started and evidence.gone is None:
+        return AskProcesses(started)
+    if users:
+        return Refused(_conflict(container, *users[0]))
     resources = resources_for(identity.claims, snapshot)
     if not resources.cpus:
         return Refused(_no_cpus(container, identity.claims, snapshot))

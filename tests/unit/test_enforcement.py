@@ -295,6 +295,21 @@ def test_where_the_runtime_does_not_tell_that_a_container_exited_its_processes_d
     assert ids(after(known, allowed)) == ["p1-main"]
 
 
+def test_the_containers_that_left_any_of_several_claims_are_asked_about_at_once() -> None:
+    """Two init containers with a claim each exit by themselves, and the main container has both claims."""
+    on_record = snapshot(A, B)
+    known = NONE
+    for init in (container("one", env=env("a", "0-1")), container("two", env=env("b", "2-3"))):
+        known = after(known, made(known, on_record, init))
+        known = after(known, start(known, on_record, init))
+    main = container("main", env=(*env("a", "0-1"), *env("b", "2-3")))
+    asked = create(known, on_record, main)
+    assert asked == AskProcesses(("p1-one", "p1-two"))
+    allowed = made(known, on_record, main, Evidence(gone=frozenset(("p1-one", "p1-two"))))
+    assert ids(after(known, allowed)) == ["p1-main"]
+    assert 'in use by container "two"' in refusal(known, on_record, main, Evidence(gone=frozenset(("p1-one",))))
+
+
 def test_a_container_that_was_created_but_not_started_is_in_the_way_without_a_question() -> None:
     on_record = snapshot(claim("a", "0-1", "p1", "p2"))
     known = after(NONE, made(NONE, on_record, container("one", env=env("a", "0-1"))))
