@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 # A pod seldom has more claims; those that are more wait for a thread.
 _AT_A_TIME: Final = 8
-# kubelet gives up after 45 s, and deciding takes its time as well.
+# For all the claims of a call: kubelet gives up after 45 s, and deciding takes its time as well.
 _PATIENCE: Final = TOTAL_SECONDS + 5
 
 
@@ -41,9 +41,23 @@ class KubeClaims:
         if not refs:
             return {}
         *others, mine = dict.fromkeys(refs)
+        ends = self._client.timing.clock() + _PATIENCE
         begun = {ref: self._pool.submit(self._get, ref) for ref in others}
         own = self._get(mine)
-        return {**{ref: _result(ref, future) for ref, future in begun.items()}, mine: own}
+        return {**{ref: self._result(ref, future, ends) for ref, future in begun.items()}, mine: own}
+
+    def _result(
+        self, ref: ClaimRef, future: Future[ResourceClaim | DranodeError], ends: float
+    ) -> ResourceClaim | DranodeError:
+        try:
+            return future.result(max(0.0, ends - self._client.timing.clock()))
+        except NotInTime:
+            # One that waits for a thread is not fetched any more: nobody takes it, and kubelet's next call asks anew.
+            future.cancel()
+            return DranodeError(
+                f"claim {ref} cannot be fetched: the API server took more than {_PATIENCE:.0f} s for the claims of "
+                "this call; kubelet will ask again"
+            )
 
     def _get(self, ref: ClaimRef) -> ResourceClaim | DranodeError:
         what = f"get resourceclaims in namespace {ref.namespace}"
@@ -55,22 +69,12 @@ class KubeClaims:
         try:
             return decode(ResourceClaim, self._client.resource(request))
         except ApiError as error:
-            if error.status == HTTPStatus.NOT_FOUND:
-                # Any other 404 says nothing of the claim, and nobody may let go of one for it.
-                kind = ClaimGoneError if error.of_object else ClaimError
-                return kind(f"claim {ref} does not exist any more; recreate the pod if it is to run")
+            # Any other 404 says nothing of the claim, and nobody may let go of one for it.
+            if error.status == HTTPStatus.NOT_FOUND and error.of_object:
+                return ClaimGoneError(f"claim {ref} does not exist any more; recreate the pod if it is to run")
             return DranodeError(f"claim {ref} cannot be fetched: {error}")
         except DocumentError as error:
             return ClaimError(f"claim {ref} as the API server has it cannot be read: {error}")
         except Exception as error:  # one claim's trouble, whatever it is, is not the others'
             log.exception("claim=%s uid=%s: not fetched", ref, ref.uid)
             return DranodeError(f"claim {ref} cannot be fetched, because of an error inside the driver: {error!r}")
-
-
-def _result(ref: ClaimRef, future: Future[ResourceClaim | DranodeError]) -> ResourceClaim | DranodeError:
-    try:
-        return future.result(_PATIENCE)
-    except NotInTime:
-        return DranodeError(
-            f"claim {ref} cannot be fetched: the API server took more than {_PATIENCE:.0f} s; kubelet will ask again"
-        )

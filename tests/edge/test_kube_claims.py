@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from dranode.driver.core.held import ClaimRef
 from dranode.driver.core.resource import ResourceClaim
 from dranode.driver.kube.claims import KubeClaims
 from dranode.driver.kube.client import Client, Timing
-from dranode.driver.kube.connection import Connection
+from dranode.driver.kube.connection import Connection, Outgoing
 from dranode.driver.kube.source import Source
 from tests.fakes import allocated_claim, plain, reference
 from tests.fakes_apiserver import ApiServer, Fault, api_server
@@ -153,4 +154,54 @@ def test_an_error_inside_the_driver_is_that_claims_alone(
     assert isinstance(answers[good], ResourceClaim)
     assert str(answers[odd]) == (
         "claim default/odd cannot be fetched, because of an error inside the driver: RuntimeError('a bug')"
+    )
+
+
+def test_the_patience_is_that_of_the_call_and_not_of_each_claim(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dranode.driver.kube.claims._AT_A_TIME", 1)
+    refs = tuple(ClaimRef("default", f"c{number}", f"uid-{number}") for number in range(4))
+    group = b'{"versions":[{"version":"v1"}]}'
+    released, waited = threading.Event(), threading.Event()
+    asked: list[str] = []
+
+    class Hanging:
+        """The caller's own claim comes 30 s later; the first of the others never does while the call lasts."""
+
+        now = 0.0
+
+        def send(self, outgoing: Outgoing) -> Any:
+            if outgoing.path == "/apis/resource.k8s.io":
+                return SimpleNamespace(status=200, headers={}, data=group)
+            name = outgoing.path.rpartition("/")[2]
+            asked.append(name)
+            if name == "c3":
+                self.now += 30.0
+            else:
+                waited.set()
+                released.wait(10)
+            return SimpleNamespace(status=200, headers={}, data=b"{}")
+
+    wire = Hanging()
+    made = KubeClaims(Client(wire, timing=Timing(clock=lambda: wire.now, dice=lambda: 0.0)))
+    try:
+        answers = made.get(refs)
+        assert waited.wait(10)
+        assert [str(answers[ref]) for ref in refs[:3]] == [
+            f"claim default/{ref.name} cannot be fetched: the API server took more than 25 s for the claims of this "
+            "call; kubelet will ask again"
+            for ref in refs[:3]
+        ]
+    finally:
+        released.set()
+        made.close()
+    assert sorted(asked) in (["c0", "c3"], ["c3"])
+
+
+def test_an_api_that_is_not_there_is_not_told_as_a_claim_that_is_gone(api: ApiServer, claims: KubeClaims) -> None:
+    good = put(api, "good")
+    api.faults += [Fault(path="/good", status=404, body="404 page not found", times=2)]
+    (answer,) = claims.get((good,)).values()
+    assert str(answer) == (
+        "claim default/good cannot be fetched: the API server does not find what to get resourceclaims in namespace "
+        "default: 404 page not found"
     )
