@@ -8,7 +8,7 @@ Drift that repairs do not cure has a cause that NRI cannot reach, such as the ma
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -41,9 +41,12 @@ class Repairs:
     hopeless: tuple[Drift, ...] = ()
     worth: tuple[Drift, ...] = ()
 
-    def seen(self, drifts: Iterable[Drift]) -> Repairs:
-        """After another look; what is not among `drifts` was cured."""
-        tries: dict[str, tuple[CPUSet, int]] = {}
+    def seen(self, drifts: Iterable[Drift], unseen: Container[str] = ()) -> Repairs:
+        """After another look; what is not among `drifts` was cured, unless it is a container that is still `unseen`.
+
+        Of those nothing is known yet: the repair of their last drift is on its way.
+        """
+        tries = {key: tried for key, tried in self.tries.items() if key in unseen}
         by_tries: dict[int, list[Drift]] = {}
         for drift in drifts:
             key = drift.container.id

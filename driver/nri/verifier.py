@@ -56,11 +56,13 @@ class Verifier:
             for each in containers()
             if each.container.started and each.cpus == expected(each, snapshot).cpus and each.container.id not in moving
         )
-        read = ((each.container.id, effective_cpus(self.root, each.container)) for each in settled)
+        read = tuple((each.container.id, effective_cpus(self.root, each.container)) for each in settled)
         seen = drift(settled, snapshot, {key: cpus for key, cpus in read if cpus is not None})
         # Reading takes a while: what was given another mask meanwhile is late as well.
-        drifts = tuple(each for each in seen if containers().get(each.container.id) is settled.get(each.container.id))
-        self._repairs = self._repairs.seen(drifts)
+        now = containers()
+        drifts = tuple(each for each in seen if now.get(each.container.id) is settled.get(each.container.id))
+        looked_at = {key for key, cpus in read if cpus is not None and now.get(key) is settled.get(key)}
+        self._repairs = self._repairs.seen(drifts, {each.container.id for each in now} - looked_at)
         self.worth = self._repairs.worth
         self.drifts += len(self._repairs.fresh)
         for fresh in self._repairs.fresh:

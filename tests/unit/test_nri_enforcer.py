@@ -9,11 +9,13 @@ from dataclasses import dataclass, replace
 from dranode.driver.core.claim_identity import PodClaims
 from dranode.driver.core.containers import Container, Pod
 from dranode.driver.core.cpuset import CPUSet
-from dranode.driver.core.events import Occurrence
+from dranode.driver.core.events import DriftRepaired, Occurrence
 from dranode.driver.core.held import ClaimRef
 from dranode.driver.core.held_claims import HeldClaim, HeldSnapshot
+from dranode.driver.core.mending import REPAIRS
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.nri.enforcer import Enforcer
+from dranode.driver.nri.events import Runtime
 
 EMPTY = HeldSnapshot(online=CPUSet(range(8)), variable="DRA_CPUSET_", cdi_kind="dra.k8s.io/cpu")
 CLAIM = HeldClaim(ClaimRef("default", "mine", "a"), CPUSet((2, 3)), CPUSet((2, 3)), frozenset(("p1",)))
@@ -81,6 +83,28 @@ def test_a_container_whose_cgroup_the_runtime_has_yet_to_limit_is_no_drift() -> 
     assert enforcer.verify() == ()
     enforcer.started(created)
     assert [drift.found for drift in enforcer.verify()] == [CPUSet(range(8))]
+
+
+def test_drift_that_no_reconnection_cures_is_left_alone_on_an_old_runtime_too() -> None:
+    class Elsewhere(HostRoot):
+        def read_bytes(self, path: str) -> bytes:
+            del path
+            return b"7\n"
+
+    now = [0.0]
+    told: list[Occurrence] = []
+    enforcer = Enforcer(Node(), Elsewhere(), clock=lambda: now[0], tell=told.append)
+    enforcer.configured(Runtime("containerd", "v1.7.27"))
+    enforcer.synchronize((OTHER,))
+    for _ in range(240):
+        now[0] += 30.0
+        enforcer.verify()
+        assert enforcer.unsolicited() == ()
+        if enforcer.reconnection_due():
+            enforcer.synchronize((OTHER,))
+    assert enforcer.status().reconnections == REPAIRS
+    assert enforcer.status().drifts == 1
+    assert [type(each) for each in told] == [DriftRepaired]
 
 
 def test_the_claims_in_use_stay_known_while_the_runtime_tells_everything_again() -> None:
