@@ -211,6 +211,9 @@ class NRIClient:
             out = session.data_to_send()
             if out:
                 sock.sendall(out)
+            if isinstance(event, SynchronizeRequest) and not session.synchronized:
+                # Not every runtime closes the connection then, and none calls the plug-in on it ever again.
+                raise DisconnectedError("the runtime's containers could not be taken in")
         out = session.data_to_send()
         if out:
             sock.sendall(out)
