@@ -8,6 +8,7 @@ the OCI `cgroupsPath`: a path, or `slice:prefix:name` with the systemd driver, w
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable
 from typing import Final
 
@@ -23,6 +24,8 @@ _CPU_MOUNTS: Final = (
     "sys/fs/cgroup/cpu,cpuacct",
     "sys/fs/cgroup/cpuset,cpu,cpuacct",
 )
+# What the kernel says of a cgroup that is not there, or not any more while its files are being read.
+_GONE: Final = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ENODEV))
 _EFFECTIVE: Final = ("cpuset.cpus.effective", "cpuset.effective_cpus")
 
 
@@ -91,6 +94,7 @@ def _populated(root: Root, folder: str) -> bool:
         if read_text(root, f"{folder}/cgroup.procs"):
             return True
         below = [f"{folder}/{name}" for name in root.listdir(folder)]
-    except OSError:
-        return False
+    except OSError as error:
+        # Anything else (no file descriptor left, say) is no answer, and a claim must not go to a second container.
+        return error.errno not in _GONE
     return any(_populated(root, each) for each in below if root.exists(f"{each}/cgroup.procs"))

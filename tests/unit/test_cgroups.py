@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from dranode.driver.cgroups import cgroup_folder, effective_cpus, has_processes
 from dranode.driver.core.containers import Container, Pod
 from dranode.driver.core.cpuset import CPUSet
+from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.machine.root import Root
 
@@ -89,3 +91,17 @@ def test_where_no_hierarchy_can_be_seen_a_container_counts_as_alive(tmp_path: Pa
     root = machine(tmp_path, {"other": ""})
     assert has_processes(root, container("/k8s/c1"))
     assert has_processes(machine(tmp_path, {"cgroup.procs": "1\n"}), container(""))
+
+
+@pytest.mark.parametrize(
+    ("number", "alive"), [(errno.EMFILE, True), (errno.EACCES, True), (errno.EIO, True), (errno.ENODEV, False)]
+)
+def test_a_container_whose_cgroup_cannot_be_read_counts_as_alive_unless_it_is_gone(number: int, *, alive: bool) -> None:
+    class Failing(HostRoot):
+        def exists(self, path: str) -> bool:
+            return path.endswith(("cgroup/cgroup.procs", "cgroup.events"))
+
+        def read_bytes(self, path: str) -> bytes:
+            raise OSError(number, "says the kernel", path)
+
+    assert has_processes(Failing(), container("/k8s/c1")) is alive
