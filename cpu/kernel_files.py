@@ -77,11 +77,17 @@ class KernelFiles:
         return found
 
     def numbered(self, folder: str, prefix: str) -> list[int]:
-        """The numbers N of the entries `<prefix>N` in a folder that may be missing, ascending."""
+        """The numbers N of the entries `<prefix>N` in a folder that may be missing, ascending.
+
+        Raises:
+            MachineError: the folder is there and cannot be read.
+        """
         try:
             names = self.root.listdir(folder)
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
+        except OSError as error:
+            raise MachineError(f"/{folder} cannot be read: {error.strerror or error}") from error
         ends = (name.removeprefix(prefix) for name in names if name.startswith(prefix))
         return sorted(int(end) for end in ends if end.isascii() and end.isdigit())
 

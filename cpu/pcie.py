@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from dranode.driver.core.cpuset import CPUSet
+from dranode.driver.core.errors import MachineError
 from dranode.driver.machine.root import Root, read_text
 
 # The form of the standard attribute resource.kubernetes.io/pcieRoot; extended domains (VMD) have more digits.
@@ -16,11 +17,17 @@ _NEAR: Final = (("cpulistaffinity", CPUSet.parse), ("cpuaffinity", CPUSet.parse_
 
 
 def read_pcie_roots(root: Root) -> tuple[Mapping[str, CPUSet], tuple[str, ...]]:
-    """The CPUs near every PCIe root (`pci0000:00`), and a sentence for each root whose CPUs cannot be read."""
+    """The CPUs near every PCIe root (`pci0000:00`), and a sentence for each root whose CPUs cannot be read.
+
+    Raises:
+        MachineError: the roots cannot be listed.
+    """
     try:
         names = root.listdir("sys/devices")
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return {}, ()
+    except OSError as error:
+        raise MachineError(f"/sys/devices cannot be read: {error.strerror or error}") from error
     near: dict[str, CPUSet] = {}
     warnings: list[str] = []
     for name, match in ((name, _ROOT.fullmatch(name)) for name in names):

@@ -1,20 +1,27 @@
-"""Files of which any may be missing or fail to read: a value, or None for what is not told."""
+"""Files of which any may be missing or fail to read: a value, or None for what is not told.
+
+Where it is this process that can open nothing, nothing follows about the machine: that is a `MachineError`.
+"""
 
 from __future__ import annotations
 
+import errno
 from typing import Final
 
 from dranode.driver.core.cpuset import CPUSet
+from dranode.driver.core.errors import MachineError
 from dranode.driver.machine.root import Root, read_text
 
 _INT64_BITS: Final = 63
+_OUR_OWN: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
 def text(root: Root, path: str) -> str | None:
     """A file's text without white space around it; None if it cannot be read."""
     try:
         return read_text(root, path)
-    except OSError:
+    except OSError as error:
+        _refuse_our_own(path, error)
         return None
 
 
@@ -44,8 +51,23 @@ def names(root: Root, path: str) -> list[str]:
     """The names in a folder; none if it cannot be read."""
     try:
         return root.listdir(path)
-    except OSError:
+    except OSError as error:
+        _refuse_our_own(path, error)
         return []
+
+
+def all_names(root: Root, path: str) -> list[str]:
+    """The names in a folder; none if there is no such folder.
+
+    Raises:
+        MachineError: there is one, and it cannot be read.
+    """
+    try:
+        return root.listdir(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise _unreadable(path, error) from error
 
 
 def link_name(root: Root, path: str) -> str | None:
@@ -54,3 +76,12 @@ def link_name(root: Root, path: str) -> str | None:
         return root.readlink(path).rstrip("/").rpartition("/")[2] or None
     except OSError:
         return None
+
+
+def _refuse_our_own(path: str, error: OSError) -> None:
+    if error.errno in _OUR_OWN:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: str, error: OSError) -> MachineError:
+    return MachineError(f"/{path} cannot be read: {error.strerror or error}")

@@ -73,7 +73,11 @@ class GPUPlugin(Plugin):
         self._published: Mapping[str, Any] = {}
 
     def discover(self) -> Inventory:
-        """Read the machine's GPUs; a machine without any has no devices."""
+        """Read the machine's GPUs; a machine without any has no devices.
+
+        Raises:
+            MachineError: the machine's files cannot be read.
+        """
         facts = self._nvml.gpus(nvidia_gpus(self._root)) if self._nvml is not None else {}
         found = scan(self._root, facts)
         with self._lock:

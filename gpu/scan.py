@@ -20,6 +20,9 @@ def scan(root: Root, nvml: Mapping[str, NVMLFacts] | None = None) -> GPUInventor
     Args:
         root: the machine's files.
         nvml: what NVIDIA's library adds, by PCI address.
+
+    Raises:
+        MachineError: the PCI functions cannot be listed, or this process can open no more files.
     """
     pci = PCI(root)
     reasons = {address: pci.left_out(address) for address in pci.addresses}

@@ -12,7 +12,7 @@ from typing import Final
 
 from dranode.driver.core.cpuset import CPUSet
 from dranode.driver.machine.root import Root
-from dranode.gpu.files import cpu_mask, link_name, names, number, text
+from dranode.gpu.files import all_names, cpu_mask, link_name, names, number, text
 from dranode.gpu.inventory import ADDRESS, AMD, GPU, NVIDIA, VENDORS, Function, Kind
 from dranode.gpu.models import model_name
 
@@ -70,8 +70,12 @@ class PCI:
 
     @cached_property
     def addresses(self) -> tuple[str, ...]:
-        """The addresses of all functions, in the order of their text; none on a machine without PCI."""
-        return tuple(name for name in names(self.root, PCI_DEVICES) if ADDRESS.fullmatch(name))
+        """The addresses of all functions, in the order of their text; none on a machine without PCI.
+
+        Raises:
+            MachineError: they cannot be listed.
+        """
+        return tuple(name for name in all_names(self.root, PCI_DEVICES) if ADDRESS.fullmatch(name))
 
     @cached_property
     def _nodes(self) -> dict[int, CPUSet]:

@@ -1,7 +1,10 @@
 import errno
+import os
 
 import pytest
 
+from dranode.driver.core.errors import MachineError
+from dranode.driver.machine.confined import ConfinedRoot
 from dranode.gpu.inventory import GPU, GPUInventory, Kind
 from dranode.gpu.nvml import NVMLFacts
 from dranode.gpu.scan import scan
@@ -160,6 +163,42 @@ def test_a_function_whose_class_does_not_read_is_left_out_with_a_sentence() -> N
     inventory = found(machine)
     assert [gpu.vendor for gpu in inventory.gpus] == ["intel"]
     assert inventory.warnings == ("PCI function 0000:01:00.0 is left out: its class cannot be read",)
+
+
+class Denied(ConfinedRoot):
+    """A machine that has a path which cannot be opened, for this reason."""
+
+    path = DEVICES
+    number = errno.EMFILE
+
+    def listdir(self, path: str) -> list[str]:
+        self._refuse(path)
+        return super().listdir(path)
+
+    def read_bytes(self, path: str) -> bytes:
+        self._refuse(path)
+        return super().read_bytes(path)
+
+    def _refuse(self, path: str) -> None:
+        if path == self.path:
+            raise OSError(self.number, os.strerror(self.number), path)
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.EACCES, errno.EIO])
+def test_a_bus_that_cannot_be_listed_is_not_a_bus_without_gpus(number: int) -> None:
+    root = Denied(laptop().root().files)
+    root.number = number
+    with pytest.raises(MachineError, match=f"^/sys/bus/pci/devices cannot be read: {os.strerror(number)}$"):
+        scan(root)
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+@pytest.mark.parametrize("path", [f"{DEVICES}/0000:00:02.0/class", "proc/driver/nvidia/gpus/0000:01:00.0/information"])
+def test_a_process_that_can_open_nothing_draws_no_conclusion_about_the_machine(path: str, number: int) -> None:
+    root = Denied(laptop().root().files)
+    root.path, root.number = path, number
+    with pytest.raises(MachineError, match=f"^/{root.path} cannot be read: {os.strerror(number)}$"):
+        scan(root)
 
 
 def test_a_vendor_that_nobody_knows_is_a_gpu_if_it_has_a_render_node() -> None:
