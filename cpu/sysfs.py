@@ -29,17 +29,36 @@ _NODE: Final = ("cpulist", "cpumap")
 _E_CORES: Final = ("sys/devices/cpu_atom/cpus", "sys/devices/cpu_lowpower/cpus")
 _SMT: Final = {"on": True, "off": False, "forceoff": False, "notsupported": False, "notimplemented": False}
 
+# How often a machine is read whose CPUs come and go all the while; the last reading counts as it is.
+_READINGS: Final = 4
+
 _MEMORY: Final = re.compile(r"MemTotal:\s+([0-9]+) kB", re.ASCII)
 _L3: Final = 3
 
 
 def read_topology(root: Root) -> Topology:
-    """Read the machine's CPUs, once; the cost is linear in their number.
+    """Read the machine's CPUs; the cost is linear in their number.
+
+    A CPU that goes offline takes its files with it, so what was read is believed if the same CPUs are online after it.
 
     Raises:
         MachineError: no CPU is online, or a file cannot be read or parsed; names the file and its value.
     """
+    for _ in range(1, _READINGS):
+        before = _told_online(root)
+        try:
+            topology = _Reader(root).topology()
+        except MachineError:
+            if _told_online(root) == before:
+                raise
+        else:
+            if _told_online(root) == before:
+                return topology
     return _Reader(root).topology()
+
+
+def _told_online(root: Root) -> str | None:
+    return KernelFiles(root).text(f"{CPU_ROOT}/online")
 
 
 class _Reader:

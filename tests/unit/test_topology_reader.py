@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import errno
+import os
 
 import pytest
 
 from dranode.cpu.sysfs import read_topology
+from dranode.driver.core.cpuset import CPUSet
 from dranode.driver.core.errors import MachineError
 from dranode.driver.machine.confined import ConfinedRoot
 from dranode.driver.machine.forms import open_machine
@@ -290,3 +292,55 @@ class TestUnbelievable:
         root = Broken(machine({f"{CPU}/online": "0"} | cpu_files(0, core_id="0")).files)
         with pytest.raises(MachineError, match=r"cpu0/topology/core_id cannot be read: Input/output error"):
             read_topology(root)
+
+    @pytest.mark.parametrize("folder", ["sys/devices/system/node", f"{CPU}/cpu0", f"{CPU}/cpu0/cache", CPU])
+    @pytest.mark.parametrize("number", [errno.EMFILE, errno.EACCES, errno.EIO])
+    def test_a_folder_that_cannot_be_listed_is_not_taken_for_missing(self, folder: str, number: int) -> None:
+        class Broken(ConfinedRoot):
+            def listdir(self, path: str) -> list[str]:
+                if path == folder:
+                    raise OSError(number, os.strerror(number), path)
+                return super().listdir(path)
+
+        root = Broken(machine({f"{CPU}/online": "0"} | cpu_files(0, core_id="0")).files)
+        with pytest.raises(MachineError, match=f"^/{folder} cannot be read: {os.strerror(number)}$"):
+            read_topology(root)
+
+
+class TestHotplug:
+    class Restless(ConfinedRoot):
+        """A machine whose CPU 3 goes offline, with its files, while its core is read; `lost` is what that read says."""
+
+        lost = errno.ENOENT
+
+        def read_bytes(self, path: str) -> bytes:
+            if path == f"{CPU}/cpu3/topology/core_cpus_list":
+                self.files = machine(hyperthreads("0-2")).files
+                raise OSError(self.lost, os.strerror(self.lost), path)
+            return super().read_bytes(path)
+
+    @pytest.mark.parametrize("number", [errno.ENOENT, errno.ENODEV])
+    def test_a_cpu_that_goes_offline_while_it_is_read_is_not_taken_for_a_core_of_its_own(self, number: int) -> None:
+        root = self.Restless(machine(hyperthreads("0-3")).files)
+        root.lost = number
+        assert read_topology(root) == read_topology(machine(hyperthreads("0-2")))
+
+    def test_a_machine_that_never_comes_to_rest_is_believed_in_the_end(self) -> None:
+        class Flapping(ConfinedRoot):
+            readings = 0
+
+            def read_bytes(self, path: str) -> bytes:
+                if path == f"{CPU}/online":
+                    self.readings += 1
+                    return b"0-2" if self.readings % 2 else b"0-3"
+                return super().read_bytes(path)
+
+        assert len(read_topology(Flapping(machine(hyperthreads("0-3")).files)).cpus) in (3, 4)
+
+
+def hyperthreads(online: str) -> dict[str, str]:
+    """Two cores of two threads each (0,2 and 1,3), of which these CPUs are online and have files."""
+    files = {f"{CPU}/online": online, f"{CPU}/present": "0-3"}
+    for cpu in CPUSet.parse(online):
+        files |= cpu_files(cpu, core_cpus_list="1,3" if cpu % 2 else "0,2")
+    return files
