@@ -100,7 +100,7 @@ class Interpreter:
                 self.left.pop(uid, None)
                 self.specs.remove(uid)
             case WriteMetadata(record):
-                self.describe(record)
+                self._describe_if_possible(record)
                 self._note(record)
             case RemoveMetadata(claim, requests):
                 if self.metadata is not None:
@@ -127,10 +127,17 @@ class Interpreter:
             self.left.pop(record.uid, None)
 
     def describe(self, record: Record) -> None:
-        """Write a claim's metadata. A workload can do without it, so a failure is nobody else's."""
-        if self.metadata is None:
-            return
-        try:
+        """Write a claim's metadata, if workloads are told of their devices.
+
+        Raises:
+            DranodeError: it cannot be written.
+        """
+        if self.metadata is not None:
             self.metadata.write(record, self.inventory)
+
+    def _describe_if_possible(self, record: Record) -> None:
+        # A workload can do without it, so a failure is nobody else's.
+        try:
+            self.describe(record)
         except DranodeError as error:
             log.warning("uid=%s driver=%s: %s", record.uid, self.plugin.driver, error)

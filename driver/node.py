@@ -235,6 +235,11 @@ class Node:
                     self.interpreter.describe(record)
                 except DranodeError as error:
                     mended[record.uid] = error
+                except Exception as error:  # noqa: BLE001 - told by whoever looks, once and not at every look
+                    mended[record.uid] = ClaimError(
+                        f"the CDI spec of claim {record.ref} cannot be written again, because {self.plugin.driver} met "
+                        f"an error inside it: {error!r}"
+                    )
         return mended
 
     def prepare(self, asked: Mapping[ClaimRef, ResourceClaim | DranodeError]) -> dict[str, Answer]:

@@ -697,3 +697,58 @@ def test_whoever_could_not_take_in_the_records_is_told_them_again_with_the_next_
     assert isinstance(prepare(node, claim)["a"], ClaimError)
     assert len(prepare(node, claim)["a"]) == 1
     assert told == [0, 1, 1]
+
+
+def test_metadata_that_could_not_be_written_again_is_tried_until_it_can(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = opened(tmp_path, metadata=DeviceMetadata(LAMPS, tmp_path / "metadata", tmp_path / "cdi"))
+    claim = allocated_claim("a", LAMPS, ["lamp-0"])
+    prepare(node, claim)
+    watch = SpecWatch(node)
+    watch.look()
+    lost = tmp_path / "cdi" / metadata_spec_file(LAMPS, claim.metadata.uid, "r")
+    lost.unlink()
+    (tmp_path / "metadata").rename(tmp_path / "away")
+    (tmp_path / "metadata").touch()
+    for _ in range(3):
+        watch.look()
+    (reason,) = caplog.messages
+    assert "claim default/a gets no device metadata" in reason
+    (tmp_path / "metadata").unlink()
+    (tmp_path / "away").rename(tmp_path / "metadata")
+    watch.look()
+    assert lost.exists()
+
+
+def test_a_driver_that_fails_at_one_spec_is_told_of_and_has_the_others_written_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Fragile(Lamps):
+        broken = ""
+
+        def complete(self, claim: ClaimRef, grants: tuple[Grant, ...]) -> tuple[Grant, ...]:
+            if claim.name == self.broken:
+                raise ZeroDivisionError
+            return grants
+
+    driver = Fragile()
+    node = opened(tmp_path, driver)
+    claims = [allocated_claim(name, LAMPS, [f"lamp-{index}"]) for index, name in enumerate("abc")]
+    prepare(node, *claims)
+    watch = SpecWatch(node)
+    watch.look()
+    driver.broken = "b"
+    for path in (tmp_path / "cdi").iterdir():
+        path.unlink()
+    for _ in range(2):
+        watch.look()
+    assert {name[-41:-5] for name in specs(tmp_path)} == {claims[0].metadata.uid, claims[2].metadata.uid}
+    (sentence,) = (message for message in caplog.messages if "ZeroDivisionError" in message)
+    assert sentence == (
+        f"uid={claims[1].metadata.uid}: the CDI spec of claim default/b cannot be written again, because "
+        f"{LAMPS} met an error inside it: ZeroDivisionError()"
+    )
+    driver.broken = ""
+    watch.look()
+    assert len(specs(tmp_path)) == len(claims)
