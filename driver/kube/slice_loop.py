@@ -185,7 +185,8 @@ class SliceLoop:
         if any(isinstance(change, CreateSlice) for change in changes):
             changes = plan(specs, published, self._writer.owner())
         for change in changes:
-            if not self._carry_out(wanted, change):
+            # Whoever rests has another instance beside it, whose slices these may be by now.
+            if self._stopped or not self._carry_out(wanted, change):
                 return
         if is_repair and changes:
             self._repaired(wanted, wiped=not published)

@@ -24,30 +24,30 @@ class SliceWriter:
         """Write through `client` for the node of that name."""
         self._client = client
         self._node_name = node_name
-        self._owner: OwnerReference | None = None
 
     def owner(self) -> OwnerReference:
-        """The Node as the owner of its slices, so that they go when it goes; asked for once.
+        """The Node as the owner of its slices, so that they go when it goes.
+
+        Asked for whenever slices are created: a Node that was made again has another UID, and slices of one that is
+        gone are deleted at once.
 
         Raises:
             ApiError: the Node cannot be had.
         """
-        if self._owner is None:
-            try:
-                request = Request("GET", f"/api/v1/nodes/{self._node_name}", "get nodes")
-                node = decode(Node, self._client.send(request, seconds=ANSWER_SECONDS, patient=False))
-            except DocumentError as error:
-                raise ApiError(f"node {self._node_name} as the API server has it cannot be read: {error}") from error
-            except ApiError as error:
-                if error.status == HTTPStatus.NOT_FOUND:
-                    raise ApiError(
-                        f"the cluster has no node {self._node_name}; name this one with --node-name", error.status
-                    ) from error
-                raise
-            self._owner = OwnerReference(
-                api_version="v1", kind="Node", name=self._node_name, uid=node.metadata.uid, controller=True
-            )
-        return self._owner
+        try:
+            request = Request("GET", f"/api/v1/nodes/{self._node_name}", "get nodes")
+            node = decode(Node, self._client.send(request, seconds=ANSWER_SECONDS, patient=False))
+        except DocumentError as error:
+            raise ApiError(f"node {self._node_name} as the API server has it cannot be read: {error}") from error
+        except ApiError as error:
+            if error.status == HTTPStatus.NOT_FOUND:
+                raise ApiError(
+                    f"the cluster has no node {self._node_name}; name this one with --node-name", error.status
+                ) from error
+            raise
+        return OwnerReference(
+            api_version="v1", kind="Node", name=self._node_name, uid=node.metadata.uid, controller=True
+        )
 
     def delete(self, change: DeleteSlice) -> None:
         """Delete a slice; one that is gone is deleted.

@@ -110,6 +110,7 @@ class SliceWatch:
         """List, watch, and begin again where that is needed, until stopped."""
         attempt = 0
         while not self._stopped.is_set():
+            tried = self._client.timing.clock()
             try:
                 listed = list_slices(self._client, self._driver, self._node_name)
                 self._listener.listed(listed.slices, listed.version)
@@ -127,6 +128,9 @@ class SliceWatch:
                 self._listener.lost()
                 if error.status != HTTPStatus.GONE and not isinstance(error, BrokenStreamError):
                     self._listener.failed(error)
+                # A watch that lived and then broke, as behind a proxy that ends what is idle, is no failure in a row.
+                if self._client.timing.clock() - tried > _BACKOFF.most:
+                    attempt = 0
                 self._stopped.wait(_BACKOFF.delay(attempt, self._client.timing.dice(), error.retry_after))
                 attempt += 1
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,9 +18,11 @@ from dranode.driver.core.plugin import Inventory
 from dranode.driver.core.publication import PublisherStatus
 from dranode.driver.core.resource import Device, DeviceTaint
 from dranode.driver.kube.client import Client, Timing
-from dranode.driver.kube.connection import Connection
+from dranode.driver.kube.connection import Connection, Outgoing
+from dranode.driver.kube.errors import BrokenStreamError
 from dranode.driver.kube.publisher import KubePublisher
 from dranode.driver.kube.source import Source
+from dranode.driver.kube.watch import SliceWatch
 from tests.fakes_apiserver import ApiServer, Fault, api_server
 
 DRIVER = "d.example.com"
@@ -309,3 +313,66 @@ def test_a_node_name_that_is_none_is_refused_before_anything_is_sent(api: ApiSer
     with pytest.raises(UsageError, match="--node-name"):
         KubePublisher(Client(Connection(source)), "Not A Node", pytest.fail).publish(DRIVER, inventory("a"))
     assert not api.seen
+
+
+def test_slices_belong_to_the_node_that_there_is_now(it: Publishing) -> None:
+    it.published(inventory("a"))
+    it.api.objects.remove("nodes", "node")
+    it.api.put("nodes", {"metadata": {"name": "node", "uid": "another-uid"}})
+    # The garbage collector deletes what belongs to a node that is gone.
+    it.api.objects.remove("resourceslices", it.slices()[0]["metadata"]["name"])
+    (made,) = it.eventually(it.slices)
+    assert made["metadata"]["ownerReferences"][0]["uid"] == "another-uid"
+
+
+def test_a_publisher_that_rests_while_a_write_hangs_makes_no_other(
+    it: Publishing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dranode.driver.kube.slice_loop._JOIN_SECONDS", 0.1)
+    hanging = Fault(method="POST", path="resourceslices", seconds=1.0)
+    it.api.faults.append(hanging)
+    it.publish(inventory(*(f"d{number}" for number in range(200))))
+    it.eventually(lambda: not hanging.times)
+    threads = [one for one in threading.enumerate() if one.name == f"{DRIVER}-slices"]
+    it.publisher.rest(DRIVER)
+    for thread in threads:
+        thread.join(10)
+    assert len(it.api.requests("POST", "resourceslices")) == 1
+
+
+class Breaking:
+    """A wire on which every list answers and every watch breaks after a minute; who listens stops after ten breaks."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.breaks = 0
+        self.watch = SliceWatch(Client(self, timing=Timing(clock=lambda: self.now, dice=lambda: 0.0)), "d", "n", self)
+
+    def send(self, outgoing: Outgoing) -> Any:
+        if "watch=true" in outgoing.path:
+            self.now += 60.0
+            raise BrokenStreamError("broken")
+        data = b'{"versions":[{"version":"v1"}]}'
+        if outgoing.path.partition("?")[0].endswith("resourceslices"):
+            data = b'{"apiVersion":"resource.k8s.io/v1","metadata":{"resourceVersion":"1"},"items":[]}'
+        return SimpleNamespace(status=200, headers={}, data=data)
+
+    def listed(self, *_: Any) -> None:
+        pass
+
+    changed = gone = failed = listed
+
+    def lost(self) -> None:
+        self.breaks += 1
+        if self.breaks == 10:
+            self.watch.stop()
+
+
+def test_a_watch_that_lived_before_it_broke_is_begun_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    wire = Breaking()
+    delays: list[float] = []
+    stopped = wire.watch._stopped
+    monkeypatch.setattr(stopped, "wait", delays.append)
+    wire.watch.run()
+    assert wire.breaks == 10
+    assert max(delays) < 1
