@@ -81,7 +81,9 @@ class Outbox(Generic[T]):
                     with self._changed:
                         if self._closing:
                             return
-                        self._changed.wait(_BACKOFF.delay(failures, self._timing.dice(), error.retry_after))
+                        # A new item is no reason to come back to the server sooner than it wishes.
+                        delay = _BACKOFF.delay(failures, self._timing.dice(), error.retry_after)
+                        self._changed.wait_for(lambda: self._closing, delay)
                     failures += 1
                     continue
                 if str(error) != self._refused:

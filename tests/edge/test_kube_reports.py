@@ -318,3 +318,21 @@ def test_a_word_that_may_pass_later_is_tried_until_a_newer_one_takes_its_place()
     eventually(lambda: 2 in tried)
     outbox.close(5)
     assert tried[-1] == 2
+
+
+def test_new_words_do_not_bring_the_server_back_what_it_wants_to_be_spared() -> None:
+    tried: list[int] = []
+
+    def send(item: int) -> None:
+        tried.append(item)
+        raise ApiError("429", 429, retry_after=60)
+
+    outbox: Outbox[int] = Outbox("test", send, Timing(dice=lambda: 0.0), pytest.fail)
+    outbox.put("a", 1)
+    eventually(lambda: tried)
+    for item in range(2, 12):
+        outbox.put("a", item)
+        time.sleep(0.01)
+    assert tried == [1]
+    outbox.close(5)
+    assert tried == [1, 11], "one last try when the driver stops"
