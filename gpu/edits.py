@@ -141,12 +141,12 @@ def _amd_render(root: Root, intent: Intent) -> Iterable[Node]:
     pci = PCI(root)
     slot = [address for address in pci.addresses if address[:-2] == intent.address[:-2]]
     gpus = [address for address in slot if pci.left_out(address) is None]
-    nodes = by_address(kfd_nodes(root), gpus).get(intent.address, ())
+    nodes = by_address(kfd_nodes(root), gpus).get(intent.address, {})
     if intent.partition is None:
         yield _drm_node(root, intent, "renderD")
-        yield from (Node(_drm_path("renderD", node.render)) for node in nodes if node.render is not None)
+        yield from (Node(_drm_path("renderD", node.render)) for node in nodes.values() if node.render is not None)
         return
-    if intent.partition >= len(nodes):
+    if intent.partition not in nodes:
         raise ClaimError(
             f"GPU {intent.address} has no partition {intent.partition} any more, only {len(nodes)}; "
             "delete the claim so that it is allocated anew"

@@ -1,8 +1,9 @@
 """AMD's KFD topology (`/sys/class/kfd/kfd/topology/nodes`): which nodes are GPUs, their memory, their partitions.
 
 A node's `location_id` has the PCI bus and function in its low 16 bits and, on a GPU in partitions, the partition's
-number in bits 31 to 28; some kernels put that number into the function's bits as well. `unique_id` is no way from a
-partition to its GPU: newer kernels give every partition its own.
+number in bits 31 to 28; some kernels put that number into the function's bits instead. `unique_id` is no way from a
+partition to its GPU: newer kernels give every partition its own. A node may be missing: the kernel builds the whole
+tree anew when a GPU comes, and does not let itself be asked about one that this process's cgroup may not use.
 """
 
 from __future__ import annotations
@@ -62,10 +63,11 @@ def kfd_nodes(root: Root) -> tuple[KFDNode, ...]:
     return tuple(found)
 
 
-def by_address(nodes: Iterable[KFDNode], addresses: Iterable[str]) -> Mapping[str, tuple[KFDNode, ...]]:
-    """The nodes of every GPU by PCI address, partitions in order.
+def by_address(nodes: Iterable[KFDNode], addresses: Iterable[str]) -> Mapping[str, Mapping[int, KFDNode]]:
+    """The nodes of every GPU by PCI address, by the number of the partition, in order.
 
-    A node whose function is no GPU's belongs to function 0 of its slot: the bits are a partition's number.
+    A node whose function is no GPU's belongs to function 0 of its slot: the bits are a partition's number. Where the
+    kernel tells no numbers, the order of the nodes is that of the partitions.
     """
     present = frozenset(addresses)
     found: dict[str, list[KFDNode]] = {}
@@ -74,10 +76,13 @@ def by_address(nodes: Iterable[KFDNode], addresses: Iterable[str]) -> Mapping[st
         address = exact if exact in present else first
         if address in present:
             found.setdefault(address, []).append(node)
-    return {
-        address: tuple(sorted(each, key=lambda node: (node.part, node.function, node.node)))
-        for address, each in found.items()
-    }
+    return {address: _numbered(each, int(address[-1], 16)) for address, each in found.items()}
+
+
+def _numbered(nodes: Iterable[KFDNode], function: int) -> Mapping[int, KFDNode]:
+    ordered = sorted(nodes, key=lambda node: (node.part, node.function, node.node))
+    told = {node.part or node.function - function: node for node in ordered}
+    return told if len(told) == len(ordered) else dict(enumerate(ordered))
 
 
 def _memory(root: Root, node: str) -> int | None:

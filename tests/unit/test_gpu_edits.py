@@ -5,6 +5,7 @@ from dranode.driver.core.errors import ClaimError
 from dranode.gpu.config import Mode
 from dranode.gpu.edits import complete, device_nodes
 from dranode.gpu.grants import Intent
+from dranode.gpu.scan import scan
 from tests.fakes_gpu import DEVICES, DRIVERS, Machine, flex, hgx, laptop, mi300x
 
 
@@ -51,6 +52,23 @@ def test_numbers_are_those_of_now_after_a_boot_that_moved_them() -> None:
 
 def test_an_amd_partition_has_kfd_and_its_own_render_node() -> None:
     assert nodes(mi300x(gpus=1), PART) == [("/dev/kfd", "c", 511, 0), ("/dev/dri/renderD131", "c", 226, 131)]
+
+
+@pytest.mark.parametrize("in_function_bits", [False, True])
+@pytest.mark.parametrize("unread", [1, 3])
+def test_a_partition_keeps_its_render_node_while_another_one_does_not_read(
+    unread: int,
+    in_function_bits: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    machine = mi300x(gpus=1)
+    for part in range(8) if in_function_bits else ():
+        machine.kfd(1 + part, f"0000:0c:00.{part}", render=128 + part)
+    machine.fail(f"sys/class/kfd/kfd/topology/nodes/{unread}/properties")
+    assert nodes(machine, PART)[1] == ("/dev/dri/renderD131", "c", 226, 131)
+    assert [gpu.partition for gpu in scan(machine.root()).gpus] == [
+        None,
+        *(part for part in range(8) if part != unread - 1),
+    ]
 
 
 def test_a_whole_partitioned_gpu_has_the_render_nodes_of_all_parts_once() -> None:
