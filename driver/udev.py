@@ -7,6 +7,7 @@ namespaces of the first user namespace, since Linux 4.18), so the machine is als
 
 from __future__ import annotations
 
+import errno
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,6 +20,7 @@ log = logging.getLogger(__name__)
 _TICK: Final = 2.0
 _QUIET: Final = 0.5
 _LONGEST_BURST: Final = 10.0
+_NO_EVENTS: Final = "%s, so the machine is read again every %.0f s alone"
 
 E = TypeVar("E")
 E_co = TypeVar("E_co", covariant=True)
@@ -31,7 +33,11 @@ class Events(Protocol[E_co]):
     """Where events come from."""
 
     def next(self, timeout: float) -> E_co | None:
-        """The next event of interest; None if there was none for `timeout` seconds."""
+        """The next event of interest; None if there was none for `timeout` seconds.
+
+        Raises:
+            OSError: events are lost, because more came than fit (ENOBUFS), or there are none any more.
+        """
 
 
 class KernelEvents(Generic[E]):
@@ -53,7 +59,11 @@ class KernelEvents(Generic[E]):
         self._monitor.start()
 
     def next(self, timeout: float) -> E | None:
-        """The next uevent; None if it is of no interest, or there was none for `timeout` seconds."""
+        """The next uevent; None if it is of no interest, or there was none for `timeout` seconds.
+
+        Raises:
+            OSError: the kernel had more uevents than the socket holds (ENOBUFS), or the socket fails.
+        """
         device = self._monitor.poll(timeout)
         if device is None:
             return None
@@ -65,7 +75,7 @@ def opened(source: Callable[[], Events[E]] | None) -> Events[E] | None:
     try:
         return source() if source is not None else None
     except (ImportError, OSError) as error:
-        log.warning("no kernel events (%s), so the machine is read again every %.0f s alone", error, RESCAN_SECONDS)
+        log.warning(_NO_EVENTS, f"no kernel events ({error})", RESCAN_SECONDS)
         return None
 
 
@@ -88,21 +98,28 @@ def watch(
     """
     last = clock()
     while not stop.is_set():
-        event = events.next(_TICK) if events is not None else None
+        came = False
         if events is None:
             stop.wait(_TICK)
-        if event is not None:
-            note(event)
-            _drain(events, note, clock)
-        if event is not None or due() or clock() - last >= RESCAN_SECONDS:
+        else:
+            try:
+                came = _taken_in(events, note, clock)
+            except OSError as error:
+                came = True
+                if error.errno != errno.ENOBUFS:
+                    log.warning(_NO_EVENTS, f"no more kernel events ({error})", RESCAN_SECONDS)
+                    events = None
+        if came or due() or clock() - last >= RESCAN_SECONDS:
             last = clock()
             yield
 
 
-def _drain(events: Events[E] | None, note: Callable[[E], None], clock: Callable[[], float]) -> None:
+def _taken_in(events: Events[E], note: Callable[[E], None], clock: Callable[[], float]) -> bool:
+    """Wait for an event, and for the end of the burst that it begins; whether there was one."""
+    event = events.next(_TICK)
+    came = event is not None
     end = clock() + _LONGEST_BURST
-    while events is not None and clock() < end:
-        event = events.next(_QUIET)
-        if event is None:
-            return
+    while event is not None:
         note(event)
+        event = events.next(_QUIET) if clock() < end else None
+    return came

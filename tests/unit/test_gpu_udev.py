@@ -1,3 +1,5 @@
+import errno
+import os
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -99,3 +101,45 @@ def test_a_watch_that_is_stopped_ends_without_a_word() -> None:
     stop = threading.Event()
     stop.set()
     assert list(watch(None, lambda _event: None, stop)) == []
+
+
+def test_events_that_were_too_many_for_the_socket_are_a_reason_to_read_and_not_the_end() -> None:
+    class Overrun(Script):
+        def next(self, timeout: float) -> Event | None:
+            if self.now == 0:
+                self.now += timeout
+                raise OSError(errno.ENOBUFS, os.strerror(errno.ENOBUFS))
+            return super().next(timeout)
+
+    script, stop = Overrun(), threading.Event()
+    times = []
+    for _ in watch(script, lambda _event: None, stop, clock=script.clock):
+        times.append(script.now)
+        script.events = [Event("add", "0000:01:00.0")]
+        if len(times) == 2:
+            stop.set()
+    assert times[0] == 2
+    assert times[1] < 4
+
+
+def test_a_socket_that_fails_for_good_leaves_the_reading_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    class Failing(Script):
+        def next(self, timeout: float) -> Event | None:
+            del timeout
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+    class Stop(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            script.now += timeout or 0
+            return self.is_set()
+
+    script, stop = Failing(), Stop()
+    times = []
+    for _ in watch(script, lambda _event: None, stop, clock=script.clock):
+        times.append(script.now)
+        if len(times) == 3:
+            stop.set()
+    assert times == [0, RESCAN_SECONDS, 2 * RESCAN_SECONDS]
+    assert caplog.messages == [
+        "no more kernel events ([Errno 9] Bad file descriptor), so the machine is read again every 60 s alone"
+    ]
