@@ -20,6 +20,7 @@ log = logging.getLogger(__name__)
 _TICK: Final = 2.0
 _QUIET: Final = 0.5
 _LONGEST_BURST: Final = 10.0
+_FAILURES: Final = 3  # in a row; one message that cannot be read is no end
 _NO_EVENTS: Final = "%s, so the machine is read again every %.0f s alone"
 
 E = TypeVar("E")
@@ -97,6 +98,7 @@ def watch(
         clock: seconds that never run backwards.
     """
     last = clock()
+    failures = 0
     while not stop.is_set():
         came = False
         if events is None:
@@ -104,9 +106,11 @@ def watch(
         else:
             try:
                 came = _taken_in(events, note, clock)
+                failures = 0
             except OSError as error:
                 came = True
-                if error.errno != errno.ENOBUFS:
+                failures += error.errno != errno.ENOBUFS
+                if failures == _FAILURES:
                     log.warning(_NO_EVENTS, f"no more kernel events ({error})", RESCAN_SECONDS)
                     events = None
         if came or due() or clock() - last >= RESCAN_SECONDS:
