@@ -22,6 +22,8 @@ from dranode.driver.core.errors import DocumentError
 STDIN: Final = "-"
 _MAX_DEPTH: Final = 100
 _MAX_NODES: Final = 20_000_000
+_SHOWN: Final = 40
+_SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,16 +114,37 @@ def _read(file: str) -> str:
 def _parse(text: str, file: str) -> list[Any]:
     if text.lstrip()[:1] == "{":  # JSON, or YAML in the flow style
         try:
-            return [json.loads(text, object_pairs_hook=_mapping)]
-        except (json.JSONDecodeError, RecursionError):
-            pass
+            document = json.loads(text, object_pairs_hook=_mapping)
         except DocumentError as error:
             raise DocumentError(f"{file}: {error}") from error
+        except (ValueError, RecursionError):
+            document = None
+        # What is no good as YAML either is refused there, with its place.
+        if document is not None and not _too_deep(document) and _has_characters(document, text):
+            return [document]
     try:
         _check_size(text)
         return [document for document in yaml.load_all(text, _StrictLoader) if document is not None]
     except yaml.YAMLError as error:
         raise DocumentError(f"{file} is not YAML: {_sentence(error)}") from error
+
+
+def _too_deep(document: Any) -> bool:
+    level = [document]
+    for _ in range(_MAX_DEPTH):
+        values = (each.values() if isinstance(each, dict) else each for each in level)
+        level = [value for each in values for value in each if isinstance(value, (dict, list))]
+    return bool(level)
+
+
+def _has_characters(document: Any, text: str) -> bool:
+    """Whether its strings can be written again: JSON's escapes can spell half of a surrogate pair."""
+    if _SURROGATE.search(text):
+        try:
+            json.dumps(document, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            return False
+    return True
 
 
 def _check_size(text: str) -> None:
@@ -202,16 +225,28 @@ class _StrictLoader(_SafeLoader):  # type: ignore[misc] # chosen at run time
     yaml_implicit_resolvers: Final[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = True) -> dict[Hashable, Any]:  # noqa: ARG002, FBT001, FBT002 - PyYAML's signature
+        own = {id(key_node) for key_node, _ in node.value}  # what "<<" brings comes first, and these go before it
         self.flatten_mapping(node)
         mapping: dict[Hashable, Any] = {}
+        seen: set[str] = set()
         for key_node, value_node in node.value:
             key = self.construct_object(key_node, deep=True)
             if not isinstance(key, str):
                 raise _refusal(f"the key {key!r} is not a string; quote it", key_node)
-            if key in mapping:
+            if key in seen:
                 raise _refusal(f'the key "{key}" stands twice in one mapping; keep one of them', key_node)
+            if id(key_node) in own:
+                seen.add(key)
             mapping[key] = self.construct_object(value_node, deep=True)
         return mapping
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:  # noqa: FBT001, FBT002 - PyYAML's signature
+        try:
+            return super().construct_object(node, deep=deep)
+        except (ValueError, LookupError) as error:  # whatever PyYAML does with "!!int x" and the like
+            kind = node.tag.rpartition(":")[2]
+            shown = " ".join(str(node.value).split())[:_SHOWN]
+            raise _refusal(f'"{shown}" cannot be read as {kind}', node) from error
 
     def construct_whole_map(self, node: yaml.MappingNode) -> dict[Hashable, Any]:
         return self.construct_mapping(node)
@@ -223,6 +258,10 @@ class _StrictLoader(_SafeLoader):  # type: ignore[misc] # chosen at run time
 # A mapping or list is made at once, not in two steps, so that PyYAML notices one that contains itself.
 _StrictLoader.add_constructor("tag:yaml.org,2002:map", _StrictLoader.construct_whole_map)
 _StrictLoader.add_constructor("tag:yaml.org,2002:seq", _StrictLoader.construct_whole_seq)
+
+# Kubernetes has no such values: no JSON can be made of them.
+for _tag in ("binary", "omap", "pairs", "set", "timestamp"):
+    _StrictLoader.add_constructor(f"tag:yaml.org,2002:{_tag}", _SafeLoader.construct_undefined)
 
 for _tag, _form, _first in (
     ("bool", r"true|True|TRUE|false|False|FALSE|yes|Yes|YES|no|No|NO|on|On|ON|off|Off|OFF", "tTfFyYnNoO"),

@@ -74,6 +74,13 @@ def test_scalars_are_those_of_the_api_machinery(tmp_path: Path) -> None:
         ("kind: a\n1: x\n", "the key 1 is not a string; quote it (line 2, column 1)"),
         ("kind: a\nx: &x {y: *x}\n", "found unconstructable recursive node (line 2, column 4)"),
         ("kind: [", "is not YAML"),
+        ("kind: a\nx: !!int b\n", '"b" cannot be read as int (line 2, column 4)'),
+        ("kind: a\nx: !!set {b}\n", "could not determine a constructor for the tag 'tag:yaml.org,2002:set'"),
+        ('{"kind": "a", "x": "\\ud800"}', "is not YAML: found invalid Unicode character escape code"),
+        ('{"kind": "a", "x": ' + "[" * 101 + "]" * 101 + "}", "it is nested deeper than 100 levels"),
+        ("kind: a\nx: " + "1" * 5000, f'"{"1" * 40}" cannot be read as int (line 2, column 4)'),
+        ('{"kind": "a", "x": ' + "1" * 5000 + "}", f'"{"1" * 40}" cannot be read as int (line 1, column 20)'),
+        ("kind: a\nx: &x {b: 1}\ny: {<<: *x, b: 2, b: 3}\n", 'the key "b" stands twice'),
         ("kind: !!python/name:os.system x\n", "could not determine a constructor"),
         ("- a\n", "a mapping with a kind is expected"),
         ("name: a\n", "a mapping with a kind is expected"),
@@ -95,6 +102,17 @@ def test_what_is_no_kubernetes_document_is_refused_in_one_sentence(tmp_path: Pat
     assert message in str(caught.value)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_json_may_spell_a_character_as_a_surrogate_pair(tmp_path: Path) -> None:
+    (source,) = load_documents([written(tmp_path, '{"kind": "a", "x": "\\ud83d\\ude00"}')])
+    assert source.document["x"] == "\U0001f600"
+
+
+def test_a_mapping_may_say_otherwise_than_the_one_that_is_merged_into_it(tmp_path: Path) -> None:
+    path = written(tmp_path, "kind: A\nx: &x {a: 1, b: 2}\ny: &y {<<: *x, b: 3}\nz: {b: 4, <<: [*y, *x]}\n")
+    document = load_documents([path])[0].document
+    assert (document["y"], document["z"]) == ({"a": 1, "b": 3}, {"a": 1, "b": 4})
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
