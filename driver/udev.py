@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
+import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, Generic, Protocol, TypeVar
@@ -65,7 +67,15 @@ class KernelEvents(Generic[E]):
         Raises:
             OSError: the kernel had more uevents than the socket holds (ENOBUFS), or the socket fails.
         """
-        device = self._monitor.poll(timeout)
+        try:
+            device = self._monitor.poll(timeout)
+        except OSError as error:
+            # pyudev only says that poll(2) tells of an error, and leaves it in the socket, to be told of for ever.
+            with socket.socket(fileno=os.dup(self._monitor.fileno())) as same:
+                number = same.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if number:
+                raise OSError(number, os.strerror(number)) from error
+            raise
         if device is None:
             return None
         return self._reader(device.action or "", device.subsystem or "", device.device_path, dict(device.properties))

@@ -1,13 +1,17 @@
 import errno
 import os
+import select
+import socket
+import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import pytest
 
 from dranode.driver.core.plugin import RESCAN_SECONDS
-from dranode.driver.udev import watch
+from dranode.driver.udev import KernelEvents, watch
 from dranode.gpu.udev import Event, event_of
 
 CARD = "/devices/pci0000:00/0000:00:01.0/0000:01:00.0/drm/card1"
@@ -143,3 +147,39 @@ def test_a_socket_that_fails_for_good_leaves_the_reading_once_a_minute(caplog: p
     assert caplog.messages == [
         "no more kernel events ([Errno 9] Bad file descriptor), so the machine is read again every 60 s alone"
     ]
+
+
+def test_the_error_of_a_socket_is_told_once_and_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as closed:
+        closed.bind(("127.0.0.1", 0))
+        nobody = closed.getsockname()
+    # No test can make the kernel lose events; a datagram that nobody takes leaves an error in its socket likewise.
+    asked = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    asked.connect(nobody)
+
+    class Monitor:
+        """As pyudev's, which gives up at POLLERR and receives nothing."""
+
+        @classmethod
+        def from_netlink(cls, context: object, source: str) -> "Monitor":
+            del context, source
+            return cls()
+
+        def start(self) -> None:
+            asked.send(b"x")
+
+        def fileno(self) -> int:
+            return asked.fileno()
+
+        def poll(self, timeout: float) -> None:
+            poller = select.poll()
+            poller.register(asked, select.POLLIN)
+            if any(mask & select.POLLERR for _, mask in poller.poll(timeout * 1000)):
+                raise OSError("Error while polling fd: 7")
+
+    monkeypatch.setitem(sys.modules, "pyudev", SimpleNamespace(Monitor=Monitor, Context=object))
+    events = KernelEvents((), event_of)
+    with asked:
+        with pytest.raises(ConnectionRefusedError):
+            events.next(1.0)
+        assert events.next(0.0) is None
