@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from dranode.driver.core.held import ClaimRef
+from dranode.driver.core.metadata import metadata_kind
 from dranode.driver.core.record import claim_device
 
 
@@ -48,8 +49,9 @@ class UsedClaim:
 def used_claims(uses: Iterable[ClaimUse], claims: Iterable[ClaimRef]) -> Mapping[str, UsedClaim]:
     """Which of `claims`, all of one driver, kubelet has given to containers, by UID; `uses` are of that driver.
 
-    A claim is recognised by a CDI device that carries its UID. One that gives its containers none has its
-    name alone, and another claim may have had that name before, so a name counts only where there is no CDI device.
+    A claim is recognised by a CDI device that carries its UID, if only that of its metadata. One that gives its
+    containers none has its name alone, and another claim may have had that name before, so a name counts only where
+    there is no CDI device.
     """
     by_uid = {ref.uid: ref for ref in claims}
     by_name = {(ref.namespace, ref.name): ref for ref in by_uid.values() if ref.name}
@@ -68,7 +70,12 @@ def used_claims(uses: Iterable[ClaimUse], claims: Iterable[ClaimRef]) -> Mapping
 
 
 def _uids(device: str, known: Mapping[str, object]) -> Iterable[str]:
-    """The claim whose device `<kind>=claim-<uid>` or `<kind>=claim-<uid>-<index>` is, if it is a known one."""
-    _, _, name = device.partition(f"={claim_device('')}")
-    whole, _, index = name.rpartition("-")
-    return (uid for uid in (name, whole if index.isdecimal() else "") if uid in known)
+    """The known claim whose device `<kind>=claim-<uid>[-<index>]` or `<driver>/metadata=<uid>_<request>` is, if any."""
+    kind, _, name = device.partition("=")
+    if kind.endswith(metadata_kind("")):
+        uids = (name.rpartition("_")[0], "")
+    else:
+        uid = name.removeprefix(claim_device("")) if name.startswith(claim_device("")) else ""
+        whole, _, index = uid.rpartition("-")
+        uids = (uid, whole if index.isdecimal() else "")
+    return (uid for uid in uids if uid in known)

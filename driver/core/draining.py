@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dranode.driver.core.claim_uses import ClaimUse
+from dranode.driver.core.claim_uses import ClaimUse, used_claims
 from dranode.driver.core.held import ClaimRef
-from dranode.driver.core.record import claim_device
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,5 +74,4 @@ def left(refs: Iterable[ClaimRef], uses: Iterable[ClaimUse] | None, kept: Iterab
 def _is_use(use: ClaimUse, ref: ClaimRef) -> bool:
     if ref.name and (use.namespace, use.claim) == (ref.namespace, ref.name):
         return True
-    device = claim_device(ref.uid)
-    return any(cdi.partition("=")[2].startswith(device) for cdi in use.cdi)
+    return bool(used_claims((use,), (ref,)))
