@@ -80,8 +80,8 @@ def _completed(record: Record, claim: ResourceClaim, inventory: Inventory, plugi
     try:
         mine = allocated(record.ref, claim, plugin)
         return adopt(mine, claim, record, inventory, plugin) if known(mine, record) is Known.RECOVERED else record
-    except (DranodeError, NotImplementedError):
-        # A configuration that this driver does not take: the claim's next Prepare says so, and where.
+    except Exception:  # noqa: BLE001 - the claim's next Prepare says what is wrong, and where
+        # A configuration that this driver does not take, or that it meets an error at: what is held stays held.
         return record
 
 

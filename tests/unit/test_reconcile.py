@@ -13,8 +13,10 @@ from dranode.cpu.config import KIND as KIND_OF_CONFIG
 from dranode.cpu.options import CPUOptions, Mode
 from dranode.cpu.plugin import CPUPlugin
 from dranode.driver.core.claim_uses import ClaimUse, UsedClaim, used_claims
+from dranode.driver.core.configs import Config
 from dranode.driver.core.cpuset import CPUSet
 from dranode.driver.core.documents import decode, encode
+from dranode.driver.core.draining import left as what_is_left
 from dranode.driver.core.errors import ClaimGoneError, DranodeError
 from dranode.driver.core.held import ClaimRef, Held
 from dranode.driver.core.plugin import ClaimGrant, Grant, Inventory
@@ -75,6 +77,18 @@ def test_a_configuration_that_this_driver_does_not_take_leaves_the_record_with_i
     document["status"]["allocation"]["devices"]["config"] = [odd]
     record = named(left(), told(None, decode(ResourceClaim, document)), INVENTORY, CPU)
     assert (record.name, record.fingerprint, record.held) == ("a", "", "2-3")
+
+
+def test_a_driver_that_fails_at_a_configuration_leaves_the_record_with_its_owner_alone() -> None:
+    class Fragile(Lamps):
+        def parse_config(self, config: Config) -> str:
+            return str(config.parameters["hue"])
+
+    config = {"source": "FromClaim", "opaque": {"driver": Lamps.driver, "parameters": {"colour": "red"}}}
+    claim = allocated_claim("a", Lamps.driver, ["lamp-0"], uid=UID, config=[config])
+    record = Record(uid=UID, grants=(Grant(request="r", pool="node", device="lamp-0"),))
+    found = named(record, told(None, claim), Inventory(devices=()), Fragile())
+    assert (found.name, found.fingerprint, found.devices) == ("a", "", ("lamp-0",))
 
 
 def test_a_record_that_knows_its_grants_is_completed_by_the_same_allocation_alone() -> None:
@@ -173,7 +187,8 @@ def test_uses_are_recognised_by_the_uid_in_a_cdi_device_before_any_name() -> Non
     assert used_claims([one("a", f"{KIND}=claim-new-1")], [old, new]).keys() == {"new-1"}
     assert used_claims([one("a", f"{KIND}=claim-old-0")], [old, new]).keys() == {"old"}
     assert used_claims([one("a", f"{KIND}=claim-other")], [old]).keys() == set()
-    assert used_claims([one("a", "dra.cpu/metadata=old_r")], [old]).keys() == set()
+    assert used_claims([one("a", "dra.cpu/metadata=old_r")], [old]).keys() == {"old"}
+    assert used_claims([one("a", "dra.cpu/metadata=other_r")], [old]).keys() == set()
     assert used_claims([one("a")], [old]).keys() == {"old"}
     assert used_claims([one("b")], [old]).keys() == set()
 
@@ -207,3 +222,9 @@ def test_a_claim_that_comes_back_from_its_spec_is_treated_and_told_as_before() -
     assert grant is not None
     back = named(recovered(UID, grant), told(None, claim), INVENTORY, CPU)
     assert back == refreshed(before, claim)
+
+
+def test_a_claim_of_which_containers_get_its_metadata_alone_is_not_idle() -> None:
+    seen = ClaimUse("default", "pod", "main", "a", frozenset({f"{Lamps.driver}/metadata={UID}_r"}))
+    damaged, other = ClaimRef("", "", UID), ClaimRef("", "", "other")
+    assert [claim.idle for claim in what_is_left((damaged, other), (seen,), ()).claims] == [False, True]
