@@ -6,7 +6,7 @@
     wedged          DRM's uevent WEDGED=<methods>              WEDGED=none, or bound anew
     xid             an XID error by NVML, but for those that   an hour without, or bound anew
                     a program causes
-    gone            published once, not on the bus now         when it is back
+    gone            published once, vanished or left out now   when it is back
 
 Counts from before the first look are history, not trouble. A physical function's trouble is its parts' too. All of this
 is values: `dranode.gpu.plugin` reads the counters and feeds the events in.
@@ -137,7 +137,8 @@ def present(condition: Condition, inventory: GPUInventory, now: float) -> Condit
         if gpu.kind is not Kind.GPU and gpu.parent in here:
             del seen[name]
         else:
-            condition = _began(condition, gpu.address, Cause.GONE, "the GPU vanished from the PCI bus", now)
+            detail = inventory.left_out.get(gpu.address, "the GPU vanished from the PCI bus")
+            condition = _began(condition, gpu.address, Cause.GONE, detail, now)
     condition = _ended(condition, here, (Cause.GONE,))
     return replace(condition, seen={**seen, **inventory.by_name})
 

@@ -7,8 +7,8 @@ own with a `parent`; a GPU that has such children is divided, and it and they ar
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from typing import Final
@@ -121,10 +121,12 @@ class GPUInventory:
     Attributes:
         gpus: every GPU once.
         warnings: one sentence each for what was found odd, with what was made of it.
+        left_out: why a GPU that is on the bus is none of these, one of the warnings, by PCI address.
     """
 
     gpus: tuple[GPU, ...] = ()
     warnings: tuple[str, ...] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def by_name(self) -> dict[str, GPU]:

@@ -26,14 +26,14 @@ def scan(root: Root, nvml: Mapping[str, NVMLFacts] | None = None) -> GPUInventor
     """
     pci = PCI(root)
     reasons = {address: pci.left_out(address) for address in pci.addresses}
-    warnings = [reason for reason in reasons.values() if reason]
+    left_out = {address: reason for address, reason in reasons.items() if reason}
     gpus: list[GPU] = []
     for address in (address for address, reason in reasons.items() if reason is None):
         gpu = pci.gpu(address)
         if gpu.vendor_id == NVIDIA:
             described = _nvidia(root, gpu, (nvml or {}).get(address))
             if described is None:
-                warnings.append(f"GPU {address} is left out: NVIDIA's driver is told to exclude it")
+                left_out[address] = f"GPU {address} is left out: NVIDIA's driver is told to exclude it"
                 continue
             gpu = described
         gpus.append(gpu)
@@ -42,12 +42,14 @@ def scan(root: Root, nvml: Mapping[str, NVMLFacts] | None = None) -> GPUInventor
         gpus = _partitions(root, gpus)
     gpus.sort(key=sort_key)
     doubtful = doubtful_uuids(gpus)
-    warnings += [
+    warnings = [
         f"UUID {uuid} is borne by {' and '.join(bearers)}: none of them is published with it"
         for uuid, bearers in doubtful.items()
     ]
     return GPUInventory(
-        tuple(replace(gpu, uuid=None) if gpu.uuid in doubtful else gpu for gpu in gpus), tuple(warnings)
+        tuple(replace(gpu, uuid=None) if gpu.uuid in doubtful else gpu for gpu in gpus),
+        (*left_out.values(), *warnings),
+        left_out,
     )
 
 

@@ -120,7 +120,9 @@ class PCI:
             return ""
         if vendor in VENDORS and (pci_class != _ACCELERATOR or vendor in (AMD, NVIDIA)):
             return None
-        if "renderD" in drm_minors(self.root, f"{PCI_DEVICES}/{address}"):
+        # Whoever has it for a virtual machine took it from the driver that gave it a render node.
+        taken = pci_class != _ACCELERATOR and bound(self.root, address).passthrough
+        if taken or "renderD" in drm_minors(self.root, f"{PCI_DEVICES}/{address}"):
             return None
         if pci_class == _ACCELERATOR:
             return ""

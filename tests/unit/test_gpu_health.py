@@ -107,6 +107,18 @@ def test_a_gpu_that_vanishes_is_reported_until_it_is_back() -> None:
     assert state(present(condition, inventory, NOON + 2)) == (Health.HEALTHY, "")
 
 
+def test_a_gpu_that_is_left_out_though_it_is_on_the_bus_is_not_said_to_have_vanished() -> None:
+    machine = laptop()
+    machine.fail(f"{DEVICES}/{GPU}/class")
+    assert state(present(start(), scan(machine.root()), NOON)) == (
+        Health.UNHEALTHY,
+        "PCI function 0000:01:00.0 is left out: its class cannot be read (since 2027-01-15T08:00:00Z)",
+    )
+    machine = laptop()
+    machine.nvidia(GPU, 0, "NVIDIA RTX", "GPU-x", excluded="Yes")
+    assert state(present(start(), scan(machine.root()), NOON))[1].startswith("GPU 0000:01:00.0 is left out: NVIDIA's")
+
+
 def test_parts_that_an_administrator_took_away_are_forgotten() -> None:
     before, after = scan(flex().root()), scan(flex(vfs=0).root())
     condition = present(present(Condition(), before, NOON), after, NOON + 1)

@@ -287,6 +287,21 @@ def test_after_damage_to_the_ledger_vfio_is_given_back_to_the_drivers_that_the_s
     assert node.records() == ()
 
 
+def test_a_gpu_of_another_vendor_stays_published_while_a_virtual_machine_has_it(nodes: Any) -> None:
+    machine = Machine()
+    machine.driver("mtgpu")
+    machine.driver("vfio-pci")
+    folder = machine.pci("0000:03:00.0", 0x1ED5, 0x0222, 0x030000, driver="mtgpu", group=7)
+    machine.drm(folder, 0, 128)
+    driver = GPUPlugin(machine.root(), live=Kernel(machine))
+    node = nodes(driver)
+    prepare(node, claim("vm", "gpu-0000-03-00-0", mode="vfio"))
+    assert bound(machine, "0000:03:00.0") == "vfio-pci"
+    node.rescan()
+    assert node.inventory.device("gpu-0000-03-00-0") is not None
+    assert [one.health for one in driver.health(node.inventory)] == [Health.HEALTHY]
+
+
 def test_vfio_on_a_machine_that_is_a_description_is_refused(nodes: Any) -> None:
     node = nodes(GPUPlugin(laptop().root()))
     with pytest.raises(DranodeError, match="this machine is a description"):
