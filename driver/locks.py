@@ -23,13 +23,10 @@ class FileLock:
         """Take the lock; False if `wait` is off and somebody else has it.
 
         Raises:
-            LedgerError: the file cannot be made or opened.
+            LedgerError: the file cannot be made, opened or locked.
         """
         file = self._open()
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(file)
+        if not self._locked(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB):
             return False
         self._file = file
         return True
@@ -38,15 +35,12 @@ class FileLock:
         """Whether anybody holds the lock, this one included. Those who ask at the same moment do not see each other.
 
         Raises:
-            LedgerError: the file cannot be made or opened.
+            LedgerError: the file cannot be made, opened or locked.
         """
         file = self._open()
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not self._locked(file, fcntl.LOCK_SH | fcntl.LOCK_NB):
             return True
-        finally:
-            os.close(file)
+        os.close(file)
         return False
 
     def release(self) -> None:
@@ -60,6 +54,17 @@ class FileLock:
             return os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise LedgerError(f"the lock {self.path} cannot be opened: {error.strerror}") from error
+
+    def _locked(self, file: int, kind: int) -> bool:
+        """Whether the lock was had; the file is closed if not."""
+        try:
+            fcntl.flock(file, kind)
+        except OSError as error:
+            os.close(file)
+            if isinstance(error, BlockingIOError):
+                return False
+            raise LedgerError(f"the lock {self.path} cannot be taken: {error.strerror}") from error
+        return True
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:

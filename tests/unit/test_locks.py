@@ -1,0 +1,41 @@
+"""Kernel locks on files."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from pathlib import Path
+
+import pytest
+
+from dranode.driver.core.errors import LedgerError
+from dranode.driver.locks import FileLock
+
+
+def test_a_file_system_without_locks_is_told_in_a_sentence_and_leaves_no_file_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An NFS server without lockd answers ENOLCK; the lock on decisions is tried again with every call."""
+
+    def refused(file: int, kind: int) -> None:
+        del file, kind
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refused)
+    lock = FileLock(tmp_path / "serialize.lock")
+    before = len([*Path("/proc/self/fd").iterdir()])
+    for attempt in (lock.acquire, lock.is_held):
+        with pytest.raises(LedgerError, match=r"^the lock \S+/serialize\.lock cannot be taken: No locks available$"):
+            attempt()
+    assert len([*Path("/proc/self/fd").iterdir()]) == before
+
+
+def test_a_lock_that_another_one_has_is_seen_and_not_had(tmp_path: Path) -> None:
+    ours, theirs = FileLock(tmp_path / "active.lock"), FileLock(tmp_path / "active.lock")
+    assert not ours.is_held()
+    with theirs.held():
+        assert ours.is_held()
+        assert not ours.acquire(wait=False)
+    assert ours.acquire(wait=False)
+    ours.release()
