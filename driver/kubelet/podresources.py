@@ -14,6 +14,8 @@ from dranode.driver.kubelet.rpc import caller
 from dranode.proto import podresources_v1_pb2 as api
 
 _TIMEOUT: Final = 0.5
+# As kubelet sets for its own clients; gRPC's 4 MiB are less than what a large node may have to say.
+_MAX_BYTES: Final = 16 << 20
 
 
 class PodResourcesError(DranodeError):
@@ -25,7 +27,8 @@ class PodResources:
 
     def __init__(self, socket: Path) -> None:
         """Name the socket; nothing is dialled yet."""
-        self._channel = grpc.insecure_channel(f"unix:{socket}")
+        options = [("grpc.max_receive_message_length", _MAX_BYTES)]
+        self._channel = grpc.insecure_channel(f"unix:{socket}", options)
         self._list = caller(self._channel, api.DESCRIPTOR, "PodResourcesLister", "List")
         self._socket = socket
 
@@ -44,6 +47,9 @@ class PodResources:
         except grpc.RpcError as error:
             reason = error.details() or error.code()
             raise PodResourcesError(f"kubelet's pod-resources at {self._socket} does not answer: {reason}") from error
+        except ValueError as error:
+            # How gRPC says that `close` was called: by a process that ends while a thread is at its last look.
+            raise PodResourcesError(f"kubelet's pod-resources at {self._socket} does not answer: {error}") from error
         return tuple(
             ClaimUse(
                 namespace=pod.namespace,

@@ -55,7 +55,7 @@ def unprepare(endpoint: Path, refs: Iterable[ClaimRef]) -> dict[str, DranodeErro
         try:
             answers = call(asked, timeout=_UNPREPARE_SECONDS).claims
         except grpc.RpcError as error:
-            failure = DranodeError(f"the driver at {endpoint} does not answer: {error}")
+            failure = DranodeError(f"the driver at {endpoint} does not answer: {error.details() or error.code()}")
             return dict.fromkeys((claim.uid for claim in asked.claims), failure)
     return {
         claim.uid: DranodeError(answers[claim.uid].error or "the driver did not answer for it")

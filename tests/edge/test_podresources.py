@@ -1,4 +1,4 @@
-"""kubelet's pod-resources socket, when kubelet is not there."""
+"""What kubelet is asked and what it asks of a driver, asked by us: who is not there, and an answer that is large."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from dranode.driver.core.held import ClaimRef
 from dranode.driver.kubelet.podresources import PodResources, PodResourcesError
+from dranode.driver.kubelet.registered import unprepare
+from tests.fakes_lifecycle import KubeletPods
 
 
 def test_a_kubelet_that_is_away_is_told_in_one_line(tmp_path: Path) -> None:
@@ -14,3 +17,33 @@ def test_a_kubelet_that_is_away_is_told_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(PodResourcesError, match=r"^kubelet's pod-resources at \S+ does not answer: [^\n<]+$"):
         asked.claims("dra.cpu")
     asked.close()
+
+
+def test_a_socket_that_was_hung_up_on_is_told_as_any_other(tmp_path: Path) -> None:
+    """A thread that is at its last look while the process ends."""
+    asked = PodResources(tmp_path / "kubelet.sock")
+    asked.close()
+    with pytest.raises(PodResourcesError, match=r"^kubelet's pod-resources at \S+ does not answer: [^\n<]+$"):
+        asked.claims("dra.cpu")
+
+
+def test_an_answer_of_many_megabytes_is_read(tmp_path: Path) -> None:
+    """gRPC's own limit is 4 MiB; kubelet sets none for what it sends, and 16 MiB for its own clients."""
+    kubelet = KubeletPods(tmp_path / "kubelet.sock")
+    kubelet.run("pod-a", "a", "uid-a")
+    kubelet.run("pod-b", "b" * (6 << 20), "uid-b")
+    asked = PodResources(kubelet.socket)
+    try:
+        assert [use.pod for use in asked.claims("dra.cpu")] == ["pod-a", "pod-b"]
+    finally:
+        asked.close()
+        kubelet.close()
+
+
+def test_a_driver_that_does_not_answer_an_unprepare_is_told_in_one_line(tmp_path: Path) -> None:
+    endpoint = tmp_path / "dra.sock"
+    (error,) = unprepare(endpoint, [ClaimRef("default", "a", "uid-a")]).values()
+    beginning, end = f"the driver at {endpoint} does not answer: ", str(error)
+    assert end.startswith(beginning)
+    assert "\n" not in end
+    assert "<" not in end
