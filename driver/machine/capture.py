@@ -63,7 +63,7 @@ class Recording:
         files: contents by path.
         links: targets by path, as they stood.
         devices: device nodes by path.
-        left_out: files that are there but could not be recorded, with the reason.
+        left_out: files and folders that are there but could not be recorded, with the reason.
     """
 
     files: dict[str, bytes] = field(default_factory=dict)
@@ -107,8 +107,10 @@ class _Recorder:
         if folder not in self._names:
             try:
                 self._names[folder] = self._root.listdir(folder)
-            except OSError:
+            except OSError as error:
                 self._names[folder] = []
+                if error.errno not in (errno.ENOENT, errno.ENOTDIR):
+                    self.recording.left_out[folder] = error.strerror or str(error)
         return (f"{folder}/{name}".lstrip("/") for name in self._names[folder] if fnmatchcase(name, part))
 
     def _real(self, path: str) -> str:

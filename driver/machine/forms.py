@@ -98,8 +98,11 @@ def _index(files: Files, place: str) -> dict[str, Node]:
     """The device nodes that a capture's index lists; they stand over the capture's own `dev/`."""
     try:
         text = files.read(INDEX)
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return {}
+    except OSError as error:
+        # Without it the machine would have no device nodes, and nobody would be told why.
+        raise MachineError(f"{place}: {INDEX} cannot be read: {error.strerror}") from error
     from dranode.driver.machine.machine_file import parse_machine  # noqa: PLC0415 - only a capture needs it
 
     try:

@@ -90,7 +90,7 @@ def _clean(path: Any, tops: tuple[str, ...]) -> str:
         raise DocumentError(f"{path!r} is not a path")
     parts = path.split("/")
     beneath = " or ".join(f"/{top}" for top in tops)
-    if parts[0] or parts[1:2] == [""] or parts[1] not in tops or len(parts) < 3:  # noqa: PLR2004 - "", "sys", a name
+    if len(parts) < 3 or parts[0] or parts[1] not in tops:  # noqa: PLR2004 - "", "sys", a name
         raise DocumentError(f'"{path}" must be beneath {beneath}')
     if any(part in ("", ".", "..") for part in parts[1:]):
         raise DocumentError(f'"{path}" is not clean: it has an empty, "." or ".." part')

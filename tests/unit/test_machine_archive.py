@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import io
 import tarfile
 from collections.abc import Iterable
@@ -8,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from dranode.driver.core.errors import MachineError
-from dranode.driver.machine import archive
+from dranode.driver.machine import archive, forms
 from dranode.driver.machine.forms import open_machine
+from dranode.driver.machine.tree import TreeFiles
 
 ONLINE = "sys/devices/system/cpu/online"
 
@@ -96,6 +98,15 @@ def test_a_damaged_index_is_refused(tmp_path: Path) -> None:
     members = [member(f"m/{ONLINE}", b"0"), member("m/machine.json", b'{"devices": {"/dev/kfd": "508"}}')]
     with pytest.raises(MachineError, match=r"machine.json is damaged: .*type and numbers"):
         open_machine(pack(tmp_path / "m.tar.bz2", members))
+
+
+def test_an_index_that_may_not_be_read_is_not_one_that_is_not_there() -> None:
+    class Guarded(TreeFiles):
+        def read(self, path: str) -> bytes:
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    with pytest.raises(MachineError, match=r"node7: machine.json cannot be read: Permission denied"):
+        forms._index(Guarded({}), "node7")
 
 
 def test_a_later_member_of_the_same_name_wins(tmp_path: Path) -> None:

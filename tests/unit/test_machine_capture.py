@@ -105,6 +105,17 @@ def test_a_file_that_may_not_be_read_is_left_out_and_named() -> None:
     assert f"{GPU}/class" in recording.files
 
 
+def test_a_folder_that_may_not_be_looked_into_is_left_out_and_named() -> None:
+    class Guarded(ConfinedRoot):
+        def listdir(self, path: str) -> list[str]:
+            if path == "dev/dri":
+                raise PermissionError(errno.EACCES, "Permission denied", path)
+            return super().listdir(path)
+
+    recording = record(Guarded(gpu_machine().files))
+    assert recording.left_out == {"dev/dri": "Permission denied"}
+
+
 def test_a_file_beyond_the_bound_is_left_out_and_named() -> None:
     recording = record(
         machine(

@@ -78,6 +78,7 @@ def test_base_host_lays_the_file_over_the_host(tmp_path: Path) -> None:
         ("base: hots\nfiles: {}", "base can only be \"host\", not 'hots'"),
         ("files: [a]", "files: a map of paths is expected, not a list"),
         ("files:\n  /etc/passwd: x", "must be beneath /sys or /proc"),
+        ("files:\n  '': x", '"" must be beneath /sys or /proc'),
         ("links:\n  /sys/a: ''", 'the link "/sys/a" has no target'),
         ("devices:\n  /dev/a: 226:0", 'not a type and numbers such as "c 226:128"|must be a string'),
         ("devices:\n  /sys/a: c 1:1", "must be beneath /dev"),
