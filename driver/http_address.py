@@ -42,9 +42,12 @@ def bind_address(text: str) -> socket.socket | None:
         return socket.create_server(
             (host, port), family=socket.AF_INET6 if everywhere else family, dualstack_ipv6=everywhere
         )
-    except OSError as error:
-        # The error's own text names the address once more; that of a name that does not resolve has no number.
-        reason = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
+    except (OSError, UnicodeError) as error:
+        # The error's own text names the address once more; that of a name that does not resolve has no number, and a
+        # name that cannot be one (`a..b`) never comes to the resolver.
+        reason: str | None = "this is no host name"
+        if isinstance(error, OSError):
+            reason = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
         raise DranodeError(
             f"nobody can listen on the HTTP address {text}: {reason}; "
             f"choose another with --http-address, or {NONE} to do without probes and metrics"

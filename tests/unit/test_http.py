@@ -107,6 +107,11 @@ def test_a_host_that_has_no_address_is_named_with_the_resolvers_word() -> None:
         bind_address("[::zz]:8080")
 
 
+def test_a_host_that_can_be_none_is_one_sentence() -> None:
+    with pytest.raises(DranodeError, match=r"the HTTP address 127\.0\.0\.\.1:8080: \w"):
+        bind_address("127.0.0..1:8080")
+
+
 def test_none_listens_nowhere() -> None:
     assert bind_address("none") is None
 
