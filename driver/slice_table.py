@@ -15,12 +15,15 @@ if TYPE_CHECKING:
 
 def show_slices(screen: Console, slices: Iterable[ResourceSlice], *, most: int | None = None) -> None:
     """Print how much was published and a row for each device, `most` at the most; the rest are counted."""
+    from rich.markup import escape  # noqa: PLC0415 - people's output only
+
     slices = tuple(slices)
     devices = [(one.spec.driver, device) for one in slices for device in one.spec.devices]
     screen.print(f"{_count(len(devices), 'device')} in {_count(len(slices), 'ResourceSlice')}", style="bold")
     table = columns("driver", "device", "capacity", "attributes")
     for driver, device in devices[:most]:
-        table.add_row(driver, device.name, _capacities(device), " ".join(_attributes(device)))
+        # Names of hardware have brackets of their own.
+        table.add_row(driver, device.name, _capacities(device), escape(" ".join(_attributes(device))))
     for one in slices:
         for counters in one.spec.shared_counters:
             amounts = " ".join(f"{name} {counter.value}" for name, counter in counters.counters.items())

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from rich.console import Console
 
 from dranode.driver.cli.slices import command
 from dranode.driver.core.documents import decode
 from dranode.driver.core.errors import UsageError
 from dranode.driver.core.limits import slice_problems
-from dranode.driver.core.resource import ResourceSlice
+from dranode.driver.core.resource import Device, DeviceAttribute, ResourcePool, ResourceSlice, ResourceSliceSpec
+from dranode.driver.core.slice_plan import complete_slice
+from dranode.driver.slice_table import show_slices
 
 SERVER = ("--machine", "sockets=2,numa=1,l3=1,cores=4,threads=2", "--node-name", "worker1")
 
@@ -58,6 +62,16 @@ def test_people_see_devices_and_what_may_be_asked_for() -> None:
     table = run(*SERVER, "--threads", "full-core").stdout
     assert "cpudevnuma001" in table
     assert "cpu 8 (from 2 in steps of 2)" in table
+
+
+def test_people_see_what_a_device_says_to_the_letter() -> None:
+    name = "Radeon [Navi 31] [/dev/dri]"
+    device = Device(name="gpu-0", attributes={"productName": DeviceAttribute(string=name)})
+    pool = ResourcePool(name="node", generation=1, resource_slice_count=1)
+    spec = ResourceSliceSpec(driver="dra.gpu", node_name="node", pool=pool, devices=(device,))
+    screen = Console(file=io.StringIO(), width=120)
+    show_slices(screen, [complete_slice(spec, 0, 1)])
+    assert f"productName={name}" in screen.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_what_is_left_out_is_said_beside_the_output() -> None:
