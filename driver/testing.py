@@ -78,7 +78,8 @@ def _check_life(node: Node, device: Device, claim: ResourceClaim) -> None:
     prepared = _prepared(node, claim)
     _must([one.device for one in prepared] == [device.name], f"grant() must answer for {device.name}, once")
     _must(_prepared(node, claim) == prepared, f"a repeated Prepare of {device.name} must answer the same")
-    _must(_unprepared(node, ref) is None, f"Unprepare of {device.name} failed: {_unprepared(node, ref)}")
+    failure = _unprepared(node, ref)
+    _must(failure is None, f"Unprepare of {device.name} failed: {failure}")
     _must(_unprepared(node, ref) is None, f"a repeated Unprepare of {device.name} must succeed")
     _must(node.records() == (), f"Unprepare of {device.name} left a record")
 

@@ -8,8 +8,9 @@ from types import ModuleType
 
 import pytest
 
-from dranode.driver.core.errors import UsageError
-from dranode.driver.core.plugin import AllocatedClaim, ClaimGrant, Inventory
+from dranode.driver.core.errors import ClaimError, UsageError
+from dranode.driver.core.held import ClaimRef
+from dranode.driver.core.plugin import AllocatedClaim, ClaimGrant, Grant, Inventory
 from dranode.driver.core.resource import Device, DeviceAttribute
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.plugins import installed, load_plugins
@@ -64,6 +65,16 @@ def test_drivers_are_found_by_name_and_an_unknown_one_is_refused_with_the_list()
         load_plugins(["fpga"], open_machine("cores=1"), {})
 
 
+class Sticking(WiredLamps):
+    """The first restore of all fails."""
+
+    def restore(self, claim: ClaimRef, grants: tuple[Grant, ...]) -> None:
+        if not any(action.startswith("restore") for action in self.board.actions):
+            self.board.actions.append("restore, which fails")
+            raise ClaimError("the switch of lamp-0 sticks")
+        super().restore(claim, grants)
+
+
 class Twice(Lamps):
     def discover(self) -> Inventory:
         return Inventory((Device(name="lamp"), Device(name="lamp")))
@@ -107,6 +118,7 @@ class Misnamed(Lamps):
         (Random(), "must"),
         (Unpublishable(), "the API server would refuse"),
         (Misnamed(), "must be a DNS subdomain"),
+        (Sticking(Board()), "Unprepare of lamp-0 failed: .*the switch of lamp-0 sticks"),
     ],
     ids=lambda value: type(value).__name__,
 )
