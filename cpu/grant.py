@@ -96,16 +96,20 @@ def _metadata(share: Share) -> dict[str, DeviceAttribute]:
 
 
 def _mems(result: DeviceRequestAllocationResult, share: Share, topology: Topology) -> str:
-    """The NUMA nodes that the share's memory is to come from; empty unless it asks for local memory."""
-    if share.policy.memory is not Memory.LOCAL or not share.cpus:
+    """The NUMA nodes that the share's memory is to come from; empty unless it asks for local memory.
+
+    A claim that comes back from its CDI spec may have CPUs that are offline by now; of those no node is known.
+    """
+    cpus = share.cpus & topology.online
+    if share.policy.memory is not Memory.LOCAL or not cpus:
         return ""
-    without = CPUSet(cpu for cpu in share.cpus if topology.cpus[cpu].numa not in topology.memory_nodes)
+    without = CPUSet(cpu for cpu in cpus if topology.cpus[cpu].numa not in topology.memory_nodes)
     if without:
         raise ClaimError(
             f'request "{result.request}" asks for local memory, but {_no_memory(without, topology)}; '
             "leave out memory: local"
         )
-    return str(_nodes(share.cpus, topology))
+    return str(_nodes(cpus, topology))
 
 
 def _no_memory(cpus: CPUSet, topology: Topology) -> str:

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from dranode.cdi.spec import ContainerEdits
+from dranode.cpu.grant import adopted
 from dranode.cpu.options import CPUOptions, GroupBy
 from dranode.cpu.policies import Threads
 from dranode.cpu.topology import Topology
 from dranode.driver.core.errors import ClaimConflictError, ClaimError
+from dranode.driver.core.plugin import ClaimGrant
 from dranode.driver.core.resource import DeviceAttribute
 from tests.fakes_cpu import MACHINES, claim, config, cpus, granted, holding, own, result
 from tests.fakes_topology import regular
@@ -246,6 +248,14 @@ def test_local_memory_where_there_is_none_is_refused() -> None:
     asked = claim([result("cpudevmachine", 2)], [config(own(cpuset="0,2", memory="local"))])
     with pytest.raises(ClaimError, match="CPUs 2 are on NUMA node 1, which has none"):
         granted(_with_memory(0), asked, MACHINE)
+
+
+@pytest.mark.parametrize(("has", "mems"), [("0,2", "0-1"), ("0,8-9", "0"), ("8-9", "")])
+def test_a_claim_that_comes_back_with_offline_cpus_has_the_memory_of_the_others(has: str, mems: str) -> None:
+    asked = claim([result("cpudevmachine", 2)], [config(own(memory="local"))])
+    found = ClaimGrant(grants=(), cpus=cpus(has), held=cpus(has))
+    (grant,) = adopted(asked, found, _with_memory(0, 1), MACHINE)
+    assert grant.state.get("mems", "") == mems
 
 
 def test_local_memory_of_which_the_kernel_says_nothing_is_refused_without_a_claim_about_nodes() -> None:
