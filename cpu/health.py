@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from dranode.cpu.devices import individual_name
+from dranode.cpu.devices import individual_cpu, individual_name
 from dranode.cpu.options import CPUOptions, Mode
 from dranode.cpu.topology import Topology
 from dranode.driver.core.cpuset import CPUSet
@@ -22,17 +22,22 @@ from dranode.driver.core.record import Record
 
 OFFLINE: Final = "CPUsOffline"
 
-_GONE: Final = {Mode.INDIVIDUAL: "the CPU is offline", Mode.GROUPED: "every CPU of the group is offline"}
+_GONE: Final = {
+    Mode.INDIVIDUAL: "the CPU is offline",
+    Mode.GROUPED: "every CPU of the group that may be handed out is offline",
+}
 
 
 def device_health(seen: Iterable[str], inventory: Inventory, options: CPUOptions) -> Iterator[DeviceHealth]:
     """The devices that are unhealthy, by name. `seen` are those that were published at some time."""
     topology: Topology = inventory.hardware
-    names = set(seen)
+    names = set(seen).difference(device.name for device in inventory.devices)
     if options.mode is Mode.INDIVIDUAL:
+        # A CPU is published no more, too, when a reserved thread of its core is back and only whole cores are given.
+        names = {name for name in names if individual_cpu(name) not in topology.online}
         # A claim may be older than this process, so every CPU that is there and offline counts, published or not.
         names.update(map(individual_name, topology.offline - options.reserved))
-    for name in sorted(names.difference(device.name for device in inventory.devices)):
+    for name in sorted(names):
         yield DeviceHealth(name, Health.UNHEALTHY, _GONE[options.mode])
 
 

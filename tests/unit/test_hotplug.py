@@ -10,6 +10,7 @@ from dranode.cpu.health import impairments
 from dranode.cpu.hotplug import Event, event_of
 from dranode.cpu.options import CPUOptions, Mode
 from dranode.cpu.plugin import CPUPlugin
+from dranode.cpu.policies import Threads
 from dranode.driver.core.cpuset import CPUSet
 from dranode.driver.core.plugin import Health
 from dranode.driver.core.record import Record
@@ -51,13 +52,24 @@ def test_an_offline_cpu_is_unhealthy_in_individual_mode_even_if_it_never_was_onl
     assert unhealthy(driver) == {}
 
 
+def test_a_cpu_that_is_withdrawn_for_a_reserved_thread_of_its_core_is_not_said_to_be_offline() -> None:
+    machine = HotplugRoot("sockets=1,cores=2,threads=2")
+    options = CPUOptions(mode=Mode.INDIVIDUAL, reserved=CPUSet.parse("2"), threads=Threads.FULL_CORE)
+    driver = CPUPlugin(machine, options)
+    machine.online = "0-1,3"
+    assert "cpu000" in [device.name for device in driver.discover().devices]
+    machine.online = "0-3"
+    assert "cpu000" not in [device.name for device in driver.discover().devices]
+    assert unhealthy(driver) == {}
+
+
 def test_a_group_is_unhealthy_only_when_its_last_cpu_is_gone() -> None:
     driver, machine = made("sockets=2,cores=2")
     assert unhealthy(driver) == {}
     machine.online = "0-2"
     assert unhealthy(driver) == {}
     machine.online = "0-1"
-    assert unhealthy(driver) == {"cpudevnuma001": "every CPU of the group is offline"}
+    assert unhealthy(driver) == {"cpudevnuma001": "every CPU of the group that may be handed out is offline"}
 
 
 def test_a_machine_that_is_left_with_its_reserved_cpus_publishes_nothing_and_goes_on() -> None:
@@ -65,7 +77,7 @@ def test_a_machine_that_is_left_with_its_reserved_cpus_publishes_nothing_and_goe
     driver.discover()
     machine.online = "0"
     assert driver.discover().devices == ()
-    assert unhealthy(driver) == {"cpudevnuma000": "every CPU of the group is offline"}
+    assert unhealthy(driver) == {"cpudevnuma000": "every CPU of the group that may be handed out is offline"}
 
 
 @pytest.mark.parametrize(
