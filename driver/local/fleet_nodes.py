@@ -139,16 +139,24 @@ def _templates(kind: NodeKind, discover: Discover) -> list[ResourceSliceSpec]:
 def _check(kind: NodeKind, path: str, known: set[str]) -> None:
     if not is_dns_subdomain(kind.name, 240):
         raise DocumentError(f'"{kind.name}" is not the name of a node', f"{path}.name")
-    if kind.name in known:
-        raise DocumentError(f'"{kind.name}" stands there already', f"{path}.name")
-    known.add(kind.name)
     if bool(kind.machine) == bool(kind.slices):
         raise DocumentError("an entry has either machine or slices", path)
     if kind.count < 1:
         raise DocumentError(f"{kind.count} nodes are too few; 1 is the least", f"{path}.count")
+    for name in (kind.name, *kind.names()):
+        if name in known:
+            raise DocumentError(f'"{name}" stands there already', f"{path}.name")
+    known.update((kind.name, *kind.names()))
 
 
 def _located(kind: NodeKind, folder: Path) -> dict[str, str]:
     """The fields that name a file which is there, beside `nodes.yaml`."""
     named = {"machine": kind.machine, "slices": kind.slices}
-    return {field: str(folder / name) for field, name in named.items() if name and (folder / name).exists()}
+    return {field: str(folder / name) for field, name in named.items() if name and _exists(folder / name)}
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:
+        return False  # a machine's description can be longer than any file's name

@@ -77,8 +77,10 @@ def admit(
     setup = load(sources)
     if fleet is None:
         return run_queues(setup, Anywhere()), None
-    allocator = Allocator(fleet.slices, read_workload(sources).classes, features, new_share_id=_share_id)
-    placed = FleetNodes(allocator, [node for node, _ in fleet.nodes], Allocated(), setup, sources)
+    workload = read_workload(sources)
+    allocator = Allocator(fleet.slices, workload.classes, features, new_share_id=_share_id)
+    allocated = Allocated.of(claim for pod in workload.pods for claim in pod.claims)
+    placed = FleetNodes(allocator, [node for node, _ in fleet.nodes], allocated, setup, sources)
     run = run_queues(setup, placed)
     placements = [placement for pods in placed.placements.values() for placement in pods]
     return run, report_on(placed.fleet, fleet.slices, fleet.nodes, placements)

@@ -215,6 +215,8 @@ spec: {driver: gpu, nodeName: old, pool: {name: extra, generation: 1, resourceSl
         ("nodes: [{name: a, machine: m, slices: s}]", "nodes[0]: an entry has either"),
         ("nodes: [{name: A, machine: m}]", 'nodes[0].name: "A" is not the name of a node'),
         ("nodes: [{name: a, machine: m}, {name: a, machine: m}]", 'nodes[1].name: "a" stands there already'),
+        ("nodes: [{name: a, machine: m, count: 2}, {name: a-1, machine: m}]", '"a-1" stands there already'),
+        ("nodes: [{name: a-1, machine: m}, {name: a, machine: m, count: 2}]", '"a-1" stands there already'),
         ("nodes: [{name: a, machine: m, count: 0}]", "nodes[0].count: 0 nodes are too few"),
         ("nodes: [{name: a, machine: m, cuont: 2}]", "cuont"),
         ("- a", "expected object"),
@@ -225,6 +227,11 @@ def test_a_nodes_file_of_another_form_is_refused_at_its_place(tmp_path: Path, te
         read_nodes(written(tmp_path, text))
     assert message in str(caught.value)
     assert "nodes.yaml" in str(caught.value)
+
+
+def test_a_machine_may_be_described_at_greater_length_than_a_file_is_named(tmp_path: Path) -> None:
+    (kind,) = read_nodes(written(tmp_path, f"nodes: [{{name: a, machine: '{'m' * 300}'}}]"))
+    assert kind.machine == "m" * 300
 
 
 # --- the whole run ---

@@ -21,6 +21,7 @@ from dranode.driver.core.resource import (
 from dranode.driver.local.allocator.allocate import Allocator
 from dranode.driver.local.allocator.features import Features
 from dranode.driver.local.allocator.state import Allocated
+from dranode.driver.local.fleet_run import ImaginedFleet, admit
 from dranode.driver.local.queues.placing import FleetNodes
 from dranode.driver.local.queues.run import QueueRun, run_queues
 from dranode.driver.local.queues.setup import load
@@ -131,6 +132,37 @@ def test_a_claim_that_workloads_share_is_allocated_once() -> None:
     run, fleet = _run(workload("a", "door", pods, created=1), workload("b", "door", pods, created=2))
     assert run.waiting == ()
     assert [devices for devices in _devices(fleet).values() if devices] == [["reserved-1/gpu-0"]]
+
+
+def test_a_claim_that_workloads_share_stays_allocated_until_the_last_of_them_has_left() -> None:
+    shares = {"resourceClaims": [{"name": "gpu", "resourceClaimName": "shared"}]}
+    low, middle = (
+        workload(name, "door", pod_set(cpu=cpu, spec=shares), priority=priority)
+        for name, cpu, priority in (("low", 50, 0), ("middle", 40, 1))
+    )
+    assignment = {"name": "main", "flavors": {"cpu": "reserved"}, "count": 1}
+    for one in (low, middle):
+        one["status"] = {"admission": {"clusterQueue": "q", "podSetAssignments": [assignment]}}
+    high = workload("high", "door", pod_set(count=2, cpu=25, spec=FROM_TEMPLATE), priority=2)
+    _, fleet = _run(low, middle, high)
+    got = _devices(fleet)
+    assert (got["high-main-0"], got["high-main-1"]) == (["reserved-1/gpu-1"], ["reserved-2/gpu-0"])
+    assert "low-main-0" not in got
+
+
+def test_a_claim_that_the_documents_have_allocated_keeps_its_device() -> None:
+    results = [{"request": "gpu", "driver": DRIVER, "pool": "reserved-1", "device": "gpu-0"}]
+    taken = {**SHARED, "status": {"allocation": {"devices": {"results": results}}}}
+    queue = cluster_queue("q", group(["gpus", "cpu"], reserved=[9, 99]))
+    gpus = document("DeviceClass", "dra.gpu", {}, "resource.k8s.io/v1")
+    base = [flavor("reserved", tier="reserved"), queue, local_queue("door", "q"), CONFIGURATION, TEMPLATE, gpus]
+    node = Node(metadata=ObjectMeta(name="reserved-1", labels={"tier": "reserved"}))
+    fleet = ImaginedFleet(((node, "made up"),), (_slice("reserved-1", 2),))
+    _, report = admit(fleet, sources([*base, taken, _wants("w", 1)]), Features())
+    assert report is not None
+    (outcome,) = (outcome for item in report.placements for outcome in item.outcomes)
+    assert outcome.allocation is not None
+    assert [one.device for one in outcome.allocation.devices.results] == ["gpu-1"]
 
 
 def test_a_flavor_without_nodes_is_no_place_even_for_pods_without_claims() -> None:

@@ -45,6 +45,7 @@ class FleetNodes:
         self._claims = tuple(source for source in sources if source.kind in _CLAIMS)
         self.fleet = Fleet(allocator, self._nodes, allocated)
         self.placements: dict[str, tuple[PodPlacement, ...]] = {}
+        self._has: dict[str, dict[tuple[str, str], AllocationResult]] = {}  # by workload, what its claims got
 
     def place(self, admitted: Admitted) -> str:
         """Place all pods of a workload, or none."""
@@ -70,22 +71,18 @@ class FleetNodes:
             self._rebuild()
         else:
             self.placements[key] = placed
+            self._has[key] = _claims_of(wanted, held) | _got(placed)
         return error
 
     def release(self, admitted: Admitted) -> None:
         """Take the pods of a workload off again."""
         if self.placements.pop(admitted.workload.key, None):
+            del self._has[admitted.workload.key]
             self._rebuild()
 
     def _held(self) -> dict[tuple[str, str], AllocationResult]:
-        """What the claims of the placed pods got."""
-        return {
-            (outcome.claim.metadata.namespace, outcome.claim.metadata.name): outcome.allocation
-            for placed in self.placements.values()
-            for item in placed
-            for outcome in item.outcomes
-            if outcome.allocation is not None
-        }
+        """What the claims of the placed pods got; one that workloads share stays until the last of them has left."""
+        return {claim: allocation for has in self._has.values() for claim, allocation in has.items()}
 
     def _rebuild(self) -> None:
         """The fleet can only give, so what remains is given anew."""
@@ -101,6 +98,22 @@ def _settled(pod: PodClaims, held: Mapping[tuple[str, str], AllocationResult]) -
         return msgspec.structs.replace(claim, status=msgspec.structs.replace(claim.status, allocation=allocation))
 
     return PodClaims(pod.name, tuple(settled(claim) for claim in pod.claims), pod.missing)
+
+
+def _claims_of(
+    pods: Iterable[PodClaims], held: Mapping[tuple[str, str], AllocationResult]
+) -> dict[tuple[str, str], AllocationResult]:
+    keys = {(claim.metadata.namespace, claim.metadata.name) for pod in pods for claim in pod.claims}
+    return {key: held[key] for key in keys & held.keys()}
+
+
+def _got(placed: Iterable[PodPlacement]) -> dict[tuple[str, str], AllocationResult]:
+    return {
+        (outcome.claim.metadata.namespace, outcome.claim.metadata.name): outcome.allocation
+        for item in placed
+        for outcome in item.outcomes
+        if outcome.allocation is not None
+    }
 
 
 def _labels(spec: PodSpec) -> str:
