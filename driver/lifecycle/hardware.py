@@ -36,7 +36,7 @@ class Hardware:
     impaired: dict[str, Impairment] = field(default_factory=dict)
     changes: int = 0
     _unpublished: bool = False
-    _trouble: str = ""
+    _troubles: tuple[str, ...] = ()
 
     def follow(self, stop: Stop) -> None:
         """Look whenever the driver says that it is time, until `stop` is set."""
@@ -47,38 +47,50 @@ class Hardware:
             self.look()
 
     def look(self) -> None:
-        """Look once. What goes wrong is logged and tried again at the next look."""
+        """Look once. What goes wrong is logged and tried again at the next look, and keeps nothing else from it."""
+        troubles: list[str] = []
+        # Claims before what is published: a slice that shrinks is no news to the pod that runs there.
+        for step in (self._rescan, self._mind_claims, self._announce):
+            try:
+                step()
+            except DranodeError as error:
+                troubles.append(str(error))
+        for sentence in troubles:
+            if sentence not in self._troubles:
+                log.error("driver=%s: %s", self.node.plugin.driver, sentence)
+        self._troubles = tuple(troubles)
+
+    def _rescan(self) -> None:
+        before = self.node.inventory
         try:
-            if self.node.rescan():
+            self.node.rescan()
+        finally:
+            # Whoever is told of it by the node may stumble, and the hardware has changed all the same.
+            if self.node.inventory is not before:
                 self.changes += 1
                 self._unpublished = True
                 log.info("driver=%s the hardware has changed", self.node.plugin.driver)
-            # Claims first: a slice that shrinks is no news to the pod that runs there.
-            self._mind_claims()
-            if self._unpublished:
-                self.publish()
-                self._unpublished = False
-            else:
-                self.report()
-        except DranodeError as error:
-            if str(error) != self._trouble:
-                log.error("driver=%s: %s", self.node.plugin.driver, error)  # noqa: TRY400 - the sentence says it all
-            self._trouble = str(error)
+
+    def _announce(self) -> None:
+        if self._unpublished:
+            self.publish()
+            self._unpublished = False
         else:
-            self._trouble = ""
+            self.report()
 
     def _mind_claims(self) -> None:
         plugin, inventory = self.node.plugin, self.node.inventory
         records = {record.uid: record for record in self.node.records()}
-        found = plugin.impairments(inventory, records.values())
-        before, self.impaired = self.impaired, {each.claim.uid: each for each in found}
-        for uid, each in self.impaired.items():
-            if before.get(uid) != each:
-                log.warning("claim=%s uid=%s driver=%s: %s", each.claim, uid, plugin.driver, each.message)
-                record = records[uid]
-                states = prepared_states(plugin, record, inventory)
-                self.tell(ClaimImpaired(record.ref, record.pods, each.reason, each.message, states))
-        for uid in (before.keys() - self.impaired.keys()) & records.keys():
-            record = records[uid]
-            log.info("claim=%s uid=%s driver=%s has again all that it was given", record.ref, uid, plugin.driver)
-            self.tell(ClaimRestored(record.ref, prepared_states(plugin, record, inventory)))
+        before, now = self.impaired, {each.claim.uid: each for each in plugin.impairments(inventory, records.values())}
+        lost = [records[uid] for uid, each in now.items() if before.get(uid) != each]
+        restored = [records[uid] for uid in (before.keys() - now.keys()) & records.keys()]
+        # All that may fail comes before any of it counts as told.
+        states = {record.uid: prepared_states(plugin, record, inventory) for record in (*lost, *restored)}
+        self.impaired = now
+        for record in lost:
+            each = now[record.uid]
+            log.warning("claim=%s uid=%s driver=%s: %s", each.claim, record.uid, plugin.driver, each.message)
+            self.tell(ClaimImpaired(record.ref, record.pods, each.reason, each.message, states[record.uid]))
+        for record in restored:
+            log.info("claim=%s uid=%s driver=%s has again all that it was given", record.ref, record.uid, plugin.driver)
+            self.tell(ClaimRestored(record.ref, states[record.uid]))
