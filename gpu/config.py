@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -27,6 +27,7 @@ from dranode.driver.core.errors import ClaimError, DocumentError
 from dranode.driver.core.quantity import Quantity
 
 API_VERSION = "dra.gpu/v1alpha1"
+MIN_LIMIT: Final = 1 << 20
 
 
 class Visibility(StrEnum):
@@ -92,10 +93,10 @@ def parse_config(config: Config) -> GPUConfig:
     except DocumentError as error:
         raise ClaimError(f"{config.path} is no valid GPUConfig of {API_VERSION}: {error}") from error
     limit = parsed.sharing.memory_limit if parsed.sharing else None
-    if limit is not None and not (limit.whole and limit.value > 0):
+    if limit is not None and not (limit.whole and limit.value >= MIN_LIMIT):
         raise ClaimError(
-            f'{config.path}: sharing.memoryLimit is "{limit}", which is not a whole number of bytes above 0; '
-            "write it like 8Gi"
+            f'{config.path}: sharing.memoryLimit is "{limit}", which is not a whole number of bytes and at least 1Mi, '
+            "the unit in which it is kept; write it like 8Gi"
         )
     return parsed
 

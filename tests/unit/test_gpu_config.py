@@ -4,6 +4,7 @@ import pytest
 
 from dranode.driver.core.configs import Config
 from dranode.driver.core.errors import ClaimError
+from dranode.driver.core.quantity import Quantity
 from dranode.gpu.config import GPUConfig, Mode, Settings, Strategy, Visibility, parse_config, settings
 
 PATH = "status.allocation.devices.config[0].opaque.parameters"
@@ -66,7 +67,11 @@ def test_a_document_that_is_no_gpu_config_is_refused_where_it_is_wrong(document:
     assert place in message
 
 
-@pytest.mark.parametrize("limit", ["0", "-1Gi", "500m"])
-def test_a_limit_that_is_no_whole_number_of_bytes_is_refused(limit: str) -> None:
+@pytest.mark.parametrize("limit", ["0", "-1Gi", "500m", "1M", "1048575"])
+def test_a_limit_that_is_no_whole_number_of_bytes_or_would_be_rounded_to_none_is_refused(limit: str) -> None:
     document = {"apiVersion": "dra.gpu/v1alpha1", "kind": "GPUConfig", "sharing": {"memoryLimit": limit}}
     assert f'sharing.memoryLimit is "{limit}"' in refusal(document)
+
+
+def test_the_least_limit_is_one_of_the_unit_in_which_it_is_kept() -> None:
+    assert settings((parsed(sharing={"memoryLimit": "1Mi"}),)).memory_limit == Quantity("1Mi")
