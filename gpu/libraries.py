@@ -145,7 +145,8 @@ def _vendor_spec(root: Root, path: str) -> Spec | None:
         document = yaml.load(root.read_bytes(path), Loader=loader)  # noqa: S506 - both are safe loaders
         if isinstance(document, Mapping) and document.get("kind") == _KIND:
             return msgspec.convert(document, Spec)
-    except (OSError, yaml.YAMLError, msgspec.ValidationError):
+    except (OSError, yaml.YAMLError, msgspec.ValidationError, ValueError):
+        # ValueError: what looks like a date or a number and is none; PyYAML makes no error of its own of it.
         return None
     return None
 

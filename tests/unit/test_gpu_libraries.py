@@ -111,4 +111,6 @@ def test_files_of_others_and_broken_ones_are_passed_over() -> None:
     machine.put("etc/cdi/other.json", vendor_spec(kind="example.com/net"))
     machine.put("etc/cdi/odd.json", vendor_spec(devices="none"))
     machine.put("etc/cdi/notes.txt", vendor_spec())
+    machine.put("etc/cdi/day.yaml", b"kind: example.com/net\nannotations: {made: 2026-02-30}")
+    machine.put("etc/cdi/hex.yaml", b"kind: example.com/net\nannotations: {mask: 0x_}")
     assert "/usr/lib64/libcuda.so.1" in mounted(machine)
