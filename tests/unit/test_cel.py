@@ -43,6 +43,7 @@ def matches(expression: str) -> bool:
         f"!({ATTRIBUTES}.version == null)",
         'semver("1.0.0-alpha.1").isLessThan(semver("1.0.0-alpha.beta"))',
         'semver("1.0.0-2").isLessThan(semver("1.0.0-10"))',
+        '!device.driver.matches("\U0001f4a1") && "\U0001f4a1".matches("^.$")',
         # numbers of different types compare, also where the types are known
         "1 < 1.5 && 2u >= 1 && 1.0 <= 1u",
         # lists
@@ -70,6 +71,8 @@ def test_a_selector_holds(expression: str) -> None:
         ('authorizer.path("/x").check("get").allowed()', "authorizer() of Kubernetes"),
         ('{"a": 1}.transformMap(k, v, v + 1) == {"a": 2}', "transformMap() of Kubernetes"),
         ("has(device.allowMultipleAllocations)", "has() of a field of device is always true"),
+        ("+".join(["1"] * 40) + " == 40", "nested deeper than the 32 levels"),
+        ("(" * 40 + "true" + ")" * 40, "nested deeper than the 32 levels"),
         ("dyn(optional.of(1)) == 1", "an optional value"),
         ("[1].exists(x, (x > 0 ? dyn(x) : optional.of(1)) == 1)", "an optional value"),
     ],

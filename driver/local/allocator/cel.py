@@ -45,6 +45,8 @@ extensions:
 - {name: bindings}
 """
 _UNDECLARED: Final = re.compile(r"undeclared reference to '([^']+)'")
+# How cel-expr-python says it; cel-go, in kube-scheduler, parses 250 levels.
+_TOO_DEEP: Final = re.compile(r"(?i)recursion (?:depth|limit)")
 # The checker drops this has(), so that it cannot be seen later.
 _HAS_FIELD: Final = re.compile(r"\bhas\s*\(\s*device\s*\.\s*\w+\s*\)")
 _COMPARED_ONLY_WITH_THEIR_LIKE: Final = frozenset({"kubernetes.Quantity", "kubernetes.Semver"})
@@ -256,7 +258,8 @@ def _check_literals(tree: CheckedExpr) -> None:
         ("duration", "duration({})"),
     ):
         for literal in literals(tree.expr, function):
-            value = _evaluator().compile(template.format(json.dumps(literal))).eval(data={})
+            # CEL has no surrogate pairs, which is how JSON escapes characters beyond U+FFFF.
+            value = _evaluator().compile(template.format(json.dumps(literal, ensure_ascii=False))).eval(data={})
             if value.type() == cel.Type.ERROR:
                 raise CELCompileError(f"compilation failed: {_runtime_message(str(value.value()))}")
 
@@ -265,6 +268,10 @@ def _compile_error(text: str) -> CELCompileError:
     for name in _UNDECLARED.findall(text):
         if name in MISSING:
             return CELUnsupportedError(f"{name}() of Kubernetes is not known here, so the selector cannot be judged")
+    if _TOO_DEEP.search(_first_line(text)):
+        return CELUnsupportedError(
+            "the expression is nested deeper than the 32 levels that can be judged here; Kubernetes takes more"
+        )
     return CELCompileError(f"compilation failed: {_first_line(text)}")
 
 
