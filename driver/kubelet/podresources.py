@@ -27,10 +27,14 @@ class PodResources:
 
     def __init__(self, socket: Path) -> None:
         """Name the socket; nothing is dialled yet."""
-        options = [("grpc.max_receive_message_length", _MAX_BYTES)]
-        self._channel = grpc.insecure_channel(f"unix:{socket}", options)
-        self._list = caller(self._channel, api.DESCRIPTOR, "PodResourcesLister", "List")
         self._socket = socket
+        self._dial()
+
+    def _dial(self) -> None:
+        # A pool of its own: the next channel to the same socket would go on waiting for this one's next try.
+        options = [("grpc.max_receive_message_length", _MAX_BYTES), ("grpc.use_local_subchannel_pool", 1)]
+        self._channel = grpc.insecure_channel(f"unix:{self._socket}", options)
+        self._list = caller(self._channel, api.DESCRIPTOR, "PodResourcesLister", "List")
 
     def close(self) -> None:
         """Hang up."""
@@ -45,6 +49,9 @@ class PodResources:
         try:
             response = self._list(api.ListPodResourcesRequest(), timeout=_TIMEOUT)
         except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.UNAVAILABLE:
+                # A channel that has met nobody tries again ever later, up to two minutes after kubelet is back.
+                self._dial()
             reason = error.details() or error.code()
             raise PodResourcesError(f"kubelet's pod-resources at {self._socket} does not answer: {reason}") from error
         except ValueError as error:

@@ -19,6 +19,20 @@ def test_a_kubelet_that_is_away_is_told_in_one_line(tmp_path: Path) -> None:
     asked.close()
 
 
+def test_a_kubelet_that_comes_back_answers_the_next_question(tmp_path: Path) -> None:
+    """Kubelet's own restart, or its upgrade: gRPC alone would not try again for up to two minutes."""
+    asked = PodResources(tmp_path / "kubelet.sock")
+    for _ in range(3):
+        assert asked.in_use("dra.cpu", ClaimRef("default", "a", "uid-a")) is None
+    kubelet = KubeletPods(tmp_path / "kubelet.sock")
+    kubelet.run("pod-a", "a", "uid-a")
+    try:
+        assert asked.in_use("dra.cpu", ClaimRef("default", "a", "uid-a"))
+    finally:
+        asked.close()
+        kubelet.close()
+
+
 def test_a_socket_that_was_hung_up_on_is_told_as_any_other(tmp_path: Path) -> None:
     """A thread that is at its last look while the process ends."""
     asked = PodResources(tmp_path / "kubelet.sock")
