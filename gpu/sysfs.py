@@ -44,6 +44,7 @@ DISPLAYS: Final = {
 _FOLDER: Final = re.compile(r"(?:\.\./\.\./\.\./|/sys/)(?P<folder>devices/pci.*?)/?")
 _ROOT: Final = re.compile(r"sys/devices/(?P<root>pci[0-9a-f]{4}:[0-9a-f]{2})/")
 _SPEED: Final = re.compile(r"(?P<gigatransfers>[0-9]+(?:\.[0-9]+)?) GT/s")
+_CHIP: Final = re.compile(r"[0-9a-fA-F]{1,16}")
 _UNKNOWN_WIDTHS: Final = frozenset({0, 255})
 _MINOR: Final = re.compile(r"(?P<kind>card|renderD)(?P<minor>[0-9]+)", re.ASCII)
 
@@ -212,8 +213,9 @@ class PCI:
 
     def _unique_id(self, folder: str, vendor_id: int | None) -> str | None:
         """AMD's `unique_id` in the form that ROCm prints and takes: `GPU-` and 16 hexadecimal digits."""
-        chip = number(self.root, f"{folder}/unique_id", 16) if vendor_id == AMD else None
-        return f"GPU-{chip:016x}" if chip else None
+        # All 64 bits count: half of the chips have the highest one.
+        chip = text(self.root, f"{folder}/unique_id") if vendor_id == AMD else None
+        return f"GPU-{int(chip, 16):016x}" if chip and _CHIP.fullmatch(chip) and int(chip, 16) else None
 
     def _memory(self, folder: str, driver: str | None) -> int | None:
         """Bytes of the GPU's own memory, where the kernel driver has a file for it."""

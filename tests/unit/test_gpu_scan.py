@@ -61,6 +61,23 @@ def test_a_partitioned_mi300x_comes_with_its_parts_each_with_its_memory() -> Non
     }
 
 
+@pytest.mark.parametrize(
+    ("told", "uuid"),
+    [
+        ("d3b1c8f2d4e60700", "GPU-d3b1c8f2d4e60700"),
+        ("ffffffffffffffff", "GPU-ffffffffffffffff"),
+        ("00000000000000a1", "GPU-00000000000000a1"),
+        ("0000000000000000", None),
+        ("", None),
+        ("unknown", None),
+    ],
+)
+def test_an_amd_chip_has_64_bits_of_identity(told: str, uuid: str | None) -> None:
+    machine = mi300x(gpus=1, parts=1)
+    machine.put(f"{machine.root().resolve(f'{DEVICES}/0000:0c:00.0')}/unique_id", told)
+    assert only(machine).uuid == uuid
+
+
 def test_an_mi300x_in_one_part_is_one_gpu() -> None:
     gpu = only(mi300x(gpus=1, parts=1))
     assert (gpu.kind, gpu.partition_mode, gpu.memory) == (Kind.GPU, "SPX_NPS1", 192 * GIB)
