@@ -89,7 +89,9 @@ class Enforcer:
     _containers: Containers = field(default_factory=Containers)
     _status: EnforcementStatus = field(default_factory=EnforcementStatus)
     _lag: Lag = field(default_factory=Lag)
+    # What `verify`, another thread, found since it was last looked at, and what a reconnection is to mend.
     _drifts: tuple[Drift, ...] = ()
+    _reconnecting: tuple[Drift, ...] = ()
     _sent: tuple[ContainerUpdate, ...] = ()
     _not_before: float = 0.0
     # When containers were last sent a mask.
@@ -113,13 +115,16 @@ class Enforcer:
 
     def synchronize(self, listed: tuple[Container, ...]) -> tuple[ContainerUpdate, ...]:
         """What has to change of everything that exists."""
-        drifts = self._drifts
+        found = self._drifts
+        drifts = (*self._reconnecting, *found)
 
         def decide(snapshot: HeldSnapshot, evidence: Evidence) -> Allowed | AskLedger | AskKubelet:
             return enforcement.synchronize(snapshot, listed, evidence, drifts)
 
         allowed = self._inquiry.decide_in_any_case(decide, self._containers)
-        self._drifts = ()
+        self._reconnecting = ()
+        if self._drifts is found:
+            self._drifts = ()
         # In one step: other threads ask meanwhile which claims are in use.
         self._containers = Containers(allowed.change.put)
         if allowed.unpinned:
@@ -215,7 +220,7 @@ class Enforcer:
         self._lag = replace(self._lag, since=None, reconnected=now)
         self._status = replace(self._status, reconnections=self._status.reconnections + 1)
         # The runtime would tell the masks that it set, not those that containers have.
-        self._drifts = tuple(
+        self._reconnecting = tuple(
             Drift(pinned.container, wanted.cpus, pinned.cpus)
             for pinned, wanted in changes(self._containers, self.node.snapshot())
         )

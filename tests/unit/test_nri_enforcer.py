@@ -107,6 +107,25 @@ def test_drift_that_no_reconnection_cures_is_left_alone_on_an_old_runtime_too() 
     assert [type(each) for each in told] == [DriftRepaired]
 
 
+def test_what_a_reconnection_is_to_mend_is_not_forgotten_while_the_runtime_takes_its_time() -> None:
+    class Elsewhere(HostRoot):
+        def read_bytes(self, path: str) -> bytes:
+            del path
+            return b"7\n"
+
+    now = [0.0]
+    enforcer = Enforcer(Node(), Elsewhere(), clock=lambda: now[0])
+    enforcer.configured(Runtime("containerd", "v1.7.27"))
+    enforcer.synchronize((OTHER,))
+    enforcer.verify()
+    for now[0] in (0.0, 60.0):
+        enforcer.unsolicited()
+    assert enforcer.reconnection_due()
+    enforcer.verify()  # a runtime waits with Synchronize until containers that are being stopped have stopped
+    (update,) = enforcer.synchronize((OTHER,))
+    assert (update.container_id, update.resources.cpus) == ("c2", HELD.shared)
+
+
 def test_the_claims_in_use_stay_known_while_the_runtime_tells_everything_again() -> None:
     enforcer = Enforcer(Node(), HostRoot())
     enforcer.synchronize((MINE, OTHER))
