@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import pytest
 import yaml
 
 from dranode.driver.core.diagnosis import Facts
@@ -251,3 +254,21 @@ def _files(tree: dict[str, Node], path: str = "") -> Iterator[tuple[str, Node]]:
             yield from _files(content, f"{path}{name}/")
         else:
             yield f"{path}{name}", content
+
+
+def forbid(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Let nobody look into a folder: what the kernel says to whoever is not root, which tests may well be."""
+    forbidden = str(folder)
+
+    def guarded(call: Callable[..., Any], within: str) -> Callable[..., Any]:
+        def guard(path: Any = ".", *arguments: Any, **options: Any) -> Any:
+            if not isinstance(path, int) and (os.fspath(path) + within).startswith(f"{forbidden}/"):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), os.fspath(path))
+            return call(path, *arguments, **options)
+
+        return guard
+
+    for name in ("stat", "lstat", "access"):
+        monkeypatch.setattr(os, name, guarded(getattr(os, name), ""))
+    for name in ("listdir", "scandir", "open"):
+        monkeypatch.setattr(os, name, guarded(getattr(os, name), "/"))

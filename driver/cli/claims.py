@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -54,10 +55,7 @@ def command(
       dranode claims --verify
     """
     plugins = Path(kubelet_root) / "plugins"
-    if not plugins.is_dir():
-        fail(f"{plugins} is not there; name kubelet's root with --kubelet-root")
-    found = sorted(path.parent.name for path in plugins.glob("*/ledger.db"))
-    ledgers = {driver: read_ledger(plugins / driver / "ledger.db") for driver in found if driver in (drivers or found)}
+    ledgers = {driver: read_ledger(plugins / driver / "ledger.db") for driver in _recorded(plugins, drivers)}
     used = _used(Path(pod_resources_socket or Path(kubelet_root) / "pod-resources" / "kubelet.sock"), ledgers)
     rows = [_row(driver, record, used) for driver, contents in ledgers.items() for record in contents.records]
     rows += [_damaged(driver, damaged) for driver, contents in ledgers.items() for damaged in contents.damaged]
@@ -72,6 +70,18 @@ def command(
             _draw_verified(rows)
     if any(placement.ok is False for placement in placements.values()):
         fail("a container with a claim does not run on the CPUs that it was given; the driver's log says what it does")
+
+
+def _recorded(plugins: Path, drivers: tuple[str, ...]) -> list[str]:
+    """The drivers that have a ledger, of those asked for or of all."""
+    try:
+        # Path.glob passes over what it may not look into, and a claim there is a claim all the same.
+        names = sorted(os.listdir(plugins))  # noqa: PTH208 - names alone
+        return [name for name in names if name in (drivers or names) and (plugins / name / "ledger.db").exists()]
+    except (FileNotFoundError, NotADirectoryError):
+        fail(f"{plugins} is not there; name kubelet's root with --kubelet-root")
+    except OSError as error:
+        fail(f"{error.filename} cannot be looked at: {error.strerror}; try as root")
 
 
 def _used(socket: Path, ledgers: Mapping[str, Contents]) -> dict[tuple[str, str], UsedClaim]:

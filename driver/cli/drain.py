@@ -50,7 +50,11 @@ def command(ctx: click.Context, /, root: Root, drivers: tuple[str, ...], output:
     report: list[dict[str, Any]] = []
     for plugin in load_plugins(drivers, root, {}):
         folder = kubelet_root / "plugins" / plugin.driver
-        if not folder.is_dir():
+        try:
+            there = folder.is_dir()
+        except OSError as error:
+            fail(f"{folder} cannot be looked at: {error.strerror}; try as root")
+        if not there:
             fail(f"{folder} is not there, so {plugin.driver} has nothing to drain; is --kubelet-root right?")
         node = _DrainedNode(plugin, kubelet_root, Path(options["cdi_dir"]).absolute())
         report.append(node.drain(**{name: options[name] for name in ("dry_run", "force", "through_driver")}))

@@ -21,6 +21,7 @@ from dranode.driver.core.placement import container_cgroup
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.node import Node
 from tests.fakes import reference
+from tests.fakes_doctor import forbid
 from tests.fakes_lifecycle import KubeletPods, cpu_claim, leave_spec
 
 GROUP = "cpudevnuma000"
@@ -114,6 +115,18 @@ def test_a_row_has_the_documented_keys(machine: Machine) -> None:
         ],
         None,
     )
+
+
+@pytest.mark.parametrize("folder", ["kubelet", "kubelet/plugins", "kubelet/plugins/dra.cpu"])
+def test_records_that_may_not_be_looked_at_are_not_none(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    machine.prepare("a", 2)
+    forbid(monkeypatch, machine.folder / folder)
+    done = CliRunner().invoke(command, machine.options())
+    assert isinstance(done.exception, DranodeError), done.output
+    assert f"{machine.folder}/{folder}" in str(done.exception)
+    assert str(done.exception).endswith("cannot be looked at: Permission denied; try as root")
 
 
 def test_kubelet_says_who_uses_a_claim(machine: Machine, kubelet: KubeletPods) -> None:

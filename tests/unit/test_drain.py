@@ -25,7 +25,7 @@ from dranode.driver.locks import FileLock
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.plugins import load_plugins
 from dranode.driver.service import DriverService
-from tests.fakes_doctor import DRIVER, KUBELET, MACHINE, SOCKET, FakeNode
+from tests.fakes_doctor import DRIVER, KUBELET, MACHINE, SOCKET, FakeNode, forbid
 from tests.fakes_lifecycle import KubeletPods
 
 
@@ -187,6 +187,14 @@ def test_without_a_driver_nothing_goes_through_it(leaving: Leaving) -> None:
     (leaving.kubelet / "plugins_registry" / SOCKET).unlink()
     with pytest.raises(DranodeError, match="leave out --through-driver"):
         leaving.drain("--through-driver")
+
+
+def test_a_root_that_may_not_be_looked_into_is_told(leaving: Leaving, monkeypatch: pytest.MonkeyPatch) -> None:
+    forbid(monkeypatch, leaving.kubelet)
+    arguments = ["--machine", MACHINE, "--kubelet-root", str(leaving.kubelet), "--cdi-dir", str(leaving.cdi)]
+    ran = CliRunner().invoke(command, arguments)
+    assert isinstance(ran.exception, DranodeError)
+    assert str(ran.exception).endswith("plugins/dra.cpu cannot be looked at: Permission denied; try as root")
 
 
 def test_a_wrong_root_is_told(leaving: Leaving) -> None:
