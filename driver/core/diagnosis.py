@@ -201,14 +201,14 @@ class NodeFacts:
 
     Attributes:
         places: what the driver needs.
-        endpoints: who is in kubelet's registry.
+        endpoints: who is in kubelet's registry; None if that could not be seen.
         records: of each driver.
         cpuset: whether the kernel's cgroups have the cpuset controller; None if there are no cgroups to see.
         socket_excess: by how many bytes the longest socket path is too long; 0 if it fits.
     """
 
     places: tuple[Place, ...] = ()
-    endpoints: tuple[Endpoint, ...] = ()
+    endpoints: tuple[Endpoint, ...] | None = ()
     records: tuple[Records, ...] = ()
     cpuset: bool | None = None
     socket_excess: int = 0

@@ -146,8 +146,8 @@ def no_cpuset_controller(facts: Facts) -> Iterator[Fault]:
 
 
 def _endpoints(facts: Facts, driver: str) -> list[Endpoint]:
-    endpoints = facts.node.endpoints if facts.node is not None else ()
-    return [one for one in endpoints if one.driver == driver]
+    endpoints = facts.node.endpoints if facts.node is not None else None
+    return [one for one in endpoints or () if one.driver == driver]
 
 
 def stale_sockets(facts: Facts) -> Iterator[Fault]:
@@ -184,7 +184,7 @@ def foreign_endpoint(facts: Facts) -> Iterator[Fault]:
 
 def not_serving(facts: Facts) -> Iterator[Fault]:
     """Nobody serves the driver."""
-    for driver in facts.wanted.drivers if facts.node is not None else ():
+    for driver in facts.wanted.drivers if facts.node is not None and facts.node.endpoints is not None else ():
         if not any(one.answers for one in _endpoints(facts, driver)):
             yield Fault(
                 f"no driver serves {driver} on this node now, so pods with its claims wait",

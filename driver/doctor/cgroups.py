@@ -13,8 +13,8 @@ _EFFECTIVE: Final = ("cpuset.cpus.effective", "cpuset.effective_cpus")
 _HIERARCHIES: Final = ("sys/fs/cgroup", "sys/fs/cgroup/cpuset")
 # What lies between the root of the cgroups and a pod's: kubepods.slice/kubepods-burstable.slice, and what kind adds.
 _ABOVE_PODS: Final = re.compile(r"kube|besteffort|burstable|guaranteed")
-# cri-containerd-<id>.scope, crio-<id>.scope, or the id alone.
-_CONTAINER: Final = re.compile(r"(?:.*-)?([0-9a-f]{64})(?:\.scope)?")
+# cri-containerd-<id>.scope, crio-<id>.scope, or the id alone; crio-conmon-<id>.scope holds who watches the container.
+_CONTAINER: Final = re.compile(r"(?!.*conmon-)(?:.*-)?([0-9a-f]{64})(?:\.scope)?")
 
 
 def containers_of(host: Host, uid: str) -> Iterator[tuple[str, str, CPUSet]]:

@@ -60,7 +60,7 @@ class ClaimReader:
             driver=plugin.driver,
             claim=claim,
             gone=self.source is not None and claim is None,
-            serving=any(one.answers and one.driver == plugin.driver for one in read_endpoints(self.host, self.wanted)),
+            serving=self._serving(plugin.driver),
             record=record,
             other_uid=other,
             damaged=_damage(contents, claim),
@@ -71,8 +71,17 @@ class ClaimReader:
             containers=None if record is None else tuple(self._running(record, contents, given)),
         )
 
+    def _serving(self, driver: str) -> bool | None:
+        try:
+            return any(one.answers and one.driver == driver for one in read_endpoints(self.host, self.wanted))
+        except PermissionError:
+            return None
+
     def _given(self, driver: str) -> tuple[ClaimUse, ...] | None:
-        if self.host.socket_state(self.pod_resources) is not State.THERE:
+        try:
+            if self.host.socket_state(self.pod_resources) is not State.THERE:
+                return None
+        except PermissionError:
             return None
         asked = PodResources(self.host.place(self.pod_resources))
         try:

@@ -128,5 +128,8 @@ def _runtime(host: Host, told: str, files: Files, unseen: list[str]) -> Runtime 
     except UnreadError as error:
         unseen.append(str(error))
         return None
+    except PermissionError as error:
+        unseen.append(f"the runtime's configuration: {error.filename} may not be looked into; try as root")
+        return None
     unseen += not_told
     return runtime

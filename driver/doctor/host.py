@@ -60,14 +60,24 @@ class Host:
         return self.files.read_bytes(path.strip("/")).decode("utf-8", "replace")
 
     def names(self, path: str) -> list[str]:
-        """The names in a folder; none if it is not there or cannot be read."""
+        """The names in a folder; none if it is not there or cannot be read.
+
+        Raises:
+            PermissionError: it may not be looked into.
+        """
         try:
             return self.files.listdir(path.strip("/"))
+        except PermissionError:
+            raise
         except OSError:
             return []
 
     def folder_state(self, path: str) -> State:
-        """Whether a folder is there and can be written."""
+        """Whether a folder is there and can be written.
+
+        Raises:
+            PermissionError: a folder on the way may not be looked into.
+        """
         place = self.place(path)
         if not place.exists():
             return State.MISSING

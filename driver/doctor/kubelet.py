@@ -30,11 +30,13 @@ def read_kubelet(host: Host, root: str, config: str = "") -> Kubelet:
     """
     flags = _flags(host)
     root = flags.get("root-dir") or (_DEFAULT_ROOT if flags else root)
-    path = config or flags.get("config") or f"{root}/config.yaml"
+    named = config or flags.get("config")
+    path = named or f"{root}/config.yaml"
     try:
         document = _document(path, host.text(path))
     except OSError as error:
-        if not flags:
+        # A kubelet without a configuration file has its defaults; one with a file that we cannot read has not.
+        if not flags or named or not isinstance(error, FileNotFoundError):
             raise UnreadError(
                 f"kubelet's configuration: {path} cannot be read ({error.strerror}); name it with --kubelet-config, or "
                 "look from the node itself"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 from dranode.cdi.errors import CDIError
@@ -32,8 +32,8 @@ def read_node(host: Host, wanted: Wanted, plugins: Sequence[Plugin], pod_resourc
     ]
     return NodeFacts(
         places=tuple(places),
-        endpoints=tuple(read_endpoints(host, wanted)),
-        records=tuple(_records(host, wanted, plugins)),
+        endpoints=_endpoints(host, wanted, unseen),
+        records=tuple(_records(host, wanted, plugins, unseen)),
         cpuset=_cpuset(host),
         socket_excess=_excess(wanted),
     ), unseen
@@ -50,11 +50,15 @@ def _folders(host: Host, wanted: Wanted, unseen: list[str]) -> Iterator[Place]:
     if private:
         unseen.append("whether the driver's folders can be written: this is not root")
     for path, use in uses.items():
-        state = host.folder_state(path)
-        if path == wanted.cdi_dir and state is State.MISSING:
-            # The driver makes this one itself, where it can.
-            above = host.folder_state(str(PurePosixPath(path).parent))
-            state = above if above in (State.THERE, State.UNUSABLE) else state
+        try:
+            state = host.folder_state(path)
+            if path == wanted.cdi_dir and state is State.MISSING:
+                # The driver makes this one itself, where it can.
+                above = host.folder_state(str(PurePosixPath(path).parent))
+                state = above if above in (State.THERE, State.UNUSABLE) else state
+        except PermissionError:
+            unseen.append(f"whether there is a folder {path}: it may not be looked for; try as root")
+            continue
         yield Place(path, State.THERE if private and state is State.UNUSABLE else state, use)
 
 
@@ -68,21 +72,33 @@ def _sockets(host: Host, wanted: Wanted, pod_resources: str, unseen: list[str]) 
             unseen.append(f"whether anybody answers {path}: it may not be dialled; try as root")
 
 
+def _endpoints(host: Host, wanted: Wanted, unseen: list[str]) -> tuple[Endpoint, ...] | None:
+    try:
+        return tuple(read_endpoints(host, wanted))
+    except PermissionError as error:
+        place = error.filename or "a socket in it"
+        unseen.append(f"who is in kubelet's registry of plug-ins: {place} may not be asked; try as root")
+        return None
+
+
 def read_endpoints(host: Host, wanted: Wanted) -> Iterator[Endpoint]:
-    """Who is in kubelet's registry of plug-ins: DRA drivers that answer, and sockets that nobody serves."""
+    """Who is in kubelet's registry of plug-ins: DRA drivers that answer, and sockets that nobody serves.
+
+    Raises:
+        PermissionError: the registry, or a socket in it, may not be asked.
+    """
     folder = f"{wanted.kubelet_root.rstrip('/')}/plugins_registry"
     for name in host.names(folder):
         if not name.endswith(".sock"):
             continue
         path = f"{folder}/{name}"
-        with contextlib.suppress(PermissionError):
-            place = host.place(path)
-            living = host.socket_state(path) is State.THERE and len(os.fsencode(place)) <= MAX_SOCKET_PATH
-            found = who_serves(place) if living else None
-            if found is None:
-                yield Endpoint(path, living, _driver(name, wanted.drivers))
-            elif found.kind == "DRAPlugin":
-                yield Endpoint(path, answers=True, driver=found.name, endpoint=found.endpoint)
+        place = host.place(path)
+        living = host.socket_state(path) is State.THERE and len(os.fsencode(place)) <= MAX_SOCKET_PATH
+        found = who_serves(place) if living else None
+        if found is None:
+            yield Endpoint(path, living, _driver(name, wanted.drivers))
+        elif found.kind == "DRAPlugin":
+            yield Endpoint(path, answers=True, driver=found.name, endpoint=found.endpoint)
 
 
 def _driver(name: str, drivers: Iterable[str]) -> str:
@@ -91,10 +107,13 @@ def _driver(name: str, drivers: Iterable[str]) -> str:
     return next((driver for driver in drivers if stem == driver or stem.startswith(f"{driver}-")), stem)
 
 
-def _records(host: Host, wanted: Wanted, plugins: Sequence[Plugin]) -> Iterator[Records]:
+def _records(host: Host, wanted: Wanted, plugins: Sequence[Plugin], unseen: list[str]) -> Iterator[Records]:
     for plugin in plugins:
         path = f"{wanted.kubelet_root.rstrip('/')}/plugins/{plugin.driver}/ledger.db"
         specs = Specs(host.place(wanted.cdi_dir), plugin.cdi_kind or f"{plugin.driver}/claim")
+        if not _may_read(host.place(path)):
+            unseen.append(f"the ledger {path}: it may not be read; try as root")
+            continue
         try:
             contents = read_ledger(host.place(path))
         except DranodeError as error:
@@ -112,6 +131,13 @@ def _records(host: Host, wanted: Wanted, plugins: Sequence[Plugin]) -> Iterator[
             ),
             orphans=tuple(f"{wanted.cdi_dir}/{specs.path(uid).name}" for uid in sorted(_written(specs) - known)),
         )
+
+
+def _may_read(ledger: Path) -> bool:
+    try:
+        return not ledger.exists() or os.access(ledger, os.R_OK)
+    except PermissionError:
+        return False
 
 
 def _written(specs: Specs) -> set[str]:

@@ -62,7 +62,8 @@ class FromCluster:
         try:
             return decode(ResourceClaim, self.client.resource(request, seconds=5.0))
         except ApiError as error:
-            if error.status == HTTPStatus.NOT_FOUND:
+            # Any other 404 says nothing of the claim.
+            if error.status == HTTPStatus.NOT_FOUND and error.of_object:
                 return None
             raise
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator
@@ -22,7 +23,7 @@ from dranode.driver.doctor.examine import wanted_by
 from dranode.driver.machine.forms import open_machine
 from tests.fakes_apiobjects import Objects
 from tests.fakes_apiserver import ApiServer
-from tests.fakes_doctor import DRIVER, KUBELET, SOCKET, FakeNode, FakeServer, slice_of, toml, write_machine
+from tests.fakes_doctor import DRIVER, KUBELET, SOCKET, FakeNode, FakeServer, forbid, slice_of, toml, write_machine
 
 UID = "3f0ae3c1-0c1e-4c9b-a5f5-5f2c1c0d0001"
 
@@ -391,6 +392,37 @@ def test_what_cannot_be_seen_is_said_and_not_judged(node: FakeNode) -> None:
     seen = "\n".join(facts.unseen)
     for part in ("the API server", "kubelet's configuration", "whether NRI is on", "whether CDI is on"):
         assert part in seen
+
+
+@pytest.mark.parametrize(
+    ("folder", "told"),
+    [
+        (KUBELET, ["kubelet's configuration", "plugins_registry", "ledger.db", "kubelet.sock"]),
+        (f"{KUBELET}/plugins", ["ledger.db"]),
+        (f"{KUBELET}/plugins_registry", ["who is in kubelet's registry of plug-ins"]),
+        ("etc/containerd", ["the runtime's configuration"]),
+        ("run/cdi", []),
+    ],
+)
+def test_what_may_not_be_looked_into_is_said_and_not_judged(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch, folder: str, told: list[str]
+) -> None:
+    node.process()
+    forbid(monkeypatch, node.folder / folder)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    facts = node.facts()
+    assert diagnose(facts) == ()
+    seen = "\n".join(facts.unseen)
+    assert [part for part in told if part not in seen] == []
+
+
+def test_a_configuration_that_kubelet_was_told_of_and_is_not_there_is_not_taken_for_its_defaults(
+    node: FakeNode,
+) -> None:
+    node.process("--config=/etc/kubernetes/kubelet.yaml")
+    facts = node.facts()
+    assert facts.kubelet is None
+    assert any("/etc/kubernetes/kubelet.yaml cannot be read" in sentence for sentence in facts.unseen)
 
 
 def test_a_runtime_file_that_is_no_toml_is_said_with_its_place(node: FakeNode) -> None:

@@ -19,10 +19,11 @@ from dranode.driver.cli.explain import command
 from dranode.driver.core.documents import decode, encode
 from dranode.driver.core.errors import UsageError
 from dranode.driver.core.resource import ResourceClaim
+from dranode.driver.kube.errors import ApiError
 from dranode.driver.local.store import Store
 from tests.fakes import plain
-from tests.fakes_apiserver import ApiServer
-from tests.fakes_doctor import DRIVER, KUBELET, SOCKET, FakeNode, write_machine
+from tests.fakes_apiserver import ApiServer, Fault
+from tests.fakes_doctor import DRIVER, KUBELET, SOCKET, FakeNode, forbid, write_machine
 from tests.fakes_lifecycle import KubeletPods
 
 CONTAINER = "ab" * 32
@@ -236,6 +237,40 @@ def test_a_cgroup_that_is_not_to_be_seen_stops_nothing(way: Way) -> None:
 def test_without_an_api_server_the_node_alone_is_looked_at(way: Way) -> None:
     status, stations, _ = way.explain("default/a", "--driver", "cpu")
     assert (status, stations[0][1], stations[-1][:2]) == (0, "unseen", ("CPUs", "passed"))
+
+
+def test_a_registry_that_may_not_be_looked_into_stops_nothing(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    forbid(monkeypatch, way.folder / KUBELET / "plugins_registry")
+    change(way, "DELETE FROM claims")
+    status, stations, _ = way.explain()
+    assert stations[1] == ("driver", "unseen", "whether dra.cpu is served here cannot be seen")
+    assert (status, stations[2][:2]) == (1, ("record", "stopped"))
+
+
+def test_an_api_that_is_not_there_says_nothing_of_the_claim(way: Way) -> None:
+    with ApiServer() as api:
+        api.put("resourceclaims", plain(way.claim))
+        api.faults.append(Fault(path="/resourceclaims/a", status=404, body="404 page not found", times=9))
+        arguments = ["default/a", "--kubeconfig", api.kubeconfig(way.folder / "kubeconfig")]
+        ran = CliRunner().invoke(command, [*arguments, "--root", str(way.folder), "--node-name", "node"])
+    assert isinstance(ran.exception, ApiError)
+    assert "404 page not found" in str(ran.exception)
+
+
+def test_conmon_is_no_container_of_the_pod(way: Way) -> None:
+    pod = "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podpod_uid_a.slice"
+    (way.folder / "sys/fs/cgroup" / pod / f"cri-containerd-{CONTAINER}.scope").rename(
+        way.folder / "sys/fs/cgroup" / pod / f"crio-{CONTAINER}.scope"
+    )
+    way.node.write(f"sys/fs/cgroup/{pod}/crio-conmon-{CONTAINER}.scope/cpuset.cpus.effective", "0,2-4,6-7\n")
+    status = [{"name": "main", "containerID": f"cri-o://{CONTAINER}"}]
+    with ApiServer() as api:
+        api.put("resourceclaims", plain(way.claim))
+        api.put(
+            "pods", {"metadata": {"namespace": "default", "name": "pod-a"}, "status": {"containerStatuses": status}}
+        )
+        done, stations, _ = way.explain("default/a", "--kubeconfig", api.kubeconfig(way.folder / "kubeconfig"))
+    assert (done, stations[-1]) == (0, ("CPUs", "passed", "main on 1,5"))
 
 
 def test_a_name_without_a_namespace_is_refused(way: Way) -> None:
