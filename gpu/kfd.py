@@ -63,6 +63,21 @@ def kfd_nodes(root: Root) -> tuple[KFDNode, ...]:
     return tuple(found)
 
 
+def hidden_nodes(root: Root) -> tuple[int, ...]:
+    """The nodes that the kernel does not let this process read."""
+    return tuple(sorted(int(name) for name in names(root, _NODES) if name.isdecimal() and _is_hidden(root, name)))
+
+
+def _is_hidden(root: Root, node: str) -> bool:
+    try:
+        root.read_bytes(f"{_NODES}/{node}/properties")
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
 def by_address(nodes: Iterable[KFDNode], addresses: Iterable[str]) -> Mapping[str, Mapping[int, KFDNode]]:
     """The nodes of every GPU by PCI address, by the number of the partition, in order.
 

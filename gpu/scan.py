@@ -8,7 +8,7 @@ from dataclasses import replace
 from dranode.driver.machine.root import Root
 from dranode.gpu.files import number, text
 from dranode.gpu.inventory import AMD, GPU, NVIDIA, GPUInventory, Kind, doubtful_uuids, sort_key
-from dranode.gpu.kfd import KFDNode, by_address, kfd_nodes
+from dranode.gpu.kfd import KFDNode, by_address, hidden_nodes, kfd_nodes
 from dranode.gpu.nvml import NVMLFacts
 from dranode.gpu.proc import nvidia_facts, nvidia_version
 from dranode.gpu.sysfs import PCI, PCI_DEVICES
@@ -38,11 +38,13 @@ def scan(root: Root, nvml: Mapping[str, NVMLFacts] | None = None) -> GPUInventor
             gpu = described
         gpus.append(gpu)
     gpus = list(_quotas(root, pci, gpus))
+    warnings: list[str] = []
     if any(gpu.vendor_id == AMD for gpu in gpus):
         gpus = _partitions(root, gpus)
+        warnings += _hidden(root)
     gpus.sort(key=sort_key)
     doubtful = doubtful_uuids(gpus)
-    warnings = [
+    warnings += [
         f"UUID {uuid} is borne by {' and '.join(bearers)}: none of them is published with it"
         for uuid, bearers in doubtful.items()
     ]
@@ -96,6 +98,17 @@ def _partitions(root: Root, gpus: Sequence[GPU]) -> list[GPU]:
         if any(mine):
             found.extend(_partition(gpu, mode, index, node) for index, node in mine.items())
     return found
+
+
+def _hidden(root: Root) -> Iterable[str]:
+    """What is to be said if KFD hides nodes: a GPU in partitions looks whole then."""
+    nodes = hidden_nodes(root)
+    if nodes:
+        rest = f" and {len(nodes) - 1} more" if len(nodes) > 1 else ""
+        yield (
+            f"KFD node {nodes[0]}{rest} cannot be read, so whether AMD GPUs are in partitions is not known; "
+            "let this process use their render nodes (in a DaemonSet, privileged: true)"
+        )
 
 
 def _partition(gpu: GPU, mode: str | None, index: int, node: KFDNode) -> GPU:

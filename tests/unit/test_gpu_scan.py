@@ -83,6 +83,20 @@ def test_an_mi300x_in_one_part_is_one_gpu() -> None:
     assert (gpu.kind, gpu.partition_mode, gpu.memory) == (Kind.GPU, "SPX_NPS1", 192 * GIB)
 
 
+@pytest.mark.parametrize(("count", "named"), [(1, "KFD node 1 cannot"), (8, "KFD node 1 and 7 more cannot")])
+def test_partitions_that_the_kernel_hides_are_said_to_be_unknown(count: int, named: str) -> None:
+    machine = mi300x(gpus=1, parts=count)
+    for node in range(1, 1 + count):
+        machine.fail(f"sys/class/kfd/kfd/topology/nodes/{node}/properties")
+    inventory = found(machine)
+    assert [gpu.kind for gpu in inventory.gpus] == [Kind.GPU]
+    (warning,) = inventory.warnings
+    assert warning == (
+        f"{named} be read, so whether AMD GPUs are in partitions is not known; "
+        "let this process use their render nodes (in a DaemonSet, privileged: true)"
+    )
+
+
 def test_kernels_that_put_the_part_into_the_function_bits_mean_the_same() -> None:
     machine = mi300x(gpus=1, parts=4)
     for part in range(4):
