@@ -101,6 +101,7 @@ class Listener:
     def close(self) -> None:
         """End calls in flight, then close the sockets; may be called more than once."""
         self.health.stop()
+        self.calls.stop()
         if self._server is not None:
             self._server.stop(_GRACE).wait()
             self._server = None

@@ -60,11 +60,12 @@ class DRAService:
     """The DRA service of one driver."""
 
     def __init__(self, driver: str, clock: Callable[[], float] = time.monotonic) -> None:
-        """Serve `driver`; calls wait until `answer_with` says who answers them."""
+        """Serve `driver`; calls wait until `answer_with` says who answers them, or `stop` that nobody will."""
         self._driver = driver
         self._clock = clock
         self._answerers: tuple[Claims, Preparer] | None = None
         self.ready = threading.Event()
+        self._settled = threading.Event()
         self.observe: Observe = lambda _call, _succeeded, _seconds: None
 
     def handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
@@ -142,10 +143,15 @@ class DRAService:
         """From now on calls are answered with claims from `claims`, prepared by `node`."""
         self._answerers = claims, node
         self.ready.set()
+        self._settled.set()
+
+    def stop(self) -> None:
+        """Let no call wait any longer for whoever answers; those that have somebody are answered as before."""
+        self._settled.set()
 
     def _wait(self) -> tuple[Claims, Preparer] | None:
         # The sockets listen before hardware and ledger are read, so a first call may have to wait a moment.
-        self.ready.wait(_READY_SECONDS)
+        self._settled.wait(_READY_SECONDS)
         return self._answerers
 
     def _not_yet(self, refs: tuple[ClaimRef, ...]) -> dict[str, DranodeError]:

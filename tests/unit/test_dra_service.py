@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent import futures
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dranode.driver.core.errors import DranodeError
 from dranode.driver.core.held import ClaimRef
+from dranode.driver.kubelet.registered import unprepare
 from dranode.driver.kubelet.service import DRAService
+from dranode.driver.kubelet.sockets import socket_paths
+from dranode.driver.listener import Listener
 
 REFS = (ClaimRef("default", "a", "uid-a"), ClaimRef("default", "b", "uid-b"))
 
@@ -36,3 +42,23 @@ def test_an_error_inside_the_driver_is_an_answer_for_every_claim(call: str, capl
     assert all(isinstance(answer, DranodeError) for answer in answers.values())
     assert "dra.example met an error inside it" in str(answers["uid-a"])
     assert "Traceback" in caplog.text
+
+
+def test_a_call_that_waits_for_a_driver_that_cannot_start_is_answered_when_the_sockets_close(tmp_path: Path) -> None:
+    """Cut off instead, it holds the process for as long as it would have waited, and kubelet hears no reason."""
+    (tmp_path / "plugins_registry").mkdir()
+    sockets = socket_paths(tmp_path, "dra.example")
+    listener = Listener("dra.example", "node", sockets, tmp_path / "plugins" / "dra.example", pytest.fail)
+    arrived, wait = threading.Event(), listener.calls.unprepare
+
+    def waiting(refs: tuple[ClaimRef, ...]) -> Any:
+        arrived.set()
+        return wait(refs)
+
+    listener.calls.unprepare = waiting  # type: ignore[method-assign]
+    listener.start()
+    with futures.ThreadPoolExecutor() as pool:
+        asked = pool.submit(unprepare, sockets.dra, REFS[:1])
+        assert arrived.wait(10)
+        listener.close()
+        assert "has not read its hardware and ledger yet" in str(asked.result()["uid-a"])
