@@ -31,7 +31,8 @@ def take(root: Root, live: Live, claim: ClaimRef, homes: Iterable[Home]) -> None
     """Bind the functions to `vfio-pci`; those that are bound to it or a variant of it stay.
 
     Raises:
-        ClaimError: the GPU has no IOMMU group or is not alone in it, `vfio-pci` is not loaded, or the kernel refuses.
+        ClaimError: the GPU has no IOMMU group or is not alone in it, `vfio-pci` is not loaded, an administrator keeps a
+            function for another driver, or the kernel refuses.
     """
     homes = tuple(homes)
     if not homes:
@@ -39,6 +40,7 @@ def take(root: Root, live: Live, claim: ClaimRef, homes: Iterable[Home]) -> None
     if not root.exists(f"{_DRIVERS}/{VFIO}"):
         raise ClaimError(f"claim {claim} needs {VFIO} for GPU {homes[0].address}; run `modprobe {VFIO}` on the node")
     _check_group(root, claim, homes)
+    _check_overrides(root, claim, homes)
     for home in homes:
         function = bound(root, home.address)
         try:
@@ -84,6 +86,16 @@ def _give_back(root: Root, live: Live, home: Home) -> None:
 def _clear_override(root: Root, live: Live, address: str) -> None:
     if text(root, f"{PCI_DEVICES}/{address}/driver_override") == VFIO:
         live.write(f"{PCI_DEVICES}/{address}/driver_override", "\n")
+
+
+def _check_overrides(root: Root, claim: ClaimRef, homes: tuple[Home, ...]) -> None:
+    for home in homes:
+        override = text(root, f"{PCI_DEVICES}/{home.address}/driver_override")
+        if override not in (None, "", "(null)", VFIO) and not bound(root, home.address).passthrough:
+            raise ClaimError(
+                f"claim {claim} cannot have GPU {homes[0].address} in mode vfio: an administrator has set "
+                f"driver_override of function {home.address} to {override}; clear it, or choose another mode"
+            )
 
 
 def _check_group(root: Root, claim: ClaimRef, homes: tuple[Home, ...]) -> None:

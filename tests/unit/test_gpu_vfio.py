@@ -60,6 +60,18 @@ def test_what_is_done_is_not_done_again() -> None:
     assert len(kernel.writes) == before
 
 
+@pytest.mark.parametrize("address", [GPU, SOUND])
+def test_a_function_that_an_administrator_keeps_for_a_driver_is_left_alone(address: str) -> None:
+    machine = laptop()
+    kernel = Kernel(machine)
+    machine.put(machine.root().resolve(f"{DEVICES}/{address}/driver_override"), "nvidia")
+    assert refusal(machine, kernel) == (
+        f"claim default/vm cannot have GPU {GPU} in mode vfio: an administrator has set driver_override of function "
+        f"{address} to nvidia; clear it, or choose another mode"
+    )
+    assert (kernel.writes, drivers(machine)) == ([], AT_HOME)
+
+
 @pytest.mark.parametrize("after", range(9))
 def test_a_crash_after_any_write_is_made_good_by_taking_again(after: int) -> None:
     machine = laptop()
