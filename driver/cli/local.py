@@ -106,7 +106,7 @@ def command(
         show_pictures(screen, "Before", before)
         show_claims(screen, results)
         show_pictures(screen, "With the claims prepared", after)
-        end = f"Everything is kept in {state}." if keep else "All claims are unprepared; nothing is left."
+        end = f"Everything is kept in {state}." if keep else "All claims of this run are unprepared."
         screen.print(f"\n{end if keep or unprepared else 'Claims are left on record.'}")
     if any(result.error for result in results) or not (unprepared or keep):
         raise click.exceptions.Exit(1)

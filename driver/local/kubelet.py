@@ -167,20 +167,28 @@ class StandInKubelet:
         """Unprepare claims, one call a driver.
 
         Raises:
-            KubeletError: a driver is missing or a claim failed.
+            KubeletError: a driver is missing or a claim failed; the others are unprepared all the same.
         """
+        failures: list[KubeletError] = []
         for driver in sorted({driver for drivers in claims.values() for driver in drivers}):
-            plugin = self._plugin(driver)
-            api = plugin.api
             batch = [ref for ref, drivers in claims.items() if driver in drivers]
-            with _said(f"NodeUnprepareResources failed for driver {driver}"):
-                response = plugin.call(
-                    "NodeUnprepareResources", api.NodeUnprepareResourcesRequest(claims=_claims(api, batch))
-                )
-            for ref, answer in _answers(plugin, batch, response):
-                if answer.error:
-                    raise KubeletError(answer.error)
-                self._prepared.pop((driver, ref.uid), None)
+            try:
+                failures += self._call_unprepare(self._plugin(driver), batch)
+            except KubeletError as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
+
+    def _call_unprepare(self, plugin: _Plugin, batch: list[ClaimRef]) -> Iterator[KubeletError]:
+        api = plugin.api
+        with _said(f"NodeUnprepareResources failed for driver {plugin.name}"):
+            request = api.NodeUnprepareResourcesRequest(claims=_claims(api, batch))
+            response = plugin.call("NodeUnprepareResources", request)
+        for ref, answer in _answers(plugin, batch, response):
+            if answer.error:
+                yield KubeletError(answer.error)
+            else:
+                self._prepared.pop((plugin.name, ref.uid), None)
 
     def restart(self) -> None:
         """Forget what is prepared and registered, as a restart does; the next `prepare` sends it all again."""

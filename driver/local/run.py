@@ -185,14 +185,23 @@ class LocalRun:
         """Unprepare all pods, last first; whether nothing is left of their claims.
 
         Raises:
-            KubeletError: a driver did not unprepare a claim.
+            KubeletError: a driver did not unprepare a claim; the others are unprepared all the same.
         """
+        failures: list[KubeletError] = []
         for pod in reversed(self._pods):
-            self.kubelet.unprepare(pod)
-        for ref in {ref for pod in self._pods for ref in pod}:
-            self.store.remove(ResourceClaim, ref.namespace, ref.name)
+            try:
+                self.kubelet.unprepare(pod)
+            except KubeletError as error:
+                failures.append(error)
+        left = {record.uid for record in self.records()}
+        refs = {ref for pod in self._pods for ref in pod}
+        for ref in refs:
+            if ref.uid not in left:
+                self.store.remove(ResourceClaim, ref.namespace, ref.name)
         self._pods.clear()
-        return not self.records()
+        if failures:
+            raise failures[0]
+        return not any(ref.uid in left for ref in refs)
 
 
 def _ref(claim: ResourceClaim) -> ClaimRef:

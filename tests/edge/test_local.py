@@ -99,6 +99,9 @@ def test_kept_claims_stay_prepared_and_a_second_run_meets_them(tmp_path: Path) -
     _, second, _ = local(tmp_path, *keep, claims=[claim("b"), claim("a")])
     cpus = {one["name"]: one["cpus"] for one in second["claims"]}
     assert cpus == {"a": "0-1,16-17", "b": "2-3,18-19"}
+    rc, third, _ = local(tmp_path, *keep[:-1], claims=[claim("b"), claim("c")])
+    assert (rc, third["unprepared"]) == (0, True)
+    assert [path.name for path in (tmp_path / "state" / "store" / "resourceclaims").iterdir()] == ["default.a.yaml"]
 
 
 def test_the_first_alternative_that_fits_is_taken_and_named(tmp_path: Path) -> None:

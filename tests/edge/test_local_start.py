@@ -1,4 +1,4 @@
-"""What the local run says where it cannot start."""
+"""What the local run says where it cannot start, and what it does where it cannot end."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from dranode.driver.core.errors import DranodeError
+from dranode.driver.core.errors import ClaimError, DranodeError
+from dranode.driver.core.held import ClaimRef
+from dranode.driver.core.plugin import Grant
+from dranode.driver.core.resource import ResourceClaim
 from dranode.driver.local import start
 from dranode.driver.local.allocator.features import Features
-from tests.fakes import Lamps
+from dranode.driver.local.kubelet import KubeletError
+from dranode.driver.local.workload import PodClaims, Workload
+from tests.fakes import Board, Lamps, WiredLamps, allocated_claim
 
 
 def test_sockets_that_find_no_short_folder_are_a_sentence_with_the_remedy(
@@ -19,3 +24,20 @@ def test_sockets_that_find_no_short_folder_are_a_sentence_with_the_remedy(
     begun = start.local_run([Lamps()], "node", tmp_path / ("deep" * 30), Features(), lambda _: None)
     with pytest.raises(DranodeError, match=r"made in .*missing: No such file or directory; name a short one"), begun:
         pass
+
+
+def test_one_claim_that_stays_prepared_keeps_no_other_from_being_unprepared(tmp_path: Path) -> None:
+    class Stuck(WiredLamps):
+        def restore(self, claim: ClaimRef, grants: tuple[Grant, ...]) -> None:
+            if claim.name == "b":
+                raise ClaimError("the lamp cannot be put out")
+            super().restore(claim, grants)
+
+    claims = [allocated_claim(name, Stuck.driver, [f"lamp-{number}"]) for number, name in enumerate("abc")]
+    pods = (PodClaims("default/p", tuple(claims[:1])), PodClaims("default/q", tuple(claims[1:])))
+    with start.local_run([Stuck(Board())], "node", tmp_path, Features(), lambda _: None) as run:
+        assert [result.error for result in run.run(Workload(pods, ()), lambda _: None)] == [None] * 3
+        with pytest.raises(KubeletError, match="the lamp cannot be put out"):
+            run.unprepare()
+        assert [record.name for record in run.records()] == ["b"]
+        assert [claim.metadata.name for claim in run.store.list(ResourceClaim)] == ["b"]
