@@ -36,7 +36,9 @@ def scan(root: Root, nvml: Mapping[str, NVMLFacts] | None = None) -> GPUInventor
                 left_out[address] = f"GPU {address} is left out: NVIDIA's driver is told to exclude it"
                 continue
             gpu = described
-        gpus.append(gpu)
+        # One that went meanwhile was read half.
+        if root.exists(f"{PCI_DEVICES}/{address}"):
+            gpus.append(gpu)
     gpus = list(_quotas(root, pci, gpus))
     warnings: list[str] = []
     if any(gpu.vendor_id == AMD for gpu in gpus):

@@ -114,7 +114,8 @@ class PCI:
     def _judge(self, address: str) -> str | None:
         whole_class = number(self.root, f"{PCI_DEVICES}/{address}/class", 16)
         if whole_class is None:
-            return f"PCI function {address} is left out: its class cannot be read"
+            there = self.root.exists(f"{PCI_DEVICES}/{address}")
+            return f"PCI function {address} is left out: its class cannot be read" if there else ""
         pci_class = whole_class >> 8
         vendor = self.vendor(address) if pci_class in GPU_CLASSES else None
         if pci_class not in GPU_CLASSES or vendor in DISPLAYS:

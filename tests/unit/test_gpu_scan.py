@@ -232,6 +232,24 @@ def test_a_process_that_can_open_nothing_draws_no_conclusion_about_the_machine(p
         scan(root)
 
 
+@pytest.mark.parametrize("file", ["class", "device", "max_link_width", "driver_override"])
+def test_a_gpu_that_vanishes_while_it_is_read_is_not_found_by_half(file: str) -> None:
+    machine = laptop()
+    place = f"{machine.root().resolve(f'{DEVICES}/0000:01:00.0')}/{file}"
+
+    class Vanishing(ConfinedRoot):
+        def read_bytes(self, path: str) -> bytes:
+            if path in (place, f"{DEVICES}/0000:01:00.0/{file}"):
+                for gone in (f"{DEVICES}/0000:01:00.0", place.rpartition("/")[0], "proc/driver/nvidia/gpus"):
+                    machine.remove(gone)
+                raise OSError(errno.ENODEV, os.strerror(errno.ENODEV), path)
+            return super().read_bytes(path)
+
+    inventory = scan(Vanishing(machine.root().files))
+    assert [gpu.address for gpu in inventory.gpus] == ["0000:00:02.0"]
+    assert inventory.warnings == ()
+
+
 def test_a_vendor_that_nobody_knows_is_a_gpu_if_it_has_a_render_node() -> None:
     machine = Machine()
     folder = machine.pci("0000:03:00.0", 0x1ED5, 0x0222, VGA, driver="mtgpu")
