@@ -233,6 +233,33 @@ def test_a_claim_that_does_not_fit_is_told_what_came_nearest(
     assert sentence in str(outcome.error)
 
 
+@pytest.mark.parametrize(
+    ("gate", "more", "nearest"),
+    [
+        ("DRADeviceTaints", {"taints": [{"key": "k", "effect": "NoSchedule"}]}, "1 of 1 device fits"),
+        (
+            "DRADeviceBindingConditions",
+            {"bindingConditions": ["a"], "bindingFailureConditions": ["b"]},
+            "which has binding conditions while the DRADeviceBindingConditions feature is disabled",
+        ),
+        (
+            "DRAPartitionableDevices",
+            {"consumesCounters": [{"counterSet": "s", "counters": {"c": {"value": "1"}}}]},
+            "which consumes counters while the DRAPartitionableDevices feature is disabled",
+        ),
+        (
+            "DRAConsumableCapacity",
+            {"capacity": {"c": {"value": "1", "requestPolicy": {"default": "2", "validValues": ["2"]}}}},
+            "1 of 1 device fits",
+        ),
+    ],
+)
+def test_a_gate_that_is_off_is_minded_in_what_came_nearest(gate: str, more: dict[str, Any], nearest: str) -> None:
+    published = [slice_of("gpu", {"name": "g", **more})]
+    (outcome,) = allocate(published, claim(request("r", "gpu", count=2)), features=Features.parse(f"{gate}=false"))
+    assert nearest in (outcome.error or "")
+
+
 def test_the_nearest_miss_of_a_constraint_names_its_value_and_who_lacks_devices() -> None:
     slices = [slice_of("gpu", numa("gpu-0", 0)), slice_of("nic", numa("eth0", 1))]
     (outcome,) = allocate(slices, claim(request("gpu", "gpu"), request("nic", "nic"), constraints=ALIGNED))

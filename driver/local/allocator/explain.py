@@ -99,6 +99,7 @@ class _Explainer:
         self.broken = [pool for pool in pools if not pool.usable]
         self.allocated = allocated
         self.selectors = selectors
+        self.features = selectors.features
 
     def alternative(self, alternative: Alternative, claim: str, satisfied: int) -> Miss | None:
         """What a request lacks by itself; None if nothing."""
@@ -137,6 +138,9 @@ class _Explainer:
             return Stage.SELECTOR, nearness, f"{name}, which {where} excludes: {exclusion.expression}"
         if not candidate.reachable:
             return Stage.OTHER_NODE, Fraction(0), f"{name}, which is for other nodes"
+        if candidate.device.binding_conditions and not self.features.device_binding_conditions:
+            why = "which has binding conditions while the DRADeviceBindingConditions feature is disabled"
+            return Stage.OTHER_NODE, Fraction(0), f"{name}, {why}"
         if name in self.allocated.pool(candidate.pool).devices and not alternative.admin:
             return Stage.IN_USE, Fraction(0), f"{name}, which is in use"
         return self._usable(alternative, candidate)
@@ -144,6 +148,9 @@ class _Explainer:
     def _usable(self, alternative: Alternative, candidate: Candidate) -> _Verdict:
         device, state = candidate.device, self.allocated.pool(candidate.pool)
         consumed = {item.capacity: item.amount for item in state.consumed if item.device == device.name}
+        if device.consumes_counters and not self.features.partitionable_devices:
+            why = "which consumes counters while the DRAPartitionableDevices feature is disabled"
+            return Stage.COUNTERS, Fraction(0), f"{device.name}, {why}"
         if device.consumes_counters and not consumed:
             short = Counters(counters_left(self.pools[candidate.pool], state)).draw(device)
             if short is not None:
@@ -153,10 +160,10 @@ class _Explainer:
                     Fraction(0),
                     f"{device.name}, for which {_amount(left)} of {set_}/{counter} is left",
                 )
-        lacking = shortage(device, alternative.capacity, consumed)
+        lacking = shortage(device, alternative.capacity, consumed) if self.features.consumable_capacity else None
         if lacking is not None:
             return Stage.CAPACITY, _part(lacking), f"{device.name}, {_shortage(lacking)}"
-        taint = untolerated(device, alternative.tolerations)
+        taint = untolerated(device, alternative.tolerations) if self.features.device_taints else None
         if taint is not None:
             return Stage.TAINT, Fraction(0), f"{device.name}, whose taint {taint.key}:{taint.effect} is not tolerated"
         return Stage.FREE, Fraction(1), device.name
