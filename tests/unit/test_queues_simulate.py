@@ -226,6 +226,27 @@ def test_who_was_preempted_gives_its_nodes_back() -> None:
     assert list(_holders(run)) == ["new"]
 
 
+def test_who_is_preempted_does_not_come_back_through_a_queue_that_is_stopped() -> None:
+    stopped = local_queue("stopped", "q")
+    stopped["spec"]["stopPolicy"] = "Hold"
+    low = admitted("low", "q", {"cpu": "one"}, {"cpu": 4})
+    low["spec"]["queueName"] = "stopped"
+    run = _run(
+        _queue(
+            preemption={"withinClusterQueue": "LowerPriority"},
+            flavorFungibility={"whenCanPreempt": "MayStopSearch"},
+            queueingStrategy="StrictFIFO",
+        ),
+        stopped,
+        low,
+        workload("high", "door", pod_set(cpu=4), priority=1),
+        workload("next", "door", pod_set(cpu=1)),
+    )
+    assert _holders(run) == {"high": ["one"], "next": ["two"]}
+    assert run.waiting == ("low",)
+    assert ("low", "the queue is stopped (Hold)") in {(row["workload"], row["reason"]) for row in run.attempts}
+
+
 def test_what_leaves_wakes_who_waits_in_its_tree() -> None:
     run = _run(
         _queue(cohort="c", one=4, two=0, preemption={"reclaimWithinCohort": "Any"}),

@@ -127,6 +127,8 @@ def _cycle(situation: Situation, heads: tuple[Workload, ...], nodes: Nodes) -> t
         steps.append(Step(situation.cycle, workload, outcome, decision, admitted, cycle.leaving[before:]))
     for item in cycle.leaving:
         nodes.release(item)
+        if item.workload.inadmissible:
+            steps.append(Step(situation.cycle, item.workload, item.workload.inadmissible))
     return _evict(cycle), steps
 
 
@@ -136,7 +138,7 @@ def _heads(situation: Situation) -> tuple[Workload, ...]:
     In a StrictFIFO queue nobody passes one that had to be parked.
     """
     queues = situation.queues.cluster_queues
-    blocked = {item.queue for item in situation.parked if queues[item.queue].strict_fifo}
+    blocked = {item.queue for item in situation.parked if queues[item.queue].strict_fifo and not item.inadmissible}
     heads: dict[str, Workload] = {}
     for workload in sorted(situation.active, key=lambda item: (item.key not in situation.preempting, _rank(item))):
         if workload.queue not in blocked:
@@ -250,19 +252,20 @@ def _others(workloads: tuple[Workload, ...], than: Workload) -> tuple[Workload, 
 
 
 def _evict(cycle: _Cycle) -> Situation:
-    """Send the preempted back into their queues, and wake who waits in their trees."""
+    """Send the preempted back into their queues, and wake who waits in their trees; the inadmissible stay out."""
     situation = cycle.situation
     if not cycle.leaving:
         return situation
     left = frozenset(item.workload.queue for item in cycle.leaving)
     keys = {item.workload.key for item in cycle.leaving}
     trees = {situation.usage.root(queue) for queue in left}
-    awake = tuple(item for item in situation.parked if situation.usage.root(item.queue) in trees)
+    back = (*situation.parked, *(item.workload for item in cycle.leaving))
+    woken = {item.key for item in back if situation.usage.root(item.queue) in trees and not item.inadmissible}
     return replace(
         situation,
         usage=situation.usage.without(*cycle.leaving),
         admitted=tuple(item for item in situation.admitted if item.workload.key not in keys),
-        active=(*situation.active, *awake, *(item.workload for item in cycle.leaving)),
-        parked=tuple(item for item in situation.parked if situation.usage.root(item.queue) not in trees),
+        active=(*situation.active, *(item for item in back if item.key in woken)),
+        parked=tuple(item for item in back if item.key not in woken),
         generations=raised(situation.generations, Event.WORKLOAD_LEFT, left, left),
     )
