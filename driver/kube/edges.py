@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Final
 
 from dranode.driver.core.events import ClaimImpaired, ClaimRestored, Occurrence
@@ -30,6 +31,7 @@ class KubeEdges:
         self._node_name = node_name
         self._claim_status = claim_status
         self._fatal = fatal
+        self._lock = threading.Lock()
         self._events: dict[str, KubeEvents] = {}
         self._statuses: dict[str, ClaimStatus] = {}
         self.claims = KubeClaims(self._client)
@@ -49,21 +51,23 @@ class KubeEdges:
             status.say(occurrence.claim, occurrence.states, ())
 
     def _status_of(self, driver: str) -> ClaimStatus | None:
-        if self._claim_status and driver not in self._statuses:
-            self._statuses[driver] = ClaimStatus(self._client, driver, self._fatal)
-        return self._statuses.get(driver)
+        with self._lock:
+            if self._claim_status and driver not in self._statuses:
+                self._statuses[driver] = ClaimStatus(self._client, driver, self._fatal)
+            return self._statuses.get(driver)
 
     def _events_of(self, driver: str) -> KubeEvents:
-        if driver not in self._events:
-            self._events[driver] = KubeEvents(self._client, driver, self._node_name, self._fatal)
-        return self._events[driver]
+        with self._lock:
+            if driver not in self._events:
+                self._events[driver] = KubeEvents(self._client, driver, self._node_name, self._fatal)
+            return self._events[driver]
 
     def close(self) -> None:
         """Say the last words and disconnect; slices stay."""
-        for status in self._statuses.values():
-            status.close(_LAST_WORDS)
-        for events in self._events.values():
-            events.close(_LAST_WORDS)
+        with self._lock:
+            talking: list[ClaimStatus | KubeEvents] = [*self._statuses.values(), *self._events.values()]
+        for each in talking:
+            each.close(_LAST_WORDS)
         self.publisher.close()
         self.claims.close()
         self._connection.close()

@@ -50,9 +50,9 @@ class ReportingNode:
 
     def unprepare(self, refs: tuple[ClaimRef, ...]) -> Mapping[str, DranodeError | None]:
         """Unprepare claims; None or an error for each, by UID."""
-        held = [ref for ref in refs if ref.uid in self.node.holders.records]
         answers = self.node.unprepare(refs)
-        for ref in held:
+        # Those without a record too: another instance may have prepared them, or they failed, and said so.
+        for ref in refs:
             if self.status is not None and answers[ref.uid] is None:
                 self.status.withdraw(ref)
         return answers

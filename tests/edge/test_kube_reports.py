@@ -23,6 +23,7 @@ from dranode.driver.core.resource import ResourceClaim
 from dranode.driver.edges import Edges
 from dranode.driver.kube.client import Timing
 from dranode.driver.kube.cluster import Cluster
+from dranode.driver.kube.edges import KubeEdges
 from dranode.driver.kube.errors import ApiError
 from dranode.driver.kube.outbox import Outbox
 from dranode.driver.kube.source import Source
@@ -336,3 +337,43 @@ def test_new_words_do_not_bring_the_server_back_what_it_wants_to_be_spared() -> 
     assert tried == [1]
     outbox.close(5)
     assert tried == [1, 11], "one last try when the driver stops"
+
+
+def test_the_status_goes_with_whichever_instance_unprepares(
+    api: ApiServer, reported: Preparer, cluster: Cluster, tmp_path: Path
+) -> None:
+    other = Node(TalkingLamps(), tmp_path / "data", tmp_path / "cdi")
+    other.open()
+    claim = put(api, "a", "lamp-0")
+    ref = reference(claim)
+    reported.prepare({ref: claim})
+    eventually(lambda: devices(api, "a"))
+    # It has not looked at the ledger since the other one wrote to it.
+    assert cluster.reporting(other).unprepare((ref,)) == {ref.uid: None}
+    eventually(lambda: not devices(api, "a"))
+    other.close()
+
+
+def test_threads_that_come_at_once_share_one_outbox(api: ApiServer, tmp_path: Path) -> None:
+    edges = KubeEdges(Source(api.kubeconfig(tmp_path / "kubeconfig")), "node", claim_status=True, fatal=pytest.fail)
+    both = threading.Barrier(2, timeout=1)
+
+    class Meeting(dict[str, Any]):
+        """Two threads look before either enters anything, if they can."""
+
+        def __contains__(self, key: object) -> bool:
+            found = super().__contains__(key)
+            if not found:
+                with contextlib.suppress(threading.BrokenBarrierError):
+                    both.wait()
+            return found
+
+    edges._statuses = Meeting()
+    made: list[Any] = []
+    threads = [threading.Thread(target=lambda: made.append(edges._status_of("d"))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert made[0] is made[1]
+    edges.close()
