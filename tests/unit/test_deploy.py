@@ -315,6 +315,12 @@ def test_admin_access_is_for_labelled_namespaces(form: str, kind: str) -> None:
     assert refusals("dranode-admin-access", object=admin(form, kind), namespaceObject=labelled) == []
 
 
+def test_claims_with_admin_access_can_go_whatever_became_of_their_namespace() -> None:
+    # Specs are immutable, and who removes a claim's finalizer updates it.
+    spec = the("ValidatingAdmissionPolicy", "dranode-admin-access")["spec"]
+    assert [rule["operations"] for rule in spec["matchConstraints"]["resourceRules"]] == [["CREATE"]]
+
+
 @pytest.mark.parametrize(
     "spec",
     [
