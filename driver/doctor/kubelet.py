@@ -1,12 +1,12 @@
 """What kubelet was told: its command line, its configuration file, and the state that its CPU manager keeps.
 
-kubelet.config.k8s.io/v1beta1 KubeletConfiguration; flags of the command line win over the file.
+kubelet.config.k8s.io/v1beta1 KubeletConfiguration; drop-in files win over the file, and flags over both.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -42,14 +42,20 @@ def read_kubelet(host: Host, root: str, config: str = "") -> Kubelet:
                 "look from the node itself"
             ) from error
         document = {}
+    folder = flags.get("config-dir", "").rstrip("/")
+    drop_ins = tuple(_drop_ins(host, folder)) if folder else ()
+    for above in drop_ins:
+        gates = {**(document.get("featureGates") or {}), **(above.get("featureGates") or {})}
+        document = {**document, **above, "featureGates": gates}
+    place = f"{path} or {folder}" if drop_ins else path
     policy = flags.get("cpu-manager-policy") or str(document.get("cpuManagerPolicy") or "none")
     gates = {**(document.get("featureGates") or {}), **_gates(flags.get("feature-gates", ""))}
     found = Kubelet(
-        config=path,
+        config=place,
         root=root,
         cpu_manager=policy,
-        cpu_manager_place=path,
-        reserved=_cpus(path, flags.get("reserved-cpus") or document.get("reservedSystemCPUs") or ""),
+        cpu_manager_place=place,
+        reserved=_cpus(place, flags.get("reserved-cpus") or document.get("reservedSystemCPUs") or ""),
         gates={str(name): on is True for name, on in gates.items()},
     )
     return _as_it_runs(host, found)
@@ -88,6 +94,16 @@ def _parsed(arguments: list[str]) -> dict[str, str]:
         following = arguments[index + 1] if index + 1 < len(arguments) else ""
         flags[name] = value if equals else "" if following.startswith("-") else following
     return flags
+
+
+def _drop_ins(host: Host, folder: str) -> Iterator[Mapping[str, Any]]:
+    """The files that are laid over the configuration, one after another by name (`--config-dir`)."""
+    try:
+        for name in host.names(folder):
+            if name.endswith(".conf"):
+                yield _document(f"{folder}/{name}", host.text(f"{folder}/{name}"))
+    except OSError as error:
+        raise UnreadError(f"kubelet's configuration: {error.filename} cannot be read ({error.strerror})") from error
 
 
 def _gates(text: str) -> dict[str, bool]:

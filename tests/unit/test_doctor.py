@@ -402,12 +402,14 @@ def test_what_cannot_be_seen_is_said_and_not_judged(node: FakeNode) -> None:
         (f"{KUBELET}/plugins_registry", ["who is in kubelet's registry of plug-ins"]),
         ("etc/containerd", ["the runtime's configuration"]),
         ("run/cdi", []),
+        ("etc/kubelet.d", ["kubelet's configuration"]),
     ],
 )
 def test_what_may_not_be_looked_into_is_said_and_not_judged(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch, folder: str, told: list[str]
 ) -> None:
-    node.process()
+    node.process(*(["--config-dir=/etc/kubelet.d"] if "kubelet.d" in folder else []))
+    (node.folder / "etc" / "kubelet.d").mkdir()
     forbid(monkeypatch, node.folder / folder)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     facts = node.facts()
@@ -423,6 +425,14 @@ def test_a_configuration_that_kubelet_was_told_of_and_is_not_there_is_not_taken_
     facts = node.facts()
     assert facts.kubelet is None
     assert any("/etc/kubernetes/kubelet.yaml cannot be read" in sentence for sentence in facts.unseen)
+
+
+def test_kubelets_drop_in_files_are_laid_over_its_configuration_in_their_order(node: FakeNode) -> None:
+    node.process(f"--config=/{KUBELET}/config.yaml", "--config-dir=/etc/kubelet.d")
+    node.write("etc/kubelet.d/10-gates.conf", "featureGates: {KubeletPodResourcesDynamicResources: false}\n")
+    node.write("etc/kubelet.d/20-cpus.conf", "reservedSystemCPUs: '0-1'\n")
+    node.write("etc/kubelet.d/README", "not: [a configuration")
+    assert [finding.code for finding in found(node)] == ["kubelet-gate-off", "reserved-cpus-differ"]
 
 
 def test_a_runtime_file_that_is_no_toml_is_said_with_its_place(node: FakeNode) -> None:
