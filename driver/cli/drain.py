@@ -177,6 +177,7 @@ _HINTS = {
 
 
 def _draw(report: list[dict[str, Any]]) -> None:
+    from rich.markup import escape
     from rich.table import Table
 
     screen = console()
@@ -188,7 +189,7 @@ def _draw(report: list[dict[str, Any]]) -> None:
         for claim in row["claims"]:
             name = f"{claim['namespace']}/{claim['name']}" if claim["name"] else claim["uid"]
             hint = claim["error"] or _HINTS.get(claim["state"], "")
-            table.add_row(name, claim["state"], ", ".join(claim["users"] or ()), hint)
+            table.add_row(name, claim["state"], ", ".join(claim["users"] or ()), escape(hint))
         screen.print(table)
         for kept in row["stranded"]:
             screen.print(

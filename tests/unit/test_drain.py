@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from dranode.driver.cli.drain import command
+from dranode.driver.cli.drain import _draw, command
 from dranode.driver.core.errors import DranodeError
 from dranode.driver.core.resource import ResourceClaim
 from dranode.driver.edges import Edges
@@ -211,3 +211,9 @@ def test_people_are_told_what_to_do_about_what_is_left(leaving: Leaving) -> None
     assert "default/b" in ran.stdout
     assert "delete its pods, or pass --force" in ran.stdout
     assert "stranded without the driver: default/b of pod pod-uid-b" in ran.stdout
+
+
+def test_people_are_told_a_reason_to_the_letter(capsys: pytest.CaptureFixture[str]) -> None:
+    claim = {"namespace": "default", "name": "a", "uid": "u", "users": [], "state": "failed"}
+    _draw([{"driver": DRIVER, "stranded": [], "claims": [{**claim, "error": "the switch [/dev/lamp-0] sticks"}]}])
+    assert "the switch [/dev/lamp-0] sticks" in capsys.readouterr().out
