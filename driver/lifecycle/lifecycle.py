@@ -70,7 +70,7 @@ class Lifecycle:
         self._stopping = threading.Event()
         self._hardware = Hardware(node, publish, report, tell)
         self._specs = SpecWatch(node)
-        self._orphans = Orphans(node, witnesses, tell)
+        self._orphans = Orphans(node, witnesses, tell, stopping=self._stopping)
         name = node.plugin.driver
         self._quick = OwnedThread(f"{name}-specs", self._every(spec_watch.LOOK_SECONDS, self._specs.look), fatal)
         self._slow = (

@@ -7,6 +7,7 @@ killed while it wrote a CDI spec never comes back to the file.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -36,6 +37,7 @@ class Orphans:
         witnesses: who is asked about them.
         tell: whom to tell of claims that were let go of.
         clock: seconds, monotonic.
+        stopping: set once claims are nobody's or another instance's to look after.
         released: how many were let go of since start.
     """
 
@@ -43,6 +45,7 @@ class Orphans:
     witnesses: Witnesses
     tell: Tell = nobody
     clock: Callable[[], float] = time.monotonic
+    stopping: threading.Event = field(default_factory=threading.Event)
     released: int = 0
     _waiting: Waiting = field(default_factory=Waiting)
 
@@ -63,6 +66,9 @@ class Orphans:
         suspects = unused(records, told)
         # The API server is asked about the few claims that are odd, never about all of them.
         told = self.witnesses.far(told, {record.uid: record for record in (*unfinished, *suspects)}.values())
+        if self.stopping.is_set():
+            # The API server may have taken its time.
+            return
         named = {record.uid: record for record in put_on_record(self.node, unfinished, told)}
         self._mind([named.get(record.uid, record) for record in orphans(suspects, told)])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,9 +12,11 @@ import pytest
 from dranode.cpu.options import CPUOptions
 from dranode.cpu.plugin import CPUPlugin
 from dranode.driver.core.claim_uses import ClaimUse
-from dranode.driver.core.errors import LedgerError
+from dranode.driver.core.errors import DranodeError, LedgerError
 from dranode.driver.core.events import Occurrence, OrphanUnprepared
+from dranode.driver.core.held import ClaimRef
 from dranode.driver.core.reconcile import PATIENCE
+from dranode.driver.core.resource import ResourceClaim
 from dranode.driver.kubelet.podresources import PodResources, PodResourcesError
 from dranode.driver.lifecycle.orphans import Orphans
 from dranode.driver.lifecycle.takeover import take_over
@@ -100,6 +103,26 @@ def test_a_claim_that_is_gone_and_unused_is_unprepared_after_ten_minutes_and_tol
     assert world.orphans.released == 1
     world.prepare("c", "uid-c")
     assert [record.cpus for record in world.node.records() if record.name == "c"] == ["0-1"]
+
+
+def test_a_look_that_waits_for_the_api_server_while_it_is_to_end_unprepares_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another instance looks after the claims by then, or the ledger is closed."""
+    world.prepare("a", "uid-a")
+    del world.api.claims["default", "a"]
+    world.look_for(PATIENCE)
+    ask = world.api.get
+
+    def slow(refs: tuple[ClaimRef, ...]) -> Mapping[ClaimRef, ResourceClaim | DranodeError]:
+        world.orphans.stopping.set()
+        world.node.close()
+        return ask(refs)
+
+    monkeypatch.setattr(world.api, "get", slow)
+    world.look_for(120)
+    assert (world.told, world.orphans.released) == ([], 0)
+    assert world.uids() == ["uid-a"]
 
 
 def test_a_claim_whose_name_another_one_has_now_is_an_orphan(world: World) -> None:
