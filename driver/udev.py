@@ -131,9 +131,15 @@ def watch(
 def _taken_in(events: Events[E], note: Callable[[E], None], clock: Callable[[], float]) -> bool:
     """Wait for an event, and for the end of the burst that it begins; whether there was one."""
     event = events.next(_TICK)
-    came = event is not None
+    if event is None:
+        return False
+    note(event)
+    quiet = clock() + _QUIET
     end = clock() + _LONGEST_BURST
-    while event is not None:
-        note(event)
-        event = events.next(_QUIET) if clock() < end else None
-    return came
+    while (now := clock()) < min(quiet, end):
+        # None comes at once for an event of no interest: most of a burst, and not its end.
+        event = events.next(quiet - now)
+        if event is not None:
+            note(event)
+            quiet = clock() + _QUIET
+    return True

@@ -72,6 +72,21 @@ def test_a_burst_of_events_is_one_reason_to_read_and_every_event_is_noted() -> N
     assert noted == burst
 
 
+def test_events_of_no_interest_do_not_cut_a_burst_into_pieces() -> None:
+    class Mixed(Script):
+        """After each event of interest comes one of none, for which nobody waits."""
+
+        def next(self, timeout: float) -> Event | None:
+            return self.events.pop(0) if self.events else super().next(timeout)
+
+    burst = [Event("add", f"0000:01:00.{function}") for function in range(4)]
+    script, stop = Mixed([each for event in burst for each in (event, None)]), threading.Event()
+    noted: list[Event] = []
+    for _ in watch(script, noted.append, stop, clock=script.clock):
+        stop.set()
+    assert noted == burst
+
+
 def test_without_events_the_machine_is_read_once_a_minute() -> None:
     script, stop = Script(), threading.Event()
     times = []
