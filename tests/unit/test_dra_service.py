@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 import threading
+from collections.abc import Iterator
 from concurrent import futures
 from pathlib import Path
 from typing import Any
@@ -44,11 +46,18 @@ def test_an_error_inside_the_driver_is_an_answer_for_every_claim(call: str, capl
     assert "Traceback" in caplog.text
 
 
-def test_a_call_that_waits_for_a_driver_that_cannot_start_is_answered_when_the_sockets_close(tmp_path: Path) -> None:
+@pytest.fixture
+def root() -> Iterator[Path]:
+    # pytest's own folders can be too long for a socket's path.
+    with tempfile.TemporaryDirectory(prefix="dranode-") as name:
+        (Path(name) / "plugins_registry").mkdir()
+        yield Path(name)
+
+
+def test_a_call_that_waits_for_a_driver_that_cannot_start_is_answered_when_the_sockets_close(root: Path) -> None:
     """Cut off instead, it holds the process for as long as it would have waited, and kubelet hears no reason."""
-    (tmp_path / "plugins_registry").mkdir()
-    sockets = socket_paths(tmp_path, "dra.example")
-    listener = Listener("dra.example", "node", sockets, tmp_path / "plugins" / "dra.example", pytest.fail)
+    sockets = socket_paths(root, "dra.example")
+    listener = Listener("dra.example", "node", sockets, root / "plugins" / "dra.example", pytest.fail)
     arrived, wait = threading.Event(), listener.calls.unprepare
 
     def waiting(refs: tuple[ClaimRef, ...]) -> Any:
