@@ -45,12 +45,13 @@ class BrokenStreamError(ApiError):
 def error_of(what: str, status: int, headers: Mapping[str, str], body: bytes) -> ApiError:
     """The error for an answer to the request `what` (`get resourceclaims in namespace default`, say)."""
     said = _status_object(body)
-    message = said.get("message") or body.decode(errors="replace").strip()
+    # A proxy's page or an admission webhook's reason may have many lines; a log's line and an event's note have one.
+    message = " ".join(str(said.get("message") or body.decode(errors="replace")).split())
     details = said.get("details")
     details = details if isinstance(details, dict) else {}
     wait = headers.get("Retry-After") or details.get("retryAfterSeconds") or 0
     return ApiError(
-        _sentence(what, status, str(message)[:_LONGEST]),
+        _sentence(what, status, message[:_LONGEST]),
         status,
         retry_after=_seconds(wait),
         of_object="name" in details or said.get("reason") in ("AlreadyExists", "Expired"),

@@ -277,3 +277,12 @@ def test_a_stream_that_breaks_while_it_is_refused_is_a_broken_stream() -> None:
 
     with pytest.raises(BrokenStreamError):
         list(Client(Breaking([])).stream(GET_NODE, 5.0, lambda _: None))
+
+
+def test_what_a_proxy_says_in_many_lines_is_one_line() -> None:
+    wire = Scripted([(0.0, 502, b"<html>\r\n<head><title>502</title></head>\r\n\r\n<hr>nginx\r\n</html>\r\n")])
+    with pytest.raises(ApiError) as raised:
+        Client(wire, timing=Timing(clock=wire.clock)).send(GET_NODE, patient=False)
+    assert str(raised.value) == (
+        "the API server answered 502 Bad Gateway to get nodes: <html> <head><title>502</title></head> <hr>nginx </html>"
+    )
