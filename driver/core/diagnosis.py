@@ -242,7 +242,8 @@ class Cluster:
 
     Attributes:
         versions: of `resource.k8s.io`, as it offers them.
-        denied: what this account may not do.
+        denied: what the account may not do.
+        account: the driver's service account, `<namespace>:<name>`, if it is that; empty for our own.
         dropped: feature gates whose fields it drops, by what they are for.
         missing_classes: DeviceClasses of the drivers that are not there.
         node: whether there is a Node of this name.
@@ -252,6 +253,7 @@ class Cluster:
 
     versions: tuple[str, ...] | None = None
     denied: tuple[Right, ...] | None = None
+    account: str = ""
     dropped: tuple[str, ...] | None = None
     missing_classes: tuple[str, ...] | None = None
     node: bool | None = None

@@ -44,11 +44,14 @@ def node_missing(facts: Facts) -> Iterator[Fault]:
 
 
 def rbac_missing(facts: Facts) -> Iterator[Fault]:
-    """This account may not do what the driver does."""
-    denied = facts.cluster.denied if facts.cluster is not None else None
-    for right in denied or ():
+    """The account may not do what the driver does."""
+    cluster = facts.cluster
+    if cluster is None:
+        return
+    account = f"the service account {cluster.account}" if cluster.account else "this account"
+    for right in cluster.denied or ():
         yield Fault(
-            f"RBAC does not let this account {right}",
+            f"RBAC does not let {account} {right}",
             "apply deploy/base/rbac.yaml, and see that its binding names the account that the driver runs as",
         )
 

@@ -73,6 +73,7 @@ def read_cluster(
     return (
         Cluster(
             versions=versions,
+            account=account,
             denied=ask("the driver's rights", lambda: tuple(_denied(api, wanted, account))),
             dropped=ask("what the server drops", lambda: _dropped(api, root, wanted, plugins)) if served else None,
             missing_classes=ask("the DeviceClasses", lambda: tuple(_missing(api, root, wanted.drivers)))

@@ -22,7 +22,7 @@ _CRI: Final = ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri")
 _SOCKET: Final = "/var/run/nri/nri.sock"
 _PLUGINS: Final = "/opt/nri/plugins"
 _CDI_DIRS: Final = ("/etc/cdi", "/var/run/cdi")
-_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0}
+_UNITS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def read_runtime(host: Host, told: str, containerd: str = CONTAINERD, crio: str = CRIO) -> tuple[Runtime, list[str]]:
@@ -146,5 +146,5 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
 
 def _seconds(text: Any) -> float:
     """A duration as Go writes it (`2s`, `1m30s`, `500ms`)."""
-    parts: Iterable[tuple[str, str]] = re.findall(r"([\d.]+)(ms|s|m)", str(text))
+    parts: Iterable[tuple[str, str]] = re.findall(r"([\d.]+)(ns|us|µs|ms|s|m|h)", str(text))
     return sum(float(number) * _UNITS[unit] for number, unit in parts)

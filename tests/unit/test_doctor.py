@@ -23,7 +23,18 @@ from dranode.driver.doctor.examine import wanted_by
 from dranode.driver.machine.forms import open_machine
 from tests.fakes_apiobjects import Objects
 from tests.fakes_apiserver import ApiServer
-from tests.fakes_doctor import DRIVER, KUBELET, SOCKET, FakeNode, FakeServer, forbid, slice_of, toml, write_machine
+from tests.fakes_doctor import (
+    DRIVER,
+    KUBELET,
+    SOCKET,
+    VALIDATOR,
+    FakeNode,
+    FakeServer,
+    forbid,
+    slice_of,
+    toml,
+    write_machine,
+)
 
 UID = "3f0ae3c1-0c1e-4c9b-a5f5-5f2c1c0d0001"
 
@@ -435,6 +446,14 @@ def test_kubelets_drop_in_files_are_laid_over_its_configuration_in_their_order(n
     assert [finding.code for finding in found(node)] == ["kubelet-gate-off", "reserved-cpus-differ"]
 
 
+@pytest.mark.parametrize(("text", "seconds"), [("1h", 3600.0), ("1m30s", 90.0), ("500ms", 0.5), ("100us", 0.0001)])
+def test_a_timeout_is_read_as_go_writes_it(node: FakeNode, text: str, seconds: float) -> None:
+    node.containerd({"default_validator": VALIDATOR, "plugin_request_timeout": text}, {})
+    runtime = node.facts().runtime
+    assert runtime is not None
+    assert runtime.request_timeout == pytest.approx(seconds)
+
+
 def test_a_runtime_file_that_is_no_toml_is_said_with_its_place(node: FakeNode) -> None:
     node.write("etc/containerd/config.toml", "version = \n")
     facts = node.facts()
@@ -459,7 +478,10 @@ def test_an_older_version_of_the_api_is_enough(node: FakeNode) -> None:
 
 def test_rights_of_the_drivers_account_are_asked_where_somebody_else_asks(node: FakeNode) -> None:
     wanted, plugins = wanted_by(("cpu",), open_machine("cores=2"), "worker", node.options)
-    read_cluster(server(node), wanted, plugins, "dranode:dranode")
+    server(node).denied = {"get nodes"}
+    cluster, _, _ = read_cluster(server(node), wanted, plugins, "dranode:dranode")
+    (fault,) = [one.fault.what for one in diagnose(Facts(wanted, cluster=cluster)) if one.code == "rbac-missing"]
+    assert fault == "RBAC does not let the service account dranode:dranode get nodes"
     reviews = [request.body for request in server(node).asked if request.method == "POST" and not request.query]
     assert {review["kind"] for review in reviews} == {"SubjectAccessReview"}
     assert {review["spec"]["user"] for review in reviews} == {"system:serviceaccount:dranode:dranode"}
