@@ -6,9 +6,10 @@ Decisions are those of `dranode.driver.core.enforcement`. The thread that owns t
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -94,6 +95,7 @@ class Enforcer:
     _reconnecting: tuple[Drift, ...] = ()
     _sent: tuple[ContainerUpdate, ...] = ()
     _not_before: float = 0.0
+    _silent: bool = False
     # When containers were last sent a mask.
     _sent_at: Mapping[str, float] = field(default_factory=dict)
     _inquiry: Inquiry = field(init=False)
@@ -127,11 +129,12 @@ class Enforcer:
             self._drifts = ()
         # In one step: other threads ask meanwhile which claims are in use.
         self._containers = Containers(allowed.change.put)
-        if allowed.unpinned:
-            self._status = replace(self._status, unpinned=self._status.unpinned + len(allowed.unpinned))
-            log.warning("%s", _unpinned(allowed.unpinned))
+        unpinned = () if self._silent else allowed.unpinned
+        if unpinned:
+            self._status = replace(self._status, unpinned=self._status.unpinned + len(unpinned))
+            log.warning("%s", _unpinned(unpinned))
         updates = self._carry_out(allowed)
-        for container in allowed.unpinned:
+        for container in unpinned:
             claims = claims_of(container, self._containers, self.node.snapshot())
             if claims:
                 self.tell(Unpinned(container.pod, claims, _unpinned((container,))))
@@ -149,7 +152,7 @@ class Enforcer:
         def decide(snapshot: HeldSnapshot, evidence: Evidence) -> Allowed | Ask:
             decision = enforcement.create(containers, snapshot, container, evidence)
             if isinstance(decision, Refused):
-                self._status = replace(self._status, refused=self._status.refused + 1)
+                self._status = replace(self._status, refused=self._status.refused + (not self._silent))
                 raise RefusedError(decision.reason)
             return decision
 
@@ -199,6 +202,15 @@ class Enforcer:
             self._not_before = self.clock() + _RETRY
             self.take_back(self._sent)
         self._sent = ()
+
+    @contextlib.contextmanager
+    def silently(self) -> Iterator[None]:
+        """Decide meanwhile what another instance answers: it is the other one that counts it and tells people of it."""
+        self._silent = True
+        try:
+            yield
+        finally:
+            self._silent = False
 
     def take_back(self, updates: tuple[ContainerUpdate, ...]) -> None:
         """Take note that these updates were decided and not sent: the containers may have other CPUs."""
@@ -266,7 +278,8 @@ class Enforcer:
         for warning in allowed.warnings:
             log.warning("%s", warning)
         self._containers.carry_out(allowed.change)
-        self._status = replace(self._status, updates=self._status.updates + len(allowed.updates))
+        if allowed.updates and not self._silent:
+            self._status = replace(self._status, updates=self._status.updates + len(allowed.updates))
         if allowed.updates:
             now = self.clock()
             self._sent_at = {**self._moving(), **{update.container_id: now for update in allowed.updates}}

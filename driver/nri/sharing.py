@@ -47,8 +47,10 @@ class SharedEnforcer:
 
     def synchronize(self, listed: tuple[Container, ...]) -> tuple[ContainerUpdate, ...]:
         """What has to change of everything that exists; each instance is told of that apart."""
-        updates = self.enforcer.synchronize(listed)
-        return updates if self.authority.active else self._unsaid(updates)
+        if self.authority.active:
+            return self.enforcer.synchronize(listed)
+        with self.enforcer.silently():
+            return self._unsaid(self.enforcer.synchronize(listed))
 
     def create(self, container: Container) -> tuple[Resources, tuple[ContainerUpdate, ...]]:
         """What a new container gets, and what has to change of others.
@@ -60,7 +62,8 @@ class SharedEnforcer:
         if self.authority.turn(f"create {container.id}"):
             return self.enforcer.create(container)
         try:
-            _, updates = self.enforcer.create(container)
+            with self.enforcer.silently():
+                _, updates = self.enforcer.create(container)
         except DranodeError as error:
             log.debug("the other instance has to refuse this: %s", error)
         else:
@@ -69,15 +72,17 @@ class SharedEnforcer:
 
     def update(self, container: Container, wanted: Resources, quota: int) -> tuple[ContainerUpdate, ...]:
         """What becomes of a request for other resources."""
-        turn = self.authority.turn(f"update {container.id}")
-        updates = self.enforcer.update(container, wanted, quota)
-        return updates if turn else self._unsaid(updates)
+        if self.authority.turn(f"update {container.id}"):
+            return self.enforcer.update(container, wanted, quota)
+        with self.enforcer.silently():
+            return self._unsaid(self.enforcer.update(container, wanted, quota))
 
     def stop(self, container: Container) -> tuple[ContainerUpdate, ...]:
         """What has to change of others now that a container has stopped."""
-        turn = self.authority.turn(f"stop {container.id}")
-        updates = self.enforcer.stop(container)
-        return updates if turn else self._unsaid(updates)
+        if self.authority.turn(f"stop {container.id}"):
+            return self.enforcer.stop(container)
+        with self.enforcer.silently():
+            return self._unsaid(self.enforcer.stop(container))
 
     def started(self, container: Container) -> None:
         """Take note that a container runs."""

@@ -10,10 +10,11 @@ import pytest
 from dranode.driver.core.claim_identity import PodClaims
 from dranode.driver.core.containers import Container, Pod, Resources
 from dranode.driver.core.cpuset import CPUSet
+from dranode.driver.core.events import Occurrence, Unpinned
 from dranode.driver.core.held import ClaimRef
 from dranode.driver.core.held_claims import HeldClaim, HeldSnapshot
 from dranode.driver.machine.forms import open_machine
-from dranode.driver.nri.enforcer import Enforcer, RefusedError
+from dranode.driver.nri.enforcer import EnforcementStatus, Enforcer, RefusedError
 from dranode.driver.nri.events import Runtime
 from dranode.driver.nri.sharing import SharedEnforcer
 
@@ -80,6 +81,21 @@ def test_the_silent_one_adjusts_nothing_refuses_nothing_and_says_nothing_unasked
     assert shared.stop(MINE) == ()
     assert shared.unsolicited() == ()
     assert not shared.reconnection_due()
+
+
+def test_the_silent_one_leaves_it_to_the_other_one_to_count_and_to_tell_people(node: Node, word: Word) -> None:
+    told: list[Occurrence] = []
+    enforcer = Enforcer(node, open_machine("sockets=1,cores=8"), tell=told.append)
+    shared = SharedEnforcer(enforcer, word)
+    node.now = HELD
+    for word.active in (False, True):
+        shared.synchronize((MINE, OTHER))
+        if not word.active:
+            shared.create(UNKNOWN)
+            assert told == []
+            assert enforcer.status() == replace(EnforcementStatus(), containers=2)
+    assert [type(each) for each in told] == [Unpinned]
+    assert (enforcer.status().unpinned, enforcer.status().updates) == (2, 2)
 
 
 def test_what_it_left_unsaid_it_says_when_its_time_comes(shared: SharedEnforcer, node: Node, word: Word) -> None:
