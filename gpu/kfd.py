@@ -16,6 +16,8 @@ from dranode.driver.machine.root import Root
 from dranode.gpu.files import integer, names, text
 
 _NODES: Final = "sys/class/kfd/kfd/topology/nodes"
+# How often a topology is read that changes all the while; the last reading counts as it is.
+_READINGS: Final = 4
 # HSA_MEM_HEAP_TYPE: public and private frame buffer.
 _FRAME_BUFFERS: Final = frozenset({1, 2})
 
@@ -42,9 +44,26 @@ class KFDNode:
 
 
 def kfd_nodes(root: Root) -> tuple[KFDNode, ...]:
-    """The GPU nodes of the topology in KFD's order; nodes that cannot be read are not there."""
+    """The GPU nodes of the topology in KFD's order; nodes that cannot be read are not there.
+
+    The kernel takes the whole tree away and builds it anew when a GPU comes, goes or is divided: then it is read again.
+    """
+    for _ in range(1, _READINGS):
+        before = _listed(root)
+        found = _read(root, before)
+        if _listed(root) == before:
+            return found
+    return _read(root, _listed(root))
+
+
+def _listed(root: Root) -> tuple[str, ...]:
+    there = (name for name in names(root, _NODES) if name.isdecimal() and root.exists(f"{_NODES}/{name}/properties"))
+    return tuple(sorted(there, key=int))
+
+
+def _read(root: Root, nodes: Iterable[str]) -> tuple[KFDNode, ...]:
     found: list[KFDNode] = []
-    for name in sorted((name for name in names(root, _NODES) if name.isdecimal()), key=int):
+    for name in nodes:
         fields = _properties(text(root, f"{_NODES}/{name}/properties") or "")
         if not fields.get("simd_count"):
             continue
@@ -65,7 +84,7 @@ def kfd_nodes(root: Root) -> tuple[KFDNode, ...]:
 
 def hidden_nodes(root: Root) -> tuple[int, ...]:
     """The nodes that the kernel does not let this process read."""
-    return tuple(sorted(int(name) for name in names(root, _NODES) if name.isdecimal() and _is_hidden(root, name)))
+    return tuple(int(name) for name in _listed(root) if _is_hidden(root, name))
 
 
 def _is_hidden(root: Root, node: str) -> bool:

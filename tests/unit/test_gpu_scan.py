@@ -83,6 +83,25 @@ def test_an_mi300x_in_one_part_is_one_gpu() -> None:
     assert (gpu.kind, gpu.partition_mode, gpu.memory) == (Kind.GPU, "SPX_NPS1", 192 * GIB)
 
 
+def test_a_gpu_in_parts_is_not_taken_for_whole_while_the_kernel_builds_kfds_tree_anew() -> None:
+    machine = mi300x(gpus=2)
+    whole = scan(machine.root())
+
+    class Rebuilt(ConfinedRoot):
+        """At the first look at the nodes there are the first three again."""
+
+        looks = 0
+
+        def listdir(self, path: str) -> list[str]:
+            found = super().listdir(path)
+            if path == "sys/class/kfd/kfd/topology/nodes":
+                self.looks += 1
+                return found[:3] if self.looks == 1 else found
+            return found
+
+    assert scan(Rebuilt(machine.root().files)) == whole
+
+
 @pytest.mark.parametrize(("count", "named"), [(1, "KFD node 1 cannot"), (8, "KFD node 1 and 7 more cannot")])
 def test_partitions_that_the_kernel_hides_are_said_to_be_unknown(count: int, named: str) -> None:
     machine = mi300x(gpus=1, parts=count)
