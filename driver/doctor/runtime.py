@@ -7,6 +7,7 @@ NRI is off by default in containerd 1.7 and CRI-O before 1.30 and on afterwards;
 from __future__ import annotations
 
 import fnmatch
+import posixpath
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -117,13 +118,19 @@ def _crio(host: Host, version: tuple[int, int] | None, folder: str) -> tuple[Run
 
 
 def _with_imports(host: Host, path: str) -> dict[str, Any]:
-    """A containerd file with those that it imports laid over it, in their order."""
-    document = _toml(host, path)
-    for pattern in document.get("imports", ()):
-        whole = pattern if pattern.startswith("/") else f"{path.rpartition('/')[0]}/{pattern}"
-        folder, _, name = whole.rpartition("/")
-        for found in fnmatch.filter(host.names(folder), name):
-            document = _merged(document, _toml(host, f"{folder}/{found}"))
+    """A containerd file with those that it imports, and those that they do, laid over it in the order of their turn."""
+    document: dict[str, Any] = {}
+    pending, loaded = [posixpath.normpath(path)], set[str]()
+    while pending:
+        path = pending.pop(0)
+        if path in loaded:
+            continue
+        loaded.add(path)
+        above = _toml(host, path)
+        document = _merged(document, above)
+        for pattern in above.get("imports", ()):
+            folder, name = posixpath.split(posixpath.normpath(posixpath.join(posixpath.dirname(path), pattern)))
+            pending += (posixpath.join(folder, found) for found in fnmatch.filter(host.names(folder), name))
     return document
 
 

@@ -454,6 +454,13 @@ def test_a_timeout_is_read_as_go_writes_it(node: FakeNode, text: str, seconds: f
     assert runtime.request_timeout == pytest.approx(seconds)
 
 
+def test_what_an_imported_file_imports_counts_too_and_a_circle_ends(node: FakeNode) -> None:
+    node.containerd({}, {}, imports=["conf.d/*.toml"])
+    node.write("etc/containerd/conf.d/10.toml", 'imports = ["more/nri.toml", "../config.toml"]\n')
+    node.write("etc/containerd/conf.d/more/nri.toml", '[plugins."io.containerd.nri.v1.nri"]\n  disable = true\n')
+    assert "nri-off" in [finding.code for finding in found(node)]
+
+
 def test_a_runtime_file_that_is_no_toml_is_said_with_its_place(node: FakeNode) -> None:
     node.write("etc/containerd/config.toml", "version = \n")
     facts = node.facts()
