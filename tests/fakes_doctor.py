@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import msgspec
 import pytest
 import yaml
 
@@ -208,11 +209,14 @@ class FakeNode:
     def unregister(self) -> None:
         (self.folder / KUBELET / "plugins_registry" / SOCKET).unlink()
 
-    def prepare(self, name: str = "a") -> ResourceClaim:
-        """A claim that the driver has prepared: on record, with its CDI spec."""
+    def prepare(self, name: str = "a", pod: str = "") -> ResourceClaim:
+        """A claim that the driver has prepared: on record, with its CDI spec; for `pod-<name>`, or that of another."""
         claim = allocated_claim(
             name, DRIVER, ["cpudevnuma000"], consumedCapacity={"dra.cpu/cpu": "2"}, shareID=f"share-{name}"
         )
+        if pod:
+            others = allocated_claim(pod, DRIVER, ["cpudevnuma000"]).status.reserved_for
+            claim = msgspec.structs.replace(claim, status=msgspec.structs.replace(claim.status, reserved_for=others))
         (plugin,) = load_plugins(("cpu",), open_machine(MACHINE), self.options)
         serving = Serving(plugin, self.folder / KUBELET / "plugins" / DRIVER, self.folder / "run" / "cdi")
         serving.open()

@@ -118,18 +118,18 @@ class KubeletPods:
         kind: str = KIND,
     ) -> None:
         """A container `main` of `default/<pod>` has a claim."""
-        resource = api.ClaimResource(
-            driver_name=driver,
-            pool_name="node",
-            device_name=device,
-            cdi_devices=[api.CDIDevice(name=f"{kind}=claim-{uid}")],
-        )
-        dynamic = api.DynamicResource(claim_name=claim, claim_namespace="default", claim_resources=[resource])
         self._pods[("default", pod)] = api.PodResources(
             namespace="default",
             name=pod,
-            containers=[api.ContainerResources(name="main", dynamic_resources=[dynamic])],
+            containers=[
+                api.ContainerResources(name="main", dynamic_resources=[_given(claim, uid, device, driver, kind)])
+            ],
         )
+
+    def also(self, pod: str, claim: str, uid: str, device: str = "cpudevnuma000") -> None:
+        """The container of a pod that runs has one more claim."""
+        (main,) = self._pods[("default", pod)].containers
+        main.dynamic_resources.append(_given(claim, uid, device, "dra.cpu", KIND))
 
     def end(self, pod: str) -> None:
         """The pod is gone."""
@@ -137,6 +137,16 @@ class KubeletPods:
 
     def close(self) -> None:
         self._server.stop(0).wait()
+
+
+def _given(claim: str, uid: str, device: str, driver: str, kind: str) -> Any:
+    resource = api.ClaimResource(
+        driver_name=driver,
+        pool_name="node",
+        device_name=device,
+        cdi_devices=[api.CDIDevice(name=f"{kind}=claim-{uid}")],
+    )
+    return api.DynamicResource(claim_name=claim, claim_namespace="default", claim_resources=[resource])
 
 
 class HotplugRoot:

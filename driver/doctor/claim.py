@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from dranode.cdi.validate import validate
@@ -68,7 +68,7 @@ class ClaimReader:
             spec=_spec(self.wanted, specs, record),
             spec_problem="" if record is None else _spec_problem(specs, record),
             users=None if given is None else tuple(dict.fromkeys(f"{one.pod}/{one.container}" for one in mine)),
-            containers=None if record is None else tuple(self._running(record, contents, given)),
+            containers=None if record is None else tuple(self._running(record, contents, given, (namespace, name))),
         )
 
     def _serving(self, driver: str) -> bool | None:
@@ -92,22 +92,51 @@ class ClaimReader:
             asked.close()
 
     def _running(
-        self, record: Record, contents: Contents, given: tuple[ClaimUse, ...] | None
+        self, record: Record, contents: Contents, given: tuple[ClaimUse, ...] | None, claim: tuple[str, str]
     ) -> Iterator[RunningContainer]:
-        cpus = {(one.namespace, one.name): CPUSet.parse(one.cpus) for one in contents.records}
         for pod in record.pods:
-            names = self.source.container_names(record.namespace, pod.name) if self.source is not None else {}
+            # A name tells a container's claims together with kubelet's answer, and alone nothing.
+            source = self.source if given is not None else None
+            names = source.container_names(claim[0], pod.name) if source is not None else {}
+            wanted = _wanted(given, (claim[0], pod.name), claim, _cpus(contents, record, claim))
+            wanted = wanted or _possible(contents, record, pod.uid)
             for folder, id_, effective in containers_of(self.host, pod.uid):
                 name = names.get(id_, "")
-                theirs = [
-                    one
-                    for one in given or ()
-                    if (one.namespace, one.pod, one.container) == (record.namespace, pod.name, name)
-                ]
-                if name and given is not None and not theirs:
-                    continue  # a container of the pod without a claim
-                expected = CPUSet.union(cpus.get((one.namespace, one.claim), CPUSet()) for one in theirs)
-                yield RunningContainer(name, folder, effective, expected or CPUSet.parse(record.cpus))
+                if name and name not in wanted:
+                    continue  # a container of the pod without the claim
+                mine = (wanted[name],) if name else tuple(wanted.values())
+                expected = next((cpus for cpus in mine if effective <= cpus), mine[0])
+                yield RunningContainer(name, folder, effective, expected)
+
+
+def _wanted(
+    given: tuple[ClaimUse, ...] | None,
+    pod: tuple[str, str],
+    claim: tuple[str, str],
+    cpus: Mapping[tuple[str, str], CPUSet],
+) -> Mapping[str, CPUSet]:
+    """Where the pod's containers that have the claim should run, by name: on the CPUs of all their claims."""
+    claims: dict[str, list[tuple[str, str]]] = {}
+    for one in given or ():
+        if (one.namespace, one.pod) == pod:
+            claims.setdefault(one.container, []).append((one.namespace, one.claim))
+    return {
+        name: CPUSet.union(cpus.get(one, CPUSet()) for one in theirs)
+        for name, theirs in claims.items()
+        if claim in theirs
+    }
+
+
+def _cpus(contents: Contents, record: Record, claim: tuple[str, str]) -> Mapping[tuple[str, str], CPUSet]:
+    """The CPUs of every claim on record; a record that came back from its spec has no name, but `claim` is known."""
+    named = {(one.namespace, one.name): CPUSet.parse(one.cpus) for one in contents.records}
+    return {**named, claim: CPUSet.parse(record.cpus)}
+
+
+def _possible(contents: Contents, record: Record, pod: str) -> Mapping[str, CPUSet]:
+    """Where kubelet does not tell: a container may have the claim alone, or all of its pod's."""
+    theirs = (one for one in contents.records if any(each.uid == pod for each in one.pods))
+    return {"": CPUSet.parse(record.cpus), "*": CPUSet.union(CPUSet.parse(one.cpus) for one in theirs)}
 
 
 def _record(contents: Contents, namespace: str, name: str, claim: ResourceClaim | None) -> tuple[Record | None, str]:

@@ -227,6 +227,40 @@ def test_a_container_on_other_cpus_than_its_claims(way: Way) -> None:
     assert "NRI" in fix
 
 
+def test_a_container_with_two_claims_runs_on_the_cpus_of_both_though_nothing_names_it(way: Way) -> None:
+    other = way.node.prepare("b", pod="a")
+    way.pods.also("pod-a", "b", other.metadata.uid)
+    way.cgroup(CONTAINER, "1-2,5-6")
+    status, stations, _ = way.explain()
+    assert (status, stations[-1][1]) == (0, "passed")
+    assert stations[-1][2].endswith(f"cri-containerd-{CONTAINER}.scope on 1-2,5-6")
+    way.cgroup(CONTAINER, "0-7")
+    assert f"cri-containerd-{CONTAINER}.scope on 0-7 rather than 1-2,5-6" in stop(way)[1]
+
+
+def test_a_container_with_two_claims_is_right_where_kubelet_does_not_answer(way: Way) -> None:
+    way.node.prepare("b", pod="a")
+    way.pods.close()
+    for cpus, passed in (("1,5", "passed"), ("1-2,5-6", "passed"), ("1-3,5-6", "stopped")):
+        way.cgroup(CONTAINER, cpus)
+        assert way.explain()[1][-1][:2] == ("CPUs", passed)
+
+
+def test_names_condemn_no_container_where_kubelet_does_not_answer(way: Way) -> None:
+    way.pods.close()
+    sidecar = "ef" * 32
+    way.cgroup(sidecar, "0-7")
+    names = {"main": CONTAINER, "sidecar": sidecar}
+    statuses = [{"name": name, "containerID": f"containerd://{id_}"} for name, id_ in names.items()]
+    with ApiServer() as api:
+        api.put("resourceclaims", plain(way.claim))
+        api.put(
+            "pods", {"metadata": {"namespace": "default", "name": "pod-a"}, "status": {"containerStatuses": statuses}}
+        )
+        status, stations, _ = way.explain("default/a", "--kubeconfig", api.kubeconfig(way.folder / "kubeconfig"))
+    assert (status, stations[-2][1], stations[-1][1]) == (0, "unseen", "passed")
+
+
 def test_a_cgroup_that_is_not_to_be_seen_stops_nothing(way: Way) -> None:
     for path in (way.folder / "sys/fs/cgroup").rglob("cpuset.cpus.effective"):
         path.unlink()
