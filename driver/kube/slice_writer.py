@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, Final
@@ -13,6 +14,10 @@ from dranode.driver.core.slice_plan import CreateSlice, DeleteSlice, UpdateSlice
 from dranode.driver.kube.client import ANSWER_SECONDS, Client, Request
 from dranode.driver.kube.errors import ApiError
 from dranode.driver.kube.versions import from_v1
+
+# The generator of names in k8s.io/apiserver cuts what a name begins with to 58 bytes and adds 5 letters or digits.
+_BEGINNING: Final = 58
+_MADE_UP: Final = "[a-z0-9]{5}"
 
 _DRY_RUN: Final = {"dryRun": "All"}
 
@@ -85,7 +90,10 @@ class SliceWriter:
         Raises:
             ApiError: it fails.
         """
-        return self._write("POST", "resourceslices", "create resourceslices", change.slice, {})
+        try:
+            return self._write("POST", "resourceslices", "create resourceslices", change.slice, {})
+        except ApiError as error:
+            raise _of_every_try(error, change.slice.metadata.generate_name) from error
 
     def _write(self, method: str, tail: str, what: str, one: ResourceSlice, query: Mapping[str, str]) -> ResourceSlice:
         document: dict[str, Any] = {**encode(one), "kind": "ResourceSlice"}
@@ -97,3 +105,10 @@ class SliceWriter:
             return decode(ResourceSlice, self._client.resource(request))
         except DocumentError as error:
             raise ApiError(f"the API server's answer to {what} cannot be read: {error}") from error
+
+
+def _of_every_try(error: ApiError, generate_name: str) -> ApiError:
+    """The error without the name that the server made up, as it has another for every try and is told only once."""
+    beginning = generate_name[:_BEGINNING]
+    said = re.sub(re.escape(beginning) + _MADE_UP, lambda _: beginning, str(error))
+    return ApiError(said, error.status, retry_after=error.retry_after, of_object=error.of_object)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
@@ -215,6 +216,17 @@ def test_a_missing_right_is_named_and_outlasted(it: Publishing) -> None:
     it.publish(inventory("a"))
     assert "does not let this driver create resourceslices: User u" in it.eventually(lambda: it.status.problem)
     it.eventually(lambda: it.status.published)
+
+
+def test_a_refusal_is_told_once_though_the_server_makes_up_a_name_for_every_try(
+    it: Publishing, caplog: pytest.LogCaptureFixture
+) -> None:
+    for made_up in ("2fltd", "bvfqd", "w2shq"):
+        message = f'resourceslices.resource.k8s.io "00000-d.example.com-node-{made_up}" is forbidden: denied'
+        it.api.faults.append(Fault("POST", "resourceslices", status=403, body=json.dumps({"message": message})))
+    it.published(inventory("a"))
+    (told,) = [one.getMessage() for one in caplog.records if "does not let" in one.getMessage()]
+    assert told.endswith('resourceslices.resource.k8s.io "00000-d.example.com-node-" is forbidden: denied')
 
 
 @pytest.mark.parametrize("status", [409, 429, 500, 503])
