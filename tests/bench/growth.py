@@ -29,7 +29,7 @@ _CLAIMS = 10_000
 _BLOCK = 1000
 _MIB = 1 << 20
 # Python's table of interned names, into which pathlib puts the parts of paths, doubles once and takes 0.9 MiB for it.
-ONCE_MIB = 1.25
+_ONCE_MIB = 1.25
 # What remains of a thousand claims, most times: a leak of 50 bytes a claim would be 0.05 MiB.
 _STEP_MIB = 0.04
 _DRIVER = "dra.cpu"
@@ -115,8 +115,8 @@ def bench() -> Iterator[Row]:
     step = statistics.median(after - before for before, after in itertools.pairwise(memory[1:]))
     yield Row("RSS after 2,000 claims", memory[1], "MiB")
     yield Row(
-        f"growth from there to {_CLAIMS:,} claims", growth, "MiB", None, "", f"{ONCE_MIB} MiB, once",
-        growth <= ONCE_MIB,
+        f"growth from there to {_CLAIMS:,} claims", growth, "MiB", None, "", f"{_ONCE_MIB} MiB, once",
+        growth <= _ONCE_MIB,
     )  # fmt: skip
     yield Row("growth with each thousand, median", step, "MiB", None, "", "none", step <= _STEP_MIB)
     # The machine may be slower or faster by then, for Prepare and for a flush alike.
