@@ -121,7 +121,7 @@ def test_many_claims_with_many_devices_each_are_no_matter_of_stack_depth() -> No
     assert [name for outcome in outcomes for name in names(outcome)] == [device["name"] for device in devices]
 
 
-def test_counters_drawn_for_a_device_that_is_turned_down_are_lost_and_the_note_says_so() -> None:
+def test_counters_drawn_for_a_device_that_is_turned_down_are_given_back() -> None:
     consumes = [{"counterSet": "s", "counters": {"memory": {"value": "10"}}}]
     slices = [
         slice_of("gpu", count=2, sharedCounters=[{"name": "s", "counters": {"memory": {"value": "10"}}}]),
@@ -133,8 +133,25 @@ def test_counters_drawn_for_a_device_that_is_turned_down_are_lost_and_the_note_s
         ),
     ]
     (outcome,) = allocate(slices, claim(request("r", "gpu")))
+    assert names(outcome) == ["good"]
+    assert not outcome.notes
+
+
+def test_a_share_of_a_device_without_capacity_is_given_back_as_often_as_it_was_taken() -> None:
+    counters = [{"name": "s", "counters": {"memory": {"value": "10"}}}]
+    shared = {
+        "name": "shared",
+        "allowMultipleAllocations": True,
+        "consumesCounters": [{"counterSet": "s", "counters": {"memory": {"value": "10"}}}],
+    }
+    slices = [slice_of("gpu", count=2, sharedCounters=counters), slice_of("gpu", shared, count=2)]
+    first = [{"name": "both", "deviceClassName": "gpu"}, {"name": "one", "deviceClassName": "gpu"}]
+    (outcome,) = allocate(slices, claim({"name": "a", "firstAvailable": first}, request("b", "gpu")))
+    assert names(outcome) == ["shared", "shared"]
+    (outcome,) = allocate(
+        slices, claim({"name": "a", "firstAvailable": first}, request("b", "gpu"), request("c", "nic"))
+    )
     assert outcome.reason is Reason.DOES_NOT_FIT
-    assert any("not given back" in note for note in outcome.notes)
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,19 @@ class Oddity(Enum):
 
     ADMIN_BLOCKS = auto()
     ADMIN_NEEDS_CAPACITY = auto()
-    COUNTERS_LOST = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class _Undo:
+    """What giving a device back restores beyond constraints and the device itself.
+
+    Attributes:
+        drawn: whether its counters were drawn for it: for a shared device only the first share draws them.
+        consumed: what shares consumed of it before; None if there was no share.
+    """
+
+    drawn: bool
+    consumed: dict[str, Amount] | None
 
 
 class Attempt:
@@ -81,7 +93,9 @@ class Attempt:
         self._chosen: dict[int, int] = {}  # by the identity of an alternative: what it is known to choose
         self._unchosen: dict[int, int] = {}  # and what it is known not to choose
         self._in_use = 0
+        # By candidate; a device is in here from its first share on, even if that consumes no capacity.
         self._consumed: dict[int, dict[str, Amount]] = {}
+        self._undo: tuple[list[_Undo], ...] = tuple([] for _ in claims)
         self._enter_allocated({pool.id for pool in pools})
         self._taken = [0] * len(claims)
         self._admin_taken = 0
@@ -189,7 +203,11 @@ class Attempt:
 
     @property
     def forgets(self) -> bool:
-        """Whether giving back restores what was before; not so with counters and with common values of lists."""
+        """Whether what was tried before, or devices that nobody asks about, decide nothing.
+
+        They do with common values of lists, which giving back does not widen again, and with counters, which tie the
+        devices of a pool together.
+        """
         lists = self.features.list_type_attributes and any(
             one.spec.match_attribute is not None for constraints in self._constraints for one in constraints
         )
@@ -216,15 +234,11 @@ class Attempt:
         drawn = bool(device.consumes_counters) and not (shareable and number in self._consumed)
         if drawn and self._counters_of(candidate).draw(device) is not None:
             return False
-        if (self.features.device_taints and untolerated(device, alternative.tolerations)) or not self._constrain(
-            claim, alternative, candidate, must=must
-        ):
-            # What was drawn is not given back: kube-scheduler does not.
+        if not self._admissible(claim, alternative, number, must=must):
             if drawn:
-                self.oddities.add(Oddity.COUNTERS_LOST)
+                self._counters_of(candidate).give_back(device)
             return False
-        if not self.has_capacity(alternative, number):
-            return False
+        self._undo[claim].append(_Undo(drawn, self._consumed.get(number)))
         share = self._take_share(alternative, number) if shareable else None
         if not shareable:
             self._taken[claim] |= 1 << number
@@ -235,20 +249,33 @@ class Attempt:
 
     def give_back(self, claim: int) -> None:
         """Undo the last `take` of the claim."""
-        pick = self.picks[claim].pop()
-        for one in self._constraints[claim]:
-            one.remove(pick.alternative.name)
-        if pick.share is not None:
-            amounts = self._consumed[pick.number]
-            for name, quantity in pick.share.items():
-                amounts[name] -= quantity.value
-            if not any(amounts.values()):
-                del self._consumed[pick.number]
-            return
-        self._taken[claim] &= ~(1 << pick.number)
-        self._admin_taken &= ~(1 << pick.number)
-        if pick.candidate.device.consumes_counters:
+        pick, undo = self.picks[claim].pop(), self._undo[claim].pop()
+        self._release(claim, pick.alternative)
+        if undo.drawn:
             self._counters_of(pick.candidate).give_back(pick.candidate.device)
+        if pick.share is None:
+            self._taken[claim] &= ~(1 << pick.number)
+            self._admin_taken &= ~(1 << pick.number)
+        elif undo.consumed is None:
+            del self._consumed[pick.number]
+        else:
+            self._consumed[pick.number] = undo.consumed
+
+    def _admissible(self, claim: int, alternative: Alternative, number: int, *, must: bool) -> bool:
+        """Whether taints, constraints and capacity allow the device; if so, the constraints have it."""
+        candidate = self.candidates[number]
+        if self.features.device_taints and untolerated(candidate.device, alternative.tolerations):
+            return False
+        if not self._constrain(claim, alternative, candidate, must=must):
+            return False
+        if not self.has_capacity(alternative, number):
+            self._release(claim, alternative)
+            return False
+        return True
+
+    def _release(self, claim: int, alternative: Alternative) -> None:
+        for one in reversed(self._constraints[claim]):
+            one.remove(alternative.name)
 
     def _constrain(self, claim: int, alternative: Alternative, candidate: Candidate, *, must: bool) -> bool:
         constraints = self._constraints[claim]
@@ -260,16 +287,17 @@ class Attempt:
                         f"the claim forbids {candidate.pool}/{candidate.device.name}",
                         Reason.CONSTRAINT_ON_ALL,
                     )
-                for added in constraints[:index]:
+                for added in reversed(constraints[:index]):
                     added.remove(alternative.name)
                 return False
         return True
 
     def _take_share(self, alternative: Alternative, number: int) -> Mapping[str, Quantity]:
         share = consumptions(self.candidates[number].device, alternative.capacity)
-        amounts = self._consumed.setdefault(number, {})
+        amounts = dict(self._consumed.get(number, {}))
         for name, quantity in share.items():
             amounts[name] = amounts.get(name, 0) + quantity.value
+        self._consumed[number] = amounts
         return share
 
     def _counters_of(self, candidate: Candidate) -> Counters:

@@ -1,7 +1,6 @@
 """Shared counters of partitionable devices (KEP-4815): what is left of them, and what an attempt draws.
 
-kube-scheduler keeps both by pool name, without the driver, and does not give back what it drew for a device that it
-then turned down for another reason; both are kept here, as they decide what people get.
+kube-scheduler 1.36 keeps both by pool name, without the driver; that is kept here, as it decides what people get.
 """
 
 from __future__ import annotations

@@ -21,9 +21,6 @@ _OF_ODDITY: Final[Mapping[Oddity, str]] = {
         "admin access to a shared device needs capacity that is left, "
         "though admin access to other devices ignores that they are in use"
     ),
-    Oddity.COUNTERS_LOST: (
-        "shared counters that were drawn for a device that was then turned down are not given back during the attempt"
-    ),
 }
 # These can only keep something from being found.
 _ONLY_ON_FAILURE: Final = frozenset({Oddity.ADMIN_BLOCKS, Oddity.ADMIN_NEEDS_CAPACITY})
