@@ -39,6 +39,7 @@ class Kind:
 KINDS = (
     Kind("resource.k8s.io", "resourceslices", "ResourceSlice", namespaced=False),
     Kind("resource.k8s.io", "resourceclaims", "ResourceClaim", namespaced=True),
+    Kind("resource.k8s.io", "deviceclasses", "DeviceClass", namespaced=False),
     Kind("events.k8s.io", "events", "Event", namespaced=True),
     Kind("", "nodes", "Node", namespaced=False),
     Kind("", "pods", "Pod", namespaced=True),

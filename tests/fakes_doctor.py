@@ -79,10 +79,16 @@ class FakeServer:
     slices: list[dict[str, Any]] = field(default_factory=lambda: [slice_of("worker")])
     objects: dict[str, Any] = field(default_factory=dict)
     asked: list[Request] = field(default_factory=list)
+    # What a proxy, or a server that is not whole, says at a path: None for the page that nothing is there.
+    damaged: dict[str, Any] = field(default_factory=dict)
 
     def send(self, request: Request, *, seconds: float = 0) -> Any:
         del seconds
         self.asked.append(request)
+        if request.path in self.damaged:
+            if self.damaged[request.path] is None:
+                raise ApiError(f"there is no {request.path}", 404)
+            return self.damaged[request.path]
         for wanted, answer in self._routes().items():
             if request.path.startswith(wanted):
                 return answer(request, request.path.removeprefix(wanted))
@@ -98,12 +104,18 @@ class FakeServer:
             routes |= {f"{root}/deviceclasses/": self._class, f"{root}/resourceslices": self._slices}
         if self.versions:
             routes["/apis/resource.k8s.io"] = self._group
+        routes["/apis"] = self._groups
         return dict.fromkeys(self.objects, self._object) | routes
 
     def _object(self, request: Request, rest: str) -> Any:
         if rest:
             raise ApiError(f"there is no {request.path}", 404)
         return self.objects[request.path]
+
+    def _groups(self, request: Request, rest: str) -> Any:
+        if rest:
+            raise ApiError(f"there is no {request.path}", 404)
+        return {"groups": [{"name": "resource.k8s.io"}] if self.versions else []}
 
     def _group(self, request: Request, rest: str) -> Any:
         if rest:
@@ -118,12 +130,12 @@ class FakeServer:
 
     def _node(self, request: Request, rest: str) -> Any:
         if rest not in self.nodes:
-            raise ApiError(f"there is no {request.path}", 404)
+            raise ApiError(f"there is no {request.path}", 404, of_object=True)
         return {"metadata": {"name": rest}, "status": {"nodeInfo": self.nodes[rest]}}
 
     def _class(self, request: Request, rest: str) -> Any:
         if rest not in self.classes:
-            raise ApiError(f"there is no {request.path}", 404)
+            raise ApiError(f"there is no {request.path}", 404, of_object=True)
         return {"metadata": {"name": rest}}
 
     def _slices(self, request: Request, rest: str) -> Any:
@@ -181,6 +193,11 @@ class FakeNode:
         self.write("proc/77/comm", "kubelet\n")
         self.write("proc/77/cmdline", "\0".join(["/usr/bin/kubelet", *arguments]) + "\0")
 
+    def runtime(self, name: str, *arguments: str) -> None:
+        """A container runtime that runs with these flags."""
+        self.write("proc/88/comm", f"{name}\n")
+        self.write("proc/88/cmdline", "\0".join([f"/usr/bin/{name}", *arguments]) + "\0")
+
     def containerd(self, nri: dict[str, Any], cri: dict[str, Any], version: int = 3, **more: Any) -> None:
         self.write("etc/containerd/config.toml", toml({"version": version, **more, "plugins": {NRI: nri, CRI: cri}}))
 
@@ -195,6 +212,10 @@ class FakeNode:
     def dead(self, path: str) -> None:
         (self.folder / path).unlink(missing_ok=True)
         self.listen(path).close()
+
+    def silence(self) -> None:
+        """A runtime without NRI, or one that takes no plug-ins, makes no socket."""
+        (self.folder / "run/nri/nri.sock").unlink()
 
     def register(self, name: str, driver: str = DRIVER, endpoint: str = "") -> None:
         """A driver that serves a registration socket."""
@@ -228,7 +249,7 @@ class FakeNode:
 
     def facts(self) -> Facts:
         wanted, plugins = wanted_by(("cpu",), open_machine(MACHINE), self.node_name, self.options)
-        files = Files("", "/etc/containerd/config.toml", "/etc/crio")
+        files = Files("", "", "/etc/crio")
         return examine(Host.at(str(self.folder)), wanted, plugins, files, api=self.server)
 
 

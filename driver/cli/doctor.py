@@ -20,7 +20,12 @@ if TYPE_CHECKING:
     "--root", "folder", default="/", metavar="DIR", help="Where the node's root lies (/host in a node's debugging pod)."
 )
 @click.option("--kubelet-config", default="", metavar="FILE", help="Default: the running kubelet's, else config.yaml.")
-@click.option("--containerd-config", default="/etc/containerd/config.toml", metavar="FILE", show_default=True)
+@click.option(
+    "--containerd-config",
+    default="",
+    metavar="FILE",
+    help="Default: the running containerd's, else /etc/containerd/config.toml.",
+)
 @click.option("--crio-config", default="/etc/crio", metavar="DIR", show_default=True)
 @click.option(
     "--service-account",

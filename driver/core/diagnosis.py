@@ -100,17 +100,17 @@ class Kubelet:
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """The container runtime's configuration, its version's defaults filled in.
+    """The container runtime's configuration, its version's defaults filled in; all but name and version only if seen.
 
     Attributes:
         name: `containerd` or `CRI-O`.
         version: major and minor; None if nothing tells.
-        config: the file that it was read from.
-        nri: whether NRI is on.
+        config: the file that it was read from; empty if it was not seen.
+        nri: whether NRI is on; None if nothing tells.
         connections: whether NRI takes plug-ins over its socket.
         nri_socket: where that is.
         request_timeout: for how many seconds the runtime waits for a plug-in.
-        cdi: whether CDI is on.
+        cdi: whether CDI is on; None if nothing tells.
         cdi_dirs: the directories that CDI specs are read from.
         validator: whether NRI's default validator is on.
         required: the NRI plug-ins without which it lets no container be created.
@@ -121,11 +121,11 @@ class Runtime:
     name: str
     config: str
     version: tuple[int, int] | None = None
-    nri: bool = True
+    nri: bool | None = True
     connections: bool = True
     nri_socket: str = "/var/run/nri/nri.sock"
     request_timeout: float = 2.0
-    cdi: bool = True
+    cdi: bool | None = True
     cdi_dirs: tuple[str, ...] = ("/etc/cdi", "/var/run/cdi")
     validator: bool = False
     required: tuple[str, ...] = ()

@@ -74,9 +74,11 @@ class ClaimFacts:
         record: the claim's record; None if there is none.
         other_uid: of a record of another claim of the same name; empty for none.
         damaged: why the claim's row is quarantined; empty if it is not.
+        ledger: the driver's ledger if it is not to be seen; empty if it was read.
         same: whether the record is of the allocation that the claim has now.
         spec: the CDI spec's file; empty if the claim needs none.
         spec_problem: why a runtime would not take it; empty if it would.
+        spec_unseen: why it could not be looked at; empty if it could.
         users: containers that kubelet gives the claim to, `<pod>/<container>`.
         containers: those that run.
     """
@@ -90,9 +92,11 @@ class ClaimFacts:
     record: Record | None = None
     other_uid: str = ""
     damaged: str = ""
+    ledger: str = ""
     same: bool | None = None
     spec: str = ""
     spec_problem: str = ""
+    spec_unseen: str = ""
     users: tuple[str, ...] | None = None
     containers: tuple[RunningContainer, ...] | None = None
 
@@ -175,17 +179,8 @@ def _record(facts: ClaimFacts) -> Station:
     if facts.damaged:
         return stopped(f"its record is quarantined: {facts.damaged}", anew)
     record = facts.record
-    if record is None and facts.other_uid:
-        return stopped(
-            f"an older claim of the same name (UID {facts.other_uid}) is still prepared",
-            "wait for its pod to end, or see with dranode claims who uses it",
-        )
     if record is None:
-        return stopped(
-            "it is not prepared",
-            "kubectl describe its pods: FailedPrepareDynamicResources has the driver's reason, and no such event means "
-            "that kubelet has not come to it yet",
-        )
+        return _unrecorded(facts)
     if record.state is State.STARTED:
         return stopped(
             "its hardware is half configured or half restored",
@@ -196,9 +191,30 @@ def _record(facts: ClaimFacts) -> Station:
     return Station("record", Passed.YES, f"prepared{f' with CPUs {record.cpus}' if record.cpus else ''}")
 
 
+def _unrecorded(facts: ClaimFacts) -> Station:
+    if facts.other_uid:
+        return Station(
+            "record",
+            Passed.STOPPED,
+            f"an older claim of the same name (UID {facts.other_uid}) is still prepared",
+            "wait for its pod to end, or see with dranode claims who uses it",
+        )
+    if facts.ledger:
+        return Station("record", Passed.UNSEEN, f"there is no ledger {facts.ledger} to be seen from here")
+    return Station(
+        "record",
+        Passed.STOPPED,
+        "it is not prepared",
+        "kubectl describe its pods: FailedPrepareDynamicResources has the driver's reason, and no such event means "
+        "that kubelet has not come to it yet",
+    )
+
+
 def _spec(facts: ClaimFacts) -> Station | None:
     if not facts.spec:
         return None
+    if facts.spec_unseen:
+        return Station("CDI spec", Passed.UNSEEN, f"{facts.spec} cannot be read: {facts.spec_unseen}")
     if facts.spec_problem:
         return Station(
             "CDI spec",

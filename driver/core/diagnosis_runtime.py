@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from dranode.driver.core.diagnosis import Facts, Fault, Runtime
+from dranode.driver.core.diagnosis import Facts, Fault, NodeFacts, Runtime, State
 
 # NRI plug-ins of other projects that set the CPUs of containers.
 _SETTERS: Final = ("balloons", "topology-aware", "dra-driver-cpu", "template-cpuset")
@@ -33,14 +33,24 @@ def _named(runtime: Runtime) -> str:
     return runtime.name if runtime.version is None else f"{runtime.name} {runtime.version[0]}.{runtime.version[1]}"
 
 
+def _configured(facts: Facts) -> Runtime | None:
+    return facts.runtime if facts.runtime is not None and facts.runtime.config else None
+
+
 def _pinning(facts: Facts) -> Runtime | None:
-    return facts.runtime if facts.wanted.pins else None
+    return _configured(facts) if facts.wanted.pins else None
+
+
+def nri_answers(node: NodeFacts | None) -> bool:
+    """Whether somebody answers the socket that the driver dials: a runtime without NRI serves none."""
+    places = node.places if node is not None else ()
+    return any(place.use == "NRI" and place.state is State.THERE for place in places)
 
 
 def nri_off(facts: Facts) -> Iterator[Fault]:
     """NRI is off: no container is ever pinned."""
     runtime = _pinning(facts)
-    if runtime is not None and not runtime.nri:
+    if runtime is not None and runtime.nri is False and not nri_answers(facts.node):
         key = (
             f'disable = false under [plugins."io.containerd.nri.v1.nri"] in {runtime.config}'
             if runtime.name == _CONTAINERD
@@ -55,7 +65,7 @@ def nri_off(facts: Facts) -> Iterator[Fault]:
 def nri_connections_off(facts: Facts) -> Iterator[Fault]:
     """NRI makes no socket."""
     runtime = _pinning(facts)
-    if runtime is not None and runtime.nri and not runtime.connections:
+    if runtime is not None and runtime.nri is not False and not runtime.connections and not nri_answers(facts.node):
         key = "disable_connections" if runtime.name == _CONTAINERD else "nri_disable_connections"
         yield Fault(
             f"{_named(runtime)} takes no NRI plug-ins over its socket ({key} = true in {runtime.config})",
@@ -66,7 +76,7 @@ def nri_connections_off(facts: Facts) -> Iterator[Fault]:
 def nri_socket_differs(facts: Facts) -> Iterator[Fault]:
     """The runtime's NRI socket is not the one that the driver dials."""
     runtime, dialled = _pinning(facts), facts.wanted.nri_socket
-    if runtime is not None and runtime.nri and dialled and _plain(runtime.nri_socket) != _plain(dialled):
+    if runtime is not None and runtime.nri is not False and dialled and _plain(runtime.nri_socket) != _plain(dialled):
         yield Fault(
             f"{runtime.name} serves NRI at {runtime.nri_socket} and the driver dials {dialled}",
             f"pass --nri-socket {runtime.nri_socket} and mount its folder",
@@ -84,8 +94,8 @@ def nri_unused(facts: Facts) -> Iterator[Fault]:
 
 def cdi_off(facts: Facts) -> Iterator[Fault]:
     """CDI is off: containers get none of their devices."""
-    runtime = facts.runtime
-    if runtime is not None and not runtime.cdi:
+    runtime = _configured(facts)
+    if runtime is not None and runtime.cdi is False:
         table = "io.containerd.grpc.v1.cri" if (runtime.version or (1, 7)) < (2, 0) else "io.containerd.cri.v1.runtime"
         yield Fault(
             f"CDI is off in {_named(runtime)}, so containers with claims do not start or start without devices",
@@ -95,8 +105,8 @@ def cdi_off(facts: Facts) -> Iterator[Fault]:
 
 def cdi_dir_not_read(facts: Facts) -> Iterator[Fault]:
     """The runtime does not read the directory that the driver writes."""
-    runtime, written = facts.runtime, facts.wanted.cdi_dir
-    if runtime is not None and runtime.cdi and _plain(written) not in map(_plain, runtime.cdi_dirs):
+    runtime, written = _configured(facts), facts.wanted.cdi_dir
+    if runtime is not None and runtime.cdi is not False and _plain(written) not in map(_plain, runtime.cdi_dirs):
         yield Fault(
             f"the driver writes CDI specs to {written}, and {runtime.name} reads {', '.join(runtime.cdi_dirs)}",
             f"pass --cdi-dir with one of these, or add {written} to cdi_spec_dirs in {runtime.config}",
@@ -116,7 +126,7 @@ def runtime_too_old(facts: Facts) -> Iterator[Fault]:
 def plugin_not_required(facts: Facts) -> Iterator[Fault]:
     """While the driver is away, containers start unpinned."""
     runtime = _pinning(facts)
-    if runtime is None or not runtime.nri or _requires(facts, runtime):
+    if runtime is None or runtime.nri is False or _requires(facts, runtime):
         return
     first = _VALIDATOR[runtime.name]
     if runtime.version is not None and runtime.version < first:
@@ -129,7 +139,12 @@ def plugin_not_required(facts: Facts) -> Iterator[Fault]:
 def required_without_tolerance(facts: Facts) -> Iterator[Fault]:
     """The driver's own pod needs the driver: it never starts again."""
     runtime = _pinning(facts)
-    if runtime is not None and runtime.nri and _requires(facts, runtime) and runtime.tolerance != TOLERANCE:
+    if (
+        runtime is not None
+        and runtime.nri is not False
+        and _requires(facts, runtime)
+        and runtime.tolerance != TOLERANCE
+    ):
         key = ("" if runtime.name == _CONTAINERD else "nri_validator_") + "tolerate_missing_plugins_annotation"
         yield Fault(
             f"{_named(runtime)} lets no container start without the driver, the driver's own neither",
@@ -146,7 +161,7 @@ def _requires(facts: Facts, runtime: Runtime) -> bool:
 def nri_timeout_short(facts: Facts) -> Iterator[Fault]:
     """The runtime hangs up on a driver that thinks for longer."""
     runtime = _pinning(facts)
-    if runtime is not None and runtime.nri and runtime.request_timeout < _SHORT:
+    if runtime is not None and runtime.nri is not False and runtime.request_timeout < _SHORT:
         key = "plugin_request_timeout" if runtime.name == _CONTAINERD else "nri_plugin_request_timeout"
         yield Fault(
             f"{runtime.name} gives an NRI plug-in {runtime.request_timeout:g} s an answer and then goes on without it",

@@ -18,7 +18,7 @@ from dranode.driver.core.record import Record, claim_spec, prepared_devices
 from dranode.driver.core.resource import ResourceClaim
 from dranode.driver.doctor.cgroups import containers_of
 from dranode.driver.doctor.host import Host
-from dranode.driver.doctor.node import read_endpoints
+from dranode.driver.doctor.node import read_endpoints, registry
 from dranode.driver.doctor.sources import Source
 from dranode.driver.kubelet.podresources import PodResources, PodResourcesError
 from dranode.driver.ledger import Contents, read_ledger
@@ -51,6 +51,7 @@ class ClaimReader:
         path = f"{self.wanted.kubelet_root.rstrip('/')}/plugins/{plugin.driver}/ledger.db"
         contents = read_ledger(self.host.place(path))
         record, other = _record(contents, namespace, name, claim)
+        seen = self.host.place(path).exists()
         specs = Specs(self.host.place(self.wanted.cdi_dir), plugin.cdi_kind or f"{plugin.driver}/claim")
         given = self._given(plugin.driver)
         mine = [one for one in given or () if (one.namespace, one.claim) == (namespace, name)]
@@ -64,14 +65,18 @@ class ClaimReader:
             record=record,
             other_uid=other,
             damaged=_damage(contents, claim),
+            ledger="" if seen else path,
             same=_same(claim, record, plugin),
             spec=_spec(self.wanted, specs, record),
             spec_problem="" if record is None else _spec_problem(specs, record),
+            spec_unseen="" if record is None else _spec_unseen(specs, record),
             users=None if given is None else tuple(dict.fromkeys(f"{one.pod}/{one.container}" for one in mine)),
             containers=None if record is None else tuple(self._running(record, contents, given, (namespace, name))),
         )
 
     def _serving(self, driver: str) -> bool | None:
+        if self.host.folder_state(registry(self.wanted)) is State.MISSING:
+            return None
         try:
             return any(one.answers and one.driver == driver for one in read_endpoints(self.host, self.wanted))
         except PermissionError:
@@ -169,14 +174,27 @@ def _spec(wanted: Wanted, specs: Specs, record: Record | None) -> str:
     return f"{wanted.cdi_dir}/{specs.path(record.uid).name}"
 
 
+def _spec_unseen(specs: Specs, record: Record) -> str:
+    """Why the claim's spec cannot be judged."""
+    try:
+        specs.path(record.uid).read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
 def _spec_problem(specs: Specs, record: Record) -> str:
     """Why a runtime would not find the claim's CDI devices."""
     if claim_spec(specs.kind, record) is None:
         return ""
     try:
         data = specs.path(record.uid).read_bytes()
-    except OSError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         return f"it is not there ({error.strerror}), so its containers fail with unresolvable CDI devices"
+    except OSError:
+        return ""
     verdict = validate(data)
     if verdict.problems:
         return f"no runtime loads it: {verdict.problems[0]}"

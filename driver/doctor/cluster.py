@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol, TypeVar
 from dranode.driver.core.diagnosis import Cluster, PublishedSlice, Right, Wanted
 from dranode.driver.core.documents import API_GROUP, decode, encode, to_v1
 from dranode.driver.core.dropped_fields import dropped_fields
+from dranode.driver.core.errors import DocumentError
 from dranode.driver.core.plugin import Plugin
 from dranode.driver.core.resource import ResourcePool, ResourceSlice, ResourceSliceSpec
 from dranode.driver.kube.client import Request
@@ -68,7 +69,7 @@ def read_cluster(
         return Cluster(), "", unseen
     root = f"/apis/{API_GROUP}/{best_version(versions)}"
     node = ask(f"the Node {wanted.node}", lambda: _node(api, wanted.node))
-    info = node.get("status", {}).get("nodeInfo", {}) if node else {}
+    info = _info(node)
     served = best_version(versions) is not None
     return (
         Cluster(
@@ -88,23 +89,58 @@ def read_cluster(
     )
 
 
+def _info(node: Any) -> dict[str, Any]:
+    """What kubelet says of itself; empty where it has not yet."""
+    status = node.get("status") if isinstance(node, dict) else None
+    info = status.get("nodeInfo") if isinstance(status, dict) else None
+    return info if isinstance(info, dict) else {}
+
+
 def _get(api: Sender, path: str, what: str, **query: str) -> Any:
     return api.send(Request("GET", path, what, query), seconds=_SECONDS)
 
 
 def _found(question: Callable[[], Any]) -> Any:
-    """The answer; empty if the server says that there is no such thing."""
+    """The object; empty if the server says that there is none of that name. Any other 404 says nothing of it."""
     try:
-        return question()
+        found = question()
     except ApiError as error:
-        if error.status == HTTPStatus.NOT_FOUND:
+        if error.status == HTTPStatus.NOT_FOUND and error.of_object:
             return {}
         raise
+    if not isinstance(found, dict) or not found.get("metadata"):
+        raise _unclear()
+    return found
+
+
+def _unclear() -> ApiError:
+    return ApiError("the answer has another form than an API server's; see that the address is one's")
+
+
+def _member(answer: Any, name: str, kind: type[T]) -> T:
+    """A member that every answer of its kind has.
+
+    Raises:
+        ApiError: it is not there or of another type, so the answer says nothing.
+    """
+    value = answer.get(name) if isinstance(answer, dict) else None
+    if not isinstance(value, kind):
+        raise _unclear()
+    return value
 
 
 def _versions(api: Sender) -> tuple[str, ...]:
-    group = _found(lambda: _get(api, f"/apis/{API_GROUP}", f"discover {API_GROUP}"))
-    return tuple(str(one["version"]) for one in group.get("versions", ()))
+    try:
+        group = _get(api, f"/apis/{API_GROUP}", f"discover {API_GROUP}")
+    except ApiError as error:
+        if error.status != HTTPStatus.NOT_FOUND:
+            raise
+        # Whoever does not know the group knows which there are, or is no API server.
+        groups = _member(_get(api, "/apis", "discover API groups"), "groups", list)
+        if any(_member(one, "name", str) == API_GROUP for one in groups):
+            raise
+        return ()
+    return tuple(str(_member(one, "version", str)) for one in _member(group, "versions", list))
 
 
 def _node(api: Sender, name: str) -> dict[str, Any]:
@@ -134,7 +170,7 @@ def _denied(api: Sender, wanted: Wanted, account: str) -> Iterator[Right]:
         body = {"apiVersion": "authorization.k8s.io/v1", "kind": review, "spec": spec}
         path = f"/apis/authorization.k8s.io/v1/{review.lower()}s"
         answer = api.send(Request("POST", path, f"create {review.lower()}s", {}, body), seconds=_SECONDS)
-        if not answer.get("status", {}).get("allowed"):
+        if not _member(_member(answer, "status", dict), "allowed", bool):
             yield right
 
 
@@ -150,7 +186,9 @@ def _dropped(api: Sender, root: str, wanted: Wanted, plugins: Sequence[Plugin]) 
         document = {"kind": "ResourceSlice", "metadata": {"generateName": "dranode-doctor-"}, "spec": encode(spec)}
         body = from_v1(document, root.rpartition("/")[2])
         request = Request("POST", f"{root}/resourceslices", "create resourceslices", {"dryRun": "All"}, body)
-        returned = decode(ResourceSlice, to_v1(api.send(request, seconds=_SECONDS)))
+        returned = _slice(api.send(request, seconds=_SECONDS))
+        if returned.spec.driver != spec.driver or not returned.spec.devices:
+            raise _unclear()
         gates |= set(dropped_fields(spec, returned.spec))
     return tuple(sorted(gates))
 
@@ -163,9 +201,18 @@ def _missing(api: Sender, root: str, drivers: Iterable[str]) -> Iterator[str]:
 
 def _slices(api: Sender, root: str, wanted: Wanted) -> tuple[PublishedSlice, ...]:
     found = _get(api, f"{root}/resourceslices", "list resourceslices", fieldSelector=f"spec.nodeName={wanted.node}")
-    specs = ((one["metadata"]["name"], one["spec"]) for one in found.get("items") or ())
+    if not isinstance(found, dict) or "items" not in found:
+        raise _unclear()
+    slices = [_slice(one) for one in found["items"] or ()]
     return tuple(
-        PublishedSlice(name, spec["driver"], spec["pool"]["name"], len(spec.get("devices") or ()))
-        for name, spec in specs
-        if spec["driver"] in wanted.drivers
+        PublishedSlice(one.metadata.name, one.spec.driver, one.spec.pool.name, len(one.spec.devices))
+        for one in slices
+        if one.spec.driver in wanted.drivers
     )
+
+
+def _slice(document: Any) -> ResourceSlice:
+    try:
+        return decode(ResourceSlice, to_v1(document))
+    except (DocumentError, AttributeError, TypeError) as error:
+        raise _unclear() from error

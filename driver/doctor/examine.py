@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dranode.driver.core.cpuset import CPUSet
-from dranode.driver.core.diagnosis import Cluster, Facts, Kubelet, Runtime, Wanted
+from dranode.driver.core.diagnosis import Cluster, Facts, Kubelet, NodeFacts, Runtime, Wanted
+from dranode.driver.core.diagnosis_runtime import nri_answers
 from dranode.driver.core.errors import DranodeError, UsageError
 from dranode.driver.core.plugin import Plugin
 from dranode.driver.doctor.cluster import Sender, read_cluster
@@ -32,7 +33,7 @@ class Files:
 
     Attributes:
         kubelet: kubelet's file; empty to look for it.
-        containerd: containerd's file.
+        containerd: containerd's file; empty to look for it.
         crio: CRI-O's folder.
     """
 
@@ -107,7 +108,7 @@ def examine(
     return Facts(
         wanted,
         kubelet=_kubelet(host, wanted, files, unseen),
-        runtime=_runtime(host, told, files, unseen),
+        runtime=_runtime(host, told, files, node, unseen),
         node=node,
         cluster=cluster,
         unseen=(*unread, *unseen),
@@ -119,17 +120,18 @@ def _kubelet(host: Host, wanted: Wanted, files: Files, unseen: list[str]) -> Kub
         return read_kubelet(host, wanted.kubelet_root, files.kubelet)
     except UnreadError as error:
         unseen.append(str(error))
-        return None
+    except (AttributeError, TypeError, ValueError) as error:
+        unseen.append(f"kubelet's configuration: it has a value of a wrong type: {error}")
+    return None
 
 
-def _runtime(host: Host, told: str, files: Files, unseen: list[str]) -> Runtime | None:
+def _runtime(host: Host, told: str, files: Files, node: NodeFacts, unseen: list[str]) -> Runtime | None:
+    # A driver that is connected and a doctor that dials know it better than a file that one of them may not see.
+    proof = "; NRI is on, for its socket answers" if nri_answers(node) else ""
     try:
         runtime, not_told = read_runtime(host, told, files.containerd, files.crio)
     except UnreadError as error:
-        unseen.append(str(error))
+        unseen.append(f"{error}{proof}")
         return None
-    except PermissionError as error:
-        unseen.append(f"the runtime's configuration: {error.filename} may not be looked into; try as root")
-        return None
-    unseen += not_told
+    unseen += [f"{sentence}{proof}" if not runtime.config else sentence for sentence in not_told]
     return runtime

@@ -13,6 +13,7 @@ from typing import Any, Final
 from dranode.driver.core.cpuset import CPUSet
 from dranode.driver.core.diagnosis import Kubelet
 from dranode.driver.doctor.host import Host, UnreadError
+from dranode.driver.doctor.processes import running
 
 _DEFAULT_ROOT: Final = "/var/lib/kubelet"
 
@@ -28,15 +29,16 @@ def read_kubelet(host: Host, root: str, config: str = "") -> Kubelet:
     Raises:
         UnreadError: neither a kubelet nor its configuration file is to be seen.
     """
-    flags = _flags(host)
-    root = flags.get("root-dir") or (_DEFAULT_ROOT if flags else root)
+    process = running(host, "kubelet")
+    flags = process.flags if process is not None else {}
+    root = flags.get("root-dir") or (_DEFAULT_ROOT if process is not None else root)
     named = config or flags.get("config")
     path = named or f"{root}/config.yaml"
     try:
         document = _document(path, host.text(path))
     except OSError as error:
         # A kubelet without a configuration file has its defaults; one with a file that we cannot read has not.
-        if not flags or named or not isinstance(error, FileNotFoundError):
+        if process is None or named or not isinstance(error, FileNotFoundError):
             raise UnreadError(
                 f"kubelet's configuration: {path} cannot be read ({error.strerror}); name it with --kubelet-config, or "
                 "look from the node itself"
@@ -69,31 +71,6 @@ def _as_it_runs(host: Host, kubelet: Kubelet) -> Kubelet:
     except (OSError, ValueError, AttributeError):
         return kubelet
     return replace(kubelet, cpu_manager=policy, cpu_manager_place=path) if policy == "static" else kubelet
-
-
-def _flags(host: Host) -> dict[str, str]:
-    """The flags of the kubelet that runs; empty if none is to be seen."""
-    for name in host.names("/proc"):
-        if not name.isdigit():
-            continue
-        try:
-            # One that has ended and is not reaped yet has no command line any more.
-            if host.text(f"/proc/{name}/comm").strip() == "kubelet" and (line := host.text(f"/proc/{name}/cmdline")):
-                return _parsed(line.split("\0")[1:]) or {"": ""}
-        except OSError:
-            continue
-    return {}
-
-
-def _parsed(arguments: list[str]) -> dict[str, str]:
-    flags: dict[str, str] = {}
-    for index, argument in enumerate(arguments):
-        if not argument.startswith("--"):
-            continue
-        name, equals, value = argument[2:].partition("=")
-        following = arguments[index + 1] if index + 1 < len(arguments) else ""
-        flags[name] = value if equals else "" if following.startswith("-") else following
-    return flags
 
 
 def _drop_ins(host: Host, folder: str) -> Iterator[Mapping[str, Any]]:

@@ -74,11 +74,18 @@ def _sockets(host: Host, wanted: Wanted, pod_resources: str, unseen: list[str]) 
 
 def _endpoints(host: Host, wanted: Wanted, unseen: list[str]) -> tuple[Endpoint, ...] | None:
     try:
+        if host.folder_state(registry(wanted)) in (State.MISSING, State.WRONG):
+            return None  # a finding of its own
         return tuple(read_endpoints(host, wanted))
     except PermissionError as error:
         place = error.filename or "a socket in it"
         unseen.append(f"who is in kubelet's registry of plug-ins: {place} may not be asked; try as root")
         return None
+
+
+def registry(wanted: Wanted) -> str:
+    """Kubelet's registry of plug-ins, as a folder of the node."""
+    return f"{wanted.kubelet_root.rstrip('/')}/plugins_registry"
 
 
 def read_endpoints(host: Host, wanted: Wanted) -> Iterator[Endpoint]:
@@ -87,14 +94,15 @@ def read_endpoints(host: Host, wanted: Wanted) -> Iterator[Endpoint]:
     Raises:
         PermissionError: the registry, or a socket in it, may not be asked.
     """
-    folder = f"{wanted.kubelet_root.rstrip('/')}/plugins_registry"
+    folder = registry(wanted)
     for name in host.names(folder):
         if not name.endswith(".sock"):
             continue
         path = f"{folder}/{name}"
         place = host.place(path)
-        living = host.socket_state(path) is State.THERE and len(os.fsencode(place)) <= MAX_SOCKET_PATH
-        found = who_serves(place) if living else None
+        living = host.socket_state(path) is State.THERE
+        # One whose path is too long to be asked is known by its name alone.
+        found = who_serves(place) if living and len(os.fsencode(place)) <= MAX_SOCKET_PATH else None
         if found is None:
             yield Endpoint(path, living, _driver(name, wanted.drivers))
         elif found.kind == "DRAPlugin":
@@ -120,6 +128,9 @@ def _records(host: Host, wanted: Wanted, plugins: Sequence[Plugin], unseen: list
             yield Records(plugin.driver, path, error=str(error))
             continue
         known = {record.uid for record in contents.records} | {row.uid for row in contents.damaged}
+        written = _written(specs)
+        if written is None:
+            unseen.append(f"which claims have their CDI spec: {wanted.cdi_dir} may not be looked into; try as root")
         yield Records(
             plugin.driver,
             path,
@@ -127,9 +138,9 @@ def _records(host: Host, wanted: Wanted, plugins: Sequence[Plugin], unseen: list
             unwritten=tuple(
                 str(record.ref)
                 for record in contents.records
-                if _writes(specs.kind, record) and not specs.path(record.uid).exists()
+                if written is not None and record.uid not in written and _writes(specs.kind, record)
             ),
-            orphans=tuple(f"{wanted.cdi_dir}/{specs.path(uid).name}" for uid in sorted(_written(specs) - known)),
+            orphans=tuple(f"{wanted.cdi_dir}/{specs.path(uid).name}" for uid in sorted((written or set()) - known)),
         )
 
 
@@ -140,11 +151,12 @@ def _may_read(ledger: Path) -> bool:
         return False
 
 
-def _written(specs: Specs) -> set[str]:
-    # A CDI directory that cannot be listed is a fault of its own, named by another rule.
-    with contextlib.suppress(LedgerError):
+def _written(specs: Specs) -> set[str] | None:
+    # A file in the directory's place is a fault of its own, named by another rule.
+    try:
         return set(specs.stamps())
-    return set()
+    except LedgerError:
+        return None
 
 
 def _writes(kind: str, record: Record) -> bool:
@@ -157,7 +169,9 @@ def _writes(kind: str, record: Record) -> bool:
 def _cpuset(host: Host) -> bool | None:
     with contextlib.suppress(OSError):
         return "cpuset" in host.text("/sys/fs/cgroup/cgroup.controllers").split()
-    return True if host.names("/sys/fs/cgroup/cpuset") else None
+    with contextlib.suppress(PermissionError):
+        return True if host.names("/sys/fs/cgroup/cpuset") else None
+    return None
 
 
 def _excess(wanted: Wanted) -> int:

@@ -15,9 +15,11 @@ from typing import Any, Final
 
 from dranode.driver.core.diagnosis import Runtime
 from dranode.driver.doctor.host import Host, UnreadError
+from dranode.driver.doctor.processes import files_of, running
 
 CONTAINERD: Final = "/etc/containerd/config.toml"
 CRIO: Final = "/etc/crio"
+_NAMES: Final = {"cri-o": "CRI-O"}
 _NRI: Final = "io.containerd.nri.v1.nri"
 _CRI: Final = ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri")
 _SOCKET: Final = "/var/run/nri/nri.sock"
@@ -26,26 +28,59 @@ _CDI_DIRS: Final = ("/etc/cdi", "/var/run/cdi")
 _UNITS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
-def read_runtime(host: Host, told: str, containerd: str = CONTAINERD, crio: str = CRIO) -> tuple[Runtime, list[str]]:
+def read_runtime(host: Host, told: str, containerd: str = "", crio: str = CRIO) -> tuple[Runtime, list[str]]:
     """The runtime and what could not be told about it.
+
+    A file that is not to be seen is not one that is not there: defaults are only judged where the runtime itself is
+    seen to run and to have no file.
 
     Args:
         host: the node.
         told: `status.nodeInfo.containerRuntimeVersion` of the Node (`containerd://2.1.4`); empty if unknown.
-        containerd: containerd's configuration file.
+        containerd: containerd's configuration file; empty to look for it.
         crio: CRI-O's configuration folder.
 
     Raises:
-        UnreadError: no runtime is to be seen, or its configuration cannot be read.
+        UnreadError: no runtime is to be seen and none was told.
     """
-    name, _, version = told.partition("://")
-    if name == "cri-o" or (not name and not _is_file(host, containerd) and host.names(crio)):
-        return _crio(host, _version(version), crio)
-    if name == "containerd" or _is_file(host, containerd):
-        return _containerd(host, _version(version), containerd)
+    name, _, text = told.partition("://")
+    process = running(host, "crio" if name == "cri-o" else "containerd")
+    named = containerd or (process.flags.get("config") or process.flags.get("c") if process is not None else "")
+    path = named or CONTAINERD
+    theirs = files_of(host, process) if process is not None else None
+    view, certain = theirs or host, theirs is not None and not named
+    if not name:
+        name = _guess(view, path, crio, certain=certain)
+    try:
+        if name == "cri-o":
+            return _crio(view, _version(text), crio, certain=certain)
+        return _containerd(view, _version(text), path, certain=certain)
+    except UnreadError as error:
+        unseen = str(error)
+    except PermissionError as error:
+        unseen = f"the runtime's configuration: {error.filename} may not be looked into; try as root"
+    except (AttributeError, TypeError, ValueError) as error:
+        unseen = (
+            f"the runtime's configuration: {crio if name == 'cri-o' else path} has a value of a wrong type: {error}"
+        )
+    return Runtime(_NAMES.get(name, name), "", _version(text), nri=None, cdi=None), [unseen]
+
+
+def _guess(host: Host, containerd: str, crio: str, *, certain: bool) -> str:
+    if certain or _is_file(host, containerd):
+        return "containerd"
+    if host.names(crio):
+        return "cri-o"
     raise UnreadError(
-        f"the runtime's configuration: there is neither {containerd} nor {crio}; name it with --containerd-config or "
-        "--crio-config, or look from the node itself"
+        f"the runtime's configuration: neither {containerd} nor {crio} is to be seen from here; name it with "
+        "--containerd-config or --crio-config, or see on the node what `containerd config dump` or `crio status "
+        "config` prints"
+    )
+
+
+def _not_seen(path: str, command: str) -> UnreadError:
+    return UnreadError(
+        f"the runtime's configuration: {path} is not to be seen from here; see on the node what `{command}` prints"
     )
 
 
@@ -58,7 +93,9 @@ def _version(text: str) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found else None
 
 
-def _containerd(host: Host, version: tuple[int, int] | None, path: str) -> tuple[Runtime, list[str]]:
+def _containerd(host: Host, version: tuple[int, int] | None, path: str, *, certain: bool) -> tuple[Runtime, list[str]]:
+    if not certain and not _is_file(host, path):
+        raise _not_seen(path, "containerd config dump")
     document = _with_imports(host, path) if _is_file(host, path) else {}
     if version is None and document.get("version", 0) >= 3:  # noqa: PLR2004 - containerd 2.0 brought version 3
         version = (2, 0)
@@ -68,7 +105,7 @@ def _containerd(host: Host, version: tuple[int, int] | None, path: str) -> tuple
     for section in reversed(_CRI):
         cri |= plugins.get(section, {})
     validator = nri.get("default_validator", {})
-    old = version is not None and version < (2, 0)
+    default = None if version is None else version >= (2, 0)
     unseen = [
         f"whether {what} is on: {path} does not say, and nothing tells whether this is containerd 1.7, where it is off"
         for what, told in (("NRI", "disable" in nri), ("CDI", "enable_cdi" in cri))
@@ -78,11 +115,11 @@ def _containerd(host: Host, version: tuple[int, int] | None, path: str) -> tuple
         name="containerd",
         config=path,
         version=version,
-        nri=not nri.get("disable", old),
+        nri=not nri["disable"] if "disable" in nri else default,
         connections=not nri.get("disable_connections", False),
         nri_socket=str(nri.get("socket_path", _SOCKET)),
         request_timeout=_seconds(nri.get("plugin_request_timeout", "2s")),
-        cdi=bool(cri.get("enable_cdi", not old)),
+        cdi=bool(cri["enable_cdi"]) if "enable_cdi" in cri else default,
         cdi_dirs=tuple(cri.get("cdi_spec_dirs", _CDI_DIRS)),
         validator=bool(validator.get("enable", False)),
         required=tuple(validator.get("required_plugins", ())),
@@ -91,7 +128,9 @@ def _containerd(host: Host, version: tuple[int, int] | None, path: str) -> tuple
     ), unseen
 
 
-def _crio(host: Host, version: tuple[int, int] | None, folder: str) -> tuple[Runtime, list[str]]:
+def _crio(host: Host, version: tuple[int, int] | None, folder: str, *, certain: bool) -> tuple[Runtime, list[str]]:
+    if not certain and not host.place(folder).is_dir():
+        raise _not_seen(folder, "crio status config")
     main = f"{folder}/crio.conf"
     parts = [f"{folder}/crio.conf.d/{name}" for name in host.names(f"{folder}/crio.conf.d")]
     document: dict[str, Any] = {}
@@ -100,12 +139,14 @@ def _crio(host: Host, version: tuple[int, int] | None, folder: str) -> tuple[Run
     crio = document.get("crio", {})
     nri, runtime = crio.get("nri", {}), crio.get("runtime", {})
     validator = nri.get("default_validator", {})
-    old = version is not None and version < (1, 30)
+    told = version is not None or "enable_nri" in nri
+    unseen = f"whether NRI is on: {folder} does not say, and before CRI-O 1.30 it was off; nothing tells which this is"
+    default = None if version is None else version >= (1, 30)
     return Runtime(
         name="CRI-O",
         config=f"{folder}/crio.conf.d",
         version=version,
-        nri=bool(nri.get("enable_nri", not old)),
+        nri=bool(nri["enable_nri"]) if "enable_nri" in nri else default,
         connections=not nri.get("nri_disable_connections", False),
         nri_socket=str(nri.get("nri_listen", _SOCKET)),
         request_timeout=_seconds(nri.get("nri_plugin_request_timeout", "2s")),
@@ -114,7 +155,7 @@ def _crio(host: Host, version: tuple[int, int] | None, folder: str) -> tuple[Run
         required=tuple(validator.get("nri_validator_required_plugins", ())),
         tolerance=str(validator.get("nri_validator_tolerate_missing_plugins_annotation", "")),
         launched=tuple(host.names(nri.get("nri_plugin_dir", _PLUGINS))),
-    ), []
+    ), [] if told else [unseen]
 
 
 def _with_imports(host: Host, path: str) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator
@@ -26,6 +27,7 @@ from tests.fakes_apiserver import ApiServer
 from tests.fakes_doctor import (
     DRIVER,
     KUBELET,
+    NRI,
     SOCKET,
     VALIDATOR,
     FakeNode,
@@ -56,6 +58,7 @@ def found(node: FakeNode) -> tuple[Finding, ...]:
 
 
 def old_containerd(node: FakeNode) -> None:
+    node.silence()
     server(node).nodes["worker"]["containerRuntimeVersion"] = "containerd://1.7.27"
     node.write(
         "etc/containerd/config.toml", 'version = 2\n[plugins."io.containerd.grpc.v1.cri"]\n  enable_cdi = true\n'
@@ -67,7 +70,28 @@ def old_containerd_without_cdi(node: FakeNode) -> None:
     node.write("etc/containerd/config.toml", 'version = 2\n[plugins."io.containerd.nri.v1.nri"]\n  disable = false\n')
 
 
+def nri_disabled(node: FakeNode) -> None:
+    node.silence()
+    node.containerd({"disable": True}, {})
+
+
+def no_connections(node: FakeNode) -> None:
+    node.silence()
+    node.containerd({"disable_connections": True}, {})
+
+
+def crio_without_nri(node: FakeNode) -> None:
+    node.silence()
+    crio(node, "[crio.nri]\nenable_nri = false\n")
+
+
+def old_crio(node: FakeNode) -> None:
+    node.silence()
+    crio(node, "", "1.29.4")
+
+
 def dropped_in(node: FakeNode) -> None:
+    node.silence()
     node.containerd({}, {}, imports=["conf.d/*.toml"])
     node.write("etc/containerd/conf.d/10-nri.toml", '[plugins."io.containerd.nri.v1.nri"]\n  disable = true\n')
 
@@ -231,10 +255,10 @@ FAULTS: dict[str, tuple[Callable[[FakeNode], object], str, str]] = {
         "cdi-off",
         'enable_cdi = true under [plugins."io.containerd.grpc.v1.cri"]',
     ),
-    "NRI off": (lambda node: node.containerd({"disable": True}, {}), "nri-off", "restart containerd"),
+    "NRI off": (nri_disabled, "nri-off", "restart containerd"),
     "NRI off in an imported file": (dropped_in, "nri-off", "restart containerd"),
     "NRI without a socket": (
-        lambda node: node.containerd({"disable_connections": True}, {}),
+        no_connections,
         "nri-connections-off",
         "disable_connections = false",
     ),
@@ -283,8 +307,8 @@ FAULTS: dict[str, tuple[Callable[[FakeNode], object], str, str]] = {
         "other-nri-plugin",
         "remove one of the two",
     ),
-    "NRI off in CRI-O": (lambda node: crio(node, "[crio.nri]\nenable_nri = false\n"), "nri-off", "enable_nri = true"),
-    "NRI off by default in an old CRI-O": (lambda node: crio(node, "", "1.29.4"), "nri-off", "enable_nri = true"),
+    "NRI off in CRI-O": (crio_without_nri, "nri-off", "enable_nri = true"),
+    "NRI off by default in an old CRI-O": (old_crio, "nri-off", "enable_nri = true"),
     "NRI elsewhere in CRI-O": (
         lambda node: crio(node, '[crio.nri]\nnri_listen = "/run/crio/nri.sock"\n'),
         "nri-socket-differs",
@@ -332,14 +356,17 @@ FAULTS: dict[str, tuple[Callable[[FakeNode], object], str, str]] = {
 }
 # One fault can have a second consequence that is told as well.
 ALSO = {
-    "no registry": {"not-serving"},
     "CDI off by default in containerd 1.7": {"plugin-not-required"},
-    "NRI without a socket": {"plugin-not-required"},
+    "NRI off by default in containerd 1.7": {"place-missing"},
+    "NRI off": {"place-missing"},
+    "NRI off in an imported file": {"place-missing"},
+    "NRI off in CRI-O": {"place-missing"},
+    "NRI off by default in an old CRI-O": {"place-missing"},
+    "NRI without a socket": {"plugin-not-required", "place-missing"},
     "NRI elsewhere": {"plugin-not-required"},
     "CDI off": {"plugin-not-required"},
     "CDI specs from elsewhere": {"plugin-not-required"},
     "a hasty runtime": {"plugin-not-required"},
-    "a runtime before CDI": {"nri-off"},
     "no Node of that name": {"two-pools"},
 }
 
@@ -429,6 +456,129 @@ def test_what_may_not_be_looked_into_is_said_and_not_judged(
     assert [part for part in told if part not in seen] == []
 
 
+@pytest.mark.parametrize("told", ["containerd://1.7.24", "containerd://2.2.1", "cri-o://1.29.4", "cri-o://1.35.1", ""])
+def test_a_runtime_configuration_that_is_not_to_be_seen_is_not_taken_for_the_defaults(
+    node: FakeNode, told: str
+) -> None:
+    server(node).nodes["worker"]["containerRuntimeVersion"] = told
+    (node.folder / "etc/containerd/config.toml").unlink()
+    facts = node.facts()
+    assert diagnose(facts) == ()
+    (unseen,) = (sentence for sentence in facts.unseen if "the runtime's configuration" in sentence)
+    assert "crio status config" in unseen if "cri-o" in told else "containerd config dump" in unseen
+    assert ("NRI is on" in unseen) is True
+
+
+def test_an_old_runtime_is_told_by_the_node_alone(node: FakeNode) -> None:
+    server(node).nodes["worker"]["containerRuntimeVersion"] = "containerd://1.6.38"
+    (node.folder / "etc/containerd/config.toml").unlink()
+    assert [finding.code for finding in found(node)] == ["runtime-too-old"]
+
+
+def test_a_runtime_that_is_seen_to_run_without_a_file_has_its_versions_defaults(node: FakeNode) -> None:
+    server(node).nodes["worker"]["containerRuntimeVersion"] = "containerd://1.7.24"
+    (node.folder / "etc/containerd/config.toml").unlink()
+    node.runtime("containerd")
+    node.silence()
+    assert {finding.code for finding in found(node)} == {"nri-off", "cdi-off", "place-missing"}
+
+
+@pytest.mark.parametrize("flags", [["--config", "/etc/k/c.toml"], ["--config=/etc/k/c.toml"], ["-c", "/etc/k/c.toml"]])
+def test_the_configuration_of_the_running_runtime_is_read_rather_than_another(node: FakeNode, flags: list[str]) -> None:
+    node.runtime("containerd", *flags)
+    node.write("etc/k/c.toml", (node.folder / "etc/containerd/config.toml").read_text())
+    node.containerd({}, {"enable_cdi": False})
+    assert found(node) == ()
+    (node.folder / "etc/k/c.toml").unlink()
+    facts = node.facts()
+    assert diagnose(facts) == ()
+    assert any("/etc/k/c.toml is not to be seen" in sentence for sentence in facts.unseen)
+
+
+def test_a_runtime_that_answers_over_nri_has_it_on_whatever_a_file_says(node: FakeNode) -> None:
+    node.containerd({"disable": True, "disable_connections": True, "default_validator": VALIDATOR}, {})
+    assert found(node) == ()
+
+
+# What doctor looks at, as a path of the node -> what is told where it is not there. Nothing else is found for it.
+INPUTS = {
+    f"{KUBELET}/config.yaml": set[str](),
+    f"{KUBELET}/cpu_manager_state": set[str](),
+    "etc/containerd/config.toml": set[str](),
+    "sys/fs/cgroup/cgroup.controllers": set[str](),
+    f"{KUBELET}/plugins": {"place-missing"},
+    f"{KUBELET}/plugins_registry": {"place-missing"},
+    f"{KUBELET}/pod-resources": {"place-missing"},
+    f"{KUBELET}/pod-resources/kubelet.sock": {"place-missing"},
+    "run/nri": {"place-missing"},
+    "run/nri/nri.sock": {"place-missing"},
+    "proc": set[str](),
+    "opt": set[str](),
+    "etc": set[str](),
+    "sys": set[str](),
+    "run": {"place-missing"},
+    "var": {"place-missing"},
+}
+
+
+@pytest.mark.parametrize("path", INPUTS)
+def test_what_is_not_there_is_judged_by_itself_alone(node: FakeNode, path: str) -> None:
+    gone = node.folder / path
+    if gone.is_dir():
+        shutil.rmtree(gone)
+    else:
+        gone.unlink(missing_ok=True)
+    assert {finding.code for finding in found(node)} == INPUTS[path]
+
+
+def test_specs_that_may_not_be_looked_at_are_not_called_missing(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.prepare()
+    forbid(monkeypatch, node.folder / "run" / "cdi")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    facts = node.facts()
+    assert diagnose(facts) == ()
+    assert any("/var/run/cdi" in sentence for sentence in facts.unseen)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "plugins = 3",
+        "imports = 3",
+        "imports = [3]",
+        f'[plugins]\n"{NRI}" = 3',
+        f'[plugins."{NRI}"]\ndefault_validator = 3',
+    ],
+)
+def test_a_runtime_file_of_another_form_is_said_and_not_judged(node: FakeNode, text: str) -> None:
+    node.write("etc/containerd/config.toml", text)
+    facts = node.facts()
+    assert diagnose(facts) == ()
+    assert any("the runtime's configuration" in sentence for sentence in facts.unseen)
+
+
+@pytest.mark.parametrize("text", ["[]", "3", "featureGates: [3]", "featureGates: 3", "a: [", "reservedSystemCPUs: [x]"])
+def test_a_kubelet_file_of_another_form_is_said_and_not_judged(node: FakeNode, text: str) -> None:
+    node.write(f"{KUBELET}/config.yaml", text)
+    facts = node.facts()
+    assert diagnose(facts) == ()
+    assert any("kubelet's configuration" in sentence for sentence in facts.unseen)
+
+
+def test_every_answer_of_the_server_may_be_missing_and_nothing_is_judged_by_that(node: FakeNode) -> None:
+    answers = server(node)
+    node.facts()
+    damages: list[object] = [None, {}, {"kind": "Status"}, [], "text"]
+    for path in {request.path for request in answers.asked}:
+        for damage in damages:
+            answers.damaged = {path: damage}
+            facts = node.facts()
+            assert diagnose(facts) == (), path
+            assert len(facts.unseen) > (os.geteuid() != 0), path
+
+
 def test_a_configuration_that_kubelet_was_told_of_and_is_not_there_is_not_taken_for_its_defaults(
     node: FakeNode,
 ) -> None:
@@ -455,6 +605,7 @@ def test_a_timeout_is_read_as_go_writes_it(node: FakeNode, text: str, seconds: f
 
 
 def test_what_an_imported_file_imports_counts_too_and_a_circle_ends(node: FakeNode) -> None:
+    node.silence()
     node.containerd({}, {}, imports=["conf.d/*.toml"])
     node.write("etc/containerd/conf.d/10.toml", 'imports = ["more/nri.toml", "../config.toml"]\n')
     node.write("etc/containerd/conf.d/more/nri.toml", '[plugins."io.containerd.nri.v1.nri"]\n  disable = true\n')
@@ -464,7 +615,8 @@ def test_what_an_imported_file_imports_counts_too_and_a_circle_ends(node: FakeNo
 def test_a_runtime_file_that_is_no_toml_is_said_with_its_place(node: FakeNode) -> None:
     node.write("etc/containerd/config.toml", "version = \n")
     facts = node.facts()
-    assert facts.runtime is None
+    assert facts.runtime is not None
+    assert (facts.runtime.config, facts.runtime.nri, facts.runtime.cdi) == ("", None, None)
     assert any("/etc/containerd/config.toml is not TOML" in sentence for sentence in facts.unseen)
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import shutil
 import sqlite3
 import tempfile
 from collections.abc import Iterator
@@ -279,6 +282,44 @@ def test_a_registry_that_may_not_be_looked_into_stops_nothing(way: Way, monkeypa
     status, stations, _ = way.explain()
     assert stations[1] == ("driver", "unseen", "whether dra.cpu is served here cannot be seen")
     assert (status, stations[2][:2]) == (1, ("record", "stopped"))
+
+
+@pytest.mark.parametrize(
+    ("path", "unseen"),
+    [
+        (f"{KUBELET}/plugins", "record"),
+        (f"{KUBELET}/plugins/{DRIVER}/ledger.db", "record"),
+        (f"{KUBELET}/plugins_registry", "driver"),
+        (f"{KUBELET}/pod-resources/kubelet.sock", "container"),
+        (f"{KUBELET}/pod-resources", "container"),
+        ("sys", "CPUs"),
+        (KUBELET, "driver"),
+    ],
+)
+def test_what_is_not_there_to_be_seen_stops_nothing(way: Way, path: str, unseen: str) -> None:
+    gone = way.folder / path
+    if gone.is_dir():
+        shutil.rmtree(gone)
+    else:
+        gone.unlink()
+    status, stations, _ = way.explain()
+    assert (status, next(name for name, passed, _ in stations if passed == "unseen")) == (0, unseen)
+
+
+def test_a_cdi_spec_that_may_not_be_read_stops_nothing(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    (spec,) = (way.folder / "run" / "cdi").iterdir()
+    real = Path.read_bytes
+
+    def refused(path: Path) -> bytes:
+        if path == spec:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return real(path)
+
+    monkeypatch.setattr(Path, "read_bytes", refused)
+    status, stations, _ = way.explain()
+    name, passed, what = stations[3]
+    assert (status, name, passed) == (0, "CDI spec", "unseen")
+    assert what == f"/var/run/cdi/{spec.name} cannot be read: Permission denied"
 
 
 def test_an_api_that_is_not_there_says_nothing_of_the_claim(way: Way) -> None:
