@@ -1,4 +1,4 @@
-"""Plain HTTP for kubelet's probes and for Prometheus: /healthz, /readyz, /metrics.
+"""What is asked over plain HTTP and what is answered: pages by path, one request and one answer a connection.
 
 There is nothing to protect in these pages and nothing to write, so there is no TLS: the DaemonSet serves them on the
 pod's address, everybody else on the loopback interface.
@@ -7,21 +7,17 @@ pod's address, everybody else on the loopback interface.
 from __future__ import annotations
 
 import logging
-import socket
 from collections.abc import Callable, Iterable, Mapping
-from concurrent import futures
 from dataclasses import dataclass
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import Any, Final
-
-from dranode.driver.threads import Fatal, OwnedThread
+from http.server import BaseHTTPRequestHandler
+from io import BytesIO
+from typing import Final
 
 log = logging.getLogger(__name__)
 
-_THREADS: Final = 4
-# A client that says nothing for so long is hung up on, so that a few of them do not keep kubelet's probes waiting.
-_SILENCE_SECONDS: Final = 3.0
+# Prometheus and kubelet send a few hundred bytes.
+MAX_HEAD: Final = 16 * 1024
 _PLAIN: Final = "text/plain; charset=utf-8"
 
 
@@ -46,67 +42,44 @@ def verdict(problems: Iterable[str], well: str) -> Page:
     return Page("".join(f"{line}\n" for line in lines).encode(), HTTPStatus.SERVICE_UNAVAILABLE)
 
 
-class HTTPPages:
-    """Serves pages on a socket that listens already."""
-
-    def __init__(self, listener: socket.socket, pages: Mapping[str, Make], fatal: Fatal) -> None:
-        """Prepare to serve `pages` (path -> page); the socket is closed by `stop`."""
-        self._server = _Server(listener, pages)
-        self._thread = OwnedThread("http", self._server.serve_forever, fatal)
-
-    @property
-    def port(self) -> int:
-        """The port that is listened on."""
-        return int(self._server.server_port)
-
-    def start(self) -> None:
-        """Answer from now on."""
-        self._thread.start()
-        log.info("listening http=%s:%d", self._server.server_name, self.port)
-
-    def stop(self) -> None:
-        """Answer nobody any more."""
-        if self._thread.is_alive():
-            # The loop would notice the end only at its next look, half a second later.
-            self._server.socket.shutdown(socket.SHUT_RDWR)
-            self._server.shutdown()
-            self._thread.join()
-        self._server.server_close()
+def head_of(received: bytes | bytearray) -> bytes | None:
+    """The request line and the headers, once all of them are there, or as much as anybody may send; None until then."""
+    ends = [found + len(end) for end in (b"\r\n\r\n", b"\n\n") if (found := received.find(end)) >= 0]
+    if ends:
+        return bytes(received[: min(ends)])
+    return bytes(received[:MAX_HEAD]) if len(received) >= MAX_HEAD else None
 
 
-class _Server(HTTPServer):
-    def __init__(self, listener: socket.socket, pages: Mapping[str, Make]) -> None:
-        address = listener.getsockname()
-        super().__init__(address, _Handler, bind_and_activate=False)
-        self.socket.close()
-        self.socket = listener
-        self.server_name, self.server_port = address[0], address[1]
-        self.pages = pages
-        self._pool = futures.ThreadPoolExecutor(_THREADS, thread_name_prefix="http")
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread of the pool; a client that is slow to ask holds up nobody else."""
-        self._pool.submit(self._answer, request, client_address)
-
-    def _answer(self, request: Any, client_address: Any) -> None:
-        try:
-            self.finish_request(request, client_address)
-        except Exception as error:  # noqa: BLE001 - whatever a client does wrong ends its own connection only
-            log.debug("http client=%s: %s", client_address[0], error)
-        finally:
-            self.shutdown_request(request)
-
-    def server_close(self) -> None:
-        """Stop listening and wait for the answers that are being given."""
-        super().server_close()
-        self._pool.shutdown(cancel_futures=True)
+def path_of(head: bytes) -> str:
+    """The path that is asked for, without its query; empty if none is."""
+    words = head.partition(b"\n")[0].split()
+    return words[1].partition(b"?")[0].decode("latin-1") if len(words) > 1 else ""
 
 
-class _Handler(BaseHTTPRequestHandler):
-    server: _Server
-    timeout = _SILENCE_SECONDS
+def answer(head: bytes, client: str, pages: Mapping[str, Make]) -> bytes:
+    """The whole answer to a request; the connection is closed after it."""
+    handler = _Exchange(head, client, pages)
+    return handler.wfile.getvalue()
+
+
+class _Exchange(BaseHTTPRequestHandler):
+    """One request in memory: what sockets do with time is for whoever has the socket."""
+
     server_version = "dranode"
     sys_version = ""
+    # Else whatever has no version in it would be answered as in 1991, without a status.
+    default_request_version = "HTTP/1.0"
+    wfile: BytesIO
+
+    def __init__(self, head: bytes, client: str, pages: Mapping[str, Make]) -> None:
+        self.rfile, self.wfile = BytesIO(head), BytesIO()
+        self.client_address = (client, 0)
+        self._pages = pages
+        if len(head) >= MAX_HEAD:
+            self.requestline = self.request_version = self.command = ""
+            self.send_error(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+        else:
+            self.handle_one_request()
 
     def do_GET(self) -> None:
         page = self._page()
@@ -121,9 +94,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _page(self) -> Page:
         path = self.path.partition("?")[0]
-        make = self.server.pages.get(path)
+        make = self._pages.get(path)
         if make is None:
-            there = ", ".join(self.server.pages)
+            there = ", ".join(self._pages)
             return Page(f"there is no {path}; there is {there}\n".encode(errors="replace"), HTTPStatus.NOT_FOUND)
         try:
             return make(self.headers.get("Accept", ""))
@@ -131,6 +104,6 @@ class _Handler(BaseHTTPRequestHandler):
             log.exception("the page %s failed", path)
             return Page(f"{path} failed: {error!r}\n".encode(errors="replace"), HTTPStatus.INTERNAL_SERVER_ERROR)
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - http.server's name
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - http.server's name
         """Probes ask every few seconds: only whoever wants all details hears of it."""
         log.debug("http client=%s %s", self.client_address[0], format % args)

@@ -12,6 +12,8 @@ from dranode.driver.core.errors import DranodeError, UsageError
 NONE: Final = "none"
 _ADDRESS: Final = re.compile(r"(?:\[([^\]]*)\]|([^:\[\]]*)):([0-9]{1,5})", re.ASCII)
 _MAX_PORT: Final = 65535
+# Who finds this queue full tries again after a second, which is as long as a probe may take.
+_QUEUE: Final = 1024
 
 
 def parse_address(text: str) -> tuple[str, int]:
@@ -40,7 +42,10 @@ def bind_address(text: str) -> socket.socket | None:
         family = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
         everywhere = not host and socket.has_dualstack_ipv6()
         return socket.create_server(
-            (host, port), family=socket.AF_INET6 if everywhere else family, dualstack_ipv6=everywhere
+            (host, port),
+            family=socket.AF_INET6 if everywhere else family,
+            backlog=_QUEUE,
+            dualstack_ipv6=everywhere,
         )
     except (OSError, UnicodeError) as error:
         # The error's own text names the address once more; that of a name that does not resolve has no number, and a

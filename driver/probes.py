@@ -13,7 +13,7 @@ from dranode.driver.http_address import bind_address
 from dranode.driver.threads import Fatal
 
 if TYPE_CHECKING:
-    from dranode.driver.http import HTTPPages
+    from dranode.driver.http_server import HTTPPages
     from dranode.driver.metrics import Metrics
     from dranode.driver.service import Counts, DriverService
 
@@ -57,14 +57,15 @@ class Probes:
         """Answer from now on."""
         if self._listener is None or self._metrics is None:
             return
-        from dranode.driver.http import HTTPPages, verdict  # noqa: PLC0415 - listen first
+        from dranode.driver.http import verdict  # noqa: PLC0415 - listen first
+        from dranode.driver.http_server import HTTPPages  # noqa: PLC0415 - listen first
 
         pages = {
             "/healthz": lambda _: verdict(filter(None, (self._ending(),)), "ok"),
             "/readyz": lambda _: verdict(self._missing(), "ready"),
             "/metrics": self._metrics.page,
         }
-        self._pages = HTTPPages(self._listener, pages, self._fatal)
+        self._pages = HTTPPages(self._listener, pages, self._fatal, slow=frozenset({"/metrics"}))
         self._pages.start()
 
     def _missing(self) -> tuple[str, ...]:

@@ -6,11 +6,13 @@ import contextlib
 import http.client
 import json
 import re
+import resource
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -83,9 +85,15 @@ class Serving:
             time.sleep(0.01)
         return found
 
+    @property
+    def port(self) -> int:
+        return int(self.until(lambda: re.search(r"127\.0\.0\.1:(\d+)", self.log))[1])
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=10)
+
     def get(self, path: str) -> tuple[int, str]:
-        address = self.until(lambda: re.search(r"127\.0\.0\.1:(\d+)", self.log))
-        connection = http.client.HTTPConnection("127.0.0.1", int(address[1]), timeout=5)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
         with contextlib.closing(connection):
             connection.request("GET", path)
             response = connection.getresponse()
@@ -199,3 +207,69 @@ def test_without_http_nobody_listens_and_claims_are_prepared_all_the_same(folder
     finally:
         process.kill()
         process.wait()
+
+
+# --- whoever reaches the port can connect ---
+
+# A process may have so many descriptors in many a container.
+DESCRIPTORS = 1024
+IDLE = 1100
+
+
+@pytest.fixture
+def many_descriptors() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 2 * IDLE:
+        pytest.skip(f"this process may have {hard} descriptors, and the attack needs {IDLE}")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2 * IDLE), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def prepare_and_unprepare(kubelet: StandInKubelet) -> None:
+    assert isinstance(kubelet.prepare({REF: frozenset({DRIVER})})[REF], tuple)
+    kubelet.unprepare({REF: frozenset({DRIVER})})
+
+
+@pytest.mark.usefixtures("many_descriptors")
+def test_idle_connections_take_no_descriptor_that_a_claim_needs(serving: Serving, folder: Path) -> None:
+    resource.prlimit(serving.process.pid, resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
+    serving.get("/healthz")
+    before = psutil.Process(serving.process.pid).num_fds()
+    kubelet = StandInKubelet(folder / "kubelet" / "plugins_registry")
+    with contextlib.closing(kubelet), contextlib.ExitStack() as stack:
+        kubelet.register([DRIVER])
+        for count in range(IDLE):
+            stack.enter_context(serving.connect())
+            if count % 100 == 0:
+                prepare_and_unprepare(kubelet)
+                assert serving.get("/healthz") == (200, "ok\n")
+        prepare_and_unprepare(kubelet)
+        assert serving.get("/readyz") == (200, "ready\n")
+        assert psutil.Process(serving.process.pid).num_fds() < before + 100
+    assert serving.process.poll() is None
+
+
+def test_slow_senders_keep_no_probe_waiting(serving: Serving) -> None:
+    serving.get("/healthz")
+    ended = threading.Event()
+
+    def drip(sock: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            for byte in b"GET /healthz HTTP/1.1\r\nX: " + b"y" * 10000:
+                sock.sendall(bytes([byte]))
+                if ended.wait(0.05):
+                    return
+
+    with contextlib.ExitStack() as stack:
+        senders = [threading.Thread(target=drip, args=(stack.enter_context(serving.connect()),)) for _ in range(8)]
+        for sender in senders:
+            sender.start()
+        try:
+            # An answer that takes more than 5 s is an error.
+            for path in ("/healthz", "/readyz", "/metrics") * 3:
+                assert serving.get(path)[1]
+        finally:
+            ended.set()
+            for sender in senders:
+                sender.join()

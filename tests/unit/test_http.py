@@ -2,27 +2,51 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import socket
+import threading
 from collections.abc import Iterator
 from http import HTTPStatus
 
 import pytest
 
-from dranode.driver import http as http_module
 from dranode.driver.core.errors import DranodeError, UsageError
-from dranode.driver.http import HTTPPages, Page, verdict
+from dranode.driver.http import MAX_HEAD, Page, verdict
 from dranode.driver.http_address import bind_address, parse_address
+from dranode.driver.http_server import MAX_CONNECTIONS, HTTPPages
 
 missing: list[str] = []
+# Set while the slow page may be made.
+may_end = threading.Event()
 
 
 def broken(accept: str) -> Page:
     raise RuntimeError(f"no page for {accept}")
 
 
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def slow(accept: str) -> Page:
+    may_end.wait(20)
+    return Page(b"at last" + accept.encode())
+
+
 @pytest.fixture
-def pages() -> Iterator[HTTPPages]:
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def pages(clock: Clock) -> Iterator[HTTPPages]:
     listener = bind_address("127.0.0.1:0")
     assert listener is not None
     pages = HTTPPages(
@@ -32,13 +56,37 @@ def pages() -> Iterator[HTTPPages]:
             "/readyz": lambda _: verdict(missing, "ready"),
             "/echo": lambda accept: Page(accept.encode(), content_type="text/x-test"),
             "/broken": broken,
+            "/slow": slow,
         },
         pytest.fail,
+        slow=frozenset({"/slow"}),
+        clock=clock,
     )
     pages.start()
     yield pages
+    may_end.set()
     missing.clear()
     pages.stop()
+    may_end.clear()
+
+
+def connect(pages: HTTPPages) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", pages.port), timeout=10)
+
+
+def ask(pages: HTTPPages, data: bytes) -> bytes:
+    """All that comes back for these bytes."""
+    with connect(pages) as sock:
+        sock.sendall(data)
+        return all_of(sock)
+
+
+def all_of(sock: socket.socket) -> bytes:
+    found = b""
+    with contextlib.suppress(ConnectionError):
+        while piece := sock.recv(65536):
+            found += piece
+    return found
 
 
 def get(pages: HTTPPages, path: str, method: str = "GET", **headers: str) -> tuple[int, str, str]:
@@ -78,17 +126,113 @@ def test_a_page_that_fails_says_so_and_the_next_one_works(pages: HTTPPages) -> N
     assert get(pages, "/healthz")[0] == 200
 
 
-def test_clients_that_say_nothing_or_nonsense_do_not_keep_probes_waiting(
-    pages: HTTPPages, monkeypatch: pytest.MonkeyPatch
+def test_clients_that_say_nothing_or_nonsense_do_not_keep_probes_waiting(pages: HTTPPages) -> None:
+    with contextlib.ExitStack() as stack:
+        silent = [stack.enter_context(connect(pages)) for _ in range(8)]
+        silent[0].sendall(b"\x16\x03\x01\x02\x00\x01\x00")
+        silent[1].sendall(b"GET " + b"x" * 70000)
+        silent[2].close()
+        assert get(pages, "/healthz")[0] == 200
+
+
+def test_a_request_has_a_time_by_which_all_of_it_is_there_however_its_bytes_come(
+    pages: HTTPPages, clock: Clock
 ) -> None:
-    monkeypatch.setattr(http_module._Handler, "timeout", 0.05)
-    silent = [socket.create_connection(("127.0.0.1", pages.port)) for _ in range(8)]
-    silent[0].sendall(b"\x16\x03\x01\x02\x00\x01\x00")
-    silent[1].sendall(b"GET " + b"x" * 70000)
-    silent[2].close()
+    with connect(pages) as drip:
+        for byte in b"GET /healthz HTTP/1.1":
+            drip.sendall(bytes([byte]))
+            assert get(pages, "/healthz")[0] == 200
+        clock.now += 2.9
+        drip.sendall(b"\r")
+        assert get(pages, "/healthz")[0] == 200
+        clock.now += 0.2
+        # The loop looks at the clock whenever somebody comes.
+        assert get(pages, "/healthz")[0] == 200
+        assert all_of(drip) == b""
+
+
+def test_one_connection_too_many_costs_the_oldest(pages: HTTPPages) -> None:
+    with contextlib.ExitStack() as stack:
+        idle = [stack.enter_context(connect(pages)) for _ in range(MAX_CONNECTIONS + 2)]
+        assert all_of(idle[0]) == all_of(idle[1]) == b""
+        idle[-1].sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+        assert all_of(idle[-1]).endswith(b"ok\n")
+        idle[2].sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+        assert all_of(idle[2]).endswith(b"ok\n")
+
+
+def test_whoever_has_most_connections_loses_one(pages: HTTPPages) -> None:
+    with contextlib.ExitStack() as stack:
+        scraper = stack.enter_context(
+            socket.create_connection(("127.0.0.1", pages.port), timeout=10, source_address=("127.0.0.2", 0))
+        )
+        for _ in range(2 * MAX_CONNECTIONS):
+            stack.enter_context(connect(pages))
+        scraper.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+        assert all_of(scraper).endswith(b"ok\n")
+
+
+def test_a_page_that_takes_time_keeps_no_probe_waiting(pages: HTTPPages) -> None:
+    with contextlib.ExitStack() as stack:
+        waiting = [stack.enter_context(connect(pages)) for _ in range(MAX_CONNECTIONS)]
+        for each in waiting:
+            each.sendall(b"GET /slow?x HTTP/1.0\r\nAccept: !\r\n\r\n")
+        assert get(pages, "/healthz")[0] == 200
+        may_end.set()
+        assert all_of(waiting[-1]).endswith(b"\r\n\r\nat last!")
+
+
+def test_an_answer_that_nobody_takes_is_given_up(pages: HTTPPages, clock: Clock) -> None:
+    with connect(pages) as lazy:
+        lazy.sendall(b"GET /slow HTTP/1.0\r\n\r\n")
+        assert get(pages, "/healthz")[0] == 200
+        clock.now += 10.1
+        assert get(pages, "/healthz")[0] == 200
+        assert all_of(lazy) == b""
+    may_end.set()
+    assert get(pages, "/slow")[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"GET /healthz HTTP/1.1\r\nX: " + b"y" * MAX_HEAD, b"431"),
+        (b"GET /" + b"y" * MAX_HEAD, b"431"),
+        (b"GET /healthz HTTP/1.1\r\n" + b"a: b\r\n" * 200 + b"\r\n", b"431"),
+        (b"GET /healthz HTTP/7.x\r\n\r\n", b"400"),
+        (b"\r\n\r\n", b""),
+        (b"\x00\xff \xfe\n\n", b"400"),
+        (b"GET /healthz HTTP/1.1\r\n\r\nGET /readyz HTTP/1.1\r\n\r\n", b"200"),
+        (b"HEAD /healthz HTTP/1.1\n\n", b"200"),
+        (b"POST /healthz HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc", b"501"),
+    ],
+)
+def test_every_request_has_one_answer_and_the_connection_ends(pages: HTTPPages, sent: bytes, status: bytes) -> None:
+    said = ask(pages, sent)
+    assert said.count(b"HTTP/1.0 ") <= 1
+    assert (said.split(b" ")[1] if said else b"") == status
     assert get(pages, "/healthz")[0] == 200
-    for each in silent:
-        each.close()
+
+
+def test_a_client_that_has_said_all_is_answered(pages: HTTPPages) -> None:
+    with connect(pages) as sock:
+        sock.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+        sock.shutdown(socket.SHUT_WR)
+        assert all_of(sock).endswith(b"ok\n")
+
+
+def test_a_long_answer_comes_whole_to_a_client_that_takes_it_slowly() -> None:
+    listener = bind_address("127.0.0.1:0")
+    assert listener is not None
+    body = b"0123456789abcdef" * (1 << 20)
+    pages = HTTPPages(listener, {"/": lambda _: Page(body)}, pytest.fail, clock=Clock())
+    pages.start()
+    try:
+        with connect(pages) as sock:
+            sock.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            assert len(all_of(sock).partition(b"\r\n\r\n")[2]) == len(body)
+    finally:
+        pages.stop()
 
 
 def test_a_port_that_is_taken_is_one_sentence_with_the_way_out() -> None:
