@@ -105,10 +105,10 @@ def _used(socket: Path, ledgers: Mapping[str, Contents]) -> dict[tuple[str, str]
 
 def _placements(root: Root, ledgers: Mapping[str, Contents]) -> dict[str, Placement]:
     from dranode.driver.core.placement import placements
-    from dranode.driver.lifecycle.processes import effective, online, processes
+    from dranode.driver.lifecycle.processes import effective, online, require_visible
 
     records = [record for contents in ledgers.values() for record in contents.records]
-    seen = tuple(processes(root))
+    seen = require_visible(root, dict.fromkeys(pod.uid for record in records for pod in record.pods if pod.uid))
     cpus = online(root)
     containers = {each.cgroup for found in placements(records, seen, cpus, {}).values() for each in found.containers}
     return placements(records, seen, cpus, effective(root, containers))

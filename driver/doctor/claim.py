@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from dranode.cdi.validate import validate
+from dranode.driver.cgroups import Cgroups
 from dranode.driver.core.claim_uses import ClaimUse
 from dranode.driver.core.cpuset import CPUSet
 from dranode.driver.core.diagnosis import State, Wanted
@@ -16,12 +17,12 @@ from dranode.driver.core.plugin import Plugin
 from dranode.driver.core.prepare import Known, allocated, known
 from dranode.driver.core.record import Record, claim_spec, prepared_devices
 from dranode.driver.core.resource import ResourceClaim
-from dranode.driver.doctor.cgroups import containers_of
 from dranode.driver.doctor.host import Host
 from dranode.driver.doctor.node import read_endpoints, registry
 from dranode.driver.doctor.sources import Source
 from dranode.driver.kubelet.podresources import PodResources, PodResourcesError
 from dranode.driver.ledger import Contents, read_ledger
+from dranode.driver.pod_cgroups import containers_of
 from dranode.driver.specs import Specs
 
 
@@ -99,19 +100,20 @@ class ClaimReader:
     def _running(
         self, record: Record, contents: Contents, given: tuple[ClaimUse, ...] | None, claim: tuple[str, str]
     ) -> Iterator[RunningContainer]:
+        cgroups = Cgroups(self.host.files)
         for pod in record.pods:
             # A name tells a container's claims together with kubelet's answer, and alone nothing.
             source = self.source if given is not None else None
             names = source.container_names(claim[0], pod.name) if source is not None else {}
             wanted = _wanted(given, (claim[0], pod.name), claim, _cpus(contents, record, claim))
             wanted = wanted or _possible(contents, record, pod.uid)
-            for folder, id_, effective in containers_of(self.host, pod.uid):
-                name = names.get(id_, "")
+            for each in containers_of(self.host.files, cgroups, pod.uid):
+                name = names.get(each.id, "")
                 if name and name not in wanted:
                     continue  # a container of the pod without the claim
                 mine = (wanted[name],) if name else tuple(wanted.values())
-                expected = next((cpus for cpus in mine if effective <= cpus), mine[0])
-                yield RunningContainer(name, folder, effective, expected)
+                expected = next((cpus for cpus in mine if each.cpus <= cpus), mine[0])
+                yield RunningContainer(name, each.path, each.cpus, expected)
 
 
 def _wanted(

@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from dranode.cdi.errors import CDIError
+from dranode.driver.cgroups import Cgroups
 from dranode.driver.core.diagnosis import Endpoint, NodeFacts, Place, Records, State, Wanted
 from dranode.driver.core.errors import DranodeError, LedgerError
 from dranode.driver.core.plugin import Plugin
@@ -170,7 +171,7 @@ def _cpuset(host: Host) -> bool | None:
     with contextlib.suppress(OSError):
         return "cpuset" in host.text("/sys/fs/cgroup/cgroup.controllers").split()
     with contextlib.suppress(PermissionError):
-        return True if host.names("/sys/fs/cgroup/cpuset") else None
+        return True if any(host.names(folder) for folder in Cgroups(host.files).cpuset[1:]) else None
     return None
 
 

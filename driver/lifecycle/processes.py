@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from dranode.driver.cgroups import effective_cpus
-from dranode.driver.core.containers import Container, Pod
+from dranode.driver.cgroups import Cgroups
 from dranode.driver.core.cpuset import CPUSet
 from dranode.driver.core.errors import MachineError
 from dranode.driver.core.placement import Process
 from dranode.driver.machine.root import Root, read_text
+from dranode.driver.pod_cgroups import containers_of
 
 # The parent of every kernel thread, which nobody can move.
 _KTHREADD: Final = "2"
@@ -64,9 +64,30 @@ def _env(root: Root, pid: str) -> frozenset[str] | None:
     return frozenset(entry.partition("=")[0] for entry in entries if entry)
 
 
+def require_visible(root: Root, pods: Iterable[str]) -> tuple[Process, ...]:
+    """Every process but the kernel's own, once it is clear that those of the pods with these UIDs are among them.
+
+    Raises:
+        MachineError: they are not: `/proc` is that of another PID namespace, as a pod has one of its own, or missing.
+    """
+    cgroups = Cgroups(root)
+    # Before the processes, so that each of these containers has had its processes since.
+    running = [each for uid in pods for each in containers_of(root, cgroups, uid) if cgroups.has_processes(each.folder)]
+    seen = tuple(processes(root))
+    for each in running:
+        if not any(each.id in process.cgroup for process in seen) and cgroups.has_processes(each.folder):
+            raise MachineError(
+                f"the processes of the container in {each.path} are not to be seen in /proc, which is that of another "
+                "PID namespace: run this on the node, in a pod with hostPID: true, or with --machine DIR where the "
+                "node's root is mounted"
+            )
+    return seen
+
+
 def effective(root: Root, cgroups: Iterable[str]) -> dict[str, CPUSet]:
     """The CPUs on which these cgroups may run, as far as the kernel tells."""
-    read = ((cgroup, effective_cpus(root, Container("", "", Pod(""), cgroup=cgroup))) for cgroup in cgroups)
+    hierarchies = Cgroups(root)
+    read = ((cgroup, hierarchies.effective_cpus(cgroup)) for cgroup in cgroups)
     return {cgroup: cpus for cgroup, cpus in read if cpus is not None}
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
-from dranode.driver.cgroups import has_processes
+from dranode.driver.cgroups import Cgroups, cgroup_folder
 from dranode.driver.core.claim_identity import Ask, AskKubelet, AskLedger, AskProcesses, Evidence, PodClaims
 from dranode.driver.core.containers import Pod
 from dranode.driver.core.enforcement import Allowed
@@ -90,4 +90,5 @@ class Inquiry:
 
     def _gone(self, ids: tuple[str, ...], containers: Containers) -> frozenset[str]:
         known = (pinned.container for key in ids if (pinned := containers.get(key)))
-        return frozenset(container.id for container in known if not has_processes(self.root, container))
+        cgroups = Cgroups(self.root)
+        return frozenset(each.id for each in known if not cgroups.has_processes(cgroup_folder(each.cgroup)))

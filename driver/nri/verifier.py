@@ -7,7 +7,7 @@ from collections.abc import Callable
 from collections.abc import Container as Collection
 from dataclasses import dataclass, field
 
-from dranode.driver.cgroups import effective_cpus, pod_cpu_limit
+from dranode.driver.cgroups import Cgroups, cgroup_folder
 from dranode.driver.core.events import DriftRepaired, QuotaStillCaps
 from dranode.driver.core.held_claims import HeldSnapshot
 from dranode.driver.core.mending import REPAIRS, Repairs
@@ -56,7 +56,10 @@ class Verifier:
             for each in containers()
             if each.container.started and each.cpus == expected(each, snapshot).cpus and each.container.id not in moving
         )
-        read = tuple((each.container.id, effective_cpus(self.root, each.container)) for each in settled)
+        cgroups = Cgroups(self.root)
+        read = tuple(
+            (each.container.id, cgroups.effective_cpus(cgroup_folder(each.container.cgroup))) for each in settled
+        )
         seen = drift(settled, snapshot, {key: cpus for key, cpus in read if cpus is not None})
         # Reading takes a while: what was given another mask meanwhile is late as well.
         now = containers()
@@ -71,15 +74,15 @@ class Verifier:
             self.tell(DriftRepaired(fresh.container.pod, claims, f"{fresh}; it is put back"))
         for hopeless in self._repairs.hopeless:
             log.error("%s, and %d repairs did not help: look at the cpuset of its parent cgroup", hopeless, REPAIRS)
-        self._look_at_quotas(containers(), snapshot)
+        self._look_at_quotas(cgroups, containers(), snapshot)
         return drifts
 
-    def _look_at_quotas(self, containers: Containers, snapshot: HeldSnapshot) -> None:
+    def _look_at_quotas(self, cgroups: Cgroups, containers: Containers, snapshot: HeldSnapshot) -> None:
         """Tell of containers without a quota whose pod's cgroup, which NRI cannot reach, has one that is too small."""
         lifted = [each for each in containers if expected(each, snapshot).lift_quota]
         self._capped &= {each.container.id for each in lifted}
         for each in lifted:
-            limit = pod_cpu_limit(self.root, each.container)
+            limit = cgroups.cpu_limit(cgroup_folder(each.container.cgroup).rpartition("/")[0])
             if limit is None or limit >= len(each.cpus) or each.container.id in self._capped:
                 continue
             self._capped |= {each.container.id}

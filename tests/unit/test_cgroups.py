@@ -5,18 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from dranode.driver.cgroups import cgroup_folder, effective_cpus, has_processes
-from dranode.driver.core.containers import Container, Pod
+from dranode.driver.cgroups import Cgroups, cgroup_folder
 from dranode.driver.core.cpuset import CPUSet
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.machine.root import Root
+from dranode.driver.pod_cgroups import containers_of
 
 KUBEPODS = "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1.slice"
-
-
-def container(cgroup: str) -> Container:
-    return Container("c1", "c1", Pod("s", "p"), cgroup=cgroup)
 
 
 def machine(folder: Path, files: dict[str, str]) -> Root:
@@ -51,46 +47,73 @@ def test_a_cgroups_path_says_where_the_cgroup_lies(path: str, folder: str) -> No
         "k8s/c1/cpuset.cpus.effective",
         "cpuset/k8s/c1/cpuset.effective_cpus",
         "cpuset,cpu,cpuacct/k8s/c1/cpuset.effective_cpus",
+        "cpu,cpuset/k8s/c1/cpuset.effective_cpus",
     ],
 )
 def test_effective_cpus_are_read_from_either_version(tmp_path: Path, name: str) -> None:
     root = machine(tmp_path, {name: "2-3,8\n"})
-    assert effective_cpus(root, container("/k8s/c1")) == CPUSet((2, 3, 8))
+    assert Cgroups(root).effective_cpus("k8s/c1") == CPUSet((2, 3, 8))
+
+
+@pytest.mark.parametrize("hierarchy", ["", "cpuset/", "cpuset,cpu,cpuacct/", "cpu,cpuset/"])
+def test_the_containers_of_a_pod_are_found_where_their_cpus_are_read(tmp_path: Path, hierarchy: str) -> None:
+    folder = f"kubepods/burstable/podp-1/{'c1' * 32}"
+    name = "cpuset.effective_cpus" if hierarchy else "cpuset.cpus.effective"
+    root = machine(tmp_path, {f"{hierarchy}{folder}/{name}": "2-3\n"})
+    (found,) = containers_of(root, Cgroups(root), "p-1")
+    assert (found.folder, found.id, found.cpus) == (folder, "c1" * 32, CPUSet((2, 3)))
+    assert found.path == f"/sys/fs/cgroup/{hierarchy}{folder}"
+    assert Cgroups(root).effective_cpus(found.folder) == found.cpus
 
 
 def test_effective_cpus_that_cannot_be_had_are_not_an_empty_set(tmp_path: Path) -> None:
     root = machine(tmp_path, {"k8s/bad/cpuset.cpus.effective": "no list\n"})
-    for path in ("/k8s/gone", "/k8s/bad", ""):
-        assert effective_cpus(root, container(path)) is None
+    for folder in ("k8s/gone", "k8s/bad", ""):
+        assert Cgroups(root).effective_cpus(folder) is None
+
+
+def test_a_folder_whose_name_has_colons_is_read_as_it_stands(tmp_path: Path) -> None:
+    folder = "kubepods/poduid/odd.slice:crio:c1"
+    root = machine(tmp_path, {f"{folder}/cpuset.cpus.effective": "2-3\n"})
+    assert Cgroups(root).effective_cpus(folder) == CPUSet((2, 3))
+
+
+V1 = {"cpuset/cgroup.procs": "1\n", "cpuset/k8s/cgroup.procs": "", "pids/k8s/pids.current": "1\n"}
 
 
 @pytest.mark.parametrize(
     ("files", "alive"),
     [
-        ({"cgroup.procs": "1\n", "k8s/c1/cgroup.events": "populated 1\nfrozen 0\n"}, True),
-        ({"cgroup.procs": "1\n", "k8s/c1/cgroup.events": "populated 0\nfrozen 0\n"}, False),
-        ({"cgroup.procs": "1\n"}, False),
-        ({"cpuset/cgroup.procs": "1\n", "cpuset/k8s/c1/cgroup.procs": "71\n"}, True),
-        ({"cpuset/cgroup.procs": "1\n", "cpuset/k8s/c1/cgroup.procs": ""}, False),
-        (
-            {
-                "cpuset/cgroup.procs": "1\n",
-                "cpuset/k8s/c1/cgroup.procs": "",
-                "cpuset/k8s/c1/init.scope/cgroup.procs": "71\n",
-            },
-            True,
-        ),
-        ({"cpuset/cgroup.procs": "1\n"}, False),
+        ({"k8s/c1/cgroup.events": "populated 1\nfrozen 0\n", "k8s/c1/cgroup.procs": "0\n"}, True),
+        ({"k8s/c1/cgroup.events": "populated 0\nfrozen 0\n"}, False),
+        ({"k8s/cgroup.events": "populated 1\n"}, False),
+        ({"cpuset/k8s/c1/cgroup.procs": "71\n"}, True),
+        # What a pod sees of another pod's processes: no name, but their number.
+        ({**V1, "cpuset/k8s/c1/cgroup.procs": "", "pids/k8s/c1/pids.current": "1\n"}, True),
+        ({**V1, "cpuset/k8s/c1/cgroup.procs": "", "pids/k8s/c1/pids.current": "0\n"}, False),
+        ({**V1, "cpuset/k8s/c1/cgroup.procs": ""}, True),
+        ({**V1, "cpuset/k8s/c1/cgroup.procs": "", "pids/k8s/c1/pids.current": "many\n"}, True),
+        ({"cpuset,pids/k8s/c1/cgroup.procs": "", "cpuset,pids/k8s/c1/pids.current": "2\n"}, True),
+        (V1, False),
     ],
 )
 def test_a_container_has_processes_while_its_cgroup_does(tmp_path: Path, files: dict[str, str], alive: bool) -> None:  # noqa: FBT001 - a table
-    assert has_processes(machine(tmp_path, files), container("/k8s/c1")) is alive
+    assert Cgroups(machine(tmp_path, files)).has_processes("k8s/c1") is alive
 
 
-def test_where_no_hierarchy_can_be_seen_a_container_counts_as_alive(tmp_path: Path) -> None:
-    root = machine(tmp_path, {"other": ""})
-    assert has_processes(root, container("/k8s/c1"))
-    assert has_processes(machine(tmp_path, {"cgroup.procs": "1\n"}), container(""))
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"other": ""},
+        # What a pod sees of cgroup v2 and v1 where the host's are not mounted.
+        {"cgroup.procs": "1\n", "cgroup.events": "populated 1\n"},
+        {"cpuset/cgroup.procs": "1\n", "pids/cgroup.procs": "1\n"},
+    ],
+)
+def test_where_no_containers_can_be_seen_one_counts_as_alive(tmp_path: Path, files: dict[str, str]) -> None:
+    cgroups = Cgroups(machine(tmp_path, files))
+    for folder in ("k8s/c1", "c1", ""):
+        assert cgroups.has_processes(folder)
 
 
 @pytest.mark.parametrize(
@@ -99,9 +122,9 @@ def test_where_no_hierarchy_can_be_seen_a_container_counts_as_alive(tmp_path: Pa
 def test_a_container_whose_cgroup_cannot_be_read_counts_as_alive_unless_it_is_gone(number: int, *, alive: bool) -> None:
     class Failing(HostRoot):
         def exists(self, path: str) -> bool:
-            return path.endswith(("cgroup/cgroup.procs", "cgroup.events"))
+            return path.endswith("cgroup/k8s")
 
         def read_bytes(self, path: str) -> bytes:
             raise OSError(number, "says the kernel", path)
 
-    assert has_processes(Failing(), container("/k8s/c1")) is alive
+    assert Cgroups(Failing()).has_processes("k8s/c1") is alive

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from dranode.cpu.options import CPUOptions
 from dranode.cpu.plugin import CPUPlugin
 from dranode.driver.cli.claims import command
-from dranode.driver.core.errors import DranodeError
+from dranode.driver.core.errors import DranodeError, MachineError
 from dranode.driver.core.placement import container_cgroup
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.node import Node
@@ -238,6 +238,32 @@ def test_containers_that_cannot_be_looked_into_are_not_called_right(machine: Mac
     machine.container(101, "a", "0-1", "DRA_CPUSET_uid-a=0-1")
     ((row,), failed) = machine.run("--verify")
     assert (row["verify"]["ok"], failed) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"{cgroup}/cgroup.events": "populated 1\n", "{cgroup}/cpuset.cpus.effective": "0-1\n"},
+        {
+            "cpuset/{cgroup}/cgroup.procs": "",
+            "cpuset/{cgroup}/cpuset.effective_cpus": "0-1\n",
+            "pids/{cgroup}/pids.current": "1\n",
+        },
+    ],
+    ids=["v2", "v1"],
+)
+def test_the_proc_of_a_pod_is_not_taken_for_the_machines(machine: Machine, files: dict[str, str]) -> None:
+    machine.prepare("a", 2)
+    machine.process(1, "dranode", "0-7", "", env="PATH=/bin")
+    cgroup = f"{PODS}/kubepods-burstable-podpod_uid_a.slice/cri-containerd-{'a1' * 32}.scope"
+    for name, text in files.items():
+        machine.write(f"sys/fs/cgroup/{name.format(cgroup=cgroup)}", text)
+    done = CliRunner().invoke(command, [*machine.options(), "--verify"])
+    assert isinstance(done.exception, MachineError), done.output
+    assert "hostPID: true" in str(done.exception)
+    machine.process(100, "main", "0-1", cgroup, env="DRA_CPUSET_uid-a=0-1")
+    ((row,), failed) = machine.run("--verify")
+    assert (row["verify"]["ok"], failed) == (True, None)
 
 
 def test_the_processes_speak_for_a_cgroup_that_cannot_be_read(machine: Machine) -> None:
