@@ -31,7 +31,7 @@ from dranode.driver.machine.root import Root
 
 if TYPE_CHECKING:
     from dranode.cpu.hotplug import Event
-    from dranode.driver.core.held_claims import HeldSnapshot
+    from dranode.driver.core.held_claims import HeldClaim, HeldSnapshot
     from dranode.driver.core.record import Record
     from dranode.driver.udev import Events
 
@@ -99,11 +99,17 @@ class CPUPlugin(Plugin):
 
         return description(grant, record, inventory.hardware)
 
-    def adjust(self, inventory: Inventory, records: Iterable[Record]) -> HeldSnapshot:
-        """Claims' containers on their CPUs, everything else on the CPUs that are left."""
-        from dranode.cpu.pool import snapshot
+    def pool(self, inventory: Inventory) -> HeldSnapshot:
+        """The CPUs that are online, without the reserved ones."""
+        from dranode.cpu.pool import pool
 
-        return snapshot(inventory.hardware, self.options.reserved, records)
+        return pool(inventory.hardware, self.options.reserved)
+
+    def pinned(self, record: Record) -> HeldClaim:
+        """A claim's containers on its CPUs, everything else on the CPUs that are left."""
+        from dranode.cpu.pool import held_claim
+
+        return held_claim(record)
 
     def recover(self, uid: str, spec: Spec) -> ClaimGrant | None:
         """What a CDI spec of this driver or of dra-driver-cpu says the claim was given."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from dranode.cpu.claim_env import CDI_KIND, CPUSET_PREFIX
 from dranode.cpu.config import CFSQuota, Sharing
 from dranode.cpu.topology import Topology
@@ -13,10 +11,9 @@ from dranode.driver.core.held_claims import HeldClaim, HeldSnapshot
 from dranode.driver.core.record import Record
 
 
-def snapshot(topology: Topology, reserved: CPUSet, records: Iterable[Record]) -> HeldSnapshot:
-    """The claims on record as NRI enforces them."""
+def pool(topology: Topology, reserved: CPUSet) -> HeldSnapshot:
+    """The machine without a claim, as NRI enforces it."""
     return HeldSnapshot(
-        claims={record.uid: _held_claim(record) for record in records},
         online=topology.online,
         reserved=reserved,
         mems=str(CPUSet(topology.memory_nodes)),
@@ -25,7 +22,8 @@ def snapshot(topology: Topology, reserved: CPUSet, records: Iterable[Record]) ->
     )
 
 
-def _held_claim(record: Record) -> HeldClaim:
+def held_claim(record: Record) -> HeldClaim:
+    """A claim on record, as NRI enforces it."""
     treatment = claim_treatment(record.grants)
     return HeldClaim(
         claim=record.ref,

@@ -11,6 +11,7 @@ held from the first look on, as a record that is not in the file yet; `dranode.d
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -41,6 +42,8 @@ class Holders:
         self.leftovers: frozenset[str] = frozenset()
         # Goes up whenever `records` has changed.
         self.version = 0
+        # The claims of which something else is told since whoever follows has set this to nothing; None: any of them.
+        self.touched: frozenset[str] | None = None
         # What damaged rows are known to hold, by their CDI specs.
         self.quarantined: dict[str, Record] = {}
         self._damaged: dict[str, Damaged] = {}
@@ -61,8 +64,16 @@ class Holders:
 
     def known(self, refs: Iterable[ClaimRef]) -> dict[str, Record]:
         """The records of these claims by UID; for a damaged row what its CDI spec says."""
-        found = ((ref.uid, self.records.get(ref.uid) or self.quarantined.get(ref.uid)) for ref in refs)
+        found = ((ref.uid, self.told_of(ref.uid)) for ref in refs)
         return {uid: record for uid, record in found if record is not None}
+
+    def told(self) -> Iterator[Record]:
+        """What is known of every claim: a container whose row is damaged keeps the CPUs that its CDI spec names."""
+        return itertools.chain(self.records.values(), self.quarantined.values())
+
+    def told_of(self, uid: str) -> Record | None:
+        """What is known of one claim."""
+        return self.records.get(uid) or self.quarantined.get(uid)
 
     def close(self) -> None:
         """Close the ledger; the next `refresh` opens it again."""
@@ -125,7 +136,7 @@ class Holders:
             self._blocking[row.uid] = f"its row is damaged ({row.reason}) and no CDI spec says what it holds"
         self._look_again()
         self._stale = False
-        self.version += 1
+        self._changed(None)
 
     def _look_again(self) -> None:
         """Take in what CDI specs say of claims of which nothing is known; they may be readable by now."""
@@ -141,7 +152,7 @@ class Holders:
                 self.quarantined[uid] = found
             devices = found.holding.devices.union(row.devices or () if row else ())
             self.held.add(replace(found.holding, devices=devices))
-            self.version += 1
+            self._changed((uid,))
 
     def _recovered(self, uid: str) -> Record:
         """What the claim's CDI spec says of it: the copy of its record, else what the driver reads there."""
@@ -190,8 +201,9 @@ class Holders:
         if self._ledger is None:
             raise LedgerError(f"the ledger {self._path} is closed")
         self._ledger.commit(commit.put, commit.drop)
-        self.version += 1
-        self.leftovers -= {*(record.uid for record in commit.put), *commit.drop}
+        uids = {*(record.uid for record in commit.put), *commit.drop}
+        self._changed(uids)
+        self.leftovers -= uids
         for record in commit.put:
             self.records[record.uid] = record
             self._damaged.pop(record.uid, None)
@@ -205,6 +217,10 @@ class Holders:
             self.quarantined.pop(uid, None)
             self._blocking.pop(uid, None)
             self.held.drop(uid)
+
+    def _changed(self, uids: Iterable[str] | None) -> None:
+        self.version += 1
+        self.touched = None if uids is None or self.touched is None else self.touched.union(uids)
 
     def reserve(self, record: Record) -> None:
         """Let later decisions of the same transaction see what was just decided; the commit follows, or a reload."""

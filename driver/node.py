@@ -17,6 +17,7 @@ from pathlib import Path
 from dranode.driver.core.effects import Commit, WriteMetadata, WriteSpec
 from dranode.driver.core.errors import ClaimConflictError, ClaimError, DranodeError
 from dranode.driver.core.held import ClaimRef
+from dranode.driver.core.held_claims import HeldSnapshot
 from dranode.driver.core.metadata import with_metadata
 from dranode.driver.core.plugin import Inventory, Plugin
 from dranode.driver.core.prepare import (
@@ -32,6 +33,7 @@ from dranode.driver.core.prepare import (
 from dranode.driver.core.record import PreparedDevice, Record, prepared_devices
 from dranode.driver.core.resource import ResourceClaim
 from dranode.driver.decision_lock import DecisionLock
+from dranode.driver.held_view import HeldView
 from dranode.driver.holders import Holders
 from dranode.driver.interpreter import Interpreter
 from dranode.driver.kubelet.metadata import DeviceMetadata
@@ -40,7 +42,7 @@ from dranode.driver.specs import Marks, Specs
 
 log = logging.getLogger(__name__)
 
-Watcher = Callable[[Inventory, Iterable[Record]], None]
+Watcher = Callable[[HeldSnapshot | None], None]
 InUse = Callable[[ClaimRef], bool | None]
 Answer = tuple[PreparedDevice, ...] | DranodeError
 Granted = Callable[[Record], None]
@@ -89,6 +91,7 @@ class Node:
         self.interpreter = Interpreter(plugin, self.holders, self.specs, metadata, self.inventory)
         self._in_use = in_use
         self._clock = clock
+        self._view = HeldView(plugin, self.holders)
         self._watcher: Watcher | None = None
         self._lock = DecisionLock(self.holders, data / "serialize.lock", self._tell)
         self._places = threading.BoundedSemaphore(MAX_WAITING)
@@ -144,19 +147,23 @@ class Node:
         return True
 
     def watch(self, watcher: Watcher) -> None:
-        """Tell `watcher` of all records now and whenever one has changed, before the call that changed it is answered.
+        """Tell `watcher` now and whenever a record has changed, before the call that changed it is answered.
 
-        It is called under the lock on decisions and has to be quick.
+        It is told what containers run on, None by a driver that pins none, under the lock on decisions; it has to be
+        quick.
         """
         with self._lock.among_threads():
             self._watcher = watcher
             self._lock.tell()
 
     def _tell(self) -> None:
+        snapshot = self._view.follow(self.inventory)
         if self._watcher is not None:
-            # A container whose row is damaged keeps the CPUs that its CDI spec names.
-            holders = self.holders
-            self._watcher(self.inventory, (*holders.records.values(), *holders.quarantined.values()))
+            self._watcher(snapshot)
+
+    def snapshot(self) -> HeldSnapshot | None:
+        """What is on record as enforcement sees it; None for a driver that pins no containers. Waits for nobody."""
+        return self._view.snapshot
 
     def on_record(self) -> frozenset[str]:
         """The UIDs of the claims on record at the last look at the ledger; costs nothing."""

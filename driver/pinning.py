@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from dranode.driver.core.claim_identity import PodClaims
 from dranode.driver.core.containers import Pod
 from dranode.driver.core.held import ClaimRef
 from dranode.driver.core.held_claims import HeldSnapshot
-from dranode.driver.core.plugin import Inventory
-from dranode.driver.core.record import Record
 from dranode.driver.kubelet.podresources import PodResources, PodResourcesError
 from dranode.driver.lifecycle.tell import Tell, nobody
 from dranode.driver.machine.root import Root
@@ -113,8 +111,7 @@ class Pinning:
         told = self._pod_resources.in_use(self._node.plugin.driver, ref)
         return told if told is not None or not complete else False
 
-    def _records_changed(self, inventory: Inventory, records: Iterable[Record]) -> None:
-        snapshot = self._node.plugin.adjust(inventory, records)
+    def _records_changed(self, snapshot: HeldSnapshot | None) -> None:
         if snapshot is not None:
             self._snapshot = snapshot
             self._client.notify()

@@ -185,7 +185,7 @@ class DriverService:
         edges = self._edges
         if edges.nri_socket is None or edges.root is None or edges.pod_resources is None:
             return
-        if self.plugin.adjust(self.node.inventory, ()) is None:
+        if self.plugin.pool(self.node.inventory) is None:
             return
         from dranode.driver.pinning import Pinning  # noqa: PLC0415 - listen first
 
@@ -279,7 +279,7 @@ class DriverService:
 
     def snapshot(self) -> HeldSnapshot | None:
         """Which CPUs are held, reserved and there; None for a driver that pins no containers."""
-        return self.plugin.adjust(self.node.inventory, self.node.recorded())
+        return self.node.snapshot()
 
     def stop(self) -> None:
         """End calls in flight, close the sockets and the ledger; slices stay."""

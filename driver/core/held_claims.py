@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Self
 
 from dranode.driver.core.cpuset import CPUSet
+from dranode.driver.core.frozen_map import FrozenMap
 from dranode.driver.core.held import ClaimRef
 from dranode.driver.core.record import claim_device
 
@@ -34,6 +36,68 @@ class HeldClaim:
     lift_quota: bool = False
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class HeldClaims(Mapping[str, HeldClaim]):
+    """Claims on record by UID, and what follows from all of them; `changed` costs what is changed.
+
+    Attributes:
+        by_uid: the claims.
+        by_pod: the claims of every pod, by the pod's UID.
+        held: the CPUs that they hold.
+    """
+
+    by_uid: FrozenMap[HeldClaim] = field(default_factory=FrozenMap)
+    by_pod: FrozenMap[tuple[HeldClaim, ...]] = field(default_factory=FrozenMap)
+    held: CPUSet = field(default_factory=CPUSet)
+    # The CPUs that each holds, added up: more than there are in `held` where claims overlap.
+    _total: int = 0
+
+    @classmethod
+    def of(cls, claims: Iterable[HeldClaim]) -> Self:
+        """These claims."""
+        return cls().changed(claims)
+
+    def __getitem__(self, uid: str) -> HeldClaim:
+        return self.by_uid[uid]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.by_uid)
+
+    def __len__(self) -> int:
+        return len(self.by_uid)
+
+    def changed(self, put: Iterable[HeldClaim] = (), drop: Iterable[str] = ()) -> Self:
+        """The claims with these in place of those of the same UIDs, and without the claims of the UIDs in `drop`."""
+        new = {claim.claim.uid: claim for claim in put}
+        gone = set(drop)
+        old = [self.by_uid[uid] for uid in new.keys() | gone if uid in self.by_uid]
+        come = [claim for uid, claim in new.items() if uid not in gone]
+        by_uid = self.by_uid.changed(new, gone)
+        total = self._total - sum(len(claim.held) for claim in old)
+        if self._total == len(self.held):
+            rest = self.held - CPUSet.union(claim.held for claim in old)
+        else:
+            # Overlaps are never decided but can be found, and then what one claim leaves may be another's still.
+            rest = CPUSet.union(claim.held for uid, claim in by_uid.items() if uid not in new)
+        return type(self)(
+            by_uid,
+            self._by_pod(old, come),
+            rest | CPUSet.union(claim.held for claim in come),
+            total + sum(len(claim.held) for claim in come),
+        )
+
+    def _by_pod(self, old: Iterable[HeldClaim], come: Iterable[HeldClaim]) -> FrozenMap[tuple[HeldClaim, ...]]:
+        pods: dict[str, tuple[HeldClaim, ...]] = {}
+        for claim in old:
+            for pod in claim.pods:
+                others = pods.get(pod, self.by_pod.get(pod, ()))
+                pods[pod] = tuple(each for each in others if each.claim.uid != claim.claim.uid)
+        for claim in come:
+            for pod in claim.pods:
+                pods[pod] = (*pods.get(pod, self.by_pod.get(pod, ())), claim)
+        return self.by_pod.changed(pods, [pod for pod, claims in pods.items() if not claims])
+
+
 @dataclass(frozen=True)
 class HeldSnapshot:
     """What is on record at one moment, and the machine that it is on record for.
@@ -47,7 +111,7 @@ class HeldSnapshot:
         cdi_kind: the kind of this driver's CDI devices; empty if there are none.
     """
 
-    claims: Mapping[str, HeldClaim] = field(default_factory=dict)
+    claims: Mapping[str, HeldClaim] = field(default_factory=HeldClaims)
     online: CPUSet = field(default_factory=CPUSet)
     reserved: CPUSet = field(default_factory=CPUSet)
     mems: str = ""
@@ -55,9 +119,14 @@ class HeldSnapshot:
     cdi_kind: str = ""
 
     @cached_property
+    def index(self) -> HeldClaims:
+        """The claims, and what follows from all of them."""
+        return self.claims if isinstance(self.claims, HeldClaims) else HeldClaims.of(self.claims.values())
+
+    @property
     def held(self) -> CPUSet:
         """The CPUs that claims hold."""
-        return CPUSet.union(claim.held for claim in self.claims.values())
+        return self.index.held
 
     @cached_property
     def shared(self) -> CPUSet:
@@ -65,14 +134,10 @@ class HeldSnapshot:
         free = self.online - self.held
         return (free - self.reserved) or free
 
-    @cached_property
+    @property
     def by_pod(self) -> Mapping[str, tuple[HeldClaim, ...]]:
         """The claims of every pod, by the pod's UID."""
-        pods: dict[str, tuple[HeldClaim, ...]] = {}
-        for claim in self.claims.values():
-            for uid in claim.pods:
-                pods[uid] = (*pods.get(uid, ()), claim)
-        return pods
+        return self.index.by_pod
 
     def claims_of_devices(self, devices: Iterable[str]) -> Iterator[str]:
         """The UIDs of the claims whose CDI devices these are; other drivers' devices are passed over.

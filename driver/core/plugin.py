@@ -22,7 +22,7 @@ from dranode.driver.core.held import ClaimRef, Held, Holding
 from dranode.driver.core.resource import CounterSet, Device, DeviceAttribute, DeviceRequestAllocationResult
 
 if TYPE_CHECKING:
-    from dranode.driver.core.held_claims import HeldSnapshot
+    from dranode.driver.core.held_claims import HeldClaim, HeldSnapshot
     from dranode.driver.core.record import Record
 
 # How often a machine is read again of which nobody tells that it has changed.
@@ -257,12 +257,16 @@ class Plugin(ABC):
         """
         return ""
 
-    def adjust(self, inventory: Inventory, records: Iterable[Record]) -> HeldSnapshot | None:  # noqa: ARG002 - subclasses use it
-        """What containers run on, now that these claims are on record; None for a driver that pins no containers.
+    def pool(self, inventory: Inventory) -> HeldSnapshot | None:  # noqa: ARG002 - subclasses use it
+        """What containers run on while no claim is on record; None for a driver that pins no containers.
 
-        Called whenever a claim comes or goes; what comes back is enforced through NRI.
+        With what `pinned` says of the claims on record it is enforced through NRI.
         """
         return None
+
+    def pinned(self, record: Record) -> HeldClaim:
+        """What a claim on record means for containers: a function of the record alone, called when it has changed."""
+        raise NotImplementedError(f"{self.driver} has a pool of CPUs and does not say what claims make of it")
 
     def configures(self, grants: tuple[Grant, ...]) -> bool:  # noqa: ARG002 - subclasses use it
         """Whether these grants need `configure` and `restore`: the ledger then keeps how far they have come."""

@@ -66,7 +66,7 @@ def wanted_by(
         node=node,
         drivers=tuple(plugin.driver for plugin in loaded),
         # A driver that pins says on what.
-        pins=any(type(plugin).adjust is not Plugin.adjust for plugin in loaded),
+        pins=any(type(plugin).pool is not Plugin.pool for plugin in loaded),
         shares=shares,
         gated={flag: gate for option, (flag, gate) in _GATED.items() if options.get(option)},
         reserved=_reserved(str(options["reserved_cpus"])),

@@ -10,6 +10,7 @@ import pytest
 
 from dranode.driver.core.errors import LedgerError, MachineError
 from dranode.driver.core.events import ClaimImpaired, Occurrence
+from dranode.driver.core.held_claims import HeldSnapshot
 from dranode.driver.core.plugin import Grant, Impairment, Inventory
 from dranode.driver.core.record import Record
 from dranode.driver.lifecycle.hardware import Hardware
@@ -80,9 +81,9 @@ def test_what_is_gone_is_withdrawn_while_the_ledger_cannot_be_read(
 def test_hardware_that_changed_is_published_although_whoever_pins_stumbled_over_it(world: World) -> None:
     stumbles = [MachineError("the watcher stumbles")]
 
-    def watcher(inventory: Inventory, records: Iterable[Record]) -> None:
-        del records
-        if len(inventory.devices) == 3 and stumbles:
+    def watcher(snapshot: HeldSnapshot | None) -> None:
+        del snapshot
+        if len(world.node.inventory.devices) == 3 and stumbles:
             raise stumbles.pop()
 
     world.node.watch(watcher)

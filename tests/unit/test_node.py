@@ -19,6 +19,7 @@ from dranode.cdi.spec import Spec
 from dranode.driver.core.cpuset import CPUSet
 from dranode.driver.core.errors import ClaimConflictError, ClaimError, DranodeError, LedgerError
 from dranode.driver.core.held import ClaimRef, Held
+from dranode.driver.core.held_claims import HeldClaim, HeldSnapshot
 from dranode.driver.core.metadata import metadata_spec_file
 from dranode.driver.core.plugin import AllocatedClaim, ClaimGrant, Grant, Inventory, Plugin
 from dranode.driver.core.record import PreparedDevice, Record
@@ -526,7 +527,7 @@ def test_a_spec_that_can_be_read_again_blocks_no_longer(tmp_path: Path, damage: 
     spec_of(tmp_path, claim).write_text("junk")
     again = opened(tmp_path)
     told: list[list[tuple[str, ...]]] = []
-    again.watch(lambda _, records: told.append([record.devices for record in records]))
+    again.watch(lambda _: told.append([record.devices for record in again.holders.told()]))
     assert "may hold anything" in str(prepare(again, new)["b"])
     spec_of(tmp_path, claim).write_bytes(whole)
     assert len(prepare(again, new)["b"]) == 1
@@ -591,6 +592,13 @@ def test_a_damaged_row_is_still_told_to_whoever_pins(tmp_path: Path) -> None:
             del uid, spec
             return ClaimGrant((), cpus=CPUSet((3,)), held=CPUSet((3,)))
 
+        def pool(self, inventory: Inventory) -> HeldSnapshot:
+            del inventory
+            return HeldSnapshot()
+
+        def pinned(self, record: Record) -> HeldClaim:
+            return HeldClaim(record.ref, CPUSet.parse(record.cpus), CPUSet.parse(record.held))
+
     claim = allocated_claim("a", LAMPS, ["lamp-0"])
     node = opened(tmp_path, Recoverable())
     prepare(node, claim)
@@ -598,10 +606,11 @@ def test_a_damaged_row_is_still_told_to_whoever_pins(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "data" / "ledger.db") as db:
         db.execute("UPDATE claims SET checksum = 0")
     again = opened(tmp_path, Recoverable())
-    told: list[list[tuple[str, str]]] = []
-    again.watch(lambda _, records: told.append([(record.uid, record.held) for record in records]))
+    told: list[HeldSnapshot | None] = []
+    again.watch(told.append)
     unprepare(again, claim)
-    assert told == [[(claim.metadata.uid, "3")], []]
+    assert [list(map(str, each.held)) for each in told if each] == [["3"], []]
+    assert [list(each.claims) for each in told if each] == [[claim.metadata.uid], []]
 
 
 def test_a_damaged_row_whose_spec_names_no_device_holds_those_that_the_row_names(tmp_path: Path) -> None:
@@ -636,7 +645,7 @@ def test_a_spec_from_which_a_record_came_back_is_written_again_if_it_vanishes(tm
 def test_what_another_instance_changed_is_told_even_after_a_call_that_failed(tmp_path: Path) -> None:
     here, there = opened(tmp_path), opened(tmp_path)
     told: list[int] = []
-    here.watch(lambda _, records: told.append(len(list(records))))
+    here.watch(lambda _: told.append(len(here.recorded())))
     prepare(there, allocated_claim("a", LAMPS, ["lamp-0"]))
 
     def broken() -> Iterator[Any]:
@@ -687,8 +696,8 @@ def test_whoever_could_not_take_in_the_records_is_told_them_again_with_the_next_
     node = opened(tmp_path)
     told: list[int] = []
 
-    def watcher(_: Inventory, records: Iterable[Record]) -> None:
-        told.append(len(list(records)))
+    def watcher(_: HeldSnapshot | None) -> None:
+        told.append(len(node.recorded()))
         if told == [0, 1]:
             raise ClaimError("the watcher stumbles")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,31 +12,34 @@ import pytest
 
 from dranode.driver.core.claim_uses import ClaimUse
 from dranode.driver.core.cpuset import CPUSet
-from dranode.driver.core.held import ClaimRef
+from dranode.driver.core.held import ClaimRef, Held
 from dranode.driver.core.held_claims import HeldClaim, HeldSnapshot
-from dranode.driver.core.plugin import Inventory
+from dranode.driver.core.plugin import AllocatedClaim, ClaimGrant, Inventory
 from dranode.driver.core.record import Record
 from dranode.driver.kubelet.podresources import PodResources
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.node import Node
 from dranode.driver.pinning import Pinning
-from tests.fakes import Lamps
+from tests.fakes import Lamps, allocated_claim
 from tests.fakes_nri import FakeRuntime, container, pod
 
 MINE = ClaimRef("default", "mine", "a")
-HELD = HeldSnapshot(
-    claims={"a": HeldClaim(MINE, CPUSet((2, 3)), CPUSet((2, 3)), frozenset(("p1",)))},
-    online=CPUSet(range(8)),
-    variable="DRA_CPUSET_",
-)
+POD = "pod-uid-mine"
 
 
 class PinnedLamps(Lamps):
-    """Lamps whose containers are pinned."""
+    """Lamps whose containers are pinned, all to the same CPUs."""
 
-    def adjust(self, inventory: Inventory, records: Iterable[Record]) -> HeldSnapshot:
-        del inventory, records
-        return HELD
+    def grant(self, claim: AllocatedClaim, held: Held, inventory: Inventory) -> ClaimGrant:
+        return replace(super().grant(claim, held, inventory), cpus=CPUSet((2, 3)), held=CPUSet((2, 3)))
+
+    def pool(self, inventory: Inventory) -> HeldSnapshot:
+        del inventory
+        return HeldSnapshot(online=CPUSet(range(8)), variable="DRA_CPUSET_")
+
+    def pinned(self, record: Record) -> HeldClaim:
+        pods = frozenset(pod.uid for pod in record.pods)
+        return HeldClaim(record.ref, CPUSet.parse(record.cpus), CPUSet.parse(record.held), pods)
 
 
 class Kubelet(PodResources):
@@ -68,13 +71,14 @@ def test_a_runtime_that_is_heard_of_while_kubelet_is_asked_does_not_vouch_for_wh
 ) -> None:
     node = Node(PinnedLamps(), tmp_path, tmp_path / "cdi")
     node.open()
+    node.prepare({MINE: allocated_claim(MINE.name, Lamps.driver, ["lamp-0"], uid=MINE.uid)})
     kubelet = Kubelet(tmp_path / "kubelet.sock")
     pinning = Pinning(node, str(tmp_path / "nri.sock"), HostRoot(), kubelet, pytest.fail)
     pinning.start()
     sock, _ = listener.accept()
 
     def synchronize() -> None:
-        FakeRuntime(sock).handshake([pod("p1")], [container("c", "p1", ("DRA_CPUSET_a=2-3",), cpus="2-3")])
+        FakeRuntime(sock).handshake([pod(POD)], [container("c", POD, ("DRA_CPUSET_a=2-3",), cpus="2-3")])
         deadline = time.monotonic() + 5
         while not pinning.synchronized:
             assert time.monotonic() < deadline

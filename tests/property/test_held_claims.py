@@ -1,0 +1,108 @@
+"""The claims on record as enforcement sees them: made from those before them, they are as if made anew."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dranode.driver.core.cpuset import CPUSet
+from dranode.driver.core.held import ClaimRef, Held
+from dranode.driver.core.held_claims import HeldClaim, HeldClaims, HeldSnapshot
+from dranode.driver.core.plugin import AllocatedClaim, ClaimGrant, Inventory
+from dranode.driver.core.record import Record
+from dranode.driver.node import Node
+from tests.fakes import Lamps, allocated_claim, reference
+
+UIDS = st.sampled_from("abcdef")
+CPUS = st.sets(st.integers(0, 9), max_size=4).map(CPUSet)
+CLAIMS = st.builds(
+    lambda uid, cpus, pods: HeldClaim(ClaimRef("ns", f"claim-{uid}", uid), cpus, cpus, frozenset(pods)),
+    UIDS,
+    CPUS,
+    st.sets(st.sampled_from(("p1", "p2", "p3")), max_size=2),
+)
+STEPS = st.lists(st.tuples(st.lists(CLAIMS, max_size=3), st.sets(UIDS, max_size=2)), max_size=12)
+
+
+def told(claims: HeldClaims) -> tuple[object, ...]:
+    snapshot = HeldSnapshot(claims, online=CPUSet(range(9)), reserved=CPUSet((0,)))
+    by_pod = {pod: {each.claim.uid: each for each in having} for pod, having in snapshot.by_pod.items()}
+    return dict(snapshot.claims), by_pod, str(snapshot.held), str(snapshot.shared)
+
+
+@given(steps=STEPS)
+def test_claims_that_came_and_went_leave_what_the_rest_would_have_made(
+    steps: list[tuple[list[HeldClaim], set[str]]],
+) -> None:
+    claims, there = HeldClaims(), dict[str, HeldClaim]()
+    for put, drop in steps:
+        before = told(claims)
+        changed = claims.changed(put, drop)
+        assert told(claims) == before
+        there |= {claim.claim.uid: claim for claim in put}
+        there = {uid: claim for uid, claim in there.items() if uid not in drop}
+        claims = changed
+        assert told(claims) == told(HeldClaims.of(there.values()))
+
+
+class Lights(Lamps):
+    """Lamps whose containers run on the CPU of their lamp's number."""
+
+    def grant(self, claim: AllocatedClaim, held: Held, inventory: Inventory) -> ClaimGrant:
+        cpus = CPUSet(int(each.result.device.removeprefix("lamp-")) for each in claim.results)
+        return replace(super().grant(claim, held, inventory), cpus=cpus, held=cpus)
+
+    def pool(self, inventory: Inventory) -> HeldSnapshot:
+        return HeldSnapshot(online=CPUSet(range(len(inventory.devices))))
+
+    def pinned(self, record: Record) -> HeldClaim:
+        pods = frozenset(pod.uid for pod in record.pods)
+        return HeldClaim(record.ref, CPUSet.parse(record.cpus), CPUSet.parse(record.held), pods)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    steps=st.lists(
+        st.tuples(st.sampled_from(("prepare", "unprepare", "elsewhere", "hardware", "damage")), st.integers(0, 3)),
+        min_size=5,
+        max_size=15,
+    )
+)
+def test_a_snapshot_that_is_kept_is_the_one_that_a_driver_that_starts_would_make(steps: list[tuple[str, int]]) -> None:
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "data").mkdir()
+        plugin = Lights()
+        here, there = (Node(plugin, folder / "data", folder / "cdi") for _ in range(2))
+        here.open()
+        there.open()
+        for step, number in steps:
+            claim = allocated_claim(f"c{number}", Lights.driver, [f"lamp-{number}"])
+            match step:
+                case "prepare" | "elsewhere":
+                    node = here if step == "prepare" else there
+                    node.prepare({reference(claim): claim})
+                case "unprepare":
+                    here.unprepare((reference(claim),))
+                case "hardware":
+                    plugin.count = 4 + number
+                    here.rescan()
+                case "damage":
+                    with contextlib.closing(sqlite3.connect(folder / "data" / "ledger.db")) as db, db:
+                        db.execute("UPDATE claims SET checksum = 0 WHERE uid = ?", (claim.metadata.uid,))
+            here.records()
+            anew = Node(plugin, folder / "data", folder / "cdi")
+            anew.open()
+            mine, theirs = here.snapshot(), anew.snapshot()
+            assert mine is not None
+            assert theirs is not None
+            assert (mine.claims, mine.online, mine.shared) == (theirs.claims, theirs.online, theirs.shared)
+            anew.close()
+        here.close()
+        there.close()
