@@ -25,7 +25,8 @@ from dranode.driver.core.held import ClaimRef, Held
 from dranode.driver.core.plugin import Plugin
 from dranode.driver.core.prepare import restarted
 from dranode.driver.core.record import Record, copied, holdings, recovered
-from dranode.driver.ledger import CorruptLedgerError, Damaged, Ledger, move_aside
+from dranode.driver.ledger import CorruptLedgerError, Ledger, move_aside
+from dranode.driver.ledger_rows import Damaged
 from dranode.driver.specs import Specs
 
 log = logging.getLogger(__name__)
@@ -48,6 +49,8 @@ class Holders:
         self.quarantined: dict[str, Record] = {}
         self._damaged: dict[str, Damaged] = {}
         self._blocking: dict[str, str] = {}
+        # The claims that were found with the same CPUs.
+        self._overlaps: frozenset[tuple[ClaimRef, ...]] = frozenset()
         self._plugin = plugin
         self._path = path
         self._specs = specs
@@ -135,8 +138,27 @@ class Holders:
             log.error("uid=%s: the ledger row is quarantined: %s", row.uid, row.reason)
             self._blocking[row.uid] = f"its row is damaged ({row.reason}) and no CDI spec says what it holds"
         self._look_again()
+        self._tell_overlaps()
         self._stale = False
         self._changed(None)
+
+    def _tell_overlaps(self) -> None:
+        """Say which claims that are wholly on record have the same CPUs; nobody else gets those meanwhile."""
+        overlaps = self.held.overlaps().items()
+        found = {claims: cpus for claims, cpus in overlaps if all(map(self._finished, claims))}
+        for claims in found.keys() - self._overlaps:
+            log.error(
+                "claims %s are both on record with CPUs %s, which one of them was given by mistake; recreate the pods "
+                "of one of them",
+                " and ".join(map(str, claims)),
+                found[claims],
+            )
+        self._overlaps = frozenset(found)
+
+    def _finished(self, claim: ClaimRef) -> bool:
+        # What was only recovered is told of by whoever finds out whose it is.
+        record = self.records.get(claim.uid)
+        return record is not None and bool(record.fingerprint)
 
     def _look_again(self) -> None:
         """Take in what CDI specs say of claims of which nothing is known; they may be readable by now."""

@@ -2,10 +2,12 @@
 
 The ledger is the truth of who holds what; CDI specs and running containers are compared with it, never the other way
 round. It runs in WAL mode with `synchronous=FULL`, so a commit that has returned survives a power cut at the price of
-one flush. Every row has a checksum over its bytes: a row that fails it is quarantined, the others stay in use.
+one flush. A row that fails its checksum is quarantined, the others stay in use.
 
-Only a file that SQLite itself calls corrupt (SQLITE_CORRUPT, SQLITE_NOTADB) is moved aside. Any other failure (I/O,
-no space, busy, read-only, a newer schema) keeps the file and surfaces as `LedgerError`.
+A file is moved aside only if SQLite calls it corrupt (SQLITE_CORRUPT, SQLITE_NOTADB) or if it cannot be what was
+written: `dranode.driver.ledger_rows` looks at it whenever it is opened, and a statement that hits another number of
+rows than are on record says so too. Any other failure (I/O, no space, busy, read-only, a newer schema) keeps the file
+and surfaces as `LedgerError`.
 """
 
 from __future__ import annotations
@@ -13,49 +15,36 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import tempfile
 import time
-import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
-from dranode.driver.core.cpuset import CPUSet
-from dranode.driver.core.documents import decode_json, encode_json
-from dranode.driver.core.errors import DocumentError, LedgerError
+from dranode.driver.core.errors import LedgerError
 from dranode.driver.core.record import Record
+from dranode.driver.ledger_rows import (
+    HEADER_BYTES,
+    TABLES,
+    Damaged,
+    encoded,
+    header_damage,
+    index_damage,
+    read_rows,
+    schema_damage,
+    text,
+    tree_damage,
+)
 
 SCHEMA: Final = 1
-_CORRUPT: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+# A constraint that is violated is damage as well: the statements are such that a whole file never violates one.
+_CORRUPT: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CONSTRAINT)
 _BUSY_SECONDS: Final = 5.0
-
-_CREATE: Final = """
-CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS claims (
-  uid TEXT PRIMARY KEY, devices TEXT NOT NULL, held TEXT NOT NULL, body BLOB NOT NULL, checksum INTEGER NOT NULL
-);
-"""
 
 
 class CorruptLedgerError(LedgerError):
     """SQLite says that the file is no database or damaged; it may be moved aside and rebuilt."""
-
-
-@dataclass(frozen=True, slots=True)
-class Damaged:
-    """A row that fails its checksum, as it stands.
-
-    Attributes:
-        uid: the claim's UID, as far as the row can be trusted.
-        devices: the devices column, if it still reads as a list of names.
-        reason: what is wrong with it.
-    """
-
-    uid: str
-    devices: tuple[str, ...] | None
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +66,12 @@ class Ledger:
             LedgerError: it cannot be opened, or a newer dranode wrote it.
         """
         self.path = path
+        # The claims that the file has as of the last reading; None while that is not known.
+        self._uids: set[str] | None = None
         with _translated(path):
+            _refuse(path, header_damage(_header(path)))
             self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=_BUSY_SECONDS)
-            self._db.text_factory = _text
+            self._db.text_factory = text
             try:
                 self._open()
             except BaseException:
@@ -90,18 +82,24 @@ class Ledger:
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=FULL")
         with self.transaction():
-            # executescript would commit behind our back.
-            for statement in _CREATE.split(";"):
-                self._db.execute(statement)
-            schema = int(self._meta("schema") or 0)
-            if schema > SCHEMA:
-                raise LedgerError(
-                    f"{self.path} was written by a newer dranode (schema {schema}, this one knows {SCHEMA}); "
-                    "go back to that version, or drain the node with it first"
-                )
-            if schema < SCHEMA:
+            _refuse(self.path, schema_damage(self._db))
+            if not self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+                for statement in TABLES.values():
+                    self._db.execute(statement)
                 self.set_meta("schema", str(SCHEMA))
+            self._check_schema()
+            _refuse(self.path, tree_damage(self._db))
         self._seen = self._data_version()
+
+    def _check_schema(self) -> None:
+        schema = self._meta("schema") or ""
+        if not (schema.isascii() and schema.isdecimal()):
+            _refuse(self.path, f"its schema has the number {schema!r}")
+        if int(schema) > SCHEMA:
+            raise LedgerError(
+                f"{self.path} was written by a newer dranode (schema {schema}, this one knows {SCHEMA}); "
+                "go back to that version, or drain the node with it first"
+            )
 
     def close(self) -> None:
         """Close the file; the ledger cannot be used any more."""
@@ -120,6 +118,7 @@ class Ledger:
                 yield
                 self._db.execute("COMMIT")
             except BaseException:
+                self._uids = None
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
                 raise
@@ -137,15 +136,42 @@ class Ledger:
         with _translated(self.path):
             # Before the rows: what is committed in between is read once more, and never missed.
             version = self._data_version()
-            contents = _contents(self._db)
+            rows = read_rows(self._db)
+            _refuse(self.path, index_damage(self._db, rows))
         self._seen = version
-        return contents
+        self._uids = {row.uid for row in rows}
+        return _contents(rows)
 
     def commit(self, put: Iterable[Record] = (), drop: Iterable[str] = ()) -> None:
-        """Write and forget records inside a `transaction`."""
+        """Write and forget records inside a `transaction`, by whoever has read what the file has.
+
+        Raises:
+            CorruptLedgerError: a claim that is in the file was not found by its key, or one that is not was.
+        """
+        if self._uids is None:
+            self.read()
+        on_file = self._uids if self._uids is not None else set()
         with _translated(self.path):
-            self._db.executemany("INSERT OR REPLACE INTO claims VALUES (?, ?, ?, ?, ?)", map(_row, put))
-            self._db.executemany("DELETE FROM claims WHERE uid = ?", ((uid,) for uid in drop))
+            for record in put:
+                self._put(record, there=record.uid in on_file)
+                on_file.add(record.uid)
+            for uid in drop:
+                dropped = self._db.execute("DELETE FROM claims WHERE uid = ?", (uid,))
+                self._expect(dropped.rowcount, int(uid in on_file), uid)
+                on_file.discard(uid)
+
+    def _put(self, record: Record, *, there: bool) -> None:
+        row = encoded(record)
+        if not there:
+            self._db.execute("INSERT INTO claims VALUES (?, ?, ?, ?, ?)", row)
+            return
+        update = "UPDATE claims SET devices = ?, held = ?, body = ?, checksum = ? WHERE uid = ?"
+        changed = self._db.execute(update, (*row[1:], row[0]))
+        self._expect(changed.rowcount, 1, record.uid)
+
+    def _expect(self, found: int, expected: int, uid: str) -> None:
+        if found != expected:
+            _refuse(self.path, f"its key finds {found} rows of the claim with UID {uid}, not {expected}")
 
     def _meta(self, key: str) -> str | None:
         row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
@@ -171,10 +197,38 @@ def read_ledger(path: Path) -> Contents:
     with _translated(path):
         if not path.exists():
             return Contents((), ())
-        db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_BUSY_SECONDS)
-        db.text_factory = _text
-        with contextlib.closing(db):
-            return _contents(db)
+        try:
+            return _read_only(path)
+        except sqlite3.OperationalError as error:
+            # The journal of a driver that was killed wants to be recovered, which takes writing beside it.
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+                raise
+        with tempfile.TemporaryDirectory(prefix="dranode-") as folder:
+            return _read_only(_duplicate(path, Path(folder)))
+
+
+def _read_only(path: Path) -> Contents:
+    _refuse(path, header_damage(_header(path)))
+    db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_BUSY_SECONDS)
+    db.text_factory = text
+    with contextlib.closing(db):
+        # One reading, so that a driver that commits in between does not make index and rows differ.
+        db.execute("BEGIN")
+        _refuse(path, schema_damage(db))
+        # A driver that was killed while it made the file leaves one without tables.
+        if not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+            return Contents((), ())
+        rows = read_rows(db)
+        _refuse(path, index_damage(db, rows))
+        return _contents(rows)
+
+
+def _duplicate(path: Path, folder: Path) -> Path:
+    """The ledger with its journal, as they are now, in another folder."""
+    for suffix in ("", "-wal"):
+        with contextlib.suppress(FileNotFoundError):
+            (folder / (path.name + suffix)).write_bytes(path.with_name(path.name + suffix).read_bytes())
+    return folder / path.name
 
 
 def move_aside(path: Path) -> Path:
@@ -194,50 +248,23 @@ def move_aside(path: Path) -> Path:
     return aside
 
 
-def _contents(db: sqlite3.Connection) -> Contents:
-    # A driver that was killed while it made the file leaves one without the table.
-    if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'claims'").fetchone() is None:
-        return Contents((), ())
-    rows = [_record(*row) for row in db.execute("SELECT uid, devices, held, body, checksum FROM claims")]
+def _header(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(HEADER_BYTES)
+    except FileNotFoundError:
+        return b""
+
+
+def _refuse(path: Path, damage: str | None) -> None:
+    if damage is not None:
+        raise CorruptLedgerError(f"the ledger {path} is damaged: {damage}")
+
+
+def _contents(rows: tuple[Record | Damaged, ...]) -> Contents:
     return Contents(
         tuple(row for row in rows if isinstance(row, Record)), tuple(row for row in rows if isinstance(row, Damaged))
     )
-
-
-def _text(raw: bytes) -> str:
-    # One altered byte must cost its row and not the reading of all rows.
-    return raw.decode(errors="replace")
-
-
-def _row(record: Record) -> tuple[str, bytes, str, bytes, int]:
-    devices = msgspec.json.encode(record.devices)
-    body = encode_json(record)
-    return (record.uid, devices, record.held, body, _checksum(record.uid, devices, record.held, body))
-
-
-def _checksum(uid: str, devices: bytes, held: str, body: bytes) -> int:
-    # Of the bytes on disk, so that a later version that writes a record differently still reads this one.
-    return zlib.crc32(b"\0".join((uid.encode(), devices, held.encode(), body)))
-
-
-def _record(uid: object, devices: object, held: object, body: object, checksum: object) -> Record | Damaged:
-    if not (isinstance(uid, str) and isinstance(devices, bytes) and isinstance(held, str) and isinstance(body, bytes)):
-        return Damaged(str(uid), None, "a column has the wrong type")
-    if checksum != _checksum(uid, devices, held, body):
-        return Damaged(uid, _names(devices), "the row does not match its checksum")
-    try:
-        record = decode_json(Record, body)
-        CPUSet.parse(record.held)
-    except (DocumentError, ValueError) as error:
-        return Damaged(uid, _names(devices), str(error))
-    return record
-
-
-def _names(devices: bytes) -> tuple[str, ...] | None:
-    try:
-        return msgspec.json.decode(devices, type=tuple[str, ...])
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
 
 
 @contextlib.contextmanager
@@ -251,7 +278,7 @@ def _translated(path: Path) -> Iterator[None]:
             raise CorruptLedgerError(f"the ledger {path} is damaged: {error}") from error
         raise LedgerError(f"the ledger {path} cannot be used: {error}; nothing is handed out until it can") from error
     except UnicodeDecodeError as error:
-        # SQLite quotes damaged bytes in its message, which Python cannot read.
-        raise LedgerError(f"the ledger {path} cannot be used: {error.object!r}") from error
+        # SQLite quotes damaged bytes of the schema in its message, which Python cannot read.
+        raise CorruptLedgerError(f"the ledger {path} is damaged: {error.object!r}") from error
     except OSError as error:
         raise LedgerError(f"the ledger {path} cannot be used: {error.strerror}") from error

@@ -14,7 +14,8 @@ from dranode.driver.cli.output import console, emit, fail, output_option
 from dranode.driver.core.claim_uses import UsedClaim, used_claims
 from dranode.driver.core.errors import DranodeError
 from dranode.driver.core.record import Record
-from dranode.driver.ledger import Contents, Damaged, read_ledger
+from dranode.driver.ledger import Contents, read_ledger
+from dranode.driver.ledger_rows import Damaged
 from dranode.driver.machine.root import Root
 from dranode.driver.terminal import columns
 

@@ -103,3 +103,12 @@ class Held:
                 claim = self.holdings[uid].claim
                 holders[claim] = holders.get(claim, CPUSet()) | CPUSet((cpu,))
         return holders
+
+    def overlaps(self) -> Mapping[tuple[ClaimRef, ...], CPUSet]:
+        """The CPUs that several claims hold, by those claims; nothing of the kind is ever decided."""
+        found: dict[tuple[ClaimRef, ...], CPUSet] = {}
+        for cpu, uids in self._cpu_holders.items():
+            if len(uids) > 1:
+                claims = tuple(self.holdings[uid].claim for uid in sorted(uids))
+                found[claims] = found.get(claims, CPUSet()) | CPUSet((cpu,))
+        return found

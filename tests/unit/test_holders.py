@@ -9,6 +9,7 @@ import pytest
 from dranode.cdi.spec import Spec
 from dranode.driver.core.errors import ClaimConflictError, ClaimError, LedgerError
 from dranode.driver.core.plugin import ClaimGrant
+from dranode.driver.core.record import Record
 from dranode.driver.ledger import Contents, Ledger
 from dranode.driver.node import Node
 from tests.fakes import Lamps, allocated_claim, reference
@@ -83,3 +84,25 @@ def test_a_spec_that_a_driver_fails_to_read_blocks_new_grants_and_nothing_else(t
     assert isinstance(node.prepare({reference(theirs): theirs})[theirs.metadata.uid], tuple)
     assert node.unprepare((reference(theirs),)) == {theirs.metadata.uid: None}
     assert isinstance(node.prepare({reference(ours): ours})[ours.metadata.uid], tuple)
+
+
+def test_claims_on_record_with_the_same_cpus_are_told_of_once_and_keep_them(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ledger = Ledger(tmp_path / "ledger.db")
+    with ledger.transaction():
+        ledger.commit(
+            put=(
+                Record(uid="uid-a", namespace="default", name="a", cpus="0-3", held="0-3", fingerprint="f"),
+                Record(uid="uid-b", namespace="default", name="b", cpus="2-5", held="2-5", fingerprint="g"),
+                Record(uid="uid-c", namespace="default", name="c", cpus="9", held="9"),
+            )
+        )
+    node = Node(Lamps(), tmp_path, tmp_path / "cdi")
+    node.open()
+    with ledger.transaction():
+        ledger.commit(drop=("uid-c",))
+    node.records()
+    (told,) = (message for message in caplog.messages if "both on record" in message)
+    assert told.startswith("claims default/a and default/b are both on record with CPUs 2-3, which one of them was")
+    assert str(node.holders.held.cpus) == "0-5"

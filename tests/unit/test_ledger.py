@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -17,6 +19,7 @@ from dranode.driver.core.plugin import Grant
 from dranode.driver.core.record import Record, State, claim_spec, copied, prepared_devices
 from dranode.driver.core.resource import ResourceClaimConsumerReference
 from dranode.driver.ledger import CorruptLedgerError, Ledger, move_aside, read_ledger
+from dranode.driver.ledger_rows import TABLES
 
 A = Record(uid="uid-a", namespace="default", name="a", cpus="0-1", held="0-1,8-9", fingerprint="f")
 B = Record(uid="uid-b", grants=(Grant(request="r", pool="p", device="d", admin=True),), fingerprint="g")
@@ -106,6 +109,104 @@ def test_no_altered_bit_is_read_as_another_record_or_as_a_crash(tmp_path: Path) 
             assert all(record in (A, B) for record in contents.records)
             outcomes.add("damaged" if contents.damaged else "read")
     assert outcomes == {"refused", "damaged", "read"}
+
+
+C = Record(uid="uid-c", cpus="4-5", held="4-5", fingerprint="h")
+
+
+def used(path: Path, good: bytes, altered: bytes) -> str:
+    """What comes of an altered ledger in which A is forgotten and C is written; none may be lost in silence."""
+    for suffix in ("-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    path.write_bytes(altered)
+    ledger = None
+    try:
+        ledger = Ledger(path)
+        before = ledger.read()
+        records = {record.uid: record for record in before.records}
+        assert len(records) + len(before.damaged) == 2
+        assert all(record in (A, B) for record in records.values())
+        with ledger.transaction():
+            ledger.commit(put=(C,), drop=records.keys() & {A.uid})
+        ledger.close()
+        ledger = Ledger(path)
+        records.pop(A.uid, None)
+        assert {record.uid: record for record in ledger.read().records} == records | {C.uid: C}
+    except CorruptLedgerError:
+        return "corrupt"
+    except LedgerError:
+        return "refused"
+    else:
+        return "damaged" if before.damaged else "harmless" if altered != good else "the same"
+    finally:
+        if ledger is not None:
+            ledger.close()
+
+
+def test_no_flipped_bit_loses_a_record_in_silence_or_brings_one_back(tmp_path: Path) -> None:
+    """Bits beside and in what is written; DRANODE_EVERY_BIT=1 takes every bit of every page, which takes minutes."""
+    path, dice = tmp_path / "l.db", random.Random(20261121)
+    written(path, A, B).close()
+    good = path.read_bytes()
+    bits = range(len(good) * 8)
+    told = [bit for bit in bits if any(good[max(bit // 8 - 1, 0) : bit // 8 + 2])]
+    outcomes = set()
+    for bit in bits if os.environ.get("DRANODE_EVERY_BIT") else dice.sample(told, 250):
+        altered = bytearray(good)
+        altered[bit // 8] ^= 1 << bit % 8
+        outcomes.add(used(path, good, bytes(altered)))
+    assert outcomes >= {"corrupt", "damaged", "harmless"}
+
+
+def key_of_another(path: Path) -> None:
+    """Let the primary key's index say `uid-z` of A; neither SQLite nor a row's checksum sees it."""
+    page = path.read_bytes()
+    # The row is followed by its devices, and its body has quotes around the UID.
+    at = next(found.start() for found in re.finditer(rb'(?<!")uid-a(?!\[)', page))
+    path.write_bytes(page[: at + 4] + b"z" + page[at + 5 :])
+
+
+def test_an_index_that_does_not_have_the_rows_of_its_table_is_damage(tmp_path: Path) -> None:
+    path = tmp_path / "l.db"
+    written(path, A, B).close()
+    key_of_another(path)
+    for read in (Ledger, read_ledger):
+        with pytest.raises(CorruptLedgerError, match=r"missing from index|its index has 2 claims and its table 2"):
+            read(path)
+
+
+@pytest.mark.parametrize("put", [True, False])
+def test_a_statement_that_misses_the_row_of_a_claim_on_record_is_damage(tmp_path: Path, *, put: bool) -> None:
+    ledger = written(tmp_path / "l.db", A, B)
+    ledger.read()
+    # Behind the ledger's back, as an index does that lost the key after the file was opened.
+    ledger._db.execute("DELETE FROM claims WHERE uid = 'uid-a'")
+    with (
+        pytest.raises(CorruptLedgerError, match="finds 0 rows of the claim with UID uid-a, not 1"),
+        ledger.transaction(),
+    ):
+        ledger.commit(put=(A,) if put else (), drop=() if put else (A.uid,))
+
+
+def test_a_row_that_comes_into_being_under_a_key_twice_is_damage(tmp_path: Path) -> None:
+    ledger = written(tmp_path / "l.db", A)
+    ledger.read()
+    ledger._db.execute("INSERT INTO claims SELECT 'uid-b', devices, held, body, checksum FROM claims")
+    with pytest.raises(CorruptLedgerError, match="UNIQUE"), ledger.transaction():
+        ledger.commit(put=(B,))
+
+
+@pytest.mark.parametrize("table", sorted(TABLES))
+def test_a_table_that_is_called_or_made_otherwise_is_damage_and_is_not_made_anew(tmp_path: Path, table: str) -> None:
+    for before, after in ((f"TABLE {table}", f"TABLE {table[:-1]}z"), ("NOT NULL", "NOT NU")):
+        path = tmp_path / f"{after}.db"
+        written(path, A).close()
+        with sqlite3.connect(path) as db:
+            db.execute("PRAGMA writable_schema=ON")
+            db.execute("UPDATE sqlite_master SET sql = replace(sql, ?, ?) WHERE name = ?", (before, after, table))
+        for read in (Ledger, read_ledger):
+            with pytest.raises(CorruptLedgerError, match="damaged"):
+                read(path)
 
 
 def test_a_file_that_is_no_database_is_called_corrupt(tmp_path: Path) -> None:
@@ -243,3 +344,29 @@ def test_a_spec_carries_what_the_claim_was_given_and_nothing_that_is_asked_again
 def test_a_copy_that_is_not_this_claims_or_not_whole_is_not_believed(name: str, entry: str) -> None:
     device = CDIDevice(name=name, container_edits=ContainerEdits(env=(entry,)))
     assert copied("uid-a", Spec(cdi_version="0.3.0", kind="lamps.example.com/claim", devices=(device,))) is None
+
+
+@pytest.mark.parametrize("code", [sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY_RECOVERY])
+def test_the_journal_of_a_killed_driver_is_read_where_nothing_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    ledger = written(tmp_path / "l.db", A)
+    killed = tmp_path / "killed"
+    killed.mkdir()
+    for suffix in ("", "-wal"):
+        (killed / f"l.db{suffix}").write_bytes((tmp_path / f"l.db{suffix}").read_bytes())
+    ledger.close()
+    connect = sqlite3.connect
+
+    def connected(place: str, **options: Any) -> sqlite3.Connection:
+        # What SQLite says of a journal that it would have to recover, and cannot.
+        if str(killed) in place:
+            error = sqlite3.OperationalError("attempt to write a readonly database")
+            error.sqlite_errorcode = code
+            raise error
+        found: sqlite3.Connection = connect(place, **options)
+        return found
+
+    monkeypatch.setattr(sqlite3, "connect", connected)
+    assert read_ledger(killed / "l.db").records == (A,)
+    assert {path.name for path in killed.iterdir()} == {"l.db", "l.db-wal"}
