@@ -34,6 +34,7 @@ class Listener:
 
     Attributes:
         driver: the driver's name.
+        node_name: the node's name, and its pool's.
         data: the driver's folder for ledger and locks.
         sockets: where it listens.
         rolling: whether another instance may serve beside this one for a while, on sockets of its own.
@@ -46,8 +47,9 @@ class Listener:
     def __init__(
         self, driver: str, node_name: str, sockets: Sockets, data: Path, fatal: Fatal, *, rolling: bool = False
     ) -> None:
-        """Prepare to listen; nothing is opened yet. `node_name` is also the pool's name."""
+        """Prepare to listen; nothing is opened yet."""
         self.driver = driver
+        self.node_name = node_name
         self.data = data
         self.sockets = sockets
         self.rolling = rolling

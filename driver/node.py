@@ -24,6 +24,7 @@ from dranode.driver.core.prepare import (
     Known,
     adopt,
     allocated,
+    check_pools,
     decide,
     known,
     prepare_effects,
@@ -67,6 +68,7 @@ class Node:
         data: Path,
         cdi: Path,
         *,
+        pool: str | None = None,
         in_use: InUse = nobody_to_ask,
         metadata: DeviceMetadata | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -77,11 +79,13 @@ class Node:
             plugin: the driver.
             data: the driver's folder, `<kubelet root>/plugins/<driver>`; holds the ledger and the locks.
             cdi: the CDI directory.
+            pool: the name of the pool in which the devices are published; None if claims may come from any.
             in_use: whether a container uses a claim; None if there is nobody to ask.
             metadata: where workloads are told of their devices; None if they are not.
             clock: seconds, never going back.
         """
         self.plugin = plugin
+        self.pool = pool
         self.metadata = metadata
         # Told of every claim that is given something for the first time.
         self.granted: Granted = lambda _record: None
@@ -318,10 +322,12 @@ class Node:
     def _decide(self, ref: ClaimRef, claim: ResourceClaim, record: Record | None) -> Record:
         self.holders.refuse_damaged(ref)
         mine = allocated(ref, claim, self.plugin)
+        relation = known(mine, record)
+        if relation is Known.SAME and record is not None:
+            return refreshed(record, claim)
+        check_pools(mine, self.pool)
         if record is not None:
-            match known(mine, record):
-                case Known.SAME:
-                    return refreshed(record, claim)
+            match relation:
                 case Known.RECOVERED:
                     return adopt(mine, claim, record, self.inventory, self.plugin)
                 case Known.LOST:

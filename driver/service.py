@@ -81,7 +81,7 @@ class DriverService:
         """
         self.plugin = plugin
         metadata = DeviceMetadata(plugin.driver, listener.data / "dra-device-metadata", cdi)
-        self.node = Node(plugin, listener.data, cdi, in_use=self._in_use, metadata=metadata)
+        self.node = Node(plugin, listener.data, cdi, pool=listener.node_name, in_use=self._in_use, metadata=metadata)
         self.pinning: Pinning | None = None
         self.lifecycle: Lifecycle | None = None
         self.listener = listener

@@ -90,6 +90,23 @@ def allocated(ref: ClaimRef, claim: ResourceClaim, plugin: Plugin) -> AllocatedC
     )
 
 
+def check_pools(claim: AllocatedClaim, pool: str | None) -> None:
+    """Refuse what was allocated from another pool than `pool`, the one in which this node's devices are published.
+
+    Device names repeat from node to node, so the devices of another pool may be here by name and are not meant. None
+    compares nothing.
+
+    Raises:
+        ClaimError: a result is of another pool.
+    """
+    for result in (each.result for each in claim.results):
+        if pool is not None and result.pool != pool:
+            raise ClaimError(
+                f'request "{result.request}" of claim {claim.ref} was allocated device "{result.device}" of pool '
+                f'"{result.pool}", but this node\'s pool is "{pool}"; delete the claim so that it is allocated anew'
+            )
+
+
 def known(claim: AllocatedClaim, record: Record | None) -> Known:
     """Whether the claim is on record, and with the same allocation."""
     if record is None:

@@ -21,7 +21,7 @@ from dranode.driver.core.claim_uses import UsedClaim
 from dranode.driver.core.errors import ClaimGoneError, DranodeError
 from dranode.driver.core.held import ClaimRef, Held
 from dranode.driver.core.plugin import Inventory, Plugin
-from dranode.driver.core.prepare import Known, adopt, allocated, known
+from dranode.driver.core.prepare import Known, adopt, allocated, check_pools, known
 from dranode.driver.core.record import Record
 from dranode.driver.core.resource import ResourceClaim, ResourceClaimConsumerReference
 
@@ -58,13 +58,13 @@ class Told:
         return isinstance(claim, ClaimGoneError) or (isinstance(claim, ResourceClaim) and claim.metadata.uid != uid)
 
 
-def named(record: Record, told: Told, inventory: Inventory, plugin: Plugin) -> Record:
-    """An unfinished record with all that others say of it. What it holds stays as it is."""
+def named(record: Record, told: Told, inventory: Inventory, plugin: Plugin, pool: str | None = None) -> Record:
+    """An unfinished record with all that others say of it; what it holds stays as it is. `pool` is this node's own."""
     claim, use = told.claim(record.uid), told.use(record.uid)
     if claim is not None:
         ref = ClaimRef(claim.metadata.namespace, claim.metadata.name, record.uid)
         record = _with_owner(record, ref, claim.status.reserved_for)
-        return _completed(record, claim, inventory, plugin)
+        return _completed(record, claim, inventory, plugin, pool)
     if use is not None:
         # Kubelet does not tell the pods' UIDs, so whether a pod may use the claim is asked of it each time.
         pods = (ResourceClaimConsumerReference(resource="pods", name=name, uid="") for name in use.pods)
@@ -76,9 +76,10 @@ def _with_owner(record: Record, ref: ClaimRef, pods: tuple[ResourceClaimConsumer
     return msgspec.structs.replace(record, namespace=ref.namespace, name=ref.name, pods=pods)
 
 
-def _completed(record: Record, claim: ResourceClaim, inventory: Inventory, plugin: Plugin) -> Record:
+def _completed(record: Record, claim: ResourceClaim, inventory: Inventory, plugin: Plugin, pool: str | None) -> Record:
     try:
         mine = allocated(record.ref, claim, plugin)
+        check_pools(mine, pool)
         return adopt(mine, claim, record, inventory, plugin) if known(mine, record) is Known.RECOVERED else record
     except Exception:  # noqa: BLE001 - the claim's next Prepare says what is wrong, and where
         # A configuration that this driver does not take, or that it meets an error at: what is held stays held.

@@ -46,7 +46,7 @@ def put_on_record(node: Node, unfinished: tuple[Record, ...], told: Told) -> tup
     Raises:
         LedgerError: the ledger cannot be written.
     """
-    put = node.take_in((record, named(record, told, node.inventory, node.plugin)) for record in unfinished)
+    put = node.take_in((record, named(record, told, node.inventory, node.plugin, node.pool)) for record in unfinished)
     for record in put:
         log.warning(
             "claim=%s uid=%s driver=%s taken over devices=%s cpus=%s held=%s pods=%s",

@@ -203,6 +203,7 @@ CPUS = {"device": "cpudevnuma000", "consumedCapacity": {"dra.cpu/cpu": "2"}}
         ({"device": "cpudevnuma000", "consumedCapacity": {"dra.cpu/cpu": "0"}}, "must be positive"),
         ({"device": "cpudevnuma000", "consumedCapacity": {"dra.cpu/cpu": "-1"}}, "must be positive"),
         ({"device": "cpudevnuma000", "consumedCapacity": {"dra.cpu/cpu": "many"}}, '"many" is not a quantity'),
+        ({**CPUS, "pool": "node-77"}, 'pool "node-77", but this node\'s pool is "worker"'),
         ({"device": ["cpudevnuma000"]}, "status.allocation.devices.results[0].device: expected str"),
         ({"device": "cpudevnuma000"}, 'CPU capacity "dra.cpu/cpu" for device "cpudevnuma000" is missing'),
     ],

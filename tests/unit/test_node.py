@@ -17,6 +17,7 @@ import pytest
 
 from dranode.cdi.spec import Spec
 from dranode.driver.core.cpuset import CPUSet
+from dranode.driver.core.documents import decode
 from dranode.driver.core.errors import ClaimConflictError, ClaimError, DranodeError, LedgerError
 from dranode.driver.core.held import ClaimRef, Held
 from dranode.driver.core.held_claims import HeldClaim, HeldSnapshot
@@ -28,7 +29,7 @@ from dranode.driver.kubelet.metadata import DeviceMetadata
 from dranode.driver.lifecycle.spec_watch import SpecWatch
 from dranode.driver.node import Node
 from dranode.driver.patience import CONFLICT_WAIT, MAX_WAITING
-from tests.fakes import DAMAGES, Board, Lamps, WiredLamps, allocated_claim, damage_ledger, damage_rows, reference
+from tests.fakes import DAMAGES, Board, Lamps, WiredLamps, allocated_claim, damage_ledger, damage_rows, plain, reference
 
 LAMPS = Lamps.driver
 
@@ -235,6 +236,48 @@ def test_a_claim_with_another_uid_is_refused(tmp_path: Path) -> None:
     claim = allocated_claim("a", LAMPS, ["lamp-1"], uid="new")
     answer = opened(tmp_path).prepare({ClaimRef("default", "a", "old"): claim})["old"]
     assert "its UID is new, and old was asked for" in str(answer)
+
+
+def in_pool(claim: ResourceClaim, pool: str) -> ResourceClaim:
+    document = plain(claim)
+    for result in document["status"]["allocation"]["devices"]["results"]:
+        result["pool"] = pool
+    return decode(ResourceClaim, document)
+
+
+@pytest.mark.parametrize("result", [{}, {"adminAccess": True}])
+def test_a_claim_on_another_nodes_pool_is_refused_with_both_pools_named(tmp_path: Path, result: dict[str, Any]) -> None:
+    node = opened(tmp_path, pool="node")
+    elsewhere = in_pool(allocated_claim("a", LAMPS, ["lamp-0"], **result), "node-77")
+    error = prepare(node, elsewhere)["a"]
+    assert str(error) == (
+        'request "r" of claim default/a was allocated device "lamp-0" of pool "node-77", but this node\'s pool is '
+        '"node"; delete the claim so that it is allocated anew'
+    )
+    assert node.records() == ()
+    assert [one.device for one in prepare(node, allocated_claim("b", LAMPS, ["lamp-0"]))["b"]] == ["lamp-0"]
+
+
+def test_a_prepared_claim_keeps_its_answer_whatever_its_pool(tmp_path: Path) -> None:
+    claim = in_pool(allocated_claim("a", LAMPS, ["lamp-0"]), "node-77")
+    before = opened(tmp_path)
+    answer = prepare(before, claim)
+    before.close()
+    assert prepare(opened(tmp_path, pool="node"), claim) == answer
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_claim_that_comes_back_from_its_spec_is_not_completed_from_another_nodes_pool(
+    tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    node = opened(tmp_path, pool="node")
+    claim = allocated_claim("a", LAMPS, ["lamp-0"])
+    prepare(node, claim)
+    node.close()
+    damage(tmp_path)
+    again = opened(tmp_path, pool="node", in_use=lambda _: False)
+    assert "this node's pool is" in str(prepare(again, in_pool(claim, "node-77"))["a"])
+    assert again.holders.held.device_holders("lamp-0")
 
 
 def test_a_claim_without_an_allocation_is_refused(tmp_path: Path) -> None:

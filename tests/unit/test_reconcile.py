@@ -224,6 +224,13 @@ def test_a_claim_that_comes_back_from_its_spec_is_treated_and_told_as_before() -
     assert back == refreshed(before, claim)
 
 
+def test_a_claim_of_another_nodes_pool_does_not_complete_what_came_back_from_a_spec() -> None:
+    answers = told(None, cpu_claim("a", UID, "cpudevnuma000", 2))
+    here, elsewhere = (named(left(), answers, INVENTORY, CPU, pool) for pool in ("node", "node-77"))
+    assert (bool(here.fingerprint), bool(elsewhere.fingerprint)) == (True, False)
+    assert (here.held, here.name) == (elsewhere.held, elsewhere.name) == ("2-3", "a")
+
+
 def test_a_claim_of_which_containers_get_its_metadata_alone_is_not_idle() -> None:
     seen = ClaimUse("default", "pod", "main", "a", frozenset({f"{Lamps.driver}/metadata={UID}_r"}))
     damaged, other = ClaimRef("", "", UID), ClaimRef("", "", "other")
