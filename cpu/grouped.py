@@ -12,6 +12,7 @@ from dranode.cpu.policies import Threads
 from dranode.cpu.share import Asked, Node, Share, conflict
 from dranode.driver.core.cpuset import CPUSet
 from dranode.driver.core.errors import ClaimError
+from dranode.driver.core.names import named
 from dranode.driver.core.resource import DeviceRequestAllocationResult
 
 _GATE: Final = "the DRAConsumableCapacity feature gate and a request for capacity give one"
@@ -45,7 +46,7 @@ def consumed_cpus(result: DeviceRequestAllocationResult) -> int:
     Raises:
         ClaimError: the amount is missing, fractional, zero or negative.
     """
-    amount = result.consumed_capacity.get(CAPACITY)
+    amount = named(result.consumed_capacity, CAPACITY, result.driver)
     if amount is None:
         raise ClaimError(f'CPU capacity "{CAPACITY}" for device "{result.device}" is missing; {_GATE}')
     if amount.value <= 0:

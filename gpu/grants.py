@@ -16,6 +16,7 @@ from dranode.cdi.spec import ContainerEdits
 from dranode.driver.core.documents import decode
 from dranode.driver.core.errors import ClaimConflictError, ClaimError
 from dranode.driver.core.held import ClaimRef, Held
+from dranode.driver.core.names import named
 from dranode.driver.core.plugin import AllocatedClaim, AllocatedResult, ClaimGrant, Grant
 from dranode.driver.core.quantity import Quantity
 from dranode.gpu.config import Mode, Settings, Strategy, Visibility, settings
@@ -100,8 +101,7 @@ def grant(claim: AllocatedClaim, held: Held, inventory: GPUInventory) -> ClaimGr
 
 def consumed(allocated: AllocatedResult, capacity: str) -> Quantity | None:
     """How much of a capacity the share was given; its name may stand with the driver's domain or without."""
-    taken = allocated.result.consumed_capacity
-    return taken.get(capacity) or taken.get(f"{allocated.result.driver}/{capacity}")
+    return named(allocated.result.consumed_capacity, capacity, allocated.result.driver)
 
 
 def _grant(one: _Given, given: Sequence[_Given]) -> Grant:

@@ -6,7 +6,10 @@ Source: apimachinery's `util/validation` (RFC 1123) and the validation of `resou
 from __future__ import annotations
 
 import re
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, TypeVar
+
+T = TypeVar("T")
 
 _ID: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,31}", re.ASCII)
 _LABEL: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
@@ -35,6 +38,23 @@ def is_qualified_name(name: str) -> bool:
     """Whether `name` is `[<domain>/]<C identifier>` as attributes and capacities are called."""
     domain, slash, identifier = name.rpartition("/")
     return _ID.fullmatch(identifier) is not None and (not slash or is_dns_subdomain(domain, 63))
+
+
+def qualified(name: str, driver: str) -> str:
+    """The name of a driver's attribute or capacity with its domain, which may be left out where it is the driver's."""
+    return name if "/" in name else f"{driver}/{name}"
+
+
+def named(values: Mapping[str, T], name: str, driver: str) -> T | None:
+    """The value of that name among those of one driver, whether here or there the driver's domain is left out.
+
+    Kubernetes promises neither form: it keeps the names of a slice as the driver wrote them so far, and may shorten
+    them. If both forms stand there, the one that was asked for counts.
+    """
+    if name in values:
+        return values[name]
+    wanted = qualified(name, driver)
+    return next((value for other, value in values.items() if qualified(other, driver) == wanted), None)
 
 
 def is_semver(version: str) -> bool:

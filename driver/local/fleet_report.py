@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from dranode.driver.core.allocation import readable_results
 from dranode.driver.core.documents import encode, encode_json
+from dranode.driver.core.names import qualified
 from dranode.driver.core.resource import DeviceClass, Node, PodSpec, ResourceClaim, ResourceSlice
 from dranode.driver.local.allocator.allocate import Allocator
 from dranode.driver.local.allocator.counters import Counters, counters_left
@@ -213,10 +214,9 @@ def _amounts(pool: Pool, state: PoolState) -> Iterator[tuple[str, Amount, Amount
             available = device.name not in state.devices and Counters(dict(left)).draw(device) is None
             yield driver, 1, int(available)
             continue
-        consumed = {item.capacity: item.amount for item in state.consumed if item.device == device.name}
+        consumed = state.consumed_of(device, driver)
         for name, capacity in device.capacity.items():
-            unit = name if "/" in name else f"{driver}/{name}"
-            yield unit, capacity.value.value, max(0, capacity.value.value - consumed.get(name, 0))
+            yield qualified(name, driver), capacity.value.value, max(0, capacity.value.value - consumed.get(name, 0))
 
 
 def _alternatives(placements: Iterable[PodPlacement]) -> dict[str, dict[str | None, int]]:

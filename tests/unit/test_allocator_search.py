@@ -40,7 +40,10 @@ def claim(*requests: dict[str, Any], name: str = "c", **more: Any) -> ResourceCl
 
 
 def allocate(
-    slices: list[dict[str, Any]], *claims: ResourceClaim, features: Features | None = None
+    slices: list[dict[str, Any]],
+    *claims: ResourceClaim,
+    features: Features | None = None,
+    allocated: Allocated | None = None,
 ) -> tuple[Outcome, ...]:
     drivers = {slice_["spec"]["driver"] for slice_ in slices} | {"gpu", "nic"}
     classes = [
@@ -60,7 +63,7 @@ def allocate(
         features or Features(),
         new_share_id=lambda: str(next(numbers)),
     )
-    return allocator.allocate(claims, NODE, Allocated())
+    return allocator.allocate(claims, NODE, allocated or Allocated())
 
 
 def names(outcome: Outcome) -> list[str]:
@@ -152,6 +155,29 @@ def test_a_share_of_a_device_without_capacity_is_given_back_as_often_as_it_was_t
         slices, claim({"name": "a", "firstAvailable": first}, request("b", "gpu"), request("c", "nic"))
     )
     assert outcome.reason is Reason.DOES_NOT_FIT
+
+
+@pytest.mark.parametrize("published", ["cpu", "dra.cpu/cpu"])
+@pytest.mark.parametrize("consumed", ["cpu", "dra.cpu/cpu"])
+def test_what_is_consumed_counts_under_either_name(published: str, consumed: str) -> None:
+    group = {"name": "numa0", "allowMultipleAllocations": True, "capacity": {published: {"value": "8"}}}
+    taken = {"request": "r", "driver": "dra.cpu", "pool": "n", "device": "numa0", "shareID": "1"}
+    results = [
+        {**taken, "consumedCapacity": {consumed: "3"}},
+        {**taken, "shareID": "2", "consumedCapacity": {"dra.cpu/cpu": "2"}},
+    ]
+    allocation = {"allocation": {"devices": {"results": results}}}
+    before = Allocated.of([decode(ResourceClaim, {"metadata": {"name": "before"}, "status": allocation})])
+    fits, not_fits = (
+        allocate(
+            [slice_of("dra.cpu", group)],
+            claim(request("r", "dra.cpu", capacity={"requests": {published: count}})),
+            allocated=before,
+        )[0]
+        for count in ("3", "4")
+    )
+    assert names(fits) == ["numa0"]
+    assert not_fits.allocation is None
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from dranode.cdi.spec import ContainerEdits
@@ -16,7 +17,7 @@ from dranode.cpu.policies import Threads
 from dranode.cpu.topology import Topology
 from dranode.driver.core.errors import ClaimConflictError, ClaimError
 from dranode.driver.core.plugin import ClaimGrant
-from dranode.driver.core.resource import DeviceAttribute
+from dranode.driver.core.resource import DeviceAttribute, DeviceRequestAllocationResult
 from tests.fakes_cpu import MACHINES, claim, config, cpus, granted, holding, own, result
 from tests.fakes_topology import regular
 
@@ -25,6 +26,11 @@ NUMA = CPUOptions()
 SOCKET = CPUOptions(group_by=GroupBy.SOCKET)
 MACHINE = CPUOptions(group_by=GroupBy.MACHINE)
 SMT = regular(sockets=1, numa=2, l3=1, cores=4, threads=2)
+
+
+def replace_capacity(one: DeviceRequestAllocationResult, name: str) -> DeviceRequestAllocationResult:
+    """The result with what it consumes under another name."""
+    return msgspec.structs.replace(one, consumed_capacity={name: one.consumed_capacity["dra.cpu/cpu"]})
 
 
 @pytest.mark.parametrize("row", VECTORS, ids=lambda row: f"{row['topo']}-{row['groupBy']}-{row['want']}")
@@ -57,6 +63,19 @@ def test_the_published_grouped_cases_hold(row: dict[str, Any]) -> None:
 def test_a_capacity_that_is_no_number_of_cpus_is_refused(amount: str | None, phrase: str) -> None:
     with pytest.raises(ClaimError, match=phrase):
         granted(MACHINES["M1"], claim([result("cpudevnuma000", amount)]))
+
+
+def test_the_amount_is_read_under_either_name_of_the_capacity() -> None:
+    short = replace_capacity(result("cpudevnuma000", 2), "cpu")
+    assert (
+        granted(MACHINES["M1"], claim([short])).cpus
+        == granted(MACHINES["M1"], claim([result("cpudevnuma000", 2)])).cpus
+    )
+
+
+def test_the_capacity_of_another_domain_is_no_number_of_cpus() -> None:
+    with pytest.raises(ClaimError, match='CPU capacity "dra.cpu/cpu" for device "cpudevnuma000" is missing'):
+        granted(MACHINES["M1"], claim([replace_capacity(result("cpudevnuma000", 2), "other.example.com/cpu")]))
 
 
 class TestOpaqueCpusets:

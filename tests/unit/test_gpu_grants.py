@@ -171,6 +171,12 @@ def test_a_share_says_how_much_memory_it_has() -> None:
     assert "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=8192M" in env(one)
 
 
+@pytest.mark.parametrize("name", ["memory", "dra.gpu/memory"])
+def test_the_memory_of_a_share_is_read_under_either_name(name: str) -> None:
+    (one,) = give(hgx(), result(FIRST, share_id="8a3a", consumed_capacity={name: Quantity("8Gi")})).grants
+    assert f"DRA_GPU_0000_1B_00_0_MEMORY={8 << 30}" in env(one)
+
+
 def test_a_lower_limit_wins_over_what_the_share_was_given() -> None:
     share = result(FIRST, share_id="8a3a", consumed_capacity={"dra.gpu/memory": Quantity("8Gi")})
     (one,) = give(hgx(), share, configs=(config(sharing={"memoryLimit": "6Gi"}),)).grants

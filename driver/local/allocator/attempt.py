@@ -121,9 +121,7 @@ class Attempt:
             if candidate.device.name in state.devices:
                 self._in_use |= 1 << number
             if candidate.device.name in state.shared:
-                amounts = {
-                    item.capacity: item.amount for item in state.consumed if item.device == candidate.device.name
-                }
+                amounts = state.consumed_of(candidate.device, candidate.pool.driver)
                 if amounts:
                     self._consumed[number] = amounts
 

@@ -147,7 +147,7 @@ class _Explainer:
 
     def _usable(self, alternative: Alternative, candidate: Candidate) -> _Verdict:
         device, state = candidate.device, self.allocated.pool(candidate.pool)
-        consumed = {item.capacity: item.amount for item in state.consumed if item.device == device.name}
+        consumed = state.consumed_of(device, candidate.pool.driver)
         if device.consumes_counters and not self.features.partitionable_devices:
             why = "which consumes counters while the DRAPartitionableDevices feature is disabled"
             return Stage.COUNTERS, Fraction(0), f"{device.name}, {why}"

@@ -9,7 +9,8 @@ from types import MappingProxyType
 from typing import NamedTuple, Self, TypeAlias
 
 from dranode.driver.core.allocation import readable_results
-from dranode.driver.core.resource import AllocationResult, DeviceRequestAllocationResult, ResourceClaim
+from dranode.driver.core.names import qualified
+from dranode.driver.core.resource import AllocationResult, Device, DeviceRequestAllocationResult, ResourceClaim
 
 Amount: TypeAlias = int | Fraction
 
@@ -25,7 +26,7 @@ class PoolID(NamedTuple):
 
 
 class Consumption(NamedTuple):
-    """An amount of one capacity of one device."""
+    """An amount of one capacity of one device; `capacity` is its name with the domain."""
 
     device: str
     capacity: str
@@ -51,12 +52,18 @@ class PoolState:
         if result.share_id is None:
             return replace(self, devices=self.devices | {result.device})
         before = {item.capacity: item for item in self.consumed if item.device == result.device}
+        taken = {qualified(name, result.driver): amount.value for name, amount in result.consumed_capacity.items()}
         more = {
-            Consumption(result.device, name, quantity.value + (before[name].amount if name in before else 0))
-            for name, quantity in result.consumed_capacity.items()
+            Consumption(result.device, name, amount + (before[name].amount if name in before else 0))
+            for name, amount in taken.items()
         }
         replaced = {before[item.capacity] for item in more if item.capacity in before}
         return PoolState(self.devices, self.shared | {result.device}, (self.consumed - replaced) | more)
+
+    def consumed_of(self, device: Device, driver: str) -> dict[str, Amount]:
+        """What is consumed of the device's capacities, by the names under which it is published."""
+        names = {qualified(name, driver): name for name in device.capacity}
+        return {names.get(one.capacity, one.capacity): one.amount for one in self.consumed if one.device == device.name}
 
 
 _UNTOUCHED = PoolState()
