@@ -29,6 +29,7 @@ from dranode.driver.core.prepare import (
     known,
     prepare_effects,
     refreshed,
+    twins,
     unprepare_effects,
 )
 from dranode.driver.core.record import PreparedDevice, Record, prepared_devices
@@ -262,7 +263,10 @@ class Node:
         self, asked: Mapping[ClaimRef, ResourceClaim | DranodeError], patience: Patience
     ) -> dict[str, Answer]:
         answers: dict[str, Answer] = {ref.uid: claim for ref, claim in asked.items() if isinstance(claim, DranodeError)}
-        pending = {ref: claim for ref, claim in asked.items() if isinstance(claim, ResourceClaim)}
+        answers |= twins(asked)
+        pending = {
+            ref: claim for ref, claim in asked.items() if isinstance(claim, ResourceClaim) and ref.uid not in answers
+        }
         while pending:
             try:
                 with self._lock.held():

@@ -4,6 +4,9 @@ A configuration applies to a result if it names no request, the result's request
 `<request>/<subrequest>`) or, for a result of a prioritized list, the part before the slash. Class entries come first,
 whoever wrote the allocation, then the claim's, each in list order; later ones override earlier ones. Those of other
 drivers are passed over unread.
+
+Kubernetes 1.34 to 1.36 list a claim's configuration once for each request that it names. Equal entries count once: as
+later ones override earlier ones, the last of them is all that matters.
 """
 
 from __future__ import annotations
@@ -24,11 +27,13 @@ class Config:
         source: `FromClass` or `FromClaim`.
         parameters: a plain document as it came, or what `Plugin.parse_config` made of it.
         path: its place in the claim, for messages (`status.allocation.devices.config[2].opaque.parameters`).
+        repeated: whether an equal entry follows, so that this one does not count.
     """
 
     source: Literal["FromClass", "FromClaim"]
     parameters: Any
     path: str
+    repeated: bool = False
 
 
 def main_request(request: str) -> str:
@@ -49,9 +54,15 @@ def configs_for(result: DeviceRequestAllocationResult, configs: Sequence[Any]) -
     Raises:
         DocumentError: a configuration of the result's driver does not decode.
     """
-    applying = (
-        Config(source=config.source, parameters=opaque.parameters, path=f"{path}.opaque.parameters")
-        for path, config, opaque in configs_of(configs, result.driver)
-        if applies(config.requests, result.request)
+    applying = [each for each in configs_of(configs, result.driver) if applies(each[1].requests, result.request)]
+    entries = [entry for _, entry, _ in applying]
+    found = (
+        Config(
+            source=entry.source,
+            parameters=opaque.parameters,
+            path=f"{path}.opaque.parameters",
+            repeated=entry in entries[index + 1 :],
+        )
+        for index, (path, entry, opaque) in enumerate(applying)
     )
-    return tuple(sorted(applying, key=lambda config: config.source != "FromClass"))
+    return tuple(sorted(found, key=lambda config: config.source != "FromClass"))

@@ -90,6 +90,21 @@ def allocated(ref: ClaimRef, claim: ResourceClaim, plugin: Plugin) -> AllocatedC
     )
 
 
+def twins(refs: Iterable[ClaimRef]) -> dict[str, ClaimError]:
+    """An error for every UID under which one call names several claims: it has one answer, and nobody knows whose."""
+    by_uid: dict[str, dict[ClaimRef, None]] = {}
+    for ref in refs:
+        by_uid.setdefault(ref.uid, {})[ref] = None
+    return {
+        uid: ClaimError(
+            f"claims {' and '.join(map(str, same))} were asked for in one call with the same UID {uid}, so neither is "
+            "prepared; recreate their pods"
+        )
+        for uid, same in by_uid.items()
+        if len(same) > 1
+    }
+
+
 def check_pools(claim: AllocatedClaim, pool: str | None) -> None:
     """Refuse what was allocated from another pool than `pool`, the one in which this node's devices are published.
 
@@ -135,12 +150,23 @@ def decide(claim: AllocatedClaim, asked: ResourceClaim, held: Held, inventory: I
         ClaimError: the claim cannot be prepared as it is.
     """
     _check_devices(claim, held, inventory)
-    return _record(claim, plugin.grant(claim, held, inventory), asked, plugin)
+    return _record(claim, plugin.grant(_counting(claim), held, inventory), asked, plugin)
 
 
 def _record(claim: AllocatedClaim, grant: ClaimGrant, asked: ResourceClaim, plugin: Plugin) -> Record:
     state = State.STARTED if plugin.configures(grant.grants) else State.COMPLETED
     return refreshed(record_of(claim, grant, (), state), asked)
+
+
+def _counting(claim: AllocatedClaim) -> AllocatedClaim:
+    """The claim with the configurations that count. The record's fingerprint is of all, as it has always been."""
+    return replace(
+        claim,
+        results=tuple(
+            replace(each, configs=tuple(config for config in each.configs if not config.repeated))
+            for each in claim.results
+        ),
+    )
 
 
 def _check_devices(claim: AllocatedClaim, held: Held, inventory: Inventory) -> None:
@@ -173,7 +199,7 @@ def adopt(claim: AllocatedClaim, asked: ResourceClaim, record: Record, inventory
         ClaimError: a configuration of the claim contradicts the machine.
     """
     found = ClaimGrant(record.grants, cpus=CPUSet.parse(record.cpus), held=CPUSet.parse(record.held))
-    grants = record.grants or plugin.adopted(claim, found, inventory)
+    grants = record.grants or plugin.adopted(_counting(claim), found, inventory)
     named = _record(claim, ClaimGrant(grants), asked, plugin)
     return msgspec.structs.replace(named, edits=record.edits, cpus=record.cpus, held=record.held)
 
@@ -207,7 +233,7 @@ def unprepare_effects(
 ) -> tuple[Effect, ...]:
     """The effects that undo these claims; one that is not on record may still have left files behind."""
     claims = tuple(dict.fromkeys(claims))
-    records = tuple(on_record[claim.uid] for claim in claims if claim.uid in on_record)
+    records = tuple({claim.uid: on_record[claim.uid] for claim in claims if claim.uid in on_record}.values())
     effects: list[Effect] = []
     started = tuple(restarted(record) for record in records if plugin.configures(record.grants))
     if started:

@@ -218,6 +218,14 @@ def test_an_allocation_that_cannot_be_meant_fails_alone(tmp_path: Path, result: 
     assert good["cpus"] == "0,16"
 
 
+def test_a_cpuset_that_the_scheduler_lists_once_for_each_request_counts_once(tmp_path: Path) -> None:
+    opaque = {"driver": "dra.cpu", "parameters": {"cpuset": "2,18"}}
+    entry = {"source": "FromClaim", "requests": ["r", "gpus"], "opaque": opaque}
+    claims = [allocated("a", results=[CPUS], config=[entry, entry])]
+    rc, shown, _ = local(tmp_path, "--machine", SERVER, claims=claims)
+    assert (rc, shown["claims"][0]["error"], shown["claims"][0]["cpus"]) == (0, None, "2,18")
+
+
 @pytest.mark.parametrize(
     ("result", "config"),
     [

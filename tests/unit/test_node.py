@@ -16,6 +16,7 @@ import msgspec
 import pytest
 
 from dranode.cdi.spec import Spec
+from dranode.driver.core.configs import Config
 from dranode.driver.core.cpuset import CPUSet
 from dranode.driver.core.documents import decode
 from dranode.driver.core.errors import ClaimConflictError, ClaimError, DranodeError, LedgerError
@@ -23,7 +24,8 @@ from dranode.driver.core.held import ClaimRef, Held
 from dranode.driver.core.held_claims import HeldClaim, HeldSnapshot
 from dranode.driver.core.metadata import metadata_spec_file
 from dranode.driver.core.plugin import AllocatedClaim, ClaimGrant, Grant, Inventory, Plugin
-from dranode.driver.core.record import PreparedDevice, Record
+from dranode.driver.core.prepare import allocated
+from dranode.driver.core.record import PreparedDevice, Record, fingerprint
 from dranode.driver.core.resource import ResourceClaim
 from dranode.driver.kubelet.metadata import DeviceMetadata
 from dranode.driver.lifecycle.spec_watch import SpecWatch
@@ -236,6 +238,56 @@ def test_a_claim_with_another_uid_is_refused(tmp_path: Path) -> None:
     claim = allocated_claim("a", LAMPS, ["lamp-1"], uid="new")
     answer = opened(tmp_path).prepare({ClaimRef("default", "a", "old"): claim})["old"]
     assert "its UID is new, and old was asked for" in str(answer)
+
+
+def test_equal_configurations_that_arrive_twice_count_once(tmp_path: Path) -> None:
+    class Listening(Lamps):
+        heard: tuple[Any, ...] = ()
+
+        def grant(self, claim: AllocatedClaim, held: Held, inventory: Inventory) -> ClaimGrant:
+            self.heard = tuple(config.parameters for each in claim.results for config in each.configs)
+            return super().grant(claim, held, inventory)
+
+    def config(colour: str, *requests: str) -> dict[str, Any]:
+        opaque = {"driver": LAMPS, "parameters": {"colour": colour}}
+        return {"source": "FromClaim", "requests": list(requests), "opaque": opaque}
+
+    red, blue, other = config("red", "r", "s"), config("blue", "r"), config("red", "r")
+    for number, (configs, heard) in enumerate(
+        (([red, red], 1), ([red, red, blue, blue], 2), ([red, blue, red], 2), ([red, other], 2))
+    ):
+        lamps = Listening()
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        node = opened(folder, lamps)
+        claim = allocated_claim("a", LAMPS, ["lamp-0"], config=configs)
+        prepare(node, claim)
+        assert len(lamps.heard) == heard
+        # The last one wins, as it does without the entries that do not count.
+        assert lamps.heard[-1] == lamps.parse_config(Config("FromClaim", configs[-1]["opaque"]["parameters"], ""))
+        assert isinstance(prepare(node, claim)["a"], tuple)
+
+
+def test_a_fingerprint_is_of_every_entry_so_that_a_claim_of_an_older_version_looks_the_same() -> None:
+    opaque = {"driver": LAMPS, "parameters": {"colour": "red"}}
+    twice = allocated_claim("a", LAMPS, ["lamp-0"], config=[{"source": "FromClaim", "opaque": opaque}] * 2)
+    asked = allocated(reference(twice), twice, Lamps())
+    assert fingerprint(asked) == "fe0afd780a66f76f"
+
+
+def test_two_claims_of_one_uid_in_a_call_are_refused_and_hold_nothing(tmp_path: Path) -> None:
+    node = opened(tmp_path)
+    one, other = (allocated_claim(name, LAMPS, [lamp], uid="same") for name, lamp in (("a", "lamp-0"), ("b", "lamp-1")))
+    third = allocated_claim("c", LAMPS, ["lamp-2"])
+    answers = node.prepare({reference(each): each for each in (one, other, third)})
+    assert str(answers["same"]) == (
+        "claims default/a and default/b were asked for in one call with the same UID same, so neither is prepared; "
+        "recreate their pods"
+    )
+    assert [record.name for record in node.records()] == ["c"]
+    assert isinstance(prepare(node, one)["a"], tuple)
+    assert node.unprepare((reference(one), reference(other))) == {"same": None}
+    assert [record.name for record in node.records()] == ["c"]
 
 
 def in_pool(claim: ResourceClaim, pool: str) -> ResourceClaim:

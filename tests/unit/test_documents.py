@@ -1,0 +1,43 @@
+"""What is said of a document that does not decode."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from dranode.cdi.spec import Spec
+from dranode.cpu.config import CPUConfig
+from dranode.driver.core.documents import decode, decode_json
+from dranode.driver.core.errors import DocumentError
+from dranode.driver.local.fleet_nodes import NodeKind
+from dranode.gpu.config import GPUConfig
+
+GPU = {"apiVersion": "dra.gpu/v1alpha1", "kind": "GPUConfig"}
+CPU_FIELDS = "cpuset, threads, l3, spread, sharing, cfsQuota, memory"
+EDITED = {"cdiVersion": "0.6.0", "kind": "a/b", "devices": [{"name": "d", "containerEdits": {"environment": []}}]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "document", "message"),
+    [
+        (CPUConfig, {"treads": "any"}, f"contains unknown field treads; there are {CPU_FIELDS}"),
+        (CPUConfig, {"spread": {"polcy": 1}}, "spread: contains unknown field polcy; there are policy, group"),
+        (CPUConfig | None, {"treads": "any"}, f"contains unknown field treads; there are {CPU_FIELDS}"),
+        (dict[str, CPUConfig], {"a": {"x": 1}}, f"{{}}: contains unknown field x; there are {CPU_FIELDS}"),
+        (tuple[CPUConfig, ...], [{}, {"x": 1}], f"[1]: contains unknown field x; there are {CPU_FIELDS}"),
+        (
+            GPUConfig,
+            {**GPU, "sharing": {"memory": 1}},
+            "sharing: contains unknown field memory; there are strategy, memoryLimit",
+        ),
+        (NodeKind, {"name": "n", "machines": "x"}, "contains unknown field machines; there are name, machine, slices"),
+        (Spec, EDITED, "devices[0].containerEdits: contains unknown field environment; there are env, deviceNodes"),
+    ],
+)
+def test_an_unknown_field_is_refused_with_those_that_there_are(kind: Any, document: Any, message: str) -> None:
+    for read in (decode, lambda kind, document: decode_json(kind, msgspec.json.encode(document))):
+        with pytest.raises(DocumentError) as raised:
+            read(kind, document)
+        assert str(raised.value).startswith(message)
