@@ -114,7 +114,9 @@ def _chosen(asked: Asked, group: Group, count: int, node: Node) -> CPUSet:
         (cpus & asked.mine, "are already assigned to another device in this claim"),
     ):
         if wrong:
-            raise ClaimError(f"{what} {why}: {wrong}")
+            unknown = wrong - topology.present
+            none = f"; this machine has no CPU {unknown}, but {topology.present}" if unknown else ""
+            raise ClaimError(f"{what} {why}: {wrong}{none}")
     if not cpus.isdisjoint(node.held.cpus):
         raise conflict(f"{what} conflict with already allocated claims", node.held, cpus)
     halves = topology.whole_cores(cpus) - cpus

@@ -56,6 +56,7 @@ def _message(record: Record, offline: CPUSet, topology: Topology) -> str:
         runs = f"runs on {cpus} as before"
     else:
         runs = f"runs on {left} alone instead of {cpus}" if left else f"cannot run on any of {cpus}"
+    state = "offline" if offline <= topology.present else "offline or gone"
     return (
-        f"CPUs {offline} are offline that claim {record.ref} holds, which {runs}: bring them back or recreate its pods"
+        f"CPUs {offline} are {state} that claim {record.ref} holds, which {runs}: bring them back or recreate its pods"
     )

@@ -33,7 +33,9 @@ def individual_share(asked: Asked, node: Node) -> Share:
     if cpu is None:
         raise ClaimError(f"{what}, which is no CPU of this node in individual mode; delete the claim")
     cpus = CPUSet((cpu,))
+    present = node.topology.present
     for wrong, why in (
+        (cpu not in present, f"which this machine does not have; it has {present}"),
         (cpu not in node.topology.online, f"which is not online; {node.topology.online} are"),
         (cpu in node.options.reserved, f"which is reserved by --reserved-cpus {node.options.reserved}"),
         (cpu in asked.mine, "which it was allocated twice"),

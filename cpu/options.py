@@ -88,12 +88,11 @@ def check_reserved(options: CPUOptions, topology: Topology) -> None:
     Raises:
         UsageError: a reserved CPU does not exist, or every online CPU is reserved, or one of every core with full-core.
     """
-    unknown = options.reserved - topology.online - topology.offline
+    unknown = options.reserved - topology.present
     if unknown:
-        present = topology.online | topology.offline
         raise UsageError(
             f"--reserved-cpus {options.reserved} names CPUs that this machine does not have: {unknown}; "
-            f"it has {present}"
+            f"it has {topology.present}"
         )
     if topology.online <= options.reserved:
         raise UsageError(

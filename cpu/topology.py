@@ -73,6 +73,11 @@ class Topology:
         return CPUSet(self.cpus)
 
     @cached_property
+    def present(self) -> CPUSet:
+        """All CPUs that the machine has, online or not."""
+        return self.online | self.offline
+
+    @cached_property
     def core_types(self) -> Mapping[str, CPUSet]:
         """CPUs by core type; `{"standard": ...}` on a machine that is not hybrid."""
         types: dict[str, CPUSet] = {}

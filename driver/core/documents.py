@@ -15,6 +15,7 @@ import msgspec
 
 from dranode.driver.core.errors import DocumentError
 from dranode.driver.core.quantity import Quantity
+from dranode.driver.core.unknown import field_names
 
 T = TypeVar("T")
 
@@ -33,6 +34,7 @@ _FLAT_REQUEST: Final = (
 )
 _learned: Final[set[type]] = set()
 _learning: Final = threading.Lock()
+_UNKNOWN: Final = "contains unknown field "
 _AT: Final = re.compile(r" - at `(?:key in )?\$?\.?(?P<path>[^`]*)`$")
 
 
@@ -73,7 +75,7 @@ def decode(kind: type[T], document: Any) -> T:
     try:
         return msgspec.convert(document, kind, dec_hook=_decode_hook)
     except msgspec.ValidationError as error:
-        raise document_error(error) from error
+        raise _error(kind, error) from error
 
 
 def decode_json(kind: type[T], text: bytes | str) -> T:
@@ -86,7 +88,7 @@ def decode_json(kind: type[T], text: bytes | str) -> T:
     try:
         return msgspec.json.decode(text, type=kind, dec_hook=_decode_hook)
     except (msgspec.ValidationError, msgspec.DecodeError) as error:
-        raise document_error(error) from error
+        raise _error(kind, error) from error
 
 
 def encode(value: Any) -> Any:
@@ -99,13 +101,16 @@ def encode_json(value: Any) -> bytes:
     return msgspec.json.encode(value, enc_hook=_encode_hook)
 
 
-def document_error(error: msgspec.DecodeError) -> DocumentError:
-    """The error of msgspec with its path in front, without the root sign."""
+def _error(kind: Any, error: msgspec.DecodeError) -> DocumentError:
+    """The error of msgspec with its path in front, without the root sign; for an unknown field, with the known ones."""
     text = str(error)
     match = _AT.search(text)
-    if match is None:
-        return DocumentError(_plain(text))
-    return DocumentError(_plain(text[: match.start()]), match["path"].replace("[...]", "{}"))
+    path = match["path"] if match else ""
+    sentence = _plain(text[: match.start()] if match else text)
+    if sentence.startswith(_UNKNOWN):
+        names = ", ".join(field_names(kind, path))
+        sentence += f"; there are {names}" if names else ""
+    return DocumentError(sentence, path.replace("[...]", "{}"))
 
 
 def _plain(text: str) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -11,12 +12,48 @@ import msgspec
 _KNOWN_ELSEWHERE: Final = frozenset({"derivedAttributes"})
 
 
-def unknown_fields(kind: type[msgspec.Struct], document: Any, path: str = "") -> Iterator[str]:
-    """The path of every field of `document` that `kind` and the values inside it do not have."""
+# The steps of a path as msgspec writes it: `.field`, `[0]`, and `[...]` for any value of a mapping.
+_STEP: Final = re.compile(r"\.(?P<field>[^.\[\]]+)|\[(?P<item>[^\]]*)\]")
+
+
+class UnknownField(NamedTuple):
+    """A field that is not there, and the names of those that are."""
+
+    path: str
+    known: tuple[str, ...]
+
+
+def field_names(kind: Any, path: str) -> tuple[str, ...]:
+    """The fields of what stands at `path` in documents of `kind` (`spread`, `devices[0].edits`); none if unclear."""
+    infos = [msgspec.inspect.type_info(kind)]
+    for step in _STEP.finditer(f".{path}" if path and path[0] != "[" else path):
+        infos = [inner for info in infos for each in _members(info) for inner in _step(each, step["field"])]
+    structs = [each for info in infos for each in _members(info) if isinstance(each, msgspec.inspect.StructType)]
+    return tuple(field.encode_name for field in structs[0].fields) if len(structs) == 1 else ()
+
+
+def _members(info: msgspec.inspect.Type) -> tuple[msgspec.inspect.Type, ...]:
+    return info.types if isinstance(info, msgspec.inspect.UnionType) else (info,)
+
+
+def _step(info: msgspec.inspect.Type, field: str | None) -> Iterator[msgspec.inspect.Type]:
+    match info:
+        case msgspec.inspect.StructType() if field is not None:
+            yield from (each.type for each in info.fields if each.encode_name == field)
+        case msgspec.inspect.VarTupleType() | msgspec.inspect.ListType() if field is None:
+            yield info.item_type
+        case msgspec.inspect.DictType() if field is None:
+            yield info.value_type
+        case _:
+            pass
+
+
+def unknown_fields(kind: type[msgspec.Struct], document: Any, path: str = "") -> Iterator[UnknownField]:
+    """Every field of `document` that `kind` and the values inside it do not have."""
     yield from _in_type(msgspec.inspect.type_info(kind), document, path)
 
 
-def _in_type(info: msgspec.inspect.Type, document: Any, path: str) -> Iterator[str]:
+def _in_type(info: msgspec.inspect.Type, document: Any, path: str) -> Iterator[UnknownField]:
     match info:
         case msgspec.inspect.StructType() if isinstance(document, Mapping):
             yield from _in_struct(info, document, path)
@@ -33,11 +70,11 @@ def _in_type(info: msgspec.inspect.Type, document: Any, path: str) -> Iterator[s
             pass
 
 
-def _in_struct(info: msgspec.inspect.StructType, document: Mapping[str, Any], path: str) -> Iterator[str]:
+def _in_struct(info: msgspec.inspect.StructType, document: Mapping[str, Any], path: str) -> Iterator[UnknownField]:
     fields = {field.encode_name: field.type for field in info.fields}
     for name, value in document.items():
         where = f"{path}.{name}" if path else str(name)
         if name in fields:
             yield from _in_type(fields[name], value, where)
         elif name not in _KNOWN_ELSEWHERE:
-            yield where
+            yield UnknownField(where, tuple(fields))

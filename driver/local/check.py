@@ -6,7 +6,7 @@ A document is checked in the form in which it is written; paths are those of tha
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -102,8 +102,8 @@ def _checked(source: SourceDocument, plugins: Mapping[str, Plugin]) -> Verdict:
         document = to_v1(source.document)
         spec = document.get("spec")
         errors += [
-            FieldError(path, "there is no such field")
-            for path in unknown_fields(_SPECS[source.kind], spec if spec is not None else {}, "spec")
+            FieldError(one.path, f"there is no such field{_alternatives(source, one.known)}")
+            for one in unknown_fields(_SPECS[source.kind], spec if spec is not None else {}, "spec")
         ]
         found, quota = _RULES[source.kind](document, plugins)
         errors += found
@@ -112,6 +112,11 @@ def _checked(source: SourceDocument, plugins: Mapping[str, Plugin]) -> Verdict:
     if source.document.get("apiVersion") == _V1BETA1:
         errors = [FieldError(_EXACTLY.sub(r"\1", error.path), error.message) for error in errors]
     return Verdict(source.file, source.kind, source.name, tuple(errors), quota)
+
+
+def _alternatives(source: SourceDocument, known: Sequence[str]) -> str:
+    # Those of v1beta1 have other places.
+    return f"; there are {', '.join(known)}" if source.document.get("apiVersion") != _V1BETA1 else ""
 
 
 def _claim(document: Mapping[str, Any], plugins: Mapping[str, Plugin]) -> tuple[list[FieldError], dict[str, int]]:

@@ -63,7 +63,8 @@ spec:
     status, verdicts = checked(path)
     assert status == 1
     where = "spec.spec.devices.requests[0].firstAvailable[0].adminAccess"
-    assert verdicts[0]["errors"] == [{"path": where, "message": "there is no such field"}]
+    fields = "name, deviceClassName, selectors, allocationMode, count, tolerations, capacity"
+    assert verdicts[0]["errors"] == [{"path": where, "message": f"there is no such field; there are {fields}"}]
 
 
 def test_selectors_and_our_own_configurations_are_checked_with_their_path(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def test_the_amount_is_read_under_either_name_of_the_capacity() -> None:
 
 
 def test_the_capacity_of_another_domain_is_no_number_of_cpus() -> None:
-    with pytest.raises(ClaimError, match='CPU capacity "dra.cpu/cpu" for device "cpudevnuma000" is missing'):
+    with pytest.raises(ClaimError, match=r'CPU capacity "dra.cpu/cpu" for device "cpudevnuma000" is missing'):
         granted(MACHINES["M1"], claim([replace_capacity(result("cpudevnuma000", 2), "other.example.com/cpu")]))
 
 
@@ -139,8 +139,15 @@ class TestOpaqueCpusets:
         assert (str(got.cpus), got.grants[0].request) == ("2,6", "claim-1/selected")
 
     def test_cpus_that_are_not_online_are_named(self) -> None:
-        with pytest.raises(ClaimError, match="contain offline cores: 99-100"):
-            self.grant(config(self.form2("99,100")))
+        machine = replace(MACHINES["M4"], offline=cpus("8"))
+        for named, said in (
+            ("99,100", "contain offline cores: 99-100; this machine has no CPU 99-100, but 0-8"),
+            ("0,8", "contain offline cores: 8"),
+        ):
+            asked = claim([result("cpudevmachine", 2)], [config(self.form2(named))])
+            with pytest.raises(ClaimError) as raised:
+                granted(machine, asked, CPUOptions(group_by=GroupBy.MACHINE))
+            assert str(raised.value).endswith(said)
 
     def test_reserved_cpus_are_named(self) -> None:
         with pytest.raises(ClaimError, match="contain reserved cores: 0"):

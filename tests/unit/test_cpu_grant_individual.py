@@ -49,7 +49,7 @@ def test_a_device_that_is_no_cpu_is_refused(device: str) -> None:
 @pytest.mark.parametrize(
     ("device", "why"),
     [
-        ("cpu007", "which is not online; 0-3 are"),
+        ("cpu007", "which this machine does not have; it has 0-3"),
         ("cpu000", "which is reserved by --reserved-cpus 0"),
         ("cpu001 cpu001", "which it was allocated twice"),
     ],
