@@ -6,12 +6,16 @@ Whoever takes it has the ledger before them as it is; before it is let go, whoev
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from dranode.driver.core.errors import LedgerError, UnreadError
 from dranode.driver.holders import Holders
 from dranode.driver.locks import FileLock
+
+log = logging.getLogger(__name__)
 
 
 class DecisionLock:
@@ -19,6 +23,7 @@ class DecisionLock:
 
     Attributes:
         freed: to be notified, under the lock, when a claim was undone.
+        unread: why the ledger could not be read when somebody last had to; None if it could.
     """
 
     def __init__(self, holders: Holders, path: Path, tell: Callable[[], None]) -> None:
@@ -27,7 +32,7 @@ class DecisionLock:
         Args:
             holders: the ledger and its index.
             path: the file that stands for the lock among processes.
-            tell: called under the lock when records have changed.
+            tell: called under the lock when records have changed, or when the ledger can be read no more.
         """
         self._holders = holders
         self._tell = tell
@@ -37,6 +42,8 @@ class DecisionLock:
         self._threads = threading.RLock()
         self._processes = FileLock(path)
         self.freed = threading.Condition(self._threads)
+        self.unread: str | None = "nobody has read the ledger yet"
+        self._said: str | None = None
 
     def note_boot(self, boot_id: str) -> None:
         """Have the boot id noted as soon as the ledger can be used, before anything is decided."""
@@ -48,10 +55,17 @@ class DecisionLock:
         """Hold the lock.
 
         Raises:
-            LedgerError: the ledger cannot be used.
+            UnreadError: the ledger cannot be read.
+            LedgerError: it cannot be written.
         """
-        with self._threads, self._processes.held():
-            self._holders.refresh()
+        with self._threads, contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(self._processes.held())
+                self._holders.refresh()
+            except LedgerError as error:
+                self._not_read(str(error))
+                raise UnreadError(str(error)) from error
+            self._read()
             if self._boot_id is not None:
                 self._holders.after_boot(self._boot_id)
                 self._boot_id = None
@@ -59,6 +73,22 @@ class DecisionLock:
             # Not compared with the version before: a call that failed may have read what another instance changed.
             if self._holders.version != self._told:
                 self.tell()
+
+    def _not_read(self, reason: str) -> None:
+        if reason != self._said:
+            self._said = reason
+            log.error("%s; masks of containers stay as they are meanwhile, and it is tried again every second", reason)
+        if reason != self.unread or self._told is None:
+            self.unread = reason
+            self.tell()
+
+    def _read(self) -> None:
+        if self._said is not None:
+            log.warning("the ledger can be read again")
+        self._said = None
+        if self.unread is not None:
+            self.unread = None
+            self.tell()
 
     @contextlib.contextmanager
     def among_threads(self) -> Iterator[None]:

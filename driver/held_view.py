@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from dranode.driver.core.held_claims import HeldClaims, HeldSnapshot
+from dranode.driver.core.on_record import Unread
 from dranode.driver.core.plugin import Inventory, Plugin
 from dranode.driver.holders import Holders
 
@@ -25,16 +26,22 @@ class HeldView:
     _inventory: Inventory | None = None
     _claims: HeldClaims = field(default_factory=HeldClaims)
 
-    def follow(self, inventory: Inventory) -> HeldSnapshot | None:
-        """Take in what has changed of machine and records; what failed half-way is taken in with the next call."""
+    def follow(self, inventory: Inventory, unread: Unread | None = None) -> HeldSnapshot | None:
+        """Take in what has changed of machine and records; what failed half-way is taken in with the next call.
+
+        While the ledger is unread, the snapshot is of what is known without it, and says so.
+        """
         if inventory is not self._inventory:
             pool = self.plugin.pool(inventory)
             self.snapshot = None if pool is None else replace(pool, claims=self._claims)
             self._inventory = inventory
-        if self.snapshot is not None:
+        if self.snapshot is not None and unread is not None:
+            claims = HeldClaims.of(map(self.plugin.pinned, unread.records))
+            self.snapshot = replace(self.snapshot, claims=claims, unread=unread)
+        elif self.snapshot is not None:
             self._claims = self._followed()
-            if self._claims is not self.snapshot.claims:
-                self.snapshot = replace(self.snapshot, claims=self._claims)
+            if self._claims is not self.snapshot.claims or self.snapshot.unread is not None:
+                self.snapshot = replace(self.snapshot, claims=self._claims, unread=None)
             self.holders.touched = frozenset()
         return self.snapshot
 

@@ -22,6 +22,7 @@ import msgspec
 from dranode.driver.core.effects import Commit
 from dranode.driver.core.errors import ClaimError, LedgerError
 from dranode.driver.core.held import ClaimRef, Held
+from dranode.driver.core.on_record import Unread
 from dranode.driver.core.plugin import Plugin
 from dranode.driver.core.prepare import restarted
 from dranode.driver.core.record import Record, copied, holdings, recovered
@@ -57,6 +58,8 @@ class Holders:
         self._ledger: Ledger | None = None
         self._inode = 0
         self._stale = True
+        # Whether the rows of the ledger were ever read, so that what is known of them was on record at some time.
+        self._rows_read = False
         # Damage that only writing meets, as in an index: the file opens and reads well again.
         self._corrupt: CorruptLedgerError | None = None
 
@@ -128,7 +131,14 @@ class Holders:
     def _load(self, ledger: Ledger) -> None:
         contents = ledger.read()
         on_file = {record.uid for record in contents.records} | {row.uid for row in contents.damaged}
-        left = tuple(Record(uid=uid) for uid in sorted(self._specs.stamps()) if uid not in on_file)
+        try:
+            lying = self._specs.stamps()
+        except LedgerError:
+            # There may be more, but these are on record.
+            self.records, self._rows_read = {record.uid: record for record in contents.records}, True
+            self._changed(None)
+            raise
+        left = tuple(Record(uid=uid) for uid in sorted(lying) if uid not in on_file)
         self.leftovers = frozenset(record.uid for record in left)
         self.records = {record.uid: record for record in (*contents.records, *left)}
         self.held = Held.of(holdings(self.records.values()))
@@ -139,7 +149,7 @@ class Holders:
             self._blocking[row.uid] = f"its row is damaged ({row.reason}) and no CDI spec says what it holds"
         self._look_again()
         self._tell_overlaps()
-        self._stale = False
+        self._stale, self._rows_read = False, True
         self._changed(None)
 
     def _tell_overlaps(self) -> None:
@@ -159,6 +169,17 @@ class Holders:
         # What was only recovered is told of by whoever finds out whose it is.
         record = self.records.get(claim.uid)
         return record is not None and bool(record.fingerprint)
+
+    def unread(self, reason: str) -> Unread:
+        """What is known while the ledger cannot be read: what it last said, and beyond that what CDI specs say."""
+        known = tuple(self.told())
+        uids = {record.uid for record in known}
+        try:
+            found = tuple(self._recovered(uid) for uid in sorted(self._specs.stamps()) if uid not in uids)
+        except LedgerError:
+            return Unread(reason, known, blind=not self._rows_read)
+        blind = not self._rows_read and any(record.lost for record in found)
+        return Unread(reason, (*known, *found), blind)
 
     def _look_again(self) -> None:
         """Take in what CDI specs say of claims of which nothing is known; they may be readable by now."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from dranode.driver.core.effects import Commit, WriteMetadata, WriteSpec
-from dranode.driver.core.errors import ClaimConflictError, ClaimError, DranodeError
+from dranode.driver.core.errors import ClaimConflictError, ClaimError, DranodeError, UnreadError
 from dranode.driver.core.held import ClaimRef
 from dranode.driver.core.held_claims import HeldSnapshot
 from dranode.driver.core.metadata import with_metadata
@@ -117,6 +117,8 @@ class Node:
             with self._lock.held():
                 for record in filter(self._writable, self.holders.records.values()):
                     self.interpreter.carry_out((WriteSpec(record), WriteMetadata(record)))
+        except UnreadError:
+            pass
         except DranodeError as error:
             log.error("%s", error)  # noqa: TRY400 - the sentence says it all; a traceback would hide it
 
@@ -154,6 +156,8 @@ class Node:
     def watch(self, watcher: Watcher) -> None:
         """Tell `watcher` now and whenever a record has changed, before the call that changed it is answered.
 
+        So it is when the ledger cannot be read any more, and when it can again.
+
         It is told what containers run on, None by a driver that pins none, under the lock on decisions; it has to be
         quick.
         """
@@ -162,13 +166,19 @@ class Node:
             self._lock.tell()
 
     def _tell(self) -> None:
-        snapshot = self._view.follow(self.inventory)
+        reason = self._lock.unread
+        snapshot = self._view.follow(self.inventory, None if reason is None else self.holders.unread(reason))
         if self._watcher is not None:
             self._watcher(snapshot)
 
     def snapshot(self) -> HeldSnapshot | None:
         """What is on record as enforcement sees it; None for a driver that pins no containers. Waits for nobody."""
         return self._view.snapshot
+
+    @property
+    def unread(self) -> str | None:
+        """Why the ledger could not be read when somebody last had to; None if it could. Waits for nobody."""
+        return self._lock.unread
 
     def on_record(self) -> frozenset[str]:
         """The UIDs of the claims on record at the last look at the ledger; costs nothing."""

@@ -15,6 +15,7 @@ from dranode.driver.core.claim_identity import PodClaims
 from dranode.driver.core.containers import Pod
 from dranode.driver.core.held import ClaimRef
 from dranode.driver.core.held_claims import HeldSnapshot
+from dranode.driver.core.on_record import Unread
 from dranode.driver.kubelet.podresources import PodResources, PodResourcesError
 from dranode.driver.lifecycle.tell import Tell, nobody
 from dranode.driver.machine.root import Root
@@ -64,7 +65,7 @@ class Pinning:
         self._authority = authority
         self._node = node
         self._pod_resources = pod_resources
-        self._snapshot = HeldSnapshot()
+        self._snapshot = HeldSnapshot(unread=Unread("nobody has read the ledger yet", blind=True))
         self._stopping = threading.Event()
         self._verifies = threading.Event()
         self._enforcer = Enforcer(self, root, tell=tell)
@@ -99,13 +100,17 @@ class Pinning:
         return self._enforcer.status()
 
     def claims_in_use(self) -> frozenset[str] | None:
-        """The UIDs of the claims that a container has; None while the runtime has not told of its containers."""
-        return self._enforcer.claims_in_use() if self.synchronized else None
+        """The UIDs of the claims that a container has; None while that is not certain of every container."""
+        return self._enforcer.claims_in_use() if self._complete else None
+
+    @property
+    def _complete(self) -> bool:
+        return self.synchronized and self._enforcer.is_certain() and self._snapshot.unread is None
 
     def in_use(self, ref: ClaimRef) -> bool | None:
         """Whether a container has the claim, by the runtime or by kubelet; None if neither can say."""
         # Asked first: a runtime that tells of its containers from now on has not vouched for what is known now.
-        complete = self.synchronized
+        complete = self._complete
         if ref.uid in self._enforcer.claims_in_use():
             return True
         told = self._pod_resources.in_use(self._node.plugin.driver, ref)

@@ -69,7 +69,8 @@ def create(
     if not resources.cpus:
         return Refused(_no_cpus(container, identity.claims, snapshot))
     change, updates = settle(containers, snapshot, drop)
-    pinned = Pinned(_slim(container), tuple(claim.claim.uid for claim in identity.claims)).given(resources)
+    claims = tuple(claim.claim.uid for claim in identity.claims)
+    pinned = Pinned(_slim(container), claims, unsure=snapshot.unread is not None).given(resources)
     change = replace(change, put=(*change.put, pinned))
     return Allowed(change, resources, updates, tuple(_offline(identity.claims, snapshot)))
 
@@ -143,8 +144,11 @@ def synchronize(
                 return identity.ask
             case AskKubelet():
                 pods.extend(identity.ask.pods)
-            case None:
+            case None if snapshot.unread is None:
                 warnings.extend(identity.refusals)
+            case None:
+                # The claims that containers have may be on record all the same.
+                pass
     if pods:
         return AskKubelet(tuple(dict.fromkeys(pods)))
     known = Containers(pinned for container in listed if (pinned := found(snapshot, container, evidence)))
@@ -152,7 +156,8 @@ def synchronize(
     change, updates = settle(known, snapshot)
     known.carry_out(change)
     warnings.extend(_shared_unduly(known, snapshot))
-    unpinned = tuple(_slim(container) for container in listed if not container.cpus)
+    # Those that nobody's mask is changed for are not pinned now.
+    unpinned = tuple(each.container for each in known if not (each.container.cpus or each.unsure))
     return Allowed(Change(tuple(known), settled=snapshot), updates=updates, warnings=tuple(warnings), unpinned=unpinned)
 
 
@@ -165,7 +170,8 @@ def found(snapshot: HeldSnapshot, container: Container, evidence: Evidence = NOT
     if identity.ask is not None:
         return None
     mems = container.mems if any(claim.mems for claim in identity.claims) else ""
-    return Pinned(_slim(container), tuple(claim.claim.uid for claim in identity.claims), container.cpus, mems)
+    claims = tuple(claim.claim.uid for claim in identity.claims)
+    return Pinned(_slim(container), claims, container.cpus, mems, unsure=snapshot.unread is not None)
 
 
 def _slim(container: Container) -> Container:
@@ -202,6 +208,11 @@ def _conflict(container: Container, claim: HeldClaim, user: Container) -> str:
 
 def _no_cpus(container: Container, claims: Iterable[HeldClaim], snapshot: HeldSnapshot) -> str:
     names = ", ".join(str(claim.claim) for claim in claims if claim.cpus)
+    if snapshot.unread is not None and not names:
+        return (
+            f"nobody can say which CPUs are free for {container}, which has no claim: {snapshot.unread.reason}; "
+            "set --reserved-cpus so that such containers always have some"
+        )
     if names:
         return f"every CPU of {names} is offline, so {container} cannot run: bring them back or recreate the pod"
     return (

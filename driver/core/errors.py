@@ -5,6 +5,7 @@
     ├── DocumentError         a document does not decode; says file and path
     ├── MachineError          hardware files that are missing, unreadable or contradict each other
     ├── LedgerError           the record of claims cannot be read or written; nothing is handed out meanwhile
+    │   └── UnreadError            it cannot be read, as was said in the log when it was noticed
     └── ClaimError            one claim cannot be prepared, for a reason that waiting does not cure
         ├── ClaimConflictError     what the claim needs is held by another claim, whose Unprepare may be on its way
         └── ClaimGoneError         the claim does not exist any more
@@ -41,6 +42,10 @@ class MachineError(DranodeError):
 
 class LedgerError(DranodeError):
     """The ledger cannot be used; the driver hands out nothing new until it can."""
+
+
+class UnreadError(LedgerError):
+    """The ledger cannot be read. Whoever noticed has said so in the log, so that nobody else needs to."""
 
 
 class ClaimError(DranodeError):

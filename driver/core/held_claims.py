@@ -10,6 +10,7 @@ from typing import Self
 from dranode.driver.core.cpuset import CPUSet
 from dranode.driver.core.frozen_map import FrozenMap
 from dranode.driver.core.held import ClaimRef
+from dranode.driver.core.on_record import Unread
 from dranode.driver.core.record import claim_device
 
 
@@ -109,6 +110,8 @@ class HeldSnapshot:
         mems: the machine's memory nodes (list format); empty if unknown.
         variable: the prefix of the variable that CDI injects, before the claim's UID; empty if there is none.
         cdi_kind: the kind of this driver's CDI devices; empty if there are none.
+        unread: why other claims may be on record as well; None if these are all. Without the ledger nobody's mask is
+            changed, and what is about to be created gets what is left as far as is known.
     """
 
     claims: Mapping[str, HeldClaim] = field(default_factory=HeldClaims)
@@ -117,6 +120,7 @@ class HeldSnapshot:
     mems: str = ""
     variable: str = ""
     cdi_kind: str = ""
+    unread: Unread | None = None
 
     @cached_property
     def index(self) -> HeldClaims:
@@ -130,7 +134,12 @@ class HeldSnapshot:
 
     @cached_property
     def shared(self) -> CPUSet:
-        """The CPUs of containers without a claim; the reserved ones if claims leave no other, and perhaps none."""
+        """The CPUs of containers without a claim; the reserved ones if claims leave no other, and perhaps none.
+
+        Where nobody knows what claims hold, it is the reserved ones, of which they can have none.
+        """
+        if self.unread is not None and self.unread.blind:
+            return self.reserved & self.online
         free = self.online - self.held
         return (free - self.reserved) or free
 

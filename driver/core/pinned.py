@@ -25,6 +25,8 @@ class Pinned:
         mems: the memory nodes that it was last given by this driver; empty if none.
         provisional: it was given them between its creation and its start. A runtime may have read its configuration
             for the start before it took the update, so nobody knows what it runs with until it is told again.
+        unsure: it was taken in while the ledger could not be read. It may have other claims than these, so its mask
+            stays as it is until the runtime tells of it again.
     """
 
     container: Container
@@ -32,6 +34,7 @@ class Pinned:
     cpus: CPUSet = field(default_factory=CPUSet)
     mems: str = ""
     provisional: bool = False
+    unsure: bool = False
 
     def given(self, resources: Resources) -> Pinned:
         """The container after it was given these resources."""
@@ -164,10 +167,14 @@ def resources_for(claims: Iterable[HeldClaim], snapshot: HeldSnapshot) -> Resour
 
 
 def expected(pinned: Pinned, snapshot: HeldSnapshot) -> Resources:
-    """What a container that exists should have. One whose claims were all unprepared belongs to the shared pool."""
-    if not pinned.claims:
-        return Resources(snapshot.shared)
-    return resources_for((snapshot.claims[uid] for uid in pinned.claims if uid in snapshot.claims), snapshot)
+    """What a container that exists should have. One whose claims were all unprepared belongs to the shared pool.
+
+    It keeps what it has while it is not certain which claims it has, or what is on record.
+    """
+    claims = [snapshot.claims[uid] for uid in pinned.claims if uid in snapshot.claims]
+    if pinned.unsure or snapshot.unread is not None:
+        return Resources(pinned.cpus, pinned.mems, lift_quota=any(claim.lift_quota for claim in claims))
+    return resources_for(claims, snapshot)
 
 
 def claims_of(container: Container, containers: Containers, snapshot: HeldSnapshot) -> tuple[ClaimRef, ...]:
@@ -179,11 +186,11 @@ def claims_of(container: Container, containers: Containers, snapshot: HeldSnapsh
 
 def changes(containers: Containers, snapshot: HeldSnapshot) -> Iterator[tuple[Pinned, Resources]]:
     """The containers whose mask is not what it should be, with what they should have. No mask is ever empty."""
-    if containers.settled is snapshot:
+    if containers.settled is snapshot or snapshot.unread is not None:
         return
     shared = Resources(snapshot.shared)
     for pinned in containers:
-        wanted = expected(pinned, snapshot) if pinned.claims else shared
+        wanted = expected(pinned, snapshot) if pinned.claims or pinned.unsure else shared
         if wanted.cpus.mask == pinned.cpus.mask and wanted.mems == pinned.mems:
             continue
         if pinned.mems and not wanted.mems:
@@ -211,11 +218,14 @@ def settle(
 
 
 def drift(containers: Containers, snapshot: HeldSnapshot, effective: Mapping[str, CPUSet]) -> tuple[Drift, ...]:
-    """The containers that do not run where they should, by what the kernel says (`cpuset.cpus.effective`)."""
+    """The containers that do not run where they should, by what the kernel says (`cpuset.cpus.effective`).
+
+    There are none as long as nobody knows for certain where they should.
+    """
     found: list[Drift] = []
     for key, cpus in effective.items():
         pinned = containers.get(key)
-        if pinned is not None:
+        if pinned is not None and not pinned.unsure and snapshot.unread is None:
             wanted = expected(pinned, snapshot).cpus
             if wanted and cpus != wanted:
                 found.append(Drift(pinned.container, wanted, cpus))

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from dranode.driver.core.errors import DranodeError
+from dranode.driver.core.errors import DranodeError, UnreadError
 from dranode.driver.core.events import ClaimImpaired, ClaimRestored
 from dranode.driver.core.plugin import Impairment, Stop
 from dranode.driver.core.status import prepared_states
@@ -53,6 +53,8 @@ class Hardware:
         for step in (self._rescan, self._mind_claims, self._announce):
             try:
                 step()
+            except UnreadError:
+                continue
             except DranodeError as error:
                 troubles.append(str(error))
         for sentence in troubles:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from dranode.driver.core.errors import DranodeError
+from dranode.driver.core.errors import DranodeError, UnreadError
 from dranode.driver.core.plugin import Impairment
 from dranode.driver.lifecycle import orphans, spec_watch
 from dranode.driver.lifecycle.hardware import Hardware
@@ -104,6 +104,8 @@ class Lifecycle:
             while not self._stopping.wait(seconds):
                 try:
                     look()
+                except UnreadError:
+                    continue
                 except DranodeError as error:
                     if str(error) != trouble:
                         log.error("%s", error)  # noqa: TRY400 - the sentence says it all

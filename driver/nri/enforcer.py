@@ -218,9 +218,17 @@ class Enforcer:
         self._containers.carry_out(Change(tuple(replace(each, cpus=CPUSet()) for each in late if each)))
 
     def reconnection_due(self) -> bool:
-        """Whether masks have been waiting for so long that a reconnection has to mend them; asked once, it is noted."""
+        """Whether masks have been waiting for so long that a reconnection has to mend them; asked once, it is noted.
+
+        So it is once the ledger can be read again: of containers that were taken in meanwhile only the runtime knows
+        all that tells whose they are, and it tells that once a connection.
+        """
         now = self.clock()
         runtime = self._status.runtime
+        if runtime is not None and not self.is_certain() and self.node.snapshot().unread is None:
+            log.warning("reconnecting to %s, because containers were taken in while the ledger was not read", runtime)
+            self._status = replace(self._status, reconnections=self._status.reconnections + 1)
+            return True
         if runtime is None or runtime.takes_unsolicited_updates or not self._lag.reconnection_due(now):
             return False
         log.warning(
@@ -260,6 +268,10 @@ class Enforcer:
             lag=waiting.seconds(self.clock()),
             drifts=self._verifier.drifts,
         )
+
+    def is_certain(self) -> bool:
+        """Whether it is certain of every container which claims it has."""
+        return not any(each.unsure for each in self._containers)
 
     def claims_in_use(self) -> frozenset[str]:
         """The UIDs of the claims that a container has, as far as the runtime has told."""

@@ -11,7 +11,7 @@ from dranode.driver.cgroups import Cgroups, cgroup_folder
 from dranode.driver.core.claim_identity import Ask, AskKubelet, AskLedger, AskProcesses, Evidence, PodClaims
 from dranode.driver.core.containers import Pod
 from dranode.driver.core.enforcement import Allowed
-from dranode.driver.core.errors import LedgerError
+from dranode.driver.core.errors import LedgerError, UnreadError
 from dranode.driver.core.held_claims import HeldSnapshot
 from dranode.driver.core.pinned import Containers
 from dranode.driver.machine.root import Root
@@ -84,6 +84,8 @@ class Inquiry:
     def _reread_if_possible(self) -> HeldSnapshot:
         try:
             return self.node.reread()
+        except UnreadError:
+            return self.node.snapshot()
         except LedgerError as error:
             log.warning("containers are compared with what was last known of claims: %s", error)
             return self.node.snapshot()

@@ -106,7 +106,8 @@ class SharedEnforcer:
 
     def reconnection_due(self) -> bool:
         """Whether only a new connection can put things right."""
-        return self.authority.active and self.enforcer.reconnection_due()
+        # What it does not know of containers no other instance can tell it.
+        return (self.authority.active or not self.enforcer.is_certain()) and self.enforcer.reconnection_due()
 
     def _unsaid(self, updates: tuple[ContainerUpdate, ...]) -> tuple[ContainerUpdate, ...]:
         self.enforcer.take_back(updates)

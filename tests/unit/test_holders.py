@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dranode.cdi.spec import Spec
-from dranode.driver.core.errors import ClaimConflictError, ClaimError, LedgerError
+from dranode.driver.core.errors import ClaimConflictError, ClaimError, LedgerError, UnreadError
 from dranode.driver.core.plugin import ClaimGrant
 from dranode.driver.core.record import Record
 from dranode.driver.ledger import Contents, Ledger
@@ -35,7 +35,7 @@ def test_what_another_instance_committed_is_read_again_after_a_reading_that_fail
 
     monkeypatch.setattr(Ledger, "read", fails_once)
     answers = [here.prepare({reference(ours): ours})[ours.metadata.uid] for _ in range(2)]
-    assert [type(answer) for answer in answers] == [LedgerError, ClaimConflictError]
+    assert [type(answer) for answer in answers] == [UnreadError, ClaimConflictError]
 
 
 def test_claims_are_not_forgotten_because_the_cdi_directory_could_not_be_listed(tmp_path: Path) -> None:

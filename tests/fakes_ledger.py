@@ -1,0 +1,110 @@
+"""Ledgers that cannot be read, each in its own way, while a driver or two want to read them.
+
+Tests may run as root, whom modes do not keep from a file: what the system refuses then is refused where SQLite is
+opened, with the code and the words of SQLite 3.45.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from dranode.driver import ledger
+
+Mend = Callable[[], None]
+Fault = Callable[[Path], contextlib.AbstractContextManager[Mend]]
+
+
+@contextlib.contextmanager
+def newer_schema(path: Path) -> Iterator[Mend]:
+    """A newer version wrote it."""
+
+    def write(schema: int) -> None:
+        with contextlib.closing(sqlite3.connect(path)) as db, db:
+            db.execute("UPDATE meta SET value = ? WHERE key = 'schema'", (str(schema),))
+
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        (before,) = db.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
+    write(int(before) + 1)
+    yield lambda: write(int(before))
+
+
+@contextlib.contextmanager
+def a_folder_in_its_place(path: Path) -> Iterator[Mend]:
+    """Somebody made a folder of its name."""
+    away = path.with_name("away.db")
+    path.rename(away)
+    path.mkdir()
+
+    def mend() -> None:
+        path.rmdir()
+        away.rename(path)
+
+    yield mend
+
+
+class _Edge:
+    """The sqlite3 module with another way to open a file."""
+
+    def __init__(self, connect: Callable[..., Any]) -> None:
+        self.connect = connect
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sqlite3, name)
+
+
+@contextlib.contextmanager
+def _refused(path: Path, statement: str, code: str, words: str) -> Iterator[Mend]:
+    """SQLite answers the first statement that begins like this, or the opening of the file, with an error."""
+    mended: list[bool] = []
+
+    class Connection(sqlite3.Connection):
+        def execute(self, sql: str, *rest: Any) -> sqlite3.Cursor:
+            if not mended and sql.startswith(statement):
+                raise refusal()
+            return super().execute(sql, *rest)
+
+    def refusal() -> sqlite3.OperationalError:
+        error = sqlite3.OperationalError(words)
+        error.sqlite_errorcode, error.sqlite_errorname = getattr(sqlite3, code), code
+        return error
+
+    def opened(database: Any, *rest: Any, **options: Any) -> Any:
+        if mended or str(path) not in str(database):
+            return sqlite3.connect(database, *rest, **options)
+        if not statement:
+            raise refusal()
+        return sqlite3.connect(database, *rest, factory=Connection, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ledger, "sqlite3", _Edge(opened))
+        yield lambda: mended.append(True)
+
+
+def no_permission(path: Path) -> contextlib.AbstractContextManager[Mend]:
+    """The system refuses to open it."""
+    return _refused(path, "", "SQLITE_CANTOPEN", "unable to open database file")
+
+
+def an_input_output_error(path: Path) -> contextlib.AbstractContextManager[Mend]:
+    """The disk does not give the rows."""
+    return _refused(path, "SELECT", "SQLITE_IOERR_READ", "disk I/O error")
+
+
+def a_full_disk_without_shm(path: Path) -> contextlib.AbstractContextManager[Mend]:
+    """After a clean stop the file that writers and readers share is gone, and there is no room to make it."""
+    return _refused(path, "PRAGMA journal_mode", "SQLITE_CANTOPEN", "unable to open database file")
+
+
+FAULTS: Final[tuple[Fault, ...]] = (
+    newer_schema,
+    a_folder_in_its_place,
+    no_permission,
+    an_input_output_error,
+    a_full_disk_without_shm,
+)

@@ -1,0 +1,160 @@
+"""Enforcement while the ledger cannot be read: masks stay, new containers get what is left as far as is known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from dranode.driver.core.claim_identity import PodClaims
+from dranode.driver.core.containers import Container, ContainerUpdate, Pod, Resources
+from dranode.driver.core.cpuset import CPUSet
+from dranode.driver.core.errors import UnreadError
+from dranode.driver.core.events import Occurrence
+from dranode.driver.core.held import ClaimRef
+from dranode.driver.core.held_claims import HeldClaim, HeldSnapshot
+from dranode.driver.core.on_record import Unread
+from dranode.driver.machine.folder import HostRoot
+from dranode.driver.nri.enforcer import Enforcer, RefusedError
+from dranode.driver.nri.events import Runtime
+
+REASON = "the ledger cannot be read"
+EMPTY = HeldSnapshot(online=CPUSet(range(8)), reserved=CPUSet((7,)), variable="DRA_CPUSET_", cdi_kind="dra.k8s.io/cpu")
+MINE, THEIRS = (
+    HeldClaim(ClaimRef("default", name, name), cpus, cpus, frozenset((f"pod-{name}",)))
+    for name, cpus in (("mine", CPUSet((0, 1, 4, 5))), ("theirs", CPUSet((2,))))
+)
+HELD = replace(EMPTY, claims={"mine": MINE, "theirs": THEIRS})
+# What a CDI spec says names no pod, and one of the two specs is gone.
+UNREAD = replace(EMPTY, claims={"mine": replace(MINE, pods=frozenset())}, unread=Unread(REASON))
+BLIND = replace(EMPTY, unread=Unread(REASON, blind=True))
+
+
+def container(name: str, cpus: CPUSet, env: tuple[str, ...] = ()) -> Container:
+    pod = Pod(f"s-{name}", f"pod-{name}", "default", name)
+    return Container(name, "main", pod, env, cpus=cpus, started=True, cgroup=f"/{name}")
+
+
+EXCLUSIVE = container("mine", MINE.cpus, ("DRA_CPUSET_mine=0-1,4-5",))
+UNTOLD = container("theirs", THEIRS.cpus, ("DRA_CPUSET_theirs=2",))
+SHARED = container("shared", HELD.shared)
+NEW = container("new", CPUSet())
+
+
+@dataclass
+class Node:
+    """A node service: what is on record, and what kubelet gave to whom."""
+
+    now: HeldSnapshot = UNREAD
+    given: Mapping[str, PodClaims] = field(
+        default_factory=lambda: {"pod-mine": PodClaims({"main": ("dra.k8s.io/cpu=claim-mine",)})}
+    )
+
+    def snapshot(self) -> HeldSnapshot:
+        return self.now
+
+    def reread(self) -> HeldSnapshot:
+        if self.now.unread is not None:
+            raise UnreadError(self.now.unread.reason)
+        return self.now
+
+    def pod_claims(self, pods: tuple[Pod, ...]) -> Mapping[str, PodClaims] | None:
+        return {pod.uid: self.given.get(pod.uid, PodClaims({})) for pod in pods}
+
+
+class Widened(HostRoot):
+    """A kernel that lets everybody run everywhere."""
+
+    def read_bytes(self, path: str) -> bytes:
+        del path
+        return b"0-7\n"
+
+
+@dataclass
+class World:
+    node: Node
+    enforcer: Enforcer
+    told: list[Occurrence]
+
+
+@pytest.fixture
+def world() -> World:
+    node, told = Node(), list[Occurrence]()
+    enforcer = Enforcer(node, Widened(), tell=told.append)
+    enforcer.configured(Runtime("containerd", "v2.3.4", "v0.12.1"))
+    return World(node, enforcer, told)
+
+
+def test_no_mask_is_changed_by_whatever_happens(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    for world.node.now in (UNREAD, BLIND):
+        enforcer = world.enforcer
+        unpinned = replace(SHARED, id="unpinned", cpus=CPUSet())
+        assert enforcer.synchronize((EXCLUSIVE, UNTOLD, SHARED, unpinned)) == ()
+        assert enforcer.unsolicited() == ()
+        assert enforcer.stop(EXCLUSIVE) == ()
+        assert enforcer.verify() == ()
+        assert not enforcer.reconnection_due()
+    assert (world.told, caplog.messages) == ([], [])
+
+
+def test_whoever_else_would_set_a_mask_is_answered_with_the_one_that_the_container_has(world: World) -> None:
+    world.enforcer.synchronize((EXCLUSIVE, UNTOLD))
+    wide = Resources(CPUSet(range(8)))
+    assert world.enforcer.update(UNTOLD, wide, 0) == (ContainerUpdate("theirs", Resources(UNTOLD.cpus)),)
+
+
+def test_a_new_container_gets_what_the_claims_that_are_known_leave(world: World) -> None:
+    resources, updates = world.enforcer.create(NEW)
+    assert (resources.cpus, updates) == (CPUSet((2, 3, 6)), ())
+
+
+def test_a_new_container_of_a_claim_that_a_spec_tells_of_gets_its_cpus_if_kubelet_gave_it_the_claim(
+    world: World,
+) -> None:
+    assert world.enforcer.create(replace(EXCLUSIVE, cpus=CPUSet()))[0].cpus == MINE.cpus
+    world.node.given = {}
+    with pytest.raises(RefusedError, match="which kubelet has not given"):
+        world.enforcer.create(replace(EXCLUSIVE, id="again", cpus=CPUSet()))
+
+
+def test_a_new_container_of_a_claim_of_which_nothing_tells_is_refused_with_the_reason(world: World) -> None:
+    with pytest.raises(UnreadError, match=REASON):
+        world.enforcer.create(replace(UNTOLD, cpus=CPUSet()))
+
+
+def test_where_nobody_knows_what_is_held_a_new_container_gets_reserved_cpus_or_is_refused(world: World) -> None:
+    world.node.now = BLIND
+    assert world.enforcer.create(NEW)[0].cpus == CPUSet((7,))
+    world.node.now = replace(BLIND, reserved=CPUSet())
+    with pytest.raises(RefusedError, match=f"nobody can say which CPUs are free .* {REASON}; set --reserved-cpus"):
+        world.enforcer.create(NEW)
+
+
+def test_once_it_can_be_read_the_runtime_is_asked_for_everything_before_any_mask_changes(world: World) -> None:
+    enforcer = world.enforcer
+    enforcer.synchronize((EXCLUSIVE, UNTOLD, SHARED))
+    enforcer.create(NEW)
+    assert not enforcer.is_certain()
+    world.node.now = HELD
+    assert enforcer.unsolicited() == ()
+    assert enforcer.stop(container("gone", CPUSet())) == ()
+    assert enforcer.reconnection_due()
+    assert enforcer.claims_in_use() == {"mine"}
+    (update,) = enforcer.synchronize((EXCLUSIVE, UNTOLD, SHARED, replace(NEW, cpus=CPUSet((2, 3, 6)))))
+    assert (update.container_id, update.resources.cpus) == ("new", CPUSet((3, 6)))
+    assert enforcer.claims_in_use() == {"mine", "theirs"}
+    assert enforcer.is_certain()
+    assert not enforcer.reconnection_due()
+
+
+def test_containers_that_were_taken_in_before_are_held_to_their_claims_again_without_a_new_connection(
+    world: World,
+) -> None:
+    world.node.now = HELD
+    world.enforcer.synchronize((EXCLUSIVE, SHARED))
+    world.node.now = replace(HELD, unread=Unread(REASON))
+    assert world.enforcer.verify() == ()
+    world.node.now = replace(HELD)
+    assert not world.enforcer.reconnection_due()
+    assert {drift.container.id for drift in world.enforcer.verify()} == {"mine", "shared"}
