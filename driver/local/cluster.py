@@ -25,7 +25,7 @@ from dranode.driver.local.allocator.nodeselector import selects
 from dranode.driver.local.allocator.outcome import Outcome, Reason
 from dranode.driver.local.allocator.state import Allocated
 from dranode.driver.local.files import SourceDocument
-from dranode.driver.local.fleet import Fleet, NodeScore
+from dranode.driver.local.fleet import Fleet, NodeScore, score_before
 from dranode.driver.local.workload import PodClaims, read_workload
 
 T = TypeVar("T")
@@ -87,6 +87,7 @@ def place_pods(
             continue
         wanted: list[ResourceClaim] = []
         fixed: list[AllocationResult] = []
+        before = 0
         for claim in pod.claims:
             key = claim.metadata.namespace, claim.metadata.name
             allocation = settled.get(key) or claim.status.allocation
@@ -94,10 +95,11 @@ def place_pods(
                 wanted.append(claim)
             else:
                 fixed.append(allocation)
+                before += score_before(claim, allocation)
         if not wanted and not any((claim.metadata.namespace, claim.metadata.name) in settled for claim in pod.claims):
             continue  # everything was allocated before, so there is nothing to answer
         allows = _allows(specs.get(pod.name), fixed)
-        placed = fleet.place(wanted, allows=allows, scores=scores)
+        placed = fleet.place(wanted, allows=allows, scores=scores, before=before)
         for outcome in placed.outcomes:
             if outcome.allocation is not None:
                 settled[outcome.claim.metadata.namespace, outcome.claim.metadata.name] = outcome.allocation

@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
+from dranode.driver.core.allocation import readable_results
 from dranode.driver.core.documents import encode_json
-from dranode.driver.core.resource import Node, ResourceClaim
+from dranode.driver.core.resource import AllocationResult, Node, ResourceClaim
 from dranode.driver.local.allocator.allocate import Allocator, failures, unfit
 from dranode.driver.local.allocator.attempt import Oddity
 from dranode.driver.local.allocator.explain import Miss
@@ -23,7 +24,9 @@ from dranode.driver.local.allocator.search import Found
 from dranode.driver.local.allocator.state import Allocated, PoolState
 from dranode.driver.local.fleet_states import States, View
 
+# KEP-4816 spreads scores from 0 to 100; kube-scheduler, which decides, takes them as a part of the greatest.
 MAX_SCORE: Final = 100
+SCORING: Final = "kube-scheduler's DynamicResources: 100 times raw over the greatest raw, rounded down"
 # KEP-4816: the first of at most 8 alternatives counts 8, the last 1.
 _FIRST_ALTERNATIVE: Final = 8
 
@@ -34,12 +37,12 @@ _Question: TypeAlias = tuple[int, tuple[PoolState, ...], bytes]
 
 @dataclass(frozen=True, slots=True)
 class NodeScore:
-    """How KEP-4816 scores a node for a pod.
+    """How kube-scheduler's plug-in for dynamic resources scores a node for a pod.
 
     Attributes:
         node: the node; it fits.
         raw: the sum over the prioritized lists of 8 less the index of the alternative.
-        score: the same normalised: 100 for the best node, 0 for the worst, 100 for all if they are equal.
+        score: 100 times `raw` over the greatest `raw` of all nodes that fit, rounded down; 0 for all without a list.
     """
 
     node: str
@@ -96,10 +99,12 @@ class Fleet:
         *,
         allows: Callable[[Node], bool] | None = None,
         scores: bool = False,
+        before: int = 0,
     ) -> Placement:
         """Find a node for a pod and allocate its claims there, all or none.
 
-        `allows` says which nodes the pod may go to at all; `scores` asks for the table.
+        `allows` says which nodes the pod may go to at all; `scores` asks for the table, in which `before` is what the
+        pod's allocated claims score on every node.
         """
         try:
             wanted = self._wanted(claims)
@@ -108,7 +113,7 @@ class Fleet:
             return Placement(None, failures(claims, None, error))
         if not fits:
             return self._nowhere(wanted, allows)
-        raws = {state: self._raw(wanted, found) for state, (_, found) in fits.items()}
+        raws = {state: self._raw(wanted, found) + (before if claims else 0) for state, (_, found) in fits.items()}
         best = max(fits, key=lambda state: (raws[state], -fits[state][0]))
         number, found = fits[best]
         view = self._states.views[number]
@@ -209,14 +214,25 @@ class Fleet:
     def _scores(
         self, raws: Mapping[int, int], before: int, taken: int, allows: Callable[[Node], bool] | None
     ) -> tuple[NodeScore, ...]:
-        least, most = min(raws.values()), max(raws.values())
+        most = max(raws.values())
         table = []
         for number, node in enumerate(self.nodes):
             raw = raws.get(before if number == taken else self._states.of[number])
             if raw is not None and (allows is None or allows(node)):
-                score = MAX_SCORE if most == least else (raw - least) * MAX_SCORE // (most - least)
+                score = MAX_SCORE * raw // most if most else 0
                 table.append(NodeScore(node.metadata.name, raw, score))
         return tuple(table)
+
+
+def score_before(claim: ResourceClaim, allocation: AllocationResult) -> int:
+    """What the prioritized lists of an allocated claim add to the raw score of each node."""
+    taken = {result.request for result in readable_results(allocation)}
+    return sum(
+        _FIRST_ALTERNATIVE - index
+        for request in claim.spec.devices.requests
+        for index, alternative in enumerate(request.first_available)
+        if f"{request.name}/{alternative.name}" in taken
+    )
 
 
 def _moved(found: Found, view: View) -> Found:

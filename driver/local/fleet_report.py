@@ -23,7 +23,7 @@ from dranode.driver.local.allocator.outcome import Outcome
 from dranode.driver.local.allocator.pools import Pool
 from dranode.driver.local.allocator.state import Allocated, Amount, PoolState
 from dranode.driver.local.cluster import PodPlacement, place_pods
-from dranode.driver.local.fleet import Fleet
+from dranode.driver.local.fleet import SCORING, Fleet
 from dranode.driver.local.workload import PodClaims
 
 # So many different claims are tried on each state of a node to see what is stranded, the most frequent first.
@@ -141,6 +141,7 @@ def fleet_document(report: FleetReport, *, scores: bool) -> dict[str, Any]:
         ],
     }
     if scores:
+        document["scoring"] = SCORING
         document["scores"] = [
             {"pod": placement.pod, "node": score.node, "raw": score.raw, "score": score.score}
             for placement in report.placements

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dranode.driver.local.cluster import PodPlacement
+from dranode.driver.local.fleet import SCORING
 from dranode.driver.local.fleet_report import FleetReport, NodeReport, add_units
 from dranode.driver.terminal import columns
 
@@ -26,6 +27,7 @@ def show_fleet(screen: Console, report: FleetReport, *, scores: bool) -> None:
         screen.print(_alternatives(report))
     if scores:
         screen.print(_scores(report.placements))
+        screen.print(f"score is {SCORING}.", markup=False)
     _show_waiting(screen, report.placements)
 
 

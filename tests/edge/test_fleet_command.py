@@ -63,7 +63,7 @@ def test_claims_are_placed_by_the_score_of_prioritized_lists(files: Path) -> Non
     scores = {
         score["node"]: (score["raw"], score["score"]) for score in shown["scores"] if score["pod"] == "default/list"
     }
-    assert scores == {"small-0": (7, 0), "small-1": (7, 0), "large": (8, 100)}
+    assert scores == {"small-0": (7, 87), "small-1": (7, 87), "large": (8, 100)}
     assert [node["name"] for node in shown["nodes"]] == ["small-0", "small-1", "large"]
     picture = (files / "fleet.svg").read_text()
     assert picture.startswith("<svg")

@@ -74,15 +74,25 @@ def cpus(count: int) -> dict[str, Any]:
     return {"name": "cpu", "exactly": {"deviceClassName": "cpu", "capacity": {"requests": {"dra.cpu/cpu": str(count)}}}}
 
 
-def test_the_node_with_the_better_alternative_wins_and_scores_are_normalised() -> None:
+def test_the_node_with_the_better_alternative_wins_and_scores_are_a_part_of_the_greatest() -> None:
     published = [*slices("a", gpu=[SMALL]), *slices("b", gpu=[SMALL]), *slices("c", gpu=[BIG, SMALL])]
     fleet = Fleet(allocator(published), nodes("a", "b", "c"), Allocated())
     first = fleet.place([claim("x", gpu("big", "small"))], scores=True)
     assert first.node == "c"
-    assert [(score.node, score.raw, score.score) for score in first.scores] == [("a", 7, 0), ("b", 7, 0), ("c", 8, 100)]
+    assert [(score.node, score.raw, score.score) for score in first.scores] == [
+        ("a", 7, 87),
+        ("b", 7, 87),
+        ("c", 8, 100),
+    ]
     second = fleet.place([claim("y", gpu("big", "small"))], scores=True)
     assert second.node == "a", "the first of equals"
     assert [(score.node, score.score) for score in second.scores] == [("a", 100), ("b", 100), ("c", 100)]
+
+
+def test_a_pod_without_a_prioritized_list_scores_nothing_anywhere() -> None:
+    fleet = Fleet(allocator([*slices("a", gpu=[SMALL]), *slices("b", gpu=[SMALL])]), nodes("a", "b"), Allocated())
+    placed = fleet.place([claim("x", {"name": "r", "exactly": {"deviceClassName": "gpu"}})], scores=True)
+    assert [(score.raw, score.score) for score in placed.scores] == [(0, 0), (0, 0)]
 
 
 def test_the_scores_of_several_lists_add_up() -> None:
@@ -307,6 +317,14 @@ def test_a_pod_that_shares_a_claim_follows_it() -> None:
     ]
 
 
+def test_a_claim_that_was_allocated_before_counts_on_every_node_that_the_pod_may_go_to() -> None:
+    shared = source("Pod", "p0", {"resourceClaims": [{"name": "c", "resourceClaimName": "shared"}]})
+    both = [{"name": "c", "resourceClaimName": "shared"}, {"name": "own", "resourceClaimName": "own"}]
+    claims = [claim_document("shared", gpu("big", "small")), claim_document("own", cpus(4))]
+    report = run([*claims, shared, source("Pod", "p1", {"resourceClaims": both})], scores=True)
+    assert [(score.node, score.raw, score.score) for score in report.placements[1].scores] == [("n-0", 8, 100)]
+
+
 def test_the_document_has_the_parts_that_others_rely_on() -> None:
     report = run([claim_document("c", gpu("big", "small"))], scores=True)
     document = fleet_document(report, scores=True)
@@ -316,6 +334,7 @@ def test_the_document_has_the_parts_that_others_rely_on() -> None:
         "free": {"dra.cpu/cpu": 16, "gpu": 1},
         "stranded": {"dra.cpu/cpu": 16, "gpu": 0},
     }
+    assert "kube-scheduler" in document["scoring"]
     assert document["scores"][0] == {"pod": "default/c", "node": "n-0", "raw": 8, "score": 100}
     assert document["claims"][0]["node"] == "n-0"
     assert len(document["slices"]) == 6
