@@ -36,11 +36,13 @@ def command(*, files: tuple[str, ...], node: str | None, feature_gates: str, out
     from dranode.driver.local.allocator.features import Features
     from dranode.driver.local.cluster import read_cluster
     from dranode.driver.local.files import load_documents
+    from dranode.driver.local.workload import require_pods
 
     features = Features.parse(feature_gates)
     cluster = read_cluster(load_documents(files), node)
+    require_pods(cluster.pods, files)
     placements = tuple(cluster.place(features, lambda: str(uuid.uuid4())))
-    outcomes = [outcome for placement in placements for outcome in placement.outcomes]
+    outcomes = [outcome for placement in placements for outcome in (*placement.outcomes, *placement.shared)]
     if not emit([_document(outcome) for outcome in outcomes], output):
         _draw(placements)
     if any(outcome.error for outcome in outcomes):
@@ -77,13 +79,13 @@ def _draw(placements: tuple[PodPlacement, ...]) -> None:
     screen = console()
     table = columns("pod", "claim", "node", "request", "device", "consumes")
     for placement in placements:
-        for outcome in placement.outcomes:
+        for outcome in (*placement.outcomes, *placement.shared):
             claim = f"{outcome.claim.metadata.namespace}/{outcome.claim.metadata.name}"
             for row in _rows(outcome):
                 table.add_row(placement.pod, claim, placement.node or "-", *row)
     screen.print(table)
     for placement in placements:
-        for outcome in placement.outcomes:
+        for outcome in (*placement.outcomes, *placement.shared):
             if outcome.error:
                 screen.print(f"\n{outcome.claim.metadata.name}: {outcome.error}", markup=False)
             for note in outcome.notes:

@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 @output_option
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 def command(*, files: tuple[str, ...], output: str) -> None:
-    """Check ResourceClaims, ResourceClaimTemplates, DeviceClasses and opaque configurations in FILEs.
+    """Check ResourceClaims, ResourceClaimTemplates, DeviceClasses, Pods and opaque configurations in FILEs.
 
     All errors are shown, each with its path: those of the API server, of the CEL selectors, and of the installed
-    drivers for their own configurations. quota is what a claim counts against a ResourceQuota, by class.
+    drivers for their own configurations. Of a Pod, its use of claims is checked, against the claims in FILEs. quota is
+    what a claim counts against a ResourceQuota, by class.
 
     \b
     Example:
@@ -38,17 +39,20 @@ def command(*, files: tuple[str, ...], output: str) -> None:
 def _verdicts(files: tuple[str, ...]) -> list[Verdict]:
     from dranode.driver.core.errors import DocumentError
     from dranode.driver.core.validation import FieldError
-    from dranode.driver.local.check import Verdict, check, check_parameters
-    from dranode.driver.local.files import read_documents
+    from dranode.driver.local.check import Verdict, check, check_parameters, nothing_checked
+    from dranode.driver.local.files import SourceDocument, read_documents
 
     plugins = _plugins()
     verdicts: list[Verdict] = []
+    documents: list[SourceDocument] = []
     for file in files:
         try:
-            verdicts += check(read_documents(file), plugins)
+            documents += read_documents(file)
         except DocumentError as error:
             verdicts.append(check_parameters(file, plugins) or Verdict(file, "", "", (FieldError("", str(error)),)))
-    return verdicts
+    verdicts += check(documents, plugins)
+    order = {file: number for number, file in enumerate(files)}
+    return sorted(verdicts, key=lambda verdict: order[verdict.file]) or [nothing_checked(files)]
 
 
 def _plugins() -> dict[str, Plugin]:

@@ -18,6 +18,7 @@ from dranode.driver.local.fleet_run import ImaginedFleet, admit, place
 from dranode.driver.local.fleet_show import show_fleet
 from dranode.driver.local.queues.report import draw
 from dranode.driver.local.svg import fleet_svg
+from dranode.driver.local.workload import read_workload, require_pods
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.plugins import load_plugins
 
@@ -50,6 +51,8 @@ def run_on_fleet(
         progress("reading")
         fleet = ImaginedFleet.read(nodes, _discover(drivers, options)) if nodes is not None else None
         sources = load_documents([*([queues] if queues else []), *files])
+        if files and queues is None:
+            require_pods(read_workload(sources).pods, files)
         run: QueueRun | None = None
         report: FleetReport | None = None
         if queues is not None:

@@ -78,12 +78,14 @@ def command(
     from dranode.driver.local.files import load_documents
     from dranode.driver.local.show import pictures, show_claims, show_pictures
     from dranode.driver.local.start import local_run
-    from dranode.driver.local.workload import read_workload
+    from dranode.driver.local.workload import read_workload, require_pods
     from dranode.driver.slice_table import show_slices
 
     if keep and state is None:
         raise UsageError("--keep leaves claims prepared in a folder: name it with --state DIR")
     workload = read_workload(load_documents(files))
+    if files:
+        require_pods(workload.pods, files)
     plugins = load_plugins(drivers, root, options)
     folder = Path(state) if state is not None else None
     screen = console()

@@ -123,7 +123,7 @@ def to_v1(document: Mapping[str, Any]) -> dict[str, Any]:
     A document of another group comes back as it is.
 
     Raises:
-        DocumentError: the API version is not one that exists.
+        DocumentError: the API version is not one that exists, or a v1beta1 document has the form of another version.
     """
     version = str(document.get("apiVersion", ""))
     group, _, short = version.rpartition("/")
@@ -139,16 +139,23 @@ def to_v1(document: Mapping[str, Any]) -> dict[str, Any]:
     return converted
 
 
-def _claim_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
+def _claim_spec(spec: Mapping[str, Any], path: str = "spec") -> dict[str, Any]:
     devices = spec.get("devices")
     if not isinstance(devices, Mapping) or not isinstance(devices.get("requests"), list):
         return dict(spec)
-    return dict(spec, devices=dict(devices, requests=[_request(request) for request in devices["requests"]]))
+    requests = [
+        _request(request, f"{path}.devices.requests[{index}]") for index, request in enumerate(devices["requests"])
+    ]
+    return dict(spec, devices=dict(devices, requests=requests))
 
 
-def _request(request: Any) -> Any:
+def _request(request: Any, path: str) -> Any:
     if not isinstance(request, Mapping):
         return request
+    if "exactly" in request:
+        raise DocumentError(
+            f"v1beta1 has no exactly: write its fields beside the name, or apiVersion: {API_VERSION}", path
+        )
     flat = {key: request[key] for key in _FLAT_REQUEST if key in request}
     rest = {key: value for key, value in request.items() if key not in _FLAT_REQUEST}
     return {**rest, "exactly": flat} if flat else rest
@@ -156,7 +163,7 @@ def _request(request: Any) -> Any:
 
 def _template_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
     inner = spec.get("spec")
-    return dict(spec, spec=_claim_spec(inner)) if isinstance(inner, Mapping) else dict(spec)
+    return dict(spec, spec=_claim_spec(inner, "spec.spec")) if isinstance(inner, Mapping) else dict(spec)
 
 
 def _slice_spec(spec: Mapping[str, Any]) -> dict[str, Any]:

@@ -453,6 +453,7 @@ class PodSpec(Document, frozen=True, kw_only=True):
     resource_claims: tuple[PodResourceClaim, ...] = ()
     init_containers: tuple[PodContainer, ...] = ()
     containers: tuple[PodContainer, ...] = ()
+    resources: ContainerResources = ContainerResources()
 
 
 class Pod(Document, frozen=True, kw_only=True):

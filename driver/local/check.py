@@ -5,16 +5,18 @@ A document is checked in the form in which it is written; paths are those of tha
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from dranode.driver.core.allocation import configs_of, results_of
 from dranode.driver.core.configs import Config
 from dranode.driver.core.documents import decode, to_v1
 from dranode.driver.core.errors import ClaimError, DocumentError
 from dranode.driver.core.plugin import Plugin
+from dranode.driver.core.pod_validation import pod_errors
 from dranode.driver.core.quota import devices_by_class
 from dranode.driver.core.resource import (
     AllocationResult,
@@ -23,6 +25,7 @@ from dranode.driver.core.resource import (
     DeviceClassConfiguration,
     DeviceClassSpec,
     Document,
+    Pod,
     ResourceClaim,
     ResourceClaimSpec,
     ResourceClaimTemplate,
@@ -32,6 +35,10 @@ from dranode.driver.core.unknown import unknown_fields
 from dranode.driver.core.validation import FieldError, claim_errors, class_errors, template_errors
 from dranode.driver.local.allocator.cel import CELCompileError, compile_selector
 from dranode.driver.local.files import SourceDocument, read_yaml
+from dranode.driver.local.kinds import check_kind
+from dranode.driver.local.workload import DEFAULT_NAMESPACE, request_names
+
+Named = TypeVar("Named", ResourceClaim, ResourceClaimTemplate)
 
 _SPECS: Final[Mapping[str, type[Document]]] = {
     "ResourceClaim": ResourceClaimSpec,
@@ -62,17 +69,63 @@ class Verdict:
 
 
 def check(documents: Iterable[SourceDocument], plugins: Mapping[str, Plugin]) -> Iterator[Verdict]:
-    """A verdict on each claim, template, class and opaque configuration; other documents are passed over.
+    """A verdict on each claim, template, class, pod and opaque configuration, and on each document of an unknown kind.
 
-    `plugins` are the installed drivers by driver name.
+    Pods are checked for how they use claims, against the claims and templates among the documents. `plugins` are the
+    installed drivers by driver name.
     """
+    documents = tuple(documents)
+    claims, templates = _named(documents, ResourceClaim), _named(documents, ResourceClaimTemplate)
     for source in documents:
         group = str(source.document.get("apiVersion", "")).partition("/")[0]
-        if source.kind in _SPECS:
-            yield _checked(source, plugins)
-        elif group in plugins:
+        if group in plugins:
             errors = tuple(_parameter_errors(plugins[group], "FromClaim", source.document, ""))
             yield Verdict(source.file, source.kind, source.name, errors)
+            continue
+        try:
+            check_kind(source.document)
+        except DocumentError as error:
+            yield Verdict(source.file, source.kind, source.name, (_field_error(error),))
+            continue
+        if source.kind in _SPECS:
+            yield _checked(source, plugins)
+        elif source.kind == "Pod":
+            yield Verdict(source.file, source.kind, source.name, tuple(_pod(source, claims, templates)))
+
+
+def nothing_checked(files: Iterable[str]) -> Verdict:
+    """The verdict on files in which there is nothing to check."""
+    what = "holds no claim, template, class, pod or opaque configuration, so there is nothing to check"
+    return Verdict(", ".join(files), "", "", (FieldError("", what),))
+
+
+def _named(documents: Iterable[SourceDocument], kind: type[Named]) -> dict[tuple[str, str], Named]:
+    """The documents of a kind by namespace and name, as far as they decode."""
+    found: dict[tuple[str, str], Named] = {}
+    for source in documents:
+        if source.kind == kind.__name__:
+            with contextlib.suppress(DocumentError):  # it has a verdict of its own
+                value = decode(kind, to_v1(source.document))
+                found[value.metadata.namespace or DEFAULT_NAMESPACE, value.metadata.name] = value
+    return found
+
+
+def _pod(
+    source: SourceDocument,
+    claims: Mapping[tuple[str, str], ResourceClaim],
+    templates: Mapping[tuple[str, str], ResourceClaimTemplate],
+) -> Iterator[FieldError]:
+    try:
+        pod = decode(Pod, source.document)
+    except DocumentError as error:
+        yield _field_error(error)
+        return
+    namespace = pod.metadata.namespace or DEFAULT_NAMESPACE
+    yield from pod_errors(pod, lambda entry: request_names(entry, namespace, claims, templates))
+
+
+def _field_error(error: DocumentError) -> FieldError:
+    return FieldError(error.path, str(error).removeprefix(f"{error.path}: "))
 
 
 def check_parameters(file: str, plugins: Mapping[str, Plugin]) -> Verdict | None:
@@ -108,7 +161,7 @@ def _checked(source: SourceDocument, plugins: Mapping[str, Plugin]) -> Verdict:
         found, quota = _RULES[source.kind](document, plugins)
         errors += found
     except DocumentError as error:
-        errors.append(FieldError(error.path, str(error).removeprefix(f"{error.path}: ")))
+        errors.append(_field_error(error))
     if source.document.get("apiVersion") == _V1BETA1:
         errors = [FieldError(_EXACTLY.sub(r"\1", error.path), error.message) for error in errors]
     return Verdict(source.file, source.kind, source.name, tuple(errors), quota)
@@ -175,7 +228,7 @@ def _allocated(allocation: AllocationResult | None, plugin: Plugin) -> Iterator[
         for path, config, opaque in configs_of(allocation.devices.config if allocation else (), plugin.driver):
             yield from _parameter_errors(plugin, config.source, opaque.parameters, f"{path}.opaque.parameters")
     except DocumentError as error:
-        yield FieldError(error.path, str(error).removeprefix(f"{error.path}: "))
+        yield _field_error(error)
 
 
 def _parameter_errors(plugin: Plugin, origin: Any, parameters: Any, path: str) -> Iterator[FieldError]:

@@ -25,7 +25,7 @@ from dranode.driver.local.allocator.nodeselector import selects
 from dranode.driver.local.allocator.outcome import Outcome, Reason
 from dranode.driver.local.allocator.state import Allocated
 from dranode.driver.local.files import SourceDocument
-from dranode.driver.local.fleet import Fleet, NodeScore, score_before
+from dranode.driver.local.fleet import Fleet, NodeScore, Placement, score_before
 from dranode.driver.local.workload import PodClaims, read_workload
 
 T = TypeVar("T")
@@ -39,6 +39,7 @@ class PodPlacement:
         pod: `<namespace>/<name>`.
         node: the node, or None.
         outcomes: of the claims that were not allocated before, in the order of the pod.
+        shared: of the claims that were; the pod goes where they are, or nowhere.
         scores: the nodes that fit, if they were asked for.
         misses: if it fits nowhere, the nearest miss for each kind of node.
     """
@@ -46,6 +47,7 @@ class PodPlacement:
     pod: str
     node: str | None
     outcomes: tuple[Outcome, ...]
+    shared: tuple[Outcome, ...] = ()
     scores: tuple[NodeScore, ...] = ()
     misses: tuple[tuple[str, Miss], ...] = ()
 
@@ -86,24 +88,34 @@ def place_pods(
             yield _lacking(pod)
             continue
         wanted: list[ResourceClaim] = []
-        fixed: list[AllocationResult] = []
-        before = 0
+        fixed: list[tuple[ResourceClaim, AllocationResult]] = []
         for claim in pod.claims:
             key = claim.metadata.namespace, claim.metadata.name
             allocation = settled.get(key) or claim.status.allocation
             if allocation is None:
                 wanted.append(claim)
             else:
-                fixed.append(allocation)
-                before += score_before(claim, allocation)
-        if not wanted and not any((claim.metadata.namespace, claim.metadata.name) in settled for claim in pod.claims):
-            continue  # everything was allocated before, so there is nothing to answer
-        allows = _allows(specs.get(pod.name), fixed)
+                fixed.append((claim, allocation))
+        spec = specs.get(pod.name)
+        here = any((claim.metadata.namespace, claim.metadata.name) in settled for claim, _ in fixed)
+        if not wanted and not here and (not fixed or spec is None or spec.node_name):
+            continue  # a claim or a running pod that has all it wants: there is nothing to answer
+        allows = _allows(spec, [allocation for _, allocation in fixed])
+        before = sum(score_before(claim, allocation) for claim, allocation in fixed)
         placed = fleet.place(wanted, allows=allows, scores=scores, before=before)
         for outcome in placed.outcomes:
             if outcome.allocation is not None:
                 settled[outcome.claim.metadata.namespace, outcome.claim.metadata.name] = outcome.allocation
-        yield PodPlacement(pod.name, placed.node, placed.outcomes, placed.scores, placed.misses)
+        shared = tuple(_shared(pod.name, claim, allocation, placed) for claim, allocation in fixed)
+        yield PodPlacement(pod.name, placed.node, placed.outcomes, shared, placed.scores, placed.misses)
+
+
+def _shared(pod: str, claim: ResourceClaim, allocation: AllocationResult, placed: Placement) -> Outcome:
+    if placed.node is not None:
+        return Outcome(claim, placed.node, allocation, notes=(f"it was allocated before; pod {pod} shares it",))
+    why = next((outcome.error for outcome in placed.outcomes if outcome.error), "no node where it is suits the pod")
+    error = f"it is allocated already, and pod {pod}, which shares it, can go nowhere: {why}"
+    return Outcome(claim, error=error, reason=Reason.DOES_NOT_FIT)
 
 
 def read_cluster(documents: Sequence[SourceDocument], only_node: str | None = None) -> Cluster:

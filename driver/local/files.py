@@ -18,6 +18,7 @@ import yaml
 
 from dranode.driver.core.documents import to_v1
 from dranode.driver.core.errors import DocumentError
+from dranode.driver.local.kinds import check_kind
 
 STDIN: Final = "-"
 _MAX_DEPTH: Final = 100
@@ -63,8 +64,8 @@ def load_documents(paths: Iterable[Path | str]) -> tuple[SourceDocument, ...]:
     """The documents of all files in order, those of `resource.k8s.io` in their v1 form.
 
     Raises:
-        DocumentError: a file cannot be read, is not YAML or JSON, or holds something that is not a Kubernetes document
-            or of an API version that does not exist.
+        DocumentError: a file cannot be read, is not YAML or JSON, or holds nothing, something that is not a Kubernetes
+            document, or one of a kind or an API version that does not exist.
     """
     return tuple(_v1(source) for path in paths for source in read_documents(path))
 
@@ -73,10 +74,14 @@ def read_documents(path: Path | str) -> tuple[SourceDocument, ...]:
     """The documents of one file as they are written, lists taken apart.
 
     Raises:
-        DocumentError: the file cannot be read, is not YAML or JSON, or holds something that is no Kubernetes document.
+        DocumentError: the file cannot be read, is not YAML or JSON, or holds nothing or something that is no Kubernetes
+            document.
     """
     file = str(path)
-    documents = [item for document in _parse(_read(file), file) for item in _items(document, file)]
+    parsed = _parse(_read(file), file)
+    if not parsed:
+        raise DocumentError(f"{file} holds no document")
+    documents = [item for document in parsed for item in _items(document, file)]
     return tuple(SourceDocument(file, index, document) for index, document in enumerate(documents))
 
 
@@ -95,6 +100,7 @@ def read_yaml(path: Path | str) -> Any:
 
 def _v1(source: SourceDocument) -> SourceDocument:
     try:
+        check_kind(source.document)
         return SourceDocument(source.file, source.index, to_v1(source.document))
     except DocumentError as error:
         raise DocumentError(f"{source.place}: {error}") from error

@@ -109,6 +109,11 @@ class LocalRun:
             for claim in pod.claims:
                 yield _failed(claim, f"pod {pod.name} lacks {lacking}, so none of its claims is allocated")
             return
+        if pod.node not in ("", self.node_name):
+            bound = f"pod {pod.name} is bound to node {pod.node} (spec.nodeName), and this is {self.node_name}"
+            for claim in pod.claims:
+                yield _failed(claim, f"{bound}; leave nodeName out, or run with --node-name {pod.node}")
+            return
         claims = tuple(map(self._known, pod.claims))
         wanted = tuple(claim for claim in claims if claim.status.allocation is None)
         outcomes = {id(outcome.claim): outcome for outcome in self._allocate(wanted, classes)}

@@ -7,7 +7,7 @@ somebody had written the simplest one. Everything here is pure: documents in, po
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -15,6 +15,7 @@ import msgspec
 
 from dranode.driver.core.documents import API_VERSION, decode
 from dranode.driver.core.errors import DocumentError
+from dranode.driver.core.pod_validation import pod_errors
 from dranode.driver.core.resource import (
     CELSelector,
     DeviceClass,
@@ -22,6 +23,7 @@ from dranode.driver.core.resource import (
     DeviceSelector,
     ObjectMeta,
     Pod,
+    PodResourceClaim,
     ResourceClaim,
     ResourceClaimConsumerReference,
     ResourceClaimStatus,
@@ -45,11 +47,13 @@ class PodClaims:
         name: `<namespace>/<name>` of the pod.
         claims: in the order of `spec.resourceClaims`, each once, reserved for the pod.
         missing: names of claims or templates that the pod refers to and no file has.
+        node: the node that the pod is bound to; empty if to none.
     """
 
     name: str
     claims: tuple[ResourceClaim, ...]
     missing: tuple[str, ...] = ()
+    node: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +73,13 @@ def read_workload(documents: Iterable[SourceDocument]) -> Workload:
     """Sort out documents: claims, templates, pods and classes; other kinds are passed over.
 
     Raises:
-        DocumentError: a document of these kinds does not decode, or two claims have one name; says where.
+        DocumentError: a document of these kinds does not decode, two claims have one name, or a pod names claims or
+            requests that there are not; says where.
     """
     claims: dict[tuple[str, str], ResourceClaim] = {}
     templates: dict[tuple[str, str], ResourceClaimTemplate] = {}
     pods: list[Pod] = []
+    of_pods: list[SourceDocument] = []
     classes = {one.metadata.name: one for one in map(_default_class, ("dra.cpu", "dra.gpu"))}
     order: list[tuple[str, str, str]] = []
     for source in documents:
@@ -89,6 +95,7 @@ def read_workload(documents: Iterable[SourceDocument]) -> Workload:
                     order.append(("template", template.metadata.namespace, template.metadata.name))
                 case "Pod":
                     pods.append(_in_namespace(decode(Pod, source.document)))
+                    of_pods.append(source)
                     order.append(("pod", "", str(len(pods) - 1)))
                 case "DeviceClass":
                     one = decode(DeviceClass, source.document)
@@ -97,7 +104,53 @@ def read_workload(documents: Iterable[SourceDocument]) -> Workload:
                     pass
         except DocumentError as error:
             raise DocumentError(f"{source.place}: {error}") from error
+    for source, pod in zip(of_pods, pods, strict=True):
+        _check_pod(source, pod, claims, templates)
     return Workload(tuple(_pods(order, claims, templates, pods)), tuple(classes.values()))
+
+
+def require_pods(pods: Sequence[PodClaims], files: Iterable[str]) -> None:
+    """Refuse files that ask for nothing.
+
+    Raises:
+        DocumentError: there is no pod, nor a claim or template that one could be made up for.
+    """
+    if not pods:
+        raise DocumentError(f"no claim, template or pod is in {', '.join(files)}, so there is nothing to do")
+
+
+def request_names(
+    entry: PodResourceClaim,
+    namespace: str,
+    claims: Mapping[tuple[str, str], ResourceClaim],
+    templates: Mapping[tuple[str, str], ResourceClaimTemplate],
+) -> tuple[str, ...] | None:
+    """The requests of the claim or template behind a pod's entry; None if it is not among these."""
+    if entry.resource_claim_name is not None:
+        claim = claims.get((namespace, entry.resource_claim_name))
+        devices = claim.spec.devices if claim is not None else None
+    else:
+        template = templates.get((namespace, entry.resource_claim_template_name or ""))
+        devices = template.spec.spec.devices if template is not None else None
+    return None if devices is None else tuple(request.name for request in devices.requests)
+
+
+def _check_pod(
+    source: SourceDocument,
+    pod: Pod,
+    claims: Mapping[tuple[str, str], ResourceClaim],
+    templates: Mapping[tuple[str, str], ResourceClaimTemplate],
+) -> None:
+    """Refuse a pod that the API server would refuse, or that asks a claim for what it has not.
+
+    A pod that is bound was taken by a cluster; that it is served badly there is not for us to stop at.
+    """
+
+    def requests_of(entry: PodResourceClaim) -> tuple[str, ...] | None:
+        return None if pod.spec.node_name else request_names(entry, pod.metadata.namespace, claims, templates)
+
+    for error in pod_errors(pod, requests_of):
+        raise DocumentError(f"{source.place}: {error.path}: {error.message}")
 
 
 def _default_class(driver: str) -> DeviceClass:
@@ -165,7 +218,7 @@ def _pod_claims(
             missing.append(entry.resource_claim_name or entry.resource_claim_template_name or entry.name)
         else:
             found.setdefault(claim.metadata.name, _reserved(claim, name))
-    return PodClaims(f"{namespace}/{name}", tuple(found.values()), tuple(missing))
+    return PodClaims(f"{namespace}/{name}", tuple(found.values()), tuple(missing), pod.spec.node_name)
 
 
 def _from_template(template: ResourceClaimTemplate, name: str, pod_claim_name: str = "") -> ResourceClaim:

@@ -177,6 +177,19 @@ def test_pods_get_a_claim_each_from_a_template_and_share_a_claim_they_name(tmp_p
     ]
 
 
+def test_a_pod_of_another_node_is_not_prepared(tmp_path: Path) -> None:
+    def pod(name: str, node: str) -> dict[str, Any]:
+        claims = [{"name": "c", "resourceClaimName": f"of-{name}"}]
+        spec = {"nodeName": node, "resourceClaims": claims, "containers": []}
+        return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+
+    documents = [claim("of-p"), claim("of-q"), pod("p", "elsewhere"), pod("q", "worker")]
+    rc, shown, _ = local(tmp_path, "--machine", SERVER, claims=documents)
+    assert rc == 1
+    assert [(one["name"], one["cpus"] is None) for one in shown["claims"]] == [("of-p", True), ("of-q", False)]
+    assert "pod default/p is bound to node elsewhere (spec.nodeName)" in shown["claims"][0]["error"]
+
+
 def test_machine_grouping_takes_exactly_the_cpuset_of_the_claim(tmp_path: Path) -> None:
     rc, shown, _ = local(
         tmp_path,
@@ -254,6 +267,9 @@ def test_a_claim_that_is_allocated_stands_as_it_is_and_other_drivers_parts_are_l
         (["--machine", "no-such-folder"], 2, "no-such-folder"),
         (["missing.yaml"], 1, "missing.yaml"),
         (["broken.yaml"], 1, "broken.yaml"),
+        (["empty.yaml"], 1, "empty.yaml holds no document"),
+        (["typo.yaml"], 1, 'document 1 (ResourceClam): kind: Kubernetes has no kind "ResourceClam"'),
+        (["node.yaml"], 1, "no claim, template or pod is in node.yaml"),
         (["--keep"], 2, "--state"),
         (["--driver", "fpga"], 2, 'no driver "fpga"'),
         (["--group-by", "rack"], 2, "rack"),
@@ -264,6 +280,9 @@ def test_a_claim_that_is_allocated_stands_as_it_is_and_other_drivers_parts_are_l
 )
 def test_bad_input_is_one_sentence_on_stderr(tmp_path: Path, arguments: list[str], rc: int, sentence: str) -> None:
     (tmp_path / "broken.yaml").write_text("kind: [\n")
+    (tmp_path / "empty.yaml").write_text("---\n")
+    (tmp_path / "typo.yaml").write_text("kind: ResourceClam\n")
+    (tmp_path / "node.yaml").write_text("kind: Node\n")
     (tmp_path / "config.yaml").write_text('reservedcpus: "0"\n')
     done = dranode("local", "--machine", "cores=4", *arguments, cwd=tmp_path)
     assert done.returncode == rc, done.stderr

@@ -7,6 +7,7 @@ import yaml
 from click.testing import CliRunner
 
 from dranode.driver.cli.allocate import command
+from dranode.driver.core.errors import DocumentError
 
 CLASS = {
     "apiVersion": "resource.k8s.io/v1",
@@ -132,3 +133,40 @@ def test_a_wrong_feature_gate_is_wrong_usage(tmp_path: Path, options: tuple[str,
     path.write_text("", encoding="utf-8")
     result = CliRunner().invoke(command, [str(path), *options])
     assert type(result.exception).__name__ == "UsageError"
+
+
+def test_a_later_pod_that_shares_a_claim_is_answered(tmp_path: Path) -> None:
+    documents = [CLASS, gpus("a", 1), gpus("b", 1), claim("x"), pod("p", "x"), pod("q", "x")]
+    status, rows = run(tmp_path, documents)
+    assert status == 0
+    assert where(rows) == [("x", "a", ["gpu-0"]), ("x", "a", ["gpu-0"])]
+    assert rows[1]["notes"] == ["it was allocated before; pod default/q shares it"]
+    labelled = [{"kind": "Node", "metadata": {"name": name, "labels": {"zone": name}}} for name in ("a", "b")]
+    status, rows = run(tmp_path, [*documents[:-1], *labelled, pod("q", "x", nodeSelector={"zone": "b"})])
+    assert status == 1
+    assert "pod default/q, which shares it, can go nowhere" in rows[1]["error"]
+
+
+def test_a_pod_that_waits_for_nothing_but_a_node_is_answered_and_one_that_runs_is_not(tmp_path: Path) -> None:
+    result = {"request": "r", "driver": "gpu.example.com", "pool": "a", "device": "gpu-0"}
+    held = claim("held", allocation={"devices": {"results": [result]}})
+    _, rows = run(tmp_path, [CLASS, gpus("a", 2), held, pod("runs", "held", nodeName="a"), pod("waits", "held")])
+    assert [(row["name"], row["node"], row["notes"]) for row in rows] == [
+        ("held", "a", ["it was allocated before; pod default/waits shares it"])
+    ]
+
+
+def test_what_cannot_be_allocated_is_an_error_with_its_place(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    uses = [{"name": "c", "resources": {"claims": [{"name": "x", "request": "r/big"}]}}]
+    for documents, message in (
+        ([claim("x"), pod("p", "x", containers=uses)], "(Pod p): spec.containers[0].resources.claims[0].request:"),
+        ([{**claim("x"), "kind": "ResourceClam"}], "(ResourceClam x): kind: the API group resource.k8s.io has no kind"),
+        ([CLASS, gpus("a", 1)], "no claim, template or pod is in"),
+    ):
+        path.write_text(yaml.safe_dump_all(documents), encoding="utf-8")
+        result = CliRunner().invoke(command, [str(path)])
+        assert result.exit_code == 1
+        assert isinstance(result.exception, DocumentError)
+        assert str(path) in str(result.exception)
+        assert message in str(result.exception)

@@ -2,6 +2,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from click.testing import CliRunner
 
 from dranode.driver.cli.check import command
@@ -30,6 +31,7 @@ def test_the_examples_of_kep_4816_are_valid_and_count_every_alternative() -> Non
         "list-v1beta2": listed,
         "list-v1beta1": listed,
         "claim-cpu-10": {"dra.cpu": 1},
+        "device-consumer": {},
     }
 
 
@@ -161,3 +163,75 @@ status:
     assert errors("other.example.com", "other.example.com") == []
     assert errors("dra.cpu", "other.example.com") == ["status.allocation.devices.results[0].consumedCapacity{}"]
     assert errors("other.example.com", "dra.cpu") == ["status.allocation.devices.config[0].opaque.parameters.cpuset"]
+
+
+CLAIM = """
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaim
+metadata: {name: c}
+spec: {devices: {requests: [{name: gpu, firstAvailable: [{name: mid-gpu, deviceClassName: gpu}]}]}}
+---
+"""
+POD = """
+apiVersion: v1
+kind: Pod
+metadata: {name: p}
+spec:
+  resourceClaims: [{name: gpus, resourceClaimName: c}]
+  containers: [{name: a, resources: {claims: [%s]}}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("use", "field", "message"),
+    [
+        ("{name: gpus, request: gpu/mid-gpu}", ".request", '"gpu/mid-gpu" is not a DNS label: name the request itself'),
+        ("{name: gpus, request: cpu}", ".request", 'the claim has no request "cpu"; there are: gpu'),
+        ("{name: gpu}", ".name", '"gpu" is no entry of spec.resourceClaims; there are: gpus'),
+    ],
+)
+def test_a_container_that_names_what_a_claim_has_not_is_invalid(
+    tmp_path: Path, use: str, field: str, message: str
+) -> None:
+    status, (claim, pod) = checked(written(tmp_path, CLAIM + POD % use))
+    assert (status, claim["ok"]) == (1, True)
+    assert [error["path"] for error in pod["errors"]] == [f"spec.containers[0].resources.claims[0]{field}"]
+    assert message in pod["errors"][0]["message"]
+
+
+def test_a_pod_that_uses_its_claims_rightly_is_valid(tmp_path: Path) -> None:
+    status, verdicts = checked(written(tmp_path, CLAIM + POD % "{name: gpus, request: gpu}"))
+    assert status == 0
+    assert [(verdict["kind"], verdict["ok"]) for verdict in verdicts] == [("ResourceClaim", True), ("Pod", True)]
+    assert checked(written(tmp_path, POD % "{name: gpus, request: elsewhere}"))[0] == 0, "the claim may be elsewhere"
+
+
+def test_claims_are_for_containers_and_each_is_used_once(tmp_path: Path) -> None:
+    twice = written(
+        tmp_path, POD % "{name: gpus}, {name: gpus, request: gpu}" + "  resources: {claims: [{name: gpus}]}"
+    )
+    _, (pod,) = checked(twice)
+    assert [error["path"] for error in pod["errors"]] == [
+        "spec.resources.claims",
+        "spec.containers[0].resources.claims[1]",
+    ]
+
+
+def test_a_kind_with_a_typo_and_files_without_anything_to_check_are_errors(tmp_path: Path) -> None:
+    status, (verdict,) = checked(written(tmp_path, CLAIM.replace("ResourceClaim", "ResourceClam")))
+    assert (status, verdict["kind"], verdict["name"]) == (1, "ResourceClam", "c")
+    assert verdict["errors"][0]["path"] == "kind"
+    assert 'did you mean "ResourceClaim"' in verdict["errors"][0]["message"]
+    for text in ("", "apiVersion: v1\nkind: Service\nmetadata: {name: s}\n", "kind: List\nitems: []\n"):
+        status, (verdict,) = checked(written(tmp_path, text))
+        assert status == 1
+        assert "holds no" in verdict["errors"][0]["message"]
+
+
+def test_exactly_is_no_field_of_v1beta1(tmp_path: Path) -> None:
+    text = CLAIM.replace("firstAvailable: [{name: mid-gpu, deviceClassName: gpu}]", "exactly: {deviceClassName: gpu}")
+    assert checked(written(tmp_path, text))[0] == 0
+    status, (verdict,) = checked(written(tmp_path, text.replace("k8s.io/v1", "k8s.io/v1beta1")))
+    assert status == 1
+    assert verdict["errors"][0]["path"] == "spec.devices.requests[0]"
+    assert "v1beta1 has no exactly" in verdict["errors"][0]["message"]

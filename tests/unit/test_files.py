@@ -57,11 +57,12 @@ def test_a_beta_claim_is_brought_to_v1_unless_it_is_read_as_written(tmp_path: Pa
 
 def test_scalars_are_those_of_the_api_machinery(tmp_path: Path) -> None:
     path = written(
-        tmp_path, "kind: A\nday: 2020-01-01\nratio: 1:30\nyes_: yes\nn: 0x10\nf: 1.5\nq: 16Gi\nnothing: ~\nv: 1.10.0\n"
+        tmp_path,
+        "kind: Pod\nday: 2020-01-01\nratio: 1:30\nyes_: yes\nn: 0x10\nf: 1.5\nq: 16Gi\nnothing: ~\nv: 1.10.0\n",
     )
     document = load_documents([path])[0].document
     assert document == {
-        "kind": "A", "day": "2020-01-01", "ratio": "1:30", "yes_": True, "n": 16, "f": 1.5, "q": "16Gi",
+        "kind": "Pod", "day": "2020-01-01", "ratio": "1:30", "yes_": True, "n": 16, "f": 1.5, "q": "16Gi",
         "nothing": None, "v": "1.10.0",
     }  # fmt: skip
 
@@ -105,12 +106,12 @@ def test_what_is_no_kubernetes_document_is_refused_in_one_sentence(tmp_path: Pat
 
 
 def test_json_may_spell_a_character_as_a_surrogate_pair(tmp_path: Path) -> None:
-    (source,) = load_documents([written(tmp_path, '{"kind": "a", "x": "\\ud83d\\ude00"}')])
+    (source,) = load_documents([written(tmp_path, '{"kind": "Pod", "x": "\\ud83d\\ude00"}')])
     assert source.document["x"] == "\U0001f600"
 
 
 def test_a_mapping_may_say_otherwise_than_the_one_that_is_merged_into_it(tmp_path: Path) -> None:
-    path = written(tmp_path, "kind: A\nx: &x {a: 1, b: 2}\ny: &y {<<: *x, b: 3}\nz: {b: 4, <<: [*y, *x]}\n")
+    path = written(tmp_path, "kind: Pod\nx: &x {a: 1, b: 2}\ny: &y {<<: *x, b: 3}\nz: {b: 4, <<: [*y, *x]}\n")
     document = load_documents([path])[0].document
     assert (document["y"], document["z"]) == ({"a": 1, "b": 3}, {"a": 1, "b": 4})
 
@@ -134,3 +135,40 @@ def test_a_configuration_is_one_document_of_any_form(tmp_path: Path) -> None:
     assert read_yaml(written(tmp_path, "# nothing\n")) is None
     with pytest.raises(DocumentError, match="holds 2 documents, but one is expected"):
         read_yaml(written(tmp_path, "a: 1\n---\nb: 2\n"))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "apiVersion: resource.k8s.io/v1\nkind: ResourceClam\nmetadata: {name: c}\n",
+            'kind: the API group resource.k8s.io has no kind "ResourceClam"; did you mean "ResourceClaim"',
+        ),
+        ("kind: Pood\n", 'document 1 (Pood): kind: Kubernetes has no kind "Pood"; did you mean "Pod"'),
+        (
+            "apiVersion: resource.k8s.i/v1\nkind: ResourceClaim\n",
+            'apiVersion: the API group "resource.k8s.i" is not known here; did you mean "resource.k8s.io"',
+        ),
+        (
+            "apiVersion: example.org/v1\nkind: Pod\n",
+            'the API group "example.org" is not known here; leave the document',
+        ),
+        ("", "holds no document"),
+        ("# nothing\n---\n", "holds no document"),
+    ],
+)
+def test_what_is_of_no_known_kind_is_refused_with_file_object_and_path(tmp_path: Path, text: str, message: str) -> None:
+    path = written(tmp_path, text)
+    with pytest.raises(DocumentError) as caught:
+        load_documents([path])
+    assert str(caught.value).startswith(str(path))
+    assert message in str(caught.value)
+
+
+def test_a_v1beta1_claim_has_no_exactly(tmp_path: Path) -> None:
+    claim = "apiVersion: resource.k8s.io/v1beta1\nkind: ResourceClaim\nmetadata: {name: c}\n"
+    path = written(tmp_path, claim + "spec: {devices: {requests: [{name: r, exactly: {deviceClassName: gpu}}]}}\n")
+    with pytest.raises(
+        DocumentError, match=r"\(ResourceClaim c\): spec\.devices\.requests\[0\]: v1beta1 has no exactly"
+    ):
+        load_documents([path])

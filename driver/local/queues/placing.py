@@ -64,9 +64,8 @@ class FleetNodes:
         held = self._held()
         wanted = [_settled(pod, held) for pod in read_workload((*claims, *pods)).pods if pod.name in specs]
         placed = tuple(place_pods(self.fleet, wanted, specs))
-        error = next(
-            (f"pod {item.pod}: {outcome.error}" for item in placed for outcome in item.outcomes if outcome.error), ""
-        )
+        outcomes = ((item.pod, outcome) for item in placed for outcome in (*item.outcomes, *item.shared))
+        error = next((f"pod {pod}: {outcome.error}" for pod, outcome in outcomes if outcome.error), "")
         if error:
             self._rebuild()
         else:

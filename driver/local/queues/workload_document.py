@@ -11,7 +11,6 @@ from msgspec import field
 
 from dranode.driver.core.quantity import Quantity
 from dranode.driver.core.resource import (
-    ContainerResources,
     DeviceToleration,
     Document,
     NodeSelector,
@@ -48,7 +47,6 @@ class QueuedPodSpec(PodSpec, frozen=True, kw_only=True):
     affinity: Affinity = Affinity()
     tolerations: tuple[DeviceToleration, ...] = ()
     overhead: Mapping[str, Quantity] = {}
-    resources: ContainerResources = ContainerResources()
 
 
 class PodTemplate(Document, frozen=True, kw_only=True):
