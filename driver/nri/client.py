@@ -1,10 +1,11 @@
 """The thread that owns the connection to the container runtime's NRI socket.
 
 It connects, registers, answers, sends updates out of turn, and connects again when the connection ends, for whatever
-reason: every connection begins with the runtime's whole state, so nothing is lost but time. Waits between attempts grow
-and are jittered, because a connecting plug-in stops all pod operations of the runtime for a moment. While nobody
-listens they stay short: knocking disturbs nobody, and a runtime that starts opens this socket shortly before it creates
-containers, which run on every CPU until we are there.
+reason: every connection begins with the runtime's whole state, so nothing is lost but time.
+
+A mistake of whoever decides costs neither the thread nor the connection: a request is answered with an error, what is
+due unasked is tried again a second later, and what could not be taken in is told again on a new connection once
+decisions succeed again. Without a connection containers would start on every CPU.
 """
 
 from __future__ import annotations
@@ -18,14 +19,17 @@ import time
 from collections.abc import Callable
 from typing import Final, assert_never
 
+from dranode.driver.core.containers import ContainerUpdate
 from dranode.driver.core.errors import DranodeError
 from dranode.driver.logs import operation
+from dranode.driver.nri.attempts import Attempts
 from dranode.driver.nri.events import (
     Configured,
     ContainerRemoved,
     ContainerStarted,
     CreateRequest,
     Event,
+    Notification,
     PodGone,
     Registered,
     RegistrationRefused,
@@ -36,6 +40,7 @@ from dranode.driver.nri.events import (
     UpdatesAnswered,
 )
 from dranode.driver.nri.handler import Handler
+from dranode.driver.nri.mistakes import Mistakes
 from dranode.driver.nri.session import Session
 from dranode.driver.nri.wake import Wake
 from dranode.driver.threads import Fatal, OwnedThread
@@ -48,25 +53,10 @@ _ANSWER_WITHIN: Final = 15.0
 _IO_WITHIN: Final = 5.0
 # How often what is due without being asked is looked at.
 _TICK: Final = 1.0
-_FIRST_DELAY: Final = 0.1
-_LONGEST_DELAY: Final = 30.0
-_NOBODY_LISTENS: Final = (FileNotFoundError, ConnectionRefusedError)
-_KNOCK_DELAY: Final = 0.2
-# A connection that was synchronized and held this long was a good one: the next attempt comes soon.
-_HEALTHY_AFTER: Final = 10.0
 
 
 class DisconnectedError(DranodeError):
     """The connection is of no more use; the text says why."""
-
-
-def delay(attempt: int, jitter: float, *, heard: bool) -> float:
-    """Seconds to wait after attempt number `attempt` (from 0) that a runtime heard, or after one that nobody heard.
-
-    They double to a limit while runtimes hear us; `jitter` from 0 to 1 halves them.
-    """
-    longest = _LONGEST_DELAY if heard else _KNOCK_DELAY
-    return min(longest, _FIRST_DELAY * 2.0 ** min(attempt, 32)) * (1 - jitter / 2)
 
 
 class NRIClient:
@@ -104,12 +94,14 @@ class NRIClient:
         self._handler = handler
         self._identity = (name, index)
         self._clock = clock
-        self._jitter = jitter
+        self._attempts = Attempts(socket_path, clock, jitter)
         self._answered = answered
         self._thread = OwnedThread(f"nri-{name}", self._run, fatal)
         self._wake = Wake()
         self._stopping = False
-        self._said = ""
+        self._mistakes = Mistakes()
+        # Whether something was not taken in because of one.
+        self._missed = False
         self._session: Session | None = None
 
     @property
@@ -138,27 +130,24 @@ class NRIClient:
     # --- the thread ---
 
     def _run(self) -> None:
-        attempt = 0
         while not self._stopping:
-            connected = self._clock()
-            was_synchronized = False
-            heard = True
+            self._attempts.begin()
+            synchronized = False
             try:
                 with contextlib.closing(self._connect()) as sock:
-                    self._session = Session(*self._identity)
+                    session = self._session = Session(*self._identity)
+                    self._missed = False
                     try:
-                        self._serve(sock, self._session)
+                        self._serve(sock, session)
                     finally:
-                        was_synchronized = self._session.synchronized
+                        synchronized = session.synchronized
                         self._session = None
-                        self._handler.disconnected()
+                        with self._mistakes.survived("the end of the connection was not noted"):
+                            self._handler.disconnected()
             except (OSError, DranodeError) as error:
-                heard = not isinstance(error, _NOBODY_LISTENS)
-                self._say(error)
-            if was_synchronized and self._clock() - connected >= _HEALTHY_AFTER:
-                attempt = 0
-            self._pause(delay(attempt, self._jitter(), heard=heard))
-            attempt += heard
+                if not self._stopping:
+                    self._attempts.failed(error, synchronized=synchronized)
+            self._attempts.wait(self._wake, lambda: self._stopping)
 
     def _connect(self) -> socket.socket:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
@@ -222,22 +211,39 @@ class NRIClient:
         """Do what is due without being asked; whether an answer is due now."""
         if not session.synchronized or session.awaiting_updates:
             return False
-        updates = self._handler.unsolicited()
+        updates: tuple[ContainerUpdate, ...] = ()
+        due = succeeded = False
+        with self._mistakes.survived("what is due for containers could not be decided"):
+            updates = self._handler.unsolicited()
+            due = not updates and self._handler.reconnection_due()
+            succeeded = True
         if updates:
             session.update_containers(updates)
             sock.sendall(session.data_to_send())
-        elif self._handler.reconnection_due():
+        elif due:
             raise DisconnectedError("a new connection is needed to set CPU sets right")
+        elif succeeded and self._missed:
+            raise DisconnectedError("a new connection is needed to be told again what could not be taken in")
+        if succeeded:
+            self._mistakes.over()
         return bool(updates)
 
     def _handle(self, session: Session, event: Event) -> None:
         match event:
             case SynchronizeRequest() | CreateRequest() | UpdateRequest() | StopRequest():
                 self._answer(session, event)
-            case Registered():
-                pass
             case RegistrationRefused():
                 raise DisconnectedError(f"the runtime refuses the plug-in: {event.message}")
+            case _:
+                before, self._missed = self._missed, True
+                with self._mistakes.survived(f"{type(event).__name__} could not be taken in"):
+                    self._take_in(event)
+                    self._missed = before
+
+    def _take_in(self, event: Notification) -> None:
+        match event:
+            case Registered():
+                pass
             case Configured():
                 self._handler.configured(event.runtime)
                 log.info("connected to %s at %s", event.runtime, self._path)
@@ -260,7 +266,8 @@ class NRIClient:
         began = self._clock()
         with operation():
             self._decide(session, request)
-        self._answered(type(request).__name__.removesuffix("Request"), self._clock() - began)
+        with self._mistakes.survived("a request was not counted"):
+            self._answered(type(request).__name__.removesuffix("Request"), self._clock() - began)
 
     def _decide(
         self, session: Session, request: SynchronizeRequest | CreateRequest | UpdateRequest | StopRequest
@@ -269,7 +276,6 @@ class NRIClient:
             match request:
                 case SynchronizeRequest():
                     session.synchronize(request, self._handler.synchronize(request.containers))
-                    self._said = ""
                     log.info("synchronized containers=%d", len(request.containers))
                 case CreateRequest():
                     resources, updates = self._handler.create(request.container)
@@ -285,19 +291,3 @@ class NRIClient:
             # Without an answer the runtime would wait, drop the plug-in and run the container on every CPU.
             log.exception("an NRI request failed")
             session.refuse(request, f"dranode failed: {error!r}")
-
-    def _say(self, error: Exception) -> None:
-        """Say why there is no connection, once for each reason."""
-        reason = error.strerror or str(error) if isinstance(error, OSError) else str(error)
-        if self._stopping or reason == self._said:
-            return
-        self._said = reason
-        log.warning("no NRI connection to %s, trying again until there is one: %s", self._path, reason)
-
-    def _pause(self, seconds: float) -> None:
-        until = self._clock() + seconds
-        poll = select.poll()
-        poll.register(self._wake, select.POLLIN)
-        while not self._stopping and (left := until - self._clock()) > 0:
-            if poll.poll(left * 1000):
-                self._wake.heard()

@@ -140,14 +140,7 @@ class ShutdownAnnounced:
     """The runtime says that it is about to close the connection."""
 
 
-Event = (
-    Registered
-    | RegistrationRefused
-    | Configured
-    | Request
-    | ContainerStarted
-    | ContainerRemoved
-    | PodGone
-    | UpdatesAnswered
-    | ShutdownAnnounced
+Notification = (
+    Registered | Configured | ContainerStarted | ContainerRemoved | PodGone | UpdatesAnswered | ShutdownAnnounced
 )
+Event = RegistrationRefused | Request | Notification

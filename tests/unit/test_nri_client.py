@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -19,9 +20,13 @@ from dranode.driver.core.errors import LedgerError
 from dranode.driver.core.held import ClaimRef
 from dranode.driver.core.held_claims import HeldClaim, HeldSnapshot
 from dranode.driver.machine.forms import open_machine
+from dranode.driver.nri import attempts as attempts_module
 from dranode.driver.nri import client as client_module
-from dranode.driver.nri.client import NRIClient, delay
+from dranode.driver.nri.attempts import Attempts, delay
+from dranode.driver.nri.client import NRIClient
 from dranode.driver.nri.enforcer import Enforcer
+from dranode.driver.nri.events import Runtime
+from dranode.driver.nri.wake import Wake
 from dranode.proto import nri_v1alpha1_pb2 as nri
 from tests.fakes_nri import CallFailedError, FakeRuntime, container, pod, updates_of
 
@@ -78,7 +83,7 @@ class Bench:
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     monkeypatch.setattr(client_module, "_TICK", 0.02)
-    monkeypatch.setattr(client_module, "_FIRST_DELAY", 0.005)
+    monkeypatch.setattr(attempts_module, "_FIRST_DELAY", 0.005)
     (tmp_path / "sys" / "fs" / "cgroup").mkdir(parents=True)
     path = tmp_path / "nri.sock"
     listener = socket.socket(socket.AF_UNIX)
@@ -96,6 +101,17 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
         sock.close()
     assert fatal == []
     assert not [thread for thread in threading.enumerate() if thread.name == "nri-dra.cpu"]
+
+
+class Handler:
+    """The enforcer with some of its methods replaced."""
+
+    def __init__(self, enforcer: Enforcer, instead: Mapping[str, Callable[..., object]]) -> None:
+        self._enforcer = enforcer
+        self._instead = instead
+
+    def __getattr__(self, name: str) -> object:
+        return self._instead.get(name) or getattr(self._enforcer, name)
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -361,6 +377,99 @@ def test_a_failing_handler_is_answered_with_an_error_and_the_thread_lives(bench:
     assert runtime.create(container("g", "p1"), P1).adjust.linux.resources.cpu.cpus == "0-7"
 
 
+class Broken:
+    """A handler's method that fails until it is mended."""
+
+    def __init__(self, works: Callable[..., object], error: Exception) -> None:
+        self.error: Exception | None = error
+        self.calls = 0
+        self._works = works
+
+    def __call__(self, *arguments: object) -> object:
+        self.calls += 1
+        if self.error is not None:
+            raise self.error
+        return self._works(*arguments)
+
+
+MISTAKES = pytest.mark.parametrize("error", [ZeroDivisionError("a mistake"), LedgerError("no ledger")], ids=repr)
+
+
+@MISTAKES
+@pytest.mark.parametrize("method", ["unsolicited", "reconnection_due"])
+def test_a_mistake_in_what_is_due_unasked_is_said_once_and_tried_again(
+    bench: Bench, caplog: pytest.LogCaptureFixture, method: str, error: Exception
+) -> None:
+    broken = Broken(getattr(bench.enforcer, method), error)
+    bench.client._handler = Handler(bench.enforcer, {method: broken})  # type: ignore[assignment]
+    bench.client.start()
+    runtime = bench.accept()
+    runtime.handshake()
+    until(lambda: broken.calls > 3)
+    assert runtime.create(container("g", "p1"), P1).adjust.linux.resources.cpu.cpus == "0-7"
+    assert caplog.text.count("what is due for containers could not be decided") == 1
+    broken.error = None
+    calls = broken.calls
+    until(lambda: broken.calls > calls + 1)
+    assert bench.client.synchronized
+    assert bench.enforcer.status().connections == 1
+
+
+@MISTAKES
+@pytest.mark.parametrize("method", ["configured", "started", "removed", "pod_gone", "updates_answered"])
+def test_what_could_not_be_taken_in_is_told_again_on_a_new_connection_once_decisions_succeed(
+    bench: Bench, method: str, error: Exception
+) -> None:
+    broken = Broken(getattr(bench.enforcer, method), error)
+    ticks = Broken(bench.enforcer.unsolicited, error)
+    if method == "updates_answered":
+        ticks.error = None
+    bench.client._handler = Handler(bench.enforcer, {method: broken, "unsolicited": ticks})  # type: ignore[assignment]
+    bench.client.start()
+    runtime = bench.accept()
+    runtime.handshake([P2], [container("s", "p2", cpus="0-7", state=nri.CONTAINER_RUNNING)], NEW)
+    if method == "updates_answered":
+        bench.enforcer.configured(Runtime("containerd", "v2.4.0", NEW))
+        bench.node.now = HELD
+        bench.client.notify()
+    else:
+        runtime.tell_all(container("s", "p2"), P2)
+        # The connection is kept as long as a new one would not get further: it refuses what it cannot decide.
+        calls = ticks.calls
+        until(lambda: ticks.calls > calls + 2)
+        assert bench.client.synchronized
+        ticks.error = None
+    with pytest.raises(ConnectionError):
+        runtime.wait_for("another connection")
+    assert broken.calls
+    broken.error = None
+    bench.accept().handshake([P2], [], NEW)
+    until(lambda: bench.client.synchronized and bench.enforcer.status().containers == 0)
+
+
+@MISTAKES
+def test_a_mistake_at_the_end_of_a_connection_does_not_keep_from_the_next(bench: Bench, error: Exception) -> None:
+    broken = Broken(bench.enforcer.disconnected, error)
+    bench.client._handler = Handler(bench.enforcer, {"disconnected": broken})  # type: ignore[assignment]
+    bench.client.start()
+    runtime = bench.accept()
+    runtime.handshake()
+    runtime.sock.close()
+    bench.accept().handshake()
+    until(lambda: bench.client.synchronized)
+    assert broken.calls == 1
+
+
+def test_an_observer_that_fails_costs_nothing(bench: Bench) -> None:
+    broken = Broken(lambda _method, _seconds: None, ZeroDivisionError("a mistake"))
+    bench.client._answered = broken  # type: ignore[assignment]
+    bench.client.start()
+    runtime = bench.accept()
+    runtime.handshake()
+    assert runtime.create(container("g", "p1"), P1).adjust.linux.resources.cpu.cpus == "0-7"
+    assert (broken.calls, bench.enforcer.status().connections) == (2, 1)
+
+
 def test_a_synchronization_that_failed_is_tried_again_on_a_new_connection(bench: Bench) -> None:
     def broken() -> HeldSnapshot:
         raise ZeroDivisionError("a mistake of ours")
@@ -405,14 +514,44 @@ def test_start_without_stop_does_not_keep_a_process(bench: Bench) -> None:
     assert thread.daemon
 
 
-def test_waits_between_attempts_that_a_runtime_hears_double_to_a_limit_and_are_jittered() -> None:
-    assert [delay(attempt, 0.0, heard=True) for attempt in range(4)] == [0.1, 0.2, 0.4, 0.8]
-    assert delay(9, 0.0, heard=True) == delay(10_000, 0.0, heard=True) == 30.0
-    assert delay(3, 1.0, heard=True) == 0.4
+def test_waits_before_a_runtime_that_turns_us_away_double_to_a_low_limit_and_are_jittered() -> None:
+    assert [delay(attempt, 0.0) for attempt in range(1, 5)] == [0.1, 0.2, 0.4, 0.8]
+    assert delay(9, 0.0) == delay(10_000, 0.0) == 2.0
+    assert delay(4, 1.0) == 0.4
 
 
-def test_waits_between_attempts_that_nobody_hears_stay_short() -> None:
-    assert max(delay(attempt, 0.0, heard=False) for attempt in (0, 9, 10_000)) == 0.2
+def test_a_runtime_that_comes_back_after_bad_connections_is_met_at_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempts_module, "_FIRST_DELAY", 3600.0)
+    monkeypatch.setattr(attempts_module, "_LONGEST_DELAY", 3600.0)
+    bench.client.start()
+    bench.accept().sock.close()
+    with socket.socket(socket.AF_UNIX) as another:
+        another.settimeout(5)
+        another.bind(f"{bench.path}.new")
+        another.listen()
+        Path(f"{bench.path}.new").rename(bench.path)
+        with another.accept()[0] as sock:
+            FakeRuntime(sock).handshake()
+            until(lambda: bench.client.synchronized)
+
+
+def test_reasons_that_alternate_are_said_once_each_and_garbage_does_not_fill_the_log(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    bench.client.start()
+    for number in range(24):
+        runtime = bench.accept()
+        runtime.wait_for("RegisterPlugin")
+        if number % 2:
+            runtime.sock.sendall(struct.pack(">II", 1, 0xFFFF0000 + number))
+        runtime.sock.close()
+    bench.accept().handshake()
+    until(lambda: bench.client.synchronized)
+    assert caplog.text.count("the runtime closed the connection") == 1
+    assert len(caplog.records) == 8
 
 
 @pytest.mark.parametrize("left", [False, True], ids=["no-socket", "nobody-listens"])
@@ -421,16 +560,15 @@ def test_a_runtime_that_stays_away_for_long_is_not_waited_for_longer(tmp_path: P
     if left:
         with socket.socket(socket.AF_UNIX) as gone:
             gone.bind(str(path))
-    attempts: list[float] = []
-
-    def jitter() -> float:
-        attempts.append(1.0)
-        return 1.0
-
-    client = NRIClient(
-        str(path), Enforcer(Node(), open_machine("sockets=1,cores=2")), name="dra.cpu", fatal=pytest.fail, jitter=jitter
-    )
-    client.start()
-    # With waits that double it would take minutes to get here.
-    until(lambda: len(attempts) >= 14)
-    client.stop()
+    attempts = Attempts(str(path), time.monotonic, lambda: 0.0)
+    wake = Wake()
+    with socket.socket(socket.AF_UNIX) as sock:
+        for _ in range(40):
+            attempts.begin()
+            with pytest.raises(OSError, match=r"No such file|refused") as failed:
+                sock.connect(str(path))
+            attempts.failed(failed.value, synchronized=False)
+    began = time.monotonic()
+    attempts.wait(wake, lambda: False)
+    assert time.monotonic() - began < 1.0
+    wake.close()

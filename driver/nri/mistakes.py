@@ -1,0 +1,38 @@
+"""Mistakes that no request can be answered with."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+
+from dranode.driver.core.errors import DranodeError
+
+log = logging.getLogger(__name__)
+
+
+class Mistakes:
+    """Lets one thread live on after mistakes, and says each once as long as it is the same."""
+
+    def __init__(self) -> None:
+        """None was made so far."""
+        self._said = ""
+
+    @contextlib.contextmanager
+    def survived(self, what: str) -> Iterator[None]:
+        """Survive a mistake in what is done meanwhile; `what` says for the log what came of it."""
+        try:
+            yield
+        except Exception as error:
+            mistake = f"{what}: {error!r}"
+            if mistake == self._said:
+                return
+            self._said = mistake
+            if isinstance(error, DranodeError):
+                log.warning("%s: %s", what, error)
+            else:
+                log.exception("%s", what)
+
+    def over(self) -> None:
+        """Say the next one again: what was tried again succeeded."""
+        self._said = ""
