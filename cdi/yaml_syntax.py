@@ -87,7 +87,12 @@ class GoSyntax(Reader, Scanner, Parser):
                 self.allow_simple_key = True
 
     def scan_directive(self) -> DirectiveToken:
-        """Refuse directives that YAML does not define."""
+        """Read a directive, whose parts tabs may part; refuse those that YAML does not define."""
+        length = 0
+        while not self._at("\0" + _BREAKS, length):
+            length += 1
+        line = self.buffer[self.pointer : self.pointer + length]
+        self.buffer = self.buffer[: self.pointer] + line.replace("\t", " ") + self.buffer[self.pointer + length :]
         token = super().scan_directive()
         if token.name not in ("YAML", "TAG"):
             raise self._error(f"%{token.name} is not a directive")

@@ -14,6 +14,10 @@ from typing import Final, Self
 # The kernel's NR_CPUS tops out at 8192 today; the bound keeps a typo from asking for a gigantic integer.
 MAX_CPU: Final = (1 << 20) - 1
 
+# Every other of so many CPUs, written out.
+_MAX_TEXT: Final = 4 << 20
+_FEW: Final = 64
+_WORD: Final = re.compile(r"[0-9a-fA-F]{1,8}", re.ASCII)
 _ITEM: Final = re.compile(r"([0-9]+)(?:-([0-9]+))?", re.ASCII)
 
 
@@ -43,32 +47,24 @@ class CPUSet:
         Raises:
             ValueError: an item is empty, not a number, reversed or beyond `MAX_CPU`; the message names the item.
         """
-        mask = 0
-        if text:
-            for item in text.split(","):
-                match = _ITEM.fullmatch(item)
-                if match is None:
-                    raise ValueError(f'"{item}" in the cpu-list "{text}" is neither a CPU nor a range such as 0-3')
-                first = int(match[1])
-                last = first if match[2] is None else int(match[2])
-                if last < first:
-                    raise ValueError(f'the range "{item}" in the cpu-list "{text}" runs backwards')
-                if last > MAX_CPU:
-                    raise ValueError(f'"{item}" in the cpu-list "{text}" is beyond the largest CPU id, {MAX_CPU}')
-                mask |= (1 << (last + 1)) - (1 << first)
-        return cls.of_mask(mask)
+        if len(text) > _MAX_TEXT:
+            raise ValueError(f"a cpu-list of {len(text)} characters is longer than any of {MAX_CPU + 1} CPUs")
+        return cls.of_mask(_mask(list(_ranges(text))))
 
     @classmethod
     def parse_mask(cls, text: str) -> Self:
         """Read a kernel CPU mask: hexadecimal words of 32 bits, most significant first, with commas between them.
 
         Raises:
-            ValueError: a word is not hexadecimal.
+            ValueError: a word is not hexadecimal, or the mask goes beyond `MAX_CPU`.
         """
-        mask = 0
-        for word in text.split(","):
-            mask = mask << 32 | int(word, 16)
-        return cls.of_mask(mask)
+        words = text.split(",", (MAX_CPU + 1) // 32)
+        if len(words) > (MAX_CPU + 1) // 32:
+            raise ValueError(f"a CPU mask of {len(text)} characters goes beyond the largest CPU id, {MAX_CPU}")
+        for word in words:
+            if _WORD.fullmatch(word) is None:
+                raise ValueError(f'"{word[:40]}" in a CPU mask is no hexadecimal word of 32 bits')
+        return cls.of_mask(int("".join(word.zfill(8) for word in words), 16))
 
     def __str__(self) -> str:
         runs: list[str] = []
@@ -158,3 +154,45 @@ class CPUSet:
         for one in sets:
             mask |= one.mask
         return CPUSet.of_mask(mask)
+
+
+def _ranges(text: str) -> Iterator[tuple[int, int]]:
+    """First and last CPU of each item of a cpu-list."""
+    for item in text.split(",") if text else ():
+        match = _ITEM.fullmatch(item)
+        if match is None:
+            raise ValueError(f'"{item}" in the cpu-list "{text}" is neither a CPU nor a range such as 0-3')
+        first = int(match[1])
+        last = first if match[2] is None else int(match[2])
+        if last < first:
+            raise ValueError(f'the range "{item}" in the cpu-list "{text}" runs backwards')
+        if last > MAX_CPU:
+            raise ValueError(f'"{item}" in the cpu-list "{text}" is beyond the largest CPU id, {MAX_CPU}')
+        yield first, last
+
+
+def _mask(ranges: list[tuple[int, int]]) -> int:
+    """The bits of ranges, in time that grows with their number and not with its product with the largest CPU."""
+    if len(ranges) <= _FEW:
+        mask = 0
+        for first, last in ranges:
+            mask |= (1 << (last + 1)) - (1 << first)
+        return mask
+    apart: list[tuple[int, int]] = []
+    for first, last in sorted(ranges):
+        if apart and first <= apart[-1][1] + 1:
+            apart[-1] = (apart[-1][0], max(last, apart[-1][1]))
+        else:
+            apart.append((first, last))
+    return _halves(apart)
+
+
+def _halves(ranges: list[tuple[int, int]]) -> int:
+    """The bits of ranges in order: of neighbours as a short number, of halves together as a long one."""
+    if len(ranges) <= _FEW:
+        return _mask(ranges)
+    base, half = ranges[0][0], len(ranges) // 2
+    low = _halves([(first - base, last - base) for first, last in ranges[:half]])
+    start = ranges[half][0]
+    high = _halves([(first - start, last - start) for first, last in ranges[half:]])
+    return low << base | high << start

@@ -23,6 +23,9 @@ from dranode.driver.local.kinds import check_kind
 STDIN: Final = "-"
 _MAX_DEPTH: Final = 100
 _MAX_NODES: Final = 20_000_000
+# What aliases alone may stand for: a manifest repeats a few lines by them.
+_MAX_COPIED: Final = 1_000_000
+_MAX_COPIED_TEXT: Final = 64 << 20
 _SHOWN: Final = 40
 _SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 
@@ -159,25 +162,35 @@ def _check_size(text: str) -> None:
     Raises:
         ConstructorError: the text is nested too deeply, or its aliases stand for too much.
     """
-    open_nodes: list[tuple[str | None, int]] = []  # the anchor of each node around this one, and the count before it
-    anchored: dict[str, int] = {}
-    count = 0
+    open_nodes: list[tuple[str | None, int, int]] = []  # anchors of the nodes around this one, and counts before them
+    anchored: dict[str, tuple[int, int]] = {}
+    count = length = copied = copied_length = 0
     for event in yaml.parse(text, _EventLoader):
         if isinstance(event, yaml.AliasEvent):
-            count += anchored.get(event.anchor or "", 1)
+            nodes, characters = anchored.get(event.anchor or "", (1, 0))
+            count, length = count + nodes, length + characters
+            copied, copied_length = copied + nodes, copied_length + characters
         elif isinstance(event, yaml.ScalarEvent):
-            count += 1
+            count, length = count + 1, length + len(event.value)
+            if event.anchor is not None:
+                anchored[event.anchor] = (1, len(event.value))
         elif isinstance(event, yaml.CollectionStartEvent):
-            open_nodes.append((event.anchor, count))
+            open_nodes.append((event.anchor, count, length))
             count += 1
         elif isinstance(event, yaml.CollectionEndEvent):
-            anchor, before = open_nodes.pop()
+            anchor, before, shorter = open_nodes.pop()
             if anchor is not None:
-                anchored[anchor] = count - before
+                anchored[anchor] = (count - before, length - shorter)
         if len(open_nodes) > _MAX_DEPTH:
             raise _refusal(f"it is nested deeper than {_MAX_DEPTH} levels", event)
-        if count > _MAX_NODES:
-            raise _refusal(f"with its aliases written out it has more than {_MAX_NODES} values", event)
+        _check_copies(event, count, copied, copied_length)
+
+
+def _check_copies(event: Any, count: int, copied: int, copied_length: int) -> None:
+    if count > _MAX_NODES:
+        raise _refusal(f"with its aliases written out it has more than {_MAX_NODES} values", event)
+    if copied > _MAX_COPIED or copied_length > _MAX_COPIED_TEXT:
+        raise _refusal(f"its aliases stand for more than {_MAX_COPIED} values or {_MAX_COPIED_TEXT >> 20} MiB", event)
 
 
 def _refusal(problem: str, at: Any) -> yaml.constructor.ConstructorError:

@@ -10,7 +10,7 @@ import lzma
 import tarfile
 import zlib
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Any, Final, Self
 
 from dranode.driver.core.errors import MachineError
 from dranode.driver.machine.tree import DeviceNode, Link, Node, TreeFiles, plant
@@ -18,6 +18,10 @@ from dranode.driver.machine.tree import DeviceNode, Link, Node, TreeFiles, plant
 # A machine's files are small and many; the bounds keep a mistaken or hostile archive from taking all memory.
 _MAX_BYTES: Final = 512 << 20
 _MAX_MEMBERS: Final = 2_000_000
+_MAX_PATH: Final = 4096  # Linux's PATH_MAX
+# What tar says of a member besides its name and size; a name that is longer than a header comes before it.
+_MAX_HEADER: Final = 64 << 10
+_MAX_GLOBAL: Final = 100
 _KIND: Final = {tarfile.CHRTYPE: "c", tarfile.BLKTYPE: "b"}
 
 
@@ -28,27 +32,79 @@ def read_archive(path: Path) -> dict[str, Node]:
         MachineError: the file is no tar archive, is cut short, too large, or has a member that leads out of it.
     """
     try:
-        with tarfile.open(path) as archive:
+        with path.open("rb") as file, _BoundedTar.open(path, fileobj=file) as archive:
             return _tree(archive, path)
     except FileExistsError as error:
         raise MachineError(f"{path} holds {error.filename} both as a file and as a folder") from error
     except OSError as error:
         raise MachineError(f"{path} cannot be read: {error.strerror or error}") from error
-    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError) as error:
+    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, ValueError, RecursionError) as error:
         raise MachineError(f"{path} is no tar archive, or is damaged or cut short; make it again") from error
 
 
-def _tree(archive: tarfile.TarFile, path: Path) -> dict[str, Node]:
+class _Metered:
+    """An archive's bytes as they are unpacked, with a limit on what is read from here on."""
+
+    def __init__(self, inner: IO[bytes]) -> None:
+        self.left = _MAX_HEADER
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def read(self, size: int) -> bytes:
+        """Up to `size` bytes; tarfile takes the size from the archive, whatever it says."""
+        if not 0 <= size <= self.left:
+            raise tarfile.ReadError("a header is longer than any can be")
+        self.left -= size
+        return self._inner.read(size)
+
+
+class _BoundedTar(tarfile.TarFile):
+    """A tar archive whose headers have bounds; tarfile would take as much memory as they say."""
+
+    fileobj: Any
+    members: list[tarfile.TarInfo]
+
+    @classmethod
+    def taropen(cls, name: Any, mode: Any = "r", fileobj: Any = None, **options: Any) -> Self:
+        return super().taropen(name, mode, _Metered(fileobj), **options)
+
+    def members_in_turn(self) -> Any:
+        """The members one after another, none of which is kept."""
+        passed = 0
+        while True:
+            self.fileobj.left = _MAX_HEADER
+            member = self.next()
+            if member is None:
+                return
+            self.members.clear()
+            if len(self.pax_headers) > _MAX_GLOBAL:
+                raise tarfile.ReadError("it has more headers for all members than any has")
+            if member.size < 0 or self.offset <= passed:
+                raise tarfile.ReadError("a member has a negative size")
+            passed = self.offset
+            yield member
+
+    def content(self, member: tarfile.TarInfo) -> bytes | None:
+        """The content of a file; None of what is none."""
+        self.fileobj.left = member.size
+        content: IO[bytes] | None = self.extractfile(member) if member.isreg() else None
+        return None if content is None else content.read()
+
+
+def _tree(archive: _BoundedTar, path: Path) -> dict[str, Node]:
     tree: dict[str, Node] = {}
     hard_links: list[tuple[str, str]] = []
-    size = 0
-    for count, member in enumerate(archive, 1):
-        size += member.size
+    size = count = 0
+    for member in archive.members_in_turn():
+        name = _inside(member.name, path)
+        size += member.size + len(name) + len(member.linkname)
+        count += 1 + _new_folders(tree, name)
         if size > _MAX_BYTES or count > _MAX_MEMBERS:
             raise MachineError(
                 f"{path} holds more than {_MAX_BYTES >> 20} MiB or {_MAX_MEMBERS} files, which no machine's sys/ does"
             )
-        name = _inside(member.name, path)
         if not name:
             continue
         if member.islnk():
@@ -64,20 +120,32 @@ def _tree(archive: tarfile.TarFile, path: Path) -> dict[str, Node]:
     return tree
 
 
+def _new_folders(tree: dict[str, Node], name: str) -> int:
+    """How many folders lead to a name and are not there yet."""
+    folders = name.split("/")[:-1]
+    here: Node | None = tree
+    for depth, folder in enumerate(folders):
+        here = here.get(folder) if isinstance(here, dict) else None
+        if here is None:
+            return len(folders) - depth
+    return 0
+
+
 def _inside(name: str, path: Path) -> str:
+    if len(name) > _MAX_PATH:
+        raise MachineError(f"{path} has a path of {len(name)} characters, and Linux takes up to {_MAX_PATH}")
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if ".." in parts:
         raise MachineError(f'{path} has the member "{name}", which leads out of the archive; a capture never has one')
     return "/".join(parts)
 
 
-def _node(archive: tarfile.TarFile, member: tarfile.TarInfo) -> Node | None:
+def _node(archive: _BoundedTar, member: tarfile.TarInfo) -> Node | None:
     if member.issym():
         return Link(member.linkname)
     if member.type in _KIND:
         return DeviceNode(_KIND[member.type], member.devmajor, member.devminor)
-    content: IO[bytes] | None = archive.extractfile(member) if member.isreg() else None
-    return None if content is None else content.read()
+    return archive.content(member)
 
 
 def _add_folder(tree: dict[str, Node], path: str) -> None:

@@ -9,6 +9,8 @@ import os
 import stat
 
 _CHUNK = 1 << 16
+# No file of a machine is as long; a device or a hole in a capture may never end.
+_MAX_BYTES = 512 << 20
 
 
 class HostRoot:
@@ -69,6 +71,8 @@ def _read(place: str) -> bytes:
         while more:
             more = os.read(handle, _CHUNK)
             content += more
+            if len(content) > _MAX_BYTES:
+                raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), place)
         return content
     finally:
         os.close(handle)

@@ -27,6 +27,7 @@ from dranode.driver.machine.root import Root
 from dranode.driver.machine.tree import DeviceNode, Link, Node, TreeFiles, plant
 
 _LONG_KEYS: Final = ("base", "files", "links", "devices")
+_MAX_PATH: Final = 4096  # Linux's PATH_MAX
 _DEVICE: Final = re.compile(r"([cb]) ([0-9]{1,4}):([0-9]{1,7})", re.ASCII)
 _TOPS: Final = {"files": ("sys", "proc"), "links": ("sys", "proc", "dev"), "devices": ("dev",)}
 
@@ -92,6 +93,8 @@ def _clean(path: Any, tops: tuple[str, ...]) -> str:
     beneath = " or ".join(f"/{top}" for top in tops)
     if len(parts) < 3 or parts[0] or parts[1] not in tops:  # noqa: PLR2004 - "", "sys", a name
         raise DocumentError(f'"{path}" must be beneath {beneath}')
+    if len(path) > _MAX_PATH:
+        raise DocumentError(f'"{path[:40]}..." has {len(path)} characters, and Linux takes up to {_MAX_PATH}')
     if any(part in ("", ".", "..") for part in parts[1:]):
         raise DocumentError(f'"{path}" is not clean: it has an empty, "." or ".." part')
     return path[1:]

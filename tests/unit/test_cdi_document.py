@@ -101,3 +101,16 @@ def test_a_verdict_holds_one_problem_where_a_document_does_not_decode_and_all_wh
     assert len(validate(b"[]").problems) == 1
     assert len(validate(b"kind: 5").problems) == 3
     assert validate(GOOD.encode()).ok
+
+
+@pytest.mark.parametrize(
+    "head", ["%YAML\t1.1", "%YAML \t 1.1\t", "%YAML\t1.1\t# a word", "%TAG\t!\ttag:example.com,2000:"]
+)
+def test_tabs_part_the_words_of_a_directive(head: str) -> None:
+    assert read(f"{head}\n---\n{GOOD}".encode()) == read(GOOD.encode())
+
+
+def test_a_tab_makes_no_other_directive_right() -> None:
+    for head in ("%YAML\t1.2", "%YAML1.1", "%\tYAML 1.1", "%FOO\tbar"):
+        with pytest.raises(CDIError):
+            read(f"{head}\n---\n{GOOD}".encode())

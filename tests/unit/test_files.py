@@ -92,7 +92,12 @@ def test_scalars_are_those_of_the_api_machinery(tmp_path: Path) -> None:
         (
             "kind: a\na0: &a0 [x, x, x, x, x, x, x, x, x, x]\n"
             + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 9)),
-            "with its aliases written out it has more than 20000000 values",
+            "its aliases stand for more than 1000000 values or 64 MiB",
+        ),
+        ("kind: a\nx: &x " + "y" * (1 << 20) + "\nz: [" + "*x, " * 65 + "]\n", "its aliases stand for more than"),
+        (
+            "kind: a\nx: &x [" + "y" * (1 << 20) + "]\nz: [" + "*x, " * 65 + "]\n",
+            "its aliases stand for more than",
         ),
     ],
 )  # fmt: skip

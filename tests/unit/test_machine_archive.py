@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import io
 import tarfile
+import tracemalloc
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -139,3 +141,76 @@ def test_a_name_that_is_file_and_folder_is_refused(tmp_path: Path) -> None:
     members = [member("m/sys/class", b"x"), member("m/sys/class/drm/version", b"y")]
     with pytest.raises(MachineError, match="holds m/sys/class both as a file and as a folder"):
         open_machine(pack(tmp_path / "m.tar.bz2", members))
+
+
+def packed(path: Path, raw: bytes) -> str:
+    path.write_bytes(gzip.compress(raw))
+    return str(path)
+
+
+def header(kind: bytes, size: int, name: str = "m/sys/a") -> bytes:
+    """A header as tar writes it, that says any size: base 256 where octal digits do not do."""
+    info = tarfile.TarInfo(name)
+    info.type, info.size = kind, 0
+    raw = bytearray(info.tobuf(tarfile.GNU_FORMAT))
+    raw[124:136] = (b"\xff" if size < 0 else b"\x80") + (size % (1 << 88)).to_bytes(11, "big")
+    raw[148:156] = b" " * 8
+    raw[148:156] = b"%06o\0 " % sum(raw)
+    return bytes(raw)
+
+
+@pytest.mark.parametrize("kind", [tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.XGLTYPE])
+@pytest.mark.parametrize("size", [100 << 20, 3 << 30, -512, -(1 << 40)])
+def test_a_header_says_no_size_that_no_header_has(tmp_path: Path, kind: bytes, size: int) -> None:
+    raw = header(kind, size) + b"1" * min(max(size, 1024), 100 << 20)
+    tracemalloc.start()
+    with pytest.raises(MachineError, match="is no tar archive, or is damaged"):
+        archive.read_archive(Path(packed(tmp_path / "m.tar.gz", raw)))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 8 << 20
+
+
+@pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.CONTTYPE, tarfile.GNUTYPE_SPARSE, b"Z"])
+@pytest.mark.parametrize("size", [-512, -1024, -(1 << 40)])
+def test_a_member_of_a_negative_size_is_refused_and_ends(tmp_path: Path, kind: bytes, size: int) -> None:
+    raw = header(tarfile.REGTYPE, 0) + header(kind, size, "m/sys/b") + bytes(10240)
+    with pytest.raises(MachineError):
+        archive.read_archive(Path(packed(tmp_path / "m.tar.gz", raw)))
+
+
+def test_a_chain_of_headers_ends(tmp_path: Path) -> None:
+    pax = header(tarfile.XHDTYPE, 512) + b"11 path=ab\n".ljust(512, b"\0")
+    with pytest.raises(MachineError, match="is no tar archive"):
+        archive.read_archive(Path(packed(tmp_path / "m.tar.gz", pax * 100_000)))
+
+
+def test_a_sparse_map_without_an_end_is_refused(tmp_path: Path) -> None:
+    records = b"22 GNU.sparse.major=1\n22 GNU.sparse.minor=0\n"
+    pax = header(tarfile.XHDTYPE, len(records)) + records.ljust(512, b"\0")
+    raw = pax + header(tarfile.REGTYPE, 1 << 20) + b"9999999999\n" + b"0\n" * (50 << 19)
+    tracemalloc.start()
+    with pytest.raises(MachineError):
+        archive.read_archive(Path(packed(tmp_path / "m.tar.gz", raw)))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 64 << 20
+
+
+def test_folders_count_as_files_and_a_path_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive, "_MAX_MEMBERS", 100)
+    deep = [member(f"m/{number}/" + "a/" * 40 + "b") for number in range(3)]
+    with pytest.raises(MachineError, match="100 files"):
+        archive.read_archive(Path(pack(tmp_path / "deep.tar.bz2", deep)))
+    assert archive.read_archive(Path(pack(tmp_path / "less.tar.bz2", deep[:2])))
+    with pytest.raises(MachineError, match="a path of 5004 characters"):
+        archive.read_archive(Path(pack(tmp_path / "long.tar.bz2", [member("m/" + "a/" * 2500 + "bc")])))
+
+
+def test_long_names_that_linux_has_are_read(tmp_path: Path) -> None:
+    name = f"m/{'a' * 200}/{'b' * 200}/{'c' * 200}"
+    for kind in (tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
+        info = tarfile.TarInfo(name)
+        raw = info.tobuf(kind) + bytes(1024)
+        tree = archive.read_archive(Path(packed(tmp_path / f"{kind}.tar.gz", raw)))
+        assert TreeFiles(tree).find(name) == b""

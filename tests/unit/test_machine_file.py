@@ -149,3 +149,8 @@ def test_a_machine_of_one_far_cpu_reads_to_the_value() -> None:
     only = topology.cpus[999]
     assert (only.package, only.core_id, only.numa, only.l3_id, topology.smt) == (7, 3, 5, 11, True)
     assert str(topology.online) == "999"
+
+
+def test_a_path_is_no_longer_than_linux_takes_one() -> None:
+    with pytest.raises(DocumentError, match=r'"/sys/a/a/.*" has 8006 characters, and Linux takes up to 4096'):
+        parse_machine({"/sys/" + "a/" * 4000 + "b": "1"})

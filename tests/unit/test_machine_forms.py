@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from dranode.driver.core.errors import DranodeError, MachineError, UsageError
+from dranode.driver.machine import folder
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.forms import open_machine
 
@@ -107,3 +108,12 @@ def test_every_refusal_is_one_line(text: str) -> None:
     with pytest.raises(DranodeError) as refusal:
         open_machine(text)
     assert "\n" not in str(refusal.value)
+
+
+def test_a_file_that_does_not_end_is_not_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folder, "_MAX_BYTES", 1 << 20)
+    lay(tmp_path)
+    with (tmp_path / "sys/hole").open("wb") as hole:
+        hole.truncate(1 << 40)
+    with pytest.raises(OSError, match="File too large"):
+        open_machine(str(tmp_path)).read_bytes("sys/hole")
