@@ -75,10 +75,12 @@ def _temporary(stack: contextlib.ExitStack, parent: str | None = None) -> Path:
     try:
         folder = Path(tempfile.mkdtemp(prefix="dranode-", dir=parent))
     except OSError as error:
-        where = f" in {parent}" if parent is not None else ""
-        raise DranodeError(
-            f"a temporary folder cannot be made{where}: {error.strerror}; name a short one with --state"
-        ) from error
+        where, remedy = (
+            ("", "set TMPDIR to one that can be written")
+            if parent is None
+            else (f" in {parent}", "name a short one with --state")
+        )
+        raise DranodeError(f"a temporary folder cannot be made{where}: {error.strerror}; {remedy}") from error
     stack.callback(shutil.rmtree, folder, ignore_errors=True)
     return folder
 

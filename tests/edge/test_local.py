@@ -5,11 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+
+from dranode.driver.core.errors import DranodeError
+from dranode.driver.local.allocator.features import Features
+from dranode.driver.local.start import local_run
 
 PROGRAM = Path(sys.executable).with_name("dranode")
 SERVER = "sockets=2,numa=2,cores=4,threads=2"
@@ -332,3 +337,12 @@ def test_the_demo_ends_well_when_exactly_its_one_claim_fails(tmp_path: Path) -> 
     assert "cpus/small" in done.stdout
     assert "default/too-large: " in done.stdout
     assert done.stdout.count("NUMA 7") == 2
+
+
+def test_where_no_temporary_folder_can_be_made_the_way_out_is_one_that_the_demo_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    run = local_run((), "node", None, Features(), lambda _: None)
+    with pytest.raises(DranodeError, match=r"be made: No such file or directory; set TMPDIR"), run:
+        pytest.fail("there is no folder to run in")
