@@ -39,7 +39,7 @@ def node_missing(facts: Facts) -> Iterator[Fault]:
     if facts.cluster is not None and facts.cluster.node is False:
         yield Fault(
             f'there is no Node "{facts.wanted.node}", so no slice can be published for it',
-            "set NODE_NAME from spec.nodeName as deploy/base/daemonset.yaml does, or pass --node-name",
+            "set NODE_NAME from spec.nodeName as deploy/daemonset.yaml does, or pass --node-name",
         )
 
 
@@ -52,7 +52,7 @@ def rbac_missing(facts: Facts) -> Iterator[Fault]:
     for right in cluster.denied or ():
         yield Fault(
             f"RBAC does not let {account} {right}",
-            "apply deploy/base/rbac.yaml, and see that its binding names the account that the driver runs as",
+            "apply deploy/rbac.yaml, and see that its binding names the account that the driver runs as",
         )
 
 
@@ -80,7 +80,7 @@ def class_missing(facts: Facts) -> Iterator[Fault]:
     """Claims cannot name a class that is not there."""
     missing = facts.cluster.missing_classes if facts.cluster is not None else None
     for name in missing or ():
-        yield Fault(f'there is no DeviceClass "{name}", which claims name', "apply deploy/base/deviceclasses.yaml")
+        yield Fault(f'there is no DeviceClass "{name}", which claims name', "apply deploy/deviceclasses.yaml")
 
 
 def no_slices(facts: Facts) -> Iterator[Fault]:

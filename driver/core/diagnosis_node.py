@@ -95,7 +95,7 @@ def place_missing(facts: Facts) -> Iterator[Fault]:
         else:
             yield Fault(
                 f"there is no folder {place.path}, which is for {place.use}",
-                "mount it into the driver's pod as deploy/base/daemonset.yaml does, or correct the option",
+                "mount it into the driver's pod as deploy/daemonset.yaml does, or correct the option",
             )
 
 
@@ -121,7 +121,7 @@ def place_unusable(facts: Facts) -> Iterator[Fault]:
         else:
             yield Fault(
                 f"the folder {place.path}, which is for {place.use}, cannot be written",
-                "run as root, mount it without readOnly, and where SELinux is on use deploy/overlays/crio",
+                "run as root, mount it without readOnly, and where SELinux is on use deploy/components/crio",
             )
 
 

@@ -14,7 +14,7 @@ _CONTAINERD: Final = "containerd"
 _VALIDATOR: Final = {_CONTAINERD: (2, 2), "CRI-O": (1, 34)}
 _OLDEST: Final = {_CONTAINERD: (1, 7), "CRI-O": (1, 28)}
 _SHORT: Final = 1.0
-# The annotation of the driver's own pod: deploy/base/daemonset.yaml.
+# The annotation of the driver's own pod: deploy/daemonset.yaml.
 TOLERANCE: Final = "tolerate-missing-plugins.noderesource.dev"
 _REQUIRE: Final = {
     _CONTAINERD: (

@@ -23,7 +23,7 @@ from dranode.driver.kube.versions import best_version, from_v1
 T = TypeVar("T")
 
 _SECONDS: Final = 5.0
-# What the driver does: deploy/base/rbac.yaml.
+# What the driver does: deploy/rbac.yaml.
 RIGHTS: Final = (
     *(Right(verb, "resourceslices") for verb in ("list", "watch", "create", "update", "delete")),
     Right("get", "resourceclaims"),

@@ -138,7 +138,7 @@ def test_yaml_of_the_manual_is_valid(block: Block, tmp_path: Path) -> None:
         if is_known(document):
             assert problems(document) == []
         elif document.get("kind") == "Kustomization":
-            assert set(document) <= {"apiVersion", "kind", "resources", "patches"}
+            assert set(document) <= {"apiVersion", "kind", "resources", "components", "patches"}
             assert all(yaml.safe_load(patch["patch"]) for patch in document["patches"])
         else:
             parsed = parse_config(Config("FromClaim", document, "the manual"))

@@ -329,12 +329,12 @@ FAULTS: dict[str, tuple[Callable[[FakeNode], object], str, str]] = {
     "no right to slices": (
         lambda node: server(node).denied.add("create resourceslices"),
         "rbac-missing",
-        "deploy/base/rbac.yaml",
+        "deploy/rbac.yaml",
     ),
     "no right to a claim's status": (
         lambda node: server(node).denied.add("associated-node:patch resourceclaims/driver"),
         "rbac-missing",
-        "deploy/base/rbac.yaml",
+        "deploy/rbac.yaml",
     ),
     "consumable capacity off": (
         lambda node: server(node).gates_off.add("DRAConsumableCapacity"),
@@ -346,7 +346,7 @@ FAULTS: dict[str, tuple[Callable[[FakeNode], object], str, str]] = {
         "feature-gate-off",
         "leave out --node-allocatable-mapping",
     ),
-    "no class": (lambda node: server(node).classes.clear(), "class-missing", "deploy/base/deviceclasses.yaml"),
+    "no class": (lambda node: server(node).classes.clear(), "class-missing", "deploy/deviceclasses.yaml"),
     "nothing published": (lambda node: server(node).slices.clear(), "no-slices", "start the driver on this node"),
     "a second pool": (
         lambda node: server(node).slices.append(slice_of("worker-numa0")),
