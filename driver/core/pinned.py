@@ -91,6 +91,9 @@ class Containers:
         self._all: dict[str, Pinned] = {}
         self._names: dict[tuple[str, str], set[str]] = {}
         self._users: dict[str, set[str]] = {}
+        # Those that belong to the shared pool by the settled snapshot.
+        self._pooled: set[str] = set()
+        self._unsure: set[str] = set()
         self.settled: HeldSnapshot | None = None
         for each in pinned:
             self._put(each)
@@ -109,10 +112,27 @@ class Containers:
         """The containers that have the claim."""
         return tuple(self._all[key].container for key in self._users.get(uid, ()))
 
+    @property
+    def certain(self) -> bool:
+        """Whether it is certain of every container which claims it has."""
+        return not self._unsure
+
     def namesakes(self, container: Container) -> tuple[str, ...]:
         """The ids of the containers of the same name in the same pod, and of the container itself."""
         same = self._names.get((container.pod.uid, container.name), ()) if container.pod.uid else ()
         return (*same, container.id) if container.id in self._all and container.id not in same else tuple(same)
+
+    def concerned(self, snapshot: HeldSnapshot) -> tuple[Pinned, ...]:
+        """The containers that may not agree with a snapshot, by what has changed since all of them did."""
+        before = self.settled
+        if before is snapshot:
+            return ()
+        if before is None or (before.online, before.mems) != (snapshot.online, snapshot.mems):
+            return tuple(self._all.values())
+        keys = self._users_of(before.index.by_uid.differing(snapshot.index.by_uid))
+        if before.shared != snapshot.shared:
+            keys |= self._pooled
+        return tuple(self._all[key] for key in keys)
 
     def carry_out(self, change: Change) -> None:
         """Make a change."""
@@ -120,16 +140,33 @@ class Containers:
             self._drop(key)
         for pinned in change.put:
             self._put(pinned)
-        self.settled = change.settled
+        # By a snapshot that may not be all nobody was looked at.
+        after = change.settled if change.settled is not None and change.settled.unread is None else None
+        before, self.settled = self.settled, after
+        if after is None:
+            return
+        if before is None:
+            keys = set(self._all)
+        else:
+            keys = self._users_of(before.index.by_uid.differing(after.index.by_uid))
+            keys.update(pinned.container.id for pinned in change.put)
+        for key in keys:
+            (self._pooled.add if pooled(self._all[key], after) else self._pooled.discard)(key)
+
+    def _users_of(self, claims: Iterable[str]) -> set[str]:
+        return {key for uid in claims for key in self._users.get(uid, ())}
 
     def _put(self, pinned: Pinned) -> None:
         key = pinned.container.id
         before = self._all.get(key)
-        if before is not None and before.claims == pinned.claims:
-            self._all[key] = pinned
-            return
-        self._drop(key)
+        if before is None or before.claims != pinned.claims:
+            self._drop(key)
+            self._enter(pinned)
         self._all[key] = pinned
+        (self._unsure.add if pinned.unsure else self._unsure.discard)(key)
+
+    def _enter(self, pinned: Pinned) -> None:
+        key = pinned.container.id
         self._names.setdefault((pinned.container.pod.uid, pinned.container.name), set()).add(key)
         for uid in pinned.claims:
             self._users.setdefault(uid, set()).add(key)
@@ -138,6 +175,8 @@ class Containers:
         pinned = self._all.pop(key, None)
         if pinned is None:
             return
+        self._pooled.discard(key)
+        self._unsure.discard(key)
         _discard(self._names, (pinned.container.pod.uid, pinned.container.name), key)
         for uid in pinned.claims:
             _discard(self._users, uid, key)
@@ -177,6 +216,12 @@ def expected(pinned: Pinned, snapshot: HeldSnapshot) -> Resources:
     return resources_for(claims, snapshot)
 
 
+def pooled(pinned: Pinned, snapshot: HeldSnapshot) -> bool:
+    """Whether a container belongs to the shared pool: none of its claims has CPUs any more, or it never had one."""
+    having = (snapshot.claims.get(uid) for uid in pinned.claims)
+    return not any(claim.cpus for claim in having if claim is not None)
+
+
 def claims_of(container: Container, containers: Containers, snapshot: HeldSnapshot) -> tuple[ClaimRef, ...]:
     """The claims on record that a container has; none if the container is not known."""
     pinned = containers.get(container.id)
@@ -186,10 +231,10 @@ def claims_of(container: Container, containers: Containers, snapshot: HeldSnapsh
 
 def changes(containers: Containers, snapshot: HeldSnapshot) -> Iterator[tuple[Pinned, Resources]]:
     """The containers whose mask is not what it should be, with what they should have. No mask is ever empty."""
-    if containers.settled is snapshot or snapshot.unread is not None:
+    if snapshot.unread is not None:
         return
     shared = Resources(snapshot.shared)
-    for pinned in containers:
+    for pinned in containers.concerned(snapshot):
         wanted = expected(pinned, snapshot) if pinned.claims or pinned.unsure else shared
         if wanted.cpus.mask == pinned.cpus.mask and wanted.mems == pinned.mems:
             continue
@@ -207,13 +252,23 @@ def settle(
 ) -> tuple[Change, tuple[ContainerUpdate, ...]]:
     """The updates that bring every container but those of `drop` to what it should have, and what they change."""
     drop = tuple(drop)
+    due = [each for each in changes(containers, snapshot) if each[0].container.id not in drop]
+    return settled(due, snapshot, drop, ignore_failure=ignore_failure)
+
+
+def settled(
+    due: Iterable[tuple[Pinned, Resources]],
+    snapshot: HeldSnapshot,
+    drop: tuple[str, ...] = (),
+    *,
+    ignore_failure: bool,
+) -> tuple[Change, tuple[ContainerUpdate, ...]]:
+    """The updates that make these changes, and what they change."""
     put: list[Pinned] = []
     updates: list[ContainerUpdate] = []
-    for pinned, wanted in changes(containers, snapshot):
-        key = pinned.container.id
-        if key not in drop:
-            put.append(pinned.updated(wanted))
-            updates.append(ContainerUpdate(key, wanted, ignore_failure))
+    for pinned, wanted in due:
+        put.append(pinned.updated(wanted))
+        updates.append(ContainerUpdate(pinned.container.id, wanted, ignore_failure))
     return Change(tuple(put), drop, snapshot), tuple(updates)
 
 

@@ -22,7 +22,7 @@ from dranode.driver.core.errors import DranodeError
 from dranode.driver.core.events import Unpinned
 from dranode.driver.core.held_claims import HeldSnapshot
 from dranode.driver.core.mending import Lag
-from dranode.driver.core.pinned import Change, Containers, Drift, changes, claims_of, drifted, settle
+from dranode.driver.core.pinned import Change, Containers, Drift, changes, claims_of, drifted, settled
 from dranode.driver.lifecycle.tell import Tell, nobody
 from dranode.driver.machine.root import Root
 from dranode.driver.nri.events import Runtime
@@ -187,12 +187,17 @@ class Enforcer:
         now = self.clock()
         containers = self._mended()
         snapshot = self.node.snapshot()
-        waiting = frozenset(pinned.container.id for pinned, _ in changes(containers, snapshot))
+        due = tuple(changes(containers, snapshot))
+        waiting = frozenset(pinned.container.id for pinned, _ in due)
         self._lag = self._lag.seen(waiting, now)
-        runtime = self._status.runtime
-        if not waiting or runtime is None or not runtime.takes_unsolicited_updates or now < self._not_before:
+        if not due:
+            # So that the next look begins here.
+            containers.carry_out(Change(settled=snapshot))
             return ()
-        change, self._sent = settle(containers, snapshot, ignore_failure=False)
+        runtime = self._status.runtime
+        if runtime is None or not runtime.takes_unsolicited_updates or now < self._not_before:
+            return ()
+        change, self._sent = settled(due, snapshot, ignore_failure=False)
         return self._carry_out(Allowed(change, updates=self._sent))
 
     def updates_answered(self, error: str) -> None:
@@ -271,7 +276,7 @@ class Enforcer:
 
     def is_certain(self) -> bool:
         """Whether it is certain of every container which claims it has."""
-        return not any(each.unsure for each in self._containers)
+        return self._containers.certain
 
     def claims_in_use(self) -> frozenset[str]:
         """The UIDs of the claims that a container has, as far as the runtime has told."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -14,11 +14,53 @@ from dranode.driver.core.cpuset import CPUSet
 from dranode.driver.core.enforcement import Allowed, Refused, create, stop, synchronize, update
 from dranode.driver.core.held import ClaimRef
 from dranode.driver.core.held_claims import HeldClaim, HeldSnapshot
-from dranode.driver.core.pinned import Containers, settle
+from dranode.driver.core.on_record import Unread
+from dranode.driver.core.pinned import Containers, Pinned, changes, settle
 
 CPUS = 12
 NAMES = st.sampled_from(("a", "b", "c", "d"))
+SETS = st.sets(st.integers(0, 7), max_size=4).map(CPUSet)
 PODS = st.sampled_from(("p1", "p2", "p3"))
+
+
+def due(containers: Containers, snapshot: HeldSnapshot) -> dict[str, Resources]:
+    """The containers that have to change, and what they should have."""
+    return {pinned.container.id: wanted for pinned, wanted in changes(containers, snapshot)}
+
+
+def held_claim(uid: str, cpus: CPUSet, mems: str) -> HeldClaim:
+    return HeldClaim(ClaimRef("ns", uid, uid), cpus, cpus, mems=mems)
+
+
+@given(
+    having=st.lists(st.lists(NAMES, unique=True, max_size=2), max_size=5),
+    steps=st.lists(
+        st.tuples(
+            st.lists(st.builds(held_claim, NAMES, SETS, st.sampled_from(("", "0")))),
+            st.sets(NAMES, max_size=2),
+            st.none() | SETS,
+            st.sampled_from((None, None, Unread("the ledger is away", blind=False))),
+            st.booleans(),
+        ),
+        min_size=2,
+        max_size=8,
+    ),
+)
+def test_a_look_at_what_has_changed_finds_what_a_look_at_everything_would(
+    having: list[list[str]], steps: list[tuple[list[HeldClaim], set[str], CPUSet | None, Unread | None, bool]]
+) -> None:
+    pod = Pod("s", "p")
+    containers = Containers(Pinned(Container(str(n), str(n), pod), tuple(uids)) for n, uids in enumerate(having))
+    snapshot = HeldSnapshot(online=CPUSet(range(8)), mems="0-1")
+    for put, drop, online, unread, settles in steps:
+        claims = snapshot.index.changed(put, drop)
+        snapshot = replace(snapshot, claims=claims, online=online or snapshot.online, unread=unread)
+        assert due(containers, snapshot) == due(Containers(containers), snapshot)
+        if settles:
+            containers.carry_out(settle(containers, snapshot)[0])
+            # What should have CPUs of which none is online keeps what it has.
+            assert due(containers, snapshot) == {}
+            assert due(Containers(containers), snapshot) == {}
 
 
 class Node(RuleBasedStateMachine):
@@ -46,12 +88,11 @@ class Node(RuleBasedStateMachine):
         if uid in self.snapshot.claims or not enough:
             return
         claim = HeldClaim(ClaimRef("ns", uid, uid), CPUSet(free[:count]), held, frozenset(pods), shared_in_pod=not one)
-        self.snapshot = replace(self.snapshot, claims={**self.snapshot.claims, uid: claim})
+        self.snapshot = replace(self.snapshot, claims=self.snapshot.index.changed([claim]))
 
     @rule(uid=NAMES)
     def unprepare(self, uid: str) -> None:
-        rest = {key: claim for key, claim in self.snapshot.claims.items() if key != uid}
-        self.snapshot = replace(self.snapshot, claims=rest)
+        self.snapshot = replace(self.snapshot, claims=self.snapshot.index.changed(drop=[uid]))
 
     @rule(pod=PODS, uids=st.sets(NAMES, max_size=2), forged=st.booleans(), name=st.sampled_from("xyz"))
     def create(self, pod: str, uids: set[str], forged: bool, name: str) -> None:  # noqa: FBT001 - a rule
@@ -130,6 +171,10 @@ class Node(RuleBasedStateMachine):
             assert all(one.pod.uid in claim.pods for claim in mine)
         else:
             assert one.cpus.isdisjoint(self.snapshot.held)
+
+    @invariant()
+    def nobody_is_overlooked(self) -> None:
+        assert due(self.containers, self.snapshot) == due(Containers(self.containers), self.snapshot)
 
     @invariant()
     def somebody_is_known(self) -> None:
