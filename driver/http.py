@@ -14,6 +14,8 @@ from http.server import BaseHTTPRequestHandler
 from io import BytesIO
 from typing import Final
 
+from dranode.driver.core.errors import in_words
+
 log = logging.getLogger(__name__)
 
 # Prometheus and kubelet send a few hundred bytes.
@@ -102,7 +104,9 @@ class _Exchange(BaseHTTPRequestHandler):
             return make(self.headers.get("Accept", ""))
         except Exception as error:
             log.exception("the page %s failed", path)
-            return Page(f"{path} failed: {error!r}\n".encode(errors="replace"), HTTPStatus.INTERNAL_SERVER_ERROR)
+            return Page(
+                f"{path} failed: {in_words(error)}\n".encode(errors="replace"), HTTPStatus.INTERNAL_SERVER_ERROR
+            )
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - http.server's name
         """Probes ask every few seconds: only whoever wants all details hears of it."""

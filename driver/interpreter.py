@@ -19,7 +19,7 @@ from dranode.driver.core.effects import (
     WriteMetadata,
     WriteSpec,
 )
-from dranode.driver.core.errors import ClaimError, DranodeError
+from dranode.driver.core.errors import ClaimError, DranodeError, in_words
 from dranode.driver.core.plugin import Inventory, Plugin
 from dranode.driver.core.record import Record
 from dranode.driver.holders import Holders
@@ -66,7 +66,9 @@ class Interpreter:
                 failures[uid] = error
             except Exception as error:
                 log.exception("uid=%s driver=%s: %s failed", uid, self.plugin.driver, type(effect).__name__)
-                failures[uid] = ClaimError(f"{type(effect).__name__} failed inside {self.plugin.driver}: {error!r}")
+                failures[uid] = ClaimError(
+                    f"{type(effect).__name__} failed inside {self.plugin.driver}: {in_words(error)}"
+                )
         return failures
 
     def commit(self, commit: Commit, failures: Mapping[str, DranodeError]) -> None:

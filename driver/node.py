@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from dranode.driver.core.effects import Commit, WriteMetadata, WriteSpec
-from dranode.driver.core.errors import ClaimConflictError, ClaimError, DranodeError, UnreadError
+from dranode.driver.core.errors import ClaimConflictError, ClaimError, DranodeError, UnreadError, in_words
 from dranode.driver.core.held import ClaimRef
 from dranode.driver.core.held_claims import HeldSnapshot
 from dranode.driver.core.metadata import with_metadata
@@ -260,7 +260,7 @@ class Node:
                 except Exception as error:  # noqa: BLE001 - told by whoever looks, once and not at every look
                     mended[record.uid] = ClaimError(
                         f"the CDI spec of claim {record.ref} cannot be written again, because {self.plugin.driver} met "
-                        f"an error inside it: {error!r}"
+                        f"an error inside it: {in_words(error)}"
                     )
         return mended
 
@@ -308,7 +308,9 @@ class Node:
                     answers[ref.uid] = error
                 except Exception as error:
                     log.exception("claim=%s uid=%s driver=%s: no decision", ref, ref.uid, self.plugin.driver)
-                    answers[ref.uid] = ClaimError(f"claim {ref} met an error inside {self.plugin.driver}: {error!r}")
+                    answers[ref.uid] = ClaimError(
+                        f"claim {ref} met an error inside {self.plugin.driver}: {in_words(error)}"
+                    )
                 else:
                     # A claim of which nothing is this driver's holds nothing and leaves no record.
                     answers[ref.uid] = ()

@@ -6,6 +6,8 @@ import logging
 import threading
 from collections.abc import Callable
 
+from dranode.driver.core.errors import in_words
+
 log = logging.getLogger(__name__)
 
 Fatal = Callable[[str], None]
@@ -26,4 +28,4 @@ class OwnedThread(threading.Thread):
             self._work()
         except Exception as error:
             log.exception("thread=%s died", self.name)
-            self._fatal(f"the thread {self.name} died: {error!r}")
+            self._fatal(f"the thread {self.name} died: {in_words(error)}")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import Protocol
 
+from dranode.driver.machine.folder import HostRoot
+
 
 class Live(Protocol):
     """A machine that runs. Paths are relative to its root, without a leading slash, as in `Root`."""
@@ -25,11 +27,7 @@ class Host:
 
     def write(self, path: str, content: str) -> None:
         """Write to a kernel file, in one piece."""
-        handle = os.open(f"/{path}", os.O_WRONLY | os.O_CLOEXEC)
-        try:
-            os.write(handle, content.encode())
-        finally:
-            os.close(handle)
+        HostRoot().write(path, content)
 
     def group(self, path: str) -> int | None:
         """The group that owns a file; None if there is no such file."""

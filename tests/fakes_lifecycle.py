@@ -173,3 +173,6 @@ class HotplugRoot:
 
     def device_number(self, path: str) -> tuple[str, int, int]:
         return self._root.device_number(path)
+
+    def write(self, path: str, content: str) -> None:
+        self._root.write(path, content)

@@ -22,7 +22,9 @@ def _open(ctx: click.Context, parameter: click.Parameter, value: str) -> Root:
     if value == _HOST:
         return HostRoot()
     from dranode.driver.machine.forms import open_machine
+    from dranode.driver.machine.guard import guard_host
 
+    guard_host()
     return open_machine(value)
 
 

@@ -66,3 +66,11 @@ class ClaimConflictError(ClaimError):
 
 class ClaimGoneError(ClaimError):
     """A claim that does not exist: whoever keeps claims has answered, and has none of that name."""
+
+
+def in_words(error: BaseException) -> str:
+    """An error of a program in words of ours: what it is, what it says, and the file that it is about, in one line."""
+    # repr() leaves an OSError's file out.
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{type(error).__name__}: {' '.join(str(error).split())}"
+    return repr(error)

@@ -273,7 +273,10 @@ class Plugin(ABC):
         return False
 
     def configure(self, claim: ClaimRef, grants: tuple[Grant, ...]) -> None:  # noqa: B027 - nothing to do by default
-        """Bring the hardware into the state that the grants need; called again after a crash, so idempotent."""
+        """Bring the hardware into the state that the grants need; called again after a crash, so idempotent.
+
+        Write through the `Root` that the driver was made for: it refuses where the machine is captured or made up.
+        """
 
     def restore(self, claim: ClaimRef, grants: tuple[Grant, ...]) -> None:  # noqa: B027 - nothing to do by default
         """Undo `configure`; works when the hardware is gone or was never configured."""

@@ -10,7 +10,7 @@ from http import HTTPStatus
 from typing import Final
 
 from dranode.driver.core.documents import decode
-from dranode.driver.core.errors import ClaimError, ClaimGoneError, DocumentError, DranodeError
+from dranode.driver.core.errors import ClaimError, ClaimGoneError, DocumentError, DranodeError, in_words
 from dranode.driver.core.held import ClaimRef
 from dranode.driver.core.resource import ResourceClaim
 from dranode.driver.kube.client import TOTAL_SECONDS, Client, Request
@@ -77,4 +77,6 @@ class KubeClaims:
             return ClaimError(f"claim {ref} as the API server has it cannot be read: {error}")
         except Exception as error:  # one claim's trouble, whatever it is, is not the others'
             log.exception("claim=%s uid=%s: not fetched", ref, ref.uid)
-            return DranodeError(f"claim {ref} cannot be fetched, because of an error inside the driver: {error!r}")
+            return DranodeError(
+                f"claim {ref} cannot be fetched, because of an error inside the driver: {in_words(error)}"
+            )

@@ -14,7 +14,7 @@ from http import HTTPStatus
 from typing import Any, Final, Protocol
 
 from dranode.driver.core.documents import API_GROUP, decode, to_v1
-from dranode.driver.core.errors import DocumentError
+from dranode.driver.core.errors import DocumentError, in_words
 from dranode.driver.core.resource import ResourceSlice
 from dranode.driver.kube.client import ANSWER_SECONDS, Client, Request
 from dranode.driver.kube.errors import ApiError, BrokenStreamError
@@ -80,7 +80,9 @@ def list_slices(client: Client, driver: str, node_name: str) -> Listed:
         kind = {"apiVersion": document["apiVersion"], "kind": "ResourceSlice"}
         return Listed(tuple(_slice({**kind, **item}) for item in document.get("items") or ()), version)
     except (KeyError, TypeError, AttributeError, DocumentError) as error:
-        raise ApiError(f"the API server's list of {API_GROUP} resourceslices cannot be read: {error!r}") from error
+        raise ApiError(
+            f"the API server's list of {API_GROUP} resourceslices cannot be read: {in_words(error)}"
+        ) from error
 
 
 class SliceWatch:
@@ -167,7 +169,7 @@ class SliceWatch:
                 (self._listener.gone if kind == "DELETED" else self._listener.changed)(one)
             return str(document["metadata"]["resourceVersion"])
         except (KeyError, TypeError, AttributeError, DocumentError) as error:
-            raise ApiError(f"an event of the API server's watch cannot be read: {error!r}") from error
+            raise ApiError(f"an event of the API server's watch cannot be read: {in_words(error)}") from error
 
 
 def _slice(document: Any) -> ResourceSlice:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dranode.driver.core.draining import KeptClaim
-from dranode.driver.core.errors import DranodeError
+from dranode.driver.core.errors import DranodeError, in_words
 from dranode.driver.core.held import ClaimRef
 
 NAME = "dra_manager_state"
@@ -28,7 +28,7 @@ def read_checkpoint(path: Path, driver: str) -> tuple[KeptClaim, ...]:
     except OSError as error:
         raise DranodeError(f"kubelet's record {path} cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DranodeError(f"kubelet's record {path} is none: {error!r}") from error
+        raise DranodeError(f"kubelet's record {path} is none: {in_words(error)}") from error
 
 
 def _kept(entry: dict[str, Any]) -> KeptClaim:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 import grpc
 
-from dranode.driver.core.errors import DranodeError
+from dranode.driver.core.errors import DranodeError, in_words
 from dranode.driver.core.held import ClaimRef
 from dranode.driver.kubelet.rpc import service
 from dranode.driver.logs import operation
@@ -130,7 +130,7 @@ class DRAService:
             log.exception("driver=%s claims=%s: no answer", self._driver, ", ".join(map(str, refs)))
             return dict.fromkeys(
                 (ref.uid for ref in refs),
-                DranodeError(f"{self._driver} met an error inside it, which its log tells of: {error!r}"),
+                DranodeError(f"{self._driver} met an error inside it, which its log tells of: {in_words(error)}"),
             )
 
     def _answered(self, call: str, answers: Iterable[Answer | None], began: float) -> None:

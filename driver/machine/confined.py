@@ -77,6 +77,10 @@ class ConfinedRoot:
     def device_number(self, path: str) -> tuple[str, int, int]:
         return self.files.device(self.resolve(path))
 
+    def write(self, path: str, content: str) -> None:
+        del content
+        raise OSError(errno.EROFS, "a captured or made-up machine is not written to", path)
+
     def _follow(self, path: str, *, to_the_end: bool) -> str:
         if self.files.stands(path):
             return path

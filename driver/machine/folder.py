@@ -34,6 +34,13 @@ class HostRoot:
     def device_number(self, path: str) -> tuple[str, int, int]:
         return _device(f"/{path}")
 
+    def write(self, path: str, content: str) -> None:
+        handle = os.open(f"/{path}", os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(handle, content.encode())
+        finally:
+            os.close(handle)
+
 
 class FolderFiles:
     """`Files` under a folder."""

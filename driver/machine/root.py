@@ -1,4 +1,4 @@
-"""A file tree that holds `sys/`, and often `proc/` and `dev/`, read-only.
+"""A file tree that holds `sys/`, and often `proc/` and `dev/`; only the machine that runs us can be written to.
 
 Paths are relative to the root, without a leading slash: `sys/devices/system/cpu/online`.
 """
@@ -9,7 +9,7 @@ from typing import Protocol
 
 
 class Root(Protocol):
-    """Read access to a machine's files. Every method but `exists` raises OSError as the kernel would."""
+    """A machine's files. Every method but `exists` raises OSError as the kernel would."""
 
     def read_bytes(self, path: str) -> bytes:
         """The content of a file.
@@ -49,6 +49,14 @@ class Root(Protocol):
         Raises:
             FileNotFoundError: there is no such node.
             OSError: it is no device node.
+        """
+
+    def write(self, path: str, content: str) -> None:
+        """Write to a kernel file that is there, in one piece: the way in which a driver configures hardware.
+
+        Raises:
+            OSError: the kernel refuses, or there is no such file; EROFS where the machine is captured or made up, so
+                that a driver which is tried on one leaves alone what it runs on.
         """
 
 

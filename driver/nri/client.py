@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Final, assert_never
 
 from dranode.driver.core.containers import ContainerUpdate
-from dranode.driver.core.errors import DranodeError
+from dranode.driver.core.errors import DranodeError, in_words
 from dranode.driver.logs import operation
 from dranode.driver.nri.attempts import Attempts
 from dranode.driver.nri.events import (
@@ -290,4 +290,4 @@ class NRIClient:
         except Exception as error:
             # Without an answer the runtime would wait, drop the plug-in and run the container on every CPU.
             log.exception("an NRI request failed")
-            session.refuse(request, f"dranode failed: {error!r}")
+            session.refuse(request, f"dranode failed: {in_words(error)}")

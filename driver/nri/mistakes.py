@@ -6,7 +6,7 @@ import contextlib
 import logging
 from collections.abc import Iterator
 
-from dranode.driver.core.errors import DranodeError
+from dranode.driver.core.errors import DranodeError, in_words
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ class Mistakes:
         try:
             yield
         except Exception as error:
-            mistake = f"{what}: {error!r}"
+            mistake = f"{what}: {in_words(error)}"
             if mistake == self._said:
                 return
             self._said = mistake

@@ -56,6 +56,9 @@ class KernelRoot:
     def device_number(self, path: str) -> tuple[str, int, int]:
         return self._files.device(path)
 
+    def write(self, path: str, content: str) -> None:
+        raise OSError(f"{path} is not written to: {content}")
+
 
 def bench() -> Iterable[Row]:
     """The fastest of several rounds, with everything in the page cache."""
