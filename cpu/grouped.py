@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from dranode.cpu.config import CPUPolicy
 from dranode.cpu.devices import CAPACITY, Group, groups
 from dranode.cpu.options import GroupBy
 from dranode.cpu.pick import Pick, PickError, pick
@@ -60,17 +59,18 @@ def _picked(asked: Asked, group: Group, count: int, node: Node) -> Pick:
     free = group.cpus - asked.mine
     left = free - node.held.cpus
     try:
-        return _pick(node, left, count, asked.policy)
+        return _pick(node, left, count, asked)
     except PickError as error:
         what = f"{asked} was granted {count} CPUs of {group.name}"
         has = f"which has {len(left)} left: {left}" if left else "which has none left"
         message = f"{what}, {has}" if count > len(left) else f"{what}: {error}"
-        if not _fits(node, free, count, asked.policy):
+        if not _fits(node, free, count, asked):
             raise ClaimError(f"{message}; {len(group.cpus)} are handed out in all: {group.cpus}") from error
         raise conflict(message, node.held, free) from error
 
 
-def _pick(node: Node, candidates: CPUSet, count: int, policy: CPUPolicy) -> Pick:
+def _pick(node: Node, candidates: CPUSet, count: int, asked: Asked) -> Pick:
+    policy = asked.policy
     threads = policy.threads if policy.threads is not Threads.ANY else node.options.threads
     return pick(
         node.topology,
@@ -80,13 +80,15 @@ def _pick(node: Node, candidates: CPUSet, count: int, policy: CPUPolicy) -> Pick
         group=policy.spread.group,
         threads=threads,
         l3=policy.l3,
+        order=node.options.order,
+        own=asked.mine,
     )
 
 
-def _fits(node: Node, candidates: CPUSet, count: int, policy: CPUPolicy) -> bool:
+def _fits(node: Node, candidates: CPUSet, count: int, asked: Asked) -> bool:
     """Whether the CPUs would do if no other claim held any of them."""
     try:
-        _pick(node, candidates, count, policy)
+        _pick(node, candidates, count, asked)
     except PickError:
         return False
     return True

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from dranode.cpu.policies import Threads
+from dranode.cpu.policies import Order, Threads
 from dranode.driver.core.cpuset import CPUSet
 from dranode.driver.core.errors import UsageError
 
@@ -41,6 +41,7 @@ class CPUOptions:
         group_by: what a group is.
         reserved: CPUs that are never published nor handed out.
         threads: any or full-core; with full-core, claims get whole physical cores and requests are rounded up to them.
+        order: which cores single threads come from, in grouped mode.
         expose_pcie_roots: publish the PCIe roots near a device (needs DRAListTypeAttributes).
         compat_attributes: publish the reference driver's deprecated attributes as well.
         node_allocatable_mapping: publish how claims count against the node's CPUs (needs DRANodeAllocatableResources).
@@ -51,6 +52,7 @@ class CPUOptions:
     group_by: GroupBy = GroupBy.NUMANODE
     reserved: CPUSet = field(default_factory=CPUSet)
     threads: Threads = Threads.ANY
+    order: Order = Order.REFERENCE
     expose_pcie_roots: bool = False
     compat_attributes: bool = False
     node_allocatable_mapping: bool = False
@@ -78,6 +80,7 @@ def read_options(options: Mapping[str, object]) -> CPUOptions:
         group_by=_choice("--group-by", GroupBy, options.get("group_by", GroupBy.NUMANODE)),
         reserved=reserved,
         threads=_choice("--threads", _THREADS, options.get("threads", Threads.ANY)),
+        order=_choice("--order", Order, options.get("order", Order.REFERENCE)),
         **{flag: bool(options.get(flag)) for flag in _FLAGS},
     )
 

@@ -3,6 +3,8 @@
 The answer never leaves the candidates and depends on nothing but the arguments. What is taken from where is said in
 `pick_packed` (packed, spread), `pick_distributed` (over NUMA nodes) and `pick_l3` (`l3: require`). The wishes combine:
 
+- `order: untouched-first` picks among the cores of which nobody else has a thread, if they can give the count; else,
+  and by default, dra-driver-cpu's order holds, which fills cores up that are partly taken.
 - `threads`: with whole cores (`full-core`, `one-per-core`) only cores whose threads are all candidates count at all.
 - `l3: require` keeps the policy's own answer where it keeps to the caches, and looks for another one only otherwise.
 - `l3: prefer` comes before `spread`, as in dra-driver-cpu; `numa-distributed` looks at caches only if required to.
@@ -10,18 +12,22 @@ The answer never leaves the candidates and depends on nothing but the arguments.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from math import lcm
+from typing import Final
 
 from dranode.cpu.groups import Groups
 from dranode.cpu.pick_distributed import distributed
 from dranode.cpu.pick_l3 import Caches, required
 from dranode.cpu.pick_packed import packed
 from dranode.cpu.pick_sums import CoreSizes, subset_of, sums
-from dranode.cpu.policies import L3, Policy, Threads
+from dranode.cpu.policies import L3, Order, Policy, Threads
 from dranode.cpu.topology import Topology
 from dranode.driver.core.cpuset import CPUSet
 from dranode.driver.core.errors import ClaimError, UsageError
+
+_NONE: Final = CPUSet()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +66,8 @@ def pick(
     group: int | None = None,
     threads: Threads = Threads.ANY,
     l3: L3 = L3.PREFER,
+    order: Order = Order.REFERENCE,
+    own: CPUSet = _NONE,
 ) -> Pick:
     """Pick `count` of the candidates; CPUs that are not online are no candidates.
 
@@ -72,6 +80,8 @@ def pick(
             rounded up to a multiple of a core.
         threads: what of a physical core may be taken.
         l3: what L3 caches matter.
+        order: which cores single threads come from.
+        own: CPUs that the same claim has already; for whoever prefers untouched cores their cores are untouched.
 
     Raises:
         PickError: the candidates cannot give that count in this way.
@@ -81,6 +91,11 @@ def pick(
         raise UsageError(f"a group of {group} CPUs is of use to the policy numa-distributed only, not to {policy}")
     if group is not None and group < 1:
         raise UsageError(f"a group of {group} CPUs cannot be handed out; it takes at least 1")
+    if order is Order.UNTOUCHED_FIRST and threads is Threads.ANY:
+        untouched = _untouched(topology, candidates, own)
+        if len(untouched) >= count and untouched != candidates & topology.online:
+            with contextlib.suppress(PickError):
+                return pick(topology, untouched, count, policy=policy, group=group, l3=l3)
     groups = topology.groups
     free = (candidates & topology.online).mask
     whole = threads is not Threads.ANY
@@ -97,6 +112,11 @@ def pick(
         raise _refusal(groups, CPUSet.of_mask(free), count, caches, whole=whole)
     cpus = sum(core & -core for core in groups.cores if core & held) if threads is Threads.ONE_PER_CORE else held
     return Pick(CPUSet.of_mask(cpus), CPUSet.of_mask(held))
+
+
+def _untouched(topology: Topology, candidates: CPUSet, own: CPUSet) -> CPUSet:
+    """The candidates on cores of which nobody but the claim itself has a thread."""
+    return CPUSet.union(core & candidates for core in topology.cores if core <= candidates | own)
 
 
 def _by_policy(

@@ -13,6 +13,13 @@ class Policy(StrEnum):
     NUMA_DISTRIBUTED = "numa-distributed"
 
 
+class Order(StrEnum):
+    """Which cores single threads come from: the reference's packing, or cores that nobody else has part of."""
+
+    REFERENCE = "reference"
+    UNTOUCHED_FIRST = "untouched-first"
+
+
 class Threads(StrEnum):
     """What of a physical core may be taken."""
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import click
 
 from dranode.cpu.pick import Pick, pick
-from dranode.cpu.policies import L3, Policy, Threads
+from dranode.cpu.policies import L3, Order, Policy, Threads
 from dranode.cpu.sysfs import read_topology
 from dranode.cpu.topology import Topology
 from dranode.driver.cli.machine_option import machine_option
@@ -47,6 +47,13 @@ from dranode.driver.machine.root import Root
     show_default=True,
     help="require: inside one L3 cache, or whole caches and a part of one. numa-distributed does not prefer.",
 )
+@click.option(
+    "--order",
+    type=click.Choice([word.value for word in Order]),
+    default=Order.REFERENCE.value,
+    show_default=True,
+    help="untouched-first: no core of which others have a thread, if that can be helped; reference fills those up.",
+)
 @output_option
 def command(
     *,
@@ -58,6 +65,7 @@ def command(
     group: int | None,
     threads: str,
     l3: str,
+    order: str,
     output: str,
 ) -> None:
     """Say which CPUs a request would get. Nothing is taken.
@@ -77,6 +85,7 @@ def command(
         group=group,
         threads=Threads(threads),
         l3=L3(l3),
+        order=Order(order),
     )
     if not emit({"cpus": str(picked.cpus), "held": str(picked.held)}, output):
         _show(picked)

@@ -34,6 +34,7 @@ _KEYS: Final = {
     "groupBy": "group_by",
     "reservedCPUs": "reserved_cpus",
     "threads": "threads",
+    "order": "order",
     "exposePCIeRoots": "expose_pcie_roots",
     "compatAttributes": "compat_attributes",
     "publishNodeAllocatableResourceMapping": "node_allocatable_mapping",
@@ -164,6 +165,12 @@ def driver_options(function: F) -> F:
                 type=click.Choice(["any", "full-core"]),
                 default="any",
                 help="full-core publishes whole physical cores as the step of every request.",
+            ),
+            _option(
+                "--order",
+                type=click.Choice(["reference", "untouched-first"]),
+                default="reference",
+                help="untouched-first keeps single threads off cores that other claims have part of.",
             ),
             _option(
                 "--gpu-sharing",

@@ -13,7 +13,7 @@ import pytest
 from dranode.cdi.spec import ContainerEdits
 from dranode.cpu.grant import adopted
 from dranode.cpu.options import CPUOptions, GroupBy
-from dranode.cpu.policies import Threads
+from dranode.cpu.policies import Order, Threads
 from dranode.cpu.topology import Topology
 from dranode.driver.core.errors import ClaimConflictError, ClaimError
 from dranode.driver.core.plugin import ClaimGrant
@@ -318,3 +318,10 @@ def test_a_group_that_the_node_does_not_have_is_refused() -> None:
 
 def _with_memory(*nodes: int) -> Topology:
     return replace(MACHINES["M4"], memory_nodes=frozenset(nodes))
+
+
+def test_a_node_that_prefers_untouched_cores_gives_one_claim_both_threads_of_its_own() -> None:
+    options, held = replace(NUMA, order=Order.UNTOUCHED_FIRST), holding(other="0")
+    requests = [result("cpudevnuma000", 1, name) for name in ("a", "b")]
+    assert str(granted(SMT, claim(requests), NUMA, held).cpus) == "1,8"
+    assert str(granted(SMT, claim(requests), options, held).cpus) == "1,9"

@@ -8,10 +8,12 @@ import pytest
 
 from dranode.cpu.pick import Pick, PickError, pick
 from dranode.cpu.pick_l3 import Caches
-from dranode.cpu.policies import L3, Policy, Threads
+from dranode.cpu.policies import L3, Order, Policy, Threads
+from dranode.cpu.sysfs import read_topology
 from dranode.cpu.topology import Topology
 from dranode.driver.core.cpuset import CPUSet
 from dranode.driver.core.errors import UsageError
+from dranode.driver.machine.forms import open_machine
 from tests.fakes_topology import regular, topology
 
 # One package of 8 cores with 2 threads, one L3; and two packages of 2 NUMA nodes with 2 L3 caches of 4 such cores.
@@ -268,3 +270,35 @@ def test_a_group_without_distribution_is_a_wrong_use() -> None:
 def test_a_group_of_nothing_is_a_wrong_use() -> None:
     with pytest.raises(UsageError, match="a group of 0 CPUs cannot be handed out"):
         pick(SMALL, SMALL.online, 2, policy=Policy.NUMA_DISTRIBUTED, group=0)
+
+
+class TestUntouchedFirst:
+    """Cores of which others have a thread are left alone while the others can give the count."""
+
+    NODE = open_machine("sockets=2,numa=2,cores=16,threads=2")
+
+    def test_a_single_thread_comes_from_an_untouched_core(self) -> None:
+        machine, free = read_topology(self.NODE), CPUSet.parse("8-15,65,72-79")
+        assert str(pick(machine, free, 3).cpus) == "8,65,72"
+        assert str(pick(machine, free, 3, order=Order.UNTOUCHED_FIRST).cpus) == "8-9,72"
+
+    @pytest.mark.parametrize("count", [1, 4, 7, 14])
+    def test_touched_cores_are_taken_only_for_what_the_others_cannot_give(self, count: int) -> None:
+        machine = regular(sockets=1, numa=1, l3=1, cores=8, threads=2)
+        free = machine.online - CPUSet((0,))
+        picked = pick(machine, free, count, order=Order.UNTOUCHED_FIRST).cpus
+        assert len(picked) == count
+        assert CPUSet((8,)).isdisjoint(picked)
+        assert len(pick(machine, free, 15, order=Order.UNTOUCHED_FIRST).cpus) == 15
+
+    def test_where_nothing_is_touched_the_orders_agree(self) -> None:
+        machine = read_topology(self.NODE)
+        for count in range(1, 129):
+            picks = {pick(machine, machine.online, count, order=order).cpus for order in Order}
+            assert len(picks) == 1
+
+    def test_a_core_of_the_claims_own_is_no_strangers(self) -> None:
+        machine = regular(sockets=1, numa=1, l3=1, cores=2, threads=2)
+        free, own = CPUSet.parse("1-3"), CPUSet((0,))
+        assert str(pick(machine, free, 1, order=Order.UNTOUCHED_FIRST).cpus) == "1"
+        assert str(pick(machine, free, 1, order=Order.UNTOUCHED_FIRST, own=own).cpus) == "2"
