@@ -1,5 +1,8 @@
 """Selectors beyond the recorded ones: what is refused by name, and what would be easy to get wrong in silence."""
 
+import subprocess
+import sys
+
 import pytest
 
 from dranode.driver.core.documents import decode
@@ -133,3 +136,73 @@ def test_a_version_that_is_none_is_an_error_of_the_device() -> None:
 def test_an_expression_is_compiled_once() -> None:
     assert compile_selector("1 < 2") is compile_selector("1 < 2")
     assert compile_selector("1 < 2") is not compile_selector("1 < 2", lists=True)
+
+
+GROWING = "+".join(["a"] * 20)
+LONG = "z" * 1000
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        f'["{LONG}"]' + f".map(a, {GROWING})" * 8 + "[0].size() > 0",
+        f"[{ATTRIBUTES}.model]" + f".map(a, {GROWING})" * 8 + "[0].size() > 0",
+        f"[dyn({ATTRIBUTES}.model)]" + f".map(a, {GROWING})" * 8 + "[0].size() > 0",
+        f'[b"{LONG}"]' + f".map(a, {GROWING})" * 8 + "[0].size() > 0",
+        '[["z"]]' + f".map(a, {GROWING})" * 8 + "[0].size() > 0",
+        f'["{LONG}"]' + '.map(a, a.replace("z", "zzzzzzzzzzzzzzzzzzzz"))' * 6 + "[0].size() > 0",
+        f'["{LONG}"]' + '.map(a, a.replace("", a))' * 4 + "[0].size() > 0",
+        f'["{LONG}"]' + ".map(a, [a, a, a, a, a, a, a, a, a].join(a))" * 9 + "[0].size() > 0",
+        f'lists.range(4500).map(a, "x").join("{LONG + LONG + LONG}").size() > 0',
+        '[[[["x"]]]]' + ".map(a, [a, a, a, a, a, a, a, a, a, a, a, a, a]).flatten()" * 7 + ".size() > 0",
+        f'lists.range(99).map(i, lists.range(99).map(j, {ATTRIBUTES}.model + "{LONG}")).size() > 0',
+        f'cel.bind(s, "{LONG}", [1, 2, 3].map(i, {{"a": s}}).map(i, lists.range(2000).map(j, i.a + i.a))).size() > 0',
+    ],
+)
+def test_what_an_expression_builds_is_bounded(expression: str) -> None:
+    with pytest.raises(CELRuntimeError, match="operation cancelled"):
+        matches(expression)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        'lists.range(90).map(a, lists.range(90).map(b, "x")).size() == 90',
+        "lists.range(4000).map(a, a + a).filter(a, a > 4)[0] == 6",
+        'lists.range(900).map(a, "x").join("-").size() == 1799',
+        "+".join([f"{ATTRIBUTES}.model"] * 28) + '!= ""',
+        'dyn(1) + dyn(2) == 3 && dyn("a") + dyn("b") == "ab" && [1] + [2] == [1, 2] && b"a" + b"b" == b"ab"',
+        'timestamp("2020-01-01T00:00:00Z") + duration("1h") > timestamp("2020-01-01T00:00:00Z")',
+        '["a", "b"].join() == "ab" && "aaa".replace("a", "bb", 1) == "bbaa" && [[1], [2, 3]].flatten() == [1, 2, 3]',
+        '{"k": "x" + "y"}.k == "xy" && [optional.of(1)].size() == 1 && [?optional.of(1)] == [1]',
+        f'cel.bind(s, "a" + {ATTRIBUTES}.model, s + s == "aa,baa,b")',
+    ],
+)
+def test_what_is_paid_for_has_the_same_value(expression: str) -> None:
+    assert matches(expression)
+
+
+def test_each_evaluation_has_a_budget_of_its_own() -> None:
+    selector = Selector(
+        f'lists.range(90).map(i, lists.range(90).map(j, "{"z" * 500}" + {ATTRIBUTES}.model)).size() > 0'
+    )
+    for _ in range(4):
+        assert selector.matches(DRIVER, DEVICE)
+
+
+def test_an_expression_that_grows_takes_little_memory() -> None:
+    script = """
+import resource
+from tests.unit.test_cel import GROWING, LONG, matches
+from dranode.driver.local.allocator.cel import CELRuntimeError
+matches("true")
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for start in (f'["{LONG}"]', '[["z"]]'):
+    try:
+        matches(start + f".map(a, {GROWING})" * 8 + "[0].size() > 0")
+    except CELRuntimeError:
+        pass
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 80, "MiB"

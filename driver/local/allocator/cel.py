@@ -17,6 +17,7 @@ from google.protobuf.any_pb2 import Any as ProtoAny
 
 from dranode.driver.core.errors import DranodeError
 from dranode.driver.core.resource import Device, DeviceAttribute
+from dranode.driver.local.allocator.cel_bounds import IMPLEMENTATIONS, begin, bound
 from dranode.driver.local.allocator.cel_library import MISSING, OVERLOADS, QUANTITY
 from dranode.driver.local.allocator.cel_overloads import Overload, declarations, implementations
 from dranode.driver.local.allocator.cel_rewrite import (
@@ -91,6 +92,7 @@ class Selector:
         Raises:
             CELRuntimeError: it cannot be evaluated on this device.
         """
+        begin()
         try:
             value = self._program.eval(data=device_variables(driver, device, lists=self.lists))
         except RuntimeError as error:
@@ -219,7 +221,7 @@ def _evaluator() -> cel.Env:
     return cel.NewEnv(
         config=cel.NewEnvConfigFromYaml(_ENVIRONMENT),
         variables=dict.fromkeys(_variables(lists=False), cel.Type.DYN),
-        extensions=[cel.CelExtension("kubernetes", implementations([*OVERLOADS, *_INTERNAL]))],
+        extensions=[cel.CelExtension("kubernetes", implementations([*OVERLOADS, *_INTERNAL, *IMPLEMENTATIONS]))],
     )
 
 
@@ -239,6 +241,7 @@ def _program(expression: str, *, lists: bool) -> cel.Expression:
     _check_literals(tree)
     try:
         rewrite(tree)
+        bound(tree)
     except UnsupportedExpressionError as error:
         raise CELUnsupportedError(f"{error}, so the selector cannot be judged") from error
     except RefusedExpressionError as error:
