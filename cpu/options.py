@@ -75,9 +75,17 @@ def read_options(options: Mapping[str, object]) -> CPUOptions:
         reserved = CPUSet.parse(text)
     except ValueError as error:
         raise UsageError(f"--reserved-cpus: {error}") from error
+    mode = _choice("--cpu-device-mode", Mode, options.get("cpu_device_mode", Mode.GROUPED))
+    group_by = _choice("--group-by", GroupBy, options.get("group_by", GroupBy.NUMANODE))
+    # What manifests say by default beside any mode is no wish.
+    if mode is Mode.INDIVIDUAL and group_by is not GroupBy.NUMANODE:
+        raise UsageError(
+            f"--group-by {group_by} says what a group is, and --cpu-device-mode {mode} publishes none; "
+            "leave one of them out"
+        )
     return CPUOptions(
-        mode=_choice("--cpu-device-mode", Mode, options.get("cpu_device_mode", Mode.GROUPED)),
-        group_by=_choice("--group-by", GroupBy, options.get("group_by", GroupBy.NUMANODE)),
+        mode=mode,
+        group_by=group_by,
         reserved=reserved,
         threads=_choice("--threads", _THREADS, options.get("threads", Threads.ANY)),
         order=_choice("--order", Order, options.get("order", Order.REFERENCE)),

@@ -6,6 +6,7 @@ A driver contributes commands of its own by the entry point group `dranode.comma
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
@@ -75,6 +76,10 @@ def cli() -> None:
       dranode demo
       dranode topology --machine sockets=2,numa=2,cores=4,threads=2
     """
+    from dranode.driver.cli.environment import check_environment
+    from dranode.driver.cli.options import variables
+
+    check_environment(os.environ, variables())
 
 
 def main() -> None:

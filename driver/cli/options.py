@@ -113,6 +113,13 @@ def _apply(options: tuple[Callable[[F], F], ...], function: F) -> F:
     return function
 
 
+def variables() -> frozenset[str]:
+    """The environment variables of all options."""
+    function = serve_options(driver_options(lambda: None))
+    given = (parameter.envvar or () for parameter in function.__click_params__)  # type: ignore[attr-defined]
+    return frozenset(name for names in given for name in ([names] if isinstance(names, str) else names))
+
+
 def default_node_name() -> str:
     """`NODE_NAME` from the downward API, else the lower-cased host name."""
     return os.environ.get("NODE_NAME") or socket.gethostname().strip().lower()

@@ -281,15 +281,18 @@ def test_too_many_roots_cost_the_attribute_and_not_the_device() -> None:
 
 
 def test_options_are_read_as_serve_names_them() -> None:
-    options = {"cpu_device_mode": "individual", "group_by": "socket", "reserved_cpus": "0-1", "threads": "full-core"}
+    options = {"cpu_device_mode": "grouped", "group_by": "socket", "reserved_cpus": "0-1", "threads": "full-core"}
     assert read_options({**options, "compat_attributes": True, "gpu_sharing": "shared"}) == CPUOptions(
-        mode=Mode.INDIVIDUAL,
+        mode=Mode.GROUPED,
         group_by=GroupBy.SOCKET,
         reserved=cpus("0-1"),
         threads=Threads.FULL_CORE,
         compat_attributes=True,
     )
     assert read_options({}) == CPUOptions()
+    # As manifests say it that leave the other option at its default.
+    single = {"cpu_device_mode": "individual", "group_by": "numanode"}
+    assert read_options(single) == CPUOptions(mode=Mode.INDIVIDUAL)
 
 
 @pytest.mark.parametrize(
@@ -297,6 +300,10 @@ def test_options_are_read_as_serve_names_them() -> None:
     [
         ({"cpu_device_mode": "single"}, '--cpu-device-mode is grouped or individual, not "single"'),
         ({"group_by": "l3"}, '--group-by is numanode or socket or machine, not "l3"'),
+        (
+            {"cpu_device_mode": "individual", "group_by": "socket"},
+            "--group-by socket says what a group is, and --cpu-device-mode individual publishes none",
+        ),
         ({"threads": "half"}, '--threads is any or full-core, not "half"'),
         ({"threads": "one-per-core"}, '--threads is any or full-core, not "one-per-core"'),
         ({"reserved_cpus": "0-"}, '--reserved-cpus: "0-" in the cpu-list "0-" is neither a CPU nor a range'),

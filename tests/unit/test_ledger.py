@@ -144,14 +144,14 @@ def used(path: Path, good: bytes, altered: bytes) -> str:
 
 
 def test_no_flipped_bit_loses_a_record_in_silence_or_brings_one_back(tmp_path: Path) -> None:
-    """Bits beside and in what is written; DRANODE_EVERY_BIT=1 takes every bit of every page, which takes minutes."""
+    """Bits beside and in what is written; LEDGER_EVERY_BIT=1 takes every bit of every page, which takes minutes."""
     path, dice = tmp_path / "l.db", random.Random(20261121)
     written(path, A, B).close()
     good = path.read_bytes()
     bits = range(len(good) * 8)
     told = [bit for bit in bits if any(good[max(bit // 8 - 1, 0) : bit // 8 + 2])]
     outcomes = set()
-    for bit in bits if os.environ.get("DRANODE_EVERY_BIT") else dice.sample(told, 250):
+    for bit in bits if os.environ.get("LEDGER_EVERY_BIT") else dice.sample(told, 250):
         altered = bytearray(good)
         altered[bit // 8] ^= 1 << bit % 8
         outcomes.add(used(path, good, bytes(altered)))

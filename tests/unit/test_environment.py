@@ -1,0 +1,71 @@
+"""Options in the environment: what looks like one and is none is refused, what others put there is not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dranode.driver.cli.environment import check_environment
+from dranode.driver.cli.options import variables
+from dranode.driver.cli.serve import command as serve
+from dranode.driver.core.errors import UsageError
+
+PROGRAM = Path(sys.executable).with_name("dranode")
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("DRANODE_RESERVED_CPU", "did you mean DRANODE_RESERVED_CPUS?"),
+        ("DRANODE_DRIVERS", "did you mean DRANODE_DRIVER?"),
+        ("DRANODE_HTTP_ADRESS", "did you mean DRANODE_HTTP_ADDRESS?"),
+        ("DRANODE_Q", "there are DRANODE_CDI_DIR, DRANODE_CLAIM_STATUS, "),
+        # Nothing says that there is a Service.
+        ("DRANODE_PORT", "there are "),
+        ("DRANODE_THREADS_SERVICE", "did you mean DRANODE_THREADS?"),
+    ],
+)
+def test_a_variable_that_means_nothing_is_refused_with_the_nearest_that_does(name: str, hint: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        check_environment({name: "x", "PATH": "/bin"}, variables())
+    assert str(refused.value).startswith(f"the environment variable {name} is unknown: ")
+    assert hint in str(refused.value)
+
+
+def test_what_kubernetes_says_of_services_is_no_option() -> None:
+    names = ("SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_HTTP", "PORT", "PORT_8080_TCP", "PORT_8080_TCP_ADDR")
+    services = ("DRANODE", "DRANODE_METRICS", "KUBERNETES")
+    check_environment({f"{service}_{name}": "x" for service in services for name in names}, variables())
+    with pytest.raises(UsageError, match="DRANODE_PORTS"):
+        check_environment({"DRANODE_PORTS": "x"}, variables())
+
+
+def test_what_a_container_with_a_claim_is_told_is_no_option() -> None:
+    check_environment({"DRANODE_HELD_6f0c": "0-1", "DRA_CPUSET_6f0c": "0"}, variables())
+
+
+def test_every_variable_of_serve_is_known() -> None:
+    named = {names if isinstance(names, str) else names[0] for each in serve.params if (names := each.envvar)}
+    assert len(named) > 15
+    check_environment(dict.fromkeys((*named, "POD_UID"), "x"), variables())
+
+
+def test_the_program_refuses_one_before_it_does_anything(tmp_path: Path) -> None:
+    environment = {"DRANODE_RESERVED_CPU": "0", "PATH": "/usr/bin:/bin"}
+    for arguments in (["serve"], ["slices", "--machine", "cores=2"], ["claims"]):
+        done = subprocess.run(
+            [PROGRAM, *arguments],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr == (
+            "dranode: the environment variable DRANODE_RESERVED_CPU is unknown: did you mean DRANODE_RESERVED_CPUS?\n"
+        )
