@@ -103,7 +103,7 @@ class Interpreter:
                 self.specs.remove(uid)
             case WriteMetadata(record):
                 self._describe_if_possible(record)
-                self._note(record)
+                self.note(record)
             case RemoveMetadata(claim, requests):
                 if self.metadata is not None:
                     self.metadata.remove(claim, requests)
@@ -120,7 +120,8 @@ class Interpreter:
         original = None if self.plugin.recovers() else record
         return self.specs.write(msgspec.structs.replace(record, grants=grants), original)
 
-    def _note(self, record: Record) -> None:
+    def note(self, record: Record) -> None:
+        """Note the claim's files as they are: this process has just written or seen that they say what they should."""
         names = self.metadata.spec_names(record) if self.metadata is not None else ()
         marks = self.specs.marks_of((self.specs.path(record.uid).name, *names))
         if marks is not None:

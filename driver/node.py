@@ -32,7 +32,7 @@ from dranode.driver.core.prepare import (
     twins,
     unprepare_effects,
 )
-from dranode.driver.core.record import PreparedDevice, Record, prepared_devices
+from dranode.driver.core.record import PreparedDevice, Record, prepared_devices, spec_file
 from dranode.driver.core.resource import ResourceClaim
 from dranode.driver.decision_lock import DecisionLock
 from dranode.driver.held_view import HeldView
@@ -102,7 +102,7 @@ class Node:
         self._places = threading.BoundedSemaphore(MAX_WAITING)
 
     def open(self, boot_id: str = "") -> None:
-        """Read hardware and ledger, and make again every CDI spec that is missing.
+        """Read hardware and ledger, and make again every CDI spec that is missing, at the price of those.
 
         A ledger that cannot be used is reported and tried again with every call: the driver starts all the same.
 
@@ -115,7 +115,7 @@ class Node:
         self._lock.note_boot(boot_id)
         try:
             with self._lock.held():
-                for record in filter(self._writable, self.holders.records.values()):
+                for record in filter(self._unwritten(), filter(self._writable, self.holders.records.values())):
                     self.interpreter.carry_out((WriteSpec(record), WriteMetadata(record)))
         except UnreadError:
             pass
@@ -124,6 +124,23 @@ class Node:
 
     def _found(self, inventory: Inventory) -> None:
         self.inventory = self.interpreter.inventory = inventory
+
+    def _unwritten(self) -> Callable[[Record], bool]:
+        """Which claims need their specs written before anybody is answered; of others the files are there.
+
+        Whether those say what they should is looked into later, a few at a time (`SpecWatch`), unless they depend on
+        the live machine.
+        """
+        if self.plugin.completes():
+            return lambda _: True
+        there = self.specs.names()
+        metadata = self.metadata
+
+        def unwritten(record: Record) -> bool:
+            names = {spec_file(self.specs.kind, record.uid), *(metadata.spec_names(record) if metadata else ())}
+            return not names <= there
+
+        return unwritten
 
     def _writable(self, record: Record) -> bool:
         # Of a lost record nothing is known that could be written, and a spec that lies there is in use. What another
@@ -255,6 +272,7 @@ class Node:
                     if self.interpreter.write(record):
                         mended[record.uid] = None
                     self.interpreter.describe(record)
+                    self.interpreter.note(record)
                 except DranodeError as error:
                     mended[record.uid] = error
                 except Exception as error:  # noqa: BLE001 - told by whoever looks, once and not at every look

@@ -92,6 +92,19 @@ class Specs:
         except (OSError, CDIError):
             return None
 
+    def names(self) -> frozenset[str]:
+        """The names of all files in the directory; none without the directory.
+
+        Raises:
+            LedgerError: the directory cannot be listed.
+        """
+        try:
+            return frozenset(os.listdir(self.directory))
+        except FileNotFoundError:
+            return frozenset()
+        except OSError as error:
+            raise self._unlisted(error) from error
+
     def stamps(self) -> dict[str, Stamp]:
         """The claims that have a file of this kind, by UID, each with its file's stamp; none without the directory.
 
@@ -118,10 +131,14 @@ class Specs:
         before, after = spec_file(self.kind, "\0").split("\0")
         found: dict[str, set[tuple[str, Stamp]]] = {}
         for name, stamp in self._files((before, others), after):
-            stem = name.removesuffix(after)
-            uid = stem.removeprefix(before) if stem.startswith(before) else stem.removeprefix(others).partition("_")[0]
-            found.setdefault(uid, set()).add((name, stamp))
+            found.setdefault(_claim_of(name, before, others, after), set()).add((name, stamp))
         return {uid: frozenset(marks) for uid, marks in found.items()}
+
+    def claims_of(self, names: Iterable[str], others: str) -> frozenset[str]:
+        """The UIDs of the claims that have these files; `others` as in `marks`."""
+        before, after = spec_file(self.kind, "\0").split("\0")
+        ours = (name for name in names if name.startswith((before, others)) and name.endswith(after))
+        return frozenset(_claim_of(name, before, others, after) for name in ours)
 
     def _files(self, prefixes: tuple[str, ...], suffix: str) -> Iterator[tuple[str, Stamp]]:
         try:
@@ -134,10 +151,18 @@ class Specs:
             return
         except OSError as error:
             # What lies there may be all that tells of a claim.
-            raise LedgerError(
-                f"the CDI specs in {self.directory} cannot be listed: {error.strerror}; "
-                "nothing is handed out until they can"
-            ) from error
+            raise self._unlisted(error) from error
+
+    def _unlisted(self, error: OSError) -> LedgerError:
+        return LedgerError(
+            f"the CDI specs in {self.directory} cannot be listed: {error.strerror}; "
+            "nothing is handed out until they can"
+        )
+
+
+def _claim_of(name: str, before: str, others: str, after: str) -> str:
+    stem = name.removesuffix(after)
+    return stem.removeprefix(before) if stem.startswith(before) else stem.removeprefix(others).partition("_")[0]
 
 
 def _stamp(status: os.stat_result) -> Stamp:

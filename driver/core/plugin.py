@@ -222,6 +222,11 @@ class Plugin(ABC):
         """
         return grants
 
+    @classmethod
+    def completes(cls) -> bool:
+        """Whether the driver has a `complete` of its own, so that its specs depend on the live machine."""
+        return cls.complete is not Plugin.complete
+
     def describe(self, grant: Grant, record: Record, inventory: Inventory) -> Mapping[str, Any]:  # noqa: ARG002 - subclasses use it
         """What `status.devices[].data` says of a grant of the claim on record: a plain JSON object, 10 KiB at most."""
         return {}

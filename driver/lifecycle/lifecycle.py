@@ -87,6 +87,7 @@ class Lifecycle:
         """Look no more. A thread that waits for somebody else ends by itself and changes nothing any more."""
         self._stopping.set()
         self._quick.join(_GRACE)
+        self._specs.stop()
 
     def status(self) -> LifecycleStatus:
         """How things are."""

@@ -801,6 +801,55 @@ def test_specs_that_lie_as_they_were_left_are_not_looked_into(tmp_path: Path, mo
     assert "metadata" in altered.read_text()
 
 
+def test_a_restart_writes_the_specs_that_are_missing_and_looks_into_the_others_a_few_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metadata = DeviceMetadata(LAMPS, tmp_path / "metadata", tmp_path / "cdi")
+    node = opened(tmp_path, Lamps(50), metadata=metadata)
+    claims = [allocated_claim(f"c{number}", LAMPS, [f"lamp-{number}"]) for number in range(50)]
+    prepare(node, *claims)
+    node.close()
+    whole = {path.name: path.read_bytes() for path in (tmp_path / "cdi").iterdir()}
+    spec_of(tmp_path, claims[0]).unlink()
+    (tmp_path / "cdi" / metadata_spec_file(LAMPS, claims[1].metadata.uid, "r")).unlink()
+    spec_of(tmp_path, claims[2]).write_text("{}")
+    again = Node(Lamps(50), tmp_path / "data", tmp_path / "cdi", metadata=metadata)
+    written: list[str] = []
+    write = again.interpreter.write
+
+    def noted(record: Record) -> bool:
+        written.append(record.name)
+        return write(record)
+
+    monkeypatch.setattr(again.interpreter, "write", noted)
+    again.open()
+    assert sorted(written) == ["c0", "c1"]
+    watch = SpecWatch(again)
+    looks = []
+    for _ in range(4):
+        before = len(written)
+        watch.look()
+        looks.append(len(written) - before)
+    assert (max(looks) < 30, sum(looks), looks[-1]) == (True, 48, 0)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "cdi").iterdir()} == whole
+    assert watch.rewritten == 1
+
+
+def test_a_spec_that_is_altered_while_others_wait_for_their_turn_is_mended_at_once(tmp_path: Path) -> None:
+    node = opened(tmp_path, Lamps(60))
+    claims = [allocated_claim(f"c{number}", LAMPS, [f"lamp-{number}"]) for number in range(60)]
+    prepare(node, *claims)
+    node.close()
+    again = opened(tmp_path, Lamps(60))
+    watch = SpecWatch(again)
+    watch.look()
+    for claim in claims:
+        whole = spec_of(tmp_path, claim).read_bytes()
+        spec_of(tmp_path, claim).write_text("{}")
+        watch.look()
+        assert spec_of(tmp_path, claim).read_bytes() == whole
+
+
 def test_whoever_could_not_take_in_the_records_is_told_them_again_with_the_next_call(tmp_path: Path) -> None:
     node = opened(tmp_path)
     told: list[int] = []

@@ -1,0 +1,91 @@
+"""What the kernel tells of changes in one folder (inotify(7)), so that nobody has to look at every file in it.
+
+It needs no thread: what was told waits in the kernel until somebody asks. A file that is written in place is told of
+too, whichever bind mount of the folder it was opened through.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+# <sys/inotify.h>: MODIFY, ATTRIB, MOVED_FROM, MOVED_TO, CREATE, DELETE, DELETE_SELF, MOVE_SELF, ONLYDIR.
+_ASKED: Final = 0x2 | 0x4 | 0x40 | 0x80 | 0x100 | 0x200 | 0x400 | 0x800 | 0x0100_0000
+# DELETE_SELF, MOVE_SELF, UNMOUNT, Q_OVERFLOW, IGNORED: what is told from then on is not all.
+_LOST: Final = 0x400 | 0x800 | 0x2000 | 0x4000 | 0x8000
+_EVENT: Final = struct.Struct("iIII")
+_BUFFER: Final = 1 << 16
+
+
+class FolderEvents:
+    """The events of a folder; it need not exist yet, and another one may take its place."""
+
+    def __init__(self, folder: Path) -> None:
+        """Nothing is opened yet."""
+        self._folder = folder
+        self._close: weakref.finalize[[int], FolderEvents] | None = None
+        self._handle = -1
+        self._identity: tuple[int, int] | None = None
+
+    def names(self) -> frozenset[str] | None:
+        """The names of which something was told since the last call.
+
+        None if anything may have changed: at the first call, after a loss, and always where the kernel tells nothing.
+        """
+        identity = self._there()
+        if self._close is None or identity != self._identity:
+            # Whoever looks at everything now has what comes later told.
+            self._open(identity)
+            return None
+        names: set[str] = set()
+        try:
+            while True:
+                for mask, name in _events(os.read(self._handle, _BUFFER)):
+                    if mask & _LOST:
+                        self.close()
+                        return None
+                    names.add(name)
+        except BlockingIOError:
+            return frozenset(names)
+
+    def close(self) -> None:
+        """Have nothing told any more, until somebody asks again."""
+        if self._close is not None:
+            self._close()
+            self._close = None
+
+    def _there(self) -> tuple[int, int] | None:
+        try:
+            status = self._folder.stat()
+        except OSError:
+            return None
+        return status.st_dev, status.st_ino
+
+    def _open(self, identity: tuple[int, int] | None) -> None:
+        self.close()
+        libc = ctypes.CDLL(None)
+        if identity is None or not hasattr(libc, "inotify_init1"):
+            return
+        handle = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        # A process or a user may have as many as it may have already.
+        if handle < 0:
+            return
+        if libc.inotify_add_watch(handle, os.fsencode(self._folder), ctypes.c_uint32(_ASKED)) < 0:
+            os.close(handle)
+            return
+        self._handle, self._identity = handle, identity
+        self._close = weakref.finalize(self, os.close, handle)
+
+
+def _events(data: bytes) -> Iterator[tuple[int, str]]:
+    at = 0
+    while at < len(data):
+        _, mask, _, length = _EVENT.unpack_from(data, at)
+        at += _EVENT.size
+        yield mask, os.fsdecode(data[at : at + length].rstrip(b"\0"))
+        at += length
