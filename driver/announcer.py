@@ -1,17 +1,24 @@
 """Says what there is and how it is: slices to the cluster, device health to kubelet.
 
-Of two instances only the active one has slices; the health streams that kubelet has opened are answered by both.
+Of two instances only the active one has slices; the health streams that kubelet has opened are answered by both. While
+nothing can be handed out the devices are withdrawn from the slices, so that no pod is sent here to wait for them. A
+taint would keep the devices in sight, but a server without `DRADeviceTaints` drops it in silence. Claims that were
+allocated before are no worse off: neither kubelet nor the scheduler looks at the slices for them.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
+from dataclasses import replace
 from typing import Final, Protocol
 
 from dranode.driver.core.plugin import DeviceHealth, Health, Inventory
 from dranode.driver.core.publication import PublisherStatus
 from dranode.driver.kubelet.health import HealthService
 from dranode.driver.node import Node
+
+log = logging.getLogger(__name__)
 
 UNKNOWN: Final = PublisherStatus(published=True)
 """Where nobody can say how the slices are: they are taken for published once they were handed over."""
@@ -65,6 +72,7 @@ class Announcer:
         self._lock = threading.Lock()
         self._publishes = False
         self._published: Inventory | None = None
+        self._withdrawn = False
 
     def begin(self) -> None:
         """Have the slices from now on, and say what there is and how it is.
@@ -108,7 +116,7 @@ class Announcer:
         return UNKNOWN if self._published is not None else PublisherStatus()
 
     def _look(self) -> Inventory:
-        """The inventory as it is to be published; its health goes to kubelet."""
+        """The inventory as it is to be published once something can be handed out; its health goes to kubelet."""
         inventory = self._node.inventory
         devices = {device.name: DeviceHealth(device.name, Health.HEALTHY) for device in inventory.devices}
         # A device that is published no more may still be a pod's.
@@ -121,11 +129,15 @@ class Announcer:
         return tainted(self._driver, inventory, devices.values())
 
     def _say(self, inventory: Inventory, *, always: bool) -> None:
+        withdrawn = self._node.impediment is not None
         # Hardware that changed is announced by whoever noticed, after the claims that it concerns.
-        if not self._publishes or not (always or self._taints_differ(inventory)):
+        if not self._publishes or not (always or withdrawn != self._withdrawn or self._taints_differ(inventory)):
             return
-        self._publisher.publish(self._driver, inventory)
-        self._published = inventory
+        if withdrawn != self._withdrawn:
+            log.warning("driver=%s devices %s", self._driver, "withdrawn" if withdrawn else "published again")
+        visible = replace(inventory, devices=(), counters=()) if withdrawn else inventory
+        self._publisher.publish(self._driver, visible)
+        self._published, self._withdrawn = inventory, withdrawn
 
     def _taints_differ(self, inventory: Inventory) -> bool:
         published = {} if self._published is None else {each.name: each.taints for each in self._published.devices}

@@ -3,7 +3,8 @@
 A newer instance registers with everybody and is passive. When it has heard from all of them it holds `handover.lock`;
 the active one sees that, leaves its slices alone and lets go of `active.lock`; the newer one takes it and is ready. The
 older one stays at hand until it is ended: should the newer one die, both locks are free and the older takes its work
-back. A holder that dies frees its locks, so nothing has to be cleaned up. Requests that the container runtime shows to
+back. A holder that dies frees its locks, so nothing has to be cleaned up. An instance that cannot read the ledger takes
+authority only where nobody else wants it. Requests that the container runtime shows to
 both while authority passes are shared out by `dranode.driver.turns`.
 """
 
@@ -45,6 +46,7 @@ class Authority:
         name: str,
         *,
         prepared: Callable[[], bool],
+        able: Callable[[], bool],
         begin: Callable[[], None],
         end: Callable[[], None],
         follow: Callable[[], None],
@@ -56,6 +58,7 @@ class Authority:
             data: the driver's folder, which all instances share.
             name: the driver, for the thread's name.
             prepared: whether everything has been heard from that an active instance needs.
+            able: whether it can decide at all, as it is asked between two requests of the runtime.
             begin: called when this instance has become the active one.
             end: called before this instance lets go of its authority.
             follow: called at every look, to see what another instance has done.
@@ -63,7 +66,8 @@ class Authority:
         """
         self.role = Role.WAITING
         self._name = name
-        self._prepared, self._begin, self._end, self._follow = prepared, begin, end, follow
+        self._prepared, self._able = prepared, able
+        self._begin, self._end, self._follow = begin, end, follow
         self._active = FileLock(data / "active.lock")
         self._handover = FileLock(data / "handover.lock")
         self._offers = False
@@ -134,8 +138,8 @@ class Authority:
         elif active:
             if self._is_wanted():
                 self._retire()
-        elif self.role is Role.WAITING and not self._offers and self._prepared():
-            self._offers = self._handover.acquire(wait=False)
+        elif self.role is Role.WAITING:
+            self._offer()
         self._follow()
 
     def _run(self) -> None:
@@ -149,7 +153,7 @@ class Authority:
         """Take the authority if nobody has it, and nobody newer is about to; whether it was taken now."""
         if self.active or self._stopped.is_set():
             return False
-        if self.role is Role.RETIRED and self._is_wanted():
+        if (self.role is Role.RETIRED or not self._able()) and self._is_wanted():
             return False
         if not self._active.acquire(wait=False):
             return False
@@ -160,6 +164,13 @@ class Authority:
         """Whether another instance is prepared to take the authority."""
         # Retired instances ask this too; to be taken for one that is prepared would hand the authority back to them.
         return self._handover.is_held()
+
+    def _offer(self) -> None:
+        prepared = self._prepared()
+        if prepared and not self._offers:
+            self._offers = self._handover.acquire(wait=False)
+        elif not prepared:
+            self._withdraw_offer()
 
     def _withdraw_offer(self) -> None:
         if self._offers:

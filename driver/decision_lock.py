@@ -24,6 +24,7 @@ class DecisionLock:
     Attributes:
         freed: to be notified, under the lock, when a claim was undone.
         unread: why the ledger could not be read when somebody last had to; None if it could.
+        unwritten: why it could not be written when somebody last had to; None if it could, as far as is known.
     """
 
     def __init__(self, holders: Holders, path: Path, tell: Callable[[], None]) -> None:
@@ -43,6 +44,7 @@ class DecisionLock:
         self._processes = FileLock(path)
         self.freed = threading.Condition(self._threads)
         self.unread: str | None = "nobody has read the ledger yet"
+        self.unwritten: str | None = None
         self._said: str | None = None
 
     def note_boot(self, boot_id: str) -> None:
@@ -66,13 +68,25 @@ class DecisionLock:
                 self._not_read(str(error))
                 raise UnreadError(str(error)) from error
             self._read()
-            if self._boot_id is not None:
-                self._holders.after_boot(self._boot_id)
-                self._boot_id = None
-            yield
+            try:
+                if self._boot_id is not None:
+                    self._holders.after_boot(self._boot_id)
+                    self._boot_id = None
+                yield
+            except LedgerError as error:
+                self.unwritten = str(error)
+                raise
             # Not compared with the version before: a call that failed may have read what another instance changed.
             if self._holders.version != self._told:
                 self.tell()
+
+    def look(self) -> None:
+        """See whether the ledger can be read, and whether it can be written again if it could not be."""
+        with contextlib.suppress(LedgerError), self.held():
+            if self.unwritten is not None:
+                self._holders.try_writing()
+                self.unwritten = None
+                log.warning("the ledger can be written again")
 
     def _not_read(self, reason: str) -> None:
         if reason != self._said:

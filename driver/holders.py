@@ -283,6 +283,16 @@ class Holders:
             touched = (record for record in self.records.values() if self._plugin.configures(record.grants))
             self.commit(Commit(put=tuple(map(restarted, touched))))
 
+    def try_writing(self) -> None:
+        """Write what is written already.
+
+        Raises:
+            LedgerError: the ledger cannot be written.
+        """
+        ledger = self.refresh()
+        with self.transaction():
+            ledger.set_meta("boot_id", ledger.meta("boot_id") or "")
+
     def refuse_damaged(self, ref: ClaimRef) -> None:
         """Refuse a claim whose own row is damaged, if no CDI spec says what it holds.
 

@@ -193,9 +193,16 @@ class Node:
         return self._view.snapshot
 
     @property
-    def unread(self) -> str | None:
-        """Why the ledger could not be read when somebody last had to; None if it could. Waits for nobody."""
-        return self._lock.unread
+    def impediment(self) -> str | None:
+        """Why nothing can be handed out, by what became of the last use of the ledger; None if it can.
+
+        Waits for nobody.
+        """
+        return self._lock.unread or self._lock.unwritten
+
+    def look(self) -> None:
+        """See whether the ledger can be used; whoever watches is told, and `impediment` says if not."""
+        self._lock.look()
 
     def on_record(self) -> frozenset[str]:
         """The UIDs of the claims on record at the last look at the ledger; costs nothing."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 from dranode.driver.announcer import Announcer
-from dranode.driver.core.errors import DranodeError, LedgerError
+from dranode.driver.core.errors import DranodeError
 from dranode.driver.core.events import RecordQuarantined
 from dranode.driver.core.held import ClaimRef
 from dranode.driver.core.plugin import Plugin
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from dranode.driver.lifecycle.witnesses import Witnesses
     from dranode.driver.pinning import Pinning
 
+# How soon a ledger that could not be used is looked at again.
+_AGAIN_SECONDS: Final = 1.0
 # Well within the lease of what kubelet was told, so that a change is known before that lapses.
 _HEALTH_SECONDS: Final = 10.0
 log = logging.getLogger(__name__)
@@ -92,6 +94,7 @@ class DriverService:
         self._make_counts = counts
         self._counts: Counts | None = None
         self._witnesses: Witnesses | None = None
+        self._taken_over = False
         self._stopping = threading.Event()
         self._stops = contextlib.ExitStack()
 
@@ -159,7 +162,8 @@ class DriverService:
         self._authority = Authority(
             self.listener.data,
             self.plugin.driver,
-            prepared=lambda: not any(self._unheard()),
+            prepared=lambda: not any(self._lacking()),
+            able=lambda: self.node.impediment is None,
             begin=self._begin,
             end=self._end,
             follow=self._follow,
@@ -169,13 +173,13 @@ class DriverService:
 
     def _follow(self) -> None:
         # The other instance's commits are seen at the next call otherwise, and the runtime may be quicker.
-        try:
-            self.node.records()
-        except LedgerError as error:
-            log.debug("driver=%s: %s", self.plugin.driver, error)
+        self.node.look()
 
     def _watch_health(self) -> None:
-        while not self._stopping.wait(_HEALTH_SECONDS):
+        while not self._stopping.wait(_HEALTH_SECONDS if self.node.impediment is None else _AGAIN_SECONDS):
+            self.node.look()
+            if not self._finish_taking_over():
+                return
             try:
                 self._announcer.report()
             except DranodeError as error:
@@ -209,8 +213,21 @@ class DriverService:
 
         edges = self._edges
         witnesses = Witnesses(self.plugin.driver, edges.claims, edges.pod_resources, self._running)
-        take_over(self.node, witnesses)
+        self._taken_over = take_over(self.node, witnesses)
         return witnesses
+
+    def _finish_taking_over(self) -> bool:
+        """Take over what had to wait for the ledger; False if that cannot be, and the process ends."""
+        if self._taken_over or self._witnesses is None or self.node.impediment is not None:
+            return True
+        from dranode.driver.lifecycle.takeover import take_over  # noqa: PLC0415 - it has been loaded
+
+        try:
+            self._taken_over = take_over(self.node, self._witnesses)
+        except DranodeError as error:
+            self._fatal(str(error))
+            return False
+        return True
 
     def _running(self) -> frozenset[str] | None:
         # Without enforcement nobody but kubelet knows of containers.
@@ -252,7 +269,7 @@ class DriverService:
 
     def missing(self) -> tuple[str, ...]:
         """What is missing for the driver to be ready, one sentence each."""
-        missing = list(self._unheard())
+        missing = list(self._lacking())
         if self._authority is not None and not self._authority.active:
             if not self._authority.retired:
                 missing.append(
@@ -262,10 +279,12 @@ class DriverService:
             missing.append(self.published().problem or "nothing was published yet")
         return tuple(f"{self.plugin.driver}: {sentence}" for sentence in missing)
 
-    def _unheard(self) -> Iterator[str]:
-        """Whom an active instance needs that has not been heard from."""
+    def _lacking(self) -> Iterator[str]:
+        """What an active instance needs and has not got."""
         if not self.listener.calls.ready.is_set():
             yield "hardware and ledger have not been read yet"
+        elif self.node.impediment is not None:
+            yield self.node.impediment
         if not self.listener.registration.asked.is_set():
             yield f"kubelet has not asked for the driver at {self.listener.sockets.registration}"
         elif self.listener.registration.status is None or not self.listener.registration.status.ok:

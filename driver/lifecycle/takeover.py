@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from dranode.driver.core.errors import DranodeError, LedgerError
+from dranode.driver.core.errors import DranodeError, LedgerError, UnreadError
 from dranode.driver.core.reconcile import Told, named, overlaps, refusals, unpublished
 from dranode.driver.core.record import Record
 from dranode.driver.lifecycle.witnesses import Witnesses
@@ -13,8 +13,8 @@ from dranode.driver.node import Node
 log = logging.getLogger(__name__)
 
 
-def take_over(node: Node, witnesses: Witnesses) -> None:
-    """Put on record what was left behind, with the names and pods that others know of it.
+def take_over(node: Node, witnesses: Witnesses) -> bool:
+    """Put on record what was left behind, with the names and pods that others know of it; False if that has to wait.
 
     Without their answers it is on record all the same and holds what its spec says; it gets its name later.
 
@@ -27,7 +27,7 @@ def take_over(node: Node, witnesses: Witnesses) -> None:
         if sentence is not None:
             log.warning("%s", sentence)
         if not unfinished:
-            return
+            return True
         told = witnesses.far(witnesses.near(unfinished), unfinished)
         refused = refusals(unfinished, told, node.plugin)
         if refused:
@@ -35,9 +35,13 @@ def take_over(node: Node, witnesses: Witnesses) -> None:
         for sentence in overlaps(unfinished, node.holders.held):
             log.error("%s", sentence)
         put_on_record(node, unfinished, told)
+    except UnreadError:
+        return False
     except LedgerError as error:
         # Nothing is handed out while the ledger cannot be read, and then what lies there is held.
         log.error("what was left behind has to wait: %s", error)  # noqa: TRY400 - the sentence says it all
+        return False
+    return True
 
 
 def put_on_record(node: Node, unfinished: tuple[Record, ...], told: Told) -> tuple[Record, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from dranode.driver.core.publication import PublisherStatus
 from dranode.driver.kubelet.health import HealthService
 from dranode.driver.node import Node
 from tests.fakes import Lamps
+from tests.fakes_ledger import Mend, newer_schema
 
 
 class FragileLamps(Lamps):
@@ -132,3 +134,33 @@ def test_a_lamp_that_is_gone_and_broken_is_still_told_to_kubelet(world: World) -
     world.announcer.begin()
     assert [device.device for device in world.health.devices] == ["lamp-0", "lamp-1", "lamp-9"]
     assert world.taints == [[[], []]]
+
+
+def test_devices_are_withdrawn_while_nothing_can_be_handed_out_and_stay_healthy(
+    world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.announcer.begin()
+    world.lamps.count = 3
+    with newer_schema_at_the_next_look(tmp_path / "data" / "ledger.db", world.node) as mend:
+        world.node.look()
+        world.announcer.report()
+        world.announcer.report()
+        world.node.rescan()
+        world.announcer.publish()
+        assert [len(each.devices) for each in world.shelf.published] == [2, 0, 0]
+        assert [device.health for device in world.health.devices] == [Health.HEALTHY] * 3
+        mend()
+    world.node.look()
+    world.announcer.report()
+    world.announcer.report()
+    assert [len(each.devices) for each in world.shelf.published] == [2, 0, 0, 3]
+    assert [message for message in caplog.messages if message.startswith("driver=")] == [
+        f"driver={Lamps.driver} devices withdrawn",
+        f"driver={Lamps.driver} devices published again",
+    ]
+
+
+def newer_schema_at_the_next_look(path: Path, node: Node) -> contextlib.AbstractContextManager[Mend]:
+    # A connection that is open looks at the schema no more.
+    node.close()
+    return newer_schema(path)

@@ -16,11 +16,12 @@ class Instance:
     """One instance, looked at by hand; what it did stands in `done`."""
 
     def __init__(self, data: Path, name: str, done: list[str], *, prepared: bool = True) -> None:
-        self.prepared = prepared
+        self.prepared, self.able = prepared, True
         self.authority = Authority(
             data,
             name,
             prepared=lambda: self.prepared,
+            able=lambda: self.able,
             begin=lambda: done.append(f"{name} begins"),
             end=lambda: done.append(f"{name} ends"),
             follow=lambda: None,
@@ -194,3 +195,28 @@ def test_the_own_thread_passes_authority_on_within_a_second(tmp_path: Path, done
     for each in (old, new):
         each.authority.stop()
         each.authority.close()
+
+
+def test_one_that_can_decide_nothing_takes_authority_only_where_nobody_else_wants_it(
+    make: Callable[..., Instance], done: list[str]
+) -> None:
+    old, unable, new = make("old"), make("unable", prepared=False), make("new")
+    unable.able = False
+    assert [each.look() for each in (old, unable)] == [Role.ACTIVE, Role.WAITING]
+    assert new.look() is Role.WAITING
+    old.authority.stop()
+    assert unable.authority.turn("create a") is False
+    assert unable.look() is Role.WAITING
+    assert new.look() is Role.ACTIVE
+    new.authority.stop()
+    assert unable.look() is Role.ACTIVE
+    assert done == ["old begins", "old ends", "new begins", "new ends", "unable begins"]
+
+
+def test_an_offer_is_withdrawn_by_one_that_is_prepared_no_more(make: Callable[..., Instance]) -> None:
+    old, new = make("old"), make("new")
+    assert [each.look() for each in (old, new)] == [Role.ACTIVE, Role.WAITING]
+    new.prepared = new.able = False
+    assert [each.look() for each in (new, old, new)] == [Role.WAITING, Role.ACTIVE, Role.WAITING]
+    old.authority.stop()
+    assert new.look() is Role.ACTIVE

@@ -75,7 +75,7 @@ def test_it_is_told_as_unread_with_what_the_specs_say_and_nothing_is_granted(
     assert known.unread is not None
     assert not known.unread.blind
     assert held(known) == [("uid-a", "", world.held)]
-    assert [node.unread] == [known.unread.reason]
+    assert [node.impediment] == [known.unread.reason]
     for claim in (CLAIM, OTHER):
         (answer,) = node.prepare({reference(claim): claim}).values()
         assert isinstance(answer, UnreadError)
@@ -88,7 +88,7 @@ def test_it_is_told_as_unread_with_what_the_specs_say_and_nothing_is_granted(
     assert [record.uid for record in node.records()] == ["uid-a"]
     assert held(told[-1]) == [("uid-a", "a", world.held)]
     assert told[-1].unread is None
-    assert node.unread is None
+    assert node.impediment is None
     assert caplog.messages == ["the ledger can be read again"]
     assert isinstance(node.prepare({reference(OTHER): OTHER})["uid-b"], tuple)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import os
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -62,27 +64,68 @@ def test_notes_from_before_a_reboot_are_not_believed(turns: Callable[[str], Turn
     assert turns("new").take("stop c", authority=True) is True
 
 
-def test_a_file_that_is_damaged_or_cannot_be_made_leaves_it_to_authority(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "turns.db").write_bytes(b"no database" * 100)
-    for path in (tmp_path / "turns.db", tmp_path / "missing" / "turns.db"):
-        broken = Turns(path, "i")
-        answers = [broken.take("create c", authority=authority) for authority in (True, False, True)]
-        assert answers == [True, False, True]
-    assert caplog.text.count("cannot leave each other notes") == 2
+def alter_table(file: Path) -> None:
+    file.write_bytes(file.read_bytes().replace(b"TABLE turns", b"TA\xffLE turns"))
 
 
-def test_damage_that_sqlite_quotes_in_its_complaint_leaves_it_to_authority_too(
-    turns: Callable[[str], Turns], tmp_path: Path
+def other_table(file: Path) -> None:
+    with contextlib.closing(sqlite3.connect(file)) as db, db:
+        db.execute("DROP TABLE turns")
+        db.execute("CREATE TABLE turns (note TEXT)")
+
+
+def truncate(file: Path) -> None:
+    os.truncate(file, 5000)
+
+
+def overwrite(file: Path) -> None:
+    file.write_bytes(b"no database" * 1000)
+
+
+def empty(file: Path) -> None:
+    os.truncate(file, 0)
+
+
+@pytest.mark.parametrize(
+    "damage", [overwrite, truncate, alter_table, other_table, empty], ids=lambda each: each.__name__
+)
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_a_damaged_file_is_made_new_once_and_exactly_one_adjusts_again(
+    turns: Callable[[str], Turns], tmp_path: Path, damage: Callable[[Path], None], order: tuple[int, int]
 ) -> None:
     before = turns("before")
     before.take("create c", authority=True)
     before.close()
-    file = tmp_path / "turns.db"
-    file.write_bytes(file.read_bytes().replace(b"TABLE turns", b"TA\xffLE turns"))
-    after = turns("after")
-    assert [after.take("create d", authority=authority) for authority in (True, False)] == [True, False]
+    damage(tmp_path / "turns.db")
+    instances = (turns("old"), turns("new"))
+    for number, authority in enumerate([(True, False), (False, True), (False, False)]):
+        first, second = order
+        answers = {first: instances[first].take(f"create d{number}", authority=authority[first])}
+        answers[second] = instances[second].take(f"create d{number}", authority=authority[second])
+        assert sorted(answers.values()) == [False, True]
+
+
+def test_an_instance_whose_file_another_one_made_new_goes_on_with_that(
+    turns: Callable[[str], Turns], tmp_path: Path
+) -> None:
+    old, new = turns("old"), turns("new")
+    old.take("create c", authority=True)
+    overwrite(tmp_path / "turns.db")
+    for path in tmp_path.glob("turns.db-*"):
+        path.unlink()
+    assert new.take("create d", authority=False) is False
+    assert old.take("create d", authority=False) is True
+
+
+@pytest.mark.parametrize("name", ["missing/turns.db", "folder.db"])
+def test_a_file_that_cannot_be_made_leaves_it_to_authority_and_is_told_of_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    (tmp_path / "folder.db").mkdir()
+    broken = Turns(tmp_path / name, "i")
+    answers = [broken.take("create c", authority=authority) for authority in (True, False, True)]
+    assert answers == [True, False, True]
+    assert caplog.text.count("cannot leave each other notes") == 1
 
 
 def test_requests_of_many_containers_leave_no_notes_behind(turns: Callable[[str], Turns], now: list[float]) -> None:

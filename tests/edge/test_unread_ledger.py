@@ -1,0 +1,246 @@
+"""A driver whose ledger cannot be read, over the real sockets of kubelet and the container runtime.
+
+Alone it changes nobody's CPUs, has no more pods sent, and mends itself; beside an instance that can read the ledger it
+never gets a say.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dranode.cpu.options import CPUOptions
+from dranode.cpu.plugin import CPUPlugin
+from dranode.driver.core.cpuset import CPUSet
+from dranode.driver.edges import Edges
+from dranode.driver.kubelet.podresources import PodResources
+from dranode.driver.kubelet.sockets import socket_paths
+from dranode.driver.listener import Listener
+from dranode.driver.local.kubelet import KubeletError, StandInKubelet
+from dranode.driver.machine.forms import open_machine
+from dranode.driver.service import DriverService
+from dranode.proto import nri_v1alpha1_pb2 as nri
+from tests.fakes import reference
+from tests.fakes_ledger import FAULTS, Fault, newer_schema
+from tests.fakes_lifecycle import ApiClaims, KubeletPods, cpu_claim
+from tests.fakes_nri import CallFailedError, FakeRuntime, container, pod, updates_of
+
+DRIVER = "dra.cpu"
+CLAIM = cpu_claim("a", "uid-a", "cpudevnuma000", 4)
+OTHER = cpu_claim("b", "uid-b", "cpudevnuma000", 1)
+EXCLUSIVE, SHARED = "0-1,4-5", "2-3,6-7"
+CLAIMS = (f"DRA_CPUSET_uid-a={EXCLUSIVE}",)
+EVERYBODY = [
+    container("mine", "pod-uid-a", CLAIMS, EXCLUSIVE, "main", state=nri.CONTAINER_RUNNING),
+    container("shared", "p2", (), SHARED, state=nri.CONTAINER_RUNNING),
+]
+PODS = [pod("pod-uid-a", name="pod-a"), pod("p2")]
+
+
+@dataclass
+class World:
+    """One node of 8 CPUs, with the driver's instances by their pods' UIDs."""
+
+    folder: Path
+    listener: socket.socket
+    kubelet: StandInKubelet
+    pods: KubeletPods
+    api: ApiClaims = field(default_factory=lambda: ApiClaims(CLAIM, OTHER))
+    services: dict[str, DriverService] = field(default_factory=dict)
+    sockets: list[socket.socket] = field(default_factory=list)
+
+    @property
+    def ledger(self) -> Path:
+        return self.folder / "plugins" / DRIVER / "ledger.db"
+
+    def start(self, uid: str = "") -> DriverService:
+        machine = open_machine("sockets=1,cores=4,threads=2")
+        service = DriverService(
+            CPUPlugin(machine, CPUOptions()),
+            Edges(
+                claims=self.api,
+                publisher=self.api,
+                pod_resources=PodResources(self.pods.socket),
+                nri_socket=str(self.folder / "nri.sock"),
+                root=machine,
+            ),
+            Listener(
+                DRIVER,
+                "node",
+                socket_paths(self.folder, DRIVER, uid),
+                self.folder / "plugins" / DRIVER,
+                pytest.fail,
+                rolling=bool(uid),
+            ),
+            cdi=self.folder / "cdi",
+        )
+        self.services[uid] = service
+        service.start()
+        self.kubelet.register([DRIVER])
+        return service
+
+    def stop(self, uid: str = "") -> None:
+        self.services.pop(uid).stop()
+
+    def admit(self) -> FakeRuntime:
+        sock, _ = self.listener.accept()
+        self.sockets.append(sock)
+        return FakeRuntime(sock)
+
+    def synchronized(self) -> tuple[FakeRuntime, dict[str, str]]:
+        """The runtime takes in a plug-in and tells it of everybody; what it changes of them."""
+        runtime = self.admit()
+        return runtime, updates_of(runtime.handshake(PODS, EVERYBODY, "v0.12.1"))
+
+    def prepare(self, claim: Any) -> Any:
+        return self.kubelet.prepare({reference(claim): frozenset({DRIVER})})[reference(claim)]
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    monkeypatch.setattr("dranode.driver.service._AGAIN_SECONDS", 0.05)
+    with tempfile.TemporaryDirectory(prefix="dranode-") as name, contextlib.ExitStack() as stack:
+        folder = Path(name)
+        (folder / "plugins_registry").mkdir()
+        listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+        listener.settimeout(20)
+        listener.bind(str(folder / "nri.sock"))
+        listener.listen()
+        kubelet = StandInKubelet(folder / "plugins_registry")
+        stack.callback(kubelet.close)
+        pods = KubeletPods(folder / "pod-resources" / "kubelet.sock")
+        stack.callback(pods.close)
+        pods.run("pod-a", "a", "uid-a")
+        world = World(folder, listener, kubelet, pods)
+        yield world
+        for service in world.services.values():
+            service.stop()
+        for sock in world.sockets:
+            sock.close()
+
+
+def given(runtime: FakeRuntime, name: str, of: Any, env: tuple[str, ...] = ()) -> str:
+    """The CPUs of the container `main` that is created."""
+    return runtime.create(container(name, of.uid, env, name="main"), of).adjust.linux.resources.cpu.cpus
+
+
+def hung_up(runtime: FakeRuntime) -> None:
+    """Wait until the plug-in has closed the connection."""
+    with contextlib.suppress(ConnectionError):
+        while True:
+            runtime.pump()
+
+
+def until(condition: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def with_a_claim(world: World, uid: str = "") -> None:
+    """A driver was here and has gone."""
+    world.start(uid)
+    runtime, _ = world.synchronized()
+    assert isinstance(world.prepare(CLAIM), tuple)
+    assert given(runtime, "mine", PODS[0], CLAIMS) == EXCLUSIVE
+    world.kubelet.restart()
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_alone_it_changes_nothing_gives_nothing_says_so_and_mends_itself(
+    world: World, fault: Fault, caplog: pytest.LogCaptureFixture
+) -> None:
+    with_a_claim(world)
+    published = world.api.published[-1]
+    world.stop()
+    with fault(world.ledger) as mend:
+        caplog.clear()
+        service = world.start()
+        runtime, updates = world.synchronized()
+        assert updates == {}
+        assert updates_of(runtime.stop(EVERYBODY[1], PODS[1])) == {}
+        # What the CDI specs on the node leave, and for the claim what its own spec says.
+        assert given(runtime, "plain", pod("p3")) == SHARED
+        assert given(runtime, "again", PODS[0], CLAIMS) == EXCLUSIVE
+        with pytest.raises(CallFailedError, match=r"ledger|newer dranode"):
+            given(runtime, "unknown", pod("p4"), ("DRA_CPUSET_uid-z=2",))
+        assert isinstance(world.prepare(OTHER), KubeletError)
+        until(lambda: service.pinning is not None and service.pinning.synchronized)
+        (missing,) = [sentence for sentence in service.missing() if "published" not in sentence]
+        assert world.api.published[-1] == {}
+        said = [record.message for record in caplog.records if record.levelno >= logging.ERROR]
+        assert len(said) == 1, said
+        assert missing.removeprefix(f"{DRIVER}: ") in said[0]
+        mend()
+        # Whose the containers are is told anew before anything is changed.
+        hung_up(runtime)
+        assert not [method for method, _ in runtime.wire.received if method == "UpdateContainers"]
+        runtime, updates = world.synchronized()
+        assert updates == {}
+        until(lambda: service.missing() == ())
+        assert world.api.published[-1] == published
+        assert isinstance(world.prepare(OTHER), tuple)
+        assert given(runtime, "late", pod("p5")) == str(CPUSet.parse(SHARED) - CPUSet((2,)))
+
+
+@pytest.mark.parametrize("size", [0, 4096])
+def test_one_that_was_truncated_is_made_again_from_the_specs_and_nobody_moves(world: World, size: int) -> None:
+    with_a_claim(world)
+    world.stop()
+    os.truncate(world.ledger, size)
+    service = world.start()
+    runtime, updates = world.synchronized()
+    assert updates == {}
+    assert given(runtime, "plain", pod("p3")) == SHARED
+    until(lambda: service.missing() == ())
+
+
+def test_beside_an_instance_that_reads_it_one_that_cannot_never_gets_a_say(world: World) -> None:
+    with_a_claim(world, "old")
+    old = world.services["old"]
+    until(lambda: old.missing() == ())
+    published = list(world.api.published)
+    with newer_schema(world.ledger) as mend:
+        new = world.start("new")
+        runtime, updates = world.synchronized()
+        assert updates == {}
+        until(lambda: new.pinning is not None and new.pinning.synchronized)
+        time.sleep(1.0)  # five times as long as authority takes to pass
+        assert old.active
+        assert not new.active
+        assert given(runtime, "plain", pod("p3")) == ""
+        assert any("newer dranode" in sentence for sentence in new.missing())
+        assert world.api.published == published
+        mend()
+        hung_up(runtime)
+        _, updates = world.synchronized()
+        assert updates == {}
+        until(lambda: new.active and not old.active)
+        until(lambda: new.missing() == ())
+        assert world.api.published[-1] == published[-1]
+
+
+def test_one_that_has_to_take_the_place_of_an_instance_that_goes_changes_nothing_until_it_can_read(
+    world: World,
+) -> None:
+    with_a_claim(world, "old")
+    with newer_schema(world.ledger):
+        new = world.start("new")
+        runtime, _ = world.synchronized()
+        world.stop("old")
+        until(lambda: new.active)
+        assert updates_of(runtime.stop(EVERYBODY[1], PODS[1])) == {}
+        assert given(runtime, "plain", pod("p3")) == SHARED
+        assert new.missing() != ()
+        until(lambda: world.api.published[-1] == {})
