@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tests.interop.cri import CGROUP, CRI, wait_until
 from tests.interop.image import IMAGE, write_image
+from tests.interop.pod import TOOLS
 
 MODULE = "github.com/containerd/containerd/v2"
 COMMANDS = ("containerd", "containerd-shim-runc-v2", "ctr")
@@ -55,7 +56,7 @@ SystemdCgroup = false
 
 [plugins."io.containerd.nri.v1.nri"]
 disable = false
-socket_path = "{folder}/nri.sock"
+socket_path = "{folder}/nri/nri.sock"
 plugin_path = "{folder}/nri-plugins"
 plugin_config_path = "{folder}/nri-conf"
 """
@@ -68,6 +69,9 @@ def why_not() -> str:
     for program, package in (("go", "a Go toolchain"), ("runc", "Debian's package runc")):
         if shutil.which(program) is None:
             return f"{program} is not installed ({package})"
+    for tool in TOOLS:
+        if shutil.which(tool) is None:
+            return f"{tool} is not installed (Debian's package util-linux)"
     if busybox() is None:
         return "busybox is not installed or not linked statically (Debian's package busybox-static)"
     return ""
@@ -114,7 +118,7 @@ class Containerd:
         self.programs = programs
         self.folder = folder
         self.process: subprocess.Popen[bytes] | None = None
-        for name in ("cdi", "cni", "nri-plugins", "nri-conf"):
+        for name in ("cdi", "cni", "nri", "nri-plugins", "nri-conf"):
             (folder / name).mkdir(exist_ok=True)
         text = _CONFIG.format(
             folder=folder, image=IMAGE, runc=shutil.which("runc"), cdi="" if cdi else "enable_cdi = false"
@@ -130,7 +134,7 @@ class Containerd:
 
     @property
     def nri_socket(self) -> Path:
-        return self.folder / "nri.sock"
+        return self.folder / "nri" / "nri.sock"
 
     @property
     def log(self) -> str:

@@ -1,10 +1,9 @@
-"""A node: a real containerd, the driver as a process of its own, and kubelet's part of both."""
+"""A node: a real containerd, the driver in a pod as its DaemonSet makes it, and kubelet's part of both."""
 
 from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import sys
 from concurrent import futures
 from pathlib import Path
@@ -22,6 +21,7 @@ from dranode.driver.local.store import Store
 from dranode.proto import podresources_v1_pb2 as podresources
 from tests.interop.containerd import Containerd
 from tests.interop.cri import Pod, wait_until
+from tests.interop.pod import DriverPod
 
 DRIVER = "dra.cpu"
 PROGRAM = Path(sys.executable).with_name("dranode")
@@ -63,10 +63,11 @@ class Node:
         self.runtime = runtime
         self.folder = runtime.folder
         self.registry = self.folder / "kubelet" / "plugins_registry"
-        self.registry.mkdir(parents=True)
+        for folder in (self.registry, self.folder / "kubelet" / "plugins", self.folder / "store"):
+            folder.mkdir(parents=True)
         self.pod_resources = PodResources(self.folder / "kubelet" / "pod-resources" / "kubelet.sock")
         self.kubelet = StandInKubelet(self.registry)
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: DriverPod | None = None
         self._store = Store(self.folder / "store")
 
     # --- the driver ---
@@ -76,12 +77,20 @@ class Node:
 
         With `pod_uid` it is one instance of a rolling update; one that runs already goes on.
         """
-        arguments = ["--store", "store", "--kubelet-root", "kubelet", "--cdi-dir", "cdi", "--http-address", "none"]
-        arguments += ["--nri-socket", str(self.runtime.nri_socket), "--node-name", "node", "-v"]
+        folder = self.folder
+        arguments: list[str | Path] = [
+            "--store",
+            folder / "store",
+            "--kubelet-root",
+            folder / "kubelet",
+            "--cdi-dir",
+            folder / "cdi",
+        ]
+        arguments += ["--nri-socket", self.runtime.nri_socket, "--node-name", "node", "--http-address", "none", "-v"]
         arguments += ["--pod-uid", pod_uid] if pod_uid else []
         before = self.synchronizations()
         with (self.folder / "driver.log").open("ab") as log:
-            self.process = subprocess.Popen([PROGRAM, "serve", *arguments], cwd=self.folder, stderr=log)
+            self.process = DriverPod(folder, [PROGRAM, "serve", *arguments], log)
         self.kubelet.restart()
         wait_until(self._registered, f"the driver registers: {self.driver_log[-2000:]}")
         wait_until(lambda: self.synchronizations() > before, "the driver is synchronized")
@@ -108,17 +117,15 @@ class Node:
         self.end(older)
 
     @staticmethod
-    def end(process: subprocess.Popen[bytes] | None) -> None:
+    def end(process: DriverPod | None) -> None:
         """End a driver in order; its sockets go with it."""
         assert process is not None
-        process.terminate()
-        assert process.wait(20) == 0
+        assert process.end(signal.SIGTERM) == 0
 
     def kill_driver(self) -> None:
         """End the driver without a warning."""
         assert self.process is not None
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait()
+        self.process.end(signal.SIGKILL)
 
     @property
     def driver_log(self) -> str:
@@ -181,8 +188,7 @@ class Node:
     def close(self) -> None:
         """Take everything down."""
         if self.process is not None:
-            self.process.terminate()
-            self.process.wait(10)
+            self.process.end(signal.SIGTERM)
         self.kubelet.close()
         self.pod_resources.close()
         self.runtime.close()

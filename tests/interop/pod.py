@@ -1,0 +1,102 @@
+"""The driver's pod: a process in namespaces of its own that sees of the node what the DaemonSet mounts.
+
+It is the first process of its PID namespace, without capabilities, on a root file system that nobody can write. Two
+things only are not as in life: the folders of kubelet and of the runtime are those of the test, under the same paths
+inside and outside, and one more folder stands for the API server.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import yaml
+
+PROJECT = Path(__file__).parents[2]
+DAEMONSET = PROJECT / "deploy" / "base" / "daemonset.yaml"
+TOOLS = ("unshare", "setpriv", "pivot_root")
+_CGROUPS = "/sys/fs/cgroup"
+# What the driver's image holds.
+_IMAGE = (Path("/usr"), Path("/bin"), Path("/lib"), Path("/lib64"), Path(sys.base_prefix), Path(sys.prefix), PROJECT)
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
+
+
+class DriverPod:
+    """One running pod of the driver."""
+
+    def __init__(self, folder: Path, command: Sequence[str | Path], stderr: IO[bytes]) -> None:
+        """Start it: `folder` is the test's."""
+        cgroup = ["--cgroup"] if Path(_CGROUPS, "cgroup.controllers").exists() else []
+        unshare = ["unshare", "--mount", "--pid", "--net", "--uts", "--ipc", *cgroup, "--fork", "--kill-child"]
+        script = "\n".join(
+            ("set -e", *_mounts(folder), f"exec {_WITHOUT_CAPABILITIES} {shlex.join(map(str, command))}")
+        )
+        self._process = subprocess.Popen([*unshare, "sh", "-c", script], stderr=stderr)
+
+    def _signal(self, number: int) -> None:
+        # The process is a child of unshare, which passes nothing on.
+        for child in Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split():
+            os.kill(int(child), number)
+
+    def poll(self) -> int | None:
+        """The status with which it ended; None while it runs."""
+        return self._process.poll()
+
+    def end(self, number: int) -> int:
+        """Send it a signal and wait until it ends; its status."""
+        if self.poll() is None:
+            self._signal(number)
+        return self._process.wait(20)
+
+
+_WITHOUT_CAPABILITIES = "setpriv --no-new-privs --inh-caps=-all --ambient-caps=-all --bounding-set=-all"
+
+
+def _mounts(folder: Path) -> Iterator[str]:
+    """The commands that make the pod's file system."""
+    root = folder / "rootfs"
+    yield f"mkdir -p {root} && mount -t tmpfs -o mode=755 rootfs {root}"
+    for place in _IMAGE:
+        if place.is_symlink():
+            yield f"ln -s {place.readlink()} {root}{place}"
+        elif place.exists():
+            yield from _bind(place, Path(f"{root}{place}"), read_only=True)
+    yield f"mkdir {root}/proc {root}/sys {root}/dev"
+    yield f"mount -t proc proc {root}/proc && mount -t sysfs -o ro sysfs {root}/sys"
+    for device in _DEVICES:
+        yield f"touch {root}{device} && mount --bind {device} {root}{device}"
+    for source, read_only in ((folder / "store", False), *_volumes(folder)):
+        yield from _bind(source, Path(f"{root}{source}"), read_only=read_only)
+    yield f"cd {root} && mkdir .old && pivot_root . .old && umount -l /.old && rmdir /.old && mount -o remount,ro /"
+
+
+def _bind(source: Path, target: Path, *, read_only: bool) -> Iterator[str]:
+    # An image's folder may lie in another one's.
+    yield f"mkdir -p {target} 2>/dev/null || test -d {target}"
+    yield f"mount --rbind {source} {target}"
+    if read_only:
+        yield f"mount -o remount,bind,ro {target}"
+
+
+def _volumes(folder: Path) -> Iterator[tuple[Path, bool]]:
+    """What the manifest mounts, and whether only for reading."""
+    spec: Any = yaml.safe_load(DAEMONSET.read_text())["spec"]["template"]["spec"]
+    host = {volume["name"]: volume["hostPath"]["path"] for volume in spec["volumes"]}
+    (container,) = spec["containers"]
+    for mount in container["volumeMounts"]:
+        assert host[mount["name"]] == mount["mountPath"], "the driver tells kubelet and the runtime paths of the node"
+        yield _place(folder, mount["mountPath"]), mount.get("readOnly", False)
+
+
+def _place(folder: Path, path: str) -> Path:
+    """What stands for a path of the node in a test."""
+    for prefix, place in (("/var/lib/kubelet", "kubelet"), ("/var/run/cdi", "cdi"), ("/var/run/nri", "nri")):
+        if path.startswith(prefix):
+            return folder / place / path.removeprefix(prefix).lstrip("/")
+    assert path == _CGROUPS, f"{DAEMONSET} mounts {path}, and nothing stands for it here"
+    return Path(path)
