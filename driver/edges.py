@@ -27,6 +27,7 @@ class Edges:
         nri_socket: the runtime's NRI socket; None if containers are not to be pinned.
         root: where the cgroups of containers are read.
         report: puts a witness before a node, who tells the cluster what became of claims; None if nobody is told.
+        own_pod: the UID of the pod that all this runs in; empty if it is not known.
         tell: tells people of what happened to the driver of that name unasked; None if nobody is told.
     """
 
@@ -38,3 +39,4 @@ class Edges:
     root: Root | None = None
     report: Callable[[Node], Preparer] | None = None
     tell: Callable[[str, Occurrence], None] | None = None
+    own_pod: str = ""

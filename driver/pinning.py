@@ -49,6 +49,7 @@ class Pinning:
         authority: Authority | None = None,
         answered: Answered = _nobody,
         tell: Tell = nobody,
+        own_pod: str = "",
     ) -> None:
         """Prepare to pin; `start` connects.
 
@@ -61,6 +62,7 @@ class Pinning:
             authority: says whether this instance enforces or another one; None if there is no other.
             answered: told of every request that was answered, with the seconds that it took.
             tell: tells people of containers that were not where they should be.
+            own_pod: the UID of the pod that this runs in; empty if it is not known.
         """
         self._authority = authority
         self._node = node
@@ -68,9 +70,10 @@ class Pinning:
         self._snapshot = HeldSnapshot(unread=Unread("nobody has read the ledger yet", blind=True))
         self._stopping = threading.Event()
         self._verifies = threading.Event()
-        self._enforcer = Enforcer(self, root, tell=tell)
+        self._enforcer = Enforcer(self, root, tell=tell, own_pod=own_pod)
+        self._observe = answered
         handler = self._enforcer if authority is None else SharedEnforcer(self._enforcer, authority)
-        self._client = NRIClient(nri_socket, handler, name=node.plugin.driver, fatal=fatal, answered=answered)
+        self._client = NRIClient(nri_socket, handler, name=node.plugin.driver, fatal=fatal, answered=self._answered)
         self._verifier = OwnedThread(f"{node.plugin.driver}-verify", self._verify, fatal)
 
     def start(self) -> None:
@@ -120,6 +123,12 @@ class Pinning:
         if snapshot is not None:
             self._snapshot = snapshot
             self._client.notify()
+
+    def _answered(self, request: str, seconds: float) -> None:
+        if request == "Synchronize":
+            # What could not be read before the answer is looked at right after it.
+            self._verifies.set()
+        self._observe(request, seconds)
 
     def _verify(self) -> None:
         while not self._stopping.is_set():

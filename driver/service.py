@@ -202,6 +202,7 @@ class DriverService:
             self._fatal,
             authority=self._authority,
             tell=self._tell(),
+            own_pod=edges.own_pod,
             **counted,
         )
         self.pinning.start()

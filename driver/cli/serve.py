@@ -104,7 +104,11 @@ def command(root: Root, drivers: tuple[str, ...], node_name: str, store: str | N
         asked = PodResources(Path(options["pod_resources_socket"] or kubelet_root / "pod-resources" / "kubelet.sock"))
         stack.callback(asked.close)
         edges = dataclasses.replace(
-            _edges(origin, node_name, options, stop.fatal, stack), pod_resources=asked, nri_socket=nri_socket, root=root
+            _edges(origin, node_name, options, stop.fatal, stack),
+            pod_resources=asked,
+            nri_socket=nri_socket,
+            root=root,
+            own_pod=options["pod_uid"],
         )
         for plugin, listener in zip(plugins, listeners, strict=True):
             service = DriverService(

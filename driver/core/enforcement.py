@@ -7,16 +7,29 @@ says.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Final
 
 from dranode.driver.core.claim_identity import Ask, AskKubelet, AskLedger, AskProcesses, Evidence, identify
 from dranode.driver.core.containers import Container, ContainerUpdate, Pod, Resources
 from dranode.driver.core.cpuset import CPUSet
 from dranode.driver.core.held_claims import HeldClaim, HeldSnapshot
-from dranode.driver.core.pinned import Change, Containers, Drift, Pinned, drifted, expected, resources_for, settle
+from dranode.driver.core.pinned import (
+    Change,
+    Containers,
+    Drift,
+    Pinned,
+    drift,
+    drifted,
+    expected,
+    resources_for,
+    settle,
+)
 
 NOTHING_FOUND_OUT = Evidence()
+NOTHING_READ: Final[Mapping[str, CPUSet]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +49,7 @@ class Allowed:
         updates: what others get.
         warnings: one sentence each for what is not as it should be.
         unpinned: the containers that had no CPU set when they were found.
+        drifts: those that the kernel runs elsewhere than the runtime says.
     """
 
     change: Change = field(default_factory=Change)
@@ -43,6 +57,7 @@ class Allowed:
     updates: tuple[ContainerUpdate, ...] = ()
     warnings: tuple[str, ...] = ()
     unpinned: tuple[Container, ...] = ()
+    drifts: tuple[Drift, ...] = ()
 
 
 def create(
@@ -128,11 +143,13 @@ def synchronize(
     listed: Iterable[Container],
     evidence: Evidence = NOTHING_FOUND_OUT,
     drifts: Iterable[Drift] = (),
+    effective: Mapping[str, CPUSet] = NOTHING_READ,
 ) -> Allowed | AskLedger | AskKubelet:
     """Everything that exists now; what was known before is forgotten.
 
     Claims without a container stay held: containers never decide what is on record. Runtimes tell the mask that they
-    once set; `drifts` are those of which the kernel says otherwise.
+    once set, or meant to when they were killed: `effective` is what the kernel says now, by container, and `drifts` are
+    those of which it said otherwise before.
     """
     listed = tuple(listed)
     warnings: list[str] = []
@@ -152,13 +169,17 @@ def synchronize(
     if pods:
         return AskKubelet(tuple(dict.fromkeys(pods)))
     known = Containers(pinned for container in listed if (pinned := found(snapshot, container, evidence)))
-    known.carry_out(drifted(known, drifts))
+    # What the runtime has to be told another mask for in any case is late and not adrift.
+    settled = Containers(each for each in known if each.cpus == expected(each, snapshot).cpus)
+    adrift = drift(settled, snapshot, effective)
+    known.carry_out(drifted(known, (*(each for each in drifts if each.container.id not in effective), *adrift)))
     change, updates = settle(known, snapshot)
     known.carry_out(change)
     warnings.extend(_shared_unduly(known, snapshot))
     # Those that nobody's mask is changed for are not pinned now.
     unpinned = tuple(each.container for each in known if not (each.container.cpus or each.unsure))
-    return Allowed(Change(tuple(known), settled=snapshot), updates=updates, warnings=tuple(warnings), unpinned=unpinned)
+    put = Change(tuple(known), settled=snapshot)
+    return Allowed(put, updates=updates, warnings=tuple(warnings), unpinned=unpinned, drifts=adrift)
 
 
 def found(snapshot: HeldSnapshot, container: Container, evidence: Evidence = NOTHING_FOUND_OUT) -> Pinned | None:

@@ -58,6 +58,16 @@ class Repairs:
         worth = [drift for count, found in by_tries.items() if count <= REPAIRS for drift in found]
         return Repairs(tries, tuple(by_tries.get(1, ())), tuple(by_tries.get(REPAIRS + 1, ())), tuple(worth))
 
+    def met(self, drifts: Iterable[Drift]) -> Repairs:
+        """After a runtime has told of its containers and these drifts were repaired with the answer.
+
+        It counts as the first repair; what was given up is repaired once with every connection, and given up still.
+        """
+        fresh = tuple(each for each in drifts if self.tries.get(each.container.id, (None, 0))[0] != each.found)
+        return replace(
+            self, tries={**self.tries, **{each.container.id: (each.found, 1) for each in fresh}}, fresh=fresh
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Lag:

@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 _RETRY: Final = 30.0
 # How long a runtime may take for the masks that an answer carries; it applies them one after another.
 _SETTLING: Final = 10.0
+# How long cgroups may be read before Synchronize is answered, for which a runtime waits 2 s.
+_READING: Final = 0.5
 # How many containers one line of the log names.
 _NAMED: Final = 20
 
@@ -81,12 +83,14 @@ class Enforcer:
         root: where cgroups are read.
         clock: seconds, monotonic.
         tell: tells people of containers that were not where they should be.
+        own_pod: the UID of the pod that this runs in; empty if it is not known.
     """
 
     node: Surroundings
     root: Root
     clock: Callable[[], float] = time.monotonic
     tell: Tell = nobody
+    own_pod: str = ""
     _containers: Containers = field(default_factory=Containers)
     _status: EnforcementStatus = field(default_factory=EnforcementStatus)
     _lag: Lag = field(default_factory=Lag)
@@ -119,9 +123,10 @@ class Enforcer:
         """What has to change of everything that exists."""
         found = self._drifts
         drifts = (*self._reconnecting, *found)
+        effective = self._verifier.read(listed, _READING)
 
         def decide(snapshot: HeldSnapshot, evidence: Evidence) -> Allowed | AskLedger | AskKubelet:
-            return enforcement.synchronize(snapshot, listed, evidence, drifts)
+            return enforcement.synchronize(snapshot, listed, evidence, drifts, effective)
 
         allowed = self._inquiry.decide_in_any_case(decide, self._containers)
         self._reconnecting = ()
@@ -129,7 +134,10 @@ class Enforcer:
             self._drifts = ()
         # In one step: other threads ask meanwhile which claims are in use.
         self._containers = Containers(allowed.change.put)
-        unpinned = () if self._silent else allowed.unpinned
+        # The driver's own container always starts before anybody can answer for it.
+        unpinned = () if self._silent else tuple(each for each in allowed.unpinned if not self._is_own(each))
+        if not self._silent:
+            self._verifier.met(allowed.drifts, self._containers, self.node.snapshot())
         if unpinned:
             self._status = replace(self._status, unpinned=self._status.unpinned + len(unpinned))
             log.warning("%s", _unpinned(unpinned))
@@ -283,6 +291,9 @@ class Enforcer:
         return frozenset(uid for pinned in self._containers for uid in pinned.claims)
 
     # --- how ---
+
+    def _is_own(self, container: Container) -> bool:
+        return bool(self.own_pod) and container.pod.uid == self.own_pod
 
     def _mended(self) -> Containers:
         """The containers, with what the kernel was found to say of them since the last decision."""

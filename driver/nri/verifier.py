@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterable
 from collections.abc import Container as Collection
 from dataclasses import dataclass, field
 
 from dranode.driver.cgroups import Cgroups, cgroup_folder
+from dranode.driver.core.containers import Container
+from dranode.driver.core.cpuset import CPUSet
 from dranode.driver.core.events import DriftRepaired, QuotaStillCaps
 from dranode.driver.core.held_claims import HeldSnapshot
 from dranode.driver.core.mending import REPAIRS, Repairs
@@ -20,7 +24,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Verifier:
-    """What the kernel was found to say. One thread looks, others may read.
+    """What the kernel was found to say. One thread looks, another takes in what it `met`, others may read.
 
     Attributes:
         root: where cgroups are read.
@@ -35,6 +39,7 @@ class Verifier:
     worth: tuple[Drift, ...] = ()
     _repairs: Repairs = field(default_factory=Repairs)
     _capped: frozenset[str] = frozenset()
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def look(
         self, containers: Callable[[], Containers], snapshot: HeldSnapshot, moving: Collection[str]
@@ -65,17 +70,41 @@ class Verifier:
         now = containers()
         drifts = tuple(each for each in seen if now.get(each.container.id) is settled.get(each.container.id))
         looked_at = {key for key, cpus in read if cpus is not None and now.get(key) is settled.get(key)}
-        self._repairs = self._repairs.seen(drifts, {each.container.id for each in now} - looked_at)
-        self.worth = self._repairs.worth
-        self.drifts += len(self._repairs.fresh)
-        for fresh in self._repairs.fresh:
-            log.warning("%s", fresh)
-            claims = claims_of(fresh.container, settled, snapshot)
-            self.tell(DriftRepaired(fresh.container.pod, claims, f"{fresh}; it is put back"))
+        with self._lock:
+            self._repairs = self._repairs.seen(drifts, {each.container.id for each in now} - looked_at)
+            self.worth = self._repairs.worth
+            self._tell_of_fresh(settled, snapshot)
         for hopeless in self._repairs.hopeless:
             log.error("%s, and %d repairs did not help: look at the cpuset of its parent cgroup", hopeless, REPAIRS)
         self._look_at_quotas(cgroups, containers(), snapshot)
         return drifts
+
+    def read(self, listed: Iterable[Container], seconds: float) -> dict[str, CPUSet]:
+        """On which CPUs running containers may run, by the kernel: as many of them as can be read in that time."""
+        cgroups = Cgroups(self.root)
+        until = time.monotonic() + seconds
+        found: dict[str, CPUSet] = {}
+        for container in listed:
+            if time.monotonic() > until:
+                break
+            if container.started and container.cpus:
+                cpus = cgroups.effective_cpus(cgroup_folder(container.cgroup))
+                if cpus is not None:
+                    found[container.id] = cpus
+        return found
+
+    def met(self, drifts: tuple[Drift, ...], containers: Containers, snapshot: HeldSnapshot) -> None:
+        """Take note of drifts that were found when a runtime connected, and that it is told to repair."""
+        with self._lock:
+            self._repairs = self._repairs.met(drifts)
+            self._tell_of_fresh(containers, snapshot)
+
+    def _tell_of_fresh(self, containers: Containers, snapshot: HeldSnapshot) -> None:
+        self.drifts += len(self._repairs.fresh)
+        for fresh in self._repairs.fresh:
+            log.warning("%s", fresh)
+            claims = claims_of(fresh.container, containers, snapshot)
+            self.tell(DriftRepaired(fresh.container.pod, claims, f"{fresh}; it is put back"))
 
     def _look_at_quotas(self, cgroups: Cgroups, containers: Containers, snapshot: HeldSnapshot) -> None:
         """Tell of containers without a quota whose pod's cgroup, which NRI cannot reach, has one that is too small."""

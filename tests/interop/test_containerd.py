@@ -316,3 +316,28 @@ def test_drift_is_seen_in_the_cgroup_and_mended(node: Node) -> None:
     # An old runtime is told with its next call, a new one out of turn.
     cri.run(B, "next")
     wait_until(lambda: cri.cpus(claimed) == str(cpus), "drift is mended")
+
+
+def test_a_mask_that_the_runtime_stored_and_never_wrote_is_right_as_soon_as_it_is_back(node: Node) -> None:
+    cri = node.runtime.cri
+    cpus, cdi = node.claim("mine", A)
+    claimed, other = cri.run(A, "main", cdi=cdi), cri.run(B, "other")
+    before = node.synchronizations()
+    node.runtime.kill()
+    for container in (claimed, other):
+        node.overwrite_cpuset(container, str(ONLINE))
+    node.runtime.start()
+    wait_until(lambda: node.synchronizations() > before, "the driver finds the runtime again")
+    wait_until(lambda: [cri.cpus(claimed), cri.cpus(other)] == [str(cpus), rest(cpus)], "masks are mended", 5)
+    assert f"runs on CPUs {ONLINE}, but should run on {cpus}" in node.driver_log
+
+
+def test_a_container_that_a_runtime_creates_as_soon_as_it_is_back_is_pinned_soon_after(node: Node) -> None:
+    cri = node.runtime.cri
+    cpus, _ = node.claim("mine", A)
+    cri.sandbox(B)
+    for turn in range(TURNS):
+        node.runtime.kill()
+        node.runtime.start()
+        created = cri.run(B, f"c{turn}")
+        wait_until(lambda each=created: cri.cpus(each) == rest(cpus), "it is pinned", 2)  # type: ignore[misc]

@@ -247,9 +247,10 @@ def test_drift_that_the_kernel_shows_is_repaired(bench: Bench) -> None:
     runtime = bench.accept()
     group = bench.path.parent / "sys" / "fs" / "cgroup" / "k8s" / "s"
     group.mkdir(parents=True)
-    (group / "cpuset.cpus.effective").write_text("0-1\n")
+    (group / "cpuset.cpus.effective").write_text("0-7\n")
     one = container("s", "p2", cpus="0-7", cgroup="/k8s/s", state=nri.CONTAINER_RUNNING)
     runtime.handshake([P2], [one], NEW)
+    (group / "cpuset.cpus.effective").write_text("0-1\n")
     (drift,) = bench.enforcer.verify()
     assert str(drift) == 'container "s" of pod default/p2 runs on CPUs 0-1, but should run on 0-7'
     bench.client.notify()
@@ -265,9 +266,10 @@ def test_on_an_old_runtime_drift_is_repaired_although_the_runtime_tells_the_righ
     runtime = bench.accept()
     group = bench.path.parent / "sys" / "fs" / "cgroup" / "k8s" / "s"
     group.mkdir(parents=True)
-    (group / "cpuset.cpus.effective").write_text("0-1\n")
+    (group / "cpuset.cpus.effective").write_text("0-7\n")
     listed = [container("s", "p2", cpus="0-7", cgroup="/k8s/s", state=nri.CONTAINER_RUNNING)]
     runtime.handshake([P2], listed, OLD)
+    (group / "cpuset.cpus.effective").write_text("0-1\n")
     bench.enforcer.verify()
     until(lambda: bench.enforcer.status().waiting == 1)
     bench.now[0] += 60.0

@@ -6,6 +6,8 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+import pytest
+
 from dranode.driver.core.claim_identity import PodClaims
 from dranode.driver.core.containers import Container, Pod
 from dranode.driver.core.cpuset import CPUSet
@@ -41,6 +43,18 @@ class Node:
         return {}
 
 
+@dataclass
+class Kernel(HostRoot):
+    """The kernel's word on the CPUs of every cgroup."""
+
+    cpus: str
+
+    def read_bytes(self, path: str) -> bytes:
+        if not path.endswith(("c1/cpuset.cpus.effective", "c2/cpuset.cpus.effective")):
+            raise FileNotFoundError(path)
+        return f"{self.cpus}\n".encode()
+
+
 class Meanwhile(logging.Handler):
     """Looks at something whenever a line is logged."""
 
@@ -57,16 +71,17 @@ class Meanwhile(logging.Handler):
 def test_a_mask_that_changes_while_the_kernel_is_asked_is_no_drift() -> None:
     node = Node()
 
-    class Slow(HostRoot):
+    class Slow(Kernel):
         def read_bytes(self, path: str) -> bytes:
-            del path
             node.now = EMPTY
             enforcer.stop(MINE)
-            return b"0-7\n"
+            return super().read_bytes(path)
 
     told: list[Occurrence] = []
-    enforcer = Enforcer(node, Slow(), tell=told.append)
+    kernel = Kernel(str(HELD.shared))
+    enforcer = Enforcer(node, kernel, tell=told.append)
     assert enforcer.synchronize((OTHER,)) == ()
+    enforcer._verifier.root = Slow("0-7")
     assert enforcer.verify() == ()
     assert told == []
 
@@ -102,21 +117,19 @@ def test_drift_that_no_reconnection_cures_is_left_alone_on_an_old_runtime_too() 
         assert enforcer.unsolicited() == ()
         if enforcer.reconnection_due():
             enforcer.synchronize((OTHER,))
-    assert enforcer.status().reconnections == REPAIRS
+    # The first repair came with the answer to the first Synchronize.
+    assert enforcer.status().reconnections == REPAIRS - 1
     assert enforcer.status().drifts == 1
     assert [type(each) for each in told] == [DriftRepaired]
 
 
 def test_what_a_reconnection_is_to_mend_is_not_forgotten_while_the_runtime_takes_its_time() -> None:
-    class Elsewhere(HostRoot):
-        def read_bytes(self, path: str) -> bytes:
-            del path
-            return b"7\n"
-
+    kernel = Kernel(str(HELD.shared))
     now = [0.0]
-    enforcer = Enforcer(Node(), Elsewhere(), clock=lambda: now[0])
+    enforcer = Enforcer(Node(), kernel, clock=lambda: now[0])
     enforcer.configured(Runtime("containerd", "v1.7.27"))
     enforcer.synchronize((OTHER,))
+    kernel.cpus = "7"
     enforcer.verify()
     for now[0] in (0.0, 60.0):
         enforcer.unsolicited()
@@ -137,3 +150,57 @@ def test_the_claims_in_use_stay_known_while_the_runtime_tells_everything_again()
     finally:
         logger.removeHandler(meanwhile)
     assert meanwhile.seen == [{"a"}]
+
+
+def test_a_mask_that_the_runtime_stored_and_did_not_write_is_mended_with_the_answer_to_synchronize() -> None:
+    told: list[Occurrence] = []
+    kernel = Kernel("0-7")
+    enforcer = Enforcer(Node(), kernel, tell=told.append)
+    (update,) = enforcer.synchronize((OTHER,))
+    assert (update.container_id, update.resources.cpus) == ("c2", HELD.shared)
+    assert [type(each) for each in told] == [DriftRepaired]
+    # The runtime is killed once more before it writes; people know already.
+    assert [each.container_id for each in enforcer.synchronize((OTHER,))] == ["c2"]
+    assert (len(told), enforcer.status().drifts) == (1, 1)
+    kernel.cpus = str(HELD.shared)
+    assert enforcer.synchronize((OTHER,)) == ()
+
+
+def test_a_mask_that_was_given_up_is_mended_once_with_every_connection_all_the_same() -> None:
+    now = [0.0]
+    enforcer = Enforcer(Node(), Kernel("7"), clock=lambda: now[0])
+    enforcer.configured(Runtime("containerd", "v2.4.0", "v0.12.1"))
+    enforcer.synchronize((OTHER,))
+    for _ in range(9):
+        now[0] += 30.0
+        enforcer.verify()
+        enforcer.unsolicited()
+    assert enforcer.unsolicited() == ()
+    assert [each.container_id for each in enforcer.synchronize((OTHER,))] == ["c2"]
+    assert enforcer.status().drifts == 1
+
+
+def test_a_mask_that_the_pool_has_grown_out_of_is_late_and_no_drift() -> None:
+    told: list[Occurrence] = []
+    enforcer = Enforcer(Node(), Kernel("0-7"), tell=told.append)
+    late = replace(OTHER, cpus=CPUSet(range(8)))
+    assert [each.container_id for each in enforcer.synchronize((late,))] == ["c2"]
+    assert told == []
+
+
+def test_what_the_kernel_does_not_tell_is_as_the_runtime_says() -> None:
+    enforcer = Enforcer(Node(), Kernel("0-7"))
+    assert enforcer.synchronize((replace(OTHER, cgroup="/gone"), replace(OTHER, id="c3", started=False))) == ()
+
+
+def test_the_drivers_own_container_is_pinned_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    enforcer = Enforcer(Node(), Kernel("0-7"), own_pod="p2")
+    own = replace(OTHER, cpus=CPUSet())
+    (update,) = enforcer.synchronize((own,))
+    assert update.resources.cpus == HELD.shared
+    assert (caplog.text, enforcer.status().unpinned) == ("", 0)
+    other = replace(own, id="c4", pod=Pod("s4", "p4", "default", "p4"))
+    enforcer.synchronize((own, other))
+    assert "of pod default/p4 had no CPU set and is pinned now" in caplog.text
+    assert enforcer.status().unpinned == 1
