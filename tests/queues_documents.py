@@ -39,8 +39,10 @@ def group(resources: Sequence[str], **flavors: Mapping[str, Any] | Sequence[Any]
 
 
 def cluster_queue(name: str, *groups: Mapping[str, Any], cohort: str = "", **spec: Any) -> dict[str, Any]:
-    """A ClusterQueue with a LocalQueue's worth of nothing else."""
-    return document("ClusterQueue", name, {"resourceGroups": list(groups), "cohortName": cohort, **spec})
+    """A ClusterQueue for all namespaces, with a LocalQueue's worth of nothing else."""
+    everywhere: dict[str, Any] = {"namespaceSelector": {}}
+    made = {**everywhere, "resourceGroups": list(groups), "cohortName": cohort, **spec}
+    return document("ClusterQueue", name, made)
 
 
 def cohort(name: str, *groups: Mapping[str, Any], parent: str = "") -> dict[str, Any]:

@@ -79,7 +79,7 @@ def _discover(drivers: tuple[str, ...], options: Mapping[str, Any]) -> Discover:
 
 def _document(report: FleetReport | None, run: QueueRun | None, *, scores: bool) -> dict[str, Any]:
     document = fleet_document(report, scores=scores) if report is not None else {}
-    return {**document, "attempts": run.attempts} if run is not None else document
+    return {**document, "attempts": run.attempts, "notes": list(run.notes)} if run is not None else document
 
 
 def _draw(report: FleetReport | None, run: QueueRun | None, *, scores: bool) -> None:
@@ -88,6 +88,8 @@ def _draw(report: FleetReport | None, run: QueueRun | None, *, scores: bool) -> 
         screen.print(draw(run.rows))
         if run.waiting:
             screen.print(f"\nStill waiting for quota: {', '.join(run.waiting)}", markup=False)
+        for note in run.notes:
+            screen.print(f"\n{note}", markup=False)
         screen.print()
     if report is not None:
         show_fleet(screen, report, scores=scores)

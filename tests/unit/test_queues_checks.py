@@ -177,7 +177,7 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], str, str]] = {
     "a priority class without its number": (
         [document("Workload", "w", {"queueName": "door", "priorityClassRef": {"name": "high"}})],
         "spec.priority",
-        "a priority class is named but its number is missing",
+        'no document defines the WorkloadPriorityClass or PriorityClass "high"; add it, or write the number here',
     ),
     "an admitted workload in a queue that nothing defines": (
         [admitted("w", "nope", {"cpu": "f"}, {"cpu": 1})],

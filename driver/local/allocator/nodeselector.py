@@ -17,12 +17,13 @@ def _term_holds(term: NodeSelectorTerm, node: Node) -> bool:
     if not term.match_expressions and not term.match_fields:
         return False
     fields = {"metadata.name": node.metadata.name}
-    return all(_holds(each, node.metadata.labels) for each in term.match_expressions) and all(
-        _holds(each, fields) for each in term.match_fields
+    return all(requirement_holds(each, node.metadata.labels) for each in term.match_expressions) and all(
+        requirement_holds(each, fields) for each in term.match_fields
     )
 
 
-def _holds(requirement: NodeSelectorRequirement, labels: Mapping[str, str]) -> bool:
+def requirement_holds(requirement: NodeSelectorRequirement, labels: Mapping[str, str]) -> bool:
+    """Whether labels, or fields, satisfy one requirement; an unknown operator holds for none."""
     check = _OPERATORS.get(requirement.operator)
     return check is not None and check(labels.get(requirement.key), requirement.values)
 

@@ -112,8 +112,6 @@ def check_ancestors(cohort: str, cohorts: Mapping[str, Cohort]) -> None:
 
 def check_workload(spec: WorkloadSpec) -> None:
     """Check the numbers of a workload."""
-    if spec.priority is None and (spec.priority_class_name or spec.priority_class_ref):
-        raise DocumentError("a priority class is named but its number is missing; write it here", "spec.priority")
     names = [pod_set.name for pod_set in spec.pod_sets]
     for number, pod_set in enumerate(spec.pod_sets):
         path = f"spec.podSets[{number}]"

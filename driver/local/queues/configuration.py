@@ -16,9 +16,11 @@ from dranode.driver.local.queues.documents import (
     CohortDocument,
     ConfigurationDocument,
     LocalQueueDocument,
+    PriorityClassDocument,
     ResourceFlavorDocument,
     ResourceGroupSpec,
 )
+from dranode.driver.local.queues.namespaces import LabelSelector
 from dranode.driver.local.queues.sources import Found, of_kind
 from dranode.driver.local.queues.values import (
     ClusterQueue,
@@ -93,6 +95,20 @@ def stopped_in(found: Iterable[Found[Any]]) -> Mapping[str, str]:
     policies = {item.name: item.value.spec.stop_policy for item in of_kind(found, ClusterQueueDocument)}
     policies |= {item.key: item.value.spec.stop_policy for item in of_kind(found, LocalQueueDocument)}
     return {name: policy for name, policy in policies.items() if policy != _RUNNING}
+
+
+def selectors_of(found: Iterable[Found[Any]]) -> Mapping[str, LabelSelector | None]:
+    """By ClusterQueue, which namespaces it takes workloads from."""
+    return {item.name: item.value.spec.namespace_selector for item in of_kind(found, ClusterQueueDocument)}
+
+
+def priorities_of(found: Iterable[Found[Any]]) -> Mapping[tuple[str, str], int]:
+    """The numbers of the priority classes, by kind and name."""
+    return {
+        (item.value.kind, item.name): item.value.value
+        for item in found
+        if isinstance(item.value, PriorityClassDocument)
+    }
 
 
 def _configuration(found: tuple[Found[Any], ...]) -> ConfigurationDocument:

@@ -13,6 +13,7 @@ from dranode.driver.core.documents import decode
 from dranode.driver.core.errors import DocumentError
 from dranode.driver.core.quantity import Quantity
 from dranode.driver.core.resource import DeviceTaint, DeviceToleration, Document, ObjectMeta
+from dranode.driver.local.queues.namespaces import LabelSelector
 from dranode.driver.local.queues.values import Fungible, Policy, Preference
 from dranode.driver.local.queues.workload_document import WorkloadDocument
 
@@ -73,6 +74,7 @@ class ClusterQueueSpec(Document, frozen=True, kw_only=True):
     """`ClusterQueue.spec`."""
 
     cohort_name: str = ""
+    namespace_selector: LabelSelector | None = None
     resource_groups: tuple[ResourceGroupSpec, ...] = ()
     queueing_strategy: str = ""
     flavor_fungibility: FungibilitySpec = FungibilitySpec()
@@ -145,6 +147,14 @@ class ConfigurationResources(Document, frozen=True, kw_only=True):
     quota_check_strategy: str = "BlockUndeclared"
 
 
+class PriorityClassDocument(Document, frozen=True, kw_only=True):
+    """A WorkloadPriorityClass of Kueue, or a PriorityClass of Kubernetes."""
+
+    kind: str
+    metadata: ObjectMeta
+    value: int
+
+
 class ConfigurationDocument(Document, frozen=True, kw_only=True):
     """Kueue's Configuration; the mappings may also stand at its top."""
 
@@ -159,6 +169,7 @@ DOCUMENTS: Final[dict[str, type[Document]]] = {
     "ResourceFlavor": ResourceFlavorDocument,
     "LocalQueue": LocalQueueDocument,
     "Workload": WorkloadDocument,
+    "WorkloadPriorityClass": PriorityClassDocument,
     "Configuration": ConfigurationDocument,
 }
 

@@ -17,10 +17,11 @@ from dranode.driver.local.queues.values import Admitted
 
 @dataclass(frozen=True, slots=True)
 class QueueRun:
-    """What came of a run: every attempt, and how things stand at the end."""
+    """What came of a run: every attempt, how things stand at the end, and what was left out."""
 
     rows: tuple[Row, ...]
     situation: Situation
+    notes: tuple[str, ...] = ()
 
     @property
     def attempts(self) -> list[dict[str, Any]]:
@@ -47,4 +48,4 @@ class Anywhere:
 def run_queues(setup: Setup, nodes: Nodes) -> QueueRun:
     """Admit the workloads of a setup through its queues, onto nodes."""
     steps, situation = simulate(setup, nodes)
-    return QueueRun(tuple(rows(steps, setup.queues)), situation)
+    return QueueRun(tuple(rows(steps, setup.queues)), situation, setup.notes)

@@ -7,8 +7,17 @@ from dataclasses import dataclass
 
 from dranode.driver.local.files import SourceDocument
 from dranode.driver.local.queues.checks import check_use
-from dranode.driver.local.queues.configuration import devices_of, doors_of, queues_of, stopped_in
+from dranode.driver.local.queues.configuration import (
+    devices_of,
+    doors_of,
+    priorities_of,
+    queues_of,
+    selectors_of,
+    stopped_in,
+)
 from dranode.driver.local.queues.documents import ClusterQueueDocument
+from dranode.driver.local.queues.namespaces import namespaces_of
+from dranode.driver.local.queues.not_simulated import not_simulated
 from dranode.driver.local.queues.quota import Usage, unused
 from dranode.driver.local.queues.sources import find, of_kind
 from dranode.driver.local.queues.values import Admitted, Queues, Workload
@@ -25,6 +34,7 @@ class Setup:
         admitted: workloads that hold quota.
         usage: how much that is.
         documents: by key, what each workload was read from.
+        notes: what the documents say and the simulation leaves out, one sentence each.
     """
 
     queues: Queues
@@ -32,6 +42,7 @@ class Setup:
     admitted: tuple[Admitted, ...]
     usage: Usage
     documents: Mapping[str, WorkloadDocument]
+    notes: tuple[str, ...] = ()
 
 
 def load(sources: Iterable[SourceDocument]) -> Setup:
@@ -42,9 +53,18 @@ def load(sources: Iterable[SourceDocument]) -> Setup:
     Raises:
         DocumentError: a document does not fit, or does not fit the others; says file, object and path.
     """
+    sources = tuple(sources)
     found = find(sources)
     queues = queues_of(found)
-    around = Surroundings(queues, devices_of(found), doors_of(found, queues), stopped_in(found))
+    around = Surroundings(
+        queues,
+        devices_of(found),
+        doors_of(found, queues),
+        stopped_in(found),
+        selectors_of(found),
+        namespaces_of(sources),
+        priorities_of(found),
+    )
     documents = tuple(of_kind(found, WorkloadDocument))
     pending: list[Workload] = []
     admitted: list[Admitted] = []
@@ -61,4 +81,5 @@ def load(sources: Iterable[SourceDocument]) -> Setup:
         usage = usage.charge(workload.queue, holder.usage)
     for queue in of_kind(found, ClusterQueueDocument):
         queue.apply(check_use, usage, queue.name, queue.value.spec.resource_groups)
-    return Setup(queues, tuple(pending), tuple(admitted), usage, {item.key: item.value for item in documents})
+    read = {item.key: item.value for item in documents}
+    return Setup(queues, tuple(pending), tuple(admitted), usage, read, not_simulated(sources))

@@ -10,17 +10,20 @@ from dranode.driver.core.documents import decode
 from dranode.driver.core.errors import DocumentError
 from dranode.driver.core.resource import DeviceClass, ResourceClaimTemplate
 from dranode.driver.local.files import SourceDocument
-from dranode.driver.local.queues.documents import read
+from dranode.driver.local.queues.documents import PriorityClassDocument, read
+from dranode.driver.local.queues.jobs import JOB, PREFIX, workload_of_job
+from dranode.driver.local.queues.workload_document import WorkloadDocument
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Found(Generic[T]):
-    """A document and its value."""
+    """A document and its value; `prefix` is what the value is called beside the document: a Job's workload."""
 
     source: SourceDocument
     value: T
+    prefix: str = ""
 
     @property
     def name(self) -> str:
@@ -31,7 +34,7 @@ class Found(Generic[T]):
     def key(self) -> str:
         """`<namespace>/<name>`."""
         namespace = (self.source.document.get("metadata") or {}).get("namespace")
-        return f"{namespace or 'default'}/{self.source.name}"
+        return f"{namespace or 'default'}/{self.prefix}{self.source.name}"
 
     def apply(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call a function; a DocumentError comes out with the document's place in front."""
@@ -49,13 +52,29 @@ def located(source: SourceDocument, function: Callable[..., Any], *arguments: An
 
 
 def find(sources: Iterable[SourceDocument]) -> tuple[Found[Any], ...]:
-    """Kueue's documents, ResourceClaimTemplates and DeviceClasses; others are left alone.
+    """Kueue's documents, Jobs that ask for a queue, ResourceClaimTemplates and classes; others are left alone.
+
+    A Job whose Workload is among the documents is left alone too.
 
     Raises:
         DocumentError: one does not fit.
     """
-    values = ((source, located(source, _value, source)) for source in sources)
-    return tuple(Found(source, value) for source, value in values if value is not None)
+    sources = tuple(sources)
+    values = [(source, located(source, _value, source)) for source in sources]
+    found = [Found(source, value) for source, value in values if value is not None]
+    owned = {
+        (item.key.partition("/")[0], owner.name)
+        for item in found
+        if isinstance(item.value, WorkloadDocument)
+        for owner in item.value.metadata.owner_references
+        if owner.kind == JOB[1]
+    }
+    for source in sources:
+        if (source.document.get("apiVersion"), source.kind) == JOB:
+            job = Found(source, located(source, workload_of_job, source.document), PREFIX)
+            if job.value is not None and (job.key.partition("/")[0], source.name) not in owned:
+                found.append(job)
+    return tuple(found)
 
 
 def of_kind(found: Iterable[Found[Any]], kind: type[T]) -> Iterator[Found[T]]:
@@ -78,4 +97,6 @@ def _value(source: SourceDocument) -> object | None:
         return decode(ResourceClaimTemplate, source.document)
     if source.kind == "DeviceClass":
         return decode(DeviceClass, source.document)
+    if source.kind == "PriorityClass":
+        return decode(PriorityClassDocument, source.document)
     return read(source.document)

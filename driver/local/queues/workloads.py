@@ -10,9 +10,15 @@ from dranode.driver.core.errors import DocumentError
 from dranode.driver.local.queues.amounts import amount
 from dranode.driver.local.queues.checks import check_workload
 from dranode.driver.local.queues.counts import Devices, UncountableError, pod_counts
+from dranode.driver.local.queues.namespaces import LabelSelector, refusal
 from dranode.driver.local.queues.sources import Found
 from dranode.driver.local.queues.values import Admitted, FlavorResource, PodSet, Queues, Workload
-from dranode.driver.local.queues.workload_document import Admission, PodSetSpec, WorkloadDocument
+from dranode.driver.local.queues.workload_document import (
+    Admission,
+    PodSetSpec,
+    WorkloadDocument,
+    WorkloadSpec,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +28,18 @@ class Surroundings:
     Attributes:
         doors: by LocalQueue, the ClusterQueue behind it.
         stopped: by ClusterQueue or LocalQueue, why it takes no workloads.
+        selectors: by ClusterQueue, which namespaces it takes workloads from; None is no namespace.
+        namespaces: by namespace, its labels.
+        priorities: by kind and name of a priority class, its number.
     """
 
     queues: Queues
     devices: Devices
     doors: Mapping[str, str]
     stopped: Mapping[str, str]
+    selectors: Mapping[str, LabelSelector | None]
+    namespaces: Mapping[str, Mapping[str, str]]
+    priorities: Mapping[tuple[str, str], int]
 
 
 def ages(found: tuple[Found[WorkloadDocument], ...]) -> list[float]:
@@ -53,7 +65,8 @@ def workload_of(document: WorkloadDocument, key: str, created: float, around: Su
     """
     spec = document.spec
     check_workload(spec)
-    door = f"{key.rpartition('/')[0]}/{spec.queue_name}"
+    namespace = key.partition("/")[0]
+    door = f"{namespace}/{spec.queue_name}"
     if document.status.admission is not None:
         queue, path = document.status.admission.cluster_queue, "status.admission.clusterQueue"
     else:
@@ -62,14 +75,30 @@ def workload_of(document: WorkloadDocument, key: str, created: float, around: Su
         missing = f'ClusterQueue "{queue}"' if queue else f'LocalQueue "{door}"'
         raise DocumentError(f"no document defines {missing}; add it", path)
     held = around.stopped.get(queue) or around.stopped.get(door)
-    pod_sets, why = [], f"the queue is stopped ({held})" if held else ""
+    why = f"the queue is stopped ({held})" if held else ""
+    why = why or refusal(queue, around.selectors.get(queue), namespace, around.namespaces)
+    pod_sets = []
     for pod_set in spec.pod_sets:
         try:
-            counts = pod_counts(pod_set.template.spec, key.rpartition("/")[0], around.devices)
+            counts = pod_counts(pod_set.template.spec, namespace, around.devices)
         except UncountableError as error:
             counts, why = {}, why or f"pod set {pod_set.name}: {error}"
         pod_sets.append(_pod_set(pod_set, counts, around.queues, queue))
-    return Workload(key, queue, spec.priority or 0, created, tuple(pod_sets), why)
+    return Workload(key, queue, _priority(spec, around.priorities), created, tuple(pod_sets), why)
+
+
+def _priority(spec: WorkloadSpec, priorities: Mapping[tuple[str, str], int]) -> int:
+    """The number that is written, else that of the class that is named."""
+    name = spec.priority_class_ref.get("name") or spec.priority_class_name
+    if spec.priority is not None or not name:
+        return spec.priority or 0
+    kinds = [kind] if (kind := spec.priority_class_ref.get("kind")) else ["WorkloadPriorityClass", "PriorityClass"]
+    found = [priorities[each, name] for each in kinds if (each, name) in priorities]
+    if not found:
+        raise DocumentError(
+            f'no document defines the {" or ".join(kinds)} "{name}"; add it, or write the number here', "spec.priority"
+        )
+    return found[0]
 
 
 def _pod_set(spec: PodSetSpec, counts: dict[str, int], queues: Queues, queue: str) -> PodSet:
