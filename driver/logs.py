@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any, Final
 
+from dranode.driver.core.sentence import printable
+
 _LEVELS: Final = (logging.INFO, logging.DEBUG)
 _OPERATION: Final[ContextVar[str]] = ContextVar("operation", default="")
 # A placeholder of a log message, and the key in front of it if it has one.
@@ -38,7 +40,10 @@ def operation(new_id: Callable[[], str] = _random_id) -> Iterator[str]:
 
 
 class TextFormatter(logging.Formatter):
-    """Time, level, operation id if there is one, message."""
+    """Time, level, operation id if there is one, message; one line an event, below it a traceback that is indented.
+
+    Whatever values others wrote, they make no line that looks like another event.
+    """
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s.%(msecs)03d %(levelname)s %(op)s%(message)s", "%Y-%m-%dT%H:%M:%S")
@@ -48,6 +53,14 @@ class TextFormatter(logging.Formatter):
         current = _OPERATION.get()
         record.op = f"op={current} " if current else ""
         return super().format(record)
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        """The line without a traceback."""
+        return printable(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - logging's name
+        """The traceback."""
+        return "\n".join(f"    {printable(line)}" for line in super().formatException(ei).splitlines())
 
 
 class JSONFormatter(logging.Formatter):

@@ -50,10 +50,20 @@ def _plain(value: Any) -> Any:
 def console(*, stderr: bool = False) -> Console:
     """A console that colours on a terminal only and otherwise leaves the text alone."""
     from rich.console import Console
+    from rich.segment import Segment
+
+    from dranode.driver.core.sentence import printable
+
+    class Harmless(Console):
+        """Prints what documents hold without letting it steer the terminal."""
+
+        def render(self, *arguments: Any, **options: Any) -> Iterator[Segment]:
+            for text, style, control in super().render(*arguments, **options):
+                yield Segment(text if control else "\n".join(map(printable, text.split("\n"))), style, control)
 
     stream = sys.stderr if stderr else sys.stdout
     # Without a terminal rich assumes 80 columns and cuts tables; a file or a pipe has room.
-    return Console(file=stream, highlight=False, width=None if stream.isatty() else 120)
+    return Harmless(file=stream, highlight=False, width=None if stream.isatty() else 120)
 
 
 @contextmanager

@@ -10,14 +10,20 @@
         ├── ClaimConflictError     what the claim needs is held by another claim, whose Unprepare may be on its way
         └── ClaimGoneError         the claim does not exist any more
 
-Every message is one sentence: the cause first, with the value, the limit and the place, then what to do.
+Every message is one sentence: the cause first, with the value, the limit and the place, then what to do. Whoever wrote
+the value, and whatever it is, the sentence stays one line that ends (`dranode.driver.core.sentence`).
 """
 
 from __future__ import annotations
 
+from dranode.driver.core.sentence import one_sentence
+
 
 class DranodeError(Exception):
     """Something a person can act on; its text is the whole message."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(one_sentence(message))
 
 
 class UsageError(DranodeError):

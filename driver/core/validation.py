@@ -33,6 +33,7 @@ from dranode.driver.core.resource import (
     ResourceClaim,
     ResourceClaimTemplate,
 )
+from dranode.driver.core.sentence import one_sentence
 
 MAX_ENTRIES: Final = 32  # requests, constraints, configurations, selectors, names in a list of requests
 MAX_ALTERNATIVES: Final = 8
@@ -57,6 +58,10 @@ class FieldError:
 
     path: str
     message: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", one_sentence(self.path))
+        object.__setattr__(self, "message", one_sentence(self.message))
 
 
 def claim_errors(claim: ResourceClaim, check_expression: CheckExpression) -> tuple[FieldError, ...]:
