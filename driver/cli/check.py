@@ -21,8 +21,8 @@ def command(*, files: tuple[str, ...], output: str) -> None:
     """Check ResourceClaims, ResourceClaimTemplates, DeviceClasses, Pods and opaque configurations in FILEs.
 
     All errors are shown, each with its path: those of the API server, of the CEL selectors, and of the installed
-    drivers for their own configurations. Of a Pod, its use of claims is checked, against the claims in FILEs. quota is
-    what a claim counts against a ResourceQuota, by class.
+    drivers for their own configurations. Of Pods and pod templates (Deployment, Job ...), the use of claims is checked,
+    against the claims in FILEs. quota is what a claim counts against a ResourceQuota, by class.
 
     \b
     Example:

@@ -45,6 +45,15 @@ _SPECS: Final[Mapping[str, type[Document]]] = {
     "ResourceClaimTemplate": ResourceClaimTemplateSpec,
     "DeviceClass": DeviceClassSpec,
 }
+# Where the pod template stands in what makes pods; a pod is its own.
+_POD_TEMPLATES: Final[Mapping[str, tuple[str, ...]]] = {
+    "Pod": (),
+    "PodTemplate": ("template",),
+    "CronJob": ("spec", "jobTemplate", "spec", "template"),
+    **dict.fromkeys(
+        ("DaemonSet", "Deployment", "Job", "ReplicaSet", "ReplicationController", "StatefulSet"), ("spec", "template")
+    ),
+}
 _V1BETA1: Final = "resource.k8s.io/v1beta1"
 _EXACTLY: Final = re.compile(r"(requests\[[0-9]+\])\.exactly\b")
 
@@ -71,8 +80,8 @@ class Verdict:
 def check(documents: Iterable[SourceDocument], plugins: Mapping[str, Plugin]) -> Iterator[Verdict]:
     """A verdict on each claim, template, class, pod and opaque configuration, and on each document of an unknown kind.
 
-    Pods are checked for how they use claims, against the claims and templates among the documents. `plugins` are the
-    installed drivers by driver name.
+    Pods, and the pod templates of what makes pods, are checked for how they use claims, against those among the
+    documents. `plugins` are the installed drivers by driver name.
     """
     documents = tuple(documents)
     claims, templates = _named(documents, ResourceClaim), _named(documents, ResourceClaimTemplate)
@@ -89,8 +98,8 @@ def check(documents: Iterable[SourceDocument], plugins: Mapping[str, Plugin]) ->
             continue
         if source.kind in _SPECS:
             yield _checked(source, plugins)
-        elif source.kind == "Pod":
-            yield Verdict(source.file, source.kind, source.name, tuple(_pod(source, claims, templates)))
+        else:
+            yield from _pod(source, claims, templates)
 
 
 def nothing_checked(files: Iterable[str]) -> Verdict:
@@ -114,14 +123,24 @@ def _pod(
     source: SourceDocument,
     claims: Mapping[tuple[str, str], ResourceClaim],
     templates: Mapping[tuple[str, str], ResourceClaimTemplate],
-) -> Iterator[FieldError]:
-    try:
-        pod = decode(Pod, source.document)
-    except DocumentError as error:
-        yield _field_error(error)
+) -> Iterator[Verdict]:
+    """The verdict on a pod, or on a pod template that uses claims; nothing for other documents."""
+    path = _POD_TEMPLATES.get(source.kind)
+    if path is None:
         return
-    namespace = pod.metadata.namespace or DEFAULT_NAMESPACE
-    yield from pod_errors(pod, lambda entry: request_names(entry, namespace, claims, templates))
+    template: Any = source.document
+    for name in path:
+        template = template.get(name) if isinstance(template, Mapping) else None
+    head = "".join(f"{name}." for name in path)
+    try:
+        pod = decode(Pod, {"spec": template.get("spec", {})} if isinstance(template, Mapping) else {})
+        namespace = str((source.document.get("metadata") or {}).get("namespace") or DEFAULT_NAMESPACE)
+        found = pod_errors(pod, lambda entry: request_names(entry, namespace, claims, templates))
+        errors = tuple(FieldError(f"{head}{error.path}", error.message) for error in found)
+    except DocumentError as error:
+        pod, errors = Pod(), (FieldError(f"{head}{error.path}", _field_error(error).message),)
+    if errors or pod.spec.resource_claims or source.kind == "Pod":
+        yield Verdict(source.file, source.kind, source.name, errors)
 
 
 def _field_error(error: DocumentError) -> FieldError:

@@ -217,6 +217,27 @@ def test_claims_are_for_containers_and_each_is_used_once(tmp_path: Path) -> None
     ]
 
 
+@pytest.mark.parametrize(
+    ("kind", "version", "path"),
+    [
+        ("Deployment", "apps/v1", "spec.template"),
+        ("Job", "batch/v1", "spec.template"),
+        ("CronJob", "batch/v1", "spec.jobTemplate.spec.template"),
+    ],
+)
+def test_pod_templates_are_judged_like_pods(tmp_path: Path, kind: str, version: str, path: str) -> None:
+    use = {"name": "c", "resources": {"claims": [{"name": "gpus", "request": "none"}]}}
+    made: dict[str, Any] = {
+        "spec": {"resourceClaims": [{"name": "gpus", "resourceClaimName": "c"}], "containers": [use]}
+    }
+    for name in reversed(path.split(".")):
+        made = {name: made}
+    document = {"apiVersion": version, "kind": kind, "metadata": {"name": "x"}, **made}
+    status, (_, verdict) = checked(written(tmp_path, CLAIM + json.dumps(document)))
+    assert (status, verdict["kind"]) == (1, kind)
+    assert [error["path"] for error in verdict["errors"]] == [f"{path}.spec.containers[0].resources.claims[0].request"]
+
+
 def test_a_kind_with_a_typo_and_files_without_anything_to_check_are_errors(tmp_path: Path) -> None:
     status, (verdict,) = checked(written(tmp_path, CLAIM.replace("ResourceClaim", "ResourceClam")))
     assert (status, verdict["kind"], verdict["name"]) == (1, "ResourceClam", "c")
