@@ -87,8 +87,8 @@ def identify(container: Container, snapshot: HeldSnapshot, evidence: Evidence, *
     """
     claims: list[HeldClaim] = []
     refusals: list[str] = []
-    mentions = _mentions(container, snapshot)
-    for uid, value in mentions.items():
+    named = mentions(container, snapshot)
+    for uid, value in named.items():
         claim = snapshot.claims.get(uid)
         if claim is None:
             if not evidence.reread:
@@ -111,12 +111,12 @@ def identify(container: Container, snapshot: HeldSnapshot, evidence: Evidence, *
             refusals.append(verdict)
         else:
             claims.append(claim)
-    if mentions or container.pod.uid not in snapshot.by_pod:
+    if named or container.pod.uid not in snapshot.by_pod:
         return Identity(tuple(claims), tuple(refusals))
     return _unnamed(container, snapshot, evidence, exists=exists)
 
 
-def _mentions(container: Container, snapshot: HeldSnapshot) -> dict[str, str | None]:
+def mentions(container: Container, snapshot: HeldSnapshot) -> dict[str, str | None]:
     """The claims that the container points at, with the variable's last value; None without a variable."""
     found: dict[str, str | None] = dict.fromkeys(snapshot.claims_of_devices(container.cdi_devices))
     if snapshot.variable:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
-from dranode.driver.core.claim_identity import Ask, AskKubelet, AskLedger, AskProcesses, Evidence, identify
+from dranode.driver.core.claim_identity import Ask, AskKubelet, AskLedger, AskProcesses, Evidence, identify, mentions
 from dranode.driver.core.containers import Container, ContainerUpdate, Pod, Resources
 from dranode.driver.core.cpuset import CPUSet
 from dranode.driver.core.held_claims import HeldClaim, HeldSnapshot
@@ -80,6 +80,9 @@ def create(
         return AskProcesses(started)
     if users:
         return Refused(_conflict(container, *users[0]))
+    if snapshot.unread is not None and any(each.untold for each in containers):
+        # Whatever that container's claim holds, neither the ledger's last word nor a CDI spec says it.
+        snapshot = replace(snapshot, unread=replace(snapshot.unread, blind=True))
     resources = resources_for(identity.claims, snapshot)
     if not resources.cpus:
         return Refused(_no_cpus(container, identity.claims, snapshot))
@@ -192,7 +195,9 @@ def found(snapshot: HeldSnapshot, container: Container, evidence: Evidence = NOT
         return None
     mems = container.mems if any(claim.mems for claim in identity.claims) else ""
     claims = tuple(claim.claim.uid for claim in identity.claims)
-    return Pinned(_slim(container), claims, container.cpus, mems, unsure=snapshot.unread is not None)
+    unsure = snapshot.unread is not None
+    untold = unsure and any(uid not in snapshot.claims for uid in mentions(container, snapshot))
+    return Pinned(_slim(container), claims, container.cpus, mems, unsure=unsure, untold=untold)
 
 
 def _slim(container: Container) -> Container:

@@ -27,6 +27,7 @@ class Pinned:
             for the start before it took the update, so nobody knows what it runs with until it is told again.
         unsure: it was taken in while the ledger could not be read. It may have other claims than these, so its mask
             stays as it is until the runtime tells of it again.
+        untold: it names a claim of which nothing that is known tells, and may have it.
     """
 
     container: Container
@@ -35,6 +36,7 @@ class Pinned:
     mems: str = ""
     provisional: bool = False
     unsure: bool = False
+    untold: bool = False
 
     def given(self, resources: Resources) -> Pinned:
         """The container after it was given these resources."""

@@ -67,6 +67,7 @@ class Lifecycle:
             tell: whom to tell of what happens to claims.
             fatal: ends the process with a sentence.
         """
+        self._node = node
         self._stopping = threading.Event()
         self._hardware = Hardware(node, publish, report, tell)
         self._specs = SpecWatch(node)
@@ -108,7 +109,7 @@ class Lifecycle:
                 except UnreadError:
                     continue
                 except DranodeError as error:
-                    if str(error) != trouble:
+                    if str(error) not in (trouble, self._node.impediment):
                         log.error("%s", error)  # noqa: TRY400 - the sentence says it all
                     trouble = str(error)
                 else:

@@ -64,26 +64,30 @@ class Node:
 
 
 class Widened(HostRoot):
-    """A kernel that lets everybody run everywhere."""
+    """A kernel that lets everybody run everywhere, once it says anything."""
+
+    speaks = True
 
     def read_bytes(self, path: str) -> bytes:
-        del path
+        if not self.speaks:
+            raise FileNotFoundError(path)
         return b"0-7\n"
 
 
 @dataclass
 class World:
     node: Node
+    kernel: Widened
     enforcer: Enforcer
     told: list[Occurrence]
 
 
 @pytest.fixture
 def world() -> World:
-    node, told = Node(), list[Occurrence]()
-    enforcer = Enforcer(node, Widened(), tell=told.append)
+    node, kernel, told = Node(), Widened(), list[Occurrence]()
+    enforcer = Enforcer(node, kernel, tell=told.append)
     enforcer.configured(Runtime("containerd", "v2.3.4", "v0.12.1"))
-    return World(node, enforcer, told)
+    return World(node, kernel, enforcer, told)
 
 
 def test_no_mask_is_changed_by_whatever_happens(world: World, caplog: pytest.LogCaptureFixture) -> None:
@@ -131,6 +135,13 @@ def test_where_nobody_knows_what_is_held_a_new_container_gets_reserved_cpus_or_i
         world.enforcer.create(NEW)
 
 
+def test_where_a_container_names_a_claim_of_which_nothing_tells_nobody_knows_what_is_held(world: World) -> None:
+    world.enforcer.synchronize((EXCLUSIVE, SHARED))
+    assert world.enforcer.create(NEW)[0].cpus == CPUSet((2, 3, 6))
+    world.enforcer.synchronize((EXCLUSIVE, UNTOLD, SHARED))
+    assert world.enforcer.create(NEW)[0].cpus == CPUSet((7,))
+
+
 def test_once_it_can_be_read_the_runtime_is_asked_for_everything_before_any_mask_changes(world: World) -> None:
     enforcer = world.enforcer
     enforcer.synchronize((EXCLUSIVE, UNTOLD, SHARED))
@@ -141,6 +152,7 @@ def test_once_it_can_be_read_the_runtime_is_asked_for_everything_before_any_mask
     assert enforcer.stop(container("gone", CPUSet())) == ()
     assert enforcer.reconnection_due()
     assert enforcer.claims_in_use() == {"mine"}
+    world.kernel.speaks = False
     (update,) = enforcer.synchronize((EXCLUSIVE, UNTOLD, SHARED, replace(NEW, cpus=CPUSet((2, 3, 6)))))
     assert (update.container_id, update.resources.cpus) == ("new", CPUSet((3, 6)))
     assert enforcer.claims_in_use() == {"mine", "theirs"}
@@ -152,7 +164,9 @@ def test_containers_that_were_taken_in_before_are_held_to_their_claims_again_wit
     world: World,
 ) -> None:
     world.node.now = HELD
+    world.kernel.speaks = False
     world.enforcer.synchronize((EXCLUSIVE, SHARED))
+    world.kernel.speaks = True
     world.node.now = replace(HELD, unread=Unread(REASON))
     assert world.enforcer.verify() == ()
     world.node.now = replace(HELD)
