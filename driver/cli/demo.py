@@ -19,8 +19,8 @@ _CANNOT_FIT: Final = "too-large"
 def command() -> None:
     """Show a DRA node driver at work, without a cluster, root or hardware.
 
-    A server of 2 sockets, 8 NUMA nodes and 64 CPUs publishes its devices; four claims are allocated and prepared over
-    kubelet's gRPC API; all is taken down again. One claim cannot fit and says why.
+    A server of 2 sockets, 8 NUMA nodes and 64 CPUs publishes its devices; three of four claims are allocated and
+    prepared over kubelet's gRPC API; all is taken down again. The fourth cannot fit and says why.
 
     \b
     Example:

@@ -59,8 +59,8 @@ def command(
 
     \b
     Example:
-      dranode local --machine sockets=2,numa=2,cores=4,threads=2 examples/claims.yaml
-      dranode local --state state --keep examples/claims.yaml
+      dranode local --machine sockets=2,numa=2,cores=4,threads=2 examples/cpu-numa.yaml
+      dranode local --state state --keep examples/cpu-numa.yaml
       dranode local --nodes nodes.yaml --scores --svg fleet.svg claims.yaml
     """
     from dranode.driver.local.allocator.features import Features

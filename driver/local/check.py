@@ -36,6 +36,7 @@ from dranode.driver.core.validation import FieldError, claim_errors, class_error
 from dranode.driver.local.allocator.cel import CELCompileError, compile_selector
 from dranode.driver.local.files import SourceDocument, read_yaml
 from dranode.driver.local.kinds import check_kind
+from dranode.driver.local.undecoded import all_problems
 from dranode.driver.local.workload import DEFAULT_NAMESPACE, request_names
 
 Named = TypeVar("Named", ResourceClaim, ResourceClaimTemplate)
@@ -177,7 +178,10 @@ def _checked(source: SourceDocument, plugins: Mapping[str, Plugin]) -> Verdict:
             FieldError(one.path, f"there is no such field{_alternatives(source, one.known)}")
             for one in unknown_fields(_SPECS[source.kind], spec if spec is not None else {}, "spec")
         ]
-        found, quota = _RULES[source.kind](document, plugins)
+        try:
+            found, quota = _RULES[source.kind](document, plugins)
+        except DocumentError as error:
+            found = all_problems(lambda rest: _RULES[source.kind](rest, plugins)[0], document, error)
         errors += found
     except DocumentError as error:
         errors.append(_field_error(error))
