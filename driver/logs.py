@@ -96,6 +96,14 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
     return fields
 
 
+def _one_line(record: logging.LogRecord) -> bool:
+    """Bytes that are no message are the sender's mistake: one line tells of them, and no traceback through gRPC."""
+    if record.exc_info and (error := record.exc_info[1]) is not None:
+        record.msg, record.args = "a gRPC message cannot be read: %s", (error,)
+        record.exc_info = record.exc_text = None
+    return True
+
+
 def set_up(log_format: str, verbosity: int) -> None:
     """Log to stderr as `text` or `json`; `verbosity` 0 tells what happened to claims, 1 and more tells details."""
     handler = logging.StreamHandler(sys.stderr)
@@ -105,6 +113,8 @@ def set_up(log_format: str, verbosity: int) -> None:
     root.setLevel(_LEVELS[min(verbosity, len(_LEVELS) - 1)])
     # Its details are of no use to anybody who looks for a claim.
     logging.getLogger("urllib3").setLevel(logging.WARNING)
+    # It logs what it cannot decode, on either side of a call.
+    logging.getLogger("grpc._common").addFilter(_one_line)
     if sys.version_info >= (3, 12):
         # Nothing here is a task, and asking which one logs would load asyncio with the first record.
         logging.logAsyncioTasks = False

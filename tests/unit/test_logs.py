@@ -9,10 +9,12 @@ import re
 import threading
 from collections.abc import Iterator
 
+import grpc
 import pytest
 
 from dranode.driver.core.held import ClaimRef
-from dranode.driver.logs import JSONFormatter, TextFormatter, operation
+from dranode.driver.logs import JSONFormatter, TextFormatter, operation, set_up
+from dranode.proto import dra_v1_pb2
 
 log = logging.getLogger("dranode.test")
 
@@ -77,3 +79,17 @@ def test_a_message_cannot_take_the_place_of_what_every_line_has(lines: io.String
     log.info("level=%s logger=%s", "none", "somebody")
     line = json.loads(lines.getvalue())
     assert (line["level"], line["logger"]) == ("info", "dranode.test")
+
+
+def test_bytes_that_are_no_message_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    root = logging.getLogger()
+    before = root.handlers[:], root.level
+    set_up("text", 0)
+    try:
+        # What gRPC does with the bytes of either side.
+        assert grpc._common.deserialize(b"\xff\xff", dra_v1_pb2.NodePrepareResourcesRequest.FromString) is None
+    finally:
+        root.handlers[:] = before[0]
+        root.setLevel(before[1])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "ERROR a gRPC message cannot be read: " in line
