@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import assert_never
 
@@ -20,6 +20,7 @@ from dranode.driver.core.effects import (
     WriteSpec,
 )
 from dranode.driver.core.errors import ClaimError, DranodeError, in_words
+from dranode.driver.core.held import ClaimRef
 from dranode.driver.core.plugin import Inventory, Plugin
 from dranode.driver.core.record import Record
 from dranode.driver.holders import Holders
@@ -40,6 +41,7 @@ class Interpreter:
         metadata: where workloads are told of their devices; None if they are not.
         inventory: what the driver has found, for the metadata.
         left: the CDI specs of each claim as this process left them; a claim without is to be looked into.
+        undescribed: is told of each claim whose metadata cannot be written, and why.
     """
 
     plugin: Plugin
@@ -48,6 +50,7 @@ class Interpreter:
     metadata: DeviceMetadata | None
     inventory: Inventory
     left: dict[str, Marks] = field(default_factory=dict)
+    undescribed: Callable[[ClaimRef, str], None] = lambda _claim, _reason: None
 
     def carry_out(self, effects: Iterable[Effect]) -> dict[str, DranodeError]:
         """Carry effects out in order; one that fails ends its claim's effects and no other's. Failures come by UID."""
@@ -135,8 +138,13 @@ class Interpreter:
         Raises:
             DranodeError: it cannot be written.
         """
-        if self.metadata is not None:
-            self.metadata.write(record, self.inventory)
+        if self.metadata is None:
+            return
+        for uid in self.metadata.predecessors(record):
+            # One whose record was lost is never unprepared, and of a name there is one claim at a time.
+            if uid not in self.holders.records and uid not in self.holders.damaged:
+                self.metadata.remove(ClaimRef(record.namespace, record.name, uid), ())
+        self.metadata.write(record, self.inventory)
 
     def _describe_if_possible(self, record: Record) -> None:
         # A workload can do without it, so a failure is nobody else's.
@@ -144,3 +152,4 @@ class Interpreter:
             self.describe(record)
         except DranodeError as error:
             log.warning("uid=%s driver=%s: %s", record.uid, self.plugin.driver, error)
+            self.undescribed(record.ref, str(error))

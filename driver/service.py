@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from dranode.driver.announcer import Announcer
 from dranode.driver.core.errors import DranodeError
-from dranode.driver.core.events import RecordQuarantined
+from dranode.driver.core.events import MetadataMissing, RecordQuarantined
 from dranode.driver.core.held import ClaimRef
 from dranode.driver.core.plugin import Plugin
 from dranode.driver.core.publication import PublisherStatus
@@ -110,6 +110,7 @@ class DriverService:
             for stop in (self.listener.release, self.node.close, self.listener.close):
                 self._stops.callback(stop)
             self._count()
+            self.node.interpreter.undescribed = self._undescribed
             self.node.open(boot_id)
             self._witnesses = self._take_over()
             if self.listener.rolling:
@@ -254,6 +255,9 @@ class DriverService:
 
         told = self._edges.tell
         return nobody if told is None else functools.partial(told, self.plugin.driver)
+
+    def _undescribed(self, claim: ClaimRef, reason: str) -> None:
+        self._tell()(MetadataMissing(claim, reason))
 
     def _in_use(self, ref: ClaimRef) -> bool | None:
         if self.pinning is not None:

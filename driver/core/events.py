@@ -119,6 +119,14 @@ class ClaimRestored:
 
 
 @dataclass(frozen=True, slots=True)
+class MetadataMissing:
+    """A claim was prepared, and its containers will not find what they are told of their devices."""
+
+    claim: ClaimRef
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
 class OrphanUnprepared:
     """A claim that does not exist any more was unprepared without kubelet asking."""
 
@@ -134,6 +142,7 @@ Occurrence: TypeAlias = (
     | RecordQuarantined
     | ClaimImpaired
     | ClaimRestored
+    | MetadataMissing
     | OrphanUnprepared
 )
 
@@ -161,6 +170,8 @@ def events_of(occurrence: Occurrence, node_name: str) -> tuple[Event, ...]:
             found = _events(_users(claim, pods), reason, "WatchHardware", sentence)
         case ClaimRestored():
             found = ()
+        case MetadataMissing(claim, sentence):
+            found = _events(_users(claim, ()), "MetadataMissing", "Prepare", sentence)
         case OrphanUnprepared(claim, sentence):
             # The claim itself is gone; an event about it would be found by nobody who looks at the node.
             node = Regarding("v1", "Node", "", node_name, node_name)

@@ -95,6 +95,14 @@ class DeviceMetadata:
         """The names of the CDI specs that mount the claim's metadata, there or not."""
         return tuple(metadata_spec_file(self.driver, record.uid, request) for request in requests_of(record))
 
+    def predecessors(self, record: Record) -> frozenset[str]:
+        """The UIDs of other claims whose metadata lies where this claim's belongs: they had its name before it."""
+        if not record.name:
+            return frozenset()
+        folder = self.folder / claim_folder(record.namespace, record.name)
+        owners = {_owner(folder / request / _FILE) for request in _names(folder)}
+        return frozenset(uid for uid in owners if uid not in (None, record.uid))
+
     def remove(self, ref: ClaimRef, requests: Iterable[str]) -> None:
         """Remove the metadata of a claim with these requests; what is not there is removed already.
 

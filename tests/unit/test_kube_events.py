@@ -8,6 +8,7 @@ from dranode.driver.core.events import (
     Allowance,
     DriftRepaired,
     Event,
+    MetadataMissing,
     PrepareFailed,
     RecordQuarantined,
     Regarding,
@@ -85,3 +86,8 @@ def test_a_storm_is_cut_short_and_a_calm_makes_up_for_it() -> None:
         told += after is not None
         allowance = after or allowance
     assert told == 40
+
+
+def test_metadata_that_is_missing_is_told_on_the_claim() -> None:
+    (event,) = events_of(MetadataMissing(CLAIM, "claim ns/c gets no device metadata"), "node-a")
+    assert (event.regarding.kind, event.regarding.uid, event.reason) == ("ResourceClaim", CLAIM.uid, "MetadataMissing")

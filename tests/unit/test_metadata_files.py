@@ -127,9 +127,14 @@ def test_metadata_that_cannot_be_written_fails_no_claim_and_is_not_named(
     metadata.folder.write_text("a file where the folder should be")
     claim = allocated_claim("a", Lamps.driver, ["lamp-0"])
     driver = node(metadata)
+    told: list[tuple[ClaimRef, str]] = []
+    driver.interpreter.undescribed = lambda ref, reason: told.append((ref, reason))
     assert prepare(driver, claim) == [(f"{Lamps.driver}/claim=claim-{claim.metadata.uid}-0",)]
     assert "claim default/a gets no device metadata" in caplog.text
     assert 'request "r"' in caplog.text
+    ((ref, reason),) = told
+    assert ref == reference(claim)
+    assert reason.startswith("claim default/a gets no device metadata")
     metadata.folder.unlink()
     assert driver.unprepare((reference(claim),)) == {claim.metadata.uid: None}
 
@@ -145,3 +150,31 @@ def test_a_claim_from_a_template_is_mounted_where_its_pod_looks(metadata: Device
     (mount,) = json.loads(spec.read_bytes())["devices"][0]["containerEdits"]["mounts"]
     assert "/resourceclaimtemplates/lamp/r/" in mount["containerPath"]
     assert json.JSONDecoder().raw_decode(Path(mount["hostPath"]).read_text())[0]["podClaimName"] == "lamp"
+
+
+def test_the_metadata_of_a_claim_whose_record_was_lost_goes_when_another_one_has_its_name(
+    metadata: DeviceMetadata,
+) -> None:
+    lost = allocated_claim("a", Lamps.driver, {"r": "lamp-0", "s": "lamp-1"})
+    prepare(node(metadata), lost)
+    for path in (*metadata.folder.parent.glob("ledger.db*"), *metadata.cdi.glob(f"*claim-{lost.metadata.uid}*")):
+        path.unlink()
+    again = msgspec.structs.replace(lost, metadata=msgspec.structs.replace(lost.metadata, uid="uid-again"))
+    driver = node(metadata)
+    prepare(driver, again)
+    assert [path.name for path in metadata.cdi.iterdir() if lost.metadata.uid in path.name] == []
+    assert len(list(metadata.cdi.glob("*metadata_uid-again_*"))) == 2
+    assert driver.unprepare((reference(again),)) == {"uid-again": None}
+    assert names(metadata.folder) == []
+
+
+def test_the_metadata_of_a_claim_on_record_is_its_own_to_remove(metadata: DeviceMetadata) -> None:
+    first = allocated_claim("a", Lamps.driver, ["lamp-0"])
+    second = allocated_claim("a", Lamps.driver, ["lamp-1"])
+    second = msgspec.structs.replace(second, metadata=msgspec.structs.replace(second.metadata, uid="uid-second"))
+    driver = node(metadata)
+    prepare(driver, first)
+    prepare(driver, second)
+    assert len(list(metadata.cdi.glob("*metadata*"))) == 2
+    assert driver.unprepare((reference(first),)) == {first.metadata.uid: None}
+    assert [path.name for path in metadata.cdi.glob("*metadata*")] == [f"{Lamps.driver}_metadata_uid-second_r.json"]
