@@ -50,7 +50,7 @@ class DecisionLock:
     def note_boot(self, boot_id: str) -> None:
         """Have the boot id noted as soon as the ledger can be used, before anything is decided."""
         with self._threads:
-            self._boot_id = boot_id
+            self._boot_id = self._holders.recovery.boot_id = boot_id
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:

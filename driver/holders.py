@@ -26,7 +26,8 @@ from dranode.driver.core.on_record import Unread
 from dranode.driver.core.plugin import Plugin
 from dranode.driver.core.prepare import restarted
 from dranode.driver.core.record import Record, copied, holdings, recovered
-from dranode.driver.ledger import CorruptLedgerError, Ledger, move_aside
+from dranode.driver.ledger import CorruptLedgerError, Ledger
+from dranode.driver.ledger_recovery import LedgerRecovery
 from dranode.driver.ledger_rows import Damaged
 from dranode.driver.specs import Specs
 
@@ -50,6 +51,7 @@ class Holders:
         self.quarantined: dict[str, Record] = {}
         self._damaged: dict[str, Damaged] = {}
         self._blocking: dict[str, str] = {}
+        self.recovery = LedgerRecovery(path)
         # The claims that were found with the same CPUs.
         self._overlaps: frozenset[tuple[ClaimRef, ...]] = frozenset()
         self._plugin = plugin
@@ -83,6 +85,11 @@ class Holders:
 
     def close(self) -> None:
         """Close the ledger; the next `refresh` opens it again."""
+        if self._ledger is not None and not self._stale:
+            self.recovery.close()
+        self._shut()
+
+    def _shut(self) -> None:
         if self._ledger is not None:
             self._ledger.close()
             self._ledger = None
@@ -114,7 +121,7 @@ class Holders:
             elif self._blocking:
                 self._look_again()
         except CorruptLedgerError as error:
-            self.close()
+            self._shut()
             ledger = self._rebuild(error)
         return ledger
 
@@ -122,14 +129,14 @@ class Holders:
         # Another instance may have moved a corrupt file aside: ours would then be the old one.
         if self._ledger is not None and _inode(self._path) == self._inode:
             return self._ledger
-        self.close()
+        self._shut()
         self._ledger = Ledger(self._path)
         self._inode = _inode(self._path)
         self._stale = True
         return self._ledger
 
     def _load(self, ledger: Ledger) -> None:
-        contents = ledger.read()
+        contents = self.recovery.looked_at(ledger, ledger.read())
         on_file = {record.uid for record in contents.records} | {row.uid for row in contents.damaged}
         try:
             lying = self._specs.stamps()
@@ -213,12 +220,11 @@ class Holders:
         return Record(uid=uid) if grant is None else recovered(uid, grant)
 
     def _rebuild(self, cause: CorruptLedgerError) -> Ledger:
-        aside = move_aside(self._path)
-        log.error("%s; it is kept as %s and rebuilt from the CDI specs in %s", cause, aside, self._specs.directory)
+        self.recovery.rebuild(cause, {uid: self._recovered(uid) for uid in sorted(self._specs.stamps())})
         ledger = self._opened()
-        with ledger.transaction():
-            ledger.commit(put=tuple(map(self._recovered, sorted(self._specs.stamps()))))
         self._load(ledger)
+        if self.recovery.doubt:
+            log.error("nothing new is handed out: %s", self._way_out())
         return ledger
 
     @contextlib.contextmanager
@@ -230,20 +236,25 @@ class Holders:
         """
         ledger = self.refresh()
         try:
+            self.recovery.begin()
             with ledger.transaction():
                 yield
+            self.recovery.follow(self._on_file, damaged=bool(self._damaged))
         except BaseException as error:
             self._stale = True
             if isinstance(error, CorruptLedgerError):
-                self.close()
+                self._shut()
                 self._corrupt = error
             raise
+
+    def _on_file(self) -> dict[str, Record]:
+        return {uid: record for uid, record in self.records.items() if uid not in self.leftovers}
 
     def commit(self, commit: Commit) -> None:
         """Write and forget records, inside a transaction."""
         if self._ledger is None:
             raise LedgerError(f"the ledger {self._path} is closed")
-        self._ledger.commit(commit.put, commit.drop)
+        self.recovery.note(self._ledger.commit(commit.put, commit.drop), commit)
         uids = {*(record.uid for record in commit.put), *commit.drop}
         self._changed(uids)
         self.leftovers -= uids
@@ -311,13 +322,43 @@ class Holders:
         Raises:
             ClaimError: there is such a claim; says which and what to do.
         """
+        if self.recovery.doubt:
+            raise ClaimError(f"nothing new is handed out on this node: {self._way_out()}")
         for uid, reason in self._blocking.items():
             raise ClaimError(
                 f"nothing new is handed out while the claim with UID {uid} may hold anything: {reason}; "
-                "delete the pods that use that claim, so that it is unprepared, or, if there is no such claim, "
-                f"drain the node, stop the driver and remove {self._path} and the CDI specs of {self._specs.kind} in "
-                f"{self._specs.directory}"
+                "delete the pods that use that claim, so that it is unprepared, or, if there is no such claim, run "
+                f"`{self._command()}`"
             )
+
+    def _way_out(self) -> str:
+        return (
+            f"{self.recovery.doubt}; delete the pods whose claims `dranode claims` does not list, or drain the node, "
+            f"then run `{self._command()}`"
+        )
+
+    def _command(self) -> str:
+        return f"dranode forget-lost --driver {self._plugin.driver}"
+
+    def missing(self) -> tuple[str, ...]:
+        """What keeps new grants from being made: a sentence for each."""
+        claims = (f"claim with UID {uid}: {reason}" for uid, reason in sorted(self._blocking.items()))
+        return (*((self.recovery.doubt,) if self.recovery.doubt else ()), *claims)
+
+    def forget_missing(self) -> None:
+        """Hand out again what nothing tells of, because somebody who knows has said so.
+
+        Raises:
+            LedgerError: the ledger cannot be written.
+        """
+        for uid in self.leftovers & self._blocking.keys():
+            self._specs.remove(uid)
+        with self.transaction():
+            if self._ledger is not None:
+                self._ledger.doubt("")
+            self.commit(Commit(drop=tuple(sorted(set(self._blocking) - self.leftovers))))
+        self._stale = True
+        self.refresh()
 
     def damaged_among(self, refs: Iterable[ClaimRef]) -> tuple[str, ...]:
         """The UIDs among `refs` whose rows are damaged and of which nothing else is known."""

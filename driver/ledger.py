@@ -38,6 +38,8 @@ from dranode.driver.ledger_rows import (
 )
 
 SCHEMA: Final = 1
+DOUBTFUL: Final = 2
+"""The schema of a ledger that lacks claims, for a dranode that would not know and hand out what they hold."""
 # A constraint that is violated is damage as well: the statements are such that a whole file never violates one.
 _CORRUPT: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CONSTRAINT)
 _BUSY_SECONDS: Final = 5.0
@@ -49,10 +51,19 @@ class CorruptLedgerError(LedgerError):
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """All rows of the ledger."""
+    """All rows of the ledger.
+
+    Attributes:
+        records: those that are whole.
+        damaged: the others.
+        commits: the number of the last commit to them.
+        doubt: why claims may be missing; empty if none is.
+    """
 
     records: tuple[Record, ...]
     damaged: tuple[Damaged, ...]
+    commits: int = 0
+    doubt: str = ""
 
 
 class Ledger:
@@ -87,19 +98,27 @@ class Ledger:
                 for statement in TABLES.values():
                     self._db.execute(statement)
                 self.set_meta("schema", str(SCHEMA))
+            if self._meta("commits") is None:
+                self.set_meta("commits", "0")
             self._check_schema()
             _refuse(self.path, tree_damage(self._db))
         self._seen = self._data_version()
 
     def _check_schema(self) -> None:
-        schema = self._meta("schema") or ""
-        if not (schema.isascii() and schema.isdecimal()):
-            _refuse(self.path, f"its schema has the number {schema!r}")
-        if int(schema) > SCHEMA:
+        schema = self._number("schema")
+        if schema > DOUBTFUL:
             raise LedgerError(
-                f"{self.path} was written by a newer dranode (schema {schema}, this one knows {SCHEMA}); "
+                f"{self.path} was written by a newer dranode (schema {schema}, this one knows {DOUBTFUL}); "
                 "go back to that version, or drain the node with it first"
             )
+        if schema not in (SCHEMA, DOUBTFUL) or (schema == DOUBTFUL) != bool(self._meta("doubt")):
+            _refuse(self.path, f"its schema has the number {schema}")
+
+    def _number(self, key: str) -> int:
+        found = self._meta(key) or ""
+        if not (found.isascii() and found.isdecimal()):
+            _refuse(self.path, f"its {key} has the number {found!r}")
+        return int(found)
 
     def close(self) -> None:
         """Close the file; the ledger cannot be used any more."""
@@ -138,12 +157,16 @@ class Ledger:
             version = self._data_version()
             rows = read_rows(self._db)
             _refuse(self.path, index_damage(self._db, rows))
+            contents = _contents(rows, self._number("commits"), self._meta("doubt") or "")
         self._seen = version
         self._uids = {row.uid for row in rows}
-        return _contents(rows)
+        return contents
 
-    def commit(self, put: Iterable[Record] = (), drop: Iterable[str] = ()) -> None:
+    def commit(self, put: Iterable[Record] = (), drop: Iterable[str] = ()) -> int:
         """Write and forget records inside a `transaction`, by whoever has read what the file has.
+
+        Returns:
+            The commit's number.
 
         Raises:
             CorruptLedgerError: a claim that is in the file was not found by its key, or one that is not was.
@@ -159,6 +182,23 @@ class Ledger:
                 dropped = self._db.execute("DELETE FROM claims WHERE uid = ?", (uid,))
                 self._expect(dropped.rowcount, int(uid in on_file), uid)
                 on_file.discard(uid)
+            commits = self._number("commits") + 1
+            self.set_meta("commits", str(commits))
+        return commits
+
+    def restore(self, records: Iterable[Record], commits: int, doubt: str) -> None:
+        """Fill a new ledger, inside a `transaction`: what an earlier one is known to have had, up to that commit."""
+        self.commit(put=records)
+        self.set_meta("commits", str(commits))
+        self.doubt(doubt)
+
+    def doubt(self, reason: str) -> None:
+        """Note why claims may be missing, inside a `transaction`; with an empty reason none is any more."""
+        with _translated(self.path):
+            self._db.execute("DELETE FROM meta WHERE key = 'doubt'")
+            if reason:
+                self.set_meta("doubt", reason)
+            self.set_meta("schema", str(DOUBTFUL if reason else SCHEMA))
 
     def _put(self, record: Record, *, there: bool) -> None:
         row = encoded(record)
@@ -220,7 +260,9 @@ def _read_only(path: Path) -> Contents:
             return Contents((), ())
         rows = read_rows(db)
         _refuse(path, index_damage(db, rows))
-        return _contents(rows)
+        notes = dict(db.execute("SELECT key, value FROM meta"))
+        commits = notes.get("commits", "0")
+        return _contents(rows, int(commits) if commits.isdecimal() else 0, notes.get("doubt", ""))
 
 
 def _duplicate(path: Path, folder: Path) -> Path:
@@ -261,10 +303,9 @@ def _refuse(path: Path, damage: str | None) -> None:
         raise CorruptLedgerError(f"the ledger {path} is damaged: {damage}")
 
 
-def _contents(rows: tuple[Record | Damaged, ...]) -> Contents:
-    return Contents(
-        tuple(row for row in rows if isinstance(row, Record)), tuple(row for row in rows if isinstance(row, Damaged))
-    )
+def _contents(rows: tuple[Record | Damaged, ...], commits: int = 0, doubt: str = "") -> Contents:
+    records = tuple(row for row in rows if isinstance(row, Record))
+    return Contents(records, tuple(row for row in rows if isinstance(row, Damaged)), commits, doubt)
 
 
 @contextlib.contextmanager

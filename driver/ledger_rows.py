@@ -106,6 +106,12 @@ def encoded(record: Record) -> tuple[str, bytes, str, bytes, int]:
     return (record.uid, devices, record.held, body, _checksum(record.uid, devices, record.held, body))
 
 
+def matches(record: Record, body: bytes, checksum: bytes) -> bool:
+    """Whether these are the body and the checksum of the record's row, as the file has them one after the other."""
+    found = int.from_bytes(checksum, signed=True)
+    return bool(checksum) and found == _checksum(record.uid, msgspec.json.encode(record.devices), record.held, body)
+
+
 def text(raw: bytes) -> str:
     """A column's text; one altered byte must cost its row and not the reading of all rows."""
     return raw.decode(errors="replace")

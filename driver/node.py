@@ -244,6 +244,27 @@ class Node:
         """
         return tuple(record for record in self.records() if not record.fingerprint)
 
+    def missing(self) -> tuple[str, ...]:
+        """What keeps new claims from being prepared since the ledger or a row of it was lost: a sentence for each.
+
+        Raises:
+            LedgerError: the ledger cannot be read.
+        """
+        with self._lock.held():
+            return self.holders.missing()
+
+    def forget_missing(self) -> tuple[str, ...]:
+        """Prepare new claims again; what kept them back comes back. Claims with a CDI spec stay held.
+
+        Raises:
+            LedgerError: the ledger cannot be read or written.
+        """
+        with self._lock.held():
+            missing = self.holders.missing()
+            if missing:
+                self.holders.forget_missing()
+            return missing
+
     def take_in(self, found: Iterable[tuple[Record, Record]]) -> tuple[Record, ...]:
         """Put on record what was found out of unfinished records, as pairs of before and after, and write their specs.
 

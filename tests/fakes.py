@@ -122,9 +122,15 @@ def plain(claim: ResourceClaim) -> Any:
 
 
 def damage_rows(folder: Path) -> None:
-    """Let every row of the ledger in `folder/data` fail its checksum."""
+    """Let every row of the ledger in `folder/data` fail its checksum, with nothing in its copy."""
     with contextlib.closing(sqlite3.connect(folder / "data" / "ledger.db")) as db, db:
         db.execute("UPDATE claims SET checksum = 0")
+    lose_copy(folder)
+
+
+def lose_copy(folder: Path) -> None:
+    """Take the copy of the ledger in `folder/data` away."""
+    (folder / "data" / "ledger.db-copy").unlink()
 
 
 def damage_ledger(folder: Path) -> None:

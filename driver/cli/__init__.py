@@ -31,6 +31,7 @@ _COMMANDS: Final = {
     "doctor": "doctor",
     "explain": "explain",
     "drain": "drain",
+    "forget-lost": "forget_lost",
     "machine": "machine",
     "cdi": "cdi",
 }

@@ -31,7 +31,18 @@ from dranode.driver.kubelet.metadata import DeviceMetadata
 from dranode.driver.lifecycle.spec_watch import SpecWatch
 from dranode.driver.node import Node
 from dranode.driver.patience import CONFLICT_WAIT, MAX_WAITING
-from tests.fakes import DAMAGES, Board, Lamps, WiredLamps, allocated_claim, damage_ledger, damage_rows, plain, reference
+from tests.fakes import (
+    DAMAGES,
+    Board,
+    Lamps,
+    WiredLamps,
+    allocated_claim,
+    damage_ledger,
+    damage_rows,
+    lose_copy,
+    plain,
+    reference,
+)
 
 LAMPS = Lamps.driver
 
@@ -689,10 +700,11 @@ def test_a_damaged_row_whose_uid_can_name_no_file_keeps_unprepare_going(tmp_path
     node.close()
     with sqlite3.connect(tmp_path / "data" / "ledger.db") as db:
         db.execute("UPDATE claims SET uid = CAST(x'2f00ff' AS TEXT) WHERE uid = ?", (first.metadata.uid,))
+    lose_copy(tmp_path)
     again = opened(tmp_path)
     assert unprepare(again, second) == {second.metadata.uid: None}
     refused = str(prepare(again, second)["b"])
-    assert f"drain the node, stop the driver and remove {tmp_path / 'data' / 'ledger.db'}" in refused
+    assert f"run `dranode forget-lost --driver {LAMPS}`" in refused
 
 
 def test_a_damaged_row_is_still_told_to_whoever_pins(tmp_path: Path) -> None:
@@ -714,6 +726,7 @@ def test_a_damaged_row_is_still_told_to_whoever_pins(tmp_path: Path) -> None:
     node.close()
     with sqlite3.connect(tmp_path / "data" / "ledger.db") as db:
         db.execute("UPDATE claims SET checksum = 0")
+    lose_copy(tmp_path)
     again = opened(tmp_path, Recoverable())
     told: list[HeldSnapshot | None] = []
     again.watch(told.append)

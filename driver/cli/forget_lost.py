@@ -1,0 +1,56 @@
+"""`dranode forget-lost`: hand out again what a lost ledger keeps back, because somebody who knows says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dranode.driver.cli.machine_option import machine_option
+from dranode.driver.cli.output import console, emit, fail, output_option
+from dranode.driver.machine.root import Root
+
+
+@click.command(short_help="Hand out again what is kept back since a ledger was lost.")
+@machine_option
+@click.option("--driver", "drivers", multiple=True, default=("cpu",), metavar="NAME", help="Default: cpu.")
+@click.option("--kubelet-root", default="/var/lib/kubelet", metavar="DIR", envvar="DRANODE_KUBELET_ROOT")
+@click.option("--cdi-dir", default="/var/run/cdi", metavar="DIR", envvar="DRANODE_CDI_DIR")
+@click.option("--dry-run", is_flag=True, help="Only say what is missing.")
+@output_option
+def command(
+    root: Root, drivers: tuple[str, ...], kubelet_root: str, cdi_dir: str, output: str, *, dry_run: bool
+) -> None:
+    """Forget the claims that nothing on this node tells of any more, so that new claims are prepared again.
+
+    A driver prepares nothing new while a claim may hold anything and its record is lost with its copy and its CDI spec.
+    First delete the pods on this node whose claims `dranode claims` does not list, or drain the node: what they hold
+    may be handed out again from then on. Works beside a driver that serves.
+
+    \b
+    Example:
+      dranode forget-lost --dry-run
+      dranode forget-lost --driver cpu
+    """
+    from dranode.driver.node import Node
+    from dranode.driver.plugins import load_plugins
+
+    report: list[dict[str, Any]] = []
+    for plugin in load_plugins(drivers, root, {}):
+        folder = Path(kubelet_root).absolute() / "plugins" / plugin.driver
+        if not (folder / "ledger.db").exists():
+            fail(f"{folder} has no ledger, so {plugin.driver} keeps nothing back; is --kubelet-root right?")
+        node = Node(plugin, folder, Path(cdi_dir).absolute())
+        try:
+            missing = node.missing() if dry_run else node.forget_missing()
+        finally:
+            node.close()
+        report.append({"driver": plugin.driver, "missing": list(missing), "forgotten": bool(missing) and not dry_run})
+    if emit(report, output):
+        return
+    for row in report:
+        for sentence in row["missing"]:
+            console().print(f"{row['driver']}: {sentence}", markup=False, soft_wrap=True)
+        done = "forgotten: new claims are prepared" if row["forgotten"] else "new claims wait until it is forgotten"
+        console().print(f"{row['driver']}: {done if row['missing'] else 'nothing is missing'}", markup=False)
