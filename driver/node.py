@@ -92,6 +92,7 @@ class Node:
         self.granted: Granted = lambda _record: None
         self.specs = Specs(cdi, plugin.cdi_kind or f"{plugin.driver}/claim")
         self.inventory = Inventory(devices=())
+        self._discovered = False
         self.holders = Holders(plugin, data / "ledger.db", self.specs)
         self.interpreter = Interpreter(plugin, self.holders, self.specs, metadata, self.inventory)
         self._in_use = in_use
@@ -124,6 +125,7 @@ class Node:
 
     def _found(self, inventory: Inventory) -> None:
         self.inventory = self.interpreter.inventory = inventory
+        self._discovered = True
 
     def _unwritten(self) -> Callable[[Record], bool]:
         """Which claims need their specs written before anybody is answered; of others the files are there.
@@ -183,6 +185,9 @@ class Node:
             self._lock.tell()
 
     def _tell(self) -> None:
+        if not self._discovered:
+            # Whoever only undoes claims has no hardware before them, and nobody to tell.
+            return
         reason = self._lock.unread
         snapshot = self._view.follow(self.inventory, None if reason is None else self.holders.unread(reason))
         if self._watcher is not None:

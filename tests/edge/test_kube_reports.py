@@ -32,7 +32,7 @@ from dranode.driver.kubelet.sockets import socket_paths
 from dranode.driver.listener import Listener
 from dranode.driver.node import Node
 from dranode.driver.service import DriverService
-from tests.fakes import Lamps, allocated_claim, plain, reference
+from tests.fakes import Lamps, allocated_claim, lose_copy, plain, reference
 from tests.fakes_apiserver import ApiServer, Fault, api_server
 
 SHARE = "00000000-0000-0000-0000-000000000001"
@@ -261,6 +261,7 @@ def test_a_driver_that_starts_with_a_damaged_record_tells_the_node(
     node.close()
     with contextlib.closing(sqlite3.connect(tmp_path / "data" / "ledger.db", isolation_level=None)) as ledger:
         ledger.execute("UPDATE claims SET checksum = checksum + 1")
+    lose_copy(tmp_path)
     with tempfile.TemporaryDirectory(prefix="dranode-") as name:
         for folder in ("plugins_registry", f"plugins/{Lamps.driver}"):
             (Path(name) / folder).mkdir(parents=True)

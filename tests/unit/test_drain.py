@@ -112,6 +112,7 @@ def test_where_kubelet_says_nothing_everything_is_kept_unless_forced(leaving: Le
 def change(leaving: Leaving, statement: str) -> None:
     with closing(sqlite3.connect(leaving.kubelet / "plugins" / DRIVER / "ledger.db")) as db, db:
         db.execute(statement, (leaving.b.metadata.uid,))
+    (leaving.kubelet / "plugins" / DRIVER / "ledger.db-copy").unlink()
 
 
 @pytest.mark.parametrize(
