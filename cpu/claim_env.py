@@ -2,6 +2,10 @@
 
 `DRA_CPUSET_<claim UID>=<cpu-list>` is dra-driver-cpu's, so that either driver can take over a node from the other.
 Where a claim holds more CPUs than it runs on, `DRANODE_HELD_<claim UID>` says which.
+
+Where a claim has several requests, each of its allocation results has a CDI device of its own besides, with
+`DRANODE_CPUSET_<claim UID>_<number of the result>=<cpu-list>`: kubelet passes a container those of the requests that it
+names.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from dranode.driver.core.plugin import ClaimGrant
 CDI_KIND: Final = "dra.k8s.io/cpu"
 CPUSET_PREFIX: Final = "DRA_CPUSET_"
 HELD_PREFIX: Final = "DRANODE_HELD_"
+REQUEST_PREFIX: Final = "DRANODE_CPUSET_"
 
 
 def claim_edits(uid: str, cpus: CPUSet, held: CPUSet) -> ContainerEdits | None:
@@ -25,6 +30,11 @@ def claim_edits(uid: str, cpus: CPUSet, held: CPUSet) -> ContainerEdits | None:
     if held != cpus:
         env.append(f"{HELD_PREFIX}{uid}={held}")
     return ContainerEdits(env=tuple(env))
+
+
+def request_edits(uid: str, index: int, cpus: CPUSet) -> ContainerEdits:
+    """What a container gets that names the request of the claim's result number `index`; it may have no CPUs."""
+    return ContainerEdits(env=(f"{REQUEST_PREFIX}{uid}_{index}={cpus}",))
 
 
 def read_spec(uid: str, spec: Spec) -> ClaimGrant | None:

@@ -20,7 +20,9 @@ def description(grant: Grant, record: Record, topology: Topology) -> dict[str, A
         return {}
     told = grant.attributes.get("dra.cpu/cpuset")
     single = individual_cpu(grant.device)
-    if told is not None and told.string:
+    if grant.cpus is not None:
+        cpus = CPUSet.parse(grant.cpus)
+    elif told is not None and told.string:
         cpus = CPUSet.parse(told.string)
     else:
         cpus = CPUSet.parse(record.cpus) if single is None else CPUSet((single,))

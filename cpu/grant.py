@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dranode.cpu.claim_env import claim_edits
+import msgspec
+
+from dranode.cpu.claim_env import claim_edits, request_edits
 from dranode.cpu.config import Memory, merge
 from dranode.cpu.grouped import grouped_share
 from dranode.cpu.individual import individual_share, verified
@@ -18,6 +20,7 @@ from dranode.cpu.options import CPUOptions, Mode
 from dranode.cpu.share import Asked, Node, Share
 from dranode.cpu.topology import Topology
 from dranode.cpu.treatment import treatment_state
+from dranode.driver.core.configs import main_request
 from dranode.driver.core.cpuset import CPUSet
 from dranode.driver.core.errors import ClaimError
 from dranode.driver.core.held import ClaimRef, Held
@@ -46,11 +49,12 @@ def grant(claim: AllocatedClaim, held: Held, topology: Topology, options: CPUOpt
         shares = verified(claim.ref, shares, topology, options)
     _check_shared(claim.ref, taken, node)
     cpus = CPUSet.union(share.cpus for share in shares)
+    grants = tuple(
+        _grant(each.result, share, _mems(each.result, share, topology), options)
+        for each, share in zip(claim.results, shares, strict=True)
+    )
     return ClaimGrant(
-        grants=tuple(
-            _grant(each.result, share, _mems(each.result, share, topology), options)
-            for each, share in zip(claim.results, shares, strict=True)
-        ),
+        grants=_told_apart(claim.ref.uid, grants, shares) if cpus else grants,
         edits=claim_edits(claim.ref.uid, cpus, taken),
         cpus=cpus,
         held=taken,
@@ -83,6 +87,18 @@ def _grant(result: DeviceRequestAllocationResult, share: Share, mems: str, optio
         admin=bool(result.admin_access),
         attributes=_metadata(share) if grouped else {},
         state=treatment_state(share.policy, mems),
+    )
+
+
+def _told_apart(uid: str, grants: tuple[Grant, ...], shares: tuple[Share, ...]) -> tuple[Grant, ...]:
+    """The grants with what tells containers of one request from those of another, if the claim has several."""
+    if len({main_request(grant.request) for grant in grants}) == 1:
+        return grants
+    return tuple(
+        msgspec.structs.replace(
+            grant, edits=request_edits(uid, index, share.cpus), cpus=str(share.cpus), held=str(share.held)
+        )
+        for index, (grant, share) in enumerate(zip(grants, shares, strict=True))
     )
 
 

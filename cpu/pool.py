@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dranode.cpu.claim_env import CDI_KIND, CPUSET_PREFIX
+from dranode.cpu.claim_env import CDI_KIND, CPUSET_PREFIX, REQUEST_PREFIX
 from dranode.cpu.config import CFSQuota, Sharing
 from dranode.cpu.topology import Topology
-from dranode.cpu.treatment import claim_treatment
+from dranode.cpu.treatment import claim_treatment, treatment_of
 from dranode.driver.core.cpuset import CPUSet
-from dranode.driver.core.held_claims import HeldClaim, HeldSnapshot
+from dranode.driver.core.held_claims import HeldClaim, HeldSnapshot, Part
+from dranode.driver.core.plugin import Grant
 from dranode.driver.core.record import Record
 
 
@@ -18,6 +19,7 @@ def pool(topology: Topology, reserved: CPUSet) -> HeldSnapshot:
         reserved=reserved,
         mems=str(CPUSet(topology.memory_nodes)),
         variable=CPUSET_PREFIX,
+        part_variable=REQUEST_PREFIX,
         cdi_kind=CDI_KIND,
     )
 
@@ -33,4 +35,15 @@ def held_claim(record: Record) -> HeldClaim:
         shared_in_pod=treatment.sharing is Sharing.POD,
         mems=treatment.mems,
         lift_quota=treatment.cfs_quota is CFSQuota.UNLIMITED,
+        parts=_parts(record.grants),
+    )
+
+
+def _parts(grants: tuple[Grant, ...]) -> tuple[Part, ...]:
+    """What each result was given; nothing of a claim that does not tell its requests apart."""
+    told = [(index, grant, grant.cpus) for index, grant in enumerate(grants) if grant.cpus is not None]
+    return tuple(
+        Part(index, CPUSet.parse(cpus), CPUSet.parse(grant.held), treatment_of(grant).mems)
+        for index, grant, cpus in told
+        if len(told) == len(grants)
     )

@@ -35,6 +35,15 @@ def treatment_state(policy: CPUPolicy, mems: str) -> Any:
     return encode(wanted) or None
 
 
+def treatment_of(grant: Grant) -> Treatment:
+    """How the containers of one allocation result are treated.
+
+    Raises:
+        DocumentError: the state is not this driver's.
+    """
+    return decode(Treatment, grant.state or {})
+
+
 def claim_treatment(grants: Iterable[Grant]) -> Treatment:
     """How the containers of a whole claim are treated, since pinning is per claim.
 
@@ -44,7 +53,7 @@ def claim_treatment(grants: Iterable[Grant]) -> Treatment:
     Raises:
         DocumentError: a state is not this driver's.
     """
-    each = [decode(Treatment, grant.state or {}) for grant in grants if not grant.admin]
+    each = [treatment_of(grant) for grant in grants if not grant.admin]
     if not each:
         return Treatment()
     local = all(one.memory is Memory.LOCAL for one in each)

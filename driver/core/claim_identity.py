@@ -4,6 +4,10 @@ CDI injects a variable with the claim's UID in its name, and newer runtimes tell
 Both only point at a claim on record; the claim's CPUs come from the record. The pod has to be one that the claim was
 reserved for, or kubelet's pod-resources API has to list the claim's CDI device for it. Where the answer is not known
 yet, the result is a question, and the same decision is made again with the answer.
+
+Which requests of a claim a container has is told by their CDI devices, of which kubelet passes it those of the
+requests that it names, or else by the variables that these inject. It may have all of its pod's claims, so more than
+kubelet gave it is nothing that it could not have asked for.
 """
 
 from __future__ import annotations
@@ -101,6 +105,7 @@ def identify(container: Container, snapshot: HeldSnapshot, evidence: Evidence, *
                 f"{claim.cpus}: remove the variable from the pod"
             )
             continue
+        claim = claim.of_parts(snapshot.parts_of(uid, container.cdi_devices, container.env))
         if exists and container.cpus and claim.cpus <= container.cpus <= snapshot.held:
             claims.append(claim)
             continue

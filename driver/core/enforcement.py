@@ -24,8 +24,10 @@ from dranode.driver.core.pinned import (
     drift,
     drifted,
     expected,
+    having,
     resources_for,
     settle,
+    some_of,
 )
 
 NOTHING_FOUND_OUT = Evidence()
@@ -88,7 +90,8 @@ def create(
         return Refused(_no_cpus(container, identity.claims, snapshot))
     change, updates = settle(containers, snapshot, drop)
     claims = tuple(claim.claim.uid for claim in identity.claims)
-    pinned = Pinned(_slim(container), claims, unsure=snapshot.unread is not None).given(resources)
+    parts = some_of(identity.claims, snapshot)
+    pinned = Pinned(_slim(container), claims, unsure=snapshot.unread is not None, parts=parts).given(resources)
     change = replace(change, put=(*change.put, pinned))
     return Allowed(change, resources, updates, tuple(_offline(identity.claims, snapshot)))
 
@@ -197,7 +200,8 @@ def found(snapshot: HeldSnapshot, container: Container, evidence: Evidence = NOT
     claims = tuple(claim.claim.uid for claim in identity.claims)
     unsure = snapshot.unread is not None
     untold = unsure and any(uid not in snapshot.claims for uid in mentions(container, snapshot))
-    return Pinned(_slim(container), claims, container.cpus, mems, unsure=unsure, untold=untold)
+    parts = some_of(identity.claims, snapshot)
+    return Pinned(_slim(container), claims, container.cpus, mems, unsure=unsure, untold=untold, parts=parts)
 
 
 def _slim(container: Container) -> Container:
@@ -209,7 +213,7 @@ def _users(container: Container, claim: HeldClaim, containers: Containers) -> tu
     """The containers that keep this one from using the claim."""
     if not claim.held:
         return ()
-    users = containers.users(claim.claim.uid)
+    users = containers.users_of(claim)
     pod = container.pod.uid
     return tuple(user for user in users if user.pod.uid != pod or not pod) if claim.shared_in_pod else users
 
@@ -218,7 +222,9 @@ def _shared_unduly(containers: Containers, snapshot: HeldSnapshot) -> Iterator[s
     """The claims that several running containers have against their rules: nobody was there to refuse the second."""
     for claim in snapshot.claims.values():
         for user in containers.users(claim.claim.uid):
-            others = [other for other in _users(user, claim, containers) if other.id != user.id]
+            pinned = containers.get(user.id)
+            mine = (each for each in having(pinned, snapshot) if each.claim == claim.claim) if pinned else ()
+            others = [other for each in mine for other in _users(user, each, containers) if other.id != user.id]
             if others:
                 yield f"claim {claim.claim} is in use by {user} and {others[0]}, although it may not be shared so"
                 break

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Self
 
@@ -12,6 +12,23 @@ from dranode.driver.core.frozen_map import FrozenMap
 from dranode.driver.core.held import ClaimRef
 from dranode.driver.core.on_record import Unread
 from dranode.driver.core.record import claim_device
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one allocation result of a claim was given.
+
+    Attributes:
+        index: its number in the allocation.
+        cpus: the CPUs on which containers run that have nothing else.
+        held: the CPUs that nobody else gets.
+        mems: `cpuset.mems` of such containers (list format); empty if they take memory from anywhere.
+    """
+
+    index: int
+    cpus: CPUSet
+    held: CPUSet
+    mems: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +43,7 @@ class HeldClaim:
         shared_in_pod: every container of one pod may use it at a time; else one container.
         mems: `cpuset.mems` of its containers (list format); empty if they take memory from anywhere.
         lift_quota: its containers have no CFS quota.
+        parts: what each allocation result was given, if containers can have some of them; else empty.
     """
 
     claim: ClaimRef
@@ -35,6 +53,21 @@ class HeldClaim:
     shared_in_pod: bool = False
     mems: str = ""
     lift_quota: bool = False
+    parts: tuple[Part, ...] = ()
+
+    def of_parts(self, indexes: Collection[int]) -> HeldClaim:
+        """The claim as a container has it that has these parts alone; all of it if it is not known to have any."""
+        parts = tuple(part for part in self.parts if part.index in indexes)
+        if not parts or parts == self.parts:
+            return self
+        local = all(part.mems for part in parts if part.cpus)
+        return replace(
+            self,
+            cpus=CPUSet.union(part.cpus for part in parts),
+            held=CPUSet.union(part.held for part in parts),
+            mems=str(CPUSet.union(CPUSet.parse(part.mems) for part in parts)) if local else "",
+            parts=parts,
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,6 +142,7 @@ class HeldSnapshot:
         reserved: the CPUs that are never given to claims.
         mems: the machine's memory nodes (list format); empty if unknown.
         variable: the prefix of the variable that CDI injects, before the claim's UID; empty if there is none.
+        part_variable: that of the variable of one allocation result, before `<UID>_<number>`; empty if there is none.
         cdi_kind: the kind of this driver's CDI devices; empty if there are none.
         unread: why other claims may be on record as well; None if these are all. Without the ledger nobody's mask is
             changed, and what is about to be created gets what is left as far as is known.
@@ -120,6 +154,7 @@ class HeldSnapshot:
     mems: str = ""
     variable: str = ""
     cdi_kind: str = ""
+    part_variable: str = ""
     unread: Unread | None = None
 
     @cached_property
@@ -153,6 +188,21 @@ class HeldSnapshot:
 
         A claim's devices are `<kind>=claim-<uid>` and `<kind>=claim-<uid>-<index>`.
         """
+        return (uid for uid, _ in self._of_devices(devices))
+
+    def parts_of(self, uid: str, devices: Iterable[str], env: Iterable[str]) -> frozenset[int]:
+        """The numbers of the claim's results whose CDI devices a container has; none if it is told of none.
+
+        Where the runtime tells CDI devices they count alone; else the variables that CDI injected for them do.
+        """
+        told = [index for whose, index in self._of_devices(devices) if whose == uid]
+        if told:
+            return frozenset(index for index in told if index is not None)
+        prefix = f"{self.part_variable}{uid}_"
+        numbers = (entry.removeprefix(prefix).partition("=")[0] for entry in env if entry.startswith(prefix))
+        return frozenset(int(number) for number in numbers if self.part_variable and number.isdecimal())
+
+    def _of_devices(self, devices: Iterable[str]) -> Iterator[tuple[str, int | None]]:
         prefix = f"{self.cdi_kind}={claim_device('')}"
         if not self.cdi_kind:
             return
@@ -161,4 +211,7 @@ class HeldSnapshot:
                 continue
             uid = device.removeprefix(prefix)
             whole, _, index = uid.rpartition("-")
-            yield whole if uid not in self.claims and index.isdecimal() and whole in self.claims else uid
+            if uid not in self.claims and index.isdecimal() and whole in self.claims:
+                yield whole, int(index)
+            else:
+                yield uid, None

@@ -23,6 +23,7 @@ class Pinned:
         claims: UIDs of the claims that it has.
         cpus: the mask that it was last given; empty if it has none or if the mask was seen to be another one.
         mems: the memory nodes that it was last given by this driver; empty if none.
+        parts: of the claims of which it has only some allocation results: UID and number of each that it has.
         provisional: it was given them between its creation and its start. A runtime may have read its configuration
             for the start before it took the update, so nobody knows what it runs with until it is told again.
         unsure: it was taken in while the ledger could not be read. It may have other claims than these, so its mask
@@ -35,6 +36,7 @@ class Pinned:
     cpus: CPUSet = field(default_factory=CPUSet)
     mems: str = ""
     provisional: bool = False
+    parts: frozenset[tuple[str, int]] = frozenset()
     unsure: bool = False
     untold: bool = False
 
@@ -113,6 +115,13 @@ class Containers:
     def users(self, uid: str) -> tuple[Container, ...]:
         """The containers that have the claim."""
         return tuple(self._all[key].container for key in self._users.get(uid, ()))
+
+    def users_of(self, claim: HeldClaim) -> tuple[Container, ...]:
+        """The containers that have the claim, or a part of it that holds CPUs and that this one has as well."""
+        uid, mine = claim.claim.uid, {part.index for part in claim.parts if part.held}
+        users = (self._all[key] for key in self._users.get(uid, ()))
+        theirs = ((user.container, {index for of, index in user.parts if of == uid}) for user in users)
+        return tuple(user for user, parts in theirs if not mine or not parts or mine & parts)
 
     @property
     def certain(self) -> bool:
@@ -197,14 +206,14 @@ def resources_for(claims: Iterable[HeldClaim], snapshot: HeldSnapshot) -> Resour
     CPUs that are offline are left out: no kernel takes them everywhere. Memory nodes are set if every claim asks for
     its own.
     """
-    having = [claim for claim in claims if claim.cpus]
-    if not having:
+    having_cpus = [claim for claim in claims if claim.cpus]
+    if not having_cpus:
         return Resources(snapshot.shared)
-    cpus = CPUSet.union(claim.cpus for claim in having) & snapshot.online
+    cpus = CPUSet.union(claim.cpus for claim in having_cpus) & snapshot.online
     mems = CPUSet()
-    if all(claim.mems for claim in having):
-        mems = CPUSet.union(CPUSet.parse(claim.mems) for claim in having)
-    return Resources(cpus, str(mems), lift_quota=any(claim.lift_quota for claim in having))
+    if all(claim.mems for claim in having_cpus):
+        mems = CPUSet.union(CPUSet.parse(claim.mems) for claim in having_cpus)
+    return Resources(cpus, str(mems), lift_quota=any(claim.lift_quota for claim in having_cpus))
 
 
 def expected(pinned: Pinned, snapshot: HeldSnapshot) -> Resources:
@@ -212,7 +221,7 @@ def expected(pinned: Pinned, snapshot: HeldSnapshot) -> Resources:
 
     It keeps what it has while it is not certain which claims it has, or what is on record.
     """
-    claims = [snapshot.claims[uid] for uid in pinned.claims if uid in snapshot.claims]
+    claims = having(pinned, snapshot)
     if pinned.unsure or snapshot.unread is not None:
         return Resources(pinned.cpus, pinned.mems, lift_quota=any(claim.lift_quota for claim in claims))
     return resources_for(claims, snapshot)
@@ -220,15 +229,33 @@ def expected(pinned: Pinned, snapshot: HeldSnapshot) -> Resources:
 
 def pooled(pinned: Pinned, snapshot: HeldSnapshot) -> bool:
     """Whether a container belongs to the shared pool: none of its claims has CPUs any more, or it never had one."""
-    having = (snapshot.claims.get(uid) for uid in pinned.claims)
-    return not any(claim.cpus for claim in having if claim is not None)
+    return not any(claim.cpus for claim in having(pinned, snapshot))
+
+
+def having(pinned: Pinned, snapshot: HeldSnapshot) -> tuple[HeldClaim, ...]:
+    """The claims on record that a container has, as far as it has them."""
+    found = ((uid, snapshot.claims.get(uid)) for uid in pinned.claims)
+    return tuple(
+        claim if not pinned.parts else claim.of_parts([index for of, index in pinned.parts if of == uid])
+        for uid, claim in found
+        if claim is not None
+    )
+
+
+def some_of(claims: Iterable[HeldClaim], snapshot: HeldSnapshot) -> frozenset[tuple[str, int]]:
+    """`Pinned.parts` of a container that has these claims."""
+    return frozenset(
+        (claim.claim.uid, part.index)
+        for claim in claims
+        if claim.parts != snapshot.claims[claim.claim.uid].parts
+        for part in claim.parts
+    )
 
 
 def claims_of(container: Container, containers: Containers, snapshot: HeldSnapshot) -> tuple[ClaimRef, ...]:
     """The claims on record that a container has; none if the container is not known."""
     pinned = containers.get(container.id)
-    having = () if pinned is None else (snapshot.claims.get(uid) for uid in pinned.claims)
-    return tuple(held.claim for held in having if held is not None)
+    return () if pinned is None else tuple(held.claim for held in having(pinned, snapshot))
 
 
 def changes(containers: Containers, snapshot: HeldSnapshot) -> Iterator[tuple[Pinned, Resources]]:

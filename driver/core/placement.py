@@ -85,6 +85,7 @@ class _Found:
     pod_uid: str
     processes: list[Process] = field(default_factory=list)
     claims: set[str] = field(default_factory=set)
+    parts: set[tuple[str, int]] = field(default_factory=set)
     hidden: bool = False
 
 
@@ -98,12 +99,12 @@ def placements(
     records = [record for record in records if record.held]
     processes = tuple(processes)
     containers = _containers(records, processes)
-    cpus = {record.uid: CPUSet.parse(record.cpus) for record in records}
+    by_uid = {record.uid: record for record in records}
     placed = {
         cgroup: PlacedContainer(
             cgroup,
             found.pod,
-            CPUSet.union(cpus[uid] for uid in found.claims) & online,
+            CPUSet.union(_expected(by_uid[uid], found.parts) for uid in found.claims) & online,
             effective.get(cgroup, CPUSet.union(process.cpus for process in found.processes)),
             frozenset(process.pid for process in found.processes),
         )
@@ -111,6 +112,12 @@ def placements(
         if found.claims
     }
     return {record.uid: _placement(record, processes, containers, placed) for record in records}
+
+
+def _expected(record: Record, parts: Iterable[tuple[str, int]]) -> CPUSet:
+    """What a container runs on that has the claim, or those of its allocation results of which it was told."""
+    given = [record.grants[index].cpus for uid, index in parts if uid == record.uid]
+    return CPUSet.union(CPUSet.parse(cpus or "") for cpus in given) if given else CPUSet.parse(record.cpus)
 
 
 def _placement(
@@ -148,6 +155,13 @@ def _containers(records: Iterable[Record], processes: Iterable[Process]) -> dict
     variables = {
         entry.partition("=")[0]: record.uid for record in records if record.edits for entry in record.edits.env
     }
+    parts = {
+        entry.partition("=")[0]: (record.uid, index)
+        for record in records
+        for index, grant in enumerate(record.grants)
+        if grant.edits and grant.cpus is not None
+        for entry in grant.edits.env
+    }
     found: dict[str, _Found] = {}
     for process in processes:
         for uid, name in pods.items():
@@ -160,4 +174,5 @@ def _containers(records: Iterable[Record], processes: Iterable[Process]) -> dict
                 container.hidden = True
             else:
                 container.claims |= {variables[variable] for variable in process.env & variables.keys()}
+                container.parts |= {parts[variable] for variable in process.env & parts.keys()}
     return found

@@ -81,6 +81,9 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         edits: what a container that names this request gets, beyond the claim's own edits.
         attributes: device metadata for the workload (KEP-5304), beside the attributes that are published.
         state: plug-in state that `configure` and `restore` need; plain JSON.
+        cpus: the CPUs on which containers run that name this request alone (cpu-list, perhaps empty), where the claim
+            tells its requests apart by `edits`; None where every container with the claim runs on all of it.
+        held: the CPUs of this request that nobody else gets (cpu-list), where `cpus` is told.
     """
 
     request: str
@@ -91,6 +94,8 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     edits: ContainerEdits | None = None
     attributes: Mapping[str, DeviceAttribute] = {}
     state: Any = None
+    cpus: str | None = None
+    held: str = ""
 
     @classmethod
     def of(

@@ -236,6 +236,17 @@ def test_an_allocation_that_cannot_be_meant_fails_alone(tmp_path: Path, result: 
     assert good["cpus"] == "0,16"
 
 
+def test_kubelet_is_told_of_a_device_for_each_request_beside_the_claims_own(tmp_path: Path) -> None:
+    results = [{**CPUS, "request": name, "shareID": name} for name in ("a", "b")]
+    _, shown, _ = local(tmp_path, "--machine", SERVER, claims=[allocated("two", results=results)])
+    (two,) = shown["claims"]
+    assert (two["error"], two["cpus"]) == (None, "0-1,16-17")
+    assert [(device["requests"], device["cdi"][:2]) for device in two["devices"]] == [
+        (["a"], ["dra.k8s.io/cpu=claim-uid-two", "dra.k8s.io/cpu=claim-uid-two-0"]),
+        (["b"], ["dra.k8s.io/cpu=claim-uid-two", "dra.k8s.io/cpu=claim-uid-two-1"]),
+    ]
+
+
 def test_a_cpuset_that_the_scheduler_lists_once_for_each_request_counts_once(tmp_path: Path) -> None:
     opaque = {"driver": "dra.cpu", "parameters": {"cpuset": "2,18"}}
     entry = {"source": "FromClaim", "requests": ["r", "gpus"], "opaque": opaque}
