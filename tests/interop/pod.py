@@ -18,7 +18,7 @@ from typing import IO, Any
 import yaml
 
 PROJECT = Path(__file__).parents[2]
-DAEMONSET = PROJECT / "deploy" / "base" / "daemonset.yaml"
+DAEMONSET = PROJECT / "deploy" / "daemonset.yaml"
 TOOLS = ("unshare", "setpriv", "pivot_root")
 _CGROUPS = "/sys/fs/cgroup"
 # What the driver's image holds.
@@ -70,6 +70,8 @@ def _mounts(folder: Path) -> Iterator[str]:
     yield f"mount -t proc proc {root}/proc && mount -t sysfs -o ro sysfs {root}/sys"
     for device in _DEVICES:
         yield f"touch {root}{device} && mount --bind {device} {root}{device}"
+    for empty in _empty_folders():
+        yield f"mkdir -p {root}{empty} && mount -t tmpfs empty {root}{empty}"
     for source, read_only in ((folder / "store", False), *_volumes(folder)):
         yield from _bind(source, Path(f"{root}{source}"), read_only=read_only)
     yield f"cd {root} && mkdir .old && pivot_root . .old && umount -l /.old && rmdir /.old && mount -o remount,ro /"
@@ -86,11 +88,23 @@ def _bind(source: Path, target: Path, *, read_only: bool) -> Iterator[str]:
 def _volumes(folder: Path) -> Iterator[tuple[Path, bool]]:
     """What the manifest mounts, and whether only for reading."""
     spec: Any = yaml.safe_load(DAEMONSET.read_text())["spec"]["template"]["spec"]
-    host = {volume["name"]: volume["hostPath"]["path"] for volume in spec["volumes"]}
+    host = {volume["name"]: volume["hostPath"]["path"] for volume in spec["volumes"] if "hostPath" in volume}
+    for mount in _volume_mounts(spec):
+        if mount["name"] in host:
+            assert host[mount["name"]] == mount["mountPath"], "the driver tells others paths of the node"
+            yield _place(folder, mount["mountPath"]), mount.get("readOnly", False)
+
+
+def _empty_folders() -> Iterator[str]:
+    """Where the manifest mounts a folder of the pod's own."""
+    spec: Any = yaml.safe_load(DAEMONSET.read_text())["spec"]["template"]["spec"]
+    empty = {volume["name"] for volume in spec["volumes"] if "emptyDir" in volume}
+    return (mount["mountPath"] for mount in _volume_mounts(spec) if mount["name"] in empty)
+
+
+def _volume_mounts(spec: Any) -> list[Any]:
     (container,) = spec["containers"]
-    for mount in container["volumeMounts"]:
-        assert host[mount["name"]] == mount["mountPath"], "the driver tells kubelet and the runtime paths of the node"
-        yield _place(folder, mount["mountPath"]), mount.get("readOnly", False)
+    return list(container["volumeMounts"])
 
 
 def _place(folder: Path, path: str) -> Path:
