@@ -13,7 +13,7 @@ from tests.interop.cri import CGROUP, CRI, wait_until
 from tests.interop.image import IMAGE, write_image
 from tests.interop.pod import TOOLS
 
-MODULE = "github.com/containerd/containerd/v2"
+MODULE = "github.com/containerd/containerd"
 COMMANDS = ("containerd", "containerd-shim-runc-v2", "ctr")
 CACHE = Path(__file__).parents[2] / ".cache" / "interop"
 
@@ -51,6 +51,49 @@ conf_dir = "{folder}/cni"
 runtime_type = "io.containerd.runc.v2"
 
 [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
+BinaryName = "{runc}"
+SystemdCgroup = false
+
+[plugins."io.containerd.nri.v1.nri"]
+disable = false
+socket_path = "{folder}/nri/nri.sock"
+plugin_path = "{folder}/nri-plugins"
+plugin_config_path = "{folder}/nri-conf"
+"""
+
+# The same for containerd 1.7.
+_CONFIG_1 = """
+version = 2
+root = "{folder}/root"
+state = "{folder}/state"
+disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.zfs",
+  "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.aufs",
+  "io.containerd.snapshotter.v1.blockfile", "io.containerd.tracing.processor.v1.otlp"]
+
+[grpc]
+address = "{folder}/c.sock"
+
+[ttrpc]
+address = "{folder}/t.sock"
+
+[plugins."io.containerd.grpc.v1.cri"]
+sandbox_image = "{image}"
+{cdi}
+cdi_spec_dirs = ["{folder}/cdi"]
+restrict_oom_score_adj = true
+disable_apparmor = true
+
+[plugins."io.containerd.grpc.v1.cri".cni]
+bin_dir = "{folder}/cni"
+conf_dir = "{folder}/cni"
+
+[plugins."io.containerd.grpc.v1.cri".containerd]
+snapshotter = "native"
+
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+runtime_type = "io.containerd.runc.v2"
+
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
 BinaryName = "{runc}"
 SystemdCgroup = false
 
@@ -99,7 +142,8 @@ def build(version: str) -> Path:
     go = {**os.environ, "GOTOOLCHAIN": "auto", "GOFLAGS": "-buildvcs=false"}
     if not (folder / "go.mod").exists():
         _run(["go", "mod", "init", "dranode.test/scratch"], folder, go)
-    packages = [f"{MODULE}/cmd/{command}" for command in COMMANDS]
+    module = MODULE if version.startswith("v1.") else f"{MODULE}/v2"
+    packages = [f"{module}/cmd/{command}" for command in COMMANDS]
     _run(["go", "get", *(f"{package}@{version}" for package in packages)], folder, go)
     _run(["go", "build", "-o", f"{programs}/", *packages], folder, go)
     return programs
@@ -120,9 +164,10 @@ class Containerd:
         self.process: subprocess.Popen[bytes] | None = None
         for name in ("cdi", "cni", "nri", "nri-plugins", "nri-conf"):
             (folder / name).mkdir(exist_ok=True)
-        text = _CONFIG.format(
-            folder=folder, image=IMAGE, runc=shutil.which("runc"), cdi="" if cdi else "enable_cdi = false"
-        )
+        old = programs.parent.name.startswith("v1.")
+        # Off by default in 1.7, always on from 2.4.
+        option = "enable_cdi = false" if not cdi else "enable_cdi = true" if old else ""
+        text = (_CONFIG_1 if old else _CONFIG).format(folder=folder, image=IMAGE, runc=shutil.which("runc"), cdi=option)
         (folder / "config.toml").write_text(text)
         self.cri = CRI(folder / "c.sock")
 
