@@ -1,7 +1,7 @@
 """The values of a CDI document (cncf-tags/container-device-interface, SPEC.md).
 
 Field names are the specification's in snake case. `dranode.cdi.directory` writes values to files; whether a
-runtime would load one is for `dranode.cdi.validate` to say.
+runtime would load one is for `dranode.cdi.loader.validate` to say.
 """
 
 from __future__ import annotations

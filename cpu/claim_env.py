@@ -13,8 +13,8 @@ from __future__ import annotations
 from typing import Final
 
 from dranode.cdi.spec import ContainerEdits, Spec
-from dranode.driver.core.cpuset import CPUSet
-from dranode.driver.core.plugin import ClaimGrant
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.claims.plugin import ClaimGrant
 
 CDI_KIND: Final = "dra.k8s.io/cpu"
 CPUSET_PREFIX: Final = "DRA_CPUSET_"

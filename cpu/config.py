@@ -21,10 +21,10 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from dranode.cpu.policies import L3, Policy, Threads
-from dranode.driver.core.configs import Config
-from dranode.driver.core.cpuset import CPUSet
-from dranode.driver.core.documents import decode
-from dranode.driver.core.errors import ClaimError, DocumentError
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.documents import decode
+from dranode.driver.core.api.errors import ClaimError, DocumentError
+from dranode.driver.core.claims.configs import Config
 
 API_VERSION: Final = "dra.cpu/v1alpha1"
 KIND: Final = "CPUConfig"

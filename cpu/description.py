@@ -6,9 +6,9 @@ from typing import Any
 
 from dranode.cpu.devices import individual_cpu
 from dranode.cpu.topology import Topology
-from dranode.driver.core.cpuset import CPUSet
-from dranode.driver.core.plugin import Grant
-from dranode.driver.core.record import Record
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.claims.plugin import Grant
+from dranode.driver.core.claims.record import Record
 
 
 def description(grant: Grant, record: Record, topology: Topology) -> dict[str, Any]:

@@ -22,9 +22,9 @@ from typing import Final, assert_never
 from dranode.cpu.options import CPUOptions, GroupBy, Mode
 from dranode.cpu.policies import Threads
 from dranode.cpu.topology import CPU, Topology
-from dranode.driver.core.cpuset import CPUSet
-from dranode.driver.core.quantity import Quantity
-from dranode.driver.core.resource import (
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.quantity import Quantity
+from dranode.driver.core.api.resource import (
     CapacityRequestPolicy,
     CapacityRequestPolicyRange,
     Device,

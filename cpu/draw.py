@@ -14,7 +14,7 @@ from typing import Final
 
 from dranode.cpu.blocks import Block, Line, Span, flow, framed, stack
 from dranode.cpu.topology import Topology
-from dranode.driver.core.cpuset import CPUSet
+from dranode.driver.core.api.cpuset import CPUSet
 
 _MAP_FROM: Final = 257
 _MAX_PER_ROW: Final = 64

@@ -20,13 +20,13 @@ from dranode.cpu.options import CPUOptions, Mode
 from dranode.cpu.share import Asked, Node, Share
 from dranode.cpu.topology import Topology
 from dranode.cpu.treatment import treatment_state
-from dranode.driver.core.configs import main_request
-from dranode.driver.core.cpuset import CPUSet
-from dranode.driver.core.errors import ClaimError
-from dranode.driver.core.held import ClaimRef, Held
-from dranode.driver.core.limits import MAX_STRING
-from dranode.driver.core.plugin import AllocatedClaim, ClaimGrant, Grant
-from dranode.driver.core.resource import DeviceAttribute, DeviceRequestAllocationResult
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.errors import ClaimError
+from dranode.driver.core.api.resource import DeviceAttribute, DeviceRequestAllocationResult
+from dranode.driver.core.claims.configs import main_request
+from dranode.driver.core.claims.held import ClaimRef, Held
+from dranode.driver.core.claims.plugin import AllocatedClaim, ClaimGrant, Grant
+from dranode.driver.core.slices.limits import MAX_STRING
 
 
 def grant(claim: AllocatedClaim, held: Held, topology: Topology, options: CPUOptions) -> ClaimGrant:

@@ -9,10 +9,10 @@ from dranode.cpu.options import GroupBy
 from dranode.cpu.pick import Pick, PickError, pick
 from dranode.cpu.policies import Threads
 from dranode.cpu.share import Asked, Node, Share, conflict
-from dranode.driver.core.cpuset import CPUSet
-from dranode.driver.core.errors import ClaimError
-from dranode.driver.core.names import named
-from dranode.driver.core.resource import DeviceRequestAllocationResult
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.errors import ClaimError
+from dranode.driver.core.api.names import named
+from dranode.driver.core.api.resource import DeviceRequestAllocationResult
 
 _GATE: Final = "the DRAConsumableCapacity feature gate and a request for capacity give one"
 

@@ -16,9 +16,9 @@ from typing import Final
 from dranode.cpu.devices import individual_cpu, individual_name
 from dranode.cpu.options import CPUOptions, Mode
 from dranode.cpu.topology import Topology
-from dranode.driver.core.cpuset import CPUSet
-from dranode.driver.core.plugin import DeviceHealth, Health, Impairment, Inventory
-from dranode.driver.core.record import Record
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.claims.plugin import DeviceHealth, Health, Impairment, Inventory
+from dranode.driver.core.claims.record import Record
 
 OFFLINE: Final = "CPUsOffline"
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from dranode.driver import udev
+from dranode.driver.machine import udev
 
 _PATH: Final = re.compile(r"/devices/system/cpu/cpu(\d+)", re.ASCII)
 

@@ -16,9 +16,9 @@ from dranode.cpu.pick_l3 import Caches
 from dranode.cpu.policies import L3, Threads
 from dranode.cpu.share import Asked, Node, Share, conflict
 from dranode.cpu.topology import Topology
-from dranode.driver.core.cpuset import CPUSet
-from dranode.driver.core.errors import ClaimError
-from dranode.driver.core.held import ClaimRef
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.errors import ClaimError
+from dranode.driver.core.claims.held import ClaimRef
 
 
 def individual_share(asked: Asked, node: Node) -> Share:

@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from dranode.driver.core.cpuset import CPUSet
-from dranode.driver.core.errors import MachineError
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.errors import MachineError
 from dranode.driver.machine.root import Root, read_text
 
 CPU_ROOT: Final = "sys/devices/system/cpu"

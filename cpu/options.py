@@ -8,8 +8,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from dranode.cpu.policies import Order, Threads
-from dranode.driver.core.cpuset import CPUSet
-from dranode.driver.core.errors import UsageError
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.errors import UsageError
 
 if TYPE_CHECKING:
     from dranode.cpu.topology import Topology

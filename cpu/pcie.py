@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from dranode.driver.core.cpuset import CPUSet
-from dranode.driver.core.errors import MachineError
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.errors import MachineError
 from dranode.driver.machine.root import Root, read_text
 
 # The form of the standard attribute resource.kubernetes.io/pcieRoot; extended domains (VMD) have more digits.

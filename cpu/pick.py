@@ -24,8 +24,8 @@ from dranode.cpu.pick_packed import packed
 from dranode.cpu.pick_sums import CoreSizes, subset_of, sums
 from dranode.cpu.policies import L3, Order, Policy, Threads
 from dranode.cpu.topology import Topology
-from dranode.driver.core.cpuset import CPUSet
-from dranode.driver.core.errors import ClaimError, UsageError
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.errors import ClaimError, UsageError
 
 _NONE: Final = CPUSet()
 

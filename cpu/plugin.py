@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 from dranode.cdi.spec import Spec
 from dranode.cpu.claim_env import CDI_KIND, read_spec
 from dranode.cpu.options import CPUOptions, check_reserved, read_options
-from dranode.driver.core.configs import Config
-from dranode.driver.core.held import Held, Holding
-from dranode.driver.core.plugin import (
+from dranode.driver.core.claims.configs import Config
+from dranode.driver.core.claims.held import Held, Holding
+from dranode.driver.core.claims.plugin import (
     AllocatedClaim,
     ClaimGrant,
     DeviceHealth,
@@ -31,9 +31,9 @@ from dranode.driver.machine.root import Root
 
 if TYPE_CHECKING:
     from dranode.cpu.hotplug import Event
-    from dranode.driver.core.held_claims import HeldClaim, HeldSnapshot
-    from dranode.driver.core.record import Record
-    from dranode.driver.udev import Events
+    from dranode.driver.core.claims.record import Record
+    from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
+    from dranode.driver.machine.udev import Events
 
 # dra-driver-cpu's names in individual mode: positions in a list that is not told, so no CPU follows from one.
 _POSITION: Final = re.compile(r"cpudev\d{3,}", re.ASCII)
@@ -139,7 +139,7 @@ class CPUPlugin(Plugin):
 
     def watch(self, stop: Stop) -> Iterator[None]:
         """Yield when CPUs came or went, and once a minute in any case, until `stop` is set; blocks in between."""
-        from dranode.driver import udev
+        from dranode.driver.machine import udev
 
         yield from udev.watch(udev.opened(self._events), lambda _: None, stop)
 

@@ -6,10 +6,10 @@ from dranode.cpu.claim_env import CDI_KIND, CPUSET_PREFIX, REQUEST_PREFIX
 from dranode.cpu.config import CFSQuota, Sharing
 from dranode.cpu.topology import Topology
 from dranode.cpu.treatment import claim_treatment, treatment_of
-from dranode.driver.core.cpuset import CPUSet
-from dranode.driver.core.held_claims import HeldClaim, HeldSnapshot, Part
-from dranode.driver.core.plugin import Grant
-from dranode.driver.core.record import Record
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.claims.plugin import Grant
+from dranode.driver.core.claims.record import Record
+from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot, Part
 
 
 def pool(topology: Topology, reserved: CPUSet) -> HeldSnapshot:

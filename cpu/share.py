@@ -8,10 +8,10 @@ from typing import Final
 from dranode.cpu.config import CPUPolicy
 from dranode.cpu.options import CPUOptions
 from dranode.cpu.topology import Topology
-from dranode.driver.core.cpuset import CPUSet
-from dranode.driver.core.errors import ClaimConflictError
-from dranode.driver.core.held import ClaimRef, Held
-from dranode.driver.core.resource import DeviceRequestAllocationResult
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.errors import ClaimConflictError
+from dranode.driver.core.api.resource import DeviceRequestAllocationResult
+from dranode.driver.core.claims.held import ClaimRef, Held
 
 _NAMED_HOLDERS: Final = 4
 

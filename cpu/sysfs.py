@@ -16,8 +16,8 @@ from typing import Final
 
 from dranode.cpu.kernel_files import CPU_ROOT, NODE_ROOT, KernelFiles
 from dranode.cpu.topology import CPU, Topology
-from dranode.driver.core.cpuset import CPUSet
-from dranode.driver.core.errors import MachineError
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.errors import MachineError
 from dranode.driver.machine.root import Root
 
 _TOPOLOGY: Final = "topology"

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 
 from dranode.cpu.config import CFSQuota, CPUPolicy, Memory, Sharing
-from dranode.driver.core.cpuset import CPUSet
-from dranode.driver.core.documents import decode, encode
-from dranode.driver.core.plugin import Grant
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.documents import decode, encode
+from dranode.driver.core.claims.plugin import Grant
 
 
 class Treatment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from dranode.driver.core.errors import UsageError
-from dranode.driver.core.plugin import Plugin
+from dranode.driver.core.api.errors import UsageError
+from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.machine.root import Root
 
 GROUP = "dranode.plugins"

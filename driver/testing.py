@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from dranode.cdi.names import written_kind_problem
-from dranode.driver.core.allocation import results_of
-from dranode.driver.core.configs import configs_for
-from dranode.driver.core.documents import decode
-from dranode.driver.core.errors import DranodeError
-from dranode.driver.core.held import ClaimRef, Held
-from dranode.driver.core.plugin import AllocatedClaim, AllocatedResult, Plugin
-from dranode.driver.core.record import PreparedDevice
-from dranode.driver.core.resource import Device, ResourceClaim
-from dranode.driver.core.slices import publishable
-from dranode.driver.node import Node
+from dranode.driver.core.api.documents import decode
+from dranode.driver.core.api.errors import DranodeError
+from dranode.driver.core.api.resource import Device, ResourceClaim
+from dranode.driver.core.claims.allocation import results_of
+from dranode.driver.core.claims.configs import configs_for
+from dranode.driver.core.claims.held import ClaimRef, Held
+from dranode.driver.core.claims.plugin import AllocatedClaim, AllocatedResult, Plugin
+from dranode.driver.core.claims.record import PreparedDevice
+from dranode.driver.core.slices.desired import publishable
+from dranode.driver.node.node import Node
 
 _DRIVER: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
 _MAX_DRIVER: Final = 63

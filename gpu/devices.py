@@ -13,8 +13,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from dranode.driver.core.quantity import Quantity
-from dranode.driver.core.resource import (
+from dranode.driver.core.api.quantity import Quantity
+from dranode.driver.core.api.resource import (
     CapacityRequestPolicy,
     CapacityRequestPolicyRange,
     Counter,

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from dranode.cdi.spec import ContainerEdits, DeviceNode
-from dranode.driver.core.errors import ClaimError
+from dranode.driver.core.api.errors import ClaimError
 from dranode.driver.machine.root import Root
 from dranode.gpu.config import Mode
 from dranode.gpu.files import link_name, names

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from dranode.driver.core.quantity import Quantity
+from dranode.driver.core.api.quantity import Quantity
 from dranode.gpu.config import Mode, Settings, Visibility
 from dranode.gpu.inventory import GPU
 

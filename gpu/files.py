@@ -8,8 +8,8 @@ from __future__ import annotations
 import errno
 from typing import Final
 
-from dranode.driver.core.cpuset import CPUSet
-from dranode.driver.core.errors import MachineError
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.errors import MachineError
 from dranode.driver.machine.root import Root, read_text
 
 _INT64_BITS: Final = 63

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 import msgspec
 
 from dranode.cdi.spec import ContainerEdits
-from dranode.driver.core.documents import decode
-from dranode.driver.core.errors import ClaimConflictError, ClaimError
-from dranode.driver.core.held import ClaimRef, Held
-from dranode.driver.core.names import named
-from dranode.driver.core.plugin import AllocatedClaim, AllocatedResult, ClaimGrant, Grant
-from dranode.driver.core.quantity import Quantity
+from dranode.driver.core.api.documents import decode
+from dranode.driver.core.api.errors import ClaimConflictError, ClaimError
+from dranode.driver.core.api.names import named
+from dranode.driver.core.api.quantity import Quantity
+from dranode.driver.core.claims.held import ClaimRef, Held
+from dranode.driver.core.claims.plugin import AllocatedClaim, AllocatedResult, ClaimGrant, Grant
 from dranode.gpu.config import Mode, Settings, Strategy, Visibility, settings
 from dranode.gpu.environment import Granted, environment
 from dranode.gpu.inventory import GPU, GPUInventory, Kind

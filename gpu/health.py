@@ -20,8 +20,8 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final
 
-from dranode.driver.core.plugin import DeviceHealth, Health
-from dranode.driver.core.resource import DeviceTaint
+from dranode.driver.core.api.resource import DeviceTaint
+from dranode.driver.core.claims.plugin import DeviceHealth, Health
 from dranode.gpu.inventory import GPU, GPUInventory, Kind
 
 TAINT_KEY: Final = "dra.gpu/unhealthy"

@@ -11,13 +11,13 @@ from typing import Any, ClassVar
 import msgspec
 
 from dranode.cdi.spec import ContainerEdits
-from dranode.driver.core.configs import Config
-from dranode.driver.core.errors import ClaimError, UsageError
-from dranode.driver.core.held import ClaimRef, Held
-from dranode.driver.core.plugin import AllocatedClaim, ClaimGrant, DeviceHealth, Grant, Inventory, Plugin, Stop
+from dranode.driver.core.api.errors import ClaimError, UsageError
+from dranode.driver.core.claims.configs import Config
+from dranode.driver.core.claims.held import ClaimRef, Held
+from dranode.driver.core.claims.plugin import AllocatedClaim, ClaimGrant, DeviceHealth, Grant, Inventory, Plugin, Stop
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.root import Root
-from dranode.driver.udev import Events, opened, watch
+from dranode.driver.machine.udev import Events, opened, watch
 from dranode.gpu import grants, health, vfio
 from dranode.gpu.aer import aer_counts
 from dranode.gpu.config import GPUConfig, parse_config

@@ -10,7 +10,7 @@ import re
 from functools import cached_property
 from typing import Final
 
-from dranode.driver.core.cpuset import CPUSet
+from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.machine.root import Root
 from dranode.gpu.files import all_names, cpu_mask, link_name, names, number, text
 from dranode.gpu.inventory import ADDRESS, AMD, GPU, NVIDIA, VENDORS, Function, Kind

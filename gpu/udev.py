@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dranode.driver import udev
+from dranode.driver.machine import udev
 from dranode.gpu.inventory import ADDRESS
 from dranode.gpu.sysfs import GPU_CLASSES
 

@@ -12,8 +12,8 @@ import logging
 from collections.abc import Iterable
 from typing import Final
 
-from dranode.driver.core.errors import ClaimError
-from dranode.driver.core.held import ClaimRef
+from dranode.driver.core.api.errors import ClaimError
+from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.machine.root import Root
 from dranode.gpu.files import link_name, names, number, text
 from dranode.gpu.grants import Home

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from dranode.cdi.spec import ContainerEdits
-from dranode.driver.core.configs import Config
-from dranode.driver.core.documents import decode, encode
-from dranode.driver.core.errors import ClaimError
-from dranode.driver.core.held import ClaimRef, Held
-from dranode.driver.core.plugin import AllocatedClaim, ClaimGrant, Grant, Inventory, Plugin
-from dranode.driver.core.resource import Device, ResourceClaim
+from dranode.driver.core.api.documents import decode, encode
+from dranode.driver.core.api.errors import ClaimError
+from dranode.driver.core.api.resource import Device, ResourceClaim
+from dranode.driver.core.claims.configs import Config
+from dranode.driver.core.claims.held import ClaimRef, Held
+from dranode.driver.core.claims.plugin import AllocatedClaim, ClaimGrant, Grant, Inventory, Plugin
 
 
 class Lamps(Plugin):

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dranode.driver.core.documents import to_v1
+from dranode.driver.core.api.documents import to_v1
 from dranode.driver.kube.versions import from_v1
 
 _ALPHABET = "bcdfghjklmnpqrstvwxz2456789"

@@ -13,16 +13,16 @@ from dranode.cpu.config import parse_config
 from dranode.cpu.grant import grant
 from dranode.cpu.options import CPUOptions
 from dranode.cpu.topology import Topology
-from dranode.driver.core.configs import configs_for
-from dranode.driver.core.cpuset import CPUSet
-from dranode.driver.core.held import ClaimRef, Held, Holding
-from dranode.driver.core.plugin import AllocatedClaim, AllocatedResult, ClaimGrant
-from dranode.driver.core.quantity import Quantity
-from dranode.driver.core.resource import (
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.quantity import Quantity
+from dranode.driver.core.api.resource import (
     DeviceAllocationConfiguration,
     DeviceRequestAllocationResult,
     OpaqueDeviceConfiguration,
 )
+from dranode.driver.core.claims.configs import configs_for
+from dranode.driver.core.claims.held import ClaimRef, Held, Holding
+from dranode.driver.core.claims.plugin import AllocatedClaim, AllocatedResult, ClaimGrant
 from tests.fakes_topology import Place, topology
 
 

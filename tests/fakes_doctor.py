@@ -18,10 +18,10 @@ import msgspec
 import pytest
 import yaml
 
-from dranode.driver.core.diagnosis import Facts
-from dranode.driver.core.diagnosis_runtime import TOLERANCE
-from dranode.driver.core.held import ClaimRef
-from dranode.driver.core.resource import ResourceClaim
+from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.diagnosis.facts import Facts
+from dranode.driver.core.diagnosis.runtime import TOLERANCE
 from dranode.driver.doctor.examine import Files, examine, wanted_by
 from dranode.driver.doctor.host import Host
 from dranode.driver.kube.client import Request
@@ -30,7 +30,7 @@ from dranode.driver.kubelet.registration import Registration
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.machine.synthetic import parse_description, synthetic_tree
 from dranode.driver.machine.tree import LazyFolder, Link, Node
-from dranode.driver.node import Node as Serving
+from dranode.driver.node.node import Node as Serving
 from dranode.driver.plugins import load_plugins
 from tests.fakes import allocated_claim
 

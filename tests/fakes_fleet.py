@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dranode.driver.local.queues.values import Admitted
+from dranode.sim.queues.values import Admitted
 
 
 class PodSlots:

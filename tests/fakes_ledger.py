@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pytest
 
-from dranode.driver import ledger
+from dranode.driver.node import ledger
 
 Mend = Callable[[], None]
 Fault = Callable[[Path], contextlib.AbstractContextManager[Mend]]

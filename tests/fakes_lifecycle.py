@@ -8,10 +8,10 @@ from typing import Any
 
 import grpc
 
-from dranode.driver.core.documents import decode
-from dranode.driver.core.errors import ClaimGoneError, DranodeError
-from dranode.driver.core.held import ClaimRef
-from dranode.driver.core.resource import ResourceClaim
+from dranode.driver.core.api.documents import decode
+from dranode.driver.core.api.errors import ClaimGoneError, DranodeError
+from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.kubelet.rpc import service
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.machine.root import Root

@@ -7,8 +7,8 @@ from itertools import count
 
 import msgspec
 
-from dranode.driver.core.resource import ResourceSlice, ResourceSliceSpec
-from dranode.driver.core.slice_plan import Change, CreateSlice, DeleteSlice, UpdateSlice, plan
+from dranode.driver.core.api.resource import ResourceSlice, ResourceSliceSpec
+from dranode.driver.core.slices.plan import Change, CreateSlice, DeleteSlice, UpdateSlice, plan
 
 
 class ConflictError(Exception):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from dranode.driver.local.files import SourceDocument
+from dranode.driver.machine.yaml_files import SourceDocument
 
 KUEUE = "kueue.x-k8s.io/v1beta2"
 

@@ -12,8 +12,8 @@ from dranode.cpu.sysfs import read_topology
 from dranode.cpu.topology import Topology
 from dranode.driver.cli.machine_option import machine_option
 from dranode.driver.cli.output import console, emit, output_option
-from dranode.driver.core.cpuset import CPUSet
-from dranode.driver.core.errors import UsageError
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.errors import UsageError
 from dranode.driver.machine.root import Root
 
 

@@ -14,11 +14,11 @@ from dranode.cpu.sysfs import read_topology
 from dranode.cpu.topology import Topology
 from dranode.driver.cli.machine_option import machine_option
 from dranode.driver.cli.output import console, emit, output_option
-from dranode.driver.core.cpuset import CPUSet
-from dranode.driver.core.errors import LedgerError
-from dranode.driver.ledger import read_ledger
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.errors import LedgerError
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.root import Root
+from dranode.driver.node.ledger import read_ledger
 
 KUBELET_ROOT: Final = "/var/lib/kubelet"
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from dranode.driver.core.errors import DranodeError, UsageError
-from dranode.driver.deferred import defer_untouched
+from dranode.driver.core.api.errors import DranodeError, UsageError
+from dranode.driver.process.deferred import defer_untouched
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -22,12 +22,8 @@ if TYPE_CHECKING:
 # In the order of `dranode --help`; each is a module of this package with a click command called `command`.
 _COMMANDS: Final = {
     "serve": "serve",
-    "local": "local",
-    "demo": "demo",
-    "allocate": "allocate",
     "slices": "slices",
     "claims": "claims",
-    "check": "check",
     "doctor": "doctor",
     "explain": "explain",
     "drain": "drain",

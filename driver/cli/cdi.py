@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from dranode.cdi.validate import validate
+from dranode.cdi.loader.validate import validate
 from dranode.driver.cli.output import console, emit, output_option
-from dranode.driver.terminal import columns
+from dranode.driver.cli.terminal import columns
 
 
 @click.group()

@@ -11,16 +11,16 @@ import click
 
 from dranode.driver.cli.machine_option import machine_option
 from dranode.driver.cli.output import console, emit, fail, output_option
-from dranode.driver.core.claim_uses import UsedClaim, used_claims
-from dranode.driver.core.errors import DranodeError
-from dranode.driver.core.record import Record
-from dranode.driver.ledger import Contents, read_ledger
-from dranode.driver.ledger_rows import Damaged
+from dranode.driver.cli.terminal import columns
+from dranode.driver.core.api.errors import DranodeError
+from dranode.driver.core.claims.record import Record
+from dranode.driver.core.claims.uses import UsedClaim, used_claims
 from dranode.driver.machine.root import Root
-from dranode.driver.terminal import columns
+from dranode.driver.node.ledger import Contents, read_ledger
+from dranode.driver.node.ledger_rows import Damaged
 
 if TYPE_CHECKING:
-    from dranode.driver.core.placement import Placement
+    from dranode.driver.core.diagnosis.placement import Placement
 
 # How many intruders a table names before it counts them.
 _NAMED: Final = 20
@@ -105,8 +105,8 @@ def _used(socket: Path, ledgers: Mapping[str, Contents]) -> dict[tuple[str, str]
 
 
 def _placements(root: Root, ledgers: Mapping[str, Contents]) -> dict[str, Placement]:
-    from dranode.driver.core.placement import placements
-    from dranode.driver.lifecycle.processes import effective, online, require_visible
+    from dranode.driver.core.diagnosis.placement import placements
+    from dranode.driver.machine.processes import effective, online, require_visible
 
     records = [record for contents in ledgers.values() for record in contents.records]
     seen = require_visible(root, dict.fromkeys(pod.uid for record in records for pod in record.pods if pod.uid))

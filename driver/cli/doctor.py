@@ -11,7 +11,7 @@ from dranode.driver.cli.options import driver_options, serve_options
 from dranode.driver.cli.output import console, emit, output_option
 
 if TYPE_CHECKING:
-    from dranode.driver.core.diagnosis import Facts, Finding
+    from dranode.driver.core.diagnosis.facts import Facts, Finding
     from dranode.driver.doctor.cluster import Sender
 
 
@@ -52,8 +52,8 @@ def command(
       kubectl exec -n dranode ds/dranode -- dranode doctor
       kubectl debug node/worker -it --image=dranode:0.1.0 --profile=sysadmin -- dranode doctor --root /host
     """
-    from dranode.driver.core.diagnosis import Severity
-    from dranode.driver.core.diagnosis_rules import diagnose
+    from dranode.driver.core.diagnosis.facts import Severity
+    from dranode.driver.core.diagnosis.rules import diagnose
     from dranode.driver.doctor.examine import Files, examine, wanted_by
     from dranode.driver.doctor.host import Host
 
@@ -109,7 +109,7 @@ def _draw(facts: Facts, findings: tuple[Finding, ...]) -> None:
     from rich.markup import escape
     from rich.padding import Padding
 
-    from dranode.driver.core.diagnosis import Severity
+    from dranode.driver.core.diagnosis.facts import Severity
 
     screen = console()
     for finding in findings:

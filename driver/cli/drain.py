@@ -11,15 +11,15 @@ import click
 
 from dranode.driver.cli.machine_option import machine_option
 from dranode.driver.cli.output import console, emit, fail, output_option
-from dranode.driver.core.errors import DranodeError
-from dranode.driver.core.held import ClaimRef
-from dranode.driver.locks import FileLock
+from dranode.driver.core.api.errors import DranodeError
+from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.machine.root import Root
-from dranode.driver.specs import Specs
+from dranode.driver.node.specs import Specs
+from dranode.driver.process.locks import FileLock
 
 if TYPE_CHECKING:
-    from dranode.driver.core.draining import Left, LeftClaim
-    from dranode.driver.core.plugin import Plugin
+    from dranode.driver.core.claims.plugin import Plugin
+    from dranode.driver.core.diagnosis.draining import Left, LeftClaim
 
 
 @click.command(short_help="Unprepare what is left on this node before the driver is removed.")
@@ -110,10 +110,10 @@ class _DrainedNode:
             lock.release()
 
     def _left(self) -> Left:
-        from dranode.driver.core.draining import left
+        from dranode.driver.core.diagnosis.draining import left
         from dranode.driver.kubelet.checkpoint import NAME, read_checkpoint
         from dranode.driver.kubelet.podresources import PodResources, PodResourcesError
-        from dranode.driver.ledger import read_ledger
+        from dranode.driver.node.ledger import read_ledger
 
         contents = read_ledger(self._data / "ledger.db")
         asked = PodResources(self._kubelet_root / "pod-resources" / "kubelet.sock")
@@ -130,8 +130,8 @@ class _DrainedNode:
         return left(refs, uses, kept)
 
     def _unprepare(self, refs: list[ClaimRef]) -> Mapping[str, DranodeError | None]:
-        from dranode.driver.kubelet.metadata import DeviceMetadata
-        from dranode.driver.node import Node
+        from dranode.driver.node.metadata_files import DeviceMetadata
+        from dranode.driver.node.node import Node
 
         metadata = DeviceMetadata(self._plugin.driver, self._data / "dra-device-metadata", self._cdi)
         node = Node(self._plugin, self._data, self._cdi, metadata=metadata)

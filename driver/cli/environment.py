@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from dranode.driver.core.errors import UsageError
+from dranode.driver.core.api.errors import UsageError
 
 _OURS: Final = "DRANODE_"
 # Kubernetes tells containers of the Services of their namespace, `dranode` or `dranode-metrics` among them, and a

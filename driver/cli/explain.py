@@ -9,10 +9,10 @@ import click
 
 from dranode.driver.cli.options import default_node_name
 from dranode.driver.cli.output import console, emit, output_option
-from dranode.driver.core.errors import UsageError
+from dranode.driver.core.api.errors import UsageError
 
 if TYPE_CHECKING:
-    from dranode.driver.core.diagnosis_claim import Station
+    from dranode.driver.core.diagnosis.claim import Station
     from dranode.driver.doctor.sources import Source
 
 _STYLES = {"passed": "green", "stopped": "red", "unseen": "yellow"}
@@ -49,8 +49,8 @@ def command(
       kubectl exec -n dranode ds/dranode -- dranode explain default/near-memory
       dranode explain default/a --store state/store --kubelet-root state/kubelet --cdi-dir state/cdi
     """
-    from dranode.driver.core.diagnosis import Wanted
-    from dranode.driver.core.diagnosis_claim import Passed, follow
+    from dranode.driver.core.diagnosis.claim import Passed, follow
+    from dranode.driver.core.diagnosis.facts import Wanted
     from dranode.driver.doctor.claim import ClaimReader
     from dranode.driver.doctor.host import Host
     from dranode.driver.plugins import load_plugins

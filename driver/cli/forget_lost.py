@@ -9,11 +9,11 @@ import click
 
 from dranode.driver.cli.machine_option import machine_option
 from dranode.driver.cli.output import console, emit, fail, output_option
-from dranode.driver.core.errors import UsageError
+from dranode.driver.core.api.errors import UsageError
 from dranode.driver.machine.root import Root
 
 if TYPE_CHECKING:
-    from dranode.driver.core.plugin import Plugin
+    from dranode.driver.core.claims.plugin import Plugin
 
 
 @click.command(short_help="Hand out again what is kept back since a ledger was lost.")
@@ -37,7 +37,7 @@ def command(
       dranode forget-lost --dry-run
       dranode forget-lost --driver dra.cpu
     """
-    from dranode.driver.node import Node
+    from dranode.driver.node.node import Node
 
     report: list[dict[str, Any]] = []
     for plugin in (_plugin(name, root) for name in dict.fromkeys(drivers)):

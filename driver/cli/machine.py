@@ -10,8 +10,8 @@ import click
 
 from dranode.driver.cli.machine_option import machine_option
 from dranode.driver.cli.output import console, emit, output_option
+from dranode.driver.cli.terminal import columns
 from dranode.driver.machine.root import Root
-from dranode.driver.terminal import columns
 
 _MOST_NAMED = 5
 

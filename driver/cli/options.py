@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from dranode.driver.core.errors import DocumentError, UsageError
+from dranode.driver.core.api.errors import DocumentError, UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -59,7 +59,7 @@ def config_file(path: str, parameters: Mapping[str, click.Parameter]) -> dict[st
     Raises:
         UsageError: the file cannot be read, a key is unknown, misspelt or twice there, or a value has the wrong type.
     """
-    from dranode.driver.local.files import read_yaml
+    from dranode.driver.machine.yaml_files import read_yaml
 
     try:
         document = read_yaml(path)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
-from dranode.driver.core.errors import DranodeError
+from dranode.driver.core.api.errors import DranodeError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -52,7 +52,7 @@ def console(*, stderr: bool = False) -> Console:
     from rich.console import Console
     from rich.segment import Segment
 
-    from dranode.driver.core.sentence import printable
+    from dranode.driver.core.api.sentence import printable
 
     class Harmless(Console):
         """Prints what documents hold without letting it steer the terminal."""

@@ -15,20 +15,20 @@ import click
 
 from dranode.driver.cli.machine_option import machine_option
 from dranode.driver.cli.options import driver_options, serve_options
-from dranode.driver.core.errors import DranodeError
+from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.kube.source import Source
 from dranode.driver.kubelet.sockets import socket_paths
-from dranode.driver.listener import Listener
-from dranode.driver.logs import set_up
 from dranode.driver.machine.root import Root, read_text
-from dranode.driver.malloc import stay_small
 from dranode.driver.plugins import load_plugins
-from dranode.driver.probes import Probes
-from dranode.driver.threads import Fatal
+from dranode.driver.process.logs import set_up
+from dranode.driver.process.malloc import stay_small
+from dranode.driver.process.threads import Fatal
+from dranode.driver.serve.listener import Listener
+from dranode.driver.serve.probes import Probes
 
 if TYPE_CHECKING:
-    from dranode.driver.core.plugin import Plugin
-    from dranode.driver.edges import Edges
+    from dranode.driver.core.claims.plugin import Plugin
+    from dranode.driver.serve.edges import Edges
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +99,7 @@ def command(root: Root, drivers: tuple[str, ...], node_name: str, store: str | N
             listener.start()
         # A node waits for its driver: what follows is loaded once the sockets listen.
         from dranode.driver.kubelet.podresources import PodResources
-        from dranode.driver.service import DriverService
+        from dranode.driver.serve.service import DriverService
 
         asked = PodResources(Path(options["pod_resources_socket"] or kubelet_root / "pod-resources" / "kubelet.sock"))
         stack.callback(asked.close)
@@ -136,7 +136,7 @@ def _listener(plugin: Plugin, node_name: str, kubelet_root: Path, options: Mappi
 def _edges(
     origin: str | Source, node_name: str, options: Mapping[str, Any], fatal: Fatal, stack: contextlib.ExitStack
 ) -> Edges:
-    from dranode.driver.edges import Edges
+    from dranode.driver.serve.edges import Edges
 
     if isinstance(origin, Source):
         from dranode.driver.kube.cluster import Cluster

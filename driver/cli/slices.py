@@ -9,13 +9,13 @@ import click
 from dranode.driver.cli.machine_option import machine_option
 from dranode.driver.cli.options import driver_options
 from dranode.driver.cli.output import console, emit, output_option
-from dranode.driver.core.documents import encode
-from dranode.driver.core.resource import ResourceSlice
-from dranode.driver.core.slice_plan import complete_slice
-from dranode.driver.core.slices import desired_slices, publishable
+from dranode.driver.cli.slice_table import show_slices
+from dranode.driver.core.api.documents import encode
+from dranode.driver.core.api.resource import ResourceSlice
+from dranode.driver.core.slices.desired import desired_slices, publishable
+from dranode.driver.core.slices.plan import complete_slice
 from dranode.driver.machine.root import Root
 from dranode.driver.plugins import load_plugins
-from dranode.driver.slice_table import show_slices
 
 
 @click.command("slices", short_help="The ResourceSlices that this machine would publish.")

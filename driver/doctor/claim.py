@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from dranode.cdi.validate import validate
-from dranode.driver.cgroups import Cgroups
-from dranode.driver.core.claim_uses import ClaimUse
-from dranode.driver.core.cpuset import CPUSet
-from dranode.driver.core.diagnosis import State, Wanted
-from dranode.driver.core.diagnosis_claim import ClaimFacts, RunningContainer
-from dranode.driver.core.errors import DranodeError
-from dranode.driver.core.held import ClaimRef
-from dranode.driver.core.plugin import Plugin
-from dranode.driver.core.prepare import Known, allocated, known
-from dranode.driver.core.record import Record, claim_spec, prepared_devices
-from dranode.driver.core.resource import ResourceClaim
+from dranode.cdi.loader.validate import validate
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.errors import DranodeError
+from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.claims.plugin import Plugin
+from dranode.driver.core.claims.prepare import Known, allocated, known
+from dranode.driver.core.claims.record import Record, claim_spec, prepared_devices
+from dranode.driver.core.claims.uses import ClaimUse
+from dranode.driver.core.diagnosis.claim import ClaimFacts, RunningContainer
+from dranode.driver.core.diagnosis.facts import State, Wanted
 from dranode.driver.doctor.host import Host
 from dranode.driver.doctor.node import read_endpoints, registry
 from dranode.driver.doctor.sources import Source
 from dranode.driver.kubelet.podresources import PodResources, PodResourcesError
-from dranode.driver.ledger import Contents, read_ledger
-from dranode.driver.pod_cgroups import containers_of
-from dranode.driver.specs import Specs
+from dranode.driver.machine.cgroups import Cgroups
+from dranode.driver.machine.pod_cgroups import containers_of
+from dranode.driver.node.ledger import Contents, read_ledger
+from dranode.driver.node.specs import Specs
 
 
 @dataclass(frozen=True, slots=True)

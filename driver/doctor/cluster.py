@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from http import HTTPStatus
 from typing import Any, Final, Protocol, TypeVar
 
-from dranode.driver.core.diagnosis import Cluster, PublishedSlice, Right, Wanted
-from dranode.driver.core.documents import API_GROUP, decode, encode, to_v1
-from dranode.driver.core.dropped_fields import dropped_fields
-from dranode.driver.core.errors import DocumentError
-from dranode.driver.core.plugin import Plugin
-from dranode.driver.core.resource import ResourcePool, ResourceSlice, ResourceSliceSpec
+from dranode.driver.core.api.documents import API_GROUP, decode, encode, to_v1
+from dranode.driver.core.api.errors import DocumentError
+from dranode.driver.core.api.resource import ResourcePool, ResourceSlice, ResourceSliceSpec
+from dranode.driver.core.claims.plugin import Plugin
+from dranode.driver.core.diagnosis.facts import Cluster, PublishedSlice, Right, Wanted
+from dranode.driver.core.slices.dropped_fields import dropped_fields
 from dranode.driver.kube.client import Request
 from dranode.driver.kube.errors import ApiError
 from dranode.driver.kube.versions import best_version, from_v1

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dranode.driver.core.cpuset import CPUSet
-from dranode.driver.core.diagnosis import Cluster, Facts, Kubelet, NodeFacts, Runtime, Wanted
-from dranode.driver.core.diagnosis_runtime import nri_answers
-from dranode.driver.core.errors import DranodeError, UsageError
-from dranode.driver.core.plugin import Plugin
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.errors import DranodeError, UsageError
+from dranode.driver.core.claims.plugin import Plugin
+from dranode.driver.core.diagnosis.facts import Cluster, Facts, Kubelet, NodeFacts, Runtime, Wanted
+from dranode.driver.core.diagnosis.runtime import nri_answers
 from dranode.driver.doctor.cluster import Sender, read_cluster
 from dranode.driver.doctor.host import Host, UnreadError
 from dranode.driver.doctor.kubelet import read_kubelet

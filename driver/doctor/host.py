@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from dranode.driver.core.diagnosis import State
-from dranode.driver.core.errors import DranodeError
+from dranode.driver.core.api.errors import DranodeError
+from dranode.driver.core.diagnosis.facts import State
 from dranode.driver.machine.confined import ConfinedRoot
 from dranode.driver.machine.folder import FolderFiles, HostRoot
 from dranode.driver.machine.root import Root

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from dranode.driver.core.cpuset import CPUSet
-from dranode.driver.core.diagnosis import Kubelet
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.diagnosis.facts import Kubelet
 from dranode.driver.doctor.host import Host, UnreadError
 from dranode.driver.doctor.processes import running
 

@@ -9,16 +9,16 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from dranode.cdi.errors import CDIError
-from dranode.driver.cgroups import Cgroups
-from dranode.driver.core.diagnosis import Endpoint, NodeFacts, Place, Records, State, Wanted
-from dranode.driver.core.errors import DranodeError, LedgerError
-from dranode.driver.core.plugin import Plugin
-from dranode.driver.core.record import Record, claim_spec
+from dranode.driver.core.api.errors import DranodeError, LedgerError
+from dranode.driver.core.claims.plugin import Plugin
+from dranode.driver.core.claims.record import Record, claim_spec
+from dranode.driver.core.diagnosis.facts import Endpoint, NodeFacts, Place, Records, State, Wanted
 from dranode.driver.doctor.host import Host
 from dranode.driver.kubelet.registered import who_serves
 from dranode.driver.kubelet.sockets import MAX_SOCKET_PATH
-from dranode.driver.ledger import read_ledger
-from dranode.driver.specs import Specs
+from dranode.driver.machine.cgroups import Cgroups
+from dranode.driver.node.ledger import read_ledger
+from dranode.driver.node.specs import Specs
 
 _UID_LENGTH: Final = 36
 _REGISTRATION: Final = "-reg.sock"

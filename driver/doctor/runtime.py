@@ -13,7 +13,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from dranode.driver.core.diagnosis import Runtime
+from dranode.driver.core.diagnosis.facts import Runtime
 from dranode.driver.doctor.host import Host, UnreadError
 from dranode.driver.doctor.processes import files_of, running
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Protocol
 
-from dranode.driver.core.documents import decode
-from dranode.driver.core.resource import ResourceClaim
+from dranode.driver.core.api.documents import decode
+from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.doctor.cluster import Sender
 from dranode.driver.kube.client import Client, Request
 from dranode.driver.kube.errors import ApiError

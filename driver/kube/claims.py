@@ -9,10 +9,10 @@ from concurrent.futures import TimeoutError as NotInTime
 from http import HTTPStatus
 from typing import Final
 
-from dranode.driver.core.documents import decode
-from dranode.driver.core.errors import ClaimError, ClaimGoneError, DocumentError, DranodeError, in_words
-from dranode.driver.core.held import ClaimRef
-from dranode.driver.core.resource import ResourceClaim
+from dranode.driver.core.api.documents import decode
+from dranode.driver.core.api.errors import ClaimError, ClaimGoneError, DocumentError, DranodeError, in_words
+from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.kube.client import TOTAL_SECONDS, Client, Request
 from dranode.driver.kube.errors import ApiError
 

@@ -18,8 +18,8 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from dranode.driver.core.documents import API_GROUP, to_v1
-from dranode.driver.core.errors import DocumentError
+from dranode.driver.core.api.documents import API_GROUP, to_v1
+from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.kube.connection import Outgoing, UnreachableError
 from dranode.driver.kube.errors import ApiError, BrokenStreamError, error_of
 from dranode.driver.kube.retry import UNTOUCHED, Backoff

@@ -7,18 +7,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from dranode.driver.core.errors import DranodeError
-from dranode.driver.core.held import ClaimRef
-from dranode.driver.core.plugin import Inventory
-from dranode.driver.core.publication import NOTHING_YET, PublisherStatus
-from dranode.driver.core.resource import ResourceClaim
+from dranode.driver.core.api.errors import DranodeError
+from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.claims.plugin import Inventory
+from dranode.driver.core.slices.publication import NOTHING_YET, PublisherStatus
 from dranode.driver.kube.source import Source
 from dranode.driver.kubelet.service import Answer, Preparer
-from dranode.driver.node import Node
-from dranode.driver.threads import Fatal
+from dranode.driver.node.node import Node
+from dranode.driver.process.threads import Fatal
 
 if TYPE_CHECKING:
-    from dranode.driver.core.events import Occurrence
+    from dranode.driver.core.claims.events import Occurrence
     from dranode.driver.kube.edges import KubeEdges
 
 

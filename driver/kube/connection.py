@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from dranode.driver.core.errors import DranodeError
+from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.kube.package import submodules
 from dranode.driver.kube.source import Source
 

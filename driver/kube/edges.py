@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Final
 
-from dranode.driver.core.events import ClaimImpaired, ClaimRestored, Occurrence
+from dranode.driver.core.claims.events import ClaimImpaired, ClaimRestored, Occurrence
 from dranode.driver.kube.claims import KubeClaims
 from dranode.driver.kube.client import Client
 from dranode.driver.kube.connection import Connection
@@ -14,8 +14,8 @@ from dranode.driver.kube.publisher import KubePublisher
 from dranode.driver.kube.reports import ReportingNode
 from dranode.driver.kube.source import Source
 from dranode.driver.kube.status import ClaimStatus
-from dranode.driver.node import Node
-from dranode.driver.threads import Fatal
+from dranode.driver.node.node import Node
+from dranode.driver.process.threads import Fatal
 
 # How long the last words about claims may take when the driver stops.
 _LAST_WORDS: Final = 1.0

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dranode.driver.core.errors import DranodeError
+from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.kube.retry import NO_ANSWER, PASSING
 
 _LONGEST: Final = 600

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from dranode.driver.core.events import Allowance, Event, Occurrence, events_of
+from dranode.driver.core.claims.events import Allowance, Event, Occurrence, events_of
 from dranode.driver.kube.client import Client, Request
 from dranode.driver.kube.outbox import Outbox
-from dranode.driver.threads import Fatal
+from dranode.driver.process.threads import Fatal
 
 _GROUP: Final = "events.k8s.io/v1"
 # Where the API keeps events about objects without a namespace.

@@ -14,7 +14,7 @@ from typing import Final, Generic, TypeVar
 from dranode.driver.kube.client import Timing
 from dranode.driver.kube.errors import ApiError
 from dranode.driver.kube.retry import Backoff
-from dranode.driver.threads import Fatal, OwnedThread
+from dranode.driver.process.threads import Fatal, OwnedThread
 
 log = logging.getLogger(__name__)
 

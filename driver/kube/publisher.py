@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from dranode.driver.core.plugin import Inventory
-from dranode.driver.core.publication import NOTHING_YET, PublisherStatus
-from dranode.driver.core.slices import publishable
+from dranode.driver.core.claims.plugin import Inventory
+from dranode.driver.core.slices.desired import publishable
+from dranode.driver.core.slices.publication import NOTHING_YET, PublisherStatus
+from dranode.driver.core.slices.wanted import Wanted
 from dranode.driver.kube.client import Client
 from dranode.driver.kube.slice_loop import SliceLoop
-from dranode.driver.kube.wanted import Wanted
-from dranode.driver.threads import Fatal
+from dranode.driver.process.threads import Fatal
 
 log = logging.getLogger(__name__)
 

@@ -9,15 +9,15 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dranode.driver.core.errors import DranodeError
-from dranode.driver.core.events import PrepareFailed
-from dranode.driver.core.held import ClaimRef
-from dranode.driver.core.record import PreparedDevice
-from dranode.driver.core.resource import ResourceClaim
-from dranode.driver.core.status import failed_states, prepared_states
+from dranode.driver.core.api.errors import DranodeError
+from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.claims.events import PrepareFailed
+from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.claims.record import PreparedDevice
+from dranode.driver.core.claims.status import failed_states, prepared_states
 from dranode.driver.kube.events import KubeEvents
 from dranode.driver.kube.status import ClaimStatus
-from dranode.driver.node import Node
+from dranode.driver.node.node import Node
 
 log = logging.getLogger(__name__)
 

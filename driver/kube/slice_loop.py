@@ -11,19 +11,19 @@ import threading
 from dataclasses import replace
 from typing import Final
 
-from dranode.driver.core.dropped_fields import dropped_fields
-from dranode.driver.core.plugin import Inventory
-from dranode.driver.core.publication import PublisherStatus
-from dranode.driver.core.resource import ResourceSlice
-from dranode.driver.core.slice_plan import Change, CreateSlice, DeleteSlice, UpdateSlice, plan
+from dranode.driver.core.api.resource import ResourceSlice
+from dranode.driver.core.claims.plugin import Inventory
+from dranode.driver.core.slices.dropped_fields import dropped_fields
+from dranode.driver.core.slices.plan import Change, CreateSlice, DeleteSlice, UpdateSlice, plan
+from dranode.driver.core.slices.publication import PublisherStatus
+from dranode.driver.core.slices.view import SliceView
+from dranode.driver.core.slices.wanted import CONSUMABLE, Wanted
 from dranode.driver.kube.client import Client
 from dranode.driver.kube.errors import ApiError
 from dranode.driver.kube.retry import Backoff, Pace
 from dranode.driver.kube.slice_writer import SliceWriter
-from dranode.driver.kube.view import SliceView
-from dranode.driver.kube.wanted import CONSUMABLE, Wanted
 from dranode.driver.kube.watch import SliceWatch, list_slices
-from dranode.driver.threads import Fatal, OwnedThread
+from dranode.driver.process.threads import Fatal, OwnedThread
 
 log = logging.getLogger(__name__)
 

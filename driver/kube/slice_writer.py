@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, Final
 
-from dranode.driver.core.documents import decode, encode
-from dranode.driver.core.errors import DocumentError
-from dranode.driver.core.resource import Node, OwnerReference, ResourceSlice
-from dranode.driver.core.slice_plan import CreateSlice, DeleteSlice, UpdateSlice
+from dranode.driver.core.api.documents import decode, encode
+from dranode.driver.core.api.errors import DocumentError
+from dranode.driver.core.api.resource import Node, OwnerReference, ResourceSlice
+from dranode.driver.core.slices.plan import CreateSlice, DeleteSlice, UpdateSlice
 from dranode.driver.kube.client import ANSWER_SECONDS, Client, Request
 from dranode.driver.kube.errors import ApiError
 from dranode.driver.kube.versions import from_v1

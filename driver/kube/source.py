@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from dranode.driver.core.errors import UsageError
+from dranode.driver.core.api.errors import UsageError
 
 # Where kubelet puts a pod's service account.
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")

@@ -13,14 +13,14 @@ from datetime import datetime
 from http import HTTPStatus
 from typing import Any, Final
 
-from dranode.driver.core.documents import API_GROUP
-from dranode.driver.core.held import ClaimRef
-from dranode.driver.core.status import DeviceState, device_statuses, is_said
+from dranode.driver.core.api.documents import API_GROUP
+from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.claims.status import DeviceState, device_statuses, is_said
 from dranode.driver.kube.client import APPLY, Client, Request
 from dranode.driver.kube.errors import ApiError
 from dranode.driver.kube.events import utc_now
 from dranode.driver.kube.outbox import Outbox
-from dranode.driver.threads import Fatal
+from dranode.driver.process.threads import Fatal
 
 log = logging.getLogger(__name__)
 

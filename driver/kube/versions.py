@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from dranode.driver.core.documents import API_GROUP
+from dranode.driver.core.api.documents import API_GROUP
 
 # Newest first. v1beta1 ends with Kubernetes 1.38, v1beta2 with 1.39.
 VERSIONS: Final = ("v1", "v1beta2", "v1beta1")

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final, Protocol
 
-from dranode.driver.core.documents import API_GROUP, decode, to_v1
-from dranode.driver.core.errors import DocumentError, in_words
-from dranode.driver.core.resource import ResourceSlice
+from dranode.driver.core.api.documents import API_GROUP, decode, to_v1
+from dranode.driver.core.api.errors import DocumentError, in_words
+from dranode.driver.core.api.resource import ResourceSlice
 from dranode.driver.kube.client import ANSWER_SECONDS, Client, Request
 from dranode.driver.kube.errors import ApiError, BrokenStreamError
 from dranode.driver.kube.retry import Backoff

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from dranode.driver.core.draining import KeptClaim
-from dranode.driver.core.errors import DranodeError, in_words
-from dranode.driver.core.held import ClaimRef
+from dranode.driver.core.api.errors import DranodeError, in_words
+from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.diagnosis.draining import KeptClaim
 
 NAME = "dra_manager_state"
 

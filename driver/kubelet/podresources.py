@@ -7,9 +7,9 @@ from typing import Final
 
 import grpc
 
-from dranode.driver.core.claim_uses import ClaimUse
-from dranode.driver.core.errors import DranodeError
-from dranode.driver.core.held import ClaimRef
+from dranode.driver.core.api.errors import DranodeError
+from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.claims.uses import ClaimUse
 from dranode.driver.kubelet.rpc import caller
 from dranode.proto import podresources_v1_pb2 as api
 

@@ -9,8 +9,8 @@ from typing import Final
 
 import grpc
 
-from dranode.driver.core.errors import DranodeError
-from dranode.driver.core.held import ClaimRef
+from dranode.driver.core.api.errors import DranodeError
+from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.kubelet.rpc import caller
 from dranode.proto import dra_v1_pb2 as dra
 from dranode.proto import pluginregistration_v1_pb2 as api

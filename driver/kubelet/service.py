@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 import grpc
 
-from dranode.driver.core.errors import DranodeError, in_words
-from dranode.driver.core.held import ClaimRef
+from dranode.driver.core.api.errors import DranodeError, in_words
+from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.kubelet.rpc import service
-from dranode.driver.logs import operation
+from dranode.driver.process.logs import operation
 from dranode.proto import dra_v1_pb2, dra_v1beta1_pb2
 
 if TYPE_CHECKING:
-    from dranode.driver.core.record import PreparedDevice
-    from dranode.driver.core.resource import ResourceClaim
+    from dranode.driver.core.api.resource import ResourceClaim
+    from dranode.driver.core.claims.record import PreparedDevice
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class Claims(Protocol):
 
 
 class Preparer(Protocol):
-    """What decides and acts: `dranode.driver.node.Node`."""
+    """What decides and acts: `dranode.driver.node.node.Node`."""
 
     def prepare(self, asked: Mapping[ClaimRef, ResourceClaim | DranodeError]) -> Mapping[str, Answer]:
         """Prepare claims; an answer for each, by UID."""

@@ -18,9 +18,9 @@ from typing import Any, Final
 
 import grpc
 
-from dranode.driver.core.errors import DranodeError
-from dranode.driver.core.held import ClaimRef
-from dranode.driver.core.record import PreparedDevice
+from dranode.driver.core.api.errors import DranodeError
+from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.claims.record import PreparedDevice
 from dranode.driver.kubelet.rpc import caller
 from dranode.proto import dra_v1_pb2, dra_v1beta1_pb2
 from dranode.proto import pluginregistration_v1_pb2 as registration

@@ -9,11 +9,11 @@ from typing import Final
 
 import msgspec
 
-from dranode.driver.core.plugin import Inventory
-from dranode.driver.core.publication import PublisherStatus
-from dranode.driver.core.resource import ResourceSlice
-from dranode.driver.core.slice_plan import CreateSlice, DeleteSlice, UpdateSlice, plan
-from dranode.driver.core.slices import desired_slices
+from dranode.driver.core.api.resource import ResourceSlice
+from dranode.driver.core.claims.plugin import Inventory
+from dranode.driver.core.slices.desired import desired_slices
+from dranode.driver.core.slices.plan import CreateSlice, DeleteSlice, UpdateSlice, plan
+from dranode.driver.core.slices.publication import PublisherStatus
 from dranode.driver.local.store import Store
 
 # The API server's alphabet for generated names.

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from dranode.driver.core.documents import API_VERSION, decode, encode, to_v1
-from dranode.driver.core.errors import ClaimGoneError, DocumentError, DranodeError
-from dranode.driver.core.held import ClaimRef
-from dranode.driver.core.resource import DeviceClass, ResourceClaim, ResourceSlice
+from dranode.driver.core.api.documents import API_VERSION, decode, encode, to_v1
+from dranode.driver.core.api.errors import ClaimGoneError, DocumentError, DranodeError
+from dranode.driver.core.api.resource import DeviceClass, ResourceClaim, ResourceSlice
+from dranode.driver.core.claims.held import ClaimRef
 
 T = TypeVar("T", ResourceClaim, ResourceSlice, DeviceClass)
 

@@ -12,7 +12,7 @@ import zlib
 from pathlib import Path
 from typing import IO, Any, Final, Self
 
-from dranode.driver.core.errors import MachineError
+from dranode.driver.core.api.errors import MachineError
 from dranode.driver.machine.tree import DeviceNode, Link, Node, TreeFiles, plant
 
 # A machine's files are small and many; the bounds keep a mistaken or hostile archive from taking all memory.

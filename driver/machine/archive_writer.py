@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from dranode.driver.core.errors import MachineError, UsageError
+from dranode.driver.core.api.errors import MachineError, UsageError
 from dranode.driver.machine.capture import Recording
 from dranode.driver.machine.forms import INDEX
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Final
 
-from dranode.driver.core.errors import MachineError
+from dranode.driver.core.api.errors import MachineError
 from dranode.driver.machine.root import Root
 from dranode.driver.machine.tree import DeviceNode
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from dranode.driver.core.errors import DocumentError, MachineError, UsageError
+from dranode.driver.core.api.errors import DocumentError, MachineError, UsageError
 from dranode.driver.machine.confined import ConfinedRoot, Files
 from dranode.driver.machine.folder import FolderFiles, HostRoot
 from dranode.driver.machine.overlay import OverlayFiles

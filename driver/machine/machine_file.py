@@ -18,13 +18,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from dranode.driver.core.errors import DocumentError
-from dranode.driver.local.files import read_yaml
+from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.machine.confined import ConfinedRoot
 from dranode.driver.machine.folder import FolderFiles
 from dranode.driver.machine.overlay import CPU_FOLDER, NODE_NAME, OverlayFiles
 from dranode.driver.machine.root import Root
 from dranode.driver.machine.tree import DeviceNode, Link, Node, TreeFiles, plant
+from dranode.driver.machine.yaml_files import read_yaml
 
 _LONG_KEYS: Final = ("base", "files", "links", "devices")
 _MAX_PATH: Final = 4096  # Linux's PATH_MAX

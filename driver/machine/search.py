@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from dranode.driver.core.errors import MachineError
+from dranode.driver.core.api.errors import MachineError
 
 # What tells a machine's /sys from other folders of that name, such as /proc/sys.
 _IN_SYS: Final = frozenset({"block", "bus", "class", "devices", "module"})

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache, partial
 from typing import Final
 
-from dranode.driver.core.errors import UsageError
+from dranode.driver.core.api.errors import UsageError
 from dranode.driver.machine.tree import LazyFolder, Link, Node
 
 _MAX_CPUS: Final = 65_536

@@ -19,9 +19,8 @@ import time
 from collections.abc import Callable
 from typing import Final, assert_never
 
-from dranode.driver.core.containers import ContainerUpdate
-from dranode.driver.core.errors import DranodeError, in_words
-from dranode.driver.logs import operation
+from dranode.driver.core.api.errors import DranodeError, in_words
+from dranode.driver.core.pinning.containers import ContainerUpdate
 from dranode.driver.nri.attempts import Attempts
 from dranode.driver.nri.events import (
     Configured,
@@ -43,7 +42,8 @@ from dranode.driver.nri.handler import Handler
 from dranode.driver.nri.mistakes import Mistakes
 from dranode.driver.nri.session import Session
 from dranode.driver.nri.wake import Wake
-from dranode.driver.threads import Fatal, OwnedThread
+from dranode.driver.process.logs import operation
+from dranode.driver.process.threads import Fatal, OwnedThread
 
 log = logging.getLogger(__name__)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from dranode.driver.core.containers import Container, ContainerUpdate, Pod, Resources
-from dranode.driver.core.cpuset import CPUSet
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.pinning.containers import Container, ContainerUpdate, Pod, Resources
 from dranode.proto import nri_v1alpha1_pb2 as nri
 
 NO_QUOTA = -1

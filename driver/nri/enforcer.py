@@ -1,6 +1,6 @@
 """Enforcement with its surroundings: asks what a decision needs to know, keeps what was decided, counts and reports.
 
-Decisions are those of `dranode.driver.core.enforcement`. The thread that owns the connection calls all methods but
+Decisions are those of `core.pinning.enforcement`. The thread that owns the connection calls all methods but
 `verify`, `status` and `claims_in_use`; those three look at the containers while that thread may change them.
 """
 
@@ -13,21 +13,21 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from dranode.driver.core import enforcement
-from dranode.driver.core.claim_identity import Ask, AskKubelet, AskLedger, Evidence
-from dranode.driver.core.containers import Container, ContainerUpdate, Pod, Resources
-from dranode.driver.core.cpuset import CPUSet
-from dranode.driver.core.enforcement import Allowed, Refused
-from dranode.driver.core.errors import DranodeError
-from dranode.driver.core.events import Unpinned
-from dranode.driver.core.held_claims import HeldSnapshot
-from dranode.driver.core.mending import Lag
-from dranode.driver.core.pinned import Change, Containers, Drift, changes, claims_of, drifted, settled
-from dranode.driver.lifecycle.tell import Tell, nobody
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.errors import DranodeError
+from dranode.driver.core.claims.events import Unpinned
+from dranode.driver.core.pinning import enforcement
+from dranode.driver.core.pinning.containers import Container, ContainerUpdate, Pod, Resources
+from dranode.driver.core.pinning.enforcement import Allowed, Refused
+from dranode.driver.core.pinning.identity import Ask, AskKubelet, AskLedger, Evidence
+from dranode.driver.core.pinning.mending import Lag
+from dranode.driver.core.pinning.pinned import Change, Containers, Drift, changes, claims_of, drifted, settled
+from dranode.driver.core.pinning.snapshot import HeldSnapshot
 from dranode.driver.machine.root import Root
 from dranode.driver.nri.events import Runtime
 from dranode.driver.nri.inquiry import Inquiry, Surroundings
 from dranode.driver.nri.verifier import Verifier
+from dranode.driver.serve.tell import Tell, nobody
 
 log = logging.getLogger(__name__)
 

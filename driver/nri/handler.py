@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from dranode.driver.core.containers import Container, ContainerUpdate, Pod, Resources
+from dranode.driver.core.pinning.containers import Container, ContainerUpdate, Pod, Resources
 from dranode.driver.nri.events import Runtime
 
 

@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
-from dranode.driver.cgroups import Cgroups, cgroup_folder
-from dranode.driver.core.claim_identity import Ask, AskKubelet, AskLedger, AskProcesses, Evidence, PodClaims
-from dranode.driver.core.containers import Pod
-from dranode.driver.core.enforcement import Allowed
-from dranode.driver.core.errors import LedgerError, UnreadError
-from dranode.driver.core.held_claims import HeldSnapshot
-from dranode.driver.core.pinned import Containers
+from dranode.driver.core.api.errors import LedgerError, UnreadError
+from dranode.driver.core.pinning.containers import Pod
+from dranode.driver.core.pinning.enforcement import Allowed
+from dranode.driver.core.pinning.identity import Ask, AskKubelet, AskLedger, AskProcesses, Evidence, PodClaims
+from dranode.driver.core.pinning.pinned import Containers
+from dranode.driver.core.pinning.snapshot import HeldSnapshot
+from dranode.driver.machine.cgroups import Cgroups, cgroup_folder
 from dranode.driver.machine.root import Root
 
 log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ import contextlib
 import logging
 from collections.abc import Iterator
 
-from dranode.driver.core.errors import DranodeError, in_words
+from dranode.driver.core.api.errors import DranodeError, in_words
 
 log = logging.getLogger(__name__)
 

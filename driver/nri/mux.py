@@ -11,7 +11,7 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
-from dranode.driver.core.errors import DranodeError
+from dranode.driver.core.api.errors import DranodeError
 
 PLUGIN_CONNECTION: Final = 1
 """The connection on which the runtime calls the plug-in."""

@@ -6,8 +6,8 @@ import logging
 from dataclasses import dataclass
 from typing import Protocol
 
-from dranode.driver.core.containers import Container, ContainerUpdate, Pod, Resources
-from dranode.driver.core.errors import DranodeError
+from dranode.driver.core.api.errors import DranodeError
+from dranode.driver.core.pinning.containers import Container, ContainerUpdate, Pod, Resources
 from dranode.driver.nri.enforcer import Enforcer
 from dranode.driver.nri.events import Runtime
 

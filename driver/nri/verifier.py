@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterable
 from collections.abc import Container as Collection
 from dataclasses import dataclass, field
 
-from dranode.driver.cgroups import Cgroups, cgroup_folder
-from dranode.driver.core.containers import Container
-from dranode.driver.core.cpuset import CPUSet
-from dranode.driver.core.events import DriftRepaired, QuotaStillCaps
-from dranode.driver.core.held_claims import HeldSnapshot
-from dranode.driver.core.mending import REPAIRS, Repairs
-from dranode.driver.core.pinned import Containers, Drift, claims_of, drift, expected
-from dranode.driver.lifecycle.tell import Tell
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.claims.events import DriftRepaired, QuotaStillCaps
+from dranode.driver.core.pinning.containers import Container
+from dranode.driver.core.pinning.mending import REPAIRS, Repairs
+from dranode.driver.core.pinning.pinned import Containers, Drift, claims_of, drift, expected
+from dranode.driver.core.pinning.snapshot import HeldSnapshot
+from dranode.driver.machine.cgroups import Cgroups, cgroup_folder
 from dranode.driver.machine.root import Root
+from dranode.driver.serve.tell import Tell
 
 log = logging.getLogger(__name__)
 

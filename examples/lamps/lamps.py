@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dranode.cdi.spec import ContainerEdits
-from dranode.driver.core.configs import Config
-from dranode.driver.core.errors import ClaimError
-from dranode.driver.core.held import Held
-from dranode.driver.core.plugin import AllocatedClaim, ClaimGrant, Grant, Inventory, Plugin
-from dranode.driver.core.resource import Device, DeviceAttribute
+from dranode.driver.core.api.errors import ClaimError
+from dranode.driver.core.api.resource import Device, DeviceAttribute
+from dranode.driver.core.claims.configs import Config
+from dranode.driver.core.claims.held import Held
+from dranode.driver.core.claims.plugin import AllocatedClaim, ClaimGrant, Grant, Inventory, Plugin
 from dranode.driver.machine.root import Root, read_text
 
 LAMPS = "sys/class/lamps"

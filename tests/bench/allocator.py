@@ -13,8 +13,8 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-from dranode.driver.core.documents import decode, encode_json
-from dranode.driver.core.resource import (
+from dranode.driver.core.api.documents import decode, encode_json
+from dranode.driver.core.api.resource import (
     Device,
     DeviceClass,
     Node,
@@ -24,10 +24,10 @@ from dranode.driver.core.resource import (
     ResourceSlice,
     ResourceSliceSpec,
 )
-from dranode.driver.local.allocator.allocate import Allocator
-from dranode.driver.local.allocator.features import Features
-from dranode.driver.local.allocator.state import Allocated
-from dranode.driver.local.fleet import Fleet
+from dranode.sim.allocator.allocate import Allocator
+from dranode.sim.allocator.features import Features
+from dranode.sim.allocator.state import Allocated
+from dranode.sim.cluster.place import Fleet
 from tests.bench.table import Row
 
 _DRIVER = "dra.cpu"

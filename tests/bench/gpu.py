@@ -13,14 +13,14 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from dranode.driver.core.documents import decode
-from dranode.driver.core.errors import DranodeError
-from dranode.driver.core.held import ClaimRef
-from dranode.driver.core.resource import ResourceClaim
+from dranode.driver.core.api.documents import decode
+from dranode.driver.core.api.errors import DranodeError
+from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.machine.confined import ConfinedRoot
 from dranode.driver.machine.folder import FolderFiles
 from dranode.driver.machine.root import Root
-from dranode.driver.node import Node
+from dranode.driver.node.node import Node
 from dranode.gpu.plugin import GPUPlugin
 from dranode.gpu.sysfs import PCI_DEVICES
 from tests.bench.table import Row

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from dranode.driver.core.claim_identity import PodClaims
-from dranode.driver.core.containers import Container, ContainerUpdate, Pod, Resources
-from dranode.driver.core.cpuset import CPUSet
-from dranode.driver.core.held import ClaimRef
-from dranode.driver.core.held_claims import HeldClaim, HeldSnapshot
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.pinning.containers import Container, ContainerUpdate, Pod, Resources
+from dranode.driver.core.pinning.identity import PodClaims
+from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.nri.client import NRIClient
 from dranode.driver.nri.enforcer import Enforcer

@@ -13,7 +13,7 @@ from typing import Final
 from dranode.cpu.pick import PickError, pick
 from dranode.cpu.policies import L3, Policy, Threads
 from dranode.cpu.topology import Topology
-from dranode.driver.core.cpuset import CPUSet
+from dranode.driver.core.api.cpuset import CPUSet
 from tests.bench.table import Row
 from tests.fakes_topology import regular
 

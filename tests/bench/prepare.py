@@ -18,18 +18,18 @@ from typing import Any
 
 import grpc
 
-from dranode.driver.core.documents import decode
-from dranode.driver.core.errors import DranodeError
-from dranode.driver.core.held import ClaimRef
-from dranode.driver.core.plugin import Inventory
-from dranode.driver.core.resource import ResourceClaim
-from dranode.driver.edges import Edges
+from dranode.driver.core.api.documents import decode
+from dranode.driver.core.api.errors import DranodeError
+from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.claims.plugin import Inventory
 from dranode.driver.kubelet.rpc import caller, service
 from dranode.driver.kubelet.sockets import socket_paths
-from dranode.driver.listener import Listener
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.plugins import load_plugins
-from dranode.driver.service import DriverService
+from dranode.driver.serve.edges import Edges
+from dranode.driver.serve.listener import Listener
+from dranode.driver.serve.service import DriverService
 from dranode.proto import dra_v1_pb2 as api
 from dranode.proto import drahealth_v1_pb2 as health
 from tests.bench.table import Row

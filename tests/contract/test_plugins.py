@@ -8,10 +8,10 @@ from types import ModuleType
 
 import pytest
 
-from dranode.driver.core.errors import ClaimError, UsageError
-from dranode.driver.core.held import ClaimRef
-from dranode.driver.core.plugin import AllocatedClaim, ClaimGrant, Grant, Inventory
-from dranode.driver.core.resource import Device, DeviceAttribute
+from dranode.driver.core.api.errors import ClaimError, UsageError
+from dranode.driver.core.api.resource import Device, DeviceAttribute
+from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.claims.plugin import AllocatedClaim, ClaimGrant, Grant, Inventory
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.plugins import installed, load_plugins
 from dranode.driver.testing import check_plugin

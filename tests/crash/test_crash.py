@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from dranode.driver.core.effects import Effect
-from dranode.driver.core.errors import DranodeError
-from dranode.driver.core.plugin import Plugin
-from dranode.driver.core.resource import ResourceClaim
-from dranode.driver.interpreter import Interpreter
-from dranode.driver.kubelet.metadata import DeviceMetadata
-from dranode.driver.node import Node
+from dranode.driver.core.api.errors import DranodeError
+from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.claims.effects import Effect
+from dranode.driver.core.claims.plugin import Plugin
+from dranode.driver.node.interpreter import Interpreter
+from dranode.driver.node.metadata_files import DeviceMetadata
+from dranode.driver.node.node import Node
 from tests.fakes import Board, Lamps, WiredLamps, allocated_claim, damage_ledger, reference
 
 

@@ -16,14 +16,14 @@ from pathlib import Path
 
 import pytest
 
-from dranode.driver.core.cpuset import CPUSet
-from dranode.driver.core.documents import decode
-from dranode.driver.core.held import ClaimRef
-from dranode.driver.core.record import PreparedDevice
-from dranode.driver.core.resource import ResourceClaim
-from dranode.driver.ledger import read_ledger
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.documents import decode
+from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.claims.record import PreparedDevice
 from dranode.driver.local.kubelet import KubeletError, StandInKubelet
 from dranode.driver.local.store import Store
+from dranode.driver.node.ledger import read_ledger
 
 PROGRAM = Path(sys.executable).with_name("dranode")
 DRIVER = "dra.cpu"

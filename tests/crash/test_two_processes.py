@@ -18,12 +18,12 @@ from typing import Any, Final
 import grpc
 import pytest
 
-from dranode.driver.core.cpuset import CPUSet
-from dranode.driver.core.documents import decode
-from dranode.driver.core.resource import ResourceClaim
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.documents import decode
+from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.kubelet.rpc import caller
-from dranode.driver.ledger import read_ledger
 from dranode.driver.local.store import Store
+from dranode.driver.node.ledger import read_ledger
 from dranode.proto import dra_v1_pb2 as api
 
 PROGRAM: Final = Path(sys.executable).with_name("dranode")

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-_DEFER = "import sys; from dranode.driver.deferred import defer_untouched; defer_untouched()\n"
+_DEFER = "import sys; from dranode.driver.process.deferred import defer_untouched; defer_untouched()\n"
 
 
 def printed(code: str) -> str:
@@ -19,11 +19,11 @@ def printed(code: str) -> str:
 def test_serve_leaves_them_alone() -> None:
     code = """
 from dranode.driver.cli import serve
-import dranode.driver.service, dranode.driver.kube.cluster, dranode.driver.local.store
+import dranode.driver.serve.service, dranode.driver.kube.cluster, dranode.driver.local.store
 from dranode.driver.plugins import load_plugins
 load_plugins(["cpu"], None, {})
 import logging
-from dranode.driver import logs
+from dranode.driver.process import logs
 logs.set_up("text", 0)
 logging.warning("Python 3.12 and newer ask which task logs")
 inside = ("asyncio.events", "grpc.aio._server", "google.protobuf.text_format", "email.message")

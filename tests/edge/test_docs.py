@@ -24,7 +24,7 @@ from dranode.cpu.config import CPUConfig, parse_config
 from dranode.driver.cli import cli
 from dranode.driver.cli.options import config_file
 from dranode.driver.cli.serve import command as serve
-from dranode.driver.core.configs import Config
+from dranode.driver.core.claims.configs import Config
 from tests.kubernetes_schemas import is_known, problems
 
 ROOT = Path(__file__).parents[2]

@@ -12,8 +12,8 @@ _RACE = """
 import sys, threading
 from msgspec import ValidationError, convert
 from importlib import import_module
-from dranode.driver.core.documents import decode
-from dranode.driver.core.errors import DocumentError
+from dranode.driver.core.api.documents import decode
+from dranode.driver.core.api.errors import DocumentError
 module, *names = sys.argv[1:]
 kinds = [getattr(import_module(module), name) for name in names]
 sys.setswitchinterval(1e-6)

@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 
 from dranode.cdi.spec import ContainerEdits
-from dranode.driver.core.configs import Config
-from dranode.driver.core.errors import ClaimError
-from dranode.driver.core.held import Held
-from dranode.driver.core.plugin import AllocatedClaim, ClaimGrant, Grant, Inventory, Plugin
-from dranode.driver.core.resource import Device, DeviceAttribute
-from dranode.driver.local.allocator.features import Features
-from dranode.driver.local.files import SourceDocument, load_documents
-from dranode.driver.local.run import ClaimResult
-from dranode.driver.local.start import local_run
-from dranode.driver.local.workload import read_workload
+from dranode.driver.core.api.errors import ClaimError
+from dranode.driver.core.api.resource import Device, DeviceAttribute
+from dranode.driver.core.claims.configs import Config
+from dranode.driver.core.claims.held import Held
+from dranode.driver.core.claims.plugin import AllocatedClaim, ClaimGrant, Grant, Inventory, Plugin
+from dranode.driver.machine.yaml_files import SourceDocument, load_documents
+from dranode.sim.allocator.features import Features
+from dranode.sim.cluster.workload import read_workload
+from dranode.sim.local.run import ClaimResult
+from dranode.sim.local.start import local_run
 
 VECTOR = Path(__file__).parents[1] / "vectors" / "kep-4816.yaml"
 PROGRAM = Path(sys.executable).with_name("dranode")

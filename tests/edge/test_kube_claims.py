@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from dranode.driver.core.errors import ClaimError, DranodeError
-from dranode.driver.core.held import ClaimRef
-from dranode.driver.core.resource import ResourceClaim
+from dranode.driver.core.api.errors import ClaimError, DranodeError
+from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.kube.claims import KubeClaims
 from dranode.driver.kube.client import Client, Timing
 from dranode.driver.kube.connection import Connection, Outgoing

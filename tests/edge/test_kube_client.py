@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import pytest
 import urllib3
 
-from dranode.driver.core.errors import UsageError
+from dranode.driver.core.api.errors import UsageError
 from dranode.driver.kube.client import Client, Request, Timing
 from dranode.driver.kube.connection import Connection, Outgoing
 from dranode.driver.kube.errors import ApiError, BrokenStreamError

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from dranode.driver.core.errors import UsageError
-from dranode.driver.core.plugin import Inventory
-from dranode.driver.core.publication import PublisherStatus
-from dranode.driver.core.resource import Device, DeviceTaint
+from dranode.driver.core.api.errors import UsageError
+from dranode.driver.core.api.resource import Device, DeviceTaint
+from dranode.driver.core.claims.plugin import Inventory
+from dranode.driver.core.slices.publication import PublisherStatus
 from dranode.driver.kube.client import Client, Timing
 from dranode.driver.kube.connection import Connection, Outgoing
 from dranode.driver.kube.errors import BrokenStreamError

@@ -13,14 +13,13 @@ from typing import Any
 
 import pytest
 
-from dranode.driver.core.containers import Pod
-from dranode.driver.core.errors import DranodeError
-from dranode.driver.core.events import DriftRepaired, RecordQuarantined
-from dranode.driver.core.held import ClaimRef
-from dranode.driver.core.plugin import Grant, Inventory
-from dranode.driver.core.record import Record
-from dranode.driver.core.resource import ResourceClaim
-from dranode.driver.edges import Edges
+from dranode.driver.core.api.errors import DranodeError
+from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.claims.events import DriftRepaired, RecordQuarantined
+from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.claims.plugin import Grant, Inventory
+from dranode.driver.core.claims.record import Record
+from dranode.driver.core.pinning.containers import Pod
 from dranode.driver.kube.client import Timing
 from dranode.driver.kube.cluster import Cluster
 from dranode.driver.kube.edges import KubeEdges
@@ -29,9 +28,10 @@ from dranode.driver.kube.outbox import Outbox
 from dranode.driver.kube.source import Source
 from dranode.driver.kubelet.service import Preparer
 from dranode.driver.kubelet.sockets import socket_paths
-from dranode.driver.listener import Listener
-from dranode.driver.node import Node
-from dranode.driver.service import DriverService
+from dranode.driver.node.node import Node
+from dranode.driver.serve.edges import Edges
+from dranode.driver.serve.listener import Listener
+from dranode.driver.serve.service import DriverService
 from tests.fakes import Lamps, allocated_claim, lose_copy, plain, reference
 from tests.fakes_apiserver import ApiServer, Fault, api_server
 

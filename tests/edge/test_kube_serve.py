@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from dranode.driver.core.held import ClaimRef
+from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.local.kubelet import StandInKubelet
 from tests.fakes import allocated_claim, plain, reference
 from tests.fakes_apiserver import ApiServer, api_server

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dranode.driver.core.errors import DranodeError
+from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.kube.client import Client, Request
 from dranode.driver.kube.connection import Connection
 from dranode.driver.kube.source import Source

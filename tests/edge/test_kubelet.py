@@ -14,17 +14,17 @@ from typing import Any
 import grpc
 import pytest
 
-from dranode.driver.core.errors import ClaimError, DranodeError, UsageError
-from dranode.driver.core.held import ClaimRef
-from dranode.driver.core.plugin import DeviceHealth, Health, Inventory
-from dranode.driver.core.resource import ResourceClaim
-from dranode.driver.edges import Edges
+from dranode.driver.core.api.errors import ClaimError, DranodeError, UsageError
+from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.claims.plugin import DeviceHealth, Health, Inventory
 from dranode.driver.kubelet.health import HealthService
 from dranode.driver.kubelet.rpc import caller
 from dranode.driver.kubelet.sockets import Sockets, socket_paths
-from dranode.driver.listener import Listener
 from dranode.driver.local.kubelet import KubeletError, StandInKubelet
-from dranode.driver.service import DriverService
+from dranode.driver.serve.edges import Edges
+from dranode.driver.serve.listener import Listener
+from dranode.driver.serve.service import DriverService
 from dranode.proto import dra_v1_pb2, dra_v1beta1_pb2, drahealth_v1_pb2, drahealth_v1alpha1_pb2
 from dranode.proto import pluginregistration_v1_pb2 as registration
 from tests.fakes import Lamps, allocated_claim, reference

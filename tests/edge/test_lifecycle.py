@@ -15,19 +15,19 @@ import pytest
 
 from dranode.cpu.options import CPUOptions, Mode
 from dranode.cpu.plugin import CPUPlugin
-from dranode.driver.core.errors import DranodeError
-from dranode.driver.core.events import ClaimImpaired, ClaimRestored, Occurrence
-from dranode.driver.core.plugin import Stop
-from dranode.driver.core.record import Record
-from dranode.driver.edges import Edges
+from dranode.driver.core.api.errors import DranodeError
+from dranode.driver.core.claims.events import ClaimImpaired, ClaimRestored, Occurrence
+from dranode.driver.core.claims.plugin import Stop
+from dranode.driver.core.claims.record import Record
 from dranode.driver.kubelet.podresources import PodResources
 from dranode.driver.kubelet.rpc import caller
 from dranode.driver.kubelet.sockets import socket_paths
-from dranode.driver.lifecycle import spec_watch
-from dranode.driver.listener import Listener
 from dranode.driver.local.kubelet import KubeletError, StandInKubelet
-from dranode.driver.metrics import Metrics
-from dranode.driver.service import DriverService
+from dranode.driver.serve import spec_watch
+from dranode.driver.serve.edges import Edges
+from dranode.driver.serve.listener import Listener
+from dranode.driver.serve.metrics import Metrics
+from dranode.driver.serve.service import DriverService
 from dranode.proto import drahealth_v1_pb2
 from tests.fakes import reference
 from tests.fakes_lifecycle import ApiClaims, HotplugRoot, KubeletPods, cpu_claim, leave_spec
@@ -115,7 +115,7 @@ class World:
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     # Nobody gives CPUs back here, so a refusal need not wait for it.
-    monkeypatch.setattr("dranode.driver.patience.CONFLICT_WAIT", 0.0)
+    monkeypatch.setattr("dranode.driver.node.patience.CONFLICT_WAIT", 0.0)
     # pytest's own folders can be too long for a socket's path.
     with tempfile.TemporaryDirectory(prefix="dranode-") as name:
         (Path(name) / "plugins_registry").mkdir()

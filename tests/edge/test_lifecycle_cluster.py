@@ -13,14 +13,14 @@ import pytest
 
 from dranode.cpu.options import CPUOptions
 from dranode.cpu.plugin import CPUPlugin
-from dranode.driver.core.plugin import Stop
-from dranode.driver.edges import Edges
+from dranode.driver.core.claims.plugin import Stop
 from dranode.driver.kube.cluster import Cluster
 from dranode.driver.kube.source import Source
 from dranode.driver.kubelet.sockets import socket_paths
-from dranode.driver.listener import Listener
 from dranode.driver.local.kubelet import StandInKubelet
-from dranode.driver.service import DriverService
+from dranode.driver.serve.edges import Edges
+from dranode.driver.serve.listener import Listener
+from dranode.driver.serve.service import DriverService
 from tests.fakes import plain, reference
 from tests.fakes_apiserver import ApiServer, api_server
 from tests.fakes_lifecycle import HotplugRoot, cpu_claim

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
-from dranode.driver.core.errors import DranodeError
-from dranode.driver.local.allocator.features import Features
-from dranode.driver.local.start import local_run
+from dranode.driver.core.api.errors import DranodeError
+from dranode.sim.allocator.features import Features
+from dranode.sim.local.start import local_run
 
 PROGRAM = Path(sys.executable).with_name("dranode")
 SERVER = "sockets=2,numa=2,cores=4,threads=2"

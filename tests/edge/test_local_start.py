@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from dranode.driver.core.errors import ClaimError, DranodeError
-from dranode.driver.core.held import ClaimRef
-from dranode.driver.core.plugin import Grant
-from dranode.driver.core.resource import ResourceClaim
-from dranode.driver.local import start
-from dranode.driver.local.allocator.features import Features
+from dranode.driver.core.api.errors import ClaimError, DranodeError
+from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.claims.plugin import Grant
 from dranode.driver.local.kubelet import KubeletError
-from dranode.driver.local.workload import PodClaims, Workload
+from dranode.sim.allocator.features import Features
+from dranode.sim.cluster.workload import PodClaims, Workload
+from dranode.sim.local import start
 from tests.fakes import Board, Lamps, WiredLamps, allocated_claim
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dranode.driver.core.held import ClaimRef
+from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.kubelet.podresources import PodResources, PodResourcesError
 from dranode.driver.kubelet.registered import unprepare
 from tests.fakes_lifecycle import KubeletPods

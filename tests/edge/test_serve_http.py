@@ -22,9 +22,9 @@ from typing import Any
 import psutil
 import pytest
 
-from dranode.driver.core.documents import decode
-from dranode.driver.core.held import ClaimRef
-from dranode.driver.core.resource import ResourceClaim
+from dranode.driver.core.api.documents import decode
+from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.local.kubelet import KubeletError, StandInKubelet
 from dranode.driver.local.store import Store
 from tests.fakes_nri import FakeRuntime

@@ -21,14 +21,14 @@ import pytest
 
 from dranode.cpu.options import CPUOptions
 from dranode.cpu.plugin import CPUPlugin
-from dranode.driver.core.cpuset import CPUSet
-from dranode.driver.edges import Edges
+from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.kubelet.podresources import PodResources
 from dranode.driver.kubelet.sockets import socket_paths
-from dranode.driver.listener import Listener
 from dranode.driver.local.kubelet import KubeletError, StandInKubelet
 from dranode.driver.machine.forms import open_machine
-from dranode.driver.service import DriverService
+from dranode.driver.serve.edges import Edges
+from dranode.driver.serve.listener import Listener
+from dranode.driver.serve.service import DriverService
 from dranode.proto import nri_v1alpha1_pb2 as nri
 from tests.fakes import reference
 from tests.fakes_ledger import FAULTS, Fault, newer_schema
@@ -108,7 +108,7 @@ class World:
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    monkeypatch.setattr("dranode.driver.service._AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr("dranode.driver.serve.service._AGAIN_SECONDS", 0.05)
     with tempfile.TemporaryDirectory(prefix="dranode-") as name, contextlib.ExitStack() as stack:
         folder = Path(name)
         (folder / "plugins_registry").mkdir()

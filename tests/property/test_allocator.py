@@ -10,12 +10,12 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dranode.driver.core.documents import decode
-from dranode.driver.core.resource import DeviceClass, Node, ResourceClaim, ResourceSlice
-from dranode.driver.local.allocator.allocate import Allocator
-from dranode.driver.local.allocator.features import Features
-from dranode.driver.local.allocator.outcome import Outcome, Reason
-from dranode.driver.local.allocator.state import Allocated
+from dranode.driver.core.api.documents import decode
+from dranode.driver.core.api.resource import DeviceClass, Node, ResourceClaim, ResourceSlice
+from dranode.sim.allocator.allocate import Allocator
+from dranode.sim.allocator.features import Features
+from dranode.sim.allocator.outcome import Outcome, Reason
+from dranode.sim.allocator.state import Allocated
 
 DRIVER = "d.example.com"
 NODE = decode(Node, {"metadata": {"name": "n"}})

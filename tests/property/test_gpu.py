@@ -3,7 +3,7 @@ import errno
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
-from dranode.driver.core.slices import publishable
+from dranode.driver.core.slices.desired import publishable
 from dranode.driver.machine.tree import leaves
 from dranode.gpu.devices import counters, devices
 from dranode.gpu.health import Condition, Counts, counted, expired, handled, present, report, taints, wedged, xid

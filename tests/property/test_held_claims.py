@@ -11,12 +11,12 @@ from tempfile import TemporaryDirectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dranode.driver.core.cpuset import CPUSet
-from dranode.driver.core.held import ClaimRef, Held
-from dranode.driver.core.held_claims import HeldClaim, HeldClaims, HeldSnapshot
-from dranode.driver.core.plugin import AllocatedClaim, ClaimGrant, Inventory
-from dranode.driver.core.record import Record
-from dranode.driver.node import Node
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.claims.held import ClaimRef, Held
+from dranode.driver.core.claims.plugin import AllocatedClaim, ClaimGrant, Inventory
+from dranode.driver.core.claims.record import Record
+from dranode.driver.core.pinning.snapshot import HeldClaim, HeldClaims, HeldSnapshot
+from dranode.driver.node.node import Node
 from tests.fakes import Lamps, allocated_claim, reference
 
 UIDS = st.sampled_from("abcdef")

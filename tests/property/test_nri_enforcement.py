@@ -8,14 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from dranode.driver.core.claim_identity import Evidence, PodClaims
-from dranode.driver.core.containers import Container, ContainerUpdate, Pod, Resources
-from dranode.driver.core.cpuset import CPUSet
-from dranode.driver.core.enforcement import Allowed, Refused, create, stop, synchronize, update
-from dranode.driver.core.held import ClaimRef
-from dranode.driver.core.held_claims import HeldClaim, HeldSnapshot
-from dranode.driver.core.on_record import Unread
-from dranode.driver.core.pinned import Containers, Pinned, changes, settle
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.claims.on_record import Unread
+from dranode.driver.core.pinning.containers import Container, ContainerUpdate, Pod, Resources
+from dranode.driver.core.pinning.enforcement import Allowed, Refused, create, stop, synchronize, update
+from dranode.driver.core.pinning.identity import Evidence, PodClaims
+from dranode.driver.core.pinning.pinned import Containers, Pinned, changes, settle
+from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
 
 CPUS = 12
 NAMES = st.sampled_from(("a", "b", "c", "d"))

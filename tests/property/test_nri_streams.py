@@ -10,8 +10,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dranode.driver.core.containers import Resources
-from dranode.driver.core.cpuset import CPUSet
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.pinning.containers import Resources
 from dranode.driver.nri import ttrpc
 from dranode.driver.nri.events import CreateRequest, Event, StopRequest, SynchronizeRequest, UpdateRequest
 from dranode.driver.nri.mux import PLUGIN_CONNECTION, Demultiplexer, ProtocolError, frame

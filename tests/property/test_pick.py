@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dranode.cpu.pick import Pick, PickError, pick
 from dranode.cpu.policies import L3, Policy, Threads
 from dranode.cpu.topology import Topology
-from dranode.driver.core.cpuset import CPUSet
+from dranode.driver.core.api.cpuset import CPUSet
 from tests.fakes_topology import Place, topology
 
 # Uneven on purpose: cores of 1 to 4 threads, caches of 1 to 3 cores, and now and then no cache.

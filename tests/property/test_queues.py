@@ -7,14 +7,14 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dranode.driver.local.queues.assign import Simulation, assign
-from dranode.driver.local.queues.assignment import LAST_FLAVOR, Mode
-from dranode.driver.local.queues.preemption import Preemptor
-from dranode.driver.local.queues.progress import Moment, State
-from dranode.driver.local.queues.quota import Usage
-from dranode.driver.local.queues.run import Anywhere, run_queues
-from dranode.driver.local.queues.setup import Setup, load
-from dranode.driver.local.queues.values import FlavorResource, Workload
+from dranode.sim.queues.assign import Simulation, assign
+from dranode.sim.queues.assignment import LAST_FLAVOR, Mode
+from dranode.sim.queues.preemption import Preemptor
+from dranode.sim.queues.progress import Moment, State
+from dranode.sim.queues.quota import Usage
+from dranode.sim.queues.run import Anywhere, run_queues
+from dranode.sim.queues.setup import Setup, load
+from dranode.sim.queues.values import FlavorResource, Workload
 from tests.queues_documents import (
     admitted,
     cluster_queue,

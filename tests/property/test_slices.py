@@ -9,10 +9,8 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dranode.driver.core.limits import sanitize, slice_problems
-from dranode.driver.core.plugin import Inventory
-from dranode.driver.core.quantity import Quantity
-from dranode.driver.core.resource import (
+from dranode.driver.core.api.quantity import Quantity
+from dranode.driver.core.api.resource import (
     Counter,
     CounterSet,
     Device,
@@ -23,8 +21,10 @@ from dranode.driver.core.resource import (
     ResourcePool,
     ResourceSliceSpec,
 )
-from dranode.driver.core.slice_plan import CreateSlice
-from dranode.driver.core.slices import desired_slices, publishable
+from dranode.driver.core.claims.plugin import Inventory
+from dranode.driver.core.slices.desired import desired_slices, publishable
+from dranode.driver.core.slices.limits import sanitize, slice_problems
+from dranode.driver.core.slices.plan import CreateSlice
 from tests.fakes_slices import SliceShelf
 
 ONE = Quantity(1)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from dranode.cpu.draw import picture
 from dranode.cpu.sysfs import read_topology
 from dranode.cpu.topology import Topology
-from dranode.driver.core.cpuset import CPUSet
+from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.machine.forms import open_machine
 from tests.fakes_machine import CPU, NODE, machine
 

@@ -6,8 +6,8 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from dranode.driver.cli.allocate import command
-from dranode.driver.core.errors import DocumentError
+from dranode.driver.core.api.errors import DocumentError
+from dranode.sim.cli.allocate import command
 
 CLASS = {
     "apiVersion": "resource.k8s.io/v1",

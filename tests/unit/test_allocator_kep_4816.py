@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from dranode.driver.core.documents import decode
-from dranode.driver.core.resource import DeviceClass, Node, ObjectMeta, ResourceClaim, ResourceSlice
-from dranode.driver.local.allocator.allocate import Allocator
-from dranode.driver.local.allocator.features import Features
-from dranode.driver.local.allocator.outcome import Outcome
-from dranode.driver.local.allocator.state import Allocated
-from dranode.driver.local.files import load_documents
+from dranode.driver.core.api.documents import decode
+from dranode.driver.core.api.resource import DeviceClass, Node, ObjectMeta, ResourceClaim, ResourceSlice
+from dranode.driver.machine.yaml_files import load_documents
+from dranode.sim.allocator.allocate import Allocator
+from dranode.sim.allocator.features import Features
+from dranode.sim.allocator.outcome import Outcome
+from dranode.sim.allocator.state import Allocated
 
 EXAMPLES = Path(__file__).parents[1] / "vectors" / "kep-4816.yaml"
 ACME, NIC = "gpu.acme.example.com", "nic.example.com"

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from dranode.driver.core.documents import decode, encode_json
-from dranode.driver.core.resource import DeviceClass, Node, ResourceClaim, ResourceSlice
-from dranode.driver.local.allocator.allocate import Allocator
-from dranode.driver.local.allocator.features import GATES, Features
-from dranode.driver.local.allocator.outcome import Outcome, Reason
-from dranode.driver.local.allocator.state import Allocated
+from dranode.driver.core.api.documents import decode, encode_json
+from dranode.driver.core.api.resource import DeviceClass, Node, ResourceClaim, ResourceSlice
+from dranode.sim.allocator.allocate import Allocator
+from dranode.sim.allocator.features import GATES, Features
+from dranode.sim.allocator.outcome import Outcome, Reason
+from dranode.sim.allocator.state import Allocated
 
 VECTORS = Path(__file__).parents[1] / "vectors" / "allocator.json"
 SCENARIOS: list[dict[str, Any]] = json.loads(VECTORS.read_text(encoding="utf-8"))["scenarios"]

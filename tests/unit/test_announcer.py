@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from dranode.driver.announcer import Announcer
-from dranode.driver.core.plugin import DeviceHealth, Health, Inventory
-from dranode.driver.core.publication import PublisherStatus
+from dranode.driver.core.claims.plugin import DeviceHealth, Health, Inventory
+from dranode.driver.core.slices.publication import PublisherStatus
 from dranode.driver.kubelet.health import HealthService
-from dranode.driver.node import Node
+from dranode.driver.node.node import Node
+from dranode.driver.serve.announcer import Announcer
 from tests.fakes import Lamps
 from tests.fakes_ledger import Mend, newer_schema
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dranode.driver.authority import Authority, Role
-from dranode.driver.locks import FileLock
+from dranode.driver.process.locks import FileLock
+from dranode.driver.serve.authority import Authority, Role
 
 
 class Instance:
@@ -144,7 +144,7 @@ def test_an_active_one_that_looks_at_the_same_moment_as_a_retired_one_stays_acti
             moments.append(how)
             moments.append(new.look())
 
-    monkeypatch.setattr("dranode.driver.locks.fcntl.flock", and_the_active_one_looks)
+    monkeypatch.setattr("dranode.driver.process.locks.fcntl.flock", and_the_active_one_looks)
     assert [old.look(), new.look()] == [Role.RETIRED, Role.ACTIVE]
     assert moments[1:] == [Role.ACTIVE]
 

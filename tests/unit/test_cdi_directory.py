@@ -18,10 +18,10 @@ from dranode.cdi.directory import (
     spec_files,
     write_spec,
 )
-from dranode.cdi.document import read
 from dranode.cdi.errors import CDIError
+from dranode.cdi.loader.document import read
+from dranode.cdi.loader.validate import validate
 from dranode.cdi.spec import CDIDevice, ContainerEdits, Spec
-from dranode.cdi.validate import validate
 from dranode.cdi.version import with_minimum_version
 
 NAME = "dra.k8s.io-cpu_claim-u.json"

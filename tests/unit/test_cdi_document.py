@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from dranode.cdi.document import read
 from dranode.cdi.errors import CDIError
-from dranode.cdi.validate import validate
+from dranode.cdi.loader.document import read
+from dranode.cdi.loader.validate import validate
 
 DEVICES = '"devices": [{"name": "d", "containerEdits": {"env": ["A=1"]}}]'
 GOOD = '{"cdiVersion": "0.3.0", "kind": "example.com/cpu", ' + DEVICES + "}"

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from dranode.cdi.document import read
-from dranode.cdi.validate import validate
+from dranode.cdi.loader.document import read
+from dranode.cdi.loader.validate import validate
 
 NEWEST = "05ae4b5 (containerd 2.4 dev)"
 _VECTORS = Path(__file__).parent.parent / "vectors"

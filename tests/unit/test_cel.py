@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from dranode.driver.core.documents import decode
-from dranode.driver.core.resource import Device
-from dranode.driver.local.allocator.cel import (
+from dranode.driver.core.api.documents import decode
+from dranode.driver.core.api.resource import Device
+from dranode.sim.cel.expression import (
     MAX_EXPRESSION_BYTES,
     CELCompileError,
     CELRuntimeError,
@@ -194,7 +194,7 @@ def test_an_expression_that_grows_takes_little_memory() -> None:
     script = """
 import resource
 from tests.unit.test_cel import GROWING, LONG, matches
-from dranode.driver.local.allocator.cel import CELRuntimeError
+from dranode.sim.cel.expression import CELRuntimeError
 matches("true")
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 for start in (f'["{LONG}"]', '[["z"]]'):

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from dranode.driver.core.documents import decode
-from dranode.driver.core.resource import Device
-from dranode.driver.local.allocator.cel import CELCompileError, CELRuntimeError, CELUnsupportedError, Selector
+from dranode.driver.core.api.documents import decode
+from dranode.driver.core.api.resource import Device
+from dranode.sim.cel.expression import CELCompileError, CELRuntimeError, CELUnsupportedError, Selector
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[1] / "vectors" / "cel.json").read_text(encoding="utf-8"))
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from dranode.driver.cgroups import Cgroups, cgroup_folder
-from dranode.driver.core.cpuset import CPUSet
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.machine.cgroups import Cgroups, cgroup_folder
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.forms import open_machine
+from dranode.driver.machine.pod_cgroups import containers_of
 from dranode.driver.machine.root import Root
-from dranode.driver.pod_cgroups import containers_of
 
 KUBEPODS = "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1.slice"
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from dranode.driver.cli.check import command
+from dranode.sim.cli.check import command
 
 EXAMPLES = Path(__file__).parents[1] / "vectors" / "kep-4816.yaml"
 

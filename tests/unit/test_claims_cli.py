@@ -16,10 +16,10 @@ from click.testing import CliRunner
 from dranode.cpu.options import CPUOptions
 from dranode.cpu.plugin import CPUPlugin
 from dranode.driver.cli.claims import command
-from dranode.driver.core.errors import DranodeError, MachineError
-from dranode.driver.core.placement import container_cgroup
+from dranode.driver.core.api.errors import DranodeError, MachineError
+from dranode.driver.core.diagnosis.placement import container_cgroup
 from dranode.driver.machine.forms import open_machine
-from dranode.driver.node import Node
+from dranode.driver.node.node import Node
 from tests.fakes import reference
 from tests.fakes_doctor import forbid
 from tests.fakes_lifecycle import KubeletPods, cpu_claim, leave_spec

@@ -8,10 +8,10 @@ import pytest
 
 from dranode.cpu.config import CFSQuota, CPUConfig, CPUPolicy, Memory, Sharing, Spread, merge, parse_config
 from dranode.cpu.policies import L3, Policy, Threads
-from dranode.driver.core.configs import Config
-from dranode.driver.core.cpuset import CPUSet
-from dranode.driver.core.documents import encode_json
-from dranode.driver.core.errors import ClaimError
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.documents import encode_json
+from dranode.driver.core.api.errors import ClaimError
+from dranode.driver.core.claims.configs import Config
 from tests.fakes_cpu import own
 
 PATH = "spec.devices.config[0].opaque.parameters"

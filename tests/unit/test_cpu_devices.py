@@ -14,12 +14,12 @@ from dranode.cpu.devices import devices, left_out
 from dranode.cpu.options import CPUOptions, GroupBy, Mode, check_reserved, read_options
 from dranode.cpu.policies import Threads
 from dranode.cpu.topology import Topology
-from dranode.driver.core.cpuset import CPUSet
-from dranode.driver.core.documents import encode_json
-from dranode.driver.core.errors import UsageError
-from dranode.driver.core.limits import slice_problems
-from dranode.driver.core.plugin import Inventory
-from dranode.driver.core.slices import desired_slices, publishable
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.documents import encode_json
+from dranode.driver.core.api.errors import UsageError
+from dranode.driver.core.claims.plugin import Inventory
+from dranode.driver.core.slices.desired import desired_slices, publishable
+from dranode.driver.core.slices.limits import slice_problems
 from tests.fakes_cpu import MACHINES, cpus, typed
 from tests.fakes_topology import regular, topology
 

@@ -11,9 +11,9 @@ from dranode.cdi.spec import CDIDevice, ContainerEdits, Spec
 from dranode.cpu.options import CPUOptions
 from dranode.cpu.pcie import read_pcie_roots
 from dranode.cpu.plugin import CPUPlugin, plugin
-from dranode.driver.core.configs import Config
-from dranode.driver.core.errors import UsageError
-from dranode.driver.core.resource import DeviceAttribute
+from dranode.driver.core.api.errors import UsageError
+from dranode.driver.core.api.resource import DeviceAttribute
+from dranode.driver.core.claims.configs import Config
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.testing import check_plugin
 from tests.fakes_cpu import cpus

@@ -15,9 +15,9 @@ from dranode.cpu.grant import adopted
 from dranode.cpu.options import CPUOptions, GroupBy
 from dranode.cpu.policies import Order, Threads
 from dranode.cpu.topology import Topology
-from dranode.driver.core.errors import ClaimConflictError, ClaimError
-from dranode.driver.core.plugin import ClaimGrant
-from dranode.driver.core.resource import DeviceAttribute, DeviceRequestAllocationResult
+from dranode.driver.core.api.errors import ClaimConflictError, ClaimError
+from dranode.driver.core.api.resource import DeviceAttribute, DeviceRequestAllocationResult
+from dranode.driver.core.claims.plugin import ClaimGrant
 from tests.fakes_cpu import MACHINES, claim, config, cpus, granted, holding, own, result
 from tests.fakes_topology import regular
 

@@ -6,8 +6,8 @@ import pytest
 
 from dranode.cdi.spec import CDIDevice, ContainerEdits, Spec
 from dranode.cpu.claim_env import claim_edits, read_spec
-from dranode.driver.core.cpuset import CPUSet
-from dranode.driver.core.plugin import ClaimGrant
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.claims.plugin import ClaimGrant
 from tests.fakes_cpu import cpus
 
 

@@ -10,8 +10,8 @@ from dranode.cdi.spec import ContainerEdits
 from dranode.cpu.options import CPUOptions, Mode
 from dranode.cpu.policies import Threads
 from dranode.cpu.topology import Topology
-from dranode.driver.core.errors import ClaimConflictError, ClaimError
-from dranode.driver.core.plugin import ClaimGrant
+from dranode.driver.core.api.errors import ClaimConflictError, ClaimError
+from dranode.driver.core.claims.plugin import ClaimGrant
 from tests.fakes_cpu import MACHINES, claim, config, cpus, granted, holding, own, result
 from tests.fakes_topology import regular
 

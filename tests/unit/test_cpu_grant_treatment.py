@@ -8,8 +8,8 @@ import pytest
 
 from dranode.cpu.config import CFSQuota, CPUPolicy, Memory, Sharing
 from dranode.cpu.treatment import Treatment, claim_treatment, treatment_state
-from dranode.driver.core.errors import DocumentError
-from dranode.driver.core.plugin import Grant
+from dranode.driver.core.api.errors import DocumentError
+from dranode.driver.core.claims.plugin import Grant
 
 
 def grants(*states: Any, admin: bool = False) -> list[Grant]:

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from dranode.driver.core.cpuset import MAX_CPU, CPUSet
+from dranode.driver.core.api.cpuset import MAX_CPU, CPUSet
 
 
 @pytest.mark.parametrize("text", ["0x1", "-1", "1_0", " 1", "", "1,", "123456789", "g"])

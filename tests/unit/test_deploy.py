@@ -16,8 +16,8 @@ import pytest
 import yaml
 
 from dranode.driver.cli.serve import command as serve
-from dranode.driver.core.diagnosis import Right
-from dranode.driver.core.diagnosis_runtime import TOLERANCE
+from dranode.driver.core.diagnosis.facts import Right
+from dranode.driver.core.diagnosis.runtime import TOLERANCE
 from dranode.driver.doctor.cluster import RIGHTS
 from tests.kubernetes_schemas import documents, problems
 

@@ -16,9 +16,9 @@ import pytest
 from click.testing import CliRunner
 
 from dranode.driver.cli.doctor import command
-from dranode.driver.core.diagnosis import Facts, Finding, Severity, Wanted
-from dranode.driver.core.diagnosis_rules import RULES, diagnose
-from dranode.driver.core.diagnosis_runtime import TOLERANCE
+from dranode.driver.core.diagnosis.facts import Facts, Finding, Severity, Wanted
+from dranode.driver.core.diagnosis.rules import RULES, diagnose
+from dranode.driver.core.diagnosis.runtime import TOLERANCE
 from dranode.driver.doctor.cluster import read_cluster
 from dranode.driver.doctor.examine import wanted_by
 from dranode.driver.machine.forms import open_machine

@@ -9,10 +9,10 @@ import pytest
 
 from dranode.cdi.spec import Spec
 from dranode.cpu.config import CPUConfig
-from dranode.driver.core.documents import decode, decode_json
-from dranode.driver.core.errors import DocumentError
-from dranode.driver.local.fleet_nodes import NodeKind
+from dranode.driver.core.api.documents import decode, decode_json
+from dranode.driver.core.api.errors import DocumentError
 from dranode.gpu.config import GPUConfig
+from dranode.sim.fleet.nodes import NodeKind
 
 GPU = {"apiVersion": "dra.gpu/v1alpha1", "kind": "GPUConfig"}
 CPU_FIELDS = "cpuset, threads, l3, spread, sharing, cfsQuota, memory"

@@ -10,10 +10,10 @@ from dataclasses import replace
 
 import pytest
 
-from dranode.driver.core.claim_identity import AskKubelet, AskLedger, AskProcesses, Evidence, PodClaims
-from dranode.driver.core.containers import Container, ContainerUpdate, Pod, Resources
-from dranode.driver.core.cpuset import CPUSet
-from dranode.driver.core.enforcement import (
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.pinning.containers import Container, ContainerUpdate, Pod, Resources
+from dranode.driver.core.pinning.enforcement import (
     Allowed,
     Refused,
     create,
@@ -24,9 +24,9 @@ from dranode.driver.core.enforcement import (
     synchronize,
     update,
 )
-from dranode.driver.core.held import ClaimRef
-from dranode.driver.core.held_claims import HeldClaim, HeldSnapshot
-from dranode.driver.core.pinned import Change, Containers, settle
+from dranode.driver.core.pinning.identity import AskKubelet, AskLedger, AskProcesses, Evidence, PodClaims
+from dranode.driver.core.pinning.pinned import Change, Containers, settle
+from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
 
 VARIABLE = "DRA_CPUSET_"
 KIND = "dra.k8s.io/cpu"

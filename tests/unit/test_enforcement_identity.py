@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from dranode.driver.core.claim_identity import AskKubelet, AskLedger, Evidence, Identity, PodClaims, identify
-from dranode.driver.core.containers import Container, Pod
-from dranode.driver.core.cpuset import CPUSet
-from dranode.driver.core.held import ClaimRef
-from dranode.driver.core.held_claims import HeldClaim, HeldSnapshot
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.pinning.containers import Container, Pod
+from dranode.driver.core.pinning.identity import AskKubelet, AskLedger, Evidence, Identity, PodClaims, identify
+from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
 
 UID = "7d3a1f64-5c0b-4a55-9d0f-3a5c8c7b1e10"
 OTHER = "7d3a1f64-5c0b-4a55-9d0f-3a5c8c7b1e11"

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from dranode.driver.core.claim_identity import PodClaims
-from dranode.driver.core.containers import Container, ContainerUpdate, Pod, Resources
-from dranode.driver.core.cpuset import CPUSet
-from dranode.driver.core.errors import UnreadError
-from dranode.driver.core.events import Occurrence
-from dranode.driver.core.held import ClaimRef
-from dranode.driver.core.held_claims import HeldClaim, HeldSnapshot
-from dranode.driver.core.on_record import Unread
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.errors import UnreadError
+from dranode.driver.core.claims.events import Occurrence
+from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.claims.on_record import Unread
+from dranode.driver.core.pinning.containers import Container, ContainerUpdate, Pod, Resources
+from dranode.driver.core.pinning.identity import PodClaims
+from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.nri.enforcer import Enforcer, RefusedError
 from dranode.driver.nri.events import Runtime

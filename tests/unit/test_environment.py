@@ -11,7 +11,7 @@ import pytest
 from dranode.driver.cli.environment import check_environment
 from dranode.driver.cli.options import variables
 from dranode.driver.cli.serve import command as serve
-from dranode.driver.core.errors import UsageError
+from dranode.driver.core.api.errors import UsageError
 
 PROGRAM = Path(sys.executable).with_name("dranode")
 

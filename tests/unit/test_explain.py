@@ -19,9 +19,9 @@ import pytest
 from click.testing import CliRunner
 
 from dranode.driver.cli.explain import command
-from dranode.driver.core.documents import decode, encode
-from dranode.driver.core.errors import UsageError
-from dranode.driver.core.resource import ResourceClaim
+from dranode.driver.core.api.documents import decode, encode
+from dranode.driver.core.api.errors import UsageError
+from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.kube.errors import ApiError
 from dranode.driver.local.store import Store
 from tests.fakes import plain

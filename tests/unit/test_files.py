@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from dranode.driver.core.errors import DocumentError
-from dranode.driver.local.files import load_documents, read_documents, read_yaml
+from dranode.driver.core.api.errors import DocumentError
+from dranode.driver.machine.yaml_files import load_documents, read_documents, read_yaml
 
 
 def written(folder: Path, text: str, name: str = "claims.yaml") -> Path:

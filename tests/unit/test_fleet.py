@@ -6,19 +6,19 @@ from typing import Any
 
 import pytest
 
-from dranode.driver.core.documents import decode
-from dranode.driver.core.errors import DocumentError
-from dranode.driver.core.plugin import Inventory
-from dranode.driver.core.resource import Device, DeviceClass, Node, ObjectMeta, ResourceClaim, ResourceSlice
-from dranode.driver.local.allocator.allocate import Allocator
-from dranode.driver.local.allocator.features import Features
-from dranode.driver.local.allocator.state import Allocated
-from dranode.driver.local.files import SourceDocument
-from dranode.driver.local.fleet import Fleet
-from dranode.driver.local.fleet_nodes import NodeKind, nodes_of, read_nodes, slices_of
-from dranode.driver.local.fleet_report import FleetReport, fleet_document, run_fleet
-from dranode.driver.local.svg import fleet_svg
-from dranode.driver.local.workload import read_workload
+from dranode.driver.core.api.documents import decode
+from dranode.driver.core.api.errors import DocumentError
+from dranode.driver.core.api.resource import Device, DeviceClass, Node, ObjectMeta, ResourceClaim, ResourceSlice
+from dranode.driver.core.claims.plugin import Inventory
+from dranode.driver.machine.yaml_files import SourceDocument
+from dranode.sim.allocator.allocate import Allocator
+from dranode.sim.allocator.features import Features
+from dranode.sim.allocator.state import Allocated
+from dranode.sim.cluster.place import Fleet
+from dranode.sim.cluster.workload import read_workload
+from dranode.sim.fleet.nodes import NodeKind, nodes_of, read_nodes, slices_of
+from dranode.sim.fleet.report import FleetReport, fleet_document, run_fleet
+from dranode.sim.fleet.svg import fleet_svg
 
 CPU = {"name": "cpu", "allowMultipleAllocations": True, "capacity": {"dra.cpu/cpu": {"value": "16"}}}
 BIG = {"name": "big", "attributes": {"size": {"string": "big"}}}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dranode.driver.folder_events import FolderEvents
+from dranode.driver.machine.folder_events import FolderEvents
 
 
 def test_files_that_come_go_or_are_written_in_place_are_told_of_by_name(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dranode.driver.core.frozen_map import FrozenMap
+from dranode.driver.core.api.frozen_map import FrozenMap
 
 KEYS = st.text(max_size=2)
 ENTRIES = st.dictionaries(KEYS, st.integers(0, 3))

@@ -2,9 +2,9 @@ from typing import Any
 
 import pytest
 
-from dranode.driver.core.configs import Config
-from dranode.driver.core.errors import ClaimError
-from dranode.driver.core.quantity import Quantity
+from dranode.driver.core.api.errors import ClaimError
+from dranode.driver.core.api.quantity import Quantity
+from dranode.driver.core.claims.configs import Config
 from dranode.gpu.config import GPUConfig, Mode, Settings, Strategy, Visibility, parse_config, settings
 
 PATH = "status.allocation.devices.config[0].opaque.parameters"

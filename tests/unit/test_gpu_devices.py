@@ -1,7 +1,7 @@
 from dataclasses import replace
 
-from dranode.driver.core.documents import encode
-from dranode.driver.core.resource import DeviceTaint
+from dranode.driver.core.api.documents import encode
+from dranode.driver.core.api.resource import DeviceTaint
 from dranode.gpu.devices import attributes, binary, counters, devices
 from dranode.gpu.inventory import GPU, Function, GPUInventory
 from dranode.gpu.scan import scan

@@ -1,7 +1,7 @@
 import pytest
 
 from dranode.cdi.spec import ContainerEdits
-from dranode.driver.core.errors import ClaimError
+from dranode.driver.core.api.errors import ClaimError
 from dranode.gpu.config import Mode
 from dranode.gpu.edits import complete, device_nodes
 from dranode.gpu.grants import Intent

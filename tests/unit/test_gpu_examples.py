@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from dranode.driver.cli.local import command
-from dranode.driver.core.errors import DranodeError
+from dranode.driver.core.api.errors import DranodeError
+from dranode.sim.cli.local import command
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 

@@ -2,12 +2,12 @@ from typing import Any
 
 import pytest
 
-from dranode.driver.core.configs import Config
-from dranode.driver.core.errors import ClaimConflictError, ClaimError
-from dranode.driver.core.held import ClaimRef, Held, Holding
-from dranode.driver.core.plugin import AllocatedClaim, AllocatedResult, ClaimGrant, Grant
-from dranode.driver.core.quantity import Quantity
-from dranode.driver.core.resource import DeviceRequestAllocationResult
+from dranode.driver.core.api.errors import ClaimConflictError, ClaimError
+from dranode.driver.core.api.quantity import Quantity
+from dranode.driver.core.api.resource import DeviceRequestAllocationResult
+from dranode.driver.core.claims.configs import Config
+from dranode.driver.core.claims.held import ClaimRef, Held, Holding
+from dranode.driver.core.claims.plugin import AllocatedClaim, AllocatedResult, ClaimGrant, Grant
 from dranode.gpu.config import parse_config
 from dranode.gpu.grants import Home, Intent, grant
 from dranode.gpu.inventory import GPUInventory

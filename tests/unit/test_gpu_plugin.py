@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from dranode.driver.core.documents import decode
-from dranode.driver.core.errors import ClaimConflictError, ClaimError, DranodeError, UsageError
-from dranode.driver.core.held import ClaimRef
-from dranode.driver.core.plugin import Grant, Health
-from dranode.driver.core.resource import ResourceClaim
-from dranode.driver.core.slices import publishable
+from dranode.driver.core.api.documents import decode
+from dranode.driver.core.api.errors import ClaimConflictError, ClaimError, DranodeError, UsageError
+from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.claims.plugin import Grant, Health
+from dranode.driver.core.slices.desired import publishable
 from dranode.driver.machine.folder import HostRoot
-from dranode.driver.node import Node
+from dranode.driver.machine.udev import Events
+from dranode.driver.node.node import Node
 from dranode.driver.testing import check_plugin
-from dranode.driver.udev import Events
 from dranode.gpu.nvml import NVMLFacts
 from dranode.gpu.plugin import GPUPlugin, plugin
 from dranode.gpu.udev import Event

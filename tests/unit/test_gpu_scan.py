@@ -3,7 +3,7 @@ import os
 
 import pytest
 
-from dranode.driver.core.errors import MachineError
+from dranode.driver.core.api.errors import MachineError
 from dranode.driver.machine.confined import ConfinedRoot
 from dranode.gpu.inventory import GPU, GPUInventory, Kind
 from dranode.gpu.nvml import NVMLFacts

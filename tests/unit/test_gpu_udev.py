@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from dranode.driver.core.plugin import RESCAN_SECONDS
-from dranode.driver.udev import KernelEvents, watch
+from dranode.driver.core.claims.plugin import RESCAN_SECONDS
+from dranode.driver.machine.udev import KernelEvents, watch
 from dranode.gpu.udev import Event, event_of
 
 CARD = "/devices/pci0000:00/0000:00:01.0/0000:01:00.0/drm/card1"

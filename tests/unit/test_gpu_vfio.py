@@ -3,8 +3,8 @@ import logging
 
 import pytest
 
-from dranode.driver.core.errors import ClaimError
-from dranode.driver.core.held import ClaimRef
+from dranode.driver.core.api.errors import ClaimError
+from dranode.driver.core.claims.held import ClaimRef
 from dranode.gpu.grants import Home
 from dranode.gpu.vfio import give_back, take
 from tests.fakes_gpu import AUDIO, DEVICES, DRIVERS, NVIDIA, Crash, Kernel, Machine, laptop

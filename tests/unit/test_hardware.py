@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from dranode.driver.core.errors import LedgerError, MachineError
-from dranode.driver.core.events import ClaimImpaired, Occurrence
-from dranode.driver.core.held_claims import HeldSnapshot
-from dranode.driver.core.plugin import Grant, Impairment, Inventory
-from dranode.driver.core.record import Record
-from dranode.driver.lifecycle.hardware import Hardware
-from dranode.driver.node import Node
+from dranode.driver.core.api.errors import LedgerError, MachineError
+from dranode.driver.core.claims.events import ClaimImpaired, Occurrence
+from dranode.driver.core.claims.plugin import Grant, Impairment, Inventory
+from dranode.driver.core.claims.record import Record
+from dranode.driver.core.pinning.snapshot import HeldSnapshot
+from dranode.driver.node.node import Node
+from dranode.driver.serve.hardware import Hardware
 from tests.fakes import Lamps, allocated_claim, reference
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from dranode.cdi.spec import Spec
-from dranode.driver.core.errors import ClaimConflictError, ClaimError, LedgerError, UnreadError
-from dranode.driver.core.plugin import ClaimGrant
-from dranode.driver.core.record import Record
-from dranode.driver.ledger import Contents, Ledger
-from dranode.driver.node import Node
+from dranode.driver.core.api.errors import ClaimConflictError, ClaimError, LedgerError, UnreadError
+from dranode.driver.core.claims.plugin import ClaimGrant
+from dranode.driver.core.claims.record import Record
+from dranode.driver.node.ledger import Contents, Ledger
+from dranode.driver.node.node import Node
 from tests.fakes import Lamps, allocated_claim, reference
 
 

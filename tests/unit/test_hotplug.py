@@ -11,10 +11,10 @@ from dranode.cpu.hotplug import Event, event_of
 from dranode.cpu.options import CPUOptions, Mode
 from dranode.cpu.plugin import CPUPlugin
 from dranode.cpu.policies import Threads
-from dranode.driver.core.cpuset import CPUSet
-from dranode.driver.core.plugin import Health
-from dranode.driver.core.record import Record
-from dranode.driver.udev import Events
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.claims.plugin import Health
+from dranode.driver.core.claims.record import Record
+from dranode.driver.machine.udev import Events
 from tests.fakes_lifecycle import HotplugRoot
 
 

@@ -11,21 +11,22 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PARTS = ("cdi", "cpu", "driver", "gpu", "proto")
+PARTS = ("cdi", "cpu", "driver", "gpu", "proto", "sim")
 
 # What has no business where decisions are made: files, sockets, clocks, randomness, other processes.
 IMPURE = {"os", "io", "pathlib", "socket", "subprocess", "sqlite3", "tempfile", "shutil", "time", "random", "threading"}
 PURE = [
     *(ROOT / "driver" / "core").rglob("*.py"),
-    *(ROOT / "driver" / "local" / "allocator").glob("*.py"),
+    *(ROOT / "sim" / "allocator").glob("*.py"),
     *(path for path in (ROOT / "cpu").glob("*.py") if path.stem not in {"sysfs", "pcie", "plugin"}),
     *(ROOT / "gpu" / f"{name}.py" for name in ("inventory", "devices", "config", "grants", "health", "edits")),
-    *(path for path in (ROOT / "cdi").glob("*.py") if path.stem != "directory"),
-    *(ROOT / "driver" / "local" / "queues").glob("*.py"),
+    *(path for path in (ROOT / "cdi").rglob("*.py") if path.stem != "directory"),
+    *(ROOT / "sim" / "queues").glob("*.py"),
+    *(ROOT / "sim" / "cel").glob("*.py"),
 ]
 ALLOWED = {
-    ROOT / "driver" / "core" / "documents.py": {"threading"},  # a lock for msgspec's own cache of types
-    ROOT / "cdi" / "yaml_syntax.py": {"io"},  # StringIO
+    ROOT / "driver" / "core" / "api" / "documents.py": {"threading"},  # a lock for msgspec's own cache of types
+    ROOT / "cdi" / "loader" / "yaml_syntax.py": {"io"},  # StringIO
 }
 
 
@@ -83,7 +84,7 @@ def test_serve_loads_no_library_that_only_people_or_the_local_run_need() -> None
     script = """
 import sys
 from dranode.driver.cli import options, serve
-import dranode.driver.local.store, dranode.driver.service
+import dranode.driver.local.store, dranode.driver.serve.service
 heavy = ("rich", "cel_expr_python", "yaml", "kubernetes", "prometheus_client")
 print(*(name for name in heavy if name in sys.modules))
 """

@@ -11,10 +11,10 @@ from http import HTTPStatus
 
 import pytest
 
-from dranode.driver.core.errors import DranodeError, UsageError
-from dranode.driver.http import MAX_HEAD, Page, verdict
-from dranode.driver.http_address import bind_address, parse_address
-from dranode.driver.http_server import MAX_CONNECTIONS, HTTPPages
+from dranode.driver.core.api.errors import DranodeError, UsageError
+from dranode.driver.serve.http import MAX_HEAD, Page, verdict
+from dranode.driver.serve.http_address import bind_address, parse_address
+from dranode.driver.serve.http_server import MAX_CONNECTIONS, HTTPPages
 
 missing: list[str] = []
 # Set while the slow page may be made.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dranode.driver.core.containers import Pod
-from dranode.driver.core.events import (
+from dranode.driver.core.api.resource import ResourceClaimConsumerReference as Consumer
+from dranode.driver.core.claims.events import (
     MAX_NOTE,
     Allowance,
     DriftRepaired,
@@ -15,8 +15,8 @@ from dranode.driver.core.events import (
     Unpinned,
     events_of,
 )
-from dranode.driver.core.held import ClaimRef
-from dranode.driver.core.resource import ResourceClaimConsumerReference as Consumer
+from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.pinning.containers import Pod
 
 CLAIM = ClaimRef("default", "a", "uid-a")
 POD = Pod("sandbox", "uid-p", "default", "p")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dranode.driver.core.status import DeviceState, device_statuses, failed_states, is_said
+from dranode.driver.core.claims.status import DeviceState, device_statuses, failed_states, is_said
 from tests.fakes import allocated_claim
 
 NOW = "2026-01-01T00:00:00Z"

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from dranode.driver.core.claim_identity import PodClaims
-from dranode.driver.core.containers import Container, Pod
-from dranode.driver.core.cpuset import CPUSet
-from dranode.driver.core.events import DriftRepaired, Occurrence, QuotaStillCaps, Unpinned, events_of
-from dranode.driver.core.held import ClaimRef
-from dranode.driver.core.held_claims import HeldClaim, HeldSnapshot
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.claims.events import DriftRepaired, Occurrence, QuotaStillCaps, Unpinned, events_of
+from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.pinning.containers import Container, Pod
+from dranode.driver.core.pinning.identity import PodClaims
+from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.nri.enforcer import Enforcer
 

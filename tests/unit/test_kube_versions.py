@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from dranode.driver.core.documents import decode, encode, to_v1
-from dranode.driver.core.resource import ResourceSlice
+from dranode.driver.core.api.documents import decode, encode, to_v1
+from dranode.driver.core.api.resource import ResourceSlice
 from dranode.driver.kube.versions import best_version, from_v1
 
 SLICE = {

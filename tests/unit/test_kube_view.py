@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import msgspec
 
-from dranode.driver.core.resource import ObjectMeta, ResourcePool, ResourceSlice, ResourceSliceSpec
-from dranode.driver.kube.view import SliceView
+from dranode.driver.core.api.resource import ObjectMeta, ResourcePool, ResourceSlice, ResourceSliceSpec
+from dranode.driver.core.slices.view import SliceView
 
 
 def published(name: str, version: int, uid: str = "", generation: int = 1) -> ResourceSlice:

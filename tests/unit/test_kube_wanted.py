@@ -3,10 +3,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dranode.driver.core.errors import UsageError
-from dranode.driver.core.plugin import Inventory
-from dranode.driver.core.resource import Device, DeviceTaint
-from dranode.driver.kube.wanted import Wanted
+from dranode.driver.core.api.errors import UsageError
+from dranode.driver.core.api.resource import Device, DeviceTaint
+from dranode.driver.core.claims.plugin import Inventory
+from dranode.driver.core.slices.wanted import Wanted
 
 SHARED = Device(name="group", allow_multiple_allocations=True)
 SINGLE = Device(name="single", taints=(DeviceTaint(key="k", effect="None"),))

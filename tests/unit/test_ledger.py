@@ -14,12 +14,12 @@ import pytest
 
 from dranode.cdi.rules import spec_problems
 from dranode.cdi.spec import CDIDevice, ContainerEdits, DeviceNode, Spec
-from dranode.driver.core.errors import LedgerError
-from dranode.driver.core.plugin import Grant
-from dranode.driver.core.record import Record, State, claim_spec, copied, prepared_devices
-from dranode.driver.core.resource import ResourceClaimConsumerReference
-from dranode.driver.ledger import CorruptLedgerError, Ledger, move_aside, read_ledger
-from dranode.driver.ledger_rows import TABLES
+from dranode.driver.core.api.errors import LedgerError
+from dranode.driver.core.api.resource import ResourceClaimConsumerReference
+from dranode.driver.core.claims.plugin import Grant
+from dranode.driver.core.claims.record import Record, State, claim_spec, copied, prepared_devices
+from dranode.driver.node.ledger import CorruptLedgerError, Ledger, move_aside, read_ledger
+from dranode.driver.node.ledger_rows import TABLES
 
 A = Record(uid="uid-a", namespace="default", name="a", cpus="0-1", held="0-1,8-9", fingerprint="f")
 B = Record(uid="uid-b", grants=(Grant(request="r", pool="p", device="d", admin=True),), fingerprint="g")

@@ -13,14 +13,14 @@ from click.testing import CliRunner
 from dranode.cpu.options import CPUOptions
 from dranode.cpu.plugin import CPUPlugin
 from dranode.driver.cli.forget_lost import command
-from dranode.driver.core.cpuset import CPUSet
-from dranode.driver.core.record import Record
-from dranode.driver.core.resource import ResourceClaim
-from dranode.driver.core.salvage import LOST, Copied, salvaged
-from dranode.driver.ledger import DOUBTFUL, Ledger, read_ledger
-from dranode.driver.ledger_copy import LedgerCopy
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.claims.record import Record
+from dranode.driver.core.claims.salvage import LOST, Copied, salvaged
 from dranode.driver.machine.forms import open_machine
-from dranode.driver.node import Node
+from dranode.driver.node.ledger import DOUBTFUL, Ledger, read_ledger
+from dranode.driver.node.ledger_copy import LedgerCopy
+from dranode.driver.node.node import Node
 from tests.fakes import lose_copy, reference
 from tests.fakes_lifecycle import cpu_claim
 

@@ -11,18 +11,18 @@ import pytest
 
 from dranode.cpu.options import CPUOptions
 from dranode.cpu.plugin import CPUPlugin
-from dranode.driver.core.claim_uses import ClaimUse
-from dranode.driver.core.errors import DranodeError, LedgerError
-from dranode.driver.core.events import Occurrence, OrphanUnprepared
-from dranode.driver.core.held import ClaimRef
-from dranode.driver.core.reconcile import PATIENCE
-from dranode.driver.core.resource import ResourceClaim
+from dranode.driver.core.api.errors import DranodeError, LedgerError
+from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.claims.events import Occurrence, OrphanUnprepared
+from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.claims.reconcile import PATIENCE
+from dranode.driver.core.claims.uses import ClaimUse
 from dranode.driver.kubelet.podresources import PodResources, PodResourcesError
-from dranode.driver.lifecycle.orphans import Orphans
-from dranode.driver.lifecycle.takeover import take_over
-from dranode.driver.lifecycle.witnesses import Witnesses
 from dranode.driver.machine.forms import open_machine
-from dranode.driver.node import Node
+from dranode.driver.node.node import Node
+from dranode.driver.serve.orphans import Orphans
+from dranode.driver.serve.takeover import take_over
+from dranode.driver.serve.witnesses import Witnesses
 from tests.fakes import reference
 from tests.fakes_lifecycle import KIND, ApiClaims, cpu_claim, leave_spec
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from dranode.driver.core.errors import LedgerError
-from dranode.driver.locks import FileLock
+from dranode.driver.core.api.errors import LedgerError
+from dranode.driver.process.locks import FileLock
 
 
 def is_open(path: Path) -> bool:

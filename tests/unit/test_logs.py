@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import grpc
 import pytest
 
-from dranode.driver.core.held import ClaimRef
-from dranode.driver.logs import JSONFormatter, TextFormatter, operation, set_up
+from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.process.logs import JSONFormatter, TextFormatter, operation, set_up
 from dranode.proto import dra_v1_pb2
 
 log = logging.getLogger("dranode.test")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dranode.cpu.sysfs import read_topology
-from dranode.driver.core.errors import MachineError, UsageError
+from dranode.driver.core.api.errors import MachineError, UsageError
 from dranode.driver.machine import capture
 from dranode.driver.machine.archive_writer import write_archive
 from dranode.driver.machine.capture import record

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dranode.cpu.sysfs import read_topology
-from dranode.driver.core.errors import DocumentError
+from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.machine.confined import ConfinedRoot
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.machine.machine_file import parse_machine

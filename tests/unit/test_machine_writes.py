@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from dranode.driver.core.errors import ClaimError, in_words
-from dranode.driver.core.held import ClaimRef
-from dranode.driver.core.plugin import Grant
+from dranode.driver.core.api.errors import ClaimError, in_words
+from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.claims.plugin import Grant
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.machine.root import Root
-from dranode.driver.node import Node
+from dranode.driver.node.node import Node
 from tests.fakes import Board, WiredLamps, allocated_claim
 
 FILE = "sys/class/lamps/lamp-0/brightness"

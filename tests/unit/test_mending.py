@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-from dranode.driver.core import pinned
-from dranode.driver.core.containers import Container, Pod
-from dranode.driver.core.cpuset import CPUSet
-from dranode.driver.core.held_claims import HeldSnapshot
-from dranode.driver.core.mending import INTERVAL, PATIENCE, REPAIRS, Lag, Repairs
-from dranode.driver.core.pinned import Containers, Drift, Pinned, drift, settle
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.pinning import pinned
+from dranode.driver.core.pinning.containers import Container, Pod
+from dranode.driver.core.pinning.mending import INTERVAL, PATIENCE, REPAIRS, Lag, Repairs
+from dranode.driver.core.pinning.pinned import Containers, Drift, Pinned, drift, settle
+from dranode.driver.core.pinning.snapshot import HeldSnapshot
 
 ONE, TWO = frozenset(("c1",)), frozenset(("c2",))
 

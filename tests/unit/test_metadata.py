@@ -10,12 +10,12 @@ import msgspec
 import pytest
 
 from dranode.cdi.directory import encode_spec
-from dranode.cdi.validate import validate
-from dranode.driver.core.errors import DranodeError
-from dranode.driver.core.metadata import MAX_ATTRIBUTES, RequestMetadata, device_metadata, with_metadata
-from dranode.driver.core.plugin import Grant, Inventory
-from dranode.driver.core.record import PreparedDevice, Record
-from dranode.driver.core.resource import Device, DeviceAttribute
+from dranode.cdi.loader.validate import validate
+from dranode.driver.core.api.errors import DranodeError
+from dranode.driver.core.api.resource import Device, DeviceAttribute
+from dranode.driver.core.claims.metadata import MAX_ATTRIBUTES, RequestMetadata, device_metadata, with_metadata
+from dranode.driver.core.claims.plugin import Grant, Inventory
+from dranode.driver.core.claims.record import PreparedDevice, Record
 
 DRIVER = "lamps.example.com"
 UID = "7f0c1f0e-0000-4000-8000-000000000001"

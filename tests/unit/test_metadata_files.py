@@ -10,12 +10,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dranode.driver.core.held import ClaimRef
-from dranode.driver.core.plugin import Grant, Inventory
-from dranode.driver.core.record import Record
-from dranode.driver.core.resource import Device, ResourceClaim
-from dranode.driver.kubelet.metadata import DeviceMetadata
-from dranode.driver.node import Node
+from dranode.driver.core.api.resource import Device, ResourceClaim
+from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.claims.plugin import Grant, Inventory
+from dranode.driver.core.claims.record import Record
+from dranode.driver.node.metadata_files import DeviceMetadata
+from dranode.driver.node.node import Node
 from tests.fakes import Lamps, allocated_claim, reference
 
 INVENTORY = Inventory(devices=(Device(name="lamp-0"), Device(name="lamp-1")))

@@ -11,20 +11,20 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from dranode.driver.core.cpuset import CPUSet
-from dranode.driver.core.errors import ClaimError, DranodeError
-from dranode.driver.core.held import ClaimRef
-from dranode.driver.core.plugin import Inventory, Plugin
-from dranode.driver.core.publication import PublisherStatus
-from dranode.driver.core.record import Record
-from dranode.driver.core.resource import ResourceClaim
-from dranode.driver.edges import Edges
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.errors import ClaimError, DranodeError
+from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.claims.plugin import Inventory, Plugin
+from dranode.driver.core.claims.record import Record
+from dranode.driver.core.slices.publication import PublisherStatus
 from dranode.driver.kubelet.sockets import socket_paths
-from dranode.driver.listener import Listener
 from dranode.driver.machine.forms import open_machine
-from dranode.driver.metrics import Metrics, prefix_of
 from dranode.driver.plugins import load_plugins
-from dranode.driver.service import DriverService
+from dranode.driver.serve.edges import Edges
+from dranode.driver.serve.listener import Listener
+from dranode.driver.serve.metrics import Metrics, prefix_of
+from dranode.driver.serve.service import DriverService
 from tests.fakes import Lamps, allocated_claim, reference
 
 # Name, type and labels as dra-driver-cpu registers them (pkg/metrics/metrics.go).

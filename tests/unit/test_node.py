@@ -16,21 +16,21 @@ import msgspec
 import pytest
 
 from dranode.cdi.spec import Spec
-from dranode.driver.core.configs import Config
-from dranode.driver.core.cpuset import CPUSet
-from dranode.driver.core.documents import decode
-from dranode.driver.core.errors import ClaimConflictError, ClaimError, DranodeError, LedgerError
-from dranode.driver.core.held import ClaimRef, Held
-from dranode.driver.core.held_claims import HeldClaim, HeldSnapshot
-from dranode.driver.core.metadata import metadata_spec_file
-from dranode.driver.core.plugin import AllocatedClaim, ClaimGrant, Grant, Inventory, Plugin
-from dranode.driver.core.prepare import allocated
-from dranode.driver.core.record import PreparedDevice, Record, fingerprint
-from dranode.driver.core.resource import ResourceClaim
-from dranode.driver.kubelet.metadata import DeviceMetadata
-from dranode.driver.lifecycle.spec_watch import SpecWatch
-from dranode.driver.node import Node
-from dranode.driver.patience import CONFLICT_WAIT, MAX_WAITING
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.documents import decode
+from dranode.driver.core.api.errors import ClaimConflictError, ClaimError, DranodeError, LedgerError
+from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.claims.configs import Config
+from dranode.driver.core.claims.held import ClaimRef, Held
+from dranode.driver.core.claims.metadata import metadata_spec_file
+from dranode.driver.core.claims.plugin import AllocatedClaim, ClaimGrant, Grant, Inventory, Plugin
+from dranode.driver.core.claims.prepare import allocated
+from dranode.driver.core.claims.record import PreparedDevice, Record, fingerprint
+from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
+from dranode.driver.node.metadata_files import DeviceMetadata
+from dranode.driver.node.node import Node
+from dranode.driver.node.patience import CONFLICT_WAIT, MAX_WAITING
+from dranode.driver.serve.spec_watch import SpecWatch
 from tests.fakes import (
     DAMAGES,
     Board,

@@ -12,11 +12,11 @@ import pytest
 
 from dranode.cpu.options import CPUOptions
 from dranode.cpu.plugin import CPUPlugin
-from dranode.driver.core.cpuset import CPUSet
-from dranode.driver.core.errors import LedgerError, UnreadError
-from dranode.driver.core.held_claims import HeldSnapshot
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.errors import LedgerError, UnreadError
+from dranode.driver.core.pinning.snapshot import HeldSnapshot
 from dranode.driver.machine.forms import open_machine
-from dranode.driver.node import Node
+from dranode.driver.node.node import Node
 from tests.fakes import reference
 from tests.fakes_ledger import FAULTS, Fault
 from tests.fakes_lifecycle import cpu_claim

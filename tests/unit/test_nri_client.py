@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from dranode.driver.core.claim_identity import PodClaims
-from dranode.driver.core.containers import Pod
-from dranode.driver.core.cpuset import CPUSet
-from dranode.driver.core.errors import LedgerError
-from dranode.driver.core.held import ClaimRef
-from dranode.driver.core.held_claims import HeldClaim, HeldSnapshot
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.errors import LedgerError
+from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.pinning.containers import Pod
+from dranode.driver.core.pinning.identity import PodClaims
+from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.nri import attempts as attempts_module
 from dranode.driver.nri import client as client_module

@@ -11,8 +11,8 @@ from dranode.cpu.pick_l3 import Caches
 from dranode.cpu.policies import L3, Order, Policy, Threads
 from dranode.cpu.sysfs import read_topology
 from dranode.cpu.topology import Topology
-from dranode.driver.core.cpuset import CPUSet
-from dranode.driver.core.errors import UsageError
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.errors import UsageError
 from dranode.driver.machine.forms import open_machine
 from tests.fakes_topology import regular, topology
 

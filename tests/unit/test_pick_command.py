@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dranode.cpu.cli.pick import command, region
-from dranode.driver.core.cpuset import CPUSet
-from dranode.driver.core.errors import UsageError
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.errors import UsageError
 from tests.fakes_topology import regular, topology
 
 MACHINE = "sockets=2,numa=2,l3=2,cores=4,threads=2"

@@ -17,7 +17,7 @@ from dranode.cpu.pick import PickError, pick
 from dranode.cpu.pick_packed import core_order, numa_order, package_order
 from dranode.cpu.policies import L3, Policy
 from dranode.cpu.topology import Topology
-from dranode.driver.core.cpuset import CPUSet
+from dranode.driver.core.api.cpuset import CPUSet
 from tests.fakes_topology import Place, regular, topology
 
 VECTORS: Final[dict[str, Any]] = json.loads((Path(__file__).parents[1] / "vectors" / "cpu.json").read_text())

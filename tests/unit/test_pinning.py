@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from dranode.driver.core.claim_uses import ClaimUse
-from dranode.driver.core.cpuset import CPUSet
-from dranode.driver.core.held import ClaimRef, Held
-from dranode.driver.core.held_claims import HeldClaim, HeldSnapshot
-from dranode.driver.core.plugin import AllocatedClaim, ClaimGrant, Inventory
-from dranode.driver.core.record import Record
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.claims.held import ClaimRef, Held
+from dranode.driver.core.claims.plugin import AllocatedClaim, ClaimGrant, Inventory
+from dranode.driver.core.claims.record import Record
+from dranode.driver.core.claims.uses import ClaimUse
+from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
 from dranode.driver.kubelet.podresources import PodResources
 from dranode.driver.machine.folder import HostRoot
-from dranode.driver.node import Node
-from dranode.driver.pinning import Pinning
+from dranode.driver.node.node import Node
+from dranode.driver.serve.pinning import Pinning
 from tests.fakes import Lamps, allocated_claim
 from tests.fakes_nri import FakeRuntime, container, pod
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from dranode.driver.local.queues.assign import Oracle, Simulation, assign, visiting_order
-from dranode.driver.local.queues.assignment import LAST_FLAVOR, Assignment, Mode
-from dranode.driver.local.queues.progress import Moment, State, still_valid
-from dranode.driver.local.queues.setup import Setup, load
-from dranode.driver.local.queues.values import FlavorResource, Workload
+from dranode.sim.queues.assign import Oracle, Simulation, assign, visiting_order
+from dranode.sim.queues.assignment import LAST_FLAVOR, Assignment, Mode
+from dranode.sim.queues.progress import Moment, State, still_valid
+from dranode.sim.queues.setup import Setup, load
+from dranode.sim.queues.values import FlavorResource, Workload
 from tests.queues_documents import (
     admitted,
     cluster_queue,

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from dranode.driver.core.errors import DocumentError
-from dranode.driver.local.queues.setup import load
+from dranode.driver.core.api.errors import DocumentError
+from dranode.sim.queues.setup import load
 from tests.queues_documents import (
     admitted,
     cluster_queue,

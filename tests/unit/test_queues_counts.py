@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from dranode.driver.local.queues.setup import load
-from dranode.driver.local.queues.values import Workload
+from dranode.sim.queues.setup import load
+from dranode.sim.queues.values import Workload
 from tests.queues_documents import cluster_queue, flavor, group, local_queue, sources, workload
 
 MAPPINGS = {

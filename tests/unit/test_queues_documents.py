@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from dranode.driver.core.errors import DocumentError
-from dranode.driver.local.queues.run import Anywhere, QueueRun, run_queues
-from dranode.driver.local.queues.setup import load
+from dranode.driver.core.api.errors import DocumentError
+from dranode.sim.queues.run import Anywhere, QueueRun, run_queues
+from dranode.sim.queues.setup import load
 from tests.queues_documents import cluster_queue, document, flavor, group, local_queue, pod_set, sources, workload
 
 QUOTA = group(["cpu"], f=[4])

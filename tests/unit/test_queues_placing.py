@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import count
 from typing import Any
 
-from dranode.driver.core.resource import (
+from dranode.driver.core.api.resource import (
     AllocationResult,
     Device,
     DeviceAllocationResult,
@@ -18,13 +18,13 @@ from dranode.driver.core.resource import (
     ResourceSlice,
     ResourceSliceSpec,
 )
-from dranode.driver.local.allocator.allocate import Allocator
-from dranode.driver.local.allocator.features import Features
-from dranode.driver.local.allocator.state import Allocated
-from dranode.driver.local.fleet_run import ImaginedFleet, admit
-from dranode.driver.local.queues.placing import FleetNodes
-from dranode.driver.local.queues.run import QueueRun, run_queues
-from dranode.driver.local.queues.setup import load
+from dranode.sim.allocator.allocate import Allocator
+from dranode.sim.allocator.features import Features
+from dranode.sim.allocator.state import Allocated
+from dranode.sim.fleet.run import ImaginedFleet, admit
+from dranode.sim.queues.placing import FleetNodes
+from dranode.sim.queues.run import QueueRun, run_queues
+from dranode.sim.queues.setup import load
 from tests.queues_documents import cluster_queue, document, flavor, group, local_queue, pod_set, sources, workload
 
 DRIVER = "gpu.example.com"

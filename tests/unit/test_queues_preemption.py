@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from dranode.driver.local.queues.assignment import Mode
-from dranode.driver.local.queues.preemption import Preemptor
-from dranode.driver.local.queues.setup import load
-from dranode.driver.local.queues.values import FlavorResource
+from dranode.sim.queues.assignment import Mode
+from dranode.sim.queues.preemption import Preemptor
+from dranode.sim.queues.setup import load
+from dranode.sim.queues.values import FlavorResource
 from tests.queues_documents import (
     admitted,
     cluster_queue,

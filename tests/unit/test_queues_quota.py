@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from dranode.driver.core.quantity import Quantity
-from dranode.driver.local.queues.amounts import amount, text
-from dranode.driver.local.queues.quota import Usage, unused
-from dranode.driver.local.queues.values import ClusterQueue, Cohort, FlavorResource, Queues, Quota
+from dranode.driver.core.api.quantity import Quantity
+from dranode.sim.queues.amounts import amount, text
+from dranode.sim.queues.quota import Usage, unused
+from dranode.sim.queues.values import ClusterQueue, Cohort, FlavorResource, Queues, Quota
 
 OF = FlavorResource("f", "gpu")
 

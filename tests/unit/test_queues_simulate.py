@@ -9,12 +9,12 @@ from typing import Any
 
 from rich.console import Console
 
-from dranode.driver.local.files import load_documents
-from dranode.driver.local.queues.pods import pods_of
-from dranode.driver.local.queues.report import draw
-from dranode.driver.local.queues.run import Anywhere, QueueRun, run_queues
-from dranode.driver.local.queues.setup import load
-from dranode.driver.local.queues.simulate import Nodes
+from dranode.driver.machine.yaml_files import load_documents
+from dranode.sim.queues.pods import pods_of
+from dranode.sim.queues.report import draw
+from dranode.sim.queues.run import Anywhere, QueueRun, run_queues
+from dranode.sim.queues.setup import load
+from dranode.sim.queues.simulate import Nodes
 from tests.fakes_fleet import PodSlots
 from tests.queues_documents import (
     admitted,

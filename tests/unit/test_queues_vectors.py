@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from dranode.driver.core.quantity import Quantity
-from dranode.driver.local.queues.amounts import amount
-from dranode.driver.local.queues.assign import Simulation, assign
-from dranode.driver.local.queues.assignment import LAST_FLAVOR, Assignment, Mode, PodSetAssignment
-from dranode.driver.local.queues.decide import Decision, decide
-from dranode.driver.local.queues.preemption import Preemptor
-from dranode.driver.local.queues.progress import Event, Moment, State, raised, still_valid
-from dranode.driver.local.queues.setup import Setup, load
-from dranode.driver.local.queues.values import FlavorResource, Workload
+from dranode.driver.core.api.quantity import Quantity
+from dranode.sim.queues.amounts import amount
+from dranode.sim.queues.assign import Simulation, assign
+from dranode.sim.queues.assignment import LAST_FLAVOR, Assignment, Mode, PodSetAssignment
+from dranode.sim.queues.decide import Decision, decide
+from dranode.sim.queues.preemption import Preemptor
+from dranode.sim.queues.progress import Event, Moment, State, raised, still_valid
+from dranode.sim.queues.setup import Setup, load
+from dranode.sim.queues.values import FlavorResource, Workload
 from tests.queues_documents import KUEUE, local_queue, sources, timestamp
 
 VECTORS = json.loads((Path(__file__).parent.parent / "vectors" / "flavors.json").read_text())

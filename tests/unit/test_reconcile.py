@@ -12,16 +12,15 @@ from dranode.cpu.config import API_VERSION
 from dranode.cpu.config import KIND as KIND_OF_CONFIG
 from dranode.cpu.options import CPUOptions, Mode
 from dranode.cpu.plugin import CPUPlugin
-from dranode.driver.core.claim_uses import ClaimUse, UsedClaim, used_claims
-from dranode.driver.core.configs import Config
-from dranode.driver.core.cpuset import CPUSet
-from dranode.driver.core.documents import decode, encode
-from dranode.driver.core.draining import left as what_is_left
-from dranode.driver.core.errors import ClaimGoneError, DranodeError
-from dranode.driver.core.held import ClaimRef, Held
-from dranode.driver.core.plugin import ClaimGrant, Grant, Inventory
-from dranode.driver.core.prepare import allocated, decide, refreshed
-from dranode.driver.core.reconcile import (
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.documents import decode, encode
+from dranode.driver.core.api.errors import ClaimGoneError, DranodeError
+from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.claims.configs import Config
+from dranode.driver.core.claims.held import ClaimRef, Held
+from dranode.driver.core.claims.plugin import ClaimGrant, Grant, Inventory
+from dranode.driver.core.claims.prepare import allocated, decide, refreshed
+from dranode.driver.core.claims.reconcile import (
     PATIENCE,
     Told,
     Waiting,
@@ -32,8 +31,9 @@ from dranode.driver.core.reconcile import (
     unpublished,
     unused,
 )
-from dranode.driver.core.record import Record, claim_spec, holdings, recovered
-from dranode.driver.core.resource import ResourceClaim
+from dranode.driver.core.claims.record import Record, claim_spec, holdings, recovered
+from dranode.driver.core.claims.uses import ClaimUse, UsedClaim, used_claims
+from dranode.driver.core.diagnosis.draining import left as what_is_left
 from dranode.driver.machine.forms import open_machine
 from tests.fakes import Lamps, allocated_claim
 from tests.fakes_lifecycle import KIND, cpu_claim

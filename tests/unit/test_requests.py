@@ -13,18 +13,18 @@ import pytest
 
 from dranode.cpu.options import CPUOptions
 from dranode.cpu.plugin import CPUPlugin
-from dranode.driver.core.cpuset import CPUSet
-from dranode.driver.core.documents import decode
-from dranode.driver.core.effects import Commit
-from dranode.driver.core.placement import Process, placements
-from dranode.driver.core.plugin import Plugin
-from dranode.driver.core.record import PreparedDevice, Record
-from dranode.driver.core.resource import ResourceClaim
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.documents import decode
+from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.claims.effects import Commit
+from dranode.driver.core.claims.plugin import Plugin
+from dranode.driver.core.claims.record import PreparedDevice, Record
+from dranode.driver.core.diagnosis.placement import Process, placements
 from dranode.driver.kubelet.podresources import PodResources
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.forms import open_machine
-from dranode.driver.node import Node
-from dranode.driver.pinning import Pinning
+from dranode.driver.node.node import Node
+from dranode.driver.serve.pinning import Pinning
 from tests.fakes import DAMAGES, reference
 from tests.fakes_nri import CallFailedError, FakeRuntime, container, pod, updates_of
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from dranode.driver.core.documents import decode, encode_json
-from dranode.driver.core.quantity import Quantity
-from dranode.driver.core.resource import DeviceClass, Node, ResourceClaim, ResourceSlice
-from dranode.driver.local.allocator.allocate import Allocator
-from dranode.driver.local.allocator.features import GATES, Features
-from dranode.driver.local.allocator.outcome import Reason
-from dranode.driver.local.allocator.state import Allocated, Consumption, PoolID, PoolState
+from dranode.driver.core.api.documents import decode, encode_json
+from dranode.driver.core.api.quantity import Quantity
+from dranode.driver.core.api.resource import DeviceClass, Node, ResourceClaim, ResourceSlice
+from dranode.sim.allocator.allocate import Allocator
+from dranode.sim.allocator.features import GATES, Features
+from dranode.sim.allocator.outcome import Reason
+from dranode.sim.allocator.state import Allocated, Consumption, PoolID, PoolState
 
 VECTORS = Path(__file__).parents[1] / "vectors"
 

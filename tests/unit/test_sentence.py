@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from dranode.cpu.config import parse_config
-from dranode.driver.core.configs import Config
-from dranode.driver.core.errors import DocumentError, DranodeError
-from dranode.driver.core.events import MAX_NOTE
-from dranode.driver.core.sentence import LONGEST, one_sentence, printable
-from dranode.driver.core.validation import FieldError
-from dranode.driver.logs import TextFormatter
+from dranode.driver.core.api.errors import DocumentError, DranodeError
+from dranode.driver.core.api.sentence import LONGEST, one_sentence, printable
+from dranode.driver.core.api.validation import FieldError
+from dranode.driver.core.claims.configs import Config
+from dranode.driver.core.claims.events import MAX_NOTE
+from dranode.driver.process.logs import TextFormatter
 
 PROGRAM = Path(sys.executable).with_name("dranode")
 FORGED = "2026-01-01T00:00:00.000 INFO prepare driver=dra.cpu claim=default/other devices=1"

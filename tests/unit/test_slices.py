@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dranode.driver.core.errors import UsageError
-from dranode.driver.core.plugin import Inventory
-from dranode.driver.core.quantity import Quantity
-from dranode.driver.core.resource import (
+from dranode.driver.core.api.errors import UsageError
+from dranode.driver.core.api.quantity import Quantity
+from dranode.driver.core.api.resource import (
     Counter,
     CounterSet,
     Device,
@@ -15,7 +14,8 @@ from dranode.driver.core.resource import (
     DeviceCounterConsumption,
     DeviceTaint,
 )
-from dranode.driver.core.slices import desired_slices, publishable
+from dranode.driver.core.claims.plugin import Inventory
+from dranode.driver.core.slices.desired import desired_slices, publishable
 
 COUNTERS = {"memory": Counter(value=Quantity("40Gi"))}
 

@@ -10,13 +10,13 @@ import pytest
 from click.testing import CliRunner, Result
 from rich.console import Console
 
+from dranode.driver.cli.slice_table import show_slices
 from dranode.driver.cli.slices import command
-from dranode.driver.core.documents import decode
-from dranode.driver.core.errors import UsageError
-from dranode.driver.core.limits import slice_problems
-from dranode.driver.core.resource import Device, DeviceAttribute, ResourcePool, ResourceSlice, ResourceSliceSpec
-from dranode.driver.core.slice_plan import complete_slice
-from dranode.driver.slice_table import show_slices
+from dranode.driver.core.api.documents import decode
+from dranode.driver.core.api.errors import UsageError
+from dranode.driver.core.api.resource import Device, DeviceAttribute, ResourcePool, ResourceSlice, ResourceSliceSpec
+from dranode.driver.core.slices.limits import slice_problems
+from dranode.driver.core.slices.plan import complete_slice
 
 SERVER = ("--machine", "sockets=2,numa=1,l3=1,cores=4,threads=2", "--node-name", "worker1")
 

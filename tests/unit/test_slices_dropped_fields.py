@@ -7,9 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from dranode.driver.core.dropped_fields import dropped_fields
-from dranode.driver.core.quantity import Quantity
-from dranode.driver.core.resource import (
+from dranode.driver.core.api.quantity import Quantity
+from dranode.driver.core.api.resource import (
     CapacityRequestPolicy,
     Counter,
     CounterSet,
@@ -22,6 +21,7 @@ from dranode.driver.core.resource import (
     ResourcePool,
     ResourceSliceSpec,
 )
+from dranode.driver.core.slices.dropped_fields import dropped_fields
 
 ONE = Quantity(1)
 COUNTERS = {"c": Counter(value=ONE)}

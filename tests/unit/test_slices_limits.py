@@ -7,10 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from dranode.driver.core.limits import sanitize, slice_problems
-from dranode.driver.core.names import is_qualified_name, is_semver
-from dranode.driver.core.quantity import Quantity
-from dranode.driver.core.resource import (
+from dranode.driver.core.api.names import is_qualified_name, is_semver
+from dranode.driver.core.api.quantity import Quantity
+from dranode.driver.core.api.resource import (
     CapacityRequestPolicy,
     CapacityRequestPolicyRange,
     Counter,
@@ -26,6 +25,7 @@ from dranode.driver.core.resource import (
     ResourcePool,
     ResourceSliceSpec,
 )
+from dranode.driver.core.slices.limits import sanitize, slice_problems
 
 ONE = Quantity(1)
 STRING = DeviceAttribute(string="x")

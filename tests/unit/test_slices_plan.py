@@ -7,9 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from dranode.driver.core.plugin import Inventory
-from dranode.driver.core.quantity import Quantity
-from dranode.driver.core.resource import (
+from dranode.driver.core.api.quantity import Quantity
+from dranode.driver.core.api.resource import (
     CapacityRequestPolicy,
     Counter,
     CounterSet,
@@ -21,8 +20,9 @@ from dranode.driver.core.resource import (
     ResourcePool,
     ResourceSliceSpec,
 )
-from dranode.driver.core.slice_plan import CreateSlice, DeleteSlice, UpdateSlice, complete_slice, plan
-from dranode.driver.core.slices import desired_slices
+from dranode.driver.core.claims.plugin import Inventory
+from dranode.driver.core.slices.desired import desired_slices
+from dranode.driver.core.slices.plan import CreateSlice, DeleteSlice, UpdateSlice, complete_slice, plan
 from tests.fakes_slices import SliceShelf
 
 OWNER = OwnerReference(api_version="v1", kind="Node", name="node-a", uid="node-uid", controller=True)

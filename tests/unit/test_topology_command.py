@@ -9,8 +9,8 @@ from click.testing import CliRunner
 from dranode.cpu.cli.topology import command, topology_document
 from dranode.cpu.sysfs import read_topology
 from dranode.driver.cli.machine import command as machine_command
-from dranode.driver.core.cpuset import CPUSet
-from dranode.driver.core.errors import UsageError
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.errors import UsageError
 from dranode.driver.machine.forms import open_machine
 
 

@@ -6,8 +6,8 @@ import os
 import pytest
 
 from dranode.cpu.sysfs import read_topology
-from dranode.driver.core.cpuset import CPUSet
-from dranode.driver.core.errors import MachineError
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.errors import MachineError
 from dranode.driver.machine.confined import ConfinedRoot
 from dranode.driver.machine.forms import open_machine
 from tests.fakes_machine import CPU, NODE, cpu_files, machine

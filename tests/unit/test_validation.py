@@ -2,10 +2,10 @@ from typing import Any
 
 import pytest
 
-from dranode.driver.core.documents import decode
-from dranode.driver.core.quota import devices_by_class
-from dranode.driver.core.resource import DeviceClaim, DeviceClass, ResourceClaim, ResourceClaimTemplate
-from dranode.driver.core.validation import claim_errors, class_errors, template_errors
+from dranode.driver.core.api.documents import decode
+from dranode.driver.core.api.quota import devices_by_class
+from dranode.driver.core.api.resource import DeviceClaim, DeviceClass, ResourceClaim, ResourceClaimTemplate
+from dranode.driver.core.api.validation import claim_errors, class_errors, template_errors
 
 
 def anything(_: str) -> None:

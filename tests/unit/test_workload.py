@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from dranode.driver.local.allocator.state import Allocated, Consumption, PoolID
-from dranode.driver.local.files import SourceDocument
-from dranode.driver.local.workload import Workload, read_workload
+from dranode.driver.machine.yaml_files import SourceDocument
+from dranode.sim.allocator.state import Allocated, Consumption, PoolID
+from dranode.sim.cluster.workload import Workload, read_workload
 
 SPEC = {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "dra.cpu"}}]}}
 SHARE = {

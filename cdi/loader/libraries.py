@@ -1,0 +1,91 @@
+"""Older Go libraries that run in the field, and where they differ from the newest.
+
+A table by library: what makes a document that the newest loads end differently there. The first row that applies is
+what happens. Names and verdicts are those of the vectors in tests/vectors/cdi*.json.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from dranode.cdi.loader.document import Document
+from dranode.cdi.names import split_kind
+from dranode.cdi.spec import ContainerEdits, Spec
+
+_REFUSES: Final = "refuses it"
+_CRASHES: Final = "crashes over it, and the runtime with it"
+
+# Fields that came with version 1.1.0: to an earlier library, mere mention of one is an unknown field.
+_NEW_FIELDS: Final = frozenset({"netDevices", "schemata", "enableMonitoring"})
+
+
+def _all_edits(spec: Spec) -> Iterator[ContainerEdits]:
+    yield spec.container_edits
+    for device in spec.devices:
+        yield device.container_edits
+
+
+def _new_fields(document: Document) -> str:
+    names = ", ".join(sorted(document.fields & _NEW_FIELDS))
+    return f"it does not know {names}" if names else ""
+
+
+def _version_after_0_8_0(document: Document) -> str:
+    declared = document.spec.cdi_version.removeprefix("v")
+    return "cdiVersion: the newest that it knows is 0.8.0" if declared in ("1.0.0", "1.1.0") else ""
+
+
+def _one_character(document: Document) -> str:
+    parts = zip(("vendor", "class"), split_kind(document.spec.kind), strict=True)
+    names = " and ".join(what for what, name in parts if len(name) == 1)
+    return f"kind: {names} of one character" if names else ""
+
+
+def _no_permissions(document: Document) -> str:
+    nodes = (node for edits in _all_edits(document.spec) for node in edits.device_nodes)
+    return 'permissions: it does not know "none"' if any(node.permissions == "none" for node in nodes) else ""
+
+
+def _root_clos(document: Document) -> str:
+    rdts = (edits.intel_rdt for edits in _all_edits(document.spec))
+    return 'closID: it does not know "/"' if any(rdt is not None and rdt.clos_id == "/" for rdt in rdts) else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """A release, the runtime that it was seen in, and its differences in the order in which it looks."""
+
+    name: str
+    differences: tuple[tuple[Callable[[Document], str], str], ...]
+
+
+OLDER: Final = (
+    Library(
+        "v0.8.1 (containerd 1.7.30)",
+        (
+            (_new_fields, _REFUSES),
+            (_version_after_0_8_0, _REFUSES),
+            (_one_character, _CRASHES),
+            (_no_permissions, _REFUSES),
+            (_root_clos, _REFUSES),
+        ),
+    ),
+    Library(
+        "v1.1.0 (containerd 2.2.7)",
+        (
+            (_one_character, _CRASHES),
+            (_no_permissions, _REFUSES),
+        ),
+    ),
+)
+
+
+def older_verdicts(document: Document) -> Iterator[str]:
+    """One sentence for each older library that does not load a document which the newest loads."""
+    for library in OLDER:
+        for difference, outcome in library.differences:
+            if reason := difference(document):
+                yield f"CDI library {library.name} {outcome}: {reason}"
+                break

@@ -1,0 +1,186 @@
+"""Plain documents (what JSON or YAML decodes to) into values and back, and the beta forms of the API into v1.
+
+`resource.k8s.io/v1beta1` keeps a request's fields flat beside its name and a device's under `basic`; v1beta2 and v1
+have one form. Only v1 exists further in.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Mapping
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from dranode.driver.core.api.errors import DocumentError
+from dranode.driver.core.api.quantity import Quantity
+from dranode.driver.core.api.unknown_fields import field_names
+
+T = TypeVar("T")
+
+API_GROUP: Final = "resource.k8s.io"
+API_VERSION: Final = f"{API_GROUP}/v1"
+
+# The fields of an exact request, which v1beta1 keeps beside the request's name.
+_FLAT_REQUEST: Final = (
+    "deviceClassName",
+    "selectors",
+    "allocationMode",
+    "count",
+    "adminAccess",
+    "tolerations",
+    "capacity",
+)
+_learned: Final[set[type]] = set()
+_learning: Final = threading.Lock()
+_UNKNOWN: Final = "contains unknown field "
+_AT: Final = re.compile(r" - at `(?:key in )?\$?\.?(?P<path>[^`]*)`$")
+
+
+def _decode_hook(kind: type, raw: Any) -> Any:
+    if kind is Quantity:
+        if isinstance(raw, (str, int)) and not isinstance(raw, bool):
+            return Quantity(raw)
+        if isinstance(raw, float):
+            return Quantity(repr(raw))
+        raise ValueError(f"{raw!r} is not a quantity such as 4, 500m or 16Gi")
+    raise NotImplementedError(kind)
+
+
+def _encode_hook(value: Any) -> Any:
+    if isinstance(value, Quantity):
+        return value.text
+    raise NotImplementedError(type(value))
+
+
+def _learn(kind: type) -> None:
+    """Have msgspec learn a type, with all that it is made of, in one thread at a time.
+
+    Left to itself it learns a type when it first decodes one, and two threads that do so at once crash the process.
+    """
+    if kind not in _learned:
+        with _learning:
+            msgspec.json.Decoder(kind)
+            _learned.add(kind)
+
+
+def decode(kind: type[T], document: Any) -> T:
+    """Make a value of `kind` from a plain document.
+
+    Raises:
+        DocumentError: the document does not fit; says where.
+    """
+    _learn(kind)
+    try:
+        return msgspec.convert(document, kind, dec_hook=_decode_hook)
+    except msgspec.ValidationError as error:
+        raise _error(kind, error) from error
+
+
+def decode_json(kind: type[T], text: bytes | str) -> T:
+    """Make a value of `kind` from JSON text.
+
+    Raises:
+        DocumentError: the text is not JSON, or the document does not fit.
+    """
+    _learn(kind)
+    try:
+        return msgspec.json.decode(text, type=kind, dec_hook=_decode_hook)
+    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        raise _error(kind, error) from error
+
+
+def encode(value: Any) -> Any:
+    """The plain document of a value: dictionaries, sequences, strings, numbers."""
+    return msgspec.to_builtins(value, enc_hook=_encode_hook)
+
+
+def encode_json(value: Any) -> bytes:
+    """The compact JSON text of a value."""
+    return msgspec.json.encode(value, enc_hook=_encode_hook)
+
+
+def _error(kind: Any, error: msgspec.DecodeError) -> DocumentError:
+    """The error of msgspec with its path in front, without the root sign; for an unknown field, with the known ones."""
+    text = str(error)
+    match = _AT.search(text)
+    path = match["path"] if match else ""
+    sentence = _plain(text[: match.start()] if match else text)
+    if sentence.startswith(_UNKNOWN):
+        names = ", ".join(field_names(kind, path))
+        sentence += f"; there are {names}" if names else ""
+    return DocumentError(sentence, path.replace("[...]", "{}"))
+
+
+def _plain(text: str) -> str:
+    return text.replace("`", "").replace("Expected", "expected", 1).replace("Object ", "", 1)
+
+
+def to_v1(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The same claim, template, class or slice as `resource.k8s.io/v1` writes it.
+
+    A document of another group comes back as it is.
+
+    Raises:
+        DocumentError: the API version is not one that exists, or a v1beta1 document has the form of another version.
+    """
+    version = str(document.get("apiVersion", ""))
+    group, _, short = version.rpartition("/")
+    if group != API_GROUP or short == "v1":
+        return dict(document)
+    if short not in ("v1beta1", "v1beta2"):
+        raise DocumentError(f'{API_GROUP} has v1, v1beta2 and v1beta1, not "{short}"', "apiVersion")
+    converted = dict(document, apiVersion=API_VERSION)
+    if short == "v1beta1":
+        spec = document.get("spec")
+        if isinstance(spec, Mapping):
+            converted["spec"] = _SPEC_FROM_V1BETA1.get(str(document.get("kind")), dict)(spec)
+    return converted
+
+
+def _claim_spec(spec: Mapping[str, Any], path: str = "spec") -> dict[str, Any]:
+    devices = spec.get("devices")
+    if not isinstance(devices, Mapping) or not isinstance(devices.get("requests"), list):
+        return dict(spec)
+    requests = [
+        _request(request, f"{path}.devices.requests[{index}]") for index, request in enumerate(devices["requests"])
+    ]
+    return dict(spec, devices=dict(devices, requests=requests))
+
+
+def _request(request: Any, path: str) -> Any:
+    if not isinstance(request, Mapping):
+        return request
+    if "exactly" in request:
+        raise DocumentError(
+            f"v1beta1 has no exactly: write its fields beside the name, or apiVersion: {API_VERSION}", path
+        )
+    flat = {key: request[key] for key in _FLAT_REQUEST if key in request}
+    rest = {key: value for key, value in request.items() if key not in _FLAT_REQUEST}
+    return {**rest, "exactly": flat} if flat else rest
+
+
+def _template_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
+    inner = spec.get("spec")
+    return dict(spec, spec=_claim_spec(inner, "spec.spec")) if isinstance(inner, Mapping) else dict(spec)
+
+
+def _slice_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
+    devices = spec.get("devices")
+    if not isinstance(devices, list):
+        return dict(spec)
+    return dict(spec, devices=[_device(device) for device in devices])
+
+
+def _device(device: Any) -> Any:
+    if not isinstance(device, Mapping) or not isinstance(device.get("basic"), Mapping):
+        return device
+    return {"name": device.get("name"), **device["basic"]}
+
+
+_SPEC_FROM_V1BETA1: Final = {
+    "ResourceClaim": _claim_spec,
+    "ResourceClaimTemplate": _template_spec,
+    "ResourceSlice": _slice_spec,
+}

@@ -1,0 +1,75 @@
+"""Which kinds of documents there are, so that a kind with a typo is not passed over like one that does not matter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any, Final
+
+from dranode.driver.core.api.documents import API_GROUP
+from dranode.driver.core.api.errors import DocumentError
+
+# Kubernetes 1.37's kinds that can be written or are printed by `kubectl get`, by API group.
+_KINDS: Final = {
+    API_GROUP: (
+        "DeviceClass DeviceTaintRule ResourceClaim ResourceClaimTemplate ResourcePoolStatusRequest ResourceSlice"
+    ),
+    "": (
+        "Binding ConfigMap Endpoints Event LimitRange Namespace Node PersistentVolume PersistentVolumeClaim Pod "
+        "PodTemplate ReplicationController ResourceQuota Secret Service ServiceAccount"
+    ),
+    "apps": "ControllerRevision DaemonSet Deployment ReplicaSet StatefulSet",
+    "batch": "CronJob Job",
+    "scheduling.k8s.io": "CompositePodGroup PodGroup PriorityClass Workload",
+    "kueue.x-k8s.io": (
+        "AdmissionCheck ClusterQueue Cohort LocalQueue MultiKueueCluster MultiKueueConfig ProvisioningRequestConfig "
+        "ResourceFlavor Topology Workload WorkloadPriorityClass"
+    ),
+    "config.kueue.x-k8s.io": "Configuration",
+    "admissionregistration.k8s.io": (
+        "MutatingAdmissionPolicy MutatingAdmissionPolicyBinding MutatingWebhookConfiguration ValidatingAdmissionPolicy "
+        "ValidatingAdmissionPolicyBinding ValidatingWebhookConfiguration"
+    ),
+    "apiextensions.k8s.io": "CustomResourceDefinition",
+    "apiregistration.k8s.io": "APIService",
+    "autoscaling": "HorizontalPodAutoscaler",
+    "certificates.k8s.io": "CertificateSigningRequest ClusterTrustBundle PodCertificateRequest",
+    "coordination.k8s.io": "Lease LeaseCandidate",
+    "discovery.k8s.io": "EndpointSlice",
+    "events.k8s.io": "Event",
+    "flowcontrol.apiserver.k8s.io": "FlowSchema PriorityLevelConfiguration",
+    "networking.k8s.io": "IPAddress Ingress IngressClass NetworkPolicy ServiceCIDR",
+    "node.k8s.io": "RuntimeClass",
+    "policy": "PodDisruptionBudget",
+    "rbac.authorization.k8s.io": "ClusterRole ClusterRoleBinding Role RoleBinding",
+    "storage.k8s.io": "CSIDriver CSINode CSIStorageCapacity StorageClass VolumeAttachment VolumeAttributesClass",
+    "kustomize.config.k8s.io": "Component Kustomization",
+}
+_OF_GROUP: Final = {group: frozenset(kinds.split()) for group, kinds in _KINDS.items()}
+_ALL: Final = frozenset().union(*_OF_GROUP.values())
+
+
+def check_kind(document: Mapping[str, Any]) -> None:
+    """Refuse a kind that there is not; without an `apiVersion` any group may have it.
+
+    Raises:
+        DocumentError: says where in the document, and what may have been meant.
+    """
+    version, kind = document.get("apiVersion"), str(document["kind"])
+    if version is None:
+        if kind not in _ALL:
+            raise DocumentError(_no_such(kind, "Kubernetes", _ALL), "kind")
+        return
+    group = str(version).rpartition("/")[0]
+    kinds = _OF_GROUP.get(group)
+    if kinds is None:
+        close = get_close_matches(group, _OF_GROUP, 1)
+        hint = f'; did you mean "{close[0]}"' if close else "; leave the document out"
+        raise DocumentError(f'the API group "{group}" is not known here{hint}', "apiVersion")
+    if kind not in kinds:
+        raise DocumentError(_no_such(kind, f"the API group {group}" if group else "the core API", kinds), "kind")
+
+
+def _no_such(kind: str, where: str, kinds: frozenset[str]) -> str:
+    close = get_close_matches(kind, kinds, 1) or get_close_matches(kind, _ALL, 1)
+    return f'{where} has no kind "{kind}"' + (f'; did you mean "{close[0]}"' if close else "")

@@ -1,0 +1,31 @@
+"""What a claim counts against a ResourceQuota: `<class>.deviceclass.resource.k8s.io/devices` (KEP-4381, KEP-4816).
+
+Each alternative of a prioritized list counts, as any of them may be taken; of several alternatives of one class the
+largest does. A request for all devices counts as many as a claim can have.
+"""
+
+from __future__ import annotations
+
+from dranode.driver.core.api.resource import DeviceClaim, DeviceRequest, DeviceSubRequest, ExactDeviceRequest
+from dranode.driver.core.api.validation import MAX_RESULTS
+
+
+def devices_by_class(devices: DeviceClaim) -> dict[str, int]:
+    """How many devices of each class the claim counts."""
+    total: dict[str, int] = {}
+    for request in devices.requests:
+        for name, count in _most(request).items():
+            total[name] = total.get(name, 0) + count
+    return total
+
+
+def _most(request: DeviceRequest) -> dict[str, int]:
+    most: dict[str, int] = {}
+    for wanted in request.first_available or filter(None, (request.exactly,)):
+        name = wanted.device_class_name
+        most[name] = max(most.get(name, 0), _count(wanted))
+    return most
+
+
+def _count(wanted: ExactDeviceRequest | DeviceSubRequest) -> int:
+    return MAX_RESULTS if wanted.allocation_mode == "All" else wanted.count or 1

@@ -1,0 +1,70 @@
+"""What is to be done, as values, in order. `dranode.driver.node.node` carries effects out; nothing else acts.
+
+A crash may fall between any two of them; what is on record then says how to go on (see `core.claims.prepare`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.claims.record import Record
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One durable commit: these records are written, these claims are forgotten."""
+
+    put: tuple[Record, ...] = ()
+    drop: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Configure:
+    """Bring the hardware into the state that the claim needs."""
+
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """Bring the hardware back from the state that the claim needed."""
+
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class WriteSpec:
+    """Write the claim's CDI spec, or see that it is there as it should be."""
+
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveSpec:
+    """Remove the claim's CDI spec."""
+
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class WriteMetadata:
+    """Write what the claim's containers are told of their devices, or see that it is there as it should be."""
+
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveMetadata:
+    """Remove what the claim's containers were told of their devices; `requests` are those that are known of it."""
+
+    claim: ClaimRef
+    requests: tuple[str, ...] = ()
+
+    @property
+    def uid(self) -> str:
+        """The claim's UID."""
+        return self.claim.uid
+
+
+Effect = Commit | Configure | Restore | WriteSpec | RemoveSpec | WriteMetadata | RemoveMetadata

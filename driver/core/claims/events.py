@@ -1,0 +1,224 @@
+"""Which Kubernetes Events there are, and how many: pure.
+
+An Event is for what a person must act on or should know of, on the pod and on the claim that it concerns, or on the
+node where neither is known. The same one again within ten minutes is not sent; a storm of different ones is cut short.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias, assert_never
+
+from dranode.driver.core.api.documents import API_VERSION
+from dranode.driver.core.api.resource import ResourceClaimConsumerReference
+from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.claims.status import DeviceState
+from dranode.driver.core.pinning.containers import Pod
+
+# Limits of events.k8s.io/v1.
+MAX_NOTE: Final = 1024
+
+_AGAIN_SECONDS: Final = 600.0
+_BURST: Final = 20.0
+_REFILL_SECONDS: Final = 6.0
+
+
+@dataclass(frozen=True, slots=True)
+class Regarding:
+    """The object that an event is about; a Node has no namespace."""
+
+    api_version: str
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event, always a warning.
+
+    Attributes:
+        regarding: what it is about.
+        reason: one word, which people filter by.
+        action: what the driver was doing.
+        note: the sentence.
+    """
+
+    regarding: Regarding
+    reason: str
+    action: str
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareFailed:
+    """A claim could not be prepared; `pods` may use it."""
+
+    claim: ClaimRef
+    pods: tuple[ResourceClaimConsumerReference, ...]
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class DriftRepaired:
+    """A container ran on other CPUs than it should, and is given the right ones again."""
+
+    pod: Pod
+    claims: tuple[ClaimRef, ...]
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unpinned:
+    """A container was created while nobody pinned containers, and ran where it should not."""
+
+    pod: Pod
+    claims: tuple[ClaimRef, ...]
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaStillCaps:
+    """A claim lifts the quota of its container, and the quota of the pod's own cgroup holds it back all the same."""
+
+    pod: Pod
+    claims: tuple[ClaimRef, ...]
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecordQuarantined:
+    """The record of a claim is damaged; its name is not known."""
+
+    uid: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimImpaired:
+    """A claim has less than it was given, because hardware went away under it; `pods` may use it.
+
+    `states` is what its status has to say from now on.
+    """
+
+    claim: ClaimRef
+    pods: tuple[ResourceClaimConsumerReference, ...]
+    reason: str
+    sentence: str
+    states: tuple[DeviceState, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRestored:
+    """A claim has again all that it was given. No event tells of it; its status does."""
+
+    claim: ClaimRef
+    states: tuple[DeviceState, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataMissing:
+    """A claim was prepared, and its containers will not find what they are told of their devices."""
+
+    claim: ClaimRef
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class OrphanUnprepared:
+    """A claim that does not exist any more was unprepared without kubelet asking."""
+
+    claim: ClaimRef
+    sentence: str
+
+
+Occurrence: TypeAlias = (
+    PrepareFailed
+    | DriftRepaired
+    | Unpinned
+    | QuotaStillCaps
+    | RecordQuarantined
+    | ClaimImpaired
+    | ClaimRestored
+    | MetadataMissing
+    | OrphanUnprepared
+)
+
+
+def events_of(occurrence: Occurrence, node_name: str) -> tuple[Event, ...]:
+    """The events that tell of it."""
+    match occurrence:
+        case PrepareFailed(claim, pods, error):
+            found = _events(_users(claim, pods), "PrepareFailed", "Prepare", error)
+        case DriftRepaired(pod, claims, sentence):
+            found = _events(_places(pod, claims), "CPUSetDrift", "Repair", sentence)
+        case Unpinned(pod, claims, sentence):
+            found = _events(_places(pod, claims), "Unpinned", "Synchronize", sentence)
+        case QuotaStillCaps(pod, claims, sentence):
+            found = _events(_places(pod, claims), "QuotaStillCaps", "Verify", sentence)
+        case RecordQuarantined(uid, reason):
+            # The API server knows nodes' events by the name in place of the UID, as kubelet writes it.
+            node = Regarding("v1", "Node", "", node_name, node_name)
+            note = (
+                f"the record of the claim with UID {uid} is damaged and quarantined: {reason}; "
+                "delete the pods that use that claim, so that it is unprepared and allocated anew"
+            )
+            found = _events([node], "RecordQuarantined", "ReadLedger", note)
+        case ClaimImpaired(claim, pods, reason, sentence):
+            found = _events(_users(claim, pods), reason, "WatchHardware", sentence)
+        case ClaimRestored():
+            found = ()
+        case MetadataMissing(claim, sentence):
+            found = _events(_users(claim, ()), "MetadataMissing", "Prepare", sentence)
+        case OrphanUnprepared(claim, sentence):
+            # The claim itself is gone; an event about it would be found by nobody who looks at the node.
+            node = Regarding("v1", "Node", "", node_name, node_name)
+            found = _events([node], "OrphanUnprepared", "Unprepare", sentence)
+        case _:
+            assert_never(occurrence)
+    return found
+
+
+def _users(claim: ClaimRef, pods: tuple[ResourceClaimConsumerReference, ...]) -> list[Regarding]:
+    about = [_claim(claim)] if claim.name else []
+    return about + [
+        Regarding("v1", "Pod", claim.namespace, pod.name, pod.uid) for pod in pods if pod.resource == "pods"
+    ]
+
+
+def _places(pod: Pod, claims: tuple[ClaimRef, ...]) -> list[Regarding]:
+    about = [Regarding("v1", "Pod", pod.namespace, pod.name, pod.uid)] if pod.name else []
+    return about + [_claim(claim) for claim in claims if claim.name]
+
+
+def _claim(claim: ClaimRef) -> Regarding:
+    return Regarding(API_VERSION, "ResourceClaim", claim.namespace, claim.name, claim.uid)
+
+
+def _events(about: list[Regarding], reason: str, action: str, note: str) -> tuple[Event, ...]:
+    return tuple(Event(one, reason, action, note[:MAX_NOTE]) for one in about)
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """How many events may still be sent, and which were.
+
+    Attributes:
+        left: how many at once.
+        at: when that was, in seconds.
+        sent: the events of the last ten minutes, and when.
+    """
+
+    left: float = _BURST
+    at: float = 0.0
+    sent: Mapping[Event, float] = field(default_factory=dict)
+
+    def admit(self, event: Event, now: float) -> Allowance | None:
+        """The allowance after the event; None if it is not to be sent."""
+        sent = {one: when for one, when in self.sent.items() if now - when < _AGAIN_SECONDS}
+        left = min(_BURST, self.left + (now - self.at) / _REFILL_SECONDS)
+        if event in sent or left < 1:
+            return None
+        return Allowance(left - 1, now, {**sent, event: now})

@@ -1,0 +1,180 @@
+"""What a workload is told of its devices (KEP-5304): one file a request, mounted into the containers that ask for it.
+
+A file is a stream of JSON documents, the same object once in each version of the API, newest first; a reader takes the
+first version that it knows. It is reached through a CDI device of its own, `<driver>/metadata=<claim UID>_<request>`,
+so that it needs nothing of the claim's own devices.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import msgspec
+
+from dranode.cdi.names import qualified_name
+from dranode.cdi.spec import CDIDevice, ContainerEdits, Mount, Spec
+from dranode.driver.core.api.documents import encode
+from dranode.driver.core.api.errors import DranodeError
+from dranode.driver.core.api.resource import DeviceAttribute
+from dranode.driver.core.claims.configs import main_request
+from dranode.driver.core.claims.plugin import Grant, Inventory
+from dranode.driver.core.claims.record import PreparedDevice, Record
+
+POD_CLAIM_NAME: Final = "resource.kubernetes.io/pod-claim-name"
+"""The annotation of a claim that was made from a pod's template: the name by which the pod knows it."""
+
+CONTAINER_FOLDER: Final = "/var/run/kubernetes.io/dra-device-attributes"
+MAX_ATTRIBUTES: Final = 32
+_VERSIONS: Final = tuple(f"metadata.resource.k8s.io/{version}" for version in ("v1beta1", "v1alpha1"))
+_CDI_VERSION: Final = "0.5.0"
+# A namespace of 63 characters and a name of 253 are more than a file system's names may have.
+_MAX_NAME: Final = 255
+_CUT: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class RequestMetadata:
+    """The metadata of one request.
+
+    Attributes:
+        request: the main request's name.
+        file: where the file lies below the driver's metadata folder.
+        text: what it says.
+        spec_file: the CDI spec that mounts it.
+        spec: what that says.
+        cdi: the id of its CDI device.
+    """
+
+    request: str
+    file: str
+    text: bytes
+    spec_file: str
+    spec: Spec
+    cdi: str
+
+
+def metadata_kind(driver: str) -> str:
+    """The kind of the CDI devices that mount metadata."""
+    return f"{driver}/metadata"
+
+
+def metadata_device(uid: str, request: str) -> str:
+    """The CDI device that mounts the metadata of a claim's request."""
+    return f"{uid}_{request}"
+
+
+def metadata_spec_file(driver: str, uid: str, request: str) -> str:
+    """The file of its CDI spec."""
+    return f"{driver}_metadata_{metadata_device(uid, request)}.json"
+
+
+def claim_folder(namespace: str, name: str) -> str:
+    """The folder of a claim's metadata below the driver's metadata folder, `<namespace>_<name>`.
+
+    A name that is too long for a folder ends in a hash of all of it.
+
+    Raises:
+        DranodeError: a name is not one of Kubernetes and would lead elsewhere.
+    """
+    folder = f"{_part(namespace)}_{_part(name)}"
+    if len(folder.encode()) <= _MAX_NAME:
+        return folder
+    return f"{folder[:_CUT]}_{hashlib.blake2b(folder.encode(), digest_size=8).hexdigest()}"
+
+
+def requests_of(record: Record) -> tuple[str, ...]:
+    """The main requests of a claim, each once, in the order of the results."""
+    return tuple(dict.fromkeys(main_request(grant.request) for grant in record.grants))
+
+
+def device_metadata(driver: str, folder: str, record: Record, inventory: Inventory) -> tuple[RequestMetadata, ...]:
+    """The metadata of every request of a claim; none of a claim whose name is not known.
+
+    Args:
+        driver: the driver.
+        folder: the driver's metadata folder as the host sees it.
+        record: the claim.
+        inventory: the devices, whose published attributes go in; a device that is gone has those of its grant alone.
+
+    Raises:
+        DranodeError: a name of the claim or of a request cannot be part of a path.
+    """
+    if not record.name:
+        return ()
+    return tuple(_of_request(driver, folder, record, inventory, request) for request in requests_of(record))
+
+
+def with_metadata(devices: Iterable[PreparedDevice], ids: Mapping[str, str]) -> tuple[PreparedDevice, ...]:
+    """The answer for kubelet with each request's metadata (`ids`: request -> CDI id) at its first device."""
+    left = dict(ids)
+    return tuple(
+        replace(device, cdi=(*device.cdi, left.pop(device.request))) if device.request in left else device
+        for device in devices
+    )
+
+
+def _of_request(driver: str, folder: str, record: Record, inventory: Inventory, request: str) -> RequestMetadata:
+    file = f"{claim_folder(record.namespace, record.name)}/{_part(request)}/metadata.json"
+    where = (
+        f"resourceclaimtemplates/{_part(record.pod_claim_name)}"
+        if record.pod_claim_name
+        else f"resourceclaims/{record.name}"
+    )
+    mount = Mount(
+        host_path=f"{folder}/{file}",
+        container_path=f"{CONTAINER_FOLDER}/{where}/{request}/{driver}-metadata.json",
+        options=("ro", "bind"),
+    )
+    device = metadata_device(record.uid, request)
+    kind = metadata_kind(driver)
+    edits = ContainerEdits(mounts=(mount,))
+    return RequestMetadata(
+        request=request,
+        file=file,
+        text=_text(driver, record, inventory, request),
+        spec_file=metadata_spec_file(driver, record.uid, request),
+        spec=Spec(cdi_version=_CDI_VERSION, kind=kind, devices=(CDIDevice(name=device, container_edits=edits),)),
+        cdi=qualified_name(kind, device),
+    )
+
+
+def _text(driver: str, record: Record, inventory: Inventory, request: str) -> bytes:
+    metadata = {"name": record.name, "namespace": record.namespace, "uid": record.uid, "generation": 1}
+    named = {"podClaimName": record.pod_claim_name} if record.pod_claim_name else {}
+    requests: dict[str, list[Any]] = {}
+    for grant in record.grants:
+        if main_request(grant.request) == request:
+            requests.setdefault(grant.request, []).append(_device(driver, grant, inventory))
+    body = {
+        "kind": "DeviceMetadata",
+        "metadata": metadata,
+        **named,
+        "requests": [{"name": name, "devices": devices} for name, devices in requests.items()],
+    }
+    documents = (msgspec.json.encode({"apiVersion": version, **body}) for version in _VERSIONS)
+    return b"".join(msgspec.json.format(document, indent=2) + b"\n" for document in documents)
+
+
+def _device(driver: str, grant: Grant, inventory: Inventory) -> dict[str, Any]:
+    device = {"driver": driver, "pool": grant.pool, "name": grant.device}
+    attributes = _attributes(grant, inventory)
+    return {**device, "attributes": encode(attributes)} if attributes else device
+
+
+def _attributes(grant: Grant, inventory: Inventory) -> Mapping[str, DeviceAttribute]:
+    """The attributes that were published and those of the grant, which win and are never left out for the others."""
+    device = inventory.device(grant.device)
+    published = (
+        {} if device is None else {key: each for key, each in device.attributes.items() if key not in grant.attributes}
+    )
+    room = max(0, MAX_ATTRIBUTES - len(grant.attributes))
+    return {**dict(list(published.items())[:room]), **grant.attributes}
+
+
+def _part(name: str) -> str:
+    if name in ("", ".", "..") or "/" in name or "\0" in name:
+        raise DranodeError(f'"{name}" cannot be part of the path of device metadata')
+    return name

@@ -1,0 +1,309 @@
+"""The seam: what a node driver writes to become one.
+
+A driver subclasses `Plugin`, writes `discover` and `grant`, and is found by the entry point group `dranode.plugins`;
+the framework does the rest (sockets, ledger, CDI files, slices, health). `dranode.driver.testing.check_plugin` proves a
+driver.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, Self, TypeAlias
+
+import msgspec
+
+from dranode.cdi.spec import ContainerEdits, Spec
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.resource import CounterSet, Device, DeviceAttribute, DeviceRequestAllocationResult
+from dranode.driver.core.claims.configs import Config
+from dranode.driver.core.claims.held import ClaimRef, Held, Holding
+
+if TYPE_CHECKING:
+    from dranode.driver.core.claims.record import Record
+    from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
+
+# How often a machine is read again of which nobody tells that it has changed.
+RESCAN_SECONDS: Final = 60.0
+
+# A line of a picture: pieces of text, each with a style in rich's words (`bold cyan`, or nothing).
+Line: TypeAlias = Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """What a driver found on its node.
+
+    Attributes:
+        devices: in the order in which the scheduler should try them; names are unique.
+        counters: the counter sets that the devices draw on (KEP-4815).
+        hardware: whatever `grant` needs to decide; the framework hands it through and never looks inside.
+        warnings: one sentence each for what was found odd and left out.
+    """
+
+    devices: tuple[Device, ...]
+    counters: tuple[CounterSet, ...] = ()
+    hardware: Any = None
+    warnings: tuple[str, ...] = ()
+
+    def device(self, name: str) -> Device | None:
+        """The device of that name, if there is one."""
+        return next((device for device in self.devices if device.name == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatedResult:
+    """One allocation result of this driver with the configurations that apply to it; later override earlier ones."""
+
+    result: DeviceRequestAllocationResult
+    configs: tuple[Config, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatedClaim:
+    """A claim as far as it concerns this driver: who it is and what was allocated, in the order of the allocation."""
+
+    ref: ClaimRef
+    results: tuple[AllocatedResult, ...]
+
+
+class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one allocation result was given.
+
+    Attributes:
+        request: `<request>` or `<request>/<subrequest>`, as in the result.
+        pool: the result's pool.
+        device: the result's device.
+        share_id: the result's share, for a device that is allocated several times.
+        admin: admin access: the device may be held by others, and this grant holds nothing.
+        edits: what a container that names this request gets, beyond the claim's own edits.
+        attributes: device metadata for the workload (KEP-5304), beside the attributes that are published.
+        state: plug-in state that `configure` and `restore` need; plain JSON.
+        cpus: the CPUs on which containers run that name this request alone (cpu-list, perhaps empty), where the claim
+            tells its requests apart by `edits`; None where every container with the claim runs on all of it.
+        held: the CPUs of this request that nobody else gets (cpu-list), where `cpus` is told.
+    """
+
+    request: str
+    pool: str
+    device: str
+    share_id: str | None = None
+    admin: bool = False
+    edits: ContainerEdits | None = None
+    attributes: Mapping[str, DeviceAttribute] = {}
+    state: Any = None
+    cpus: str | None = None
+    held: str = ""
+
+    @classmethod
+    def of(
+        cls,
+        result: DeviceRequestAllocationResult,
+        *,
+        edits: ContainerEdits | None = None,
+        attributes: Mapping[str, DeviceAttribute] | None = None,
+        state: Any = None,
+    ) -> Self:
+        """The grant of a result, with what is particular to it."""
+        return cls(
+            request=result.request,
+            pool=result.pool,
+            device=result.device,
+            share_id=result.share_id,
+            admin=bool(result.admin_access),
+            edits=edits,
+            attributes=attributes or {},
+            state=state,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimGrant:
+    """What a claim was given.
+
+    Attributes:
+        grants: one for each result, in the order of the results.
+        edits: what every container with the claim gets, whichever request it names.
+        cpus: the CPUs on which the claim's containers run (CPU drivers only).
+        held: the CPUs that nobody else gets; a superset of `cpus`.
+    """
+
+    grants: tuple[Grant, ...]
+    edits: ContainerEdits | None = None
+    cpus: CPUSet = field(default_factory=CPUSet)
+    held: CPUSet = field(default_factory=CPUSet)
+
+
+class Health(Enum):
+    """A device's health, in the words of DRAResourceHealth."""
+
+    UNKNOWN = 0
+    HEALTHY = 1
+    UNHEALTHY = 2
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceHealth:
+    """How a device is, and why in a sentence of at most 1,024 bytes."""
+
+    device: str
+    health: Health
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Impairment:
+    """A claim that has less at the moment than it was given.
+
+    Attributes:
+        claim: whose.
+        reason: one word in camel case, for a condition or an Event.
+        message: what is missing, in a sentence.
+    """
+
+    claim: ClaimRef
+    reason: str
+    message: str
+
+
+class Stop(Protocol):
+    """What ends a watch: a `threading.Event`."""
+
+    def is_set(self) -> bool:
+        """Whether the watch should end."""
+
+    def wait(self, timeout: float) -> bool:
+        """Wait until it should end, for `timeout` seconds at most; whether it should."""
+
+
+class Plugin(ABC):
+    """A node driver. `discover` and `grant` are yours; every other method has a default that does nothing.
+
+    Attributes:
+        driver: the driver's name: a DNS subdomain of at most 63 characters, also `ResourceSlice.spec.driver`.
+        cdi_kind: vendor and class of the CDI devices that are written; `<driver>/claim` if left empty.
+    """
+
+    driver: ClassVar[str]
+    cdi_kind: ClassVar[str] = ""
+
+    @abstractmethod
+    def discover(self) -> Inventory:
+        """Read the hardware.
+
+        Raises:
+            MachineError: the hardware's files cannot be read or contradict each other.
+        """
+
+    @abstractmethod
+    def grant(self, claim: AllocatedClaim, held: Held, inventory: Inventory) -> ClaimGrant:
+        """Decide what the claim is given: a function of its arguments alone, called again after a crash.
+
+        `held` is what all other claims hold; configurations have been through `parse_config`. Devices that other claims
+        hold are refused by the framework unless they may be allocated several times or the result has admin access.
+
+        Raises:
+            ClaimConflictError: what the claim needs is held by other claims.
+            ClaimError: the claim cannot be prepared as it is.
+        """
+
+    def parse_config(self, config: Config) -> Any:
+        """Decode opaque parameters; what comes back stands in `Config.parameters` when `grant` is called.
+
+        Raises:
+            ClaimError: the parameters are not valid; says where.
+        """
+        raise NotImplementedError(f"{self.driver} takes no configuration, but {config.path} has one")
+
+    def complete(self, claim: ClaimRef, grants: tuple[Grant, ...]) -> tuple[Grant, ...]:  # noqa: ARG002 - subclasses use it
+        """Fill in edits that only the live machine knows (device numbers), just before the CDI spec is written.
+
+        Called on every Prepare, a repeated one too; what it returns goes into the spec and nowhere else.
+
+        Raises:
+            ClaimError: something that the grants need is not there; names it.
+        """
+        return grants
+
+    @classmethod
+    def completes(cls) -> bool:
+        """Whether the driver has a `complete` of its own, so that its specs depend on the live machine."""
+        return cls.complete is not Plugin.complete
+
+    def describe(self, grant: Grant, record: Record, inventory: Inventory) -> Mapping[str, Any]:  # noqa: ARG002 - subclasses use it
+        """What `status.devices[].data` says of a grant of the claim on record: a plain JSON object, 10 KiB at most."""
+        return {}
+
+    def recover(self, uid: str, spec: Spec) -> ClaimGrant | None:  # noqa: ARG002 - subclasses use it
+        """What a CDI spec that lies on the node says claim `uid` was given; None if the spec is not this driver's.
+
+        Used where the record is lost: a damaged row, a corrupt ledger, another driver whose place this one takes. Write
+        one only for specs whose form is given: for a driver without, the framework keeps a copy of the record in every
+        spec and reads that. `grants` may be empty if the spec says `cpus`; they come back with the next Prepare.
+        """
+        return None
+
+    @classmethod
+    def recovers(cls) -> bool:
+        """Whether the driver has a `recover` of its own, so that its specs are not to carry a copy of the record."""
+        return cls.recover is not Plugin.recover
+
+    def adopted(self, claim: AllocatedClaim, found: ClaimGrant, inventory: Inventory) -> tuple[Grant, ...]:  # noqa: ARG002 - subclasses use it
+        """The grants of a claim of which `recover` found CPUs and no grants: what `grant` would note of its results.
+
+        Nothing is decided: what the claim holds is what was recovered.
+
+        Raises:
+            ClaimError: the claim's configurations contradict the machine.
+        """
+        return tuple(Grant.of(each.result) for each in claim.results)
+
+    def foreign(self, device: str) -> str:  # noqa: ARG002 - subclasses use it
+        """What hands out devices of that name under this driver's, where its claims cannot be taken over; else empty.
+
+        Asked about the devices of claims whose CDI specs lie on the node without a record.
+        """
+        return ""
+
+    def pool(self, inventory: Inventory) -> HeldSnapshot | None:  # noqa: ARG002 - subclasses use it
+        """What containers run on while no claim is on record; None for a driver that pins no containers.
+
+        With what `pinned` says of the claims on record it is enforced through NRI.
+        """
+        return None
+
+    def pinned(self, record: Record) -> HeldClaim:
+        """What a claim on record means for containers: a function of the record alone, called when it has changed."""
+        raise NotImplementedError(f"{self.driver} has a pool of CPUs and does not say what claims make of it")
+
+    def configures(self, grants: tuple[Grant, ...]) -> bool:  # noqa: ARG002 - subclasses use it
+        """Whether these grants need `configure` and `restore`: the ledger then keeps how far they have come."""
+        return False
+
+    def configure(self, claim: ClaimRef, grants: tuple[Grant, ...]) -> None:  # noqa: B027 - nothing to do by default
+        """Bring the hardware into the state that the grants need; called again after a crash, so idempotent.
+
+        Write through the `Root` that the driver was made for: it refuses where the machine is captured or made up.
+        """
+
+    def restore(self, claim: ClaimRef, grants: tuple[Grant, ...]) -> None:  # noqa: B027 - nothing to do by default
+        """Undo `configure`; works when the hardware is gone or was never configured."""
+
+    def picture(self, inventory: Inventory, holdings: Iterable[Holding], width: int) -> Sequence[Line]:  # noqa: ARG002 - subclasses use it
+        """Draw the node for people, `width` columns wide: its hardware and who holds what; empty if there is none."""
+        return ()
+
+    def health(self, inventory: Inventory) -> Iterable[DeviceHealth]:  # noqa: ARG002 - subclasses use it
+        """The health of every device; devices left out are healthy."""
+        return ()
+
+    def impairments(self, inventory: Inventory, records: Iterable[Record]) -> Iterable[Impairment]:  # noqa: ARG002 - subclasses use it
+        """The claims on record that have less at the moment than they were given."""
+        return ()
+
+    def watch(self, stop: Stop) -> Iterator[None]:
+        """Yield whenever `discover` may answer otherwise than before, until `stop` is set; blocks in between."""
+        while not stop.wait(RESCAN_SECONDS):
+            yield

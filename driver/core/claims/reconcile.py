@@ -1,0 +1,176 @@
+"""What is unfinished about the claims on a node, decided from what kubelet, the runtime and the API server say.
+
+    lies on the node                 said of it                                 decided
+    spec or record without an owner  kubelet or the API server knows its UID    named: it gets its owner and its pods
+    the same                         it has another driver's devices            refused: that driver drains its node
+    record                           its claim is gone and nobody uses it       orphan: unprepared after `PATIENCE`
+
+What such a claim holds stays held whatever is decided: an answer that is missing frees nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from dranode.driver.core.api.errors import ClaimGoneError, DranodeError
+from dranode.driver.core.api.resource import ResourceClaim, ResourceClaimConsumerReference
+from dranode.driver.core.claims.allocation import readable_results
+from dranode.driver.core.claims.held import ClaimRef, Held
+from dranode.driver.core.claims.plugin import Inventory, Plugin
+from dranode.driver.core.claims.prepare import Known, adopt, allocated, check_pools, known
+from dranode.driver.core.claims.record import Record
+from dranode.driver.core.claims.uses import UsedClaim
+
+PATIENCE: Final = 600.0
+"""Seconds that an orphan is left alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What others say of the claims on this node.
+
+    Attributes:
+        uses: the claims that kubelet has given to containers, by UID; None if it did not answer.
+        running: UIDs of the claims that the runtime's containers have; None if it has not told of its containers.
+        claims: the API server's answers, by UID; claims that it was not asked about do not appear.
+    """
+
+    uses: Mapping[str, UsedClaim] | None = None
+    running: frozenset[str] | None = None
+    claims: Mapping[str, ResourceClaim | DranodeError] = field(default_factory=dict)
+
+    def use(self, uid: str) -> UsedClaim | None:
+        """Kubelet's word on a claim, if it has one."""
+        return (self.uses or {}).get(uid)
+
+    def claim(self, uid: str) -> ResourceClaim | None:
+        """The claim itself, if it is still this one."""
+        claim = self.claims.get(uid)
+        return claim if isinstance(claim, ResourceClaim) and claim.metadata.uid == uid else None
+
+    def gone(self, uid: str) -> bool:
+        """Whether the claim is known not to exist: there is none of its name, or one with another UID."""
+        claim = self.claims.get(uid)
+        return isinstance(claim, ClaimGoneError) or (isinstance(claim, ResourceClaim) and claim.metadata.uid != uid)
+
+
+def named(record: Record, told: Told, inventory: Inventory, plugin: Plugin, pool: str | None = None) -> Record:
+    """An unfinished record with all that others say of it; what it holds stays as it is. `pool` is this node's own."""
+    claim, use = told.claim(record.uid), told.use(record.uid)
+    if claim is not None:
+        ref = ClaimRef(claim.metadata.namespace, claim.metadata.name, record.uid)
+        record = _with_owner(record, ref, claim.status.reserved_for)
+        return _completed(record, claim, inventory, plugin, pool)
+    if use is not None:
+        # Kubelet does not tell the pods' UIDs, so whether a pod may use the claim is asked of it each time.
+        pods = (ResourceClaimConsumerReference(resource="pods", name=name, uid="") for name in use.pods)
+        return _with_owner(record, use.ref, tuple(pods))
+    return record
+
+
+def _with_owner(record: Record, ref: ClaimRef, pods: tuple[ResourceClaimConsumerReference, ...]) -> Record:
+    return msgspec.structs.replace(record, namespace=ref.namespace, name=ref.name, pods=pods)
+
+
+def _completed(record: Record, claim: ResourceClaim, inventory: Inventory, plugin: Plugin, pool: str | None) -> Record:
+    try:
+        mine = allocated(record.ref, claim, plugin)
+        check_pools(mine, pool)
+        return adopt(mine, claim, record, inventory, plugin) if known(mine, record) is Known.RECOVERED else record
+    except Exception:  # noqa: BLE001 - the claim's next Prepare says what is wrong, and where
+        # A configuration that this driver does not take, or that it meets an error at: what is held stays held.
+        return record
+
+
+def refusals(records: Iterable[Record], told: Told, plugin: Plugin) -> tuple[str, ...]:
+    """One sentence for every unfinished record whose claim cannot be taken over."""
+    return tuple(
+        f"claim {_ref(record, told)} was allocated device {device} by {whose}, which cannot be taken over: drain the "
+        "node while that driver runs, then start this one"
+        for record in records
+        for device, whose in sorted((device, plugin.foreign(device)) for device in _devices(record, told, plugin))
+        if whose
+    )
+
+
+def _ref(record: Record, told: Told) -> ClaimRef:
+    use = told.use(record.uid)
+    return record.ref if record.name or use is None else use.ref
+
+
+def _devices(record: Record, told: Told, plugin: Plugin) -> frozenset[str]:
+    use, claim = told.use(record.uid), told.claim(record.uid)
+    devices = use.devices if use is not None else frozenset()
+    if claim is not None:
+        results = readable_results(claim.status.allocation)
+        devices |= {result.device for result in results if result.driver == plugin.driver}
+    return devices
+
+
+def overlaps(records: Iterable[Record], held: Held) -> Iterator[str]:
+    """One sentence for every unfinished record whose CPUs another claim has as well; nobody gets them meanwhile."""
+    for record in records:
+        for other, cpus in held.cpu_holders(record.holding.cpus).items():
+            if other.uid != record.uid:
+                yield (
+                    f"claims {record.ref} and {other} were both given CPUs {cpus} before this driver started; "
+                    "recreate the pods of one of them"
+                )
+
+
+def unpublished(records: Iterable[Record], inventory: Inventory) -> str | None:
+    """A sentence on claims that hold devices which the node does not publish now; None if there are none.
+
+    The scheduler counts what claims hold by the names of published devices. What such a claim holds stays held, but the
+    scheduler does not know, and allocates what cannot be prepared.
+    """
+    found = [(record, device) for record in records for device in record.devices if inventory.device(device) is None]
+    if not found:
+        return None
+    record, device = found[0]
+    count = len({record.uid for record, _ in found})
+    return (
+        f"prepared claims hold devices that this node does not publish now ({count}, such as {device} of claim "
+        f"{record.ref}): what they hold stays held, but the scheduler does not count it; recreate their pods if the "
+        "mode or the grouping was changed"
+    )
+
+
+def unused(records: Iterable[Record], told: Told) -> tuple[Record, ...]:
+    """The records whose claims neither kubelet nor a container uses; none while either has not told."""
+    if told.uses is None or told.running is None:
+        return ()
+    used = told.uses.keys() | told.running
+    return tuple(record for record in records if record.uid not in used)
+
+
+def orphans(records: Iterable[Record], told: Told) -> tuple[Record, ...]:
+    """Of records that nobody uses, those whose claim is gone.
+
+    A claim without a name cannot be looked up. It is gone if kubelet, which tells of other claims, knows nothing of it;
+    a kubelet that tells of none may be one that does not tell of claims at all.
+    """
+    return tuple(record for record in records if (told.gone(record.uid) if record.name else bool(told.uses)))
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """The orphans at the last look and since when they have been ones, in seconds of one monotonic clock."""
+
+    since: Mapping[str, float] = field(default_factory=dict)
+
+    def seen(self, records: Iterable[Record], now: float) -> Waiting:
+        """After another look; whatever is no orphan now begins anew."""
+        return Waiting({record.uid: self.since.get(record.uid, now) for record in records})
+
+    def fresh(self, before: Waiting) -> frozenset[str]:
+        """The orphans that were none at the look before."""
+        return frozenset(self.since.keys() - before.since.keys())
+
+    def due(self, now: float) -> frozenset[str]:
+        """The orphans whose time is over."""
+        return frozenset(uid for uid, since in self.since.items() if now - since >= PATIENCE)

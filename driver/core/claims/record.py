@@ -1,0 +1,224 @@
+"""What the ledger remembers of a claim and what follows: what it holds, its CDI spec, the answer for kubelet.
+
+A claim's spec can carry a copy of its record, from which a ledger that is lost comes back: the variable
+`DRANODE_RECORD` of a CDI device `record-<uid>`. Kubelet is never told of that device, so no container sees it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from dranode.cdi.names import device_problem, qualified_name, spec_file_name
+from dranode.cdi.spec import CDIDevice, ContainerEdits, Spec
+from dranode.cdi.version import with_minimum_version
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.documents import decode_json, encode_json
+from dranode.driver.core.api.errors import DocumentError
+from dranode.driver.core.api.resource import ResourceClaimConsumerReference
+from dranode.driver.core.claims.configs import main_request
+from dranode.driver.core.claims.held import ClaimRef, Holding
+from dranode.driver.core.claims.plugin import AllocatedClaim, ClaimGrant, Grant
+
+# With a driver's and a request's name of 63 characters a file's name stays below the kernel's 255.
+MAX_UID: Final = 100
+COPY: Final = "DRANODE_RECORD="
+
+
+class State(StrEnum):
+    """How far a claim has come. STARTED: the hardware may or may not be configured (or restored) yet."""
+
+    STARTED = "started"
+    COMPLETED = "completed"
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One claim on record: everything that is needed to answer for it without asking anybody.
+
+    Attributes:
+        uid: the claim's UID; namespace and name are empty while nobody has told them of a recovered record.
+        state: how far it has come.
+        grants: what each allocation result was given, in the order of the results.
+        edits: what every container with the claim gets.
+        cpus: the CPUs on which its containers run (cpu-list).
+        held: the CPUs that nobody else gets (cpu-list).
+        pods: who may use the claim, as reserved at the last Prepare.
+        pod_claim_name: how its pod calls the claim, if it was made from a template; empty if not.
+        fingerprint: of the allocation that was decided on; empty in a recovered record.
+    """
+
+    uid: str
+    namespace: str = ""
+    name: str = ""
+    state: State = State.COMPLETED
+    grants: tuple[Grant, ...] = ()
+    edits: ContainerEdits | None = None
+    cpus: str = ""
+    held: str = ""
+    pods: tuple[ResourceClaimConsumerReference, ...] = ()
+    pod_claim_name: str = ""
+    fingerprint: str = ""
+
+    @property
+    def ref(self) -> ClaimRef:
+        """The claim's identity."""
+        return ClaimRef(self.namespace, self.name, self.uid)
+
+    @property
+    def lost(self) -> bool:
+        """Whether nothing is known of the claim but that it may hold something."""
+        return not (self.fingerprint or self.grants or self.cpus)
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The devices that the claim holds: without those of admin access."""
+        return tuple(grant.device for grant in self.grants if not grant.admin)
+
+    @property
+    def holding(self) -> Holding:
+        """What the claim holds."""
+        return Holding(self.ref, frozenset(self.devices), CPUSet.parse(self.held))
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedDevice:
+    """One device as kubelet is told of it; `request` is the main request's name."""
+
+    request: str
+    pool: str
+    device: str
+    cdi: tuple[str, ...]
+    share_id: str | None = None
+
+
+def record_of(
+    claim: AllocatedClaim, grant: ClaimGrant, pods: tuple[ResourceClaimConsumerReference, ...], state: State
+) -> Record:
+    """The record of a claim that was just decided."""
+    return Record(
+        uid=claim.ref.uid,
+        namespace=claim.ref.namespace,
+        name=claim.ref.name,
+        state=state,
+        grants=grant.grants,
+        edits=grant.edits,
+        cpus=str(grant.cpus),
+        held=str(grant.held),
+        pods=pods,
+        fingerprint=fingerprint(claim),
+    )
+
+
+def recovered(uid: str, grant: ClaimGrant) -> Record:
+    """The record of a claim of which only the CDI spec is left."""
+    return Record(uid=uid, grants=grant.grants, edits=grant.edits, cpus=str(grant.cpus), held=str(grant.held))
+
+
+def fingerprint(claim: AllocatedClaim) -> str:
+    """A short hash of what was allocated to the claim; a Prepare with another one asks for something else."""
+    # What was decided on and no more: fields that a later version learns to read must not make old claims look changed.
+    parts = [
+        (
+            each.result.request,
+            each.result.pool,
+            each.result.device,
+            bool(each.result.admin_access),
+            each.result.share_id,
+            sorted((name, amount.text) for name, amount in each.result.consumed_capacity.items()),
+            [(config.source, config.parameters) for config in each.configs],
+        )
+        for each in claim.results
+    ]
+    return hashlib.blake2b(encode_json(parts), digest_size=8).hexdigest()
+
+
+def uid_problem(uid: str) -> str | None:
+    """Why nothing on the node can be named after a claim's UID; None if it can. Kubernetes' own have 36 characters."""
+    if len(uid) > MAX_UID:
+        return f"has {len(uid)} characters and may have {MAX_UID}, since files are named after it"
+    return device_problem(uid)
+
+
+def claim_device(uid: str) -> str:
+    """The name of the CDI device that every container with the claim gets. A letter first keeps CDI 0.3.0 possible."""
+    return f"claim-{uid}"
+
+
+def request_device(uid: str, index: int) -> str:
+    """The name of the CDI device of the claim's result number `index`."""
+    return f"claim-{uid}-{index}"
+
+
+def spec_file(kind: str, uid: str) -> str:
+    """The file of the claim's CDI spec, as the CDI library names transient specs: `vendor-class_claim-<uid>.json`."""
+    return spec_file_name(kind, claim_device(uid))
+
+
+def claim_spec(kind: str, record: Record, original: Record | None = None) -> Spec | None:
+    """The claim's CDI spec, in the lowest CDI version that can say it; None if there is nothing to say.
+
+    Args:
+        kind: vendor and class of its devices.
+        record: the record, its grants completed.
+        original: the record as it is in the ledger, where the spec is to carry a copy.
+    """
+    devices = [
+        CDIDevice(name=request_device(record.uid, index), container_edits=grant.edits)
+        for index, grant in enumerate(record.grants)
+        if grant.edits
+    ]
+    if record.edits:
+        devices.insert(0, CDIDevice(name=claim_device(record.uid), container_edits=record.edits))
+    if original is not None:
+        devices.append(_copy(original))
+    return with_minimum_version(Spec(cdi_version="", kind=kind, devices=tuple(devices))) if devices else None
+
+
+def _copy(record: Record) -> CDIDevice:
+    # What the claim was given and whose it is. The rest is asked again: who may use it, and what is allocated to it.
+    given = msgspec.structs.replace(record, state=State.COMPLETED, pods=(), pod_claim_name="", fingerprint="")
+    edits = ContainerEdits(env=(f"{COPY}{encode_json(given).decode()}",))
+    return CDIDevice(name=_copy_device(record.uid), container_edits=edits)
+
+
+def _copy_device(uid: str) -> str:
+    return f"record-{uid}"
+
+
+def copied(uid: str, spec: Spec) -> Record | None:
+    """The copy of the claim's record that a spec carries; None if it carries none that can be believed."""
+    device = next((each for each in spec.devices if each.name == _copy_device(uid)), None)
+    text = next((entry for entry in device.container_edits.env if entry.startswith(COPY)), None) if device else None
+    if text is None:
+        return None
+    try:
+        record = decode_json(Record, text.removeprefix(COPY))
+        _ = CPUSet.parse(record.cpus), CPUSet.parse(record.held)
+    except (DocumentError, ValueError):
+        return None
+    return record if record.uid == uid and not record.fingerprint else None
+
+
+def prepared_devices(kind: str, record: Record) -> tuple[PreparedDevice, ...]:
+    """What kubelet is told: for every result the claim's CDI device, if any, and its own, if any."""
+    shared = (qualified_name(kind, claim_device(record.uid)),) if record.edits else ()
+    return tuple(
+        PreparedDevice(
+            request=main_request(grant.request),
+            pool=grant.pool,
+            device=grant.device,
+            cdi=shared + ((qualified_name(kind, request_device(record.uid, index)),) if grant.edits else ()),
+            share_id=grant.share_id,
+        )
+        for index, grant in enumerate(record.grants)
+    )
+
+
+def holdings(records: Iterable[Record]) -> tuple[Holding, ...]:
+    """What all the records hold."""
+    return tuple(record.holding for record in records)

@@ -1,0 +1,82 @@
+"""What is on record again after the ledger was lost, and whether that may be all.
+
+    what is left                                             is on record again           new claims
+    a copy that is whole and up to date                      what it says                 as ever
+    CDI specs of ours (they lie in memory: since the boot)   they, the copy and the rows  as ever
+    neither                                                  the copy and the rows        none, until somebody says so
+
+The copy is not flushed with each commit, so after a power cut it is up to date only if it was closed. A copy or
+a row may tell of a claim that has ended: Unprepare puts right what is held too long, nothing what is held too little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.claims.record import Record
+
+LOST = "the ledger was lost, and nothing tells of all claims that were on record"
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """What a copy of the ledger says.
+
+    Attributes:
+        commits: the number of the last commit that it has.
+        records: the claims on record after that one.
+        doubt: why claims may be missing, as the ledger has it; empty if none is.
+        boot: the boot under which it was begun.
+        whole: whether every line of it is as it was written.
+        closed: whether it was flushed after the last commit.
+    """
+
+    commits: int = 0
+    records: Mapping[str, Record] = field(default_factory=dict)
+    doubt: str = ""
+    boot: str = ""
+    whole: bool = True
+    closed: bool = False
+
+    def complete(self, boot: str) -> bool:
+        """Whether nothing that was on record is missing in it, under this boot."""
+        return self.whole and (self.closed or self.boot == boot)
+
+
+def salvaged(copied: Copied | None, specs: Mapping[str, Record], rows: Iterable[Record], boot: str) -> Copied:
+    """What is to be on record again.
+
+    Args:
+        copied: the copy, if there is one.
+        specs: what the CDI specs on the node say, by UID.
+        rows: what was found in the damaged file.
+        boot: the boot now.
+    """
+    copy = copied or Copied(whole=False)
+    records = dict(copy.records)
+    doubt = copy.doubt
+    if not copy.complete(boot):
+        for row in rows:
+            before = records.get(row.uid)
+            records[row.uid] = row if before is None else _both(before, row)
+        doubt = doubt or ("" if specs else LOST)
+        specs = {uid: found for uid, found in specs.items() if not _tells(records.get(uid), found)}
+        records |= {uid: found for uid, found in specs.items() if not found.lost}
+    records |= {uid: found for uid, found in specs.items() if uid not in records}
+    return Copied(copy.commits + 1, records, doubt, boot)
+
+
+def _both(one: Record, other: Record) -> Record:
+    held = CPUSet.parse(one.held) | CPUSet.parse(other.held)
+    return msgspec.structs.replace(one, held=str(held))
+
+
+def _tells(record: Record | None, spec: Record) -> bool:
+    """Whether a record says of its claim what the spec says, and more."""
+    if record is None or record.held != spec.held:
+        return False
+    return not spec.grants or record.devices == spec.devices

@@ -1,0 +1,81 @@
+"""Who uses which claims, in kubelet's words: the pod-resources API names a container's claims and their CDI devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.claims.metadata import metadata_kind
+from dranode.driver.core.claims.record import claim_device
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimUse:
+    """A claim of a container, as kubelet has it.
+
+    Attributes:
+        namespace: of pod and claim.
+        pod: the pod's name.
+        container: the container's name.
+        claim: the claim's name.
+        cdi: the CDI ids that the container gets for it.
+        devices: the devices that were allocated to it.
+    """
+
+    namespace: str
+    pod: str
+    container: str
+    claim: str
+    cdi: frozenset[str]
+    devices: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class UsedClaim:
+    """A claim that kubelet has given to containers.
+
+    Attributes:
+        ref: its identity; the UID is the one that its CDI devices carry.
+        pods: the names of the pods, in its namespace.
+        devices: the devices that were allocated to it.
+    """
+
+    ref: ClaimRef
+    pods: tuple[str, ...]
+    devices: frozenset[str]
+
+
+def used_claims(uses: Iterable[ClaimUse], claims: Iterable[ClaimRef]) -> Mapping[str, UsedClaim]:
+    """Which of `claims`, all of one driver, kubelet has given to containers, by UID; `uses` are of that driver.
+
+    A claim is recognised by a CDI device that carries its UID, if only that of its metadata. One that gives its
+    containers none has its name alone, and another claim may have had that name before, so a name counts only where
+    there is no CDI device.
+    """
+    by_uid = {ref.uid: ref for ref in claims}
+    by_name = {(ref.namespace, ref.name): ref for ref in by_uid.values() if ref.name}
+    found: dict[str, UsedClaim] = {}
+    for use in uses:
+        uids = {uid for device in use.cdi for uid in _uids(device, by_uid)}
+        named = by_name.get((use.namespace, use.claim))
+        if not use.cdi and named is not None:
+            uids.add(named.uid)
+        for uid in uids:
+            before = found.get(uid)
+            pods = dict.fromkeys((*before.pods, use.pod) if before else (use.pod,))
+            devices = use.devices | (before.devices if before else frozenset())
+            found[uid] = UsedClaim(ClaimRef(use.namespace, use.claim, uid), tuple(pods), devices)
+    return found
+
+
+def _uids(device: str, known: Mapping[str, object]) -> Iterable[str]:
+    """The known claim whose device `<kind>=claim-<uid>[-<index>]` or `<driver>/metadata=<uid>_<request>` is, if any."""
+    kind, _, name = device.partition("=")
+    if kind.endswith(metadata_kind("")):
+        uids = (name.rpartition("_")[0], "")
+    else:
+        uid = name.removeprefix(claim_device("")) if name.startswith(claim_device("")) else ""
+        whole, _, index = uid.rpartition("-")
+        uids = (uid, whole if index.isdecimal() else "")
+    return (uid for uid in uids if uid in known)

@@ -1,0 +1,109 @@
+"""Rules about what the API server says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from dranode.driver.core.diagnosis.facts import Facts, Fault
+
+_VERSIONS: Final = ("v1", "v1beta2", "v1beta1")
+_OLDEST_KUBELET: Final = (1, 34)
+_SHARED: Final = "DRAConsumableCapacity"
+
+
+def dra_api_missing(facts: Facts) -> Iterator[Fault]:
+    """The server does not serve DRA in a version that we know."""
+    versions = facts.cluster.versions if facts.cluster is not None else None
+    if versions is not None and not set(versions) & set(_VERSIONS):
+        offered = f"only {', '.join(versions)}" if versions else "nothing"
+        yield Fault(
+            f"the API server offers {offered} of resource.k8s.io, and one of {', '.join(_VERSIONS)} is needed",
+            "upgrade to Kubernetes 1.34 or newer, or start the API server with --runtime-config=resource.k8s.io/v1beta1"
+            " and the feature gate DynamicResourceAllocation",
+        )
+
+
+def kubelet_too_old(facts: Facts) -> Iterator[Fault]:
+    """The node's kubelet is older than what is supported."""
+    version = facts.cluster.kubelet if facts.cluster is not None else None
+    if version is not None and version < _OLDEST_KUBELET:
+        yield Fault(
+            f"kubelet on this node is {version[0]}.{version[1]}, and dranode is made for 1.34 and newer",
+            "upgrade the node; until then its pods with claims are not this driver's to promise",
+        )
+
+
+def node_missing(facts: Facts) -> Iterator[Fault]:
+    """There is no such Node."""
+    if facts.cluster is not None and facts.cluster.node is False:
+        yield Fault(
+            f'there is no Node "{facts.wanted.node}", so no slice can be published for it',
+            "set NODE_NAME from spec.nodeName as deploy/daemonset.yaml does, or pass --node-name",
+        )
+
+
+def rbac_missing(facts: Facts) -> Iterator[Fault]:
+    """The account may not do what the driver does."""
+    cluster = facts.cluster
+    if cluster is None:
+        return
+    account = f"the service account {cluster.account}" if cluster.account else "this account"
+    for right in cluster.denied or ():
+        yield Fault(
+            f"RBAC does not let {account} {right}",
+            "apply deploy/rbac.yaml, and see that its binding names the account that the driver runs as",
+        )
+
+
+def feature_gate_off(facts: Facts) -> Iterator[Fault]:
+    """The server drops fields that the driver publishes."""
+    dropped = facts.cluster.dropped if facts.cluster is not None else None
+    for gate in dropped or ():
+        if gate == _SHARED and facts.wanted.shares:
+            yield Fault(
+                "the API server drops allowMultipleAllocations, so one claim takes all CPUs of a group and the driver "
+                "publishes none of them",
+                f"switch on the feature gate {_SHARED} in kube-apiserver, kube-scheduler and kubelet (it is on from "
+                "1.36), or use --cpu-device-mode individual",
+            )
+            continue
+        options = " and ".join(option for option, needed in facts.wanted.gated.items() if needed == gate)
+        yield Fault(
+            f"the API server drops what {options or 'the driver'} publishes",
+            f"switch on the feature gate {gate} in kube-apiserver and kube-scheduler"
+            + (f", or leave out {options}" if options else ""),
+        )
+
+
+def class_missing(facts: Facts) -> Iterator[Fault]:
+    """Claims cannot name a class that is not there."""
+    missing = facts.cluster.missing_classes if facts.cluster is not None else None
+    for name in missing or ():
+        yield Fault(f'there is no DeviceClass "{name}", which claims name', "apply deploy/deviceclasses.yaml")
+
+
+def no_slices(facts: Facts) -> Iterator[Fault]:
+    """Nothing is published: nothing can be allocated on this node."""
+    slices = facts.cluster.slices if facts.cluster is not None else None
+    if slices is None or (facts.cluster is not None and facts.cluster.node is False):
+        return
+    for driver in facts.wanted.drivers:
+        if not any(one.driver == driver and one.devices for one in slices):
+            yield Fault(
+                f"{driver} has published no device of node {facts.wanted.node}, so no claim is allocated there",
+                "start the driver on this node, and read in its log why it published nothing if it runs",
+            )
+
+
+def two_pools(facts: Facts) -> Iterator[Fault]:
+    """Slices of one driver in several pools of a node: somebody else publishes under its name."""
+    slices = facts.cluster.slices if facts.cluster is not None else None
+    for driver in facts.wanted.drivers:
+        pools = sorted({one.pool for one in slices or () if one.driver == driver})
+        others = [pool for pool in pools if pool != facts.wanted.node]
+        if others:
+            yield Fault(
+                f"{driver} has slices of this node in the pool {', '.join(others)}, which dranode does not write",
+                "remove the other driver of that name, and the ResourceSlices that it left",
+            )

@@ -1,0 +1,282 @@
+"""What is known of a node, as far as it can stop a driver there, and what is found wrong with it.
+
+Readers (`dranode.driver.doctor`) make the facts, the rules of `dranode.driver.core.diagnosis.rules` judge them. A group
+of facts that could not be read is None and the reason stands in `Facts.unseen`: nothing is ever judged unseen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from dranode.driver.core.api.cpuset import CPUSet
+
+
+class Severity(StrEnum):
+    """Whether claims fail or CPUs are not one's own (`stops`), or it works but not as it should (`warns`)."""
+
+    STOPS = "stops"
+    WARNS = "warns"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that a rule sees.
+
+    Attributes:
+        what: what is wrong, with value and place, in one sentence without a full stop.
+        fix: what to do, likewise.
+    """
+
+    what: str
+    fix: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A fault under the name of its rule.
+
+    Attributes:
+        code: a stable name for it.
+        severity: how bad it is.
+        fault: what is wrong and what to do.
+    """
+
+    code: str
+    severity: Severity
+    fault: Fault
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the driver is told to do: the options of `serve`.
+
+    Attributes:
+        node: the node's name.
+        drivers: the names of the drivers.
+        pins: whether one of them pins containers, which needs NRI.
+        shares: whether one of them publishes devices that several claims may have.
+        gated: feature gate of every other option that is on and whose fields a server may drop, by option.
+        reserved: `--reserved-cpus`.
+        kubelet_root: `--kubelet-root`.
+        cdi_dir: `--cdi-dir`.
+        nri_socket: `--nri-socket`; empty for none.
+        refusals: why a driver would not start with these options on this machine, one sentence each.
+    """
+
+    node: str
+    drivers: tuple[str, ...]
+    pins: bool = True
+    shares: bool = True
+    gated: Mapping[str, str] = field(default_factory=dict)
+    reserved: CPUSet = field(default_factory=CPUSet)
+    kubelet_root: str = "/var/lib/kubelet"
+    cdi_dir: str = "/var/run/cdi"
+    nri_socket: str = "/var/run/nri/nri.sock"
+    refusals: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Kubelet:
+    """kubelet's configuration.
+
+    Attributes:
+        config: the file that it was read from.
+        root: `--root-dir`.
+        cpu_manager: the CPU manager's policy.
+        cpu_manager_place: where that is said.
+        reserved: the CPUs that kubelet keeps for the system.
+        gates: feature gates that are set.
+    """
+
+    config: str
+    root: str = "/var/lib/kubelet"
+    cpu_manager: str = "none"
+    cpu_manager_place: str = ""
+    reserved: CPUSet = field(default_factory=CPUSet)
+    gates: Mapping[str, bool] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """The container runtime's configuration, its version's defaults filled in; all but name and version only if seen.
+
+    Attributes:
+        name: `containerd` or `CRI-O`.
+        version: major and minor; None if nothing tells.
+        config: the file that it was read from; empty if it was not seen.
+        nri: whether NRI is on; None if nothing tells.
+        connections: whether NRI takes plug-ins over its socket.
+        nri_socket: where that is.
+        request_timeout: for how many seconds the runtime waits for a plug-in.
+        cdi: whether CDI is on; None if nothing tells.
+        cdi_dirs: the directories that CDI specs are read from.
+        validator: whether NRI's default validator is on.
+        required: the NRI plug-ins without which it lets no container be created.
+        tolerance: the annotation by which a pod does without required plug-ins; empty for none.
+        launched: the NRI plug-ins that the runtime starts by itself.
+    """
+
+    name: str
+    config: str
+    version: tuple[int, int] | None = None
+    nri: bool | None = True
+    connections: bool = True
+    nri_socket: str = "/var/run/nri/nri.sock"
+    request_timeout: float = 2.0
+    cdi: bool | None = True
+    cdi_dirs: tuple[str, ...] = ("/etc/cdi", "/var/run/cdi")
+    validator: bool = False
+    required: tuple[str, ...] = ()
+    tolerance: str = ""
+    launched: tuple[str, ...] = ()
+
+
+class State(StrEnum):
+    """What is at a path."""
+
+    THERE = "there"
+    MISSING = "missing"
+    WRONG = "wrong"  # something else than it should be
+    UNUSABLE = "unusable"  # a folder that cannot be written, a socket that nobody answers
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A folder or a socket that the driver needs.
+
+    Attributes:
+        path: where.
+        state: what is there.
+        use: what it is for.
+    """
+
+    path: str
+    state: State
+    use: str
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A socket in kubelet's registry of plug-ins.
+
+    Attributes:
+        path: the registration socket.
+        answers: whether somebody serves it.
+        driver: the driver's name, as it says; as the file is called if nobody answers.
+        endpoint: where it serves DRA.
+    """
+
+    path: str
+    answers: bool
+    driver: str
+    endpoint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """A driver's ledger and the CDI specs that follow from it.
+
+    Attributes:
+        driver: whose.
+        path: the ledger.
+        error: why it cannot be used; empty if it can.
+        damaged: rows that are quarantined, with the reason.
+        unwritten: claims on record whose CDI spec is not there.
+        orphans: CDI specs of this driver without a record.
+    """
+
+    driver: str
+    path: str
+    error: str = ""
+    damaged: tuple[str, ...] = ()
+    unwritten: tuple[str, ...] = ()
+    orphans: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """The node's folders, sockets and records.
+
+    Attributes:
+        places: what the driver needs.
+        endpoints: who is in kubelet's registry; None if that could not be seen.
+        records: of each driver.
+        cpuset: whether the kernel's cgroups have the cpuset controller; None if there are no cgroups to see.
+        socket_excess: by how many bytes the longest socket path is too long; 0 if it fits.
+    """
+
+    places: tuple[Place, ...] = ()
+    endpoints: tuple[Endpoint, ...] | None = ()
+    records: tuple[Records, ...] = ()
+    cpuset: bool | None = None
+    socket_excess: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """Something that the driver must be allowed to do: an RBAC verb on a resource."""
+
+    verb: str
+    resource: str
+    group: str = "resource.k8s.io"
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.resource}{f'.{self.group}' if self.group else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedSlice:
+    """A ResourceSlice on this node of one of the drivers."""
+
+    name: str
+    driver: str
+    pool: str
+    devices: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What the API server says; None for what it could not be asked.
+
+    Attributes:
+        versions: of `resource.k8s.io`, as it offers them.
+        denied: what the account may not do.
+        account: the driver's service account, `<namespace>:<name>`, if it is that; empty for our own.
+        dropped: feature gates whose fields it drops, by what they are for.
+        missing_classes: DeviceClasses of the drivers that are not there.
+        node: whether there is a Node of this name.
+        kubelet: kubelet's version, major and minor.
+        slices: of the drivers on this node.
+    """
+
+    versions: tuple[str, ...] | None = None
+    denied: tuple[Right, ...] | None = None
+    account: str = ""
+    dropped: tuple[str, ...] | None = None
+    missing_classes: tuple[str, ...] | None = None
+    node: bool | None = None
+    kubelet: tuple[int, int] | None = None
+    slices: tuple[PublishedSlice, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Everything that is known.
+
+    Attributes:
+        wanted: what the driver is told to do.
+        kubelet: its configuration.
+        runtime: the container runtime's.
+        node: folders, sockets and records.
+        cluster: what the API server says.
+        unseen: one sentence for everything that could not be looked at.
+    """
+
+    wanted: Wanted
+    kubelet: Kubelet | None = None
+    runtime: Runtime | None = None
+    node: NodeFacts | None = None
+    cluster: Cluster | None = None
+    unseen: tuple[str, ...] = ()

@@ -1,0 +1,237 @@
+"""Rules about the node itself: kubelet, folders, sockets, the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from dranode.driver.core.diagnosis.facts import Endpoint, Facts, Fault, Place, Records, State
+
+# Feature gates of kubelet without which there is no claim, or nobody to ask whose it is; on by default.
+_GATES: Final = {
+    "DynamicResourceAllocation": "no pod with a claim starts",
+    "KubeletPodResourcesDynamicResources": "nobody can say which container has which claim",
+}
+
+
+def options_refused(facts: Facts) -> Iterator[Fault]:
+    """The driver would not start."""
+    for sentence in facts.wanted.refusals:
+        yield Fault(sentence, "change the option, or see what `dranode machine show` says of this machine")
+
+
+def cpu_manager_static(facts: Facts) -> Iterator[Fault]:
+    """The CPU manager of kubelet and the driver would set the same cgroups."""
+    kubelet = facts.kubelet
+    if kubelet is not None and facts.wanted.pins and kubelet.cpu_manager == "static":
+        yield Fault(
+            f"kubelet's CPU manager has the policy static ({kubelet.cpu_manager_place}), and hands out the CPUs that "
+            "this driver hands out",
+            f"set cpuManagerPolicy: none in {kubelet.config}, drain the node, remove {kubelet.root}/cpu_manager_state "
+            "and restart kubelet",
+        )
+
+
+def kubelet_root_differs(facts: Facts) -> Iterator[Fault]:
+    """Where kubelet looks for plug-ins is elsewhere."""
+    kubelet, ours = facts.kubelet, facts.wanted.kubelet_root
+    if kubelet is not None and kubelet.root.rstrip("/") != ours.rstrip("/"):
+        yield Fault(
+            f"kubelet's root is {kubelet.root} and the driver's --kubelet-root is {ours}, so neither finds the other",
+            f"pass --kubelet-root {kubelet.root} and mount its folders",
+        )
+
+
+def kubelet_gate_off(facts: Facts) -> Iterator[Fault]:
+    """A feature gate that is on by default was switched off."""
+    kubelet = facts.kubelet
+    for gate, effect in _GATES.items() if kubelet is not None else ():
+        if kubelet is not None and kubelet.gates.get(gate) is False:
+            yield Fault(
+                f"kubelet's feature gate {gate} is off, so {effect}",
+                f"remove it from featureGates in {kubelet.config} and restart kubelet",
+            )
+
+
+def reserved_differ(facts: Facts) -> Iterator[Fault]:
+    """The CPUs that kubelet keeps for the system are handed out, or the other way round."""
+    kubelet, ours = facts.kubelet, facts.wanted.reserved
+    if kubelet is None or not facts.wanted.pins or not kubelet.reserved or kubelet.reserved == ours:
+        return
+    yield Fault(
+        f"kubelet reserves the CPUs {kubelet.reserved} for the system ({kubelet.config}) and the driver "
+        f"{ours or 'none'} (--reserved-cpus)",
+        f"pass --reserved-cpus {kubelet.reserved}",
+    )
+
+
+def no_reserved(facts: Facts) -> Iterator[Fault]:
+    """Claims may take every CPU but one."""
+    kubelet = facts.kubelet
+    if facts.wanted.pins and not facts.wanted.reserved and not (kubelet is not None and kubelet.reserved):
+        yield Fault(
+            "no CPU is reserved, so the system and containers without claims may be left with a single CPU, and the "
+            "claim that would take that one is refused",
+            "pass --reserved-cpus, two CPUs or more on a server",
+        )
+
+
+def _places(facts: Facts, state: State) -> Iterator[Place]:
+    places = facts.node.places if facts.node is not None else ()
+    for place in places:
+        if place.state is state and (facts.wanted.pins or place.use != "NRI"):
+            yield place
+
+
+def place_missing(facts: Facts) -> Iterator[Fault]:
+    """A folder or a socket is not there."""
+    for place in _places(facts, State.MISSING):
+        if place.path.endswith(".sock"):
+            whose = "the runtime has NRI on" if place.use == "NRI" else "kubelet runs"
+            yield Fault(
+                f"there is no socket {place.path}, which is for {place.use}",
+                f"see that {whose}, and that the folder of the socket is mounted into the driver's pod",
+            )
+        else:
+            yield Fault(
+                f"there is no folder {place.path}, which is for {place.use}",
+                "mount it into the driver's pod as deploy/daemonset.yaml does, or correct the option",
+            )
+
+
+def place_wrong(facts: Facts) -> Iterator[Fault]:
+    """Something else is where a folder or a socket should be."""
+    for place in _places(facts, State.WRONG):
+        kind = "socket" if place.path.endswith(".sock") else "folder"
+        yield Fault(
+            f"{place.path}, which is for {place.use}, is no {kind}",
+            f"move it away; a hostPath that was mounted before there was a {kind} leaves such things behind",
+        )
+
+
+def place_unusable(facts: Facts) -> Iterator[Fault]:
+    """A folder cannot be written, or nobody answers a socket."""
+    for place in _places(facts, State.UNUSABLE):
+        if place.path.endswith(".sock"):
+            yield Fault(
+                f"nobody answers the socket {place.path}, which is for {place.use}",
+                "mount the folder rather than the socket, so that a restart's new socket is seen; else start whoever "
+                "serves it",
+            )
+        else:
+            yield Fault(
+                f"the folder {place.path}, which is for {place.use}, cannot be written",
+                "run as root, mount it without readOnly, and where SELinux is on use deploy/components/crio",
+            )
+
+
+def socket_path_too_long(facts: Facts) -> Iterator[Fault]:
+    """The root of kubelet is too deep for unix sockets."""
+    excess = facts.node.socket_excess if facts.node is not None else 0
+    if excess > 0:
+        yield Fault(
+            f"the sockets under {facts.wanted.kubelet_root} have paths of {107 + excess} bytes, and a unix socket's "
+            "may have 107",
+            "choose a kubelet root with a shorter path",
+        )
+
+
+def no_cpuset_controller(facts: Facts) -> Iterator[Fault]:
+    """The kernel cannot pin containers."""
+    if facts.node is not None and facts.node.cpuset is False and facts.wanted.pins:
+        yield Fault(
+            "the kernel's cgroups have no cpuset controller here, so no container can be pinned",
+            "delegate it: rootless and nested clusters need Delegate=cpuset for the user's service",
+        )
+
+
+def _endpoints(facts: Facts, driver: str) -> list[Endpoint]:
+    endpoints = facts.node.endpoints if facts.node is not None else None
+    return [one for one in endpoints or () if one.driver == driver]
+
+
+def stale_sockets(facts: Facts) -> Iterator[Fault]:
+    """A registration socket that nobody serves: kubelet tries it again and again."""
+    for driver in facts.wanted.drivers:
+        for one in _endpoints(facts, driver):
+            if not one.answers:
+                yield Fault(f"nobody serves the registration socket {one.path}", f"remove it: rm {one.path}")
+
+
+def second_driver(facts: Facts) -> Iterator[Fault]:
+    """Two drivers of one name that are not two instances of a rolling update."""
+    for driver in facts.wanted.drivers:
+        living = [one for one in _endpoints(facts, driver) if one.answers]
+        single = [one for one in living if one.path.endswith(f"/{driver}-reg.sock")]
+        if len(living) > 1 and (single or len(living) > 2):  # noqa: PLR2004 - a rolling update has an old and a new one
+            yield Fault(
+                f"{len(living)} drivers serve {driver} on this node: {', '.join(one.path for one in living)}",
+                "stop all but one; dra-driver-cpu and dranode cannot run side by side",
+            )
+
+
+def foreign_endpoint(facts: Facts) -> Iterator[Fault]:
+    """Whoever serves the name is not this driver's installation."""
+    for driver in facts.wanted.drivers:
+        folder = f"{facts.wanted.kubelet_root.rstrip('/')}/plugins/{driver}/"
+        for one in _endpoints(facts, driver):
+            if one.answers and one.endpoint and not one.endpoint.startswith(folder):
+                yield Fault(
+                    f"{driver} at {one.path} serves claims at {one.endpoint}, outside {folder}",
+                    "stop that driver, or pass the --kubelet-root that it uses",
+                )
+
+
+def not_serving(facts: Facts) -> Iterator[Fault]:
+    """Nobody serves the driver."""
+    for driver in facts.wanted.drivers if facts.node is not None and facts.node.endpoints is not None else ():
+        if not any(one.answers for one in _endpoints(facts, driver)):
+            yield Fault(
+                f"no driver serves {driver} on this node now, so pods with its claims wait",
+                "start it: kubectl apply -k deploy/, and see that the DaemonSet's pod runs here",
+            )
+
+
+def _records(facts: Facts) -> tuple[Records, ...]:
+    return facts.node.records if facts.node is not None else ()
+
+
+def ledger_unusable(facts: Facts) -> Iterator[Fault]:
+    """The ledger cannot be read."""
+    for one in _records(facts):
+        if one.error:
+            yield Fault(
+                one.error,
+                f"see to the file system under {one.path}; do not delete the ledger, it says who holds which CPUs",
+            )
+
+
+def record_quarantined(facts: Facts) -> Iterator[Fault]:
+    """A row is damaged."""
+    for one in _records(facts):
+        for damaged in one.damaged:
+            yield Fault(
+                f"a record of {one.driver} is quarantined: claim {damaged}",
+                "delete the pods that use the claim, so that it is unprepared and allocated anew",
+            )
+
+
+def cdi_spec_missing(facts: Facts) -> Iterator[Fault]:
+    """A claim is on record and its CDI spec is not there."""
+    for one in _records(facts):
+        for claim in one.unwritten:
+            yield Fault(
+                f"claim {claim} is prepared by {one.driver}, but its CDI spec is not in {facts.wanted.cdi_dir}, so its "
+                "containers fail with unresolvable CDI devices",
+                "restart the driver, which writes it again from its record",
+            )
+
+
+def cdi_spec_left_over(facts: Facts) -> Iterator[Fault]:
+    """A CDI spec without a record."""
+    for one in _records(facts):
+        for path in one.orphans:
+            yield Fault(
+                f"{path} is a CDI spec of {one.driver} for a claim that is not on record",
+                "leave it where a pod uses the claim, for the driver takes it over; else dranode drain removes it",
+            )

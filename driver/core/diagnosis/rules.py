@@ -1,0 +1,78 @@
+"""The rules by which `dranode doctor` judges facts: one row each, in the order in which findings are told.
+
+A rule yields a fault for everything that it finds wrong, and nothing where it has nothing to look at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from dranode.driver.core.diagnosis import cluster, node, runtime
+from dranode.driver.core.diagnosis.facts import Facts, Fault, Finding, Severity
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One row: a name, how bad it is, and how it is seen."""
+
+    code: str
+    severity: Severity
+    look: Callable[[Facts], Iterable[Fault]]
+
+
+_STOPS, _WARNS = Severity.STOPS, Severity.WARNS
+
+RULES: Final = (
+    Rule("options-refused", _STOPS, node.options_refused),
+    Rule("kubelet-cpu-manager-static", _STOPS, node.cpu_manager_static),
+    Rule("kubelet-root-differs", _STOPS, node.kubelet_root_differs),
+    Rule("kubelet-gate-off", _STOPS, node.kubelet_gate_off),
+    Rule("reserved-cpus-differ", _WARNS, node.reserved_differ),
+    Rule("no-reserved-cpus", _WARNS, node.no_reserved),
+    Rule("place-missing", _STOPS, node.place_missing),
+    Rule("place-wrong", _STOPS, node.place_wrong),
+    Rule("place-unusable", _STOPS, node.place_unusable),
+    Rule("socket-path-too-long", _STOPS, node.socket_path_too_long),
+    Rule("no-cpuset-controller", _STOPS, node.no_cpuset_controller),
+    Rule("stale-socket", _WARNS, node.stale_sockets),
+    Rule("second-driver", _STOPS, node.second_driver),
+    Rule("foreign-endpoint", _STOPS, node.foreign_endpoint),
+    Rule("not-serving", _WARNS, node.not_serving),
+    Rule("ledger-unusable", _STOPS, node.ledger_unusable),
+    Rule("record-quarantined", _STOPS, node.record_quarantined),
+    Rule("cdi-spec-missing", _STOPS, node.cdi_spec_missing),
+    Rule("cdi-spec-left-over", _WARNS, node.cdi_spec_left_over),
+    Rule("nri-off", _STOPS, runtime.nri_off),
+    Rule("nri-connections-off", _STOPS, runtime.nri_connections_off),
+    Rule("nri-socket-differs", _STOPS, runtime.nri_socket_differs),
+    Rule("nri-unused", _STOPS, runtime.nri_unused),
+    Rule("cdi-off", _STOPS, runtime.cdi_off),
+    Rule("cdi-dir-not-read", _STOPS, runtime.cdi_dir_not_read),
+    Rule("runtime-too-old", _STOPS, runtime.runtime_too_old),
+    Rule("plugin-not-required", _WARNS, runtime.plugin_not_required),
+    Rule("required-without-tolerance", _STOPS, runtime.required_without_tolerance),
+    Rule("nri-timeout-short", _WARNS, runtime.nri_timeout_short),
+    Rule("other-nri-plugin", _WARNS, runtime.other_nri_plugin),
+    Rule("dra-api-missing", _STOPS, cluster.dra_api_missing),
+    Rule("kubelet-too-old", _STOPS, cluster.kubelet_too_old),
+    Rule("node-missing", _STOPS, cluster.node_missing),
+    Rule("rbac-missing", _STOPS, cluster.rbac_missing),
+    Rule("feature-gate-off", _STOPS, cluster.feature_gate_off),
+    Rule("class-missing", _STOPS, cluster.class_missing),
+    Rule("no-slices", _WARNS, cluster.no_slices),
+    Rule("two-pools", _STOPS, cluster.two_pools),
+)
+
+
+def diagnose(facts: Facts) -> tuple[Finding, ...]:
+    """Everything that is wrong, what stops first."""
+    found = tuple(_found(facts))
+    return tuple(sorted(found, key=lambda finding: finding.severity is not Severity.STOPS))
+
+
+def _found(facts: Facts) -> Iterator[Finding]:
+    for rule in RULES:
+        for fault in rule.look(facts):
+            yield Finding(rule.code, rule.severity, fault)

@@ -1,0 +1,188 @@
+"""Rules about the container runtime: NRI, by which containers are pinned, and CDI, by which they get devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from dranode.driver.core.diagnosis.facts import Facts, Fault, NodeFacts, Runtime, State
+
+# NRI plug-ins of other projects that set the CPUs of containers.
+_SETTERS: Final = ("balloons", "topology-aware", "dra-driver-cpu", "template-cpuset")
+_CONTAINERD: Final = "containerd"
+# The first versions whose NRI has a validator, and the oldest that can serve DRA at all.
+_VALIDATOR: Final = {_CONTAINERD: (2, 2), "CRI-O": (1, 34)}
+_OLDEST: Final = {_CONTAINERD: (1, 7), "CRI-O": (1, 28)}
+_SHORT: Final = 1.0
+# The annotation of the driver's own pod: deploy/daemonset.yaml.
+TOLERANCE: Final = "tolerate-missing-plugins.noderesource.dev"
+_REQUIRE: Final = {
+    _CONTAINERD: (
+        'set enable = true, required_plugins = ["dra.cpu"] and tolerate_missing_plugins_annotation = "{tolerance}" '
+        'under [plugins."io.containerd.nri.v1.nri".default_validator] in {config}'
+    ),
+    "CRI-O": (
+        'set nri_enable_default_validator = true, nri_validator_required_plugins = ["dra.cpu"] and '
+        'nri_validator_tolerate_missing_plugins_annotation = "{tolerance}" under [crio.nri.default_validator] in '
+        "{config}"
+    ),
+}
+
+
+def _named(runtime: Runtime) -> str:
+    return runtime.name if runtime.version is None else f"{runtime.name} {runtime.version[0]}.{runtime.version[1]}"
+
+
+def _configured(facts: Facts) -> Runtime | None:
+    return facts.runtime if facts.runtime is not None and facts.runtime.config else None
+
+
+def _pinning(facts: Facts) -> Runtime | None:
+    return _configured(facts) if facts.wanted.pins else None
+
+
+def nri_answers(node: NodeFacts | None) -> bool:
+    """Whether somebody answers the socket that the driver dials: a runtime without NRI serves none."""
+    places = node.places if node is not None else ()
+    return any(place.use == "NRI" and place.state is State.THERE for place in places)
+
+
+def nri_off(facts: Facts) -> Iterator[Fault]:
+    """NRI is off: no container is ever pinned."""
+    runtime = _pinning(facts)
+    if runtime is not None and runtime.nri is False and not nri_answers(facts.node):
+        key = (
+            f'disable = false under [plugins."io.containerd.nri.v1.nri"] in {runtime.config}'
+            if runtime.name == _CONTAINERD
+            else f"enable_nri = true under [crio.nri] in {runtime.config}"
+        )
+        yield Fault(
+            f"NRI is off in {_named(runtime)}, so no container is pinned to its claim's CPUs",
+            f"set {key} and restart {runtime.name}",
+        )
+
+
+def nri_connections_off(facts: Facts) -> Iterator[Fault]:
+    """NRI makes no socket."""
+    runtime = _pinning(facts)
+    if runtime is not None and runtime.nri is not False and not runtime.connections and not nri_answers(facts.node):
+        key = "disable_connections" if runtime.name == _CONTAINERD else "nri_disable_connections"
+        yield Fault(
+            f"{_named(runtime)} takes no NRI plug-ins over its socket ({key} = true in {runtime.config})",
+            f"set {key} = false and restart {runtime.name}",
+        )
+
+
+def nri_socket_differs(facts: Facts) -> Iterator[Fault]:
+    """The runtime's NRI socket is not the one that the driver dials."""
+    runtime, dialled = _pinning(facts), facts.wanted.nri_socket
+    if runtime is not None and runtime.nri is not False and dialled and _plain(runtime.nri_socket) != _plain(dialled):
+        yield Fault(
+            f"{runtime.name} serves NRI at {runtime.nri_socket} and the driver dials {dialled}",
+            f"pass --nri-socket {runtime.nri_socket} and mount its folder",
+        )
+
+
+def nri_unused(facts: Facts) -> Iterator[Fault]:
+    """The driver is told to do without NRI."""
+    if facts.wanted.pins and not facts.wanted.nri_socket:
+        yield Fault(
+            "--nri-socket none leaves every container on all CPUs, whatever its claim says",
+            "leave the option out, or do not run the CPU driver",
+        )
+
+
+def cdi_off(facts: Facts) -> Iterator[Fault]:
+    """CDI is off: containers get none of their devices."""
+    runtime = _configured(facts)
+    if runtime is not None and runtime.cdi is False:
+        table = "io.containerd.grpc.v1.cri" if (runtime.version or (1, 7)) < (2, 0) else "io.containerd.cri.v1.runtime"
+        yield Fault(
+            f"CDI is off in {_named(runtime)}, so containers with claims do not start or start without devices",
+            f'set enable_cdi = true under [plugins."{table}"] in {runtime.config} and restart {runtime.name}',
+        )
+
+
+def cdi_dir_not_read(facts: Facts) -> Iterator[Fault]:
+    """The runtime does not read the directory that the driver writes."""
+    runtime, written = _configured(facts), facts.wanted.cdi_dir
+    if runtime is not None and runtime.cdi is not False and _plain(written) not in map(_plain, runtime.cdi_dirs):
+        yield Fault(
+            f"the driver writes CDI specs to {written}, and {runtime.name} reads {', '.join(runtime.cdi_dirs)}",
+            f"pass --cdi-dir with one of these, or add {written} to cdi_spec_dirs in {runtime.config}",
+        )
+
+
+def runtime_too_old(facts: Facts) -> Iterator[Fault]:
+    """The runtime knows no CDI devices over CRI."""
+    runtime = facts.runtime
+    if runtime is not None and runtime.version is not None and runtime.version < _OLDEST[runtime.name]:
+        oldest = ".".join(map(str, _OLDEST[runtime.name]))
+        yield Fault(
+            f"{_named(runtime)} takes no CDI devices from kubelet", f"upgrade to {runtime.name} {oldest} or newer"
+        )
+
+
+def plugin_not_required(facts: Facts) -> Iterator[Fault]:
+    """While the driver is away, containers start unpinned."""
+    runtime = _pinning(facts)
+    if runtime is None or runtime.nri is False or _requires(facts, runtime):
+        return
+    first = _VALIDATOR[runtime.name]
+    if runtime.version is not None and runtime.version < first:
+        fix = f"upgrade to {runtime.name} {first[0]}.{first[1]} or newer, whose NRI can require a plug-in"
+    else:
+        fix = _REQUIRE[runtime.name].format(config=runtime.config, tolerance=TOLERANCE)
+    yield Fault("no NRI plug-in is required, so containers that start while the driver is away are not pinned", fix)
+
+
+def required_without_tolerance(facts: Facts) -> Iterator[Fault]:
+    """The driver's own pod needs the driver: it never starts again."""
+    runtime = _pinning(facts)
+    if (
+        runtime is not None
+        and runtime.nri is not False
+        and _requires(facts, runtime)
+        and runtime.tolerance != TOLERANCE
+    ):
+        key = ("" if runtime.name == _CONTAINERD else "nri_validator_") + "tolerate_missing_plugins_annotation"
+        yield Fault(
+            f"{_named(runtime)} lets no container start without the driver, the driver's own neither",
+            f'set {key} = "{TOLERANCE}" in {runtime.config}; the driver\'s pod has that annotation',
+        )
+
+
+def _requires(facts: Facts, runtime: Runtime) -> bool:
+    # A plug-in may be named with its index: 00-dra.cpu.
+    names = {name.partition("-")[2] if name[:2].isdigit() else name for name in runtime.required}
+    return runtime.validator and any(driver in names for driver in facts.wanted.drivers)
+
+
+def nri_timeout_short(facts: Facts) -> Iterator[Fault]:
+    """The runtime hangs up on a driver that thinks for longer."""
+    runtime = _pinning(facts)
+    if runtime is not None and runtime.nri is not False and runtime.request_timeout < _SHORT:
+        key = "plugin_request_timeout" if runtime.name == _CONTAINERD else "nri_plugin_request_timeout"
+        yield Fault(
+            f"{runtime.name} gives an NRI plug-in {runtime.request_timeout:g} s an answer and then goes on without it",
+            f'set {key} = "2s" in {runtime.config}',
+        )
+
+
+def other_nri_plugin(facts: Facts) -> Iterator[Fault]:
+    """Two NRI plug-ins that both set CPUs make every container creation fail."""
+    runtime = _pinning(facts)
+    if runtime is None:
+        return
+    for name in runtime.launched:
+        if any(setter in name for setter in _SETTERS):
+            yield Fault(
+                f"{runtime.name} starts the NRI plug-in {name}, which sets the CPUs of containers as this driver does",
+                "remove one of the two: the runtime refuses containers whose CPUs two plug-ins set",
+            )
+
+
+def _plain(path: str) -> str:
+    # /var/run is a link to /run everywhere.
+    path = path.removeprefix("unix://").rstrip("/")
+    return "/run" + path.removeprefix("/var/run") if path.startswith("/var/run/") else path

@@ -1,0 +1,86 @@
+"""Containers and pods as a container runtime describes them, and what a node driver asks of it in return."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from dranode.driver.core.api.cpuset import CPUSet
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A pod sandbox.
+
+    Attributes:
+        id: the runtime's id of the sandbox.
+        uid: the Kubernetes pod UID; empty if the runtime did not describe the sandbox.
+    """
+
+    id: str
+    uid: str = ""
+    namespace: str = ""
+    name: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}" if self.name else f"of sandbox {self.id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A container that exists or is about to.
+
+    Attributes:
+        id: the runtime's id.
+        env: entries as in its OCI configuration (`NAME=value`), those that CDI injected included.
+        cdi_devices: the CDI devices that kubelet asked for, where the runtime tells (containerd from 2.3).
+        cpus: the configured `cpuset.cpus`; empty if none is.
+        mems: the configured `cpuset.mems` (list format); empty if none is.
+        quota: the configured `cpu.cfs_quota_us`; 0 or less is no limit.
+        started: whether its process has been started.
+        cgroup: the OCI `cgroupsPath`: a path, or `slice:prefix:name` with the systemd driver.
+    """
+
+    id: str
+    name: str
+    pod: Pod
+    env: tuple[str, ...] = ()
+    cdi_devices: tuple[str, ...] = ()
+    cpus: CPUSet = field(default_factory=CPUSet)
+    mems: str = ""
+    quota: int = 0
+    started: bool = False
+    cgroup: str = ""
+
+    def __str__(self) -> str:
+        return f'container "{self.name}" of pod {self.pod}'
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """CPU resources to set on a container. What is empty or False stays as it is: NRI cannot clear a cpuset.
+
+    Attributes:
+        cpus: `cpuset.cpus`.
+        mems: `cpuset.mems` (list format).
+        lift_quota: take the CFS quota away.
+    """
+
+    cpus: CPUSet = field(default_factory=CPUSet)
+    mems: str = ""
+    lift_quota: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.cpus) or bool(self.mems) or self.lift_quota
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerUpdate:
+    """New resources for a container that exists.
+
+    Attributes:
+        ignore_failure: whether the operation that this is attached to goes on if the runtime cannot apply it.
+    """
+
+    container_id: str
+    resources: Resources
+    ignore_failure: bool = False

@@ -1,0 +1,190 @@
+"""Which claims a container has. Nothing that a pod's author can write is believed.
+
+CDI injects a variable with the claim's UID in its name, and newer runtimes tell the CDI devices that kubelet asked for.
+Both only point at a claim on record; the claim's CPUs come from the record. The pod has to be one that the claim was
+reserved for, or kubelet's pod-resources API has to list the claim's CDI device for it. Where the answer is not known
+yet, the result is a question, and the same decision is made again with the answer.
+
+Which requests of a claim a container has is told by their CDI devices, of which kubelet passes it those of the
+requests that it names, or else by the variables that these inject. It may have all of its pod's claims, so more than
+kubelet gave it is nothing that it could not have asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.pinning.containers import Container, Pod
+from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class PodClaims:
+    """What kubelet's pod-resources API says of one pod.
+
+    Attributes:
+        devices: by container name, the CDI devices of its claims.
+    """
+
+    devices: Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What was found out for a decision beyond the snapshot.
+
+    Attributes:
+        reread: the ledger has been read again, so that a claim that is not in the snapshot does not exist.
+        pods: kubelet's answers by pod UID, None where it gave none in time; other pods were not asked about.
+        gone: of the containers asked about, those whose processes are gone; None if not looked at.
+    """
+
+    reread: bool = False
+    pods: Mapping[str, PodClaims | None] = field(default_factory=dict)
+    gone: frozenset[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AskLedger:
+    """Read the ledger again: a claim is named that is not in the snapshot."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskKubelet:
+    """Ask the pod-resources API about these pods."""
+
+    pods: tuple[Pod, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AskProcesses:
+    """Look whether these containers still have processes. All of them have been started."""
+
+    containers: tuple[str, ...]
+
+
+Ask = AskLedger | AskKubelet | AskProcesses
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What is known of a container's claims.
+
+    Attributes:
+        claims: those that it has.
+        refusals: one sentence for every claim that it names without having it.
+        ask: what has to be found out before this can be believed.
+    """
+
+    claims: tuple[HeldClaim, ...] = ()
+    refusals: tuple[str, ...] = ()
+    ask: AskLedger | AskKubelet | None = None
+
+
+def identify(container: Container, snapshot: HeldSnapshot, evidence: Evidence, *, exists: bool = False) -> Identity:
+    """The claims of a container; `exists` says that it was created before.
+
+    A container that exists and runs on nothing but held CPUs, those of the claim among them, is believed without a
+    question: only a driver puts one there.
+    """
+    claims: list[HeldClaim] = []
+    refusals: list[str] = []
+    named = mentions(container, snapshot)
+    for uid, value in named.items():
+        claim = snapshot.claims.get(uid)
+        if claim is None:
+            if not evidence.reread:
+                return Identity(ask=AskLedger())
+            refusals.append(f'{container} names claim "{uid}", which is not prepared on this node')
+            continue
+        if value is not None and not _says(value, claim.cpus):
+            refusals.append(
+                f'{container} has {snapshot.variable}{uid}="{value}", but claim {claim.claim} was given CPUs '
+                f"{claim.cpus}: remove the variable from the pod"
+            )
+            continue
+        claim = claim.of_parts(snapshot.parts_of(uid, container.cdi_devices, container.env))
+        if exists and container.cpus and claim.cpus <= container.cpus <= snapshot.held:
+            claims.append(claim)
+            continue
+        verdict = _may_use(container, claim, snapshot, evidence)
+        if isinstance(verdict, AskKubelet):
+            return Identity(ask=verdict)
+        if verdict:
+            refusals.append(verdict)
+        else:
+            claims.append(claim)
+    if named or container.pod.uid not in snapshot.by_pod:
+        return Identity(tuple(claims), tuple(refusals))
+    return _unnamed(container, snapshot, evidence, exists=exists)
+
+
+def mentions(container: Container, snapshot: HeldSnapshot) -> dict[str, str | None]:
+    """The claims that the container points at, with the variable's last value; None without a variable."""
+    found: dict[str, str | None] = dict.fromkeys(snapshot.claims_of_devices(container.cdi_devices))
+    if snapshot.variable:
+        for entry in container.env:
+            if entry.startswith(snapshot.variable):
+                name, _, value = entry.partition("=")
+                found[name.removeprefix(snapshot.variable)] = value
+    return found
+
+
+def _says(value: str, cpus: CPUSet) -> bool:
+    try:
+        return CPUSet.parse(value) == cpus
+    except ValueError:
+        return False
+
+
+def _may_use(container: Container, claim: HeldClaim, snapshot: HeldSnapshot, evidence: Evidence) -> str | AskKubelet:
+    """Empty if the container's pod may use the claim; else why not, or a question."""
+    pod = container.pod
+    if pod.uid and pod.uid in claim.pods:
+        return ""
+    answer = _answer(pod, evidence)
+    if isinstance(answer, AskKubelet):
+        return answer
+    if answer is None:
+        return (
+            f"{container} has claim {claim.claim}, but pod {pod} is not on record for it and kubelet's pod-resources "
+            "API did not answer: look whether its socket is mounted and kubelet is well"
+        )
+    if claim.claim.uid in snapshot.claims_of_devices(device for each in answer.devices.values() for device in each):
+        return ""
+    return f"{container} names claim {claim.claim}, which kubelet has not given to pod {pod}"
+
+
+def _unnamed(container: Container, snapshot: HeldSnapshot, evidence: Evidence, *, exists: bool) -> Identity:
+    """A container that names no claim in a pod that has some: does the runtime inject CDI devices at all?"""
+    answer = _answer(container.pod, evidence)
+    if isinstance(answer, AskKubelet):
+        return Identity(ask=answer)
+    if answer is None:
+        if exists:
+            return Identity()
+        text = (
+            f"{container} may have a claim, but kubelet's pod-resources API did not answer: "
+            "look whether its socket is mounted and kubelet is well"
+        )
+        return Identity(refusals=(text,))
+    return Identity(refusals=tuple(_not_injected(container, snapshot, answer)))
+
+
+def _not_injected(container: Container, snapshot: HeldSnapshot, answer: PodClaims) -> Iterator[str]:
+    for uid in dict.fromkeys(snapshot.claims_of_devices(answer.devices.get(container.name, ()))):
+        if uid in snapshot.claims:
+            yield (
+                f"kubelet gave claim {snapshot.claims[uid].claim} to {container}, but the container runtime did not "
+                "inject its CDI device: switch CDI on in the runtime's configuration"
+            )
+
+
+def _answer(pod: Pod, evidence: Evidence) -> PodClaims | AskKubelet | None:
+    if not pod.uid:
+        return PodClaims({})
+    if pod.uid not in evidence.pods:
+        return AskKubelet((pod,))
+    return evidence.pods[pod.uid]

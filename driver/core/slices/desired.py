@@ -1,0 +1,95 @@
+"""What a driver publishes of its devices: ResourceSlices, split so that the API server takes every one of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from dranode.driver.core.api.errors import UsageError
+from dranode.driver.core.api.resource import CounterSet, Device, ResourcePool, ResourceSliceSpec
+from dranode.driver.core.claims.plugin import Inventory
+from dranode.driver.core.slices.limits import (
+    MAX_COUNTER_SETS,
+    MAX_DEVICES,
+    MAX_LARGE_DEVICES,
+    counter_set_problems,
+    frame_problems,
+    is_large,
+    sanitize,
+)
+
+T = TypeVar("T")
+
+
+def publishable(inventory: Inventory) -> Inventory:
+    """The inventory without what the API server would refuse; a warning names each thing that was left out."""
+    problems: list[str] = []
+    counters: list[CounterSet] = []
+    for one in inventory.counters:
+        found = counter_set_problems(one)
+        if one.name in {kept.name for kept in counters}:
+            found = (f'counter set "{one.name}" is left out: there is one of that name already',)
+        problems += found
+        if not found:
+            counters.append(one)
+    devices: list[Device] = []
+    names: Counter[str] = Counter()
+    known = {one.name: frozenset(one.counters) for one in counters}
+    for device in inventory.devices:
+        names[device.name] += 1
+        if names[device.name] > 1:
+            problems.append(f'device "{device.name}" is left out: there is one of that name already')
+            continue
+        unknown = [
+            f"{consumption.counter_set}/{name}"
+            for consumption in device.consumes_counters
+            for name in consumption.counters
+            if name not in known.get(consumption.counter_set, ())
+        ]
+        if unknown:
+            problems.append(f'device "{device.name}" is left out: it draws on unknown counters {", ".join(unknown)}')
+            continue
+        kept, found = sanitize(device)
+        problems += found
+        if kept is not None:
+            devices.append(kept)
+    if not problems:
+        return inventory
+    return replace(
+        inventory, devices=tuple(devices), counters=tuple(counters), warnings=(*inventory.warnings, *problems)
+    )
+
+
+def desired_slices(driver: str, node_name: str, inventory: Inventory) -> tuple[ResourceSliceSpec, ...]:
+    """The slices of a node's one pool, which is called like the node, as a first publication would write them.
+
+    Counter sets come first, in slices of their own. Devices follow in the driver's order, 128 a slice, or 64 if any
+    device of the pool has taints, counters or list attributes: a limit for the pool and not slice by slice, so that one
+    more taint moves at most once where devices are found. Without devices there is one empty slice, which shows that
+    the driver lives. What the API server would refuse is left out; `publishable` says what.
+
+    Raises:
+        UsageError: the driver's or the node's name is not one for the API.
+    """
+    inventory = publishable(inventory)
+    size = MAX_LARGE_DEVICES if any(map(is_large, inventory.devices)) else MAX_DEVICES
+    parts: list[tuple[tuple[CounterSet, ...], tuple[Device, ...]]] = [
+        *((counters, ()) for counters in _chunks(inventory.counters, MAX_COUNTER_SETS)),
+        *(((), devices) for devices in _chunks(inventory.devices, size)),
+    ]
+    parts = parts or [((), ())]
+    pool = ResourcePool(name=node_name, generation=1, resource_slice_count=len(parts))
+    slices = tuple(
+        ResourceSliceSpec(driver=driver, pool=pool, node_name=node_name, shared_counters=counters, devices=devices)
+        for counters, devices in parts
+    )
+    for problem in frame_problems(slices[0]):
+        raise UsageError(f"{problem}; the pool is called like the node, so name the node with --node-name")
+    return slices
+
+
+def _chunks(items: Sequence[T], size: int) -> Iterator[tuple[T, ...]]:
+    for start in range(0, len(items), size):
+        yield tuple(items[start : start + size])

@@ -1,0 +1,35 @@
+"""Taints for unhealthy devices (KEP-5055): nothing new is scheduled to them until they are well again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import msgspec
+
+from dranode.driver.core.api.resource import Device, DeviceTaint
+from dranode.driver.core.claims.plugin import DeviceHealth, Health, Inventory
+
+_EFFECT = "NoSchedule"
+
+
+def taint_key(driver: str) -> str:
+    """The key of the taint of a driver's unhealthy devices."""
+    return f"{driver}/unhealthy"
+
+
+def tainted(driver: str, inventory: Inventory, health: Iterable[DeviceHealth]) -> Inventory:
+    """The inventory with a taint on every device that is unhealthy; one that is well, or of unknown health, has none.
+
+    A device that its plug-in has tainted for the same reason stays as it is. The taint has no time: the publisher keeps
+    that of a taint which is published already, and the API server gives a new one its own.
+    """
+    key = taint_key(driver)
+    unhealthy = {each.device for each in health if each.health is Health.UNHEALTHY}
+
+    def of(device: Device) -> Device:
+        if device.name not in unhealthy or any(taint.key == key for taint in device.taints):
+            return device
+        return msgspec.structs.replace(device, taints=(*device.taints, DeviceTaint(key=key, effect=_EFFECT)))
+
+    return replace(inventory, devices=tuple(map(of, inventory.devices))) if unhealthy else inventory

@@ -1,1 +1,0 @@
-"""What happens to claims around restarts and changing hardware: taken over, named, mended, let go of, watched."""

@@ -1,0 +1,73 @@
+"""The containers of a pod as the kernel has them: folder, id and CPUs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.machine.cgroups import Cgroups
+from dranode.driver.machine.root import Root
+
+# What lies between the root of the cgroups and a pod's: kubepods.slice/kubepods-burstable.slice, and what kind adds.
+_ABOVE_PODS: Final = re.compile(r"kube|besteffort|burstable|guaranteed")
+# cri-containerd-<id>.scope, crio-<id>.scope, or the id alone; crio-conmon-<id>.scope holds who watches the container.
+_CONTAINER: Final = re.compile(r"(?!.*conmon-)(?:.*-)?([0-9a-f]{64})(?:\.scope)?")
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerCgroup:
+    """A container's cgroup.
+
+    Attributes:
+        hierarchy: the folder of its hierarchy.
+        folder: its folder in that, without a leading slash.
+        id: the runtime's id of the container.
+        cpus: on which CPUs it may run.
+    """
+
+    hierarchy: str
+    folder: str
+    id: str
+    cpus: CPUSet
+
+    @property
+    def path(self) -> str:
+        """Its folder on the machine."""
+        return f"/{self.hierarchy}/{self.folder}"
+
+
+def containers_of(root: Root, cgroups: Cgroups, uid: str) -> Iterator[ContainerCgroup]:
+    """The containers of the pod with a UID; its folder has the UID in its name, with - or with _.
+
+    Raises:
+        PermissionError: a folder may not be looked into.
+    """
+    for hierarchy in cgroups.cpuset:
+        for pod in _pods(root, hierarchy, (uid, uid.replace("-", "_"))):
+            for name in _names(root, pod):
+                found = _CONTAINER.fullmatch(name)
+                folder = f"{pod}/{name}".removeprefix(f"{hierarchy}/")
+                cpus = cgroups.effective_cpus(folder) if found else None
+                if found and cpus is not None:
+                    yield ContainerCgroup(hierarchy, folder, found[1], cpus)
+
+
+def _pods(root: Root, folder: str, uids: tuple[str, str]) -> Iterator[str]:
+    for name in _names(root, folder):
+        path = f"{folder}/{name}"
+        if any(uid in name for uid in uids):
+            yield path
+        elif _ABOVE_PODS.search(name) and "." not in name.removesuffix(".slice"):
+            yield from _pods(root, path, uids)
+
+
+def _names(root: Root, folder: str) -> list[str]:
+    try:
+        return root.listdir(folder)
+    except PermissionError:
+        raise
+    except OSError:
+        return []

@@ -1,0 +1,103 @@
+"""The processes of a machine and where they may run, from `/proc` (proc(5)) and the cgroup file system.
+
+Read as files below a root and not with psutil, so that a pod with its own PID namespace sees the host's processes where
+the host's `/proc` is mounted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.errors import MachineError
+from dranode.driver.core.diagnosis.placement import Process
+from dranode.driver.machine.cgroups import Cgroups
+from dranode.driver.machine.pod_cgroups import containers_of
+from dranode.driver.machine.root import Root, read_text
+
+# The parent of every kernel thread, which nobody can move.
+_KTHREADD: Final = "2"
+_ONLINE: Final = "sys/devices/system/cpu/online"
+
+
+def processes(root: Root) -> Iterator[Process]:
+    """Every process but the kernel's own; those that end meanwhile are left out."""
+    try:
+        names = root.listdir("proc")
+    except OSError:
+        return
+    for pid in sorted(int(name) for name in names if name.isdecimal()):
+        process = _process(root, str(pid))
+        if process is not None:
+            yield process
+
+
+def _process(root: Root, pid: str) -> Process | None:
+    try:
+        lines = read_text(root, f"proc/{pid}/status").splitlines()
+        status = {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
+        cpus = CPUSet.parse(status["Cpus_allowed_list"])
+    except (OSError, KeyError, ValueError):
+        return None
+    # A process that has ended and is not reaped yet runs nowhere.
+    if _KTHREADD in (pid, status.get("PPid")) or status.get("State", "").startswith(("Z", "X")):
+        return None
+    return Process(int(pid), status.get("Name", ""), cpus, _cgroup(root, pid), _env(root, pid))
+
+
+def _cgroup(root: Root, pid: str) -> str:
+    """The process's cgroup in the hierarchy that has cpusets: a v1 hierarchy of its own, else the unified one."""
+    try:
+        lines = [line.split(":", 2) for line in read_text(root, f"proc/{pid}/cgroup").splitlines()]
+    except OSError:
+        return ""
+    found = {controller: path for _, controllers, path in lines for controller in controllers.split(",")}
+    return found.get("cpuset", found.get("", "")).strip("/")
+
+
+def _env(root: Root, pid: str) -> frozenset[str] | None:
+    try:
+        entries = root.read_bytes(f"proc/{pid}/environ").decode("utf-8", "replace").split("\0")
+    except OSError:
+        return None
+    return frozenset(entry.partition("=")[0] for entry in entries if entry)
+
+
+def require_visible(root: Root, pods: Iterable[str]) -> tuple[Process, ...]:
+    """Every process but the kernel's own, once it is clear that those of the pods with these UIDs are among them.
+
+    Raises:
+        MachineError: they are not: `/proc` is that of another PID namespace, as a pod has one of its own, or missing.
+    """
+    cgroups = Cgroups(root)
+    # Before the processes, so that each of these containers has had its processes since.
+    running = [each for uid in pods for each in containers_of(root, cgroups, uid) if cgroups.has_processes(each.folder)]
+    seen = tuple(processes(root))
+    for each in running:
+        if not any(each.id in process.cgroup for process in seen) and cgroups.has_processes(each.folder):
+            raise MachineError(
+                f"the processes of the container in {each.path} are not to be seen in /proc, which is that of another "
+                "PID namespace: run this on the node, in a pod with hostPID: true, or with --machine DIR where the "
+                "node's root is mounted"
+            )
+    return seen
+
+
+def effective(root: Root, cgroups: Iterable[str]) -> dict[str, CPUSet]:
+    """The CPUs on which these cgroups may run, as far as the kernel tells."""
+    hierarchies = Cgroups(root)
+    read = ((cgroup, hierarchies.effective_cpus(cgroup)) for cgroup in cgroups)
+    return {cgroup: cpus for cgroup, cpus in read if cpus is not None}
+
+
+def online(root: Root) -> CPUSet:
+    """The CPUs that are online.
+
+    Raises:
+        MachineError: the kernel does not tell.
+    """
+    try:
+        return CPUSet.parse(read_text(root, _ONLINE))
+    except (OSError, ValueError) as error:
+        raise MachineError(f"/{_ONLINE} does not say which CPUs are online: {error}") from error

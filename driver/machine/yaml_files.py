@@ -1,0 +1,294 @@
+"""Files of Kubernetes documents, as kubectl takes and prints them: YAML with several documents, JSON, or a `List`.
+
+YAML is read the way the API machinery reads it (YAML 1.1 booleans, no dates, no base-60 numbers), but strictly: a key
+that stands twice, a key that is not a string and an alias that contains itself are refused.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from dranode.driver.core.api.documents import to_v1
+from dranode.driver.core.api.errors import DocumentError
+from dranode.driver.core.api.kinds import check_kind
+
+STDIN: Final = "-"
+_MAX_DEPTH: Final = 100
+_MAX_NODES: Final = 20_000_000
+# What aliases alone may stand for: a manifest repeats a few lines by them.
+_MAX_COPIED: Final = 1_000_000
+_MAX_COPIED_TEXT: Final = 64 << 20
+_SHOWN: Final = 40
+_SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+@dataclass(frozen=True, slots=True)
+class SourceDocument:
+    """One Kubernetes document and where it stands.
+
+    Attributes:
+        file: the file as it was named; `-` is the standard input.
+        index: its number among the file's documents, from 0, where the items of a `List` count one by one.
+        document: the plain document; `kind` is there and a string.
+    """
+
+    file: str
+    index: int
+    document: dict[str, Any]
+
+    @property
+    def kind(self) -> str:
+        """`ResourceClaim`, `Pod` ..."""
+        return str(self.document["kind"])
+
+    @property
+    def name(self) -> str:
+        """`metadata.name`, or `metadata.generateName`, or nothing."""
+        metadata = self.document.get("metadata")
+        if not isinstance(metadata, dict):
+            return ""
+        return str(metadata.get("name") or metadata.get("generateName") or "")
+
+    @property
+    def place(self) -> str:
+        """For messages: `claims.yaml, document 2 (ResourceClaim a)`."""
+        return f"{self.file}, document {self.index + 1} ({self.kind} {self.name})".replace(" )", ")")
+
+
+def load_documents(paths: Iterable[Path | str]) -> tuple[SourceDocument, ...]:
+    """The documents of all files in order, those of `resource.k8s.io` in their v1 form.
+
+    Raises:
+        DocumentError: a file cannot be read, is not YAML or JSON, or holds nothing, something that is not a Kubernetes
+            document, or one of a kind or an API version that does not exist.
+    """
+    return tuple(_v1(source) for path in paths for source in read_documents(path))
+
+
+def read_documents(path: Path | str) -> tuple[SourceDocument, ...]:
+    """The documents of one file as they are written, lists taken apart.
+
+    Raises:
+        DocumentError: the file cannot be read, is not YAML or JSON, or holds nothing or something that is no Kubernetes
+            document.
+    """
+    file = str(path)
+    parsed = _parse(_read(file), file)
+    if not parsed:
+        raise DocumentError(f"{file} holds no document")
+    documents = [item for document in parsed for item in _items(document, file)]
+    return tuple(SourceDocument(file, index, document) for index, document in enumerate(documents))
+
+
+def read_yaml(path: Path | str) -> Any:
+    """The one YAML or JSON document of a file, whatever it is; None for an empty file.
+
+    Raises:
+        DocumentError: the file cannot be read, is not YAML or JSON, or holds several documents.
+    """
+    file = str(path)
+    documents = _parse(_read(file), file)
+    if len(documents) > 1:
+        raise DocumentError(f"{file} holds {len(documents)} documents, but one is expected")
+    return documents[0] if documents else None
+
+
+def _v1(source: SourceDocument) -> SourceDocument:
+    try:
+        check_kind(source.document)
+        return SourceDocument(source.file, source.index, to_v1(source.document))
+    except DocumentError as error:
+        raise DocumentError(f"{source.place}: {error}") from error
+
+
+def _read(file: str) -> str:
+    try:
+        return sys.stdin.read() if file == STDIN else Path(file).read_text(encoding="utf-8")
+    except OSError as error:
+        raise DocumentError(f"{file} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise DocumentError(
+            f"{file} is not UTF-8 text: byte {error.start} is {error.object[error.start]:#04x}"
+        ) from error
+
+
+def _parse(text: str, file: str) -> list[Any]:
+    if text.lstrip()[:1] == "{":  # JSON, or YAML in the flow style
+        try:
+            document = json.loads(text, object_pairs_hook=_mapping)
+        except DocumentError as error:
+            raise DocumentError(f"{file}: {error}") from error
+        except (ValueError, RecursionError):
+            document = None
+        # What is no good as YAML either is refused there, with its place.
+        if document is not None and not _too_deep(document) and _has_characters(document, text):
+            return [document]
+    try:
+        _check_size(text)
+        return [document for document in yaml.load_all(text, _StrictLoader) if document is not None]
+    except yaml.YAMLError as error:
+        raise DocumentError(f"{file} is not YAML: {_sentence(error)}") from error
+
+
+def _too_deep(document: Any) -> bool:
+    level = [document]
+    for _ in range(_MAX_DEPTH):
+        values = (each.values() if isinstance(each, dict) else each for each in level)
+        level = [value for each in values for value in each if isinstance(value, (dict, list))]
+    return bool(level)
+
+
+def _has_characters(document: Any, text: str) -> bool:
+    """Whether its strings can be written again: JSON's escapes can spell half of a surrogate pair."""
+    if _SURROGATE.search(text):
+        try:
+            json.dumps(document, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            return False
+    return True
+
+
+def _check_size(text: str) -> None:
+    """Refuse what would exhaust stack or memory before it is loaded: libyaml recurses, and an alias is a copy later on.
+
+    Raises:
+        ConstructorError: the text is nested too deeply, or its aliases stand for too much.
+    """
+    open_nodes: list[tuple[str | None, int, int]] = []  # anchors of the nodes around this one, and counts before them
+    anchored: dict[str, tuple[int, int]] = {}
+    count = length = copied = copied_length = 0
+    for event in yaml.parse(text, _EventLoader):
+        if isinstance(event, yaml.AliasEvent):
+            nodes, characters = anchored.get(event.anchor or "", (1, 0))
+            count, length = count + nodes, length + characters
+            copied, copied_length = copied + nodes, copied_length + characters
+        elif isinstance(event, yaml.ScalarEvent):
+            count, length = count + 1, length + len(event.value)
+            if event.anchor is not None:
+                anchored[event.anchor] = (1, len(event.value))
+        elif isinstance(event, yaml.CollectionStartEvent):
+            open_nodes.append((event.anchor, count, length))
+            count += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, before, shorter = open_nodes.pop()
+            if anchor is not None:
+                anchored[anchor] = (count - before, length - shorter)
+        if len(open_nodes) > _MAX_DEPTH:
+            raise _refusal(f"it is nested deeper than {_MAX_DEPTH} levels", event)
+        _check_copies(event, count, copied, copied_length)
+
+
+def _check_copies(event: Any, count: int, copied: int, copied_length: int) -> None:
+    if count > _MAX_NODES:
+        raise _refusal(f"with its aliases written out it has more than {_MAX_NODES} values", event)
+    if copied > _MAX_COPIED or copied_length > _MAX_COPIED_TEXT:
+        raise _refusal(f"its aliases stand for more than {_MAX_COPIED} values or {_MAX_COPIED_TEXT >> 20} MiB", event)
+
+
+def _refusal(problem: str, at: Any) -> yaml.constructor.ConstructorError:
+    return yaml.constructor.ConstructorError(None, None, problem, at.start_mark)
+
+
+def _items(document: Any, file: str) -> Iterator[dict[str, Any]]:
+    """The document itself, or what a `List` holds; items of a typed list may leave out what the list says."""
+    if isinstance(document, dict) and isinstance(document.get("kind"), str):
+        kind: str = document["kind"]
+        if not kind.endswith("List"):
+            yield document
+            return
+        items = document.get("items") or []
+        if isinstance(items, list):
+            inherited = (
+                {"apiVersion": document.get("apiVersion"), "kind": kind.removesuffix("List")} if kind != "List" else {}
+            )
+            for item in items:
+                yield from _items({**inherited, **item} if isinstance(item, dict) else item, file)
+            return
+    raise DocumentError(f"{file} holds something that is no Kubernetes document: a mapping with a kind is expected")
+
+
+def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    mapping = dict(pairs)
+    if len(mapping) != len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise DocumentError(f'the key "{key}" stands twice in one object; keep one of them')
+            seen.add(key)
+    return mapping
+
+
+def _sentence(error: yaml.YAMLError) -> str:
+    if not isinstance(error, yaml.MarkedYAMLError):
+        return " ".join(str(error).split())
+    mark = error.problem_mark or error.context_mark
+    problem = error.problem or error.context or "it cannot be read"
+    return f"{problem} (line {mark.line + 1}, column {mark.column + 1})" if mark else problem
+
+
+_SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # PyYAML may come without libyaml
+_EventLoader: Any = getattr(yaml, "CLoader", yaml.Loader)  # makes no objects: it is only asked for events
+
+
+class _StrictLoader(_SafeLoader):  # type: ignore[misc] # chosen at run time
+    """PyYAML's safe loader with the scalars of the API machinery and without silent repairs."""
+
+    yaml_implicit_resolvers: Final[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = True) -> dict[Hashable, Any]:  # noqa: ARG002, FBT001, FBT002 - PyYAML's signature
+        own = {id(key_node) for key_node, _ in node.value}  # what "<<" brings comes first, and these go before it
+        self.flatten_mapping(node)
+        mapping: dict[Hashable, Any] = {}
+        seen: set[str] = set()
+        for key_node, value_node in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, str):
+                raise _refusal(f"the key {key!r} is not a string; quote it", key_node)
+            if key in seen:
+                raise _refusal(f'the key "{key}" stands twice in one mapping; keep one of them', key_node)
+            if id(key_node) in own:
+                seen.add(key)
+            mapping[key] = self.construct_object(value_node, deep=True)
+        return mapping
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:  # noqa: FBT001, FBT002 - PyYAML's signature
+        try:
+            return super().construct_object(node, deep=deep)
+        except (ValueError, LookupError) as error:  # whatever PyYAML does with "!!int x" and the like
+            kind = node.tag.rpartition(":")[2]
+            shown = " ".join(str(node.value).split())[:_SHOWN]
+            raise _refusal(f'"{shown}" cannot be read as {kind}', node) from error
+
+    def construct_whole_map(self, node: yaml.MappingNode) -> dict[Hashable, Any]:
+        return self.construct_mapping(node)
+
+    def construct_whole_seq(self, node: yaml.SequenceNode) -> list[Any]:
+        return [self.construct_object(item, deep=True) for item in node.value]
+
+
+# A mapping or list is made at once, not in two steps, so that PyYAML notices one that contains itself.
+_StrictLoader.add_constructor("tag:yaml.org,2002:map", _StrictLoader.construct_whole_map)
+_StrictLoader.add_constructor("tag:yaml.org,2002:seq", _StrictLoader.construct_whole_seq)
+
+# Kubernetes has no such values: no JSON can be made of them.
+for _tag in ("binary", "omap", "pairs", "set", "timestamp"):
+    _StrictLoader.add_constructor(f"tag:yaml.org,2002:{_tag}", _SafeLoader.construct_undefined)
+
+for _tag, _form, _first in (
+    ("bool", r"true|True|TRUE|false|False|FALSE|yes|Yes|YES|no|No|NO|on|On|ON|off|Off|OFF", "tTfFyYnNoO"),
+    ("int", r"[-+]?(?:0|[1-9][0-9]*|0b[01]+|0x[0-9a-fA-F]+|0[0-7]+)", "-+0123456789"),
+    ("float", r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?", "-+.0123456789"),
+    ("merge", r"<<", "<"),
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+):
+    _StrictLoader.add_implicit_resolver(
+        f"tag:yaml.org,2002:{_tag}", re.compile(f"(?:{_form})$", re.ASCII), list(_first)
+    )

@@ -1,0 +1,55 @@
+"""What is on record as enforcement sees it, kept in step with the ledger's index at the price of what has changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from dranode.driver.core.claims.on_record import Unread
+from dranode.driver.core.claims.plugin import Inventory, Plugin
+from dranode.driver.core.pinning.snapshot import HeldClaims, HeldSnapshot
+from dranode.driver.node.record_store import Holders
+
+
+@dataclass(slots=True)
+class HeldView:
+    """One driver's snapshot. `follow` is called under the lock on decisions, `snapshot` may be read at any time.
+
+    Attributes:
+        plugin: the driver, who says what a record means for containers.
+        holders: the ledger's index.
+        snapshot: what was on record when it was last followed; None for a driver that pins no containers.
+    """
+
+    plugin: Plugin
+    holders: Holders
+    snapshot: HeldSnapshot | None = None
+    _inventory: Inventory | None = None
+    _claims: HeldClaims = field(default_factory=HeldClaims)
+
+    def follow(self, inventory: Inventory, unread: Unread | None = None) -> HeldSnapshot | None:
+        """Take in what has changed of machine and records; what failed half-way is taken in with the next call.
+
+        While the ledger is unread, the snapshot is of what is known without it, and says so.
+        """
+        if inventory is not self._inventory:
+            pool = self.plugin.pool(inventory)
+            self.snapshot = None if pool is None else replace(pool, claims=self._claims)
+            self._inventory = inventory
+        if self.snapshot is not None and unread is not None:
+            claims = HeldClaims.of(map(self.plugin.pinned, unread.records))
+            self.snapshot = replace(self.snapshot, claims=claims, unread=unread)
+        elif self.snapshot is not None:
+            self._claims = self._followed()
+            if self._claims is not self.snapshot.claims or self.snapshot.unread is not None:
+                self.snapshot = replace(self.snapshot, claims=self._claims, unread=None)
+            self.holders.touched = frozenset()
+        return self.snapshot
+
+    def _followed(self) -> HeldClaims:
+        touched, told = self.holders.touched, self.holders.told
+        if touched is None:
+            return HeldClaims.of(map(self.plugin.pinned, told()))
+        if not touched:
+            return self._claims
+        there = {uid: record for uid in touched if (record := self.holders.told_of(uid)) is not None}
+        return self._claims.changed(map(self.plugin.pinned, there.values()), touched - there.keys())

@@ -1,0 +1,133 @@
+"""Keeps a copy beside the ledger, and brings the ledger back from it, from its own rows and from CDI specs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from dranode.driver.core.api.errors import LedgerError
+from dranode.driver.core.claims.effects import Commit
+from dranode.driver.core.claims.record import Record
+from dranode.driver.core.claims.salvage import Copied, salvaged
+from dranode.driver.node.ledger import Contents, CorruptLedgerError, Ledger, move_aside
+from dranode.driver.node.ledger_copy import LedgerCopy, rows_in
+
+log = logging.getLogger(__name__)
+
+
+class LedgerRecovery:
+    """The copy of one ledger, under the lock on decisions.
+
+    Attributes:
+        boot_id: of this boot of the machine; empty while nobody has told it.
+        doubt: why claims may be missing in the ledger; empty if none is.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Name the ledger; nothing is opened."""
+        self.boot_id = ""
+        self.doubt = ""
+        self._path = path
+        self._copy = LedgerCopy(path.with_name(f"{path.name}-copy"))
+        # The commits of the transaction at hand, with their numbers.
+        self._commits: list[tuple[int, Commit]] = []
+
+    def looked_at(self, ledger: Ledger, contents: Contents) -> Contents:
+        """The ledger's contents, mended by the copy; the copy says the same then.
+
+        Raises:
+            CorruptLedgerError: the copy has commits that the ledger lacks.
+            LedgerError: the copy cannot be used, or the ledger not be written.
+        """
+        copied = self._copy.read()
+        if copied is not None and copied.commits > contents.commits:
+            raise CorruptLedgerError(
+                f"the ledger {self._path} is not the one that was written last: it ends with commit {contents.commits} "
+                f"and its copy with {copied.commits}"
+            )
+        if copied is not None and contents.damaged and copied.whole and copied.commits == contents.commits:
+            contents = self._mended(ledger, contents, copied)
+        self.doubt = contents.doubt
+        now = self._copied(contents.commits, {record.uid: record for record in contents.records})
+        # What is damaged has to be in the copy for the day when it can be mended.
+        if not contents.damaged and copied != now:
+            self._write(now)
+        return contents
+
+    def _copied(self, commits: int, records: Mapping[str, Record]) -> Copied:
+        return Copied(commits, records, self.doubt, self.boot_id)
+
+    def _mended(self, ledger: Ledger, contents: Contents, copied: Copied) -> Contents:
+        if copied.records.keys() != {
+            *(record.uid for record in contents.records),
+            *(row.uid for row in contents.damaged),
+        }:
+            return contents
+        with ledger.transaction():
+            ledger.commit(put=(copied.records[row.uid] for row in contents.damaged))
+        for row in contents.damaged:
+            log.error("uid=%s: the ledger row was damaged and is written again: %s", row.uid, row.reason)
+        return ledger.read()
+
+    def begin(self) -> None:
+        """A transaction begins."""
+        self._commits = []
+
+    def note(self, number: int, commit: Commit) -> None:
+        """A commit of the transaction, with its number."""
+        self._commits.append((number, commit))
+
+    def follow(self, on_file: Callable[[], Mapping[str, Record]], *, damaged: bool) -> None:
+        """Let the copy follow the transaction that is on disk now.
+
+        Args:
+            on_file: what the ledger has.
+            damaged: whether it has rows besides that cannot be read.
+
+        Raises:
+            LedgerError: the copy lacks a commit and cannot be removed either.
+        """
+        for number, commit in self._commits:
+            if not self._copy.append(number, commit.put, commit.drop):
+                last, _ = self._commits[-1]
+                if damaged:
+                    self._copy.forget()
+                else:
+                    self._write(self._copied(last, on_file()))
+                break
+
+    def _write(self, copied: Copied) -> None:
+        try:
+            self._copy.write(copied)
+        except LedgerError as error:
+            # The ledger is whole, and a copy that lags behind it is worse than none.
+            log.warning("%s", error)
+            self._copy.forget()
+
+    def close(self) -> None:
+        """Flush the copy."""
+        self._copy.close()
+
+    def rebuild(self, cause: CorruptLedgerError, specs: Mapping[str, Record]) -> None:
+        """Put a new ledger in the place of one that is damaged, with all that is known of its claims.
+
+        Args:
+            cause: what is wrong with it.
+            specs: what the CDI specs on the node say, by UID.
+
+        Raises:
+            LedgerError: it cannot be done; it is tried again from what there is.
+        """
+        files = (self._path, self._path.with_name(f"{self._path.name}-wal"))
+        found = salvaged(self._copy.read(), specs, rows_in(files), self.boot_id)
+        # First what is known: whoever is cut off from here on finds it in the copy.
+        self._copy.write(found)
+        aside = move_aside(self._path)
+        log.error("%s; it is kept as %s and %d claims are on record again", cause, aside, len(found.records))
+        ledger = Ledger(self._path)
+        try:
+            with ledger.transaction():
+                ledger.restore(found.records.values(), found.commits, found.doubt)
+        finally:
+            ledger.close()

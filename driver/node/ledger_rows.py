@@ -1,0 +1,142 @@
+"""The ledger's tables: how they look when they are whole, and their rows as values.
+
+SQLite has no checksum over its pages: a flipped bit can hide a row, show it twice or rename a table, and no call fails.
+What would go unseen is looked at here: the file's header, the texts of the schema, SQLite's own check of its trees, and
+whether the rows are those that the index of the primary key has. Every row has a checksum over its bytes.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import zlib
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.documents import decode_json, encode_json
+from dranode.driver.core.api.errors import DocumentError
+from dranode.driver.core.claims.record import Record
+
+TABLES: Final = {
+    "meta": "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
+    "claims": """CREATE TABLE claims (
+  uid TEXT PRIMARY KEY, devices TEXT NOT NULL, held TEXT NOT NULL, body BLOB NOT NULL, checksum INTEGER NOT NULL
+)""",
+}
+"""The texts of the schema, as SQLite keeps them."""
+HEADER_BYTES: Final = 100
+# Offsets of the header's fields that never change, with what they are (https://sqlite.org/fileformat.html, 1.3); the
+# numbers that read and write versions may have are those of a rollback journal and of a WAL.
+_FIXED: Final = {
+    (0, 16): (b"SQLite format 3\0",),
+    (18, 20): (b"\1\1", b"\2\2"),
+    (20, 24): (b"\0\x40\x20\x20",),
+    (44, 48): tuple(bytes((0, 0, 0, number)) for number in range(5)),
+    (52, 60): (bytes(4) + b"\0\0\0\1", bytes(8)),
+    (64, 68): (bytes(4),),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """A row that fails its checksum, as it stands.
+
+    Attributes:
+        uid: the claim's UID, as far as the row can be trusted.
+        devices: the devices column, if it still reads as a list of names.
+        reason: what is wrong with it.
+    """
+
+    uid: str
+    devices: tuple[str, ...] | None
+    reason: str
+
+
+def header_damage(header: bytes) -> str | None:
+    """What is wrong with the first `HEADER_BYTES` of the file; None if nothing is, or if the file is empty."""
+    if not header:
+        return None
+    if len(header) < HEADER_BYTES:
+        return f"its header has {len(header)} of {HEADER_BYTES} bytes"
+    for (first, end), allowed in _FIXED.items():
+        if header[first:end] not in allowed:
+            return f"its header has {header[first:end].hex()} at byte {first}"
+    return None
+
+
+def schema_damage(db: sqlite3.Connection) -> str | None:
+    """What is wrong with the tables; None if nothing is, or if there are none yet."""
+    found = dict(db.execute("SELECT name, sql FROM sqlite_master WHERE type IN ('table', 'view')"))
+    there = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    if not there:
+        return None
+    for name, text in TABLES.items():
+        if found.get(name) != text:
+            return f"its table {name} is {'another' if name in found else 'missing'}"
+    return None
+
+
+def tree_damage(db: sqlite3.Connection) -> str | None:
+    """What SQLite itself finds wrong with its pages, tables and indexes; None if nothing is."""
+    found = str(db.execute("PRAGMA integrity_check(1)").fetchone()[0])
+    return None if found == "ok" else " ".join(found.split())
+
+
+def read_rows(db: sqlite3.Connection) -> tuple[Record | Damaged, ...]:
+    """All rows."""
+    return tuple(_record(*row) for row in db.execute("SELECT uid, devices, held, body, checksum FROM claims"))
+
+
+def index_damage(db: sqlite3.Connection, rows: tuple[Record | Damaged, ...]) -> str | None:
+    """How the rows differ from those that the primary key's index has; None if they do not."""
+    # Ordered by the key, SQLite reads the index alone, which has every UID a second time.
+    indexed = [str(uid) for (uid,) in db.execute("SELECT uid FROM claims ORDER BY uid")]
+    listed = sorted(row.uid for row in rows)
+    if indexed == listed:
+        return None
+    return f"its index has {len(indexed)} claims and its table {len(listed)}, and they are not the same"
+
+
+def encoded(record: Record) -> tuple[str, bytes, str, bytes, int]:
+    """A record's row, in the order of the columns."""
+    devices = msgspec.json.encode(record.devices)
+    body = encode_json(record)
+    return (record.uid, devices, record.held, body, _checksum(record.uid, devices, record.held, body))
+
+
+def matches(record: Record, body: bytes, checksum: bytes) -> bool:
+    """Whether these are the body and the checksum of the record's row, as the file has them one after the other."""
+    found = int.from_bytes(checksum, signed=True)
+    return bool(checksum) and found == _checksum(record.uid, msgspec.json.encode(record.devices), record.held, body)
+
+
+def text(raw: bytes) -> str:
+    """A column's text; one altered byte must cost its row and not the reading of all rows."""
+    return raw.decode(errors="replace")
+
+
+def _checksum(uid: str, devices: bytes, held: str, body: bytes) -> int:
+    # Of the bytes on disk, so that a later version that writes a record differently still reads this one.
+    return zlib.crc32(b"\0".join((uid.encode(), devices, held.encode(), body)))
+
+
+def _record(uid: object, devices: object, held: object, body: object, checksum: object) -> Record | Damaged:
+    if not (isinstance(uid, str) and isinstance(devices, bytes) and isinstance(held, str) and isinstance(body, bytes)):
+        return Damaged(str(uid), None, "a column has the wrong type")
+    if checksum != _checksum(uid, devices, held, body):
+        return Damaged(uid, _names(devices), "the row does not match its checksum")
+    try:
+        record = decode_json(Record, body)
+        CPUSet.parse(record.held)
+    except (DocumentError, ValueError) as error:
+        return Damaged(uid, _names(devices), str(error))
+    return record
+
+
+def _names(devices: bytes) -> tuple[str, ...] | None:
+    try:
+        return msgspec.json.decode(devices, type=tuple[str, ...])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None

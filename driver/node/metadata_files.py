@@ -1,0 +1,180 @@
+"""Device metadata on disk (KEP-5304): files below the driver's folder, and the CDI specs that mount them.
+
+Nothing is flushed to disk: the files are derived from the ledger and made again at start and on every repeated Prepare.
+Readers see a file whole or not at all. A claim's folder has no UID in its name, so a claim that replaced another one of
+the same name finds its predecessor's files there, and the predecessor must leave its successor's alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from dranode.cdi.directory import TEMPORARY, remove_spec, replace_file, write_spec
+from dranode.cdi.errors import CDIError
+from dranode.cdi.names import qualified_name
+from dranode.driver.core.api.errors import DranodeError
+from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.claims.metadata import (
+    RequestMetadata,
+    claim_folder,
+    device_metadata,
+    metadata_device,
+    metadata_kind,
+    metadata_spec_file,
+    requests_of,
+)
+from dranode.driver.core.claims.plugin import Inventory
+from dranode.driver.core.claims.record import Record, uid_problem
+
+# Containers of any user read these; the process keeps everything else to itself (umask 077).
+_FOLDER_MODE: Final = 0o755
+_FILE: Final = "metadata.json"
+
+
+class MetadataError(DranodeError):
+    """Device metadata cannot be written or removed."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMetadata:
+    """The metadata of one driver's claims.
+
+    Attributes:
+        driver: the driver.
+        folder: `<driver's folder>/dra-device-metadata`, by the same path on the host.
+        cdi: the CDI directory.
+    """
+
+    driver: str
+    folder: Path
+    cdi: Path
+
+    def write(self, record: Record, inventory: Inventory) -> None:
+        """Write the metadata of a claim; files that say the same already are left alone.
+
+        Raises:
+            MetadataError: some of it cannot be written; what could be is there.
+        """
+        failures: list[str] = []
+        for each in device_metadata(self.driver, str(self.folder), record, inventory):
+            try:
+                self._write(each)
+            except (OSError, CDIError) as error:
+                reason = error.strerror if isinstance(error, OSError) else error
+                failures.append(f'of request "{each.request}": {reason}')
+        if failures:
+            raise MetadataError(
+                f"claim {record.ref} gets no device metadata, because it cannot be written below {self.folder} and "
+                f"{self.cdi}: {', '.join(failures)}"
+            )
+
+    def _write(self, metadata: RequestMetadata) -> None:
+        # The file comes first: whoever sees the spec may start a container with it.
+        _replace(self.folder, metadata.file, metadata.text)
+        write_spec(self.cdi, metadata.spec_file, metadata.spec)
+
+    def ids(self, record: Record, *, there: bool) -> dict[str, str]:
+        """The CDI ids of the claim's requests that have metadata, by request; all have, if their specs are `there`."""
+        return {
+            request: qualified_name(metadata_kind(self.driver), metadata_device(record.uid, request))
+            for request in requests_of(record)
+            if there or os.path.exists(f"{self.cdi}/{metadata_spec_file(self.driver, record.uid, request)}")
+        }
+
+    def spec_files(self, record: Record) -> tuple[Path, ...]:
+        """The CDI specs that mount the claim's metadata, as far as they are there."""
+        return tuple(path for path in map(self.cdi.joinpath, self.spec_names(record)) if path.exists())
+
+    def spec_names(self, record: Record) -> tuple[str, ...]:
+        """The names of the CDI specs that mount the claim's metadata, there or not."""
+        return tuple(metadata_spec_file(self.driver, record.uid, request) for request in requests_of(record))
+
+    def predecessors(self, record: Record) -> frozenset[str]:
+        """The UIDs of other claims whose metadata lies where this claim's belongs: they had its name before it."""
+        if not record.name:
+            return frozenset()
+        folder = self.folder / claim_folder(record.namespace, record.name)
+        owners = {_owner(folder / request / _FILE) for request in _names(folder)}
+        return frozenset(uid for uid in owners if uid not in (None, record.uid))
+
+    def remove(self, ref: ClaimRef, requests: Iterable[str]) -> None:
+        """Remove the metadata of a claim with these requests; what is not there is removed already.
+
+        Raises:
+            MetadataError: it cannot be removed.
+        """
+        if uid_problem(ref.uid) is not None:
+            return  # no file can be of it
+        folder = self.folder / claim_folder(ref.namespace, ref.name) if ref.name else None
+        try:
+            found = () if folder is None else _names(folder)
+            for request in dict.fromkeys((*requests, *found)):
+                remove_spec(self.cdi, metadata_spec_file(self.driver, ref.uid, request))
+                if folder is not None:
+                    _remove_request(folder / request, ref.uid)
+            if folder is not None:
+                _remove_empty(folder)
+        except OSError as error:
+            raise MetadataError(
+                f"the device metadata of claim {ref} cannot be removed from {self.folder} and {self.cdi}: "
+                f"{error.strerror}"
+            ) from error
+
+
+def _names(folder: Path) -> tuple[str, ...]:
+    try:
+        return tuple(sorted(path.name for path in folder.iterdir()))
+    except (FileNotFoundError, NotADirectoryError):
+        return ()
+
+
+def _remove_request(folder: Path, uid: str) -> None:
+    if _owner(folder / _FILE) not in (uid, None):
+        return
+    for name in _names(folder):
+        # A driver that was killed while it wrote leaves its temporary file.
+        if name == _FILE or (name.startswith(TEMPORARY[0]) and name.endswith(TEMPORARY[1])):
+            (folder / name).unlink(missing_ok=True)
+    _remove_empty(folder)
+
+
+def _owner(file: Path) -> str | None:
+    """The UID of the claim that a file is of; None if there is no file, or it is not one of ours."""
+    try:
+        document, _ = json.JSONDecoder().raw_decode(file.read_text())
+        return str(document["metadata"]["uid"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _remove_empty(folder: Path) -> None:
+    # It may hold what another claim of this name, or somebody else, has put there.
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
+def _replace(top: Path, file: str, data: bytes) -> None:
+    claim, request, _ = file.split("/")
+    target = f"{top}/{file}"
+    try:
+        with open(target, "rb", buffering=0) as found:
+            if found.read() == data:
+                return
+    except OSError:
+        for folder in (f"{top}", f"{top}/{claim}", f"{top}/{claim}/{request}"):
+            _make(folder)
+    replace_file(target, data)
+
+
+def _make(folder: str) -> None:
+    try:
+        os.mkdir(folder)
+    except FileExistsError:
+        return
+    os.chmod(folder, _FOLDER_MODE)

@@ -1,0 +1,447 @@
+"""One driver on this node: decides under the locks and has the effects carried out.
+
+Calls may come from any thread, and from a second instance of the driver during a rolling update. A decision and its
+effects happen under one lock in the process and `serialize.lock` between processes; the decision and its record are one
+transaction of the ledger, committed before any other effect.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from dranode.driver.core.api.errors import ClaimConflictError, ClaimError, DranodeError, UnreadError, in_words
+from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.claims.effects import Commit, WriteMetadata, WriteSpec
+from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.claims.metadata import with_metadata
+from dranode.driver.core.claims.plugin import Inventory, Plugin
+from dranode.driver.core.claims.prepare import (
+    Known,
+    adopt,
+    allocated,
+    check_pools,
+    decide,
+    known,
+    prepare_effects,
+    refreshed,
+    twins,
+    unprepare_effects,
+)
+from dranode.driver.core.claims.record import PreparedDevice, Record, prepared_devices, spec_file
+from dranode.driver.core.pinning.snapshot import HeldSnapshot
+from dranode.driver.node.decision_lock import DecisionLock
+from dranode.driver.node.held_view import HeldView
+from dranode.driver.node.interpreter import Interpreter
+from dranode.driver.node.metadata_files import DeviceMetadata
+from dranode.driver.node.patience import MAX_WAITING, Patience
+from dranode.driver.node.record_store import Holders
+from dranode.driver.node.specs import Marks, Specs
+
+log = logging.getLogger(__name__)
+
+Watcher = Callable[[HeldSnapshot | None], None]
+InUse = Callable[[ClaimRef], bool | None]
+Answer = tuple[PreparedDevice, ...] | DranodeError
+Granted = Callable[[Record], None]
+
+
+class _ChangedError(DranodeError):
+    """The allocation has changed under a record, and somebody must say whether a container uses the claim."""
+
+
+def nobody_to_ask(claim: ClaimRef) -> bool | None:
+    """The answer to "does a container use this claim?" where neither NRI nor kubelet's pod-resources is at hand."""
+    del claim
+    return None
+
+
+class Node:
+    """The claims of one driver on one node."""
+
+    def __init__(
+        self,
+        plugin: Plugin,
+        data: Path,
+        cdi: Path,
+        *,
+        pool: str | None = None,
+        in_use: InUse = nobody_to_ask,
+        metadata: DeviceMetadata | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Prepare to serve; nothing is read or written yet.
+
+        Args:
+            plugin: the driver.
+            data: the driver's folder, `<kubelet root>/plugins/<driver>`; holds the ledger and the locks.
+            cdi: the CDI directory.
+            pool: the name of the pool in which the devices are published; None if claims may come from any.
+            in_use: whether a container uses a claim; None if there is nobody to ask.
+            metadata: where workloads are told of their devices; None if they are not.
+            clock: seconds, never going back.
+        """
+        self.plugin = plugin
+        self.pool = pool
+        self.metadata = metadata
+        # Told of every claim that is given something for the first time.
+        self.granted: Granted = lambda _record: None
+        self.specs = Specs(cdi, plugin.cdi_kind or f"{plugin.driver}/claim")
+        self.inventory = Inventory(devices=())
+        self._discovered = False
+        self.holders = Holders(plugin, data / "ledger.db", self.specs)
+        self.interpreter = Interpreter(plugin, self.holders, self.specs, metadata, self.inventory)
+        self._in_use = in_use
+        self._clock = clock
+        self._view = HeldView(plugin, self.holders)
+        self._watcher: Watcher | None = None
+        self._lock = DecisionLock(self.holders, data / "serialize.lock", self._tell)
+        self._places = threading.BoundedSemaphore(MAX_WAITING)
+
+    def open(self, boot_id: str = "") -> None:
+        """Read hardware and ledger, and make again every CDI spec that is missing, at the price of those.
+
+        A ledger that cannot be used is reported and tried again with every call: the driver starts all the same.
+
+        Raises:
+            MachineError: the hardware cannot be read.
+        """
+        self._found(self.plugin.discover())
+        for warning in self.inventory.warnings:
+            log.warning("%s", warning)
+        self._lock.note_boot(boot_id)
+        try:
+            with self._lock.held():
+                for record in filter(self._unwritten(), filter(self._writable, self.holders.records.values())):
+                    self.interpreter.carry_out((WriteSpec(record), WriteMetadata(record)))
+        except UnreadError:
+            pass
+        except DranodeError as error:
+            log.error("%s", error)  # noqa: TRY400 - the sentence says it all; a traceback would hide it
+
+    def _found(self, inventory: Inventory) -> None:
+        self.inventory = self.interpreter.inventory = inventory
+        self._discovered = True
+
+    def _unwritten(self) -> Callable[[Record], bool]:
+        """Which claims need their specs written before anybody is answered; of others the files are there.
+
+        Whether those say what they should is looked into later, a few at a time (`SpecWatch`), unless they depend on
+        the live machine.
+        """
+        if self.plugin.completes():
+            return lambda _: True
+        there = self.specs.names()
+        metadata = self.metadata
+
+        def unwritten(record: Record) -> bool:
+            names = {spec_file(self.specs.kind, record.uid), *(metadata.spec_names(record) if metadata else ())}
+            return not names <= there
+
+        return unwritten
+
+    def _writable(self, record: Record) -> bool:
+        # Of a lost record nothing is known that could be written, and a spec that lies there is in use. What another
+        # driver wrote is left alone until it is clear whose claim it is.
+        told = record.fingerprint or record.edits or record.grants
+        return bool(told) and record.uid not in self.holders.leftovers
+
+    def close(self) -> None:
+        """Let go of the ledger."""
+        with self._lock.among_threads():
+            self.holders.close()
+
+    def rescan(self) -> bool:
+        """Read the hardware again; True if it has changed.
+
+        Raises:
+            MachineError: the hardware cannot be read; what was known stands.
+        """
+        found = self.plugin.discover()
+        if found == self.inventory:
+            return False
+        for warning in found.warnings:
+            if warning not in self.inventory.warnings:
+                log.warning("%s", warning)
+        with self._lock.among_threads():
+            self._found(found)
+            self._lock.tell()
+        return True
+
+    def watch(self, watcher: Watcher) -> None:
+        """Tell `watcher` now and whenever a record has changed, before the call that changed it is answered.
+
+        So it is when the ledger cannot be read any more, and when it can again.
+
+        It is told what containers run on, None by a driver that pins none, under the lock on decisions; it has to be
+        quick.
+        """
+        with self._lock.among_threads():
+            self._watcher = watcher
+            self._lock.tell()
+
+    def _tell(self) -> None:
+        if not self._discovered:
+            # Whoever only undoes claims has no hardware before them, and nobody to tell.
+            return
+        reason = self._lock.unread
+        snapshot = self._view.follow(self.inventory, None if reason is None else self.holders.unread(reason))
+        if self._watcher is not None:
+            self._watcher(snapshot)
+
+    def snapshot(self) -> HeldSnapshot | None:
+        """What is on record as enforcement sees it; None for a driver that pins no containers. Waits for nobody."""
+        return self._view.snapshot
+
+    @property
+    def impediment(self) -> str | None:
+        """Why nothing can be handed out, by what became of the last use of the ledger; None if it can.
+
+        Waits for nobody.
+        """
+        return self._lock.unread or self._lock.unwritten
+
+    def look(self) -> None:
+        """See whether the ledger can be used; whoever watches is told, and `impediment` says if not."""
+        self._lock.look()
+
+    def on_record(self) -> frozenset[str]:
+        """The UIDs of the claims on record at the last look at the ledger; costs nothing."""
+        return frozenset(self.holders.records)
+
+    def spec_files(self, uid: str) -> tuple[Path, ...]:
+        """The CDI specs of a claim that are there: its own, and those that mount its metadata."""
+        own = self.specs.path(uid)
+        record = self.holders.records.get(uid)
+        metadata = () if record is None or self.metadata is None else self.metadata.spec_files(record)
+        return (*((own,) if own.exists() else ()), *metadata)
+
+    def left_as(self, uid: str) -> Marks | None:
+        """The claim's CDI specs as this process left them; None if it did not write them all. Waits for nobody."""
+        return self.interpreter.left.get(uid)
+
+    def recorded(self) -> tuple[Record, ...]:
+        """The claims on record at the last look at the ledger; waits for nobody."""
+        return tuple(self.holders.records.values())
+
+    def ledger_bytes(self) -> int:
+        """The size of the ledger with its journal."""
+        return self.holders.size()
+
+    def records(self) -> tuple[Record, ...]:
+        """Every claim on record.
+
+        Raises:
+            LedgerError: the ledger cannot be read.
+        """
+        with self._lock.held():
+            return tuple(self.holders.records.values())
+
+    def unfinished(self) -> tuple[Record, ...]:
+        """The claims of which only what they hold is known, or not even that.
+
+        Raises:
+            LedgerError: the ledger cannot be read.
+        """
+        return tuple(record for record in self.records() if not record.fingerprint)
+
+    def missing(self) -> tuple[str, ...]:
+        """What keeps new claims from being prepared since the ledger or a row of it was lost: a sentence for each.
+
+        Raises:
+            LedgerError: the ledger cannot be read.
+        """
+        with self._lock.held():
+            return self.holders.missing()
+
+    def forget_missing(self) -> tuple[str, ...]:
+        """Prepare new claims again; what kept them back comes back. Claims with a CDI spec stay held.
+
+        Raises:
+            LedgerError: the ledger cannot be read or written.
+        """
+        with self._lock.held():
+            missing = self.holders.missing()
+            if missing:
+                self.holders.forget_missing()
+            return missing
+
+    def take_in(self, found: Iterable[tuple[Record, Record]]) -> tuple[Record, ...]:
+        """Put on record what was found out of unfinished records, as pairs of before and after, and write their specs.
+
+        A record that has changed meanwhile stays as it is; what was put on record comes back.
+
+        Raises:
+            LedgerError: the ledger cannot be written; nothing of it is on record then.
+        """
+        with self._lock.held():
+            holders = self.holders
+            put = tuple(
+                after
+                for before, after in found
+                if holders.records.get(before.uid) == before and (after != before or before.uid in holders.leftovers)
+            )
+            if put:
+                with holders.transaction():
+                    holders.commit(Commit(put=put))
+            self.interpreter.carry_out(map(WriteSpec, filter(self._writable, put)))
+            return put
+
+    def mend_specs(self, uids: Iterable[str]) -> dict[str, DranodeError | None]:
+        """Write again the specs of these claims that are not as they should be; those claims, with what went wrong.
+
+        Raises:
+            LedgerError: the ledger cannot be read.
+        """
+        mended: dict[str, DranodeError | None] = {}
+        with self._lock.held():
+            records = (self.holders.records.get(uid) for uid in uids)
+            for record in (each for each in records if each is not None and self._writable(each)):
+                try:
+                    if self.interpreter.write(record):
+                        mended[record.uid] = None
+                    self.interpreter.describe(record)
+                    self.interpreter.note(record)
+                except DranodeError as error:
+                    mended[record.uid] = error
+                except Exception as error:  # noqa: BLE001 - told by whoever looks, once and not at every look
+                    mended[record.uid] = ClaimError(
+                        f"the CDI spec of claim {record.ref} cannot be written again, because {self.plugin.driver} met "
+                        f"an error inside it: {in_words(error)}"
+                    )
+        return mended
+
+    def prepare(self, asked: Mapping[ClaimRef, ResourceClaim | DranodeError]) -> dict[str, Answer]:
+        """Prepare the claims of one call; an answer for every claim, by UID."""
+        with contextlib.closing(Patience(self._places, self._clock)) as patience:
+            return self._prepare_all(asked, patience)
+
+    def _prepare_all(
+        self, asked: Mapping[ClaimRef, ResourceClaim | DranodeError], patience: Patience
+    ) -> dict[str, Answer]:
+        answers: dict[str, Answer] = {ref.uid: claim for ref, claim in asked.items() if isinstance(claim, DranodeError)}
+        answers |= twins(asked)
+        pending = {
+            ref: claim for ref, claim in asked.items() if isinstance(claim, ResourceClaim) and ref.uid not in answers
+        }
+        while pending:
+            try:
+                with self._lock.held():
+                    answers.update(self._prepare(pending))
+            except DranodeError as error:
+                return answers | dict.fromkeys((ref.uid for ref in pending), error)
+            again: set[ClaimRef] = set()
+            for ref in [ref for ref in pending if isinstance(answers[ref.uid], _ChangedError)]:
+                refusal = self._forget_unused(ref)
+                if refusal is not None:
+                    answers[ref.uid] = refusal
+                else:
+                    again.add(ref)
+            waiting = {ref for ref in pending if isinstance(answers[ref.uid], ClaimConflictError)}
+            if waiting and patience.wait(self._lock.freed):
+                again |= waiting
+            pending = {ref: claim for ref, claim in pending.items() if ref in again}
+        return answers
+
+    def _prepare(self, asked: Mapping[ClaimRef, ResourceClaim]) -> dict[str, Answer]:
+        answers: dict[str, Answer] = {}
+        decided: dict[str, Record] = {}
+        before = self.holders.known(asked)
+        with self.holders.transaction():
+            for ref, claim in asked.items():
+                try:
+                    record = self._decide(ref, claim, before.get(ref.uid))
+                except DranodeError as error:
+                    answers[ref.uid] = error
+                except Exception as error:
+                    log.exception("claim=%s uid=%s driver=%s: no decision", ref, ref.uid, self.plugin.driver)
+                    answers[ref.uid] = ClaimError(
+                        f"claim {ref} met an error inside {self.plugin.driver}: {in_words(error)}"
+                    )
+                else:
+                    # A claim of which nothing is this driver's holds nothing and leaves no record.
+                    answers[ref.uid] = ()
+                    if record.grants:
+                        decided[ref.uid] = record
+                        self.holders.reserve(record)
+            effects = prepare_effects(decided.values(), self.holders.records)
+            first = effects[0] if effects else None
+            if isinstance(first, Commit):
+                self.holders.commit(first)
+                effects = effects[1:]
+        failures = self.interpreter.carry_out(effects)
+        answers.update((uid, self._answer(record)) for uid, record in decided.items())
+        for uid, record in decided.items():
+            if uid not in before and uid not in failures:
+                self.granted(record)
+        return answers | failures
+
+    def _answer(self, record: Record) -> tuple[PreparedDevice, ...]:
+        devices = prepared_devices(self.specs.kind, record)
+        if self.metadata is None:
+            return devices
+        return with_metadata(devices, self.metadata.ids(record, there=self.left_as(record.uid) is not None))
+
+    def _decide(self, ref: ClaimRef, claim: ResourceClaim, record: Record | None) -> Record:
+        self.holders.refuse_damaged(ref)
+        mine = allocated(ref, claim, self.plugin)
+        relation = known(mine, record)
+        if relation is Known.SAME and record is not None:
+            return refreshed(record, claim)
+        check_pools(mine, self.pool)
+        if record is not None:
+            match relation:
+                case Known.RECOVERED:
+                    return adopt(mine, claim, record, self.inventory, self.plugin)
+                case Known.LOST:
+                    # Its allocation says what it was given; only others have to wait for that.
+                    return decide(mine, claim, self.holders.held, self.inventory, self.plugin)
+                case Known.CHANGED:
+                    raise _ChangedError(str(ref))
+        if mine.results:
+            self.holders.refuse_blocked()
+        return decide(mine, claim, self.holders.held, self.inventory, self.plugin)
+
+    def _forget_unused(self, ref: ClaimRef) -> DranodeError | None:
+        """Unprepare a claim whose allocation has changed under its record; an error if a container may still use it."""
+        used = self._in_use(ref)
+        if used is False:
+            return self.unprepare((ref,))[ref.uid]
+        reason = (
+            "a container still uses it"
+            if used
+            else "neither NRI nor kubelet's pod-resources can say whether a container still uses it"
+        )
+        return ClaimError(
+            f"claim {ref} is prepared for another allocation than it has now, and {reason}; delete its pods"
+        )
+
+    def unprepare(self, refs: tuple[ClaimRef, ...]) -> dict[str, DranodeError | None]:
+        """Undo the claims of one call; an answer for every claim, by UID. A claim that is unknown is undone already."""
+        try:
+            with self._lock.held():
+                return self._undo(refs)
+        except DranodeError as error:
+            return dict.fromkeys((ref.uid for ref in refs), error)
+
+    def release(self, records: Iterable[Record]) -> dict[str, DranodeError | None]:
+        """Undo claims that nobody will ask to undo, if their records are still these; an answer for each that is.
+
+        Raises:
+            LedgerError: the ledger cannot be read.
+        """
+        with self._lock.held():
+            return self._undo(tuple(each.ref for each in records if self.holders.records.get(each.uid) == each))
+
+    def _undo(self, refs: tuple[ClaimRef, ...]) -> dict[str, DranodeError | None]:
+        effects = unprepare_effects(refs, self.holders.known(refs), self.plugin)
+        damaged = self.holders.damaged_among(refs)
+        if damaged:
+            effects += (Commit(drop=damaged),)
+        failures = self.interpreter.carry_out(effects)
+        self._lock.freed.notify_all()
+        return {ref.uid: failures.get(ref.uid) for ref in refs}

@@ -1,0 +1,169 @@
+"""A driver's files in the CDI directory: one spec a claim, derived from the record and never the source of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from dranode.cdi.directory import read_spec, remove_spec, write_spec
+from dranode.cdi.errors import CDIError
+from dranode.cdi.spec import Spec
+from dranode.driver.core.api.errors import DranodeError, LedgerError
+from dranode.driver.core.claims.record import Record, claim_spec, spec_file, uid_problem
+
+# What of a file changes whenever somebody touches it: its inode, size and time of modification.
+Stamp = tuple[int, int, int]
+# A claim's files by name, each with its stamp.
+Marks = frozenset[tuple[str, Stamp]]
+
+
+class SpecError(DranodeError):
+    """The CDI directory cannot be written or read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Specs:
+    """The claims' CDI specs of one kind.
+
+    Attributes:
+        directory: the CDI directory, usually /var/run/cdi.
+        kind: vendor and class of the driver's CDI devices.
+    """
+
+    directory: Path
+    kind: str
+
+    def path(self, uid: str) -> Path:
+        """The file of a claim's spec, there or not.
+
+        Raises:
+            SpecError: the UID cannot be part of a file name and a CDI device name.
+        """
+        problem = uid_problem(uid)
+        if problem is not None:
+            raise SpecError(f"the UID of a claim becomes part of a CDI device name, but {problem}")
+        return self.directory / spec_file(self.kind, uid)
+
+    def write(self, record: Record, original: Record | None = None) -> bool:
+        """Write a claim's spec; False if a file says the same already, which is left alone.
+
+        Args:
+            record: the record, its grants completed.
+            original: the record as it is in the ledger, where the spec is to carry a copy.
+
+        Raises:
+            SpecError: it cannot be written.
+        """
+        spec = claim_spec(self.kind, record, original)
+        if spec is None:
+            self.remove(record.uid)
+            return False
+        name = self.path(record.uid).name
+        try:
+            return write_spec(self.directory, name, spec)
+        except (OSError, CDIError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise SpecError(
+                f"the CDI spec of claim {record.ref} cannot be written to {self.directory}: {reason}"
+            ) from error
+
+    def remove(self, uid: str) -> None:
+        """Remove a claim's spec; one that is not there, or cannot be, is removed already.
+
+        Raises:
+            SpecError: it cannot be removed.
+        """
+        if uid_problem(uid) is not None:
+            return
+        try:
+            remove_spec(self.directory, self.path(uid).name)
+        except OSError as error:
+            raise SpecError(f"the CDI spec {self.path(uid)} cannot be removed: {error.strerror}") from error
+
+    def read(self, uid: str) -> Spec | None:
+        """A claim's spec as it lies there; None if there is none or it is not one."""
+        if uid_problem(uid) is not None:
+            return None
+        try:
+            return read_spec(self.path(uid))
+        except (OSError, CDIError):
+            return None
+
+    def names(self) -> frozenset[str]:
+        """The names of all files in the directory; none without the directory.
+
+        Raises:
+            LedgerError: the directory cannot be listed.
+        """
+        try:
+            return frozenset(os.listdir(self.directory))
+        except FileNotFoundError:
+            return frozenset()
+        except OSError as error:
+            raise self._unlisted(error) from error
+
+    def stamps(self) -> dict[str, Stamp]:
+        """The claims that have a file of this kind, by UID, each with its file's stamp; none without the directory.
+
+        Raises:
+            LedgerError: the directory cannot be listed.
+        """
+        before, after = spec_file(self.kind, "\0").split("\0")
+        found = ((name[len(before) : -len(after)], stamp) for name, stamp in self._files((before,), after))
+        return {uid: stamp for uid, stamp in found if uid_problem(uid) is None}
+
+    def marks_of(self, names: Iterable[str]) -> Marks | None:
+        """Names and stamps of these files; None if one is not there."""
+        try:
+            return frozenset((name, _stamp(os.stat(f"{self.directory}/{name}"))) for name in names)
+        except OSError:
+            return None
+
+    def marks(self, others: str) -> dict[str, Marks]:
+        """Names and stamps of each claim's files, by UID: its spec, and those called `<others><UID>_...`.
+
+        Raises:
+            LedgerError: the directory cannot be listed.
+        """
+        before, after = spec_file(self.kind, "\0").split("\0")
+        found: dict[str, set[tuple[str, Stamp]]] = {}
+        for name, stamp in self._files((before, others), after):
+            found.setdefault(_claim_of(name, before, others, after), set()).add((name, stamp))
+        return {uid: frozenset(marks) for uid, marks in found.items()}
+
+    def claims_of(self, names: Iterable[str], others: str) -> frozenset[str]:
+        """The UIDs of the claims that have these files; `others` as in `marks`."""
+        before, after = spec_file(self.kind, "\0").split("\0")
+        ours = (name for name in names if name.startswith((before, others)) and name.endswith(after))
+        return frozenset(_claim_of(name, before, others, after) for name in ours)
+
+    def _files(self, prefixes: tuple[str, ...], suffix: str) -> Iterator[tuple[str, Stamp]]:
+        try:
+            with os.scandir(self.directory) as entries:
+                for entry in entries:
+                    if entry.name.startswith(prefixes) and entry.name.endswith(suffix):
+                        with contextlib.suppress(FileNotFoundError):
+                            yield entry.name, _stamp(entry.stat())
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            # What lies there may be all that tells of a claim.
+            raise self._unlisted(error) from error
+
+    def _unlisted(self, error: OSError) -> LedgerError:
+        return LedgerError(
+            f"the CDI specs in {self.directory} cannot be listed: {error.strerror}; "
+            "nothing is handed out until they can"
+        )
+
+
+def _claim_of(name: str, before: str, others: str, after: str) -> str:
+    stem = name.removesuffix(after)
+    return stem.removeprefix(before) if stem.startswith(before) else stem.removeprefix(others).partition("_")[0]
+
+
+def _stamp(status: os.stat_result) -> Stamp:
+    return status.st_ino, status.st_size, status.st_mtime_ns

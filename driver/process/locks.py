@@ -1,0 +1,76 @@
+"""Kernel locks on files (flock): a dead holder frees them."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from dranode.driver.core.api.errors import LedgerError
+
+
+class FileLock:
+    """An exclusive lock on a file, made mode 0600 if it is not there. One holder a process and a moment."""
+
+    def __init__(self, path: Path) -> None:
+        """Name the lock; nothing is opened yet."""
+        self.path = path
+        self._file: int | None = None
+
+    def acquire(self, *, wait: bool = True) -> bool:
+        """Take the lock; False if `wait` is off and somebody else has it.
+
+        Raises:
+            LedgerError: the file cannot be made, opened or locked.
+        """
+        file = self._open()
+        if not self._locked(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB):
+            return False
+        self._file = file
+        return True
+
+    def is_held(self) -> bool:
+        """Whether anybody holds the lock, this one included. Those who ask at the same moment do not see each other.
+
+        Raises:
+            LedgerError: the file cannot be made, opened or locked.
+        """
+        file = self._open()
+        if not self._locked(file, fcntl.LOCK_SH | fcntl.LOCK_NB):
+            return True
+        os.close(file)
+        return False
+
+    def release(self) -> None:
+        """Give the lock back; nothing happens if it is not held."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def _open(self) -> int:
+        try:
+            return os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise LedgerError(f"the lock {self.path} cannot be opened: {error.strerror}") from error
+
+    def _locked(self, file: int, kind: int) -> bool:
+        """Whether the lock was had; the file is closed if not."""
+        try:
+            fcntl.flock(file, kind)
+        except OSError as error:
+            os.close(file)
+            if isinstance(error, BlockingIOError):
+                return False
+            raise LedgerError(f"the lock {self.path} cannot be taken: {error.strerror}") from error
+        return True
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold the lock for a while."""
+        self.acquire()
+        try:
+            yield
+        finally:
+            self.release()

@@ -1,0 +1,144 @@
+"""Says what there is and how it is: slices to the cluster, device health to kubelet.
+
+Of two instances only the active one has slices; the health streams that kubelet has opened are answered by both. While
+nothing can be handed out the devices are withdrawn from the slices, so that no pod is sent here to wait for them. A
+taint would keep the devices in sight, but a server without `DRADeviceTaints` drops it in silence. Claims that were
+allocated before are no worse off: neither kubelet nor the scheduler looks at the slices for them.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import replace
+from typing import Final, Protocol
+
+from dranode.driver.core.claims.plugin import DeviceHealth, Health, Inventory
+from dranode.driver.core.slices.publication import PublisherStatus
+from dranode.driver.kubelet.health import HealthService
+from dranode.driver.node.node import Node
+
+log = logging.getLogger(__name__)
+
+UNKNOWN: Final = PublisherStatus(published=True)
+"""Where nobody can say how the slices are: they are taken for published once they were handed over."""
+
+
+class Publisher(Protocol):
+    """Whoever keeps the driver's ResourceSlices as the inventory is."""
+
+    def publish(self, driver: str, inventory: Inventory) -> None:
+        """This is the whole inventory now."""
+
+
+class Publication(Protocol):
+    """Whoever knows how the slices are."""
+
+    def status(self, driver: str) -> PublisherStatus:
+        """How the driver's slices are."""
+
+    def rest(self, driver: str) -> None:
+        """Publish nothing more for the driver until the next `publish`; its slices stay."""
+
+
+class Announcer:
+    """The announcements of one driver. Any thread may call it."""
+
+    def __init__(
+        self,
+        node: Node,
+        health: HealthService,
+        publisher: Publisher,
+        publication: Publication | None = None,
+        *,
+        taints: bool = False,
+    ) -> None:
+        """Prepare to announce what `node` has.
+
+        Args:
+            node: whose devices.
+            health: tells kubelet.
+            publisher: tells the cluster.
+            publication: knows what became of it; None if nobody does.
+            taints: whether unhealthy devices are tainted.
+        """
+        self._node = node
+        self._driver = node.plugin.driver
+        self._health = health
+        self._publisher = publisher
+        self._publication = publication
+        self._taints = taints
+        # Hot-plug, health and a change of authority come from different threads.
+        self._lock = threading.Lock()
+        self._publishes = False
+        self._published: Inventory | None = None
+        self._withdrawn = False
+
+    def begin(self) -> None:
+        """Have the slices from now on, and say what there is and how it is.
+
+        Raises:
+            DranodeError: it cannot be published.
+        """
+        with self._lock:
+            self._publishes = True
+            self._say(self._look(), always=True)
+
+    def publish(self) -> None:
+        """Say again what there is and how it is; only kubelet is told while another instance has the slices.
+
+        Raises:
+            DranodeError: it cannot be published.
+        """
+        with self._lock:
+            self._say(self._look(), always=True)
+
+    def report(self) -> None:
+        """Say how it is, and what there is if that follows (a taint that comes or goes).
+
+        Raises:
+            DranodeError: it cannot be published.
+        """
+        with self._lock:
+            self._say(self._look(), always=False)
+
+    def rest(self) -> None:
+        """Leave the slices to another instance."""
+        with self._lock:
+            self._publishes, self._published = False, None
+            if self._publication is not None:
+                self._publication.rest(self._driver)
+
+    def status(self) -> PublisherStatus:
+        """How the slices are."""
+        if self._publication is not None:
+            return self._publication.status(self._driver)
+        return UNKNOWN if self._published is not None else PublisherStatus()
+
+    def _look(self) -> Inventory:
+        """The inventory as it is to be published once something can be handed out; its health goes to kubelet."""
+        inventory = self._node.inventory
+        devices = {device.name: DeviceHealth(device.name, Health.HEALTHY) for device in inventory.devices}
+        # A device that is published no more may still be a pod's.
+        devices.update((device.device, device) for device in self._node.plugin.health(inventory))
+        self._health.report(devices.values())
+        if not self._taints:
+            return inventory
+        from dranode.driver.core.slices.taints import tainted  # noqa: PLC0415 - most drivers run without
+
+        return tainted(self._driver, inventory, devices.values())
+
+    def _say(self, inventory: Inventory, *, always: bool) -> None:
+        withdrawn = self._node.impediment is not None
+        # Hardware that changed is announced by whoever noticed, after the claims that it concerns.
+        if not self._publishes or not (always or withdrawn != self._withdrawn or self._taints_differ(inventory)):
+            return
+        if withdrawn != self._withdrawn:
+            log.warning("driver=%s devices %s", self._driver, "withdrawn" if withdrawn else "published again")
+        visible = replace(inventory, devices=(), counters=()) if withdrawn else inventory
+        self._publisher.publish(self._driver, visible)
+        self._published, self._withdrawn = inventory, withdrawn
+
+    def _taints_differ(self, inventory: Inventory) -> bool:
+        published = {} if self._published is None else {each.name: each.taints for each in self._published.devices}
+        return any(published.get(each.name, each.taints) != each.taints for each in inventory.devices)

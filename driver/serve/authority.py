@@ -1,0 +1,186 @@
+"""Which of two instances publishes, verifies and pins: the holder of `active.lock`, a kernel lock on a file.
+
+A newer instance registers with everybody and is passive. When it has heard from all of them it holds `handover.lock`;
+the active one sees that, leaves its slices alone and lets go of `active.lock`; the newer one takes it and is ready. The
+older one stays at hand until it is ended: should the newer one die, both locks are free and the older takes its work
+back. A holder that dies frees its locks, so nothing has to be cleaned up. An instance that cannot read the ledger takes
+authority only where nobody else wants it. Requests that the container runtime shows to
+both while authority passes are shared out by `dranode.driver.serve.turns`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import uuid
+from collections.abc import Callable
+from enum import Enum
+from pathlib import Path
+from typing import Final
+
+from dranode.driver.process.locks import FileLock
+from dranode.driver.process.threads import Fatal, OwnedThread
+from dranode.driver.serve.turns import Turns
+
+log = logging.getLogger(__name__)
+
+# How soon authority passes once it can.
+_LOOK_SECONDS: Final = 0.2
+
+
+class Role(Enum):
+    """What an instance is: WAITING for authority, ACTIVE, or RETIRED after it has handed over."""
+
+    WAITING = "waiting"
+    ACTIVE = "active"
+    RETIRED = "retired"
+
+
+class Authority:
+    """One instance's part in who is active. `begin`, `end` and `follow` are called by its own thread."""
+
+    def __init__(
+        self,
+        data: Path,
+        name: str,
+        *,
+        prepared: Callable[[], bool],
+        able: Callable[[], bool],
+        begin: Callable[[], None],
+        end: Callable[[], None],
+        follow: Callable[[], None],
+        fatal: Fatal,
+    ) -> None:
+        """Prepare to take part; `start` begins.
+
+        Args:
+            data: the driver's folder, which all instances share.
+            name: the driver, for the thread's name.
+            prepared: whether everything has been heard from that an active instance needs.
+            able: whether it can decide at all, as it is asked between two requests of the runtime.
+            begin: called when this instance has become the active one.
+            end: called before this instance lets go of its authority.
+            follow: called at every look, to see what another instance has done.
+            fatal: ends the process with a sentence.
+        """
+        self.role = Role.WAITING
+        self._name = name
+        self._prepared, self._able = prepared, able
+        self._begin, self._end, self._follow = begin, end, follow
+        self._active = FileLock(data / "active.lock")
+        self._handover = FileLock(data / "handover.lock")
+        self._offers = False
+        self._begun = False
+        self._turns = Turns(data / "turns.db", f"{os.getpid()}-{uuid.uuid4()}")
+        # The thread that answers the container runtime takes turns; the own thread passes authority on.
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+        self._looks = threading.Event()
+        self._thread = OwnedThread(f"{name}-authority", self._run, fatal)
+
+    @property
+    def active(self) -> bool:
+        """Whether this instance is the one that publishes, verifies and pins."""
+        return self.role is Role.ACTIVE
+
+    @property
+    def retired(self) -> bool:
+        """Whether this instance has handed over to a newer one."""
+        return self.role is Role.RETIRED
+
+    def start(self) -> None:
+        """Take the authority if it is free, and watch it from now on."""
+        self.look()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Let go of the authority for good; whoever waits for it has it with the next request.
+
+        Turns are still taken until `close`, as long as the runtime shows requests to this instance.
+        """
+        self._stopped.set()
+        self._looks.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+        if self._begun:
+            self._end()
+            self._begun = False
+        with self._lock:
+            self.role = Role.RETIRED
+            self._active.release()
+            self._handover.release()
+
+    def close(self) -> None:
+        """Take no turn any more."""
+        with self._lock:
+            self._turns.close()
+
+    def turn(self, request: str) -> bool:
+        """Whether this instance answers a request of the container runtime with adjustments."""
+        with self._lock:
+            # Nobody may have the authority at this moment, and there may be nobody else to be asked.
+            if self._take():
+                self._looks.set()
+            return self._turns.take(request, authority=self.active)
+
+    def look(self) -> None:
+        """Take the authority, offer to take it, or hand it over, as things are."""
+        with self._lock:
+            self._take()
+            # A request may bring the authority at any moment from here on; then it is the next look that begins.
+            active = self.active
+        if active and not self._begun:
+            self._withdraw_offer()
+            self._begun = True
+            log.info("driver=%s this instance publishes and pins from now on", self._name)
+            self._begin()
+        elif active:
+            if self._is_wanted():
+                self._retire()
+        elif self.role is Role.WAITING:
+            self._offer()
+        self._follow()
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            self._looks.wait(_LOOK_SECONDS)
+            self._looks.clear()
+            if not self._stopped.is_set():
+                self.look()
+
+    def _take(self) -> bool:
+        """Take the authority if nobody has it, and nobody newer is about to; whether it was taken now."""
+        if self.active or self._stopped.is_set():
+            return False
+        if (self.role is Role.RETIRED or not self._able()) and self._is_wanted():
+            return False
+        if not self._active.acquire(wait=False):
+            return False
+        self.role = Role.ACTIVE
+        return True
+
+    def _is_wanted(self) -> bool:
+        """Whether another instance is prepared to take the authority."""
+        # Retired instances ask this too; to be taken for one that is prepared would hand the authority back to them.
+        return self._handover.is_held()
+
+    def _offer(self) -> None:
+        prepared = self._prepared()
+        if prepared and not self._offers:
+            self._offers = self._handover.acquire(wait=False)
+        elif not prepared:
+            self._withdraw_offer()
+
+    def _withdraw_offer(self) -> None:
+        if self._offers:
+            self._handover.release()
+            self._offers = False
+
+    def _retire(self) -> None:
+        log.info("driver=%s a newer instance takes over", self._name)
+        self._end()
+        self._begun = False
+        with self._lock:
+            self.role = Role.RETIRED
+            self._active.release()

@@ -1,0 +1,98 @@
+"""Hardware that changes while the driver runs: read again, told on, and what it means for claims said aloud."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from dranode.driver.core.api.errors import DranodeError, UnreadError
+from dranode.driver.core.claims.events import ClaimImpaired, ClaimRestored
+from dranode.driver.core.claims.plugin import Impairment, Stop
+from dranode.driver.core.claims.status import prepared_states
+from dranode.driver.node.node import Node
+from dranode.driver.serve.tell import Tell, nobody
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Hardware:
+    """Follows the hardware of one node.
+
+    Attributes:
+        node: whose hardware.
+        publish: says to the cluster and to kubelet what there is and how it is.
+        report: says to kubelet how it is.
+        tell: whom to tell of claims that lose something.
+        impaired: the claims that have less than they were given, by UID; replaced whole, so it may be read anywhere.
+        changes: how often the hardware was found changed since start.
+    """
+
+    node: Node
+    publish: Callable[[], None]
+    report: Callable[[], None]
+    tell: Tell = nobody
+    impaired: dict[str, Impairment] = field(default_factory=dict)
+    changes: int = 0
+    _unpublished: bool = False
+    _troubles: tuple[str, ...] = ()
+
+    def follow(self, stop: Stop) -> None:
+        """Look whenever the driver says that it is time, until `stop` is set."""
+        self.look()
+        for _ in self.node.plugin.watch(stop):
+            if stop.is_set():
+                return
+            self.look()
+
+    def look(self) -> None:
+        """Look once. What goes wrong is logged and tried again at the next look, and keeps nothing else from it."""
+        troubles: list[str] = []
+        # Claims before what is published: a slice that shrinks is no news to the pod that runs there.
+        for step in (self._rescan, self._mind_claims, self._announce):
+            try:
+                step()
+            except UnreadError:
+                continue
+            except DranodeError as error:
+                troubles.append(str(error))
+        for sentence in troubles:
+            if sentence not in self._troubles:
+                log.error("driver=%s: %s", self.node.plugin.driver, sentence)
+        self._troubles = tuple(troubles)
+
+    def _rescan(self) -> None:
+        before = self.node.inventory
+        try:
+            self.node.rescan()
+        finally:
+            # Whoever is told of it by the node may stumble, and the hardware has changed all the same.
+            if self.node.inventory is not before:
+                self.changes += 1
+                self._unpublished = True
+                log.info("driver=%s the hardware has changed", self.node.plugin.driver)
+
+    def _announce(self) -> None:
+        if self._unpublished:
+            self.publish()
+            self._unpublished = False
+        else:
+            self.report()
+
+    def _mind_claims(self) -> None:
+        plugin, inventory = self.node.plugin, self.node.inventory
+        records = {record.uid: record for record in self.node.records()}
+        before, now = self.impaired, {each.claim.uid: each for each in plugin.impairments(inventory, records.values())}
+        lost = [records[uid] for uid, each in now.items() if before.get(uid) != each]
+        restored = [records[uid] for uid in (before.keys() - now.keys()) & records.keys()]
+        # All that may fail comes before any of it counts as told.
+        states = {record.uid: prepared_states(plugin, record, inventory) for record in (*lost, *restored)}
+        self.impaired = now
+        for record in lost:
+            each = now[record.uid]
+            log.warning("claim=%s uid=%s driver=%s: %s", each.claim, record.uid, plugin.driver, each.message)
+            self.tell(ClaimImpaired(record.ref, record.pods, each.reason, each.message, states[record.uid]))
+        for record in restored:
+            log.info("claim=%s uid=%s driver=%s has again all that it was given", record.ref, record.uid, plugin.driver)
+            self.tell(ClaimRestored(record.ref, states[record.uid]))

@@ -1,0 +1,118 @@
+"""What a serving driver does unasked, and the threads that do it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from dranode.driver.core.api.errors import DranodeError, UnreadError
+from dranode.driver.core.claims.plugin import Impairment
+from dranode.driver.node.node import Node
+from dranode.driver.process.threads import Fatal, OwnedThread
+from dranode.driver.serve import orphans, spec_watch
+from dranode.driver.serve.hardware import Hardware
+from dranode.driver.serve.orphans import Orphans
+from dranode.driver.serve.spec_watch import SpecWatch
+from dranode.driver.serve.tell import Tell
+from dranode.driver.serve.witnesses import Witnesses
+
+log = logging.getLogger(__name__)
+
+# How long a thread that waits for nobody else may take to see that it should end.
+_GRACE: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class LifecycleStatus:
+    """What metrics, conditions and `doctor` show.
+
+    Attributes:
+        impaired: the claims that have less at the moment than they were given, by UID.
+        hardware_changes: how often the hardware was found changed, since start.
+        specs_rewritten: CDI specs that had vanished or been altered, since start.
+        orphans: claims that are gone, that nobody uses and that are still on record.
+        orphans_unprepared: those that were unprepared, since start.
+    """
+
+    impaired: Mapping[str, Impairment] = field(default_factory=dict)
+    hardware_changes: int = 0
+    specs_rewritten: int = 0
+    orphans: int = 0
+    orphans_unprepared: int = 0
+
+
+class Lifecycle:
+    """Looks after one node's claims and hardware while its driver serves."""
+
+    def __init__(
+        self,
+        node: Node,
+        witnesses: Witnesses,
+        *,
+        publish: Callable[[], None],
+        report: Callable[[], None],
+        tell: Tell,
+        fatal: Fatal,
+    ) -> None:
+        """Prepare to look; `start` begins.
+
+        Args:
+            node: whose claims and hardware.
+            witnesses: who is asked about claims.
+            publish: says to the cluster and to kubelet what there is and how it is.
+            report: says to kubelet how it is.
+            tell: whom to tell of what happens to claims.
+            fatal: ends the process with a sentence.
+        """
+        self._node = node
+        self._stopping = threading.Event()
+        self._hardware = Hardware(node, publish, report, tell)
+        self._specs = SpecWatch(node)
+        self._orphans = Orphans(node, witnesses, tell, stopping=self._stopping)
+        name = node.plugin.driver
+        self._quick = OwnedThread(f"{name}-specs", self._every(spec_watch.LOOK_SECONDS, self._specs.look), fatal)
+        self._slow = (
+            OwnedThread(f"{name}-orphans", self._every(orphans.LOOK_SECONDS, self._orphans.look), fatal),
+            OwnedThread(f"{name}-hardware", lambda: self._hardware.follow(self._stopping), fatal),
+        )
+
+    def start(self) -> None:
+        """Begin to look."""
+        for thread in (self._quick, *self._slow):
+            thread.start()
+
+    def stop(self) -> None:
+        """Look no more. A thread that waits for somebody else ends by itself and changes nothing any more."""
+        self._stopping.set()
+        self._quick.join(_GRACE)
+        self._specs.stop()
+
+    def status(self) -> LifecycleStatus:
+        """How things are."""
+        return LifecycleStatus(
+            impaired=self._hardware.impaired,
+            hardware_changes=self._hardware.changes,
+            specs_rewritten=self._specs.rewritten,
+            orphans=self._orphans.waiting(),
+            orphans_unprepared=self._orphans.released,
+        )
+
+    def _every(self, seconds: float, look: Callable[[], None]) -> Callable[[], None]:
+        def work() -> None:
+            trouble = ""
+            while not self._stopping.wait(seconds):
+                try:
+                    look()
+                except UnreadError:
+                    continue
+                except DranodeError as error:
+                    if str(error) not in (trouble, self._node.impediment):
+                        log.error("%s", error)  # noqa: TRY400 - the sentence says it all
+                    trouble = str(error)
+                else:
+                    trouble = ""
+
+        return work

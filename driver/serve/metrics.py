@@ -1,0 +1,243 @@
+"""Metrics for Prometheus: dra-driver-cpu's eight families under their names, and what else an operator watches.
+
+dra-driver-cpu's families begin with the driver's name, `dra_cpu_`; another driver's are called after it. Everything
+else is `dranode_...` with the driver as a label. Counts of events are kept here; what has a state is read when somebody
+asks. Loading the library costs memory and time, so `serve` does so after it listens, and not at all without HTTP.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, disable_created_metrics
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.claims.plugin import Health
+
+if TYPE_CHECKING:
+    from dranode.driver.core.claims.record import Record
+    from dranode.driver.serve.http import Page
+    from dranode.driver.serve.service import DriverService
+
+# dra-driver-cpu knows a third result that it never has; its dashboards may ask for it.
+_RESULTS: Final = ("success", "error", "unknown")
+_CLAIM_SIZES: Final = tuple(2**exponent for exponent in range(11))
+_CALL_SECONDS: Final = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+_NRI_SECONDS: Final = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.1, 0.5, 1, 2)
+
+disable_created_metrics()  # type: ignore[no-untyped-call]
+
+
+class Metrics:
+    """The metrics of a process and its drivers."""
+
+    def __init__(self) -> None:
+        """Count from now on."""
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self._calls = Histogram(
+            "dranode_call_duration_seconds",
+            "Time to answer kubelet's call, once for each claim of it.",
+            ("driver", "call", "outcome"),
+            buckets=_CALL_SECONDS,
+            registry=self.registry,
+        )
+        self._nri = Histogram(
+            "dranode_nri_request_duration_seconds",
+            "Time to answer a request of the container runtime.",
+            ("driver", "request"),
+            buckets=_NRI_SECONDS,
+            registry=self.registry,
+        )
+        self._drivers: list[DriverService] = []
+        self.registry.register(_States(self._drivers))
+
+    def add(self, service: DriverService) -> DriverMetrics:
+        """Count and show this driver too."""
+        self._drivers.append(service)
+        return DriverMetrics(service.plugin.driver, self.registry, self._calls, self._nri)
+
+    def page(self, accept: str) -> Page:
+        """The page of /metrics, in the format that the client takes."""
+        from dranode.driver.serve.http import Page  # noqa: PLC0415 - whoever only counts needs no HTTP
+
+        encode, content_type = choose_encoder(accept)
+        return Page(encode(self.registry), content_type=content_type)
+
+
+class DriverMetrics:
+    """The events of one driver, counted."""
+
+    def __init__(self, driver: str, registry: CollectorRegistry, calls: Histogram, nri: Histogram) -> None:
+        """Count under the driver's name."""
+        prefix = prefix_of(driver)
+        self._driver = driver
+        self._all_calls, self._nri = calls, nri
+        self._results = {
+            call: Counter(f"{prefix}_{call}_claims", f"Claims that were {call}d.", ("result",), registry=registry)
+            for call in ("prepare", "unprepare")
+        }
+        for counter in self._results.values():
+            for result in _RESULTS:
+                counter.labels(result)
+        self._seconds = Histogram(
+            f"{prefix}_prepare_claim_duration_seconds", "Time to prepare a claim.", registry=registry
+        )
+        self._sizes = Histogram(
+            f"{prefix}_claim_allocated_cpus", "CPUs of a new claim.", buckets=_CLAIM_SIZES, registry=registry
+        )
+
+    def answered(self, call: str, succeeded: bool, seconds: float) -> None:  # noqa: FBT001 - see kubelet.service.Observe
+        """One claim of a call, `prepare` or `unprepare`, was answered for."""
+        outcome = "success" if succeeded else "error"
+        self._results[call].labels(outcome).inc()
+        self._all_calls.labels(self._driver, call, outcome).observe(seconds)
+        if call == "prepare":
+            self._seconds.observe(seconds)
+
+    def granted(self, record: Record) -> None:
+        """A claim was given something for the first time."""
+        if record.held:
+            self._sizes.observe(len(CPUSet.parse(record.held)))
+
+    def nri_answered(self, request: str, seconds: float) -> None:
+        """A request of the container runtime was answered."""
+        self._nri.labels(self._driver, request).observe(seconds)
+
+
+def prefix_of(driver: str) -> str:
+    """How the names of a driver's own metrics begin: `dra.cpu` -> `dra_cpu`."""
+    return re.sub(r"\W", "_", driver, flags=re.ASCII)
+
+
+class _States(Collector):
+    """What has a state, read when somebody asks."""
+
+    def __init__(self, drivers: Iterable[DriverService]) -> None:
+        self._drivers = drivers
+
+    def collect(self) -> Iterator[Metric]:
+        """Every state of every driver, one family at a time."""
+        drivers = tuple(self._drivers)
+        for driver in drivers:
+            yield from _named(driver)
+        for family, read in _FAMILIES:
+            made = family()
+            for driver in drivers:
+                for labels, value in read(driver):
+                    made.add_metric((driver.plugin.driver, *labels), value)
+            if made.samples:
+                yield made
+
+
+def _named(service: DriverService) -> Iterator[Metric]:
+    """dra-driver-cpu's gauges."""
+    prefix = prefix_of(service.plugin.driver)
+    yield GaugeMetricFamily(f"{prefix}_resource_claims_active", "Claims on record.", len(service.node.recorded()))
+    snapshot = service.snapshot()
+    if snapshot is None:
+        return
+    free = snapshot.online - snapshot.reserved - snapshot.held
+    yield GaugeMetricFamily(f"{prefix}_allocated_cpus", "CPUs that claims hold.", len(snapshot.held))
+    yield GaugeMetricFamily(f"{prefix}_available_cpus", "CPUs that a claim could get.", len(free))
+    yield GaugeMetricFamily(f"{prefix}_reserved_cpus", "CPUs that no claim ever gets.", len(snapshot.reserved))
+
+
+_Samples = Iterable[tuple[tuple[str, ...], float]]
+_Read = Callable[["DriverService"], _Samples]
+
+
+def _one(read: Callable[[DriverService], float | None]) -> _Read:
+    def samples(service: DriverService) -> _Samples:
+        value = read(service)
+        return () if value is None else (((), value),)
+
+    return samples
+
+
+def _enforcement(name: str) -> _Read:
+    def read(service: DriverService) -> float | None:
+        return None if service.pinning is None else getattr(service.pinning.status(), name)
+
+    return _one(read)
+
+
+def _lifecycle(name: str) -> _Read:
+    def read(service: DriverService) -> float | None:
+        return None if service.lifecycle is None else getattr(service.lifecycle.status(), name)
+
+    return _one(read)
+
+
+def _impaired(service: DriverService) -> float | None:
+    return None if service.lifecycle is None else len(service.lifecycle.status().impaired)
+
+
+def _synchronized(service: DriverService) -> float | None:
+    return None if service.pinning is None else service.pinning.synchronized
+
+
+def _held(service: DriverService) -> float | None:
+    snapshot = service.snapshot()
+    return None if snapshot is None else len(snapshot.held)
+
+
+def _free(service: DriverService) -> float | None:
+    snapshot = service.snapshot()
+    return None if snapshot is None else len(snapshot.online - snapshot.reserved - snapshot.held)
+
+
+def _health(service: DriverService) -> _Samples:
+    counts = dict.fromkeys(Health, 0)
+    for device in service.listener.health.devices:
+        counts[device.health] += 1
+    return [((health.name.lower(),), count) for health, count in counts.items()]
+
+
+def _writes(service: DriverService) -> _Samples:
+    status = service.published()
+    return [((verb,), getattr(status, verb)) for verb in ("created", "updated", "deleted")]
+
+
+def _gauge(name: str, text: str, *labels: str) -> Callable[[], GaugeMetricFamily]:
+    return lambda: GaugeMetricFamily(f"dranode_{name}", text, labels=("driver", *labels))
+
+
+def _count(name: str, text: str, *labels: str) -> Callable[[], CounterMetricFamily]:
+    return lambda: CounterMetricFamily(f"dranode_{name}", text, labels=("driver", *labels))
+
+
+_FAMILIES: Final[tuple[tuple[Callable[[], GaugeMetricFamily | CounterMetricFamily], _Read], ...]] = (
+    (_gauge("ready", "Whether nothing is missing."), _one(lambda service: not service.missing())),
+    (_gauge("active", "Whether this instance publishes and pins."), _one(lambda service: service.active)),
+    (_gauge("devices", "Devices by health.", "health"), _health),
+    (_gauge("claims", "Claims on record."), _one(lambda service: len(service.node.recorded()))),
+    (_gauge("claims_impaired", "Claims that have less at the moment than they were given."), _one(_impaired)),
+    (_gauge("claims_orphaned", "Claims that are gone and still on record."), _lifecycle("orphans")),
+    (_count("orphans_unprepared", "Claims that were gone and were unprepared."), _lifecycle("orphans_unprepared")),
+    (_count("specs_rewritten", "CDI specs that had vanished or been altered."), _lifecycle("specs_rewritten")),
+    (_count("hardware_changes", "Times the hardware was found changed."), _lifecycle("hardware_changes")),
+    (_gauge("ledger_bytes", "Size of the ledger with its journal."), _one(lambda service: service.node.ledger_bytes())),
+    (_gauge("held_cpus", "CPUs that claims hold."), _one(_held)),
+    (_gauge("free_cpus", "CPUs that a claim could get."), _one(_free)),
+    (_count("slice_writes", "ResourceSlices written.", "verb"), _writes),
+    (_count("slice_repairs", "Changes by others undone."), _one(lambda service: service.published().repairs)),
+    (
+        _gauge("nri_synchronized", "Whether the container runtime has told of its containers."),
+        _one(_synchronized),
+    ),
+    (_count("nri_connections", "Connections to the container runtime."), _enforcement("connections")),
+    (_count("nri_forced_reconnections", "Connections given up to mend CPU sets."), _enforcement("reconnections")),
+    (_gauge("containers", "Containers that are known."), _enforcement("containers")),
+    (_gauge("containers_waiting", "Containers whose CPU set is not the right one yet."), _enforcement("waiting")),
+    (_gauge("mask_lag_seconds", "How long the first of them has been waiting."), _enforcement("lag")),
+    (_count("containers_refused", "Container creations refused."), _enforcement("refused")),
+    (_count("container_updates", "CPU sets sent to containers that existed."), _enforcement("updates")),
+    (_count("container_drifts", "Containers found on other CPUs than theirs."), _enforcement("drifts")),
+    (_count("containers_unpinned", "Containers found without a CPU set."), _enforcement("unpinned")),
+)

@@ -1,0 +1,103 @@
+"""From time to time: names for claims that have none yet, and an end for what nobody will ask to end.
+
+A claim that was deleted while kubelet or the driver was away is never unprepared by kubelet, and a driver that was
+killed while it wrote a CDI spec never comes back to the file.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from dranode.cdi.directory import remove_abandoned
+from dranode.driver.core.claims.events import OrphanUnprepared
+from dranode.driver.core.claims.reconcile import PATIENCE, Waiting, orphans, unused
+from dranode.driver.core.claims.record import Record
+from dranode.driver.node.node import Node
+from dranode.driver.serve.takeover import put_on_record
+from dranode.driver.serve.tell import Tell, nobody
+from dranode.driver.serve.witnesses import Witnesses
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS: Final = 60.0
+"""How often to look."""
+
+
+@dataclass(slots=True)
+class Orphans:
+    """Looks after the claims of one node.
+
+    Attributes:
+        node: whose claims.
+        witnesses: who is asked about them.
+        tell: whom to tell of claims that were let go of.
+        clock: seconds, monotonic.
+        stopping: set once claims are nobody's or another instance's to look after.
+        released: how many were let go of since start.
+    """
+
+    node: Node
+    witnesses: Witnesses
+    tell: Tell = nobody
+    clock: Callable[[], float] = time.monotonic
+    stopping: threading.Event = field(default_factory=threading.Event)
+    released: int = 0
+    _waiting: Waiting = field(default_factory=Waiting)
+
+    def waiting(self) -> int:
+        """How many orphans there are."""
+        return len(self._waiting.since)
+
+    def look(self) -> None:
+        """Look once.
+
+        Raises:
+            LedgerError: the ledger cannot be used.
+        """
+        remove_abandoned(self.node.specs.directory)
+        records = self.node.records()
+        told = self.witnesses.near(records)
+        unfinished = tuple(record for record in records if not record.fingerprint)
+        suspects = unused(records, told)
+        # The API server is asked about the few claims that are odd, never about all of them.
+        told = self.witnesses.far(told, {record.uid: record for record in (*unfinished, *suspects)}.values())
+        if self.stopping.is_set():
+            # The API server may have taken its time.
+            return
+        named = {record.uid: record for record in put_on_record(self.node, unfinished, told)}
+        self._mind([named.get(record.uid, record) for record in orphans(suspects, told)])
+
+    def _mind(self, found: list[Record]) -> None:
+        now = self.clock()
+        before, self._waiting = self._waiting, self._waiting.seen(found, now)
+        fresh, due = self._waiting.fresh(before), self._waiting.due(now)
+        for record in found:
+            if record.uid in fresh:
+                log.warning(
+                    "claim=%s uid=%s driver=%s is gone and nobody uses it: it is unprepared in %.0f minutes",
+                    record.ref,
+                    record.uid,
+                    self.node.plugin.driver,
+                    PATIENCE / 60,
+                )
+        if due:
+            self._release([record for record in found if record.uid in due])
+
+    def _release(self, due: list[Record]) -> None:
+        failures = self.node.release(due)
+        for record in due:
+            # A claim that was prepared again meanwhile has no answer, and one that failed is tried again.
+            if failures.get(record.uid, Exception()) is not None:
+                continue
+            self.released += 1
+            message = (
+                f"claim {record.ref} was unprepared, because it does not exist any more and neither kubelet nor a "
+                f"container has used it for {PATIENCE / 60:.0f} minutes"
+            )
+            log.warning("claim=%s uid=%s driver=%s: %s", record.ref, record.uid, self.node.plugin.driver, message)
+            self.tell(OrphanUnprepared(record.ref, message))

@@ -1,0 +1,166 @@
+"""Holds containers to what their claims were given: the node's records on one side, the container runtime on the other.
+
+The NRI thread never waits for a Prepare: it reads a snapshot that never changes, published before the call that changed
+the records is answered. Only a claim that the snapshot does not know makes it look at the ledger again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.claims.on_record import Unread
+from dranode.driver.core.pinning.containers import Pod
+from dranode.driver.core.pinning.identity import PodClaims
+from dranode.driver.core.pinning.snapshot import HeldSnapshot
+from dranode.driver.kubelet.podresources import PodResources, PodResourcesError
+from dranode.driver.machine.root import Root
+from dranode.driver.node.node import Node
+from dranode.driver.nri.client import NRIClient
+from dranode.driver.nri.enforcer import EnforcementStatus, Enforcer
+from dranode.driver.nri.sharing import Authority, SharedEnforcer
+from dranode.driver.process.threads import Fatal, OwnedThread
+from dranode.driver.serve.tell import Tell, nobody
+
+log = logging.getLogger(__name__)
+
+_VERIFY_SECONDS: Final = 30.0
+Answered = Callable[[str, float], None]
+
+
+def _nobody(request: str, seconds: float) -> None:
+    del request, seconds
+
+
+class Pinning:
+    """Enforces one driver's records through NRI, and looks whether they hold."""
+
+    def __init__(
+        self,
+        node: Node,
+        nri_socket: str,
+        root: Root,
+        pod_resources: PodResources,
+        fatal: Fatal,
+        *,
+        authority: Authority | None = None,
+        answered: Answered = _nobody,
+        tell: Tell = nobody,
+        own_pod: str = "",
+    ) -> None:
+        """Prepare to pin; `start` connects.
+
+        Args:
+            node: whose records are enforced.
+            nri_socket: the runtime's NRI socket.
+            root: where cgroups are read.
+            pod_resources: who is asked whether a pod has a claim.
+            fatal: ends the process with a sentence.
+            authority: says whether this instance enforces or another one; None if there is no other.
+            answered: told of every request that was answered, with the seconds that it took.
+            tell: tells people of containers that were not where they should be.
+            own_pod: the UID of the pod that this runs in; empty if it is not known.
+        """
+        self._authority = authority
+        self._node = node
+        self._pod_resources = pod_resources
+        self._snapshot = HeldSnapshot(unread=Unread("nobody has read the ledger yet", blind=True))
+        self._stopping = threading.Event()
+        self._verifies = threading.Event()
+        self._enforcer = Enforcer(self, root, tell=tell, own_pod=own_pod)
+        self._observe = answered
+        handler = self._enforcer if authority is None else SharedEnforcer(self._enforcer, authority)
+        self._client = NRIClient(nri_socket, handler, name=node.plugin.driver, fatal=fatal, answered=self._answered)
+        self._verifier = OwnedThread(f"{node.plugin.driver}-verify", self._verify, fatal)
+
+    def start(self) -> None:
+        """Take the records as they are, connect to the runtime, and look at cgroups from time to time."""
+        self._node.watch(self._records_changed)
+        self._client.start()
+        self._verifier.start()
+
+    def stop(self) -> None:
+        """Disconnect; containers keep what they have."""
+        self._stopping.set()
+        self._verifies.set()
+        self._client.stop()
+
+    def take_over(self) -> None:
+        """Enforce from now on, beginning with a look at what the other instance has left."""
+        self._verifies.set()
+        self._client.notify()
+
+    @property
+    def synchronized(self) -> bool:
+        """Whether the runtime has told of its containers on the connection that is open."""
+        return self._client.synchronized
+
+    def status(self) -> EnforcementStatus:
+        """How enforcement is doing."""
+        return self._enforcer.status()
+
+    def claims_in_use(self) -> frozenset[str] | None:
+        """The UIDs of the claims that a container has; None while that is not certain of every container."""
+        return self._enforcer.claims_in_use() if self._complete else None
+
+    @property
+    def _complete(self) -> bool:
+        return self.synchronized and self._enforcer.is_certain() and self._snapshot.unread is None
+
+    def in_use(self, ref: ClaimRef) -> bool | None:
+        """Whether a container has the claim, by the runtime or by kubelet; None if neither can say."""
+        # Asked first: a runtime that tells of its containers from now on has not vouched for what is known now.
+        complete = self._complete
+        if ref.uid in self._enforcer.claims_in_use():
+            return True
+        told = self._pod_resources.in_use(self._node.plugin.driver, ref)
+        return told if told is not None or not complete else False
+
+    def _records_changed(self, snapshot: HeldSnapshot | None) -> None:
+        if snapshot is not None:
+            self._snapshot = snapshot
+            self._client.notify()
+
+    def _answered(self, request: str, seconds: float) -> None:
+        if request == "Synchronize":
+            # What could not be read before the answer is looked at right after it.
+            self._verifies.set()
+        self._observe(request, seconds)
+
+    def _verify(self) -> None:
+        while not self._stopping.is_set():
+            self._verifies.wait(_VERIFY_SECONDS)
+            self._verifies.clear()
+            if not self._stopping.is_set() and (self._authority is None or self._authority.active):
+                self._enforcer.verify()
+
+    # --- what the enforcer asks ---
+
+    def snapshot(self) -> HeldSnapshot:
+        """What is on record now."""
+        return self._snapshot
+
+    def reread(self) -> HeldSnapshot:
+        """What is on record after another look at the ledger.
+
+        Raises:
+            LedgerError: the ledger cannot be read.
+        """
+        self._node.records()
+        return self._snapshot
+
+    def pod_claims(self, pods: tuple[Pod, ...]) -> Mapping[str, PodClaims] | None:
+        """What kubelet's pod-resources API says of the pods, by UID; None without an answer in time."""
+        try:
+            claims = self._pod_resources.claims(self._node.plugin.driver)
+        except PodResourcesError as error:
+            log.warning("%s", error)
+            return None
+        devices: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {}
+        for claim in claims:
+            containers = devices.setdefault((claim.namespace, claim.pod), {})
+            containers[claim.container] = (*containers.get(claim.container, ()), *sorted(claim.cdi))
+        return {pod.uid: PodClaims(devices.get((pod.namespace, pod.name), {})) for pod in pods}

@@ -1,0 +1,311 @@
+"""One driver at work: its node, its slices, its containers; started and stopped in order.
+
+It starts once its sockets listen (`serve.listener`), and reads hardware and ledger then. On stop, calls in
+flight end first, then the sockets go; slices stay.
+
+Alone it is active from the start. In a rolling update it may be one of two instances: both answer kubelet, the active
+one publishes, verifies and pins (`dranode.driver.serve.authority`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
+
+from dranode.driver.core.api.errors import DranodeError
+from dranode.driver.core.claims.events import MetadataMissing, RecordQuarantined
+from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.claims.plugin import Plugin
+from dranode.driver.core.claims.record import Record
+from dranode.driver.core.slices.publication import PublisherStatus
+from dranode.driver.node.metadata_files import DeviceMetadata
+from dranode.driver.node.node import Node
+from dranode.driver.process.threads import OwnedThread
+from dranode.driver.serve.announcer import Announcer
+from dranode.driver.serve.edges import Edges
+from dranode.driver.serve.listener import Listener
+
+if TYPE_CHECKING:
+    from dranode.driver.core.pinning.snapshot import HeldSnapshot
+    from dranode.driver.serve.authority import Authority
+    from dranode.driver.serve.lifecycle import Lifecycle
+    from dranode.driver.serve.pinning import Pinning
+    from dranode.driver.serve.tell import Tell
+    from dranode.driver.serve.witnesses import Witnesses
+
+# How soon a ledger that could not be used is looked at again.
+_AGAIN_SECONDS: Final = 1.0
+# Well within the lease of what kubelet was told, so that a change is known before that lapses.
+_HEALTH_SECONDS: Final = 10.0
+log = logging.getLogger(__name__)
+
+
+class Counts(Protocol):
+    """Whoever counts what a driver does."""
+
+    def answered(self, call: str, succeeded: bool, seconds: float) -> None:  # noqa: FBT001 - see kubelet.service.Observe
+        """One claim of a call, `prepare` or `unprepare`, was answered for."""
+
+    def granted(self, record: Record) -> None:
+        """A claim was given something for the first time."""
+
+    def nri_answered(self, request: str, seconds: float) -> None:
+        """A request of the container runtime was answered."""
+
+
+class DriverService:
+    """One driver, serving."""
+
+    def __init__(
+        self,
+        plugin: Plugin,
+        edges: Edges,
+        listener: Listener,
+        *,
+        cdi: Path,
+        taints: bool = False,
+        counts: Callable[[DriverService], Counts] | None = None,
+    ) -> None:
+        """Prepare to serve; nothing is opened yet.
+
+        Args:
+            plugin: the driver.
+            edges: where claims come from and slices go.
+            listener: its folder and its sockets; started here if it does not listen yet.
+            cdi: the CDI directory.
+            taints: whether unhealthy devices are tainted.
+            counts: makes whoever counts what the driver does, asked once the sockets listen; None if nobody does.
+        """
+        self.plugin = plugin
+        metadata = DeviceMetadata(plugin.driver, listener.data / "dra-device-metadata", cdi)
+        self.node = Node(plugin, listener.data, cdi, pool=listener.node_name, in_use=self._in_use, metadata=metadata)
+        self.pinning: Pinning | None = None
+        self.lifecycle: Lifecycle | None = None
+        self.listener = listener
+        self._edges = edges
+        self._fatal = listener.fatal
+        self._announcer = Announcer(self.node, listener.health, edges.publisher, edges.publication, taints=taints)
+        self._authority: Authority | None = None
+        self._make_counts = counts
+        self._counts: Counts | None = None
+        self._witnesses: Witnesses | None = None
+        self._taken_over = False
+        self._stopping = threading.Event()
+        self._stops = contextlib.ExitStack()
+
+    def start(self, boot_id: str = "") -> None:
+        """Listen, read hardware and ledger, and have the slices published; calls that come first wait for the ledger.
+
+        Raises:
+            UsageError: another process serves this driver here.
+            DranodeError: a folder, a socket or the hardware cannot be used, or another driver has to drain the node.
+        """
+        try:
+            self.listener.start()
+            for stop in (self.listener.release, self.node.close, self.listener.close):
+                self._stops.callback(stop)
+            self._count()
+            self.node.interpreter.undescribed = self._undescribed
+            self.node.open(boot_id)
+            self._witnesses = self._take_over()
+            if self.listener.rolling:
+                self._share()
+            self._pin()
+            preparer = self.node if self._edges.report is None else self._edges.report(self.node)
+            self.listener.calls.answer_with(self._edges.claims, preparer)
+            self._announcer.report()
+            self._become_active()
+        except BaseException:
+            self.stop()
+            raise
+        OwnedThread(f"{self.plugin.driver}-health", self._watch_health, self._fatal).start()
+
+    def _become_active(self) -> None:
+        """At once where there is nobody else, else when it is this instance's time."""
+        if self._authority is not None:
+            self._stops.callback(self._authority.stop)
+            self._authority.start()
+        else:
+            self._stops.callback(self._end)
+            self._begin()
+
+    def _begin(self) -> None:
+        """Publish, verify and pin from now on."""
+        self._announcer.begin()
+        if self.pinning is not None:
+            self.pinning.take_over()
+        self._look_after()
+        for uid, reason in self.node.holders.damaged.items():
+            self._tell()(RecordQuarantined(uid, reason))
+
+    def _end(self) -> None:
+        """Leave that to another instance, or to nobody."""
+        if self.lifecycle is not None:
+            self.lifecycle.stop()
+            self.lifecycle = None
+        if self._authority is not None:
+            self._announcer.rest()
+
+    def _count(self) -> None:
+        if self._make_counts is not None:
+            self._counts = self._make_counts(self)
+            self.listener.calls.observe = self._counts.answered
+            self.node.granted = self._counts.granted
+
+    def _share(self) -> None:
+        from dranode.driver.serve.authority import Authority  # noqa: PLC0415 - listen first
+
+        self._authority = Authority(
+            self.listener.data,
+            self.plugin.driver,
+            prepared=lambda: not any(self._lacking()),
+            able=lambda: self.node.impediment is None,
+            begin=self._begin,
+            end=self._end,
+            follow=self._follow,
+            fatal=self._fatal,
+        )
+        self._stops.callback(self._authority.close)
+
+    def _follow(self) -> None:
+        # The other instance's commits are seen at the next call otherwise, and the runtime may be quicker.
+        self.node.look()
+
+    def _watch_health(self) -> None:
+        while not self._stopping.wait(_HEALTH_SECONDS if self.node.impediment is None else _AGAIN_SECONDS):
+            self.node.look()
+            if not self._finish_taking_over():
+                return
+            try:
+                self._announcer.report()
+            except DranodeError as error:
+                log.error("driver=%s: %s", self.plugin.driver, error)  # noqa: TRY400 - the sentence says it all
+
+    def _pin(self) -> None:
+        edges = self._edges
+        if edges.nri_socket is None or edges.root is None or edges.pod_resources is None:
+            return
+        if self.plugin.pool(self.node.inventory) is None:
+            return
+        from dranode.driver.serve.pinning import Pinning  # noqa: PLC0415 - listen first
+
+        counted = {} if self._counts is None else {"answered": self._counts.nri_answered}
+        self.pinning = Pinning(
+            self.node,
+            edges.nri_socket,
+            edges.root,
+            edges.pod_resources,
+            self._fatal,
+            authority=self._authority,
+            tell=self._tell(),
+            own_pod=edges.own_pod,
+            **counted,
+        )
+        self.pinning.start()
+        self._stops.callback(self.pinning.stop)
+
+    def _take_over(self) -> Witnesses:
+        from dranode.driver.serve.takeover import take_over  # noqa: PLC0415 - listen first
+        from dranode.driver.serve.witnesses import Witnesses  # noqa: PLC0415 - listen first
+
+        edges = self._edges
+        witnesses = Witnesses(self.plugin.driver, edges.claims, edges.pod_resources, self._running)
+        self._taken_over = take_over(self.node, witnesses)
+        return witnesses
+
+    def _finish_taking_over(self) -> bool:
+        """Take over what had to wait for the ledger; False if that cannot be, and the process ends."""
+        if self._taken_over or self._witnesses is None or self.node.impediment is not None:
+            return True
+        from dranode.driver.serve.takeover import take_over  # noqa: PLC0415 - it has been loaded
+
+        try:
+            self._taken_over = take_over(self.node, self._witnesses)
+        except DranodeError as error:
+            self._fatal(str(error))
+            return False
+        return True
+
+    def _running(self) -> frozenset[str] | None:
+        # Without enforcement nobody but kubelet knows of containers.
+        return frozenset() if self.pinning is None else self.pinning.claims_in_use()
+
+    def _look_after(self) -> None:
+        if self._witnesses is None:
+            return
+        from dranode.driver.serve.lifecycle import Lifecycle  # noqa: PLC0415 - listen first
+
+        self.lifecycle = Lifecycle(
+            self.node,
+            self._witnesses,
+            publish=self._announcer.publish,
+            report=self._announcer.report,
+            tell=self._tell(),
+            fatal=self._fatal,
+        )
+        self.lifecycle.start()
+
+    def _tell(self) -> Tell:
+        from dranode.driver.serve.tell import nobody  # noqa: PLC0415 - listen first
+
+        told = self._edges.tell
+        return nobody if told is None else functools.partial(told, self.plugin.driver)
+
+    def _undescribed(self, claim: ClaimRef, reason: str) -> None:
+        self._tell()(MetadataMissing(claim, reason))
+
+    def _in_use(self, ref: ClaimRef) -> bool | None:
+        if self.pinning is not None:
+            return self.pinning.in_use(ref)
+        asked = self._edges.pod_resources
+        return asked.in_use(self.plugin.driver, ref) if asked is not None else None
+
+    # --- what probes and metrics show ---
+
+    @property
+    def active(self) -> bool:
+        """Whether this instance publishes, verifies and pins."""
+        return self.listener.calls.ready.is_set() and (self._authority is None or self._authority.active)
+
+    def missing(self) -> tuple[str, ...]:
+        """What is missing for the driver to be ready, one sentence each."""
+        missing = list(self._lacking())
+        if self._authority is not None and not self._authority.active:
+            if not self._authority.retired:
+                missing.append(
+                    "an older instance still publishes and pins, and hands over once nothing else is missing"
+                )
+        elif not self.published().published:
+            missing.append(self.published().problem or "nothing was published yet")
+        return tuple(f"{self.plugin.driver}: {sentence}" for sentence in missing)
+
+    def _lacking(self) -> Iterator[str]:
+        """What an active instance needs and has not got."""
+        if not self.listener.calls.ready.is_set():
+            yield "hardware and ledger have not been read yet"
+        elif self.node.impediment is not None:
+            yield self.node.impediment
+        if not self.listener.registration.asked.is_set():
+            yield f"kubelet has not asked for the driver at {self.listener.sockets.registration}"
+        elif self.listener.registration.status is None or not self.listener.registration.status.ok:
+            yield "kubelet has asked for the driver and not registered it"
+        if self.pinning is not None and not self.pinning.synchronized:
+            yield f"the container runtime has not told of its containers over NRI at {self._edges.nri_socket}"
+
+    def published(self) -> PublisherStatus:
+        """How the slices are."""
+        return self._announcer.status()
+
+    def snapshot(self) -> HeldSnapshot | None:
+        """Which CPUs are held, reserved and there; None for a driver that pins no containers."""
+        return self.node.snapshot()
+
+    def stop(self) -> None:
+        """End calls in flight, close the sockets and the ledger; slices stay."""
+        self._stopping.set()
+        self._stops.close()

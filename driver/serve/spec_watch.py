@@ -1,0 +1,110 @@
+"""CDI specs that vanish or are altered while the driver runs are written again.
+
+kubelet remembers what was prepared and does not ask again, so nobody else would notice. The kernel tells which files
+were touched; where it cannot, every look is at all of them, as one is from time to time in any case. What lies there
+since before this process began is looked into as well, a few claims at a time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from dranode.driver.core.claims.metadata import metadata_spec_file
+from dranode.driver.machine.folder_events import FolderEvents
+from dranode.driver.node.node import Node
+from dranode.driver.node.specs import Marks
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS: Final = 0.5
+"""How often to look, so that a spec is back within a second."""
+_ALL_SECONDS: Final = 60.0
+# Looking into a claim's files takes a millisecond, under the lock on decisions.
+_AT_ONCE: Final = 20
+
+
+@dataclass(slots=True)
+class SpecWatch:
+    """Watches the specs of one node's claims.
+
+    Attributes:
+        node: whose specs.
+        clock: seconds, monotonic.
+        rewritten: how many were written again since start.
+    """
+
+    node: Node
+    clock: Callable[[], float] = time.monotonic
+    rewritten: int = 0
+    _events: FolderEvents = field(init=False)
+    _all_due: float = 0.0
+    # The files of claims that this process did not leave so, as they were when they were last seen.
+    _seen: dict[str, Marks] = field(default_factory=dict)
+    # Those that are still to be looked into.
+    _unknown: dict[str, None] = field(default_factory=dict)
+    _failing: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._events = FolderEvents(self.node.specs.directory)
+
+    def look(self) -> None:
+        """Look once.
+
+        Raises:
+            LedgerError: the ledger cannot be read.
+        """
+        told, now = self._events.names(), self.clock()
+        if told is None or now >= self._all_due:
+            touched = set(self._all_touched())
+            self._all_due = now + _ALL_SECONDS
+        else:
+            named = self.node.specs.claims_of(told, self._others)
+            touched = {uid for uid in named & self.node.on_record() if not self._is_as_left(uid)}
+        known = set(itertools.islice(self._unknown, _AT_ONCE))
+        if touched or known or self._failing:
+            self._mend({*touched, *known, *self._failing})
+        for uid in known:
+            self._unknown.pop(uid, None)
+
+    def stop(self) -> None:
+        """Have nothing told any more."""
+        self._events.close()
+
+    @property
+    def _others(self) -> str:
+        return metadata_spec_file(self.node.plugin.driver, "", "").removesuffix("_.json")
+
+    def _is_as_left(self, uid: str) -> bool:
+        left = self.node.left_as(uid)
+        return left is not None and self.node.specs.marks_of(name for name, _ in left) == left
+
+    def _all_touched(self) -> Iterator[str]:
+        """The claims whose files are others than they were; those that lay there before wait for their turn."""
+        files = self.node.specs.marks(self._others)
+        seen: dict[str, Marks] = {}
+        for uid in files.keys() | self.node.on_record():
+            marks, left = files.get(uid, frozenset()), self.node.left_as(uid)
+            if marks == left:
+                continue
+            seen[uid] = marks
+            if uid not in self._seen and left is None and marks:
+                self._unknown[uid] = None
+            elif self._seen.get(uid) != marks:
+                yield uid
+        self._seen = seen
+
+    def _mend(self, uids: set[str]) -> None:
+        answers = self.node.mend_specs(uids)
+        failing = {uid: str(error) for uid, error in answers.items() if error is not None}
+        for uid, reason in failing.items():
+            if self._failing.get(uid) != reason:
+                log.error("uid=%s: %s", uid, reason)
+        self._failing = failing
+        for uid in answers.keys() - failing.keys():
+            self.rewritten += 1
+            log.warning("uid=%s driver=%s wrote its CDI spec again", uid, self.node.plugin.driver)

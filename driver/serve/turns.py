@@ -1,0 +1,140 @@
+"""Which of two instances answers a request of the container runtime with adjustments: exactly one.
+
+During a rolling update two instances are NRI plug-ins, and the runtime shows every request to one and then to the
+other; were both to set a CPU set, the container's creation would fail. Authority may pass between the two showings. So
+whoever is shown a request first notes what it did, and the second does the opposite.
+
+The notes are not part of the ledger: they matter for seconds, need no flush, and each commit to the ledger would make
+the other instance read all of it again. So a file of them that is damaged is made new, by whichever instance meets the
+damage first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from dranode.driver.core.api.errors import LedgerError
+from dranode.driver.process.locks import FileLock
+
+log = logging.getLogger(__name__)
+
+# The runtime waits 2 s for each answer; a note older than this is of an earlier request for the same container.
+_RECENT: Final = 10.0
+_BUSY_SECONDS: Final = 0.5
+# What SQLite calls a file that is none of ours: damaged, no database, or with another table of that name.
+_DAMAGED: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
+_CREATE: Final = """
+CREATE TABLE IF NOT EXISTS turns (
+  request TEXT PRIMARY KEY, instance TEXT NOT NULL, adjusted INTEGER NOT NULL, at REAL NOT NULL
+) WITHOUT ROWID
+"""
+
+
+class Turns:
+    """The notes that instances leave for each other. Not thread-safe: they belong to whoever holds authority's lock.
+
+    Times are of the machine's monotonic clock, which all processes share.
+    """
+
+    def __init__(self, path: Path, instance: str, clock: Callable[[], float] = time.monotonic) -> None:
+        """Name the file; it is made by the first `take`."""
+        self._path = path
+        self._instance = instance
+        self._clock = clock
+        self._db: sqlite3.Connection | None = None
+        self._inode = 0
+        self._replacing = FileLock(path.with_name("turns.lock"))
+        self._trouble = False
+
+    def take(self, request: str, *, authority: bool) -> bool:
+        """Whether this instance answers the request with adjustments.
+
+        `authority` decides if nobody else was shown it before. Without the file authority decides alone.
+        """
+        try:
+            try:
+                return self._taken(request, authority=authority)
+            except (sqlite3.Error, UnicodeDecodeError) as error:
+                self.close()
+                if not _is_damage(error):
+                    raise
+                self._replace(error)
+                return self._taken(request, authority=authority)
+        except (sqlite3.Error, UnicodeDecodeError, LedgerError, OSError) as error:
+            if not self._trouble:
+                log.warning("instances cannot leave each other notes in %s: %s", self._path, error)
+            self._trouble = True
+            self.close()
+            return authority
+
+    def _taken(self, request: str, *, authority: bool) -> bool:
+        with self._transaction() as db:
+            turn = self._take(db, request, authority=authority)
+        self._trouble = False
+        return turn
+
+    def _replace(self, cause: Exception) -> None:
+        """Remove a damaged file, unless the other instance has done so."""
+        with self._replacing.held():
+            if _inode(self._path) != self._inode:
+                return
+            for suffix in ("-wal", "-shm", ""):
+                self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
+        log.warning(
+            "the notes that instances leave each other in %s were damaged and are made new: %s", self._path, cause
+        )
+
+    def _take(self, db: sqlite3.Connection, request: str, *, authority: bool) -> bool:
+        now = self._clock()
+        db.execute("DELETE FROM turns WHERE at NOT BETWEEN ? AND ?", (now - _RECENT, now))
+        row = db.execute("SELECT instance, adjusted FROM turns WHERE request = ?", (request,)).fetchone()
+        if row is not None and row[0] != self._instance:
+            db.execute("DELETE FROM turns WHERE request = ?", (request,))
+            return not row[1]
+        db.execute("INSERT OR REPLACE INTO turns VALUES (?, ?, ?, ?)", (request, self._instance, authority, now))
+        return authority
+
+    def close(self) -> None:
+        """Close the file; the next `take` opens it again."""
+        if self._db is not None:
+            self._db.close()
+            self._db = None
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        if self._db is not None and _inode(self._path) != self._inode:
+            self.close()
+        if self._db is None:
+            # Noted for a failure as well: it is this file that was found damaged, and none that replaces it.
+            self._inode = _inode(self._path)
+            self._db = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=_BUSY_SECONDS)
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=OFF")
+            self._db.execute(_CREATE)
+            self._inode = _inode(self._path)
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield self._db
+            self._db.execute("COMMIT")
+        except BaseException:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            raise
+
+
+def _is_damage(error: Exception) -> bool:
+    # SQLite quotes damaged bytes in its message, which Python cannot read.
+    return isinstance(error, UnicodeDecodeError) or getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED
+
+
+def _inode(path: Path) -> int:
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return 0

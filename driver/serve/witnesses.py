@@ -1,0 +1,53 @@
+"""Who is asked about the claims on this node: kubelet, the container runtime and the API server."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from dranode.driver.core.claims.reconcile import Told
+from dranode.driver.core.claims.record import Record
+from dranode.driver.core.claims.uses import used_claims
+from dranode.driver.kubelet.podresources import PodResources, PodResourcesError
+from dranode.driver.kubelet.service import Claims
+
+log = logging.getLogger(__name__)
+
+# UIDs of the claims that containers have; None while the runtime has not told.
+Running = Callable[[], frozenset[str] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Witnesses:
+    """Whom to ask about the claims of one driver.
+
+    Attributes:
+        driver: the driver's name.
+        claims: the API server, or a folder in its place.
+        pod_resources: kubelet; None if it cannot be asked.
+        running: the runtime.
+    """
+
+    driver: str
+    claims: Claims
+    pod_resources: PodResources | None
+    running: Running
+
+    def near(self, records: Iterable[Record]) -> Told:
+        """What kubelet and the runtime say of these claims."""
+        if self.pod_resources is None:
+            return Told(running=self.running())
+        try:
+            uses = self.pod_resources.claims(self.driver)
+        except PodResourcesError as error:
+            log.debug("%s", error)
+            return Told(running=self.running())
+        return Told(used_claims(uses, (record.ref for record in records)), self.running())
+
+    def far(self, told: Told, records: Iterable[Record]) -> Told:
+        """What the API server says of these claims as well, as far as their names are known."""
+        refs = (use.ref if (use := told.use(record.uid)) else record.ref for record in records)
+        asked = tuple(ref for ref in refs if ref.name)
+        answers = self.claims.get(asked) if asked else {}
+        return replace(told, claims={**told.claims, **{ref.uid: answer for ref, answer in answers.items()}})

@@ -1,0 +1,130 @@
+"""What kube-scheduler would give claims on one node: the front of the allocator.
+
+    allocator = Allocator(slices, classes, Features(), new_share_id=lambda: str(uuid4()))
+    outcomes = allocator.allocate(claims, node, allocated)
+    allocated = allocated.with_allocations(outcome.allocation for outcome in outcomes if outcome.allocation)
+
+The claims of one pod are passed together: all of them are allocated, or none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from fractions import Fraction
+
+from dranode.driver.core.api.resource import DeviceClass, Node, ResourceClaim, ResourceSlice
+from dranode.sim.allocator.attempt import Oddity
+from dranode.sim.allocator.explain import Miss, Stage, nearest_miss
+from dranode.sim.allocator.features import Features
+from dranode.sim.allocator.notes import notes_on_failure, notes_on_success
+from dranode.sim.allocator.outcome import AllocationError, Outcome, Reason
+from dranode.sim.allocator.pools import Inventory, Pool
+from dranode.sim.allocator.requests import Request, requests_of
+from dranode.sim.allocator.result import allocation
+from dranode.sim.allocator.search import Found, search
+from dranode.sim.allocator.selectors import Selectors
+from dranode.sim.allocator.state import Allocated
+
+
+class Allocator:
+    """The slices and classes of a cluster, ready to allocate from; it keeps only what it need not find out twice.
+
+    Attributes:
+        inventory: the slices.
+        classes: the device classes by name.
+        features: the gates.
+    """
+
+    def __init__(
+        self,
+        slices: Iterable[ResourceSlice],
+        classes: Iterable[DeviceClass],
+        features: Features,
+        *,
+        new_share_id: Callable[[], str],
+    ) -> None:
+        """Index slices and classes; `new_share_id` makes the share IDs, which are UUIDs in earnest."""
+        self.inventory = Inventory(slices, features)
+        self.classes = {device_class.metadata.name: device_class for device_class in classes}
+        self.features = features
+        self._selectors = Selectors(features)
+        self._new_share_id = new_share_id
+
+    def allocate(self, claims: Sequence[ResourceClaim], node: Node, allocated: Allocated) -> tuple[Outcome, ...]:
+        """What the claims get on the node, all or none; `allocated` is what others have, and stays as it is."""
+        try:
+            requests, pools = self.requests(claims), self.inventory.pools(node)
+            found = self.search(claims, requests, pools, allocated)
+        except AllocationError as error:
+            return failures(claims, node.metadata.name, error)
+        if found.picks is None:
+            miss = self.nearest_miss(claims, requests, pools, allocated)
+            return unfit(claims, f"does not fit on node {node.metadata.name}: {miss.sentence}", found.oddities)
+        return self.outcomes(claims, requests, found, node.metadata.name)
+
+    def requests(self, claims: Sequence[ResourceClaim]) -> tuple[tuple[Request, ...], ...]:
+        """The requests of the claims.
+
+        Raises:
+            AllocationError: a claim cannot be allocated anywhere.
+        """
+        return tuple(requests_of(claim, self.classes, self.features) for claim in claims)
+
+    def search(
+        self,
+        claims: Sequence[ResourceClaim],
+        requests: Sequence[tuple[Request, ...]],
+        pools: Sequence[Pool],
+        allocated: Allocated,
+    ) -> Found:
+        """Devices for the claims in these pools.
+
+        Raises:
+            AllocationError: the search ended with an error, or found nothing where a pool is invalid.
+        """
+        found = search(claims, requests, pools, allocated, self._selectors)
+        if found.picks is None:
+            _check_valid(pools)
+        return found
+
+    def nearest_miss(
+        self,
+        claims: Sequence[ResourceClaim],
+        requests: Sequence[tuple[Request, ...]],
+        pools: Sequence[Pool],
+        allocated: Allocated,
+    ) -> Miss:
+        """Why the claims do not fit into these pools."""
+        try:
+            return nearest_miss(claims, requests, pools, allocated, self._selectors)
+        except AllocationError as error:
+            return Miss(0, Stage.SELECTOR, Fraction(0), str(error))
+
+    def outcomes(
+        self, claims: Sequence[ResourceClaim], requests: Sequence[tuple[Request, ...]], found: Found, node: str
+    ) -> tuple[Outcome, ...]:
+        """What the claims get, from devices that were found."""
+        made = []
+        for claim, wanted, picks in zip(claims, requests, found.picks or (), strict=True):
+            result = allocation(claim, wanted, picks, node=node, features=self.features, share_id=self._new_share_id)
+            made.append(Outcome(claim, node, result, notes=notes_on_success(claim, picks, result, found.oddities)))
+        return tuple(made)
+
+
+def failures(claims: Sequence[ResourceClaim], node: str | None, error: AllocationError) -> tuple[Outcome, ...]:
+    """The outcomes of an attempt that ended with an error."""
+    return tuple(Outcome(claim, node, error=str(error), reason=error.reason, scope=error.scope) for claim in claims)
+
+
+def unfit(claims: Sequence[ResourceClaim], error: str, oddities: Iterable[Oddity]) -> tuple[Outcome, ...]:
+    """The outcomes of an attempt that found nothing."""
+    notes = notes_on_failure(oddities)
+    return tuple(Outcome(claim, None, error=error, reason=Reason.DOES_NOT_FIT, notes=notes) for claim in claims)
+
+
+def _check_valid(pools: Sequence[Pool]) -> None:
+    for pool in pools:
+        if pool.invalid:
+            raise AllocationError(
+                f"invalid resource pools were encountered: {pool.id}: {pool.invalid}", Reason.POOL_INVALID, "node"
+            )

@@ -1,0 +1,228 @@
+"""Why not: for claims that do not fit on a node, what came nearest to fitting.
+
+Each request is looked at by itself: how far each device gets through the checks, and what stops it. Where every request
+could be satisfied alone, it is a constraint, or that they want the same devices.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from fractions import Fraction
+from typing import TypeAlias
+
+from dranode.driver.core.api.quantity import Quantity
+from dranode.driver.core.api.resource import DeviceConstraint, ResourceClaim
+from dranode.driver.core.claims.configs import applies
+from dranode.sim.allocator.capacity import Shortage, canonical, shortage
+from dranode.sim.allocator.constraints import attribute_values, lookup
+from dranode.sim.allocator.counters import Counters, counters_left
+from dranode.sim.allocator.pools import Candidate, Pool
+from dranode.sim.allocator.requests import Alternative, Request, claim_name
+from dranode.sim.allocator.selectors import Selectors
+from dranode.sim.allocator.state import Allocated, Amount
+from dranode.sim.allocator.taints import untolerated
+
+
+class Stage(IntEnum):
+    """How far a device gets, in the order in which the reasons come nearer to fitting."""
+
+    SELECTOR = 0
+    OTHER_NODE = 1
+    IN_USE = 2
+    COUNTERS = 3
+    CAPACITY = 4
+    TAINT = 5
+    FREE = 6
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Miss:
+    """How near a node came; greater is nearer.
+
+    Attributes:
+        satisfied: requests that could be satisfied alone, before the first that could not.
+        stage: how far the best device got for that one.
+        fraction: what part of the devices wanted, or of the capacity, is there.
+        sentence: the same for people, without a full stop.
+    """
+
+    satisfied: int
+    stage: Stage
+    fraction: Fraction
+    sentence: str
+
+
+_Verdict: TypeAlias = tuple[Stage, Fraction, str]
+
+
+def nearest_miss(
+    claims: Sequence[ResourceClaim],
+    requests: Sequence[tuple[Request, ...]],
+    pools: Sequence[Pool],
+    allocated: Allocated,
+    selectors: Selectors,
+) -> Miss:
+    """What keeps the claims from fitting into these pools.
+
+    Raises:
+        AllocationError: a selector cannot be evaluated on a device that the search did not come to.
+    """
+    explainer = _Explainer(pools, allocated, selectors)
+    satisfied = 0
+    for claim, wanted in zip(claims, requests, strict=True):
+        for request in wanted:
+            misses = [explainer.alternative(one, claim_name(claim), satisfied) for one in request.alternatives]
+            if all(miss is not None for miss in misses):
+                return max(miss for miss in misses if miss is not None)
+            satisfied += 1
+    for claim, wanted in zip(claims, requests, strict=True):
+        for constraint in claim.spec.devices.constraints:
+            if constraint.match_attribute is not None:
+                sentence = explainer.match(constraint, wanted, claim_name(claim))
+                if sentence:
+                    return Miss(satisfied, Stage.FREE, Fraction(1), sentence)
+    return Miss(
+        satisfied,
+        Stage.FREE,
+        Fraction(1),
+        "each request could be satisfied alone, but not all of them together with the claim's constraints",
+    )
+
+
+class _Explainer:
+    def __init__(self, pools: Sequence[Pool], allocated: Allocated, selectors: Selectors) -> None:
+        self.pools = {pool.id: pool for pool in pools}
+        self.candidates = [candidate for pool in pools if pool.usable for candidate in pool.candidates]
+        self.broken = [pool for pool in pools if not pool.usable]
+        self.allocated = allocated
+        self.selectors = selectors
+        self.features = selectors.features
+
+    def alternative(self, alternative: Alternative, claim: str, satisfied: int) -> Miss | None:
+        """What a request lacks by itself; None if nothing."""
+        verdicts = [self._verdict(alternative, candidate, claim) for candidate in self.candidates]
+        free = sum(stage is Stage.FREE for stage, _, _ in verdicts)
+        chosen = [verdict for verdict in verdicts if verdict[0] > Stage.OTHER_NODE]
+        wanted = len(chosen) if alternative.count is None else alternative.count
+        if free >= max(wanted, 1):
+            return None
+        head = f"request {alternative.name} wants {self._devices(alternative, wanted)}"
+        if not self.candidates:
+            why = f"the pool {self.broken[0].id} is not complete" if self.broken else "there are none"
+            return Miss(satisfied, Stage.SELECTOR, Fraction(0), f"{head}, but {why}")
+        others = [verdict for verdict in verdicts if verdict[0] is not Stage.FREE]
+        count = f"{free} of {len(verdicts)} device{'s' if len(verdicts) > 1 else ''} fit{'s' if free == 1 else ''}"
+        if not others:
+            return Miss(satisfied, Stage.FREE, Fraction(free, wanted), f"{head}, and {count}")
+        stage, fraction, reason = max(others)
+        alike = Counter(verdict[0] for verdict in others)[stage]
+        more = f", and {alike - 1} more likewise" if alike > 1 else ""
+        part = fraction if alternative.count == 1 else Fraction(free, max(wanted, 1))
+        return Miss(satisfied, stage, part, f"{head}, and {count}; nearest is {reason}{more}")
+
+    @staticmethod
+    def _devices(alternative: Alternative, wanted: int) -> str:
+        what = "all devices" if alternative.count is None else f"{wanted} device{'s' if wanted != 1 else ''}"
+        capacity = ", ".join(f"{quantity} {name}" for name, quantity in alternative.capacity.items())
+        return f"{what} of class {alternative.device_class.metadata.name}{f' with {capacity}' if capacity else ''}"
+
+    def _verdict(self, alternative: Alternative, candidate: Candidate, claim: str) -> _Verdict:
+        name = candidate.device.name
+        exclusion = self.selectors.exclusion(alternative, candidate.content, claim)
+        if exclusion is not None:
+            nearness = Fraction(exclusion.where.startswith("request"), 2) + Fraction(exclusion.index, 100)
+            where = f"selector #{exclusion.index} of {exclusion.where}"
+            return Stage.SELECTOR, nearness, f"{name}, which {where} excludes: {exclusion.expression}"
+        if not candidate.reachable:
+            return Stage.OTHER_NODE, Fraction(0), f"{name}, which is for other nodes"
+        if candidate.device.binding_conditions and not self.features.device_binding_conditions:
+            why = "which has binding conditions while the DRADeviceBindingConditions feature is disabled"
+            return Stage.OTHER_NODE, Fraction(0), f"{name}, {why}"
+        if name in self.allocated.pool(candidate.pool).devices and not alternative.admin:
+            return Stage.IN_USE, Fraction(0), f"{name}, which is in use"
+        return self._usable(alternative, candidate)
+
+    def _usable(self, alternative: Alternative, candidate: Candidate) -> _Verdict:
+        device, state = candidate.device, self.allocated.pool(candidate.pool)
+        consumed = state.consumed_of(device, candidate.pool.driver)
+        if device.consumes_counters and not self.features.partitionable_devices:
+            why = "which consumes counters while the DRAPartitionableDevices feature is disabled"
+            return Stage.COUNTERS, Fraction(0), f"{device.name}, {why}"
+        if device.consumes_counters and not consumed:
+            short = Counters(counters_left(self.pools[candidate.pool], state)).draw(device)
+            if short is not None:
+                (set_, counter), left = short
+                return (
+                    Stage.COUNTERS,
+                    Fraction(0),
+                    f"{device.name}, for which {_amount(left)} of {set_}/{counter} is left",
+                )
+        lacking = shortage(device, alternative.capacity, consumed) if self.features.consumable_capacity else None
+        if lacking is not None:
+            return Stage.CAPACITY, _part(lacking), f"{device.name}, {_shortage(lacking)}"
+        taint = untolerated(device, alternative.tolerations) if self.features.device_taints else None
+        if taint is not None:
+            return Stage.TAINT, Fraction(0), f"{device.name}, whose taint {taint.key}:{taint.effect} is not tolerated"
+        return Stage.FREE, Fraction(1), device.name
+
+    def match(self, constraint: DeviceConstraint, requests: Sequence[Request], claim: str) -> str:
+        """Which value comes nearest to serving all requests of the constraint; nothing if one serves them all."""
+        name = constraint.match_attribute or ""
+        bound = [
+            alternative
+            for request in requests
+            for alternative in request.alternatives[:1]
+            if applies(constraint.requests, alternative.name)
+        ]
+        served: dict[str, Counter[str]] = {}
+        for alternative in bound:
+            for value in self._values(alternative, claim, name):
+                served.setdefault(value, Counter())[alternative.name] += 1
+        lacking = {
+            value: [one.name for one in bound if counts[one.name] < (one.count or 1)]
+            for value, counts in served.items()
+        }
+        if not lacking:
+            return f"the constraint matchAttribute {name} cannot hold: no free device has the attribute"
+        value = min(lacking, key=lambda each: len(lacking[each]))
+        if not lacking[value]:
+            return ""
+        return (
+            f"the constraint matchAttribute {name} cannot hold: nearest is {value}, with which request "
+            f"{', '.join(lacking[value])} has too few devices"
+        )
+
+    def _values(self, alternative: Alternative, claim: str, name: str) -> Iterator[str]:
+        for candidate in self.candidates:
+            attribute = lookup(candidate.device, candidate.pool.driver, name)
+            values = attribute_values(attribute) if attribute is not None else None
+            if values is not None and self._verdict(alternative, candidate, claim)[0] is Stage.FREE:
+                for value in values[1]:
+                    yield f"{values[0]} {value}"
+
+
+def _amount(amount: Amount) -> str:
+    """An amount for people, in Ki, Mi ... where it is a round number of these."""
+    if isinstance(amount, int) and amount and amount % 1024 == 0:
+        return canonical(Quantity(f"{amount // 1024}Ki")).text
+    return canonical(Quantity(amount if isinstance(amount, int) else f"{float(amount):f}")).text
+
+
+def _part(lacking: Shortage) -> Fraction:
+    if lacking.left is None or not lacking.wanted:
+        return Fraction(0)
+    return Fraction(max(lacking.left, 0)) / Fraction(lacking.wanted)
+
+
+def _shortage(lacking: Shortage) -> str:
+    if lacking.wanted is None:
+        return f"which has no capacity {lacking.name}"
+    if lacking.left is None:
+        return f"whose policy for {lacking.name} does not allow {_amount(lacking.wanted)}"
+    short = lacking.wanted - lacking.left
+    return (
+        f"which has {_amount(lacking.left)} of {lacking.name} left, {_amount(short)} short of {_amount(lacking.wanted)}"
+    )

@@ -1,0 +1,82 @@
+"""What is odd about an answer though it is kube-scheduler's: said beside it, so that it is not taken for a mistake."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import combinations
+from typing import Final
+
+from dranode.driver.core.api.resource import AllocationResult, DeviceAttribute, ResourceClaim
+from dranode.driver.core.claims.configs import applies
+from dranode.sim.allocator.attempt import Oddity, Pick
+from dranode.sim.allocator.capacity import steps_are_inexact
+from dranode.sim.allocator.constraints import attribute_values, lookup
+
+_OF_ODDITY: Final[Mapping[Oddity, str]] = {
+    Oddity.ADMIN_BLOCKS: (
+        "a device that was taken with admin access in this attempt counts as in use for its other requests, "
+        "though an earlier admin access would not"
+    ),
+    Oddity.ADMIN_NEEDS_CAPACITY: (
+        "admin access to a shared device needs capacity that is left, "
+        "though admin access to other devices ignores that they are in use"
+    ),
+}
+# These can only keep something from being found.
+_ONLY_ON_FAILURE: Final = frozenset({Oddity.ADMIN_BLOCKS, Oddity.ADMIN_NEEDS_CAPACITY})
+
+
+def notes_on_failure(oddities: Iterable[Oddity]) -> tuple[str, ...]:
+    """Notes on a claim that does not fit."""
+    return tuple(_OF_ODDITY[oddity] for oddity in Oddity if oddity in frozenset(oddities))
+
+
+def notes_on_success(
+    claim: ResourceClaim, picks: Sequence[Pick], allocation: AllocationResult, oddities: Iterable[Oddity]
+) -> tuple[str, ...]:
+    """Notes on a claim that was allocated."""
+    kept = frozenset(oddities) - _ONLY_ON_FAILURE
+    return tuple(
+        dict.fromkeys(
+            (
+                *notes_on_failure(kept),
+                *_not_distinct(claim, picks),
+                *_inexact_steps(picks),
+                *_repeated_configs(allocation),
+            )
+        )
+    )
+
+
+def _not_distinct(claim: ResourceClaim, picks: Sequence[Pick]) -> Iterator[str]:
+    for constraint in claim.spec.devices.constraints:
+        name = constraint.distinct_attribute
+        if name is None:
+            continue
+        mine = [pick for pick in picks if applies(constraint.requests, pick.alternative.name)]
+        for one, other in combinations(mine, 2):
+            if _common(*(lookup(pick.candidate.device, pick.candidate.pool.driver, name) for pick in (one, other))):
+                yield (
+                    f"{one.candidate.device.name} and {other.candidate.device.name} have the same {name} in spite of "
+                    "distinctAttribute: within a request a device is only compared with the one taken before it"
+                )
+
+
+def _common(one: DeviceAttribute | None, other: DeviceAttribute | None) -> bool:
+    mine, theirs = (attribute_values(each) if each is not None else None for each in (one, other))
+    return mine is not None and theirs is not None and mine[0] == theirs[0] and bool(mine[1] & theirs[1])
+
+
+def _inexact_steps(picks: Sequence[Pick]) -> Iterator[str]:
+    for pick in picks:
+        if pick.share is not None and steps_are_inexact(pick.candidate.device, pick.alternative.capacity):
+            yield (
+                f"{pick.candidate.device.name}: steps of a capacity are reckoned in whole numbers, each quantity "
+                "rounded up, so a fractional request consumes more than its policy says"
+            )
+
+
+def _repeated_configs(allocation: AllocationResult) -> Iterator[str]:
+    entries = allocation.devices.config
+    if any(one is other for one, other in combinations(entries, 2)):
+        yield "a configuration of the claim stands once for each request that it names; later versions list it once"

@@ -1,0 +1,245 @@
+"""Resource pools as one node sees them: the newest generation, complete and consistent, devices in the order of search.
+
+Source: KEP-4381 and KEP-4815; `GatherPools` of kube-scheduler 1.36 says which slices count and in which order.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import msgspec
+
+from dranode.driver.core.api.documents import encode_json
+from dranode.driver.core.api.resource import CounterSet, Device, Node, NodeSelector, ResourceSlice, ResourceSliceSpec
+from dranode.sim.allocator.features import Features
+from dranode.sim.allocator.nodeselector import selects
+from dranode.sim.allocator.state import PoolID
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What selectors see of a device, and all else that tells it from others but its name.
+
+    Attributes:
+        number: equal for equal contents of one `Inventory`.
+        driver: the driver.
+        device: one device of that content.
+    """
+
+    number: int
+    driver: str
+    device: Device
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A device that can be searched for a node.
+
+    Attributes:
+        pool: its pool.
+        device: as it was published.
+        slice: the slice that holds it.
+        content: what it is apart from its name.
+        reachable: whether the node can use it; only False with per-device node selection.
+    """
+
+    pool: PoolID
+    device: Device
+    slice: ResourceSliceSpec
+    content: Content
+    reachable: bool = True
+
+
+@dataclass(frozen=True)
+class Pool:
+    """A pool as a node sees it.
+
+    Attributes:
+        id: driver and name.
+        candidates: its devices on slices that are for the node, in the order of search.
+        elsewhere: devices of the pool on slices for other nodes; they draw on the same counters.
+        counters: the counter sets by name.
+        incomplete: slices are missing, so nothing is taken from it.
+        invalid: why nothing is taken from it, or nothing.
+    """
+
+    id: PoolID
+    candidates: tuple[Candidate, ...] = ()
+    elsewhere: tuple[Device, ...] = ()
+    counters: Mapping[str, CounterSet] = field(default_factory=dict)
+    incomplete: bool = False
+    invalid: str = ""
+
+    @property
+    def usable(self) -> bool:
+        """Whether devices may be taken from it."""
+        return not self.incomplete and not self.invalid
+
+    @cached_property
+    def binds(self) -> bool:
+        """Whether a device has binding conditions, which puts the pool behind all that have none."""
+        return any(candidate.device.binding_conditions for candidate in self.candidates)
+
+
+class Inventory:
+    """The slices of a cluster, indexed for the question which pools a node sees.
+
+    Attributes:
+        slices: all slices, in the order given.
+    """
+
+    def __init__(self, slices: Iterable[ResourceSlice], features: Features) -> None:
+        """Index the slices; with the gate off, those of partitionable devices are left out."""
+        self._features = features
+        self.slices = tuple(slice_ for slice_ in slices if self._known(slice_.spec))
+        self._of_node: dict[str, list[ResourceSlice]] = defaultdict(list)
+        self._of_all: list[ResourceSlice] = []
+        self._of_pool: dict[PoolID, list[ResourceSlice]] = defaultdict(list)
+        self._counters: list[ResourceSlice] = []
+        self._contents: dict[bytes, Content] = {}
+        # A fleet of equal machines shares its devices, so most are looked up by identity (the list keeps them alive).
+        self._content_of: dict[tuple[str, int], tuple[Device, Content]] = {}
+        for slice_ in self.slices:
+            spec = slice_.spec
+            self._of_pool[PoolID(spec.driver, spec.pool.name)].append(slice_)
+            if spec.node_name:
+                self._of_node[spec.node_name].append(slice_)
+            else:
+                self._of_all.append(slice_)
+            if spec.shared_counters:
+                self._counters.append(slice_)
+
+    @cached_property
+    def nodes(self) -> tuple[str, ...]:
+        """The node names of the slices, each once, in order."""
+        return tuple(self._of_node)
+
+    def pools(self, node: Node) -> tuple[Pool, ...]:
+        """The pools that the node sees, in the order of search."""
+        newest: dict[PoolID, list[ResourceSlice]] = {}
+        for slice_ in self._relevant(node):
+            pool_id = PoolID(slice_.spec.driver, slice_.spec.pool.name)
+            found = newest.get(pool_id)
+            generation = slice_.spec.pool.generation
+            if found is None or generation > found[0].spec.pool.generation:
+                newest[pool_id] = [slice_]
+            elif generation == found[0].spec.pool.generation:
+                found.append(slice_)
+        pools = [pool for pool_id, slices in newest.items() if (pool := self._pool(pool_id, slices, node)) is not None]
+        return tuple(sorted(pools, key=lambda pool: (pool.binds, pool.id)))
+
+    def _known(self, spec: ResourceSliceSpec) -> bool:
+        return self._features.partitionable_devices or (
+            spec.per_device_node_selection is None and not spec.shared_counters
+        )
+
+    def _relevant(self, node: Node) -> Iterator[ResourceSlice]:
+        mine = self._of_node.get(node.metadata.name, ())
+        yield from mine
+        yield from (slice_ for slice_ in self._of_all if slice_.spec.shared_counters or _targets(slice_.spec, node))
+        # Slices with counters count for every node in 1.36, which matters only where their pool is not in order.
+        yield from (slice_ for slice_ in self._foreign_counters if slice_.spec.node_name != node.metadata.name)
+
+    @cached_property
+    def _foreign_counters(self) -> tuple[ResourceSlice, ...]:
+        """Slices with counters, of single nodes, whose pool is incomplete or invalid."""
+        return tuple(
+            slice_
+            for slice_ in self._counters
+            if slice_.spec.node_name
+            and (pool := self._pool(PoolID(slice_.spec.driver, slice_.spec.pool.name), [slice_], None)) is not None
+            and not pool.usable
+        )
+
+    def _pool(self, pool: PoolID, slices: list[ResourceSlice], node: Node | None) -> Pool | None:
+        """The pool made of the slices that are for the node; None if a newer generation is there."""
+        count, generation = slices[0].spec.pool.resource_slice_count, slices[0].spec.pool.generation
+        others: list[ResourceSlice] = []
+        if len(slices) != count:
+            everything = self._of_pool[pool]
+            if any(slice_.spec.pool.generation > generation for slice_ in everything):
+                return None
+            same = [slice_ for slice_ in everything if slice_.spec.pool.generation == generation]
+            if len(same) != count:
+                return Pool(pool, incomplete=True)
+            others = [slice_ for slice_ in same if not any(slice_ is mine for mine in slices)]
+        return self._complete_pool(pool, sorted(slices, key=lambda slice_: slice_.metadata.name), others, node)
+
+    def _complete_pool(
+        self, pool: PoolID, slices: list[ResourceSlice], others: list[ResourceSlice], node: Node | None
+    ) -> Pool:
+        candidates = tuple(
+            Candidate(
+                pool,
+                device,
+                slice_.spec,
+                self._content(pool.driver, device),
+                reachable=node is None or not slice_.spec.per_device_node_selection or _targets(device, node),
+            )
+            for slice_ in slices
+            for device in slice_.spec.devices
+        )
+        elsewhere = tuple(device for slice_ in others for device in slice_.spec.devices)
+        counters: dict[str, CounterSet] = {}
+        for slice_ in (*slices, *others):
+            for counter_set in slice_.spec.shared_counters:
+                if counter_set.name in counters:
+                    return Pool(pool, invalid=f"duplicate counter set name {counter_set.name}")
+                counters[counter_set.name] = counter_set
+        invalid = _duplicate(candidates) or (
+            _unknown_counter((*(candidate.device for candidate in candidates), *elsewhere), counters)
+            if self._features.partitionable_devices
+            else ""
+        )
+        return Pool(pool, invalid=invalid) if invalid else Pool(pool, candidates, elsewhere, counters)
+
+    def _content(self, driver: str, device: Device) -> Content:
+        known = self._content_of.get((driver, id(device)))
+        if known is None:
+            key = b"%s %s" % (driver.encode(), encode_json(msgspec.structs.replace(device, name="")))
+            content = self._contents.setdefault(key, Content(len(self._contents), driver, device))
+            known = self._content_of[driver, id(device)] = (device, content)
+        return known[1]
+
+
+def _targets(place: ResourceSliceSpec | Device, node: Node) -> bool:
+    """Whether the slice or device is for the node; one that says nothing known is for none."""
+    if place.node_name:
+        return place.node_name == node.metadata.name
+    if place.all_nodes:
+        return True
+    if place.node_selector is not None:
+        return selects(place.node_selector, node)
+    return isinstance(place, ResourceSliceSpec) and any(
+        _targets(device, node) for device in place.devices if place.per_device_node_selection
+    )
+
+
+def node_place(candidate: Candidate) -> tuple[str | None, NodeSelector | None]:
+    """The node name and the node selector that hold for the device."""
+    place = candidate.device if candidate.slice.per_device_node_selection else candidate.slice
+    return place.node_name, place.node_selector
+
+
+def _duplicate(candidates: tuple[Candidate, ...]) -> str:
+    names: set[str] = set()
+    for candidate in candidates:
+        if candidate.device.name in names:
+            return f"duplicate device name {candidate.device.name}"
+        names.add(candidate.device.name)
+    return ""
+
+
+def _unknown_counter(devices: Iterable[Device], counters: Mapping[str, CounterSet]) -> str:
+    for device in devices:
+        for consumption in device.consumes_counters:
+            known = counters.get(consumption.counter_set)
+            if known is None:
+                return f"counter set {consumption.counter_set} not found"
+            for name in consumption.counters:
+                if name not in known.counters:
+                    return f"counter {name} not found in counter set {known.name}"
+    return ""

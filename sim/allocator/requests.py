@@ -1,0 +1,143 @@
+"""The requests of a claim in one form: each is a list of alternatives, of which `exactly` has one.
+
+What kube-scheduler checks before it searches is checked here; each failure ends the attempt for the pod.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import msgspec
+
+from dranode.driver.core.api.quantity import Quantity
+from dranode.driver.core.api.resource import (
+    DeviceClass,
+    DeviceRequest,
+    DeviceSelector,
+    DeviceSubRequest,
+    DeviceToleration,
+    ExactDeviceRequest,
+    ResourceClaim,
+)
+from dranode.sim.allocator.features import Features
+from dranode.sim.allocator.outcome import AllocationError, Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """What is wanted: an exact request, or one entry of a prioritized list.
+
+    Attributes:
+        name: `<request>` or `<request>/<subrequest>`.
+        device_class: the class.
+        selectors: those of the request, beyond the class's.
+        count: how many devices; None for all that match.
+        admin: whether devices in use may be taken, without holding them.
+        tolerations: with the operator that the API server fills in.
+        capacity: how much of each capacity is wanted.
+    """
+
+    name: str
+    device_class: DeviceClass
+    selectors: tuple[DeviceSelector, ...]
+    count: int | None
+    admin: bool
+    tolerations: tuple[DeviceToleration, ...]
+    capacity: Mapping[str, Quantity]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request: its alternatives in order of preference.
+
+    Attributes:
+        name: the request.
+        alternatives: at least one.
+        listed: whether they stand in `firstAvailable`.
+    """
+
+    name: str
+    alternatives: tuple[Alternative, ...]
+    listed: bool
+
+
+def claim_name(claim: ResourceClaim) -> str:
+    """Namespace and name, for messages."""
+    namespace = claim.metadata.namespace
+    return f"{namespace}/{claim.metadata.name}" if namespace else claim.metadata.name
+
+
+def requests_of(claim: ResourceClaim, classes: Mapping[str, DeviceClass], features: Features) -> tuple[Request, ...]:
+    """The requests of the claim.
+
+    Raises:
+        AllocationError: a class is missing, a needed gate is off, or the claim says something unknown.
+    """
+    return tuple(_request(request, claim, classes, features) for request in claim.spec.devices.requests)
+
+
+def _request(
+    request: DeviceRequest, claim: ResourceClaim, classes: Mapping[str, DeviceClass], features: Features
+) -> Request:
+    where = f"claim {claim_name(claim)}, request {request.name}"
+    if request.first_available:
+        if not features.prioritized_list:
+            raise AllocationError(
+                f"{where} has subrequests, but the DRAPrioritizedList feature is disabled", Reason.FEATURE_OFF
+            )
+        alternatives = tuple(
+            _alternative(f"{request.name}/{sub.name}", sub, f"{where}/{sub.name}", classes, features)
+            for sub in request.first_available
+        )
+        return Request(request.name, alternatives, listed=True)
+    if request.exactly is None:
+        raise AllocationError(f"{where} has neither exactly nor firstAvailable", Reason.INCOMPLETE_CLAIM)
+    alternative = _alternative(request.name, request.exactly, where, classes, features)
+    return Request(request.name, (alternative,), listed=False)
+
+
+def _alternative(
+    name: str,
+    wanted: ExactDeviceRequest | DeviceSubRequest,
+    where: str,
+    classes: Mapping[str, DeviceClass],
+    features: Features,
+) -> Alternative:
+    if wanted.capacity is not None and not features.consumable_capacity:
+        raise AllocationError(
+            f"{where} has capacity requests, but the DRAConsumableCapacity feature is disabled", Reason.FEATURE_OFF
+        )
+    for index, selector in enumerate(wanted.selectors):
+        if selector.cel is None:
+            raise AllocationError(f"{where}: selector #{index} has no CEL expression", Reason.INCOMPLETE_CLAIM)
+    admin = wanted.admin_access if isinstance(wanted, ExactDeviceRequest) else None
+    if admin is not None and not features.admin_access:
+        raise AllocationError(f"{where} wants admin access, but the feature is disabled", Reason.FEATURE_OFF)
+    if not wanted.device_class_name:
+        raise AllocationError(f"{where} names no device class", Reason.INCOMPLETE_CLAIM)
+    device_class = classes.get(wanted.device_class_name)
+    if device_class is None:
+        raise AllocationError(
+            f'{where}: the device class "{wanted.device_class_name}" does not exist', Reason.CLASS_NOT_FOUND
+        )
+    return Alternative(
+        name,
+        device_class,
+        wanted.selectors,
+        _count(wanted, where),
+        bool(admin),
+        tuple(msgspec.structs.replace(each, operator=each.operator or "Equal") for each in wanted.tolerations),
+        wanted.capacity.requests if wanted.capacity is not None else MappingProxyType({}),
+    )
+
+
+def _count(wanted: ExactDeviceRequest | DeviceSubRequest, where: str) -> int | None:
+    match wanted.allocation_mode:
+        case "" | "ExactCount":
+            return wanted.count or 1  # as the API server fills it in
+        case "All":
+            return None
+        case mode:
+            raise AllocationError(f'{where}: unsupported allocation mode "{mode}"', Reason.INCOMPLETE_CLAIM)

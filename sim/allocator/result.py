@@ -1,0 +1,100 @@
+"""From the devices found to `status.allocation`: results, configurations and node selector.
+
+Source: KEP-4381, KEP-4816 and kube-scheduler 1.36, which lists the configurations of a class once with all requests of
+the class, and one of the claim once for each request that it names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from dranode.driver.core.api.resource import (
+    AllocationResult,
+    DeviceAllocationConfiguration,
+    DeviceAllocationResult,
+    DeviceClass,
+    DeviceRequestAllocationResult,
+    NodeSelector,
+    ResourceClaim,
+)
+from dranode.driver.core.claims.configs import main_request
+from dranode.sim.allocator.attempt import Pick
+from dranode.sim.allocator.features import Features
+from dranode.sim.allocator.nodeselector import only, union
+from dranode.sim.allocator.pools import node_place
+from dranode.sim.allocator.requests import Alternative, Request
+
+
+def allocation(
+    claim: ResourceClaim,
+    requests: Sequence[Request],
+    picks: Sequence[Pick],
+    *,
+    node: str,
+    features: Features,
+    share_id: Callable[[], str],
+) -> AllocationResult:
+    """`status.allocation` of a claim that got these devices on the node; `share_id` makes the IDs of shares."""
+    active = active_alternatives(requests, picks)
+    results = tuple(_result(pick, features, share_id) for pick in picks)
+    config = (*_class_configs(active), *_claim_configs(claim, active))
+    return AllocationResult(
+        devices=DeviceAllocationResult(results=results, config=config), node_selector=_node_selector(picks, node)
+    )
+
+
+def active_alternatives(requests: Sequence[Request], picks: Sequence[Pick]) -> tuple[Alternative, ...]:
+    """For each request the alternative that was taken."""
+    taken = {pick.alternative.name for pick in picks}
+    return tuple(
+        next((one for one in request.alternatives if one.name in taken), request.alternatives[0])
+        for request in requests
+    )
+
+
+def _result(pick: Pick, features: Features, new_share_id: Callable[[], str]) -> DeviceRequestAllocationResult:
+    device = pick.candidate.device
+    binds = features.device_binding_conditions
+    return DeviceRequestAllocationResult(
+        request=pick.alternative.name,
+        driver=pick.candidate.pool.driver,
+        pool=pick.candidate.pool.pool,
+        device=device.name,
+        admin_access=True if pick.alternative.admin else None,
+        tolerations=pick.alternative.tolerations,
+        binding_conditions=device.binding_conditions if binds else (),
+        binding_failure_conditions=device.binding_failure_conditions if binds else (),
+        share_id=None if pick.share is None else new_share_id(),
+        consumed_capacity=pick.share or {},
+    )
+
+
+def _class_configs(active: Sequence[Alternative]) -> Iterator[DeviceAllocationConfiguration]:
+    requests: dict[str, list[str]] = {}
+    classes: dict[str, DeviceClass] = {}
+    for alternative in active:
+        name = alternative.device_class.metadata.name
+        classes[name] = alternative.device_class
+        requests.setdefault(name, []).append(alternative.name)
+    for name, device_class in classes.items():
+        for config in device_class.spec.config:
+            yield DeviceAllocationConfiguration(
+                source="FromClass", requests=tuple(requests[name]), opaque=config.opaque
+            )
+
+
+def _claim_configs(claim: ResourceClaim, active: Sequence[Alternative]) -> Iterator[DeviceAllocationConfiguration]:
+    for config in claim.spec.devices.config:
+        entry = DeviceAllocationConfiguration(source="FromClaim", requests=config.requests, opaque=config.opaque)
+        if not config.requests:
+            yield entry
+        for alternative in active:
+            if alternative.name in config.requests or main_request(alternative.name) in config.requests:
+                yield entry
+
+
+def _node_selector(picks: Sequence[Pick], node: str) -> NodeSelector | None:
+    places = [node_place(pick.candidate) for pick in picks]
+    if any(name for name, _ in places) or any(pick.candidate.device.binds_to_node for pick in picks):
+        return only(node)
+    return union(selector for _, selector in places if selector is not None)

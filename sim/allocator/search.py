@@ -1,0 +1,227 @@
+"""The search: depth first through claims, requests, alternatives and devices; the first full solution is taken.
+
+Source: KEP-4381, KEP-4816, and the order in which kube-scheduler 1.36 goes, since it decides which device is found
+first and which error is met. Shortcuts leave the answer as it is: the rest of the requests is not tried again from a
+state from which it has failed; a device is passed over if one that differs by name alone has just failed in its place;
+and if what comes after a request fails for want of devices that the request has not taken, other devices for it are not
+tried. Where an answer depends on what was tried before (counters, `distinctAttribute`, lists), they are not taken.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final
+
+from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.api.validation import MAX_RESULTS
+from dranode.sim.allocator.attempt import Attempt, Oddity, Pick
+from dranode.sim.allocator.outcome import AllocationError, Reason
+from dranode.sim.allocator.pools import Pool
+from dranode.sim.allocator.requests import Alternative, Request
+from dranode.sim.allocator.selectors import Selectors
+from dranode.sim.allocator.state import Allocated
+
+MAX_STEPS: Final = 300_000
+_EVERY_DEVICE: Final = -1
+_FRAMES_PER_DEVICE: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A solution, or that there is none.
+
+    Attributes:
+        picks: for each claim what it gets, in the order of its requests; None if nothing fits.
+        oddities: what was met on the way.
+    """
+
+    picks: tuple[tuple[Pick, ...], ...] | None
+    oddities: frozenset[Oddity] = frozenset()
+
+
+def search(
+    claims: Sequence[ResourceClaim],
+    requests: Sequence[tuple[Request, ...]],
+    pools: Sequence[Pool],
+    allocated: Allocated,
+    selectors: Selectors,
+) -> Found:
+    """Find devices for all claims together, or for none.
+
+    Raises:
+        AllocationError: the attempt ends: a selector fails, more than 32 devices are wanted, all devices of a pool that
+            is not in order are wanted, or the search takes more than `MAX_STEPS` steps.
+    """
+    attempt = Attempt(claims, pools, allocated, selectors)
+    running = _Search(attempt, requests, pools)
+    depth = _FRAMES_PER_DEVICE * (MAX_RESULTS + 4 * max(map(len, requests), default=0) + 4) * len(claims)
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(limit + depth)
+    try:
+        end = running.claim(0)
+    finally:
+        sys.setrecursionlimit(limit)
+    picks = tuple(map(tuple, attempt.picks)) if end is _End.DONE else None
+    return Found(picks, frozenset(attempt.oddities))
+
+
+class _End(Enum):
+    """How a branch of the search ended."""
+
+    DONE = auto()
+    FAILED = auto()
+    # More than 32 devices: other devices would not help, only an alternative that needs fewer.
+    TOO_MANY = auto()
+
+
+class _Search:
+    def __init__(self, attempt: Attempt, requests: Sequence[tuple[Request, ...]], pools: Sequence[Pool]) -> None:
+        self.attempt = attempt
+        self.requests = requests
+        self.all_devices: dict[int, tuple[int, ...]] = {}
+        for claim, _ in enumerate(requests):
+            self._check_count(claim, pools)
+        self.remembers = attempt.forgets
+        self.skips_equals = attempt.forgets and not attempt.distinct
+        self.failures: dict[Hashable, _End] = {}
+        self.blamed = (
+            _EVERY_DEVICE  # after a failure: the devices without which it would have been the same are not in it
+        )
+        self.steps = 0
+
+    def _check_count(self, claim: int, pools: Sequence[Pool]) -> None:
+        """Find out what "all" is, and that the claim can be satisfied with 32 devices."""
+        least = 0
+        for request in self.requests[claim]:
+            for alternative in request.alternatives:
+                if alternative.count is None:
+                    self.all_devices[id(alternative)] = tuple(self._everything(claim, alternative, pools))
+            least += min(map(self._count, request.alternatives))
+        if least > MAX_RESULTS:
+            raise AllocationError(
+                f"claim {self.attempt.names[claim]} asks for {least} devices, but a claim can have {MAX_RESULTS}",
+                Reason.TOO_MANY_DEVICES,
+            )
+
+    def _everything(self, claim: int, alternative: Alternative, pools: Sequence[Pool]) -> Iterator[int]:
+        number = 0
+        for pool in pools:
+            if not pool.usable:
+                what = "being updated" if pool.incomplete else f"invalid: {pool.invalid}"
+                raise AllocationError(
+                    f"claim {self.attempt.names[claim]}, request {alternative.name} asks for all devices, but the pool "
+                    f"{pool.id} is {what}",
+                    Reason.POOL_INCOMPLETE if pool.incomplete else Reason.POOL_INVALID,
+                )
+            for _ in pool.candidates:
+                if self.attempt.chooses(claim, alternative, number) and self.attempt.has_capacity(alternative, number):
+                    yield number
+                number += 1
+
+    def _count(self, alternative: Alternative) -> int:
+        return len(self.all_devices[id(alternative)]) if alternative.count is None else alternative.count
+
+    def claim(self, claim: int) -> _End:
+        """All requests of this claim and the claims after it."""
+        if claim == len(self.requests):
+            return _End.DONE
+        return self.request(claim, 0)
+
+    def request(self, claim: int, index: int) -> _End:
+        """This request and everything after it."""
+        if index == len(self.requests[claim]):
+            # A later claim that needs too many devices may need fewer after another choice here.
+            end = self.claim(claim + 1)
+            return end if end is _End.DONE else _End.FAILED
+        key = (claim, index, self.attempt.state(claim, self._relevant(claim, index))) if self.remembers else None
+        known = self.failures.get(key) if key is not None else None
+        end = known or self._alternatives(claim, index)
+        if end is not _End.DONE and key is not None:
+            self.failures[key] = end
+            self.blamed = self._relevant(claim, index)
+        return end
+
+    def _alternatives(self, claim: int, index: int) -> _End:
+        request = self.requests[claim][index]
+        ends = set()
+        for alternative in request.alternatives:
+            end = self._devices(claim, index, alternative, 0, 0)
+            if end is _End.DONE:
+                return end
+            ends.add(end)
+        return _End.TOO_MANY if ends == {_End.TOO_MANY} else _End.FAILED
+
+    def _devices(self, claim: int, index: int, alternative: Alternative, have: int, start: int) -> _End:
+        """The devices still missing for the alternative, from candidate `start` on, and everything after it."""
+        count = self._count(alternative)
+        if alternative.count is None and count == 0:
+            self.blamed = _EVERY_DEVICE
+            return _End.FAILED
+        if have >= count:
+            return self.request(claim, index + 1)
+        if len(self.attempt.picks[claim]) + count - have > MAX_RESULTS:
+            return _End.TOO_MANY
+        if alternative.count is None:
+            return self._next_of_all(claim, index, alternative, have)
+        return self._next(claim, index, alternative, have, start)
+
+    def _next_of_all(self, claim: int, index: int, alternative: Alternative, have: int) -> _End:
+        self._step(claim)
+        number = self.all_devices[id(alternative)][have]
+        free = self.attempt.free(claim, alternative) >> number & 1
+        if not free or not self.attempt.take(claim, alternative, number, must=True):
+            self.blamed = _EVERY_DEVICE
+            return _End.FAILED
+        end = self._devices(claim, index, alternative, have + 1, 0)
+        if end is not _End.DONE:
+            self.attempt.give_back(claim)
+        self.blamed = _EVERY_DEVICE
+        return end
+
+    def _next(self, claim: int, index: int, alternative: Alternative, have: int, start: int) -> _End:
+        attempt = self.attempt
+        left = attempt.free(claim, alternative) >> start << start
+        failed: set[Hashable] = set()
+        while left:
+            lowest = left & -left
+            left ^= lowest
+            number = lowest.bit_length() - 1
+            self._step(claim)
+            if not attempt.chooses(claim, alternative, number) or not attempt.has_capacity(alternative, number):
+                continue
+            equal = attempt.equals(number) if self.skips_equals else None
+            if equal is not None and equal in failed:
+                continue
+            if not attempt.take(claim, alternative, number, must=False):
+                continue
+            end = self._devices(claim, index, alternative, have + 1, number + 1)
+            if end is _End.DONE:
+                return end
+            attempt.give_back(claim)
+            if end is _End.TOO_MANY or (not self.blamed & lowest and not attempt.binds(claim, alternative)):
+                return end
+            failed.add(equal)
+        self.blamed = _EVERY_DEVICE
+        return _End.FAILED
+
+    def _relevant(self, claim: int, index: int) -> int:
+        """The devices that the rest of the search may look at: all that are not known to be unchosen by all of it."""
+        return self.attempt.maybe_chosen(
+            alternative
+            for later, requests in enumerate(self.requests[claim:], claim)
+            for request in (requests[index:] if later == claim else requests)
+            for alternative in request.alternatives
+        )
+
+    def _step(self, claim: int) -> None:
+        self.steps += 1
+        if self.steps > MAX_STEPS:
+            raise AllocationError(
+                f"the search for claim {self.attempt.names[claim]} was given up after {MAX_STEPS} steps; narrow its "
+                "requests with selectors, so that fewer combinations of devices are possible",
+                Reason.SEARCH_TOO_LONG,
+                "node",
+            )

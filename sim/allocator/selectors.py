@@ -1,0 +1,75 @@
+"""Which devices the selectors of a class and a request choose; answers are kept, as equal devices get equal ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from dranode.driver.core.api.resource import DeviceSelector
+from dranode.sim.allocator.features import Features
+from dranode.sim.allocator.outcome import AllocationError, Reason
+from dranode.sim.allocator.pools import Content
+from dranode.sim.allocator.requests import Alternative
+from dranode.sim.cel.expression import CELCompileError, CELRuntimeError, compile_selector
+
+
+@dataclass(frozen=True, slots=True)
+class Exclusion:
+    """The selector that does not hold.
+
+    Attributes:
+        where: `class gpu` or `request r`.
+        index: its place in the list, from 0.
+        expression: its source.
+    """
+
+    where: str
+    index: int
+    expression: str
+
+
+@dataclass(slots=True)
+class Selectors:
+    """The selectors of one `Inventory`, with what they answered so far.
+
+    Attributes:
+        features: the gates.
+    """
+
+    features: Features
+    _answers: dict[tuple[str, int], bool] = field(default_factory=dict)
+
+    def exclusion(self, alternative: Alternative, content: Content, claim: str) -> Exclusion | None:
+        """The first selector that excludes the device, class before request; None if it is chosen.
+
+        Raises:
+            AllocationError: a selector cannot be compiled, or fails on this device.
+        """
+        name = alternative.device_class.metadata.name
+        for selectors, owner, where in (
+            (alternative.device_class.spec.selectors, f"class {name}", f"class {name}"),
+            (alternative.selectors, f"claim {claim}", f"request {alternative.name}"),
+        ):
+            for index, selector in enumerate(selectors):
+                if not self._holds(selector, content, f"{owner}: selector #{index}"):
+                    return Exclusion(where, index, selector.cel.expression if selector.cel else "")
+        return None
+
+    def _holds(self, selector: DeviceSelector, content: Content, where: str) -> bool:
+        if selector.cel is None:
+            raise AllocationError(f"{where} has no CEL expression", Reason.INCOMPLETE_CLAIM)
+        key = (selector.cel.expression, content.number)
+        known = self._answers.get(key)
+        if known is None:
+            known = self._answers[key] = self._evaluate(selector.cel.expression, content, where)
+        return known
+
+    def _evaluate(self, expression: str, content: Content, where: str) -> bool:
+        try:
+            selector = compile_selector(expression, lists=self.features.list_type_attributes)
+            return selector.matches(content.driver, content.device)
+        except CELCompileError as error:
+            raise AllocationError(f"{where}: CEL compile error: {error}", Reason.CEL_COMPILE) from error
+        except CELRuntimeError as error:
+            raise AllocationError(
+                f"{where}: CEL runtime error on device {content.device.name}: {error}", Reason.CEL_RUNTIME
+            ) from error

@@ -1,0 +1,104 @@
+"""What is allocated already: devices as a whole, shares of devices, and the capacity that the shares consume."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from types import MappingProxyType
+from typing import NamedTuple, Self, TypeAlias
+
+from dranode.driver.core.api.names import qualified
+from dranode.driver.core.api.resource import AllocationResult, Device, DeviceRequestAllocationResult, ResourceClaim
+from dranode.driver.core.claims.allocation import readable_results
+
+Amount: TypeAlias = int | Fraction
+
+
+class PoolID(NamedTuple):
+    """What names a pool: pools of two drivers may have one name."""
+
+    driver: str
+    pool: str
+
+    def __str__(self) -> str:
+        return f"{self.driver}/{self.pool}"
+
+
+class Consumption(NamedTuple):
+    """An amount of one capacity of one device; `capacity` is its name with the domain."""
+
+    device: str
+    capacity: str
+    amount: Amount
+
+
+@dataclass(frozen=True, slots=True)
+class PoolState:
+    """What is allocated of one pool; equal values mean that the same can still be had.
+
+    Attributes:
+        devices: the names of devices that nobody else gets.
+        shared: the names of devices of which a share is allocated.
+        consumed: one entry for each capacity of a device of which something is consumed.
+    """
+
+    devices: frozenset[str] = frozenset()
+    shared: frozenset[str] = frozenset()
+    consumed: frozenset[Consumption] = frozenset()
+
+    def with_result(self, result: DeviceRequestAllocationResult) -> PoolState:
+        """The state after one more result."""
+        if result.share_id is None:
+            return replace(self, devices=self.devices | {result.device})
+        before = {item.capacity: item for item in self.consumed if item.device == result.device}
+        taken = {qualified(name, result.driver): amount.value for name, amount in result.consumed_capacity.items()}
+        more = {
+            Consumption(result.device, name, amount + (before[name].amount if name in before else 0))
+            for name, amount in taken.items()
+        }
+        replaced = {before[item.capacity] for item in more if item.capacity in before}
+        return PoolState(self.devices, self.shared | {result.device}, (self.consumed - replaced) | more)
+
+    def consumed_of(self, device: Device, driver: str) -> dict[str, Amount]:
+        """What is consumed of the device's capacities, by the names under which it is published."""
+        names = {qualified(name, driver): name for name in device.capacity}
+        return {names.get(one.capacity, one.capacity): one.amount for one in self.consumed if one.device == device.name}
+
+
+_UNTOUCHED = PoolState()
+
+
+@dataclass(frozen=True, slots=True)
+class Allocated:
+    """The state of all pools; a pool that is not named is untouched."""
+
+    pools: Mapping[PoolID, PoolState] = field(default_factory=lambda: MappingProxyType({}))
+
+    @classmethod
+    def of(cls, claims: Iterable[ResourceClaim]) -> Self:
+        """What these claims hold; those that are not allocated hold nothing; one that comes twice counts once."""
+        pools: dict[PoolID, PoolState] = {}
+        once = {(claim.metadata.namespace, claim.metadata.name, claim.metadata.uid): claim for claim in claims}
+        for claim in once.values():
+            if claim.status.allocation is not None:
+                _enter(pools, claim.status.allocation)
+        return cls(pools)
+
+    def pool(self, pool: PoolID) -> PoolState:
+        """The state of one pool."""
+        return self.pools.get(pool, _UNTOUCHED)
+
+    def with_allocations(self, allocations: Iterable[AllocationResult]) -> Allocated:
+        """The state when these are allocated as well."""
+        pools = dict(self.pools)
+        for allocation in allocations:
+            _enter(pools, allocation)
+        return Allocated(pools)
+
+
+def _enter(pools: dict[PoolID, PoolState], allocation: AllocationResult) -> None:
+    for result in readable_results(allocation):
+        if not result.admin_access:  # admin access holds nothing
+            pool = PoolID(result.driver, result.pool)
+            pools[pool] = pools.get(pool, _UNTOUCHED).with_result(result)

@@ -1,0 +1,94 @@
+"""`dranode allocate`: the scheduler's part alone, over a dump of a cluster."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dranode.driver.cli.output import console, emit, output_option
+from dranode.driver.cli.terminal import columns
+
+if TYPE_CHECKING:
+    from dranode.sim.allocator.outcome import Outcome
+    from dranode.sim.cluster.pods import PodPlacement
+
+
+@click.command(short_help="What the scheduler would give the claims in FILE from the slices in FILE; no driver runs.")
+@click.option("--node", metavar="NAME", help="Try this node alone; default: all Nodes, else all nodes of the slices.")
+@click.option("--feature-gates", default="", metavar="NAME=BOOL,...", help="Feature gates of the allocator.")
+@output_option
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+def command(*, files: tuple[str, ...], node: str | None, feature_gates: str, output: str) -> None:
+    """Allocate the claims in FILEs, in the order given, as kube-scheduler would.
+
+    FILEs hold ResourceSlices, DeviceClasses, Nodes, Pods, ResourceClaims, ResourceClaimTemplates and claims that are
+    already allocated (YAML, JSON or a List; - is the standard input). The claims of one pod are allocated together, all
+    or nothing. Nothing is changed anywhere.
+
+    \b
+    Example:
+      kubectl get resourceslices,deviceclasses,nodes,resourceclaims -A -o yaml > cluster.yaml
+      dranode allocate cluster.yaml my-claims.yaml
+    """
+    from dranode.driver.machine.yaml_files import load_documents
+    from dranode.sim.allocator.features import Features
+    from dranode.sim.cluster.pods import read_cluster
+    from dranode.sim.cluster.workload import require_pods
+
+    features = Features.parse(feature_gates)
+    cluster = read_cluster(load_documents(files), node)
+    require_pods(cluster.pods, files)
+    placements = tuple(cluster.place(features, lambda: str(uuid.uuid4())))
+    outcomes = [outcome for placement in placements for outcome in (*placement.outcomes, *placement.shared)]
+    if not emit([_document(outcome) for outcome in outcomes], output):
+        _draw(placements)
+    if any(outcome.error for outcome in outcomes):
+        raise click.exceptions.Exit(1)
+
+
+def _document(outcome: Outcome) -> dict[str, Any]:
+    from dranode.driver.core.api.documents import encode
+
+    return {
+        "namespace": outcome.claim.metadata.namespace,
+        "name": outcome.claim.metadata.name,
+        "node": outcome.node if outcome.allocation is not None else None,
+        "allocation": encode(outcome.allocation) if outcome.allocation is not None else None,
+        "error": outcome.error,
+        "scope": outcome.scope,
+        "notes": list(outcome.notes),
+    }
+
+
+def _rows(outcome: Outcome) -> Iterator[tuple[str, str, str]]:
+    """Request, device and consumed capacity of each result."""
+    from dranode.driver.core.claims.allocation import readable_results
+
+    results = tuple(readable_results(outcome.allocation))
+    for result in results:
+        consumed = ", ".join(f"{amount} {name}" for name, amount in result.consumed_capacity.items())
+        yield result.request, f"{result.driver}/{result.pool}/{result.device}", consumed
+    if not results:
+        yield "-", "nothing" if outcome.allocation is not None else "-", ""
+
+
+def _draw(placements: tuple[PodPlacement, ...]) -> None:
+    screen = console()
+    table = columns("pod", "claim", "node", "request", "device", "consumes")
+    for placement in placements:
+        for outcome in (*placement.outcomes, *placement.shared):
+            claim = f"{outcome.claim.metadata.namespace}/{outcome.claim.metadata.name}"
+            for row in _rows(outcome):
+                table.add_row(placement.pod, claim, placement.node or "-", *row)
+    screen.print(table)
+    for placement in placements:
+        for outcome in (*placement.outcomes, *placement.shared):
+            if outcome.error:
+                screen.print(f"\n{outcome.claim.metadata.name}: {outcome.error}", markup=False)
+            for note in outcome.notes:
+                screen.print(f"{outcome.claim.metadata.name}: note: {note}", markup=False)
+        for node, miss in placement.misses[1:]:
+            screen.print(f"  {node}: {miss.sentence}", markup=False)

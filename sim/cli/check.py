@@ -1,0 +1,92 @@
+"""`dranode check`: would the API server and the drivers take these documents."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dranode.driver.cli.output import console, emit, output_option
+from dranode.driver.cli.terminal import columns
+
+if TYPE_CHECKING:
+    from dranode.driver.core.claims.plugin import Plugin
+    from dranode.sim.cluster.check import Verdict
+
+
+@click.command(short_help="Is this claim, template, class or opaque configuration valid; what does it count.")
+@output_option
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+def command(*, files: tuple[str, ...], output: str) -> None:
+    """Check ResourceClaims, ResourceClaimTemplates, DeviceClasses, Pods and opaque configurations in FILEs.
+
+    All errors are shown, each with its path: those of the API server, of the CEL selectors, and of the installed
+    drivers for their own configurations. Of Pods and pod templates (Deployment, Job ...), the use of claims is checked,
+    against the claims in FILEs. quota is what a claim counts against a ResourceQuota, by class.
+
+    \b
+    Example:
+      dranode check claim.yaml
+      dranode check -o json *.yaml
+    """
+    verdicts = _verdicts(files)
+    if not emit([_document(verdict) for verdict in verdicts], output):
+        _draw(verdicts)
+    if any(verdict.errors for verdict in verdicts):
+        raise click.exceptions.Exit(1)
+
+
+def _verdicts(files: tuple[str, ...]) -> list[Verdict]:
+    from dranode.driver.core.api.errors import DocumentError
+    from dranode.driver.core.api.validation import FieldError
+    from dranode.driver.machine.yaml_files import SourceDocument, read_documents
+    from dranode.sim.cluster.check import Verdict, check, check_parameters, nothing_checked
+
+    plugins = _plugins()
+    verdicts: list[Verdict] = []
+    documents: list[SourceDocument] = []
+    for file in files:
+        try:
+            documents += read_documents(file)
+        except DocumentError as error:
+            verdicts.append(check_parameters(file, plugins) or Verdict(file, "", "", (FieldError("", str(error)),)))
+    verdicts += check(documents, plugins)
+    order = {file: number for number, file in enumerate(files)}
+    return sorted(verdicts, key=lambda verdict: order[verdict.file]) or [nothing_checked(files)]
+
+
+def _plugins() -> dict[str, Plugin]:
+    """The installed drivers by driver name; they are only asked about configurations, so any machine will do."""
+    from dranode.driver.machine.forms import open_machine
+    from dranode.driver.plugins import installed, load_plugins
+
+    machine = open_machine("sockets=1,numa=1,l3=1,cores=1,threads=1")
+    return {plugin.driver: plugin for plugin in load_plugins(installed(), machine, {})}
+
+
+def _document(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "file": verdict.file,
+        "kind": verdict.kind,
+        "name": verdict.name,
+        "ok": not verdict.errors,
+        "errors": [{"path": error.path, "message": error.message} for error in verdict.errors],
+        "quota": dict(verdict.quota),
+    }
+
+
+def _draw(verdicts: list[Verdict]) -> None:
+    from rich.markup import escape
+
+    screen = console()
+    table = columns("file", "kind", "name", "valid", "counts")
+    for verdict in verdicts:
+        counts = ", ".join(f"{name}: {count}" for name, count in verdict.quota.items())
+        valid = "[red]no[/red]" if verdict.errors else "[green]yes[/green]"
+        table.add_row(*map(escape, (verdict.file, verdict.kind, verdict.name)), valid, escape(counts))
+    screen.print(table)
+    for verdict in verdicts:
+        if verdict.errors:
+            screen.print(f"\n{verdict.file} {verdict.kind} {verdict.name}".rstrip(), markup=False)
+        for error in verdict.errors:
+            screen.print(f"  {': '.join(filter(None, (error.path, error.message)))}", markup=False, soft_wrap=True)

@@ -1,0 +1,56 @@
+"""`dranode demo`: the driver at work on a made-up server, in one command."""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+from typing import Final
+
+import click
+
+from dranode.driver.cli.output import console, reporting
+
+MACHINE: Final = "sockets=2,numa=4,cores=4,threads=2"
+# The demo shows one claim that cannot fit; anything else that fails is a failure of the demo.
+_CANNOT_FIT: Final = "too-large"
+
+
+@click.command(short_help="The local run on a made-up server, with four claims to watch.")
+def command() -> None:
+    """Show a DRA node driver at work, without a cluster, root or hardware.
+
+    A server of 2 sockets, 8 NUMA nodes and 64 CPUs publishes its devices; three of four claims are allocated and
+    prepared over kubelet's gRPC API; all is taken down again. The fourth cannot fit and says why.
+
+    \b
+    Example:
+      dranode demo
+    """
+    from dranode.driver.cli.slice_table import show_slices
+    from dranode.driver.machine.forms import open_machine
+    from dranode.driver.machine.yaml_files import load_documents
+    from dranode.driver.plugins import load_plugins
+    from dranode.sim.allocator.features import Features
+    from dranode.sim.cluster.workload import read_workload
+    from dranode.sim.local.show import heading, pictures, show_claims, show_pictures
+    from dranode.sim.local.start import local_run
+
+    screen = console()
+    with resources.as_file(resources.files("dranode.driver.local") / "demo.yaml") as claims:
+        text = Path(claims).read_text(encoding="utf-8")
+        workload = read_workload(load_documents([claims]))
+    plugins = load_plugins(["cpu"], open_machine(MACHINE), {})
+    screen.print(f"dranode local --machine {MACHINE} demo.yaml", style="bold")
+    screen.print(f"\n{text}", end="", markup=False)
+    with reporting() as progress, local_run(plugins, "demo-node", None, Features(), progress) as run:
+        show_slices(screen, run.slices(), most=12)
+        show_pictures(screen, "Before", pictures(run, screen.width))
+        results = run.run(workload, progress)
+        show_claims(screen, results)
+        show_pictures(screen, "With the claims prepared", pictures(run, screen.width))
+        unprepared = run.unprepare()
+    failed = [result.name for result in results if result.error]
+    heading(screen, "All claims are unprepared; nothing is left." if unprepared else "Claims are left on record.")
+    if failed != [_CANNOT_FIT] or not unprepared:
+        screen.print(f"The demo expected {_CANNOT_FIT} alone to fail; these did: {', '.join(failed) or 'none'}.")
+        raise click.exceptions.Exit(1)

@@ -1,0 +1,102 @@
+"""`dranode local --nodes` and `--queues`: what would become of claims and workloads on a fleet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dranode.driver.cli.output import console, emit, reporting
+from dranode.driver.core.api.errors import DranodeError, UsageError
+from dranode.driver.core.claims.plugin import Inventory
+from dranode.driver.machine.forms import open_machine
+from dranode.driver.machine.yaml_files import load_documents
+from dranode.driver.plugins import load_plugins
+from dranode.sim.cluster.workload import read_workload, require_pods
+from dranode.sim.fleet.nodes import Discover
+from dranode.sim.fleet.report import FleetReport, fleet_document
+from dranode.sim.fleet.run import ImaginedFleet, admit, place
+from dranode.sim.fleet.show import show_fleet
+from dranode.sim.fleet.svg import fleet_svg
+from dranode.sim.queues.report import draw
+
+if TYPE_CHECKING:
+    from dranode.sim.allocator.features import Features
+    from dranode.sim.queues.run import QueueRun
+
+
+def run_on_fleet(
+    drivers: tuple[str, ...],
+    options: Mapping[str, Any],
+    files: tuple[str, ...],
+    features: Features,
+    *,
+    nodes: str | None,
+    queues: str | None,
+    scores: bool,
+    svg: str | None,
+    output: str,
+) -> None:
+    """Run and show; exit status 1 if a claim found no place or a workload no quota.
+
+    Raises:
+        UsageError: a picture or scores without nodes.
+        DranodeError: a file or a machine cannot be read, or the picture not written.
+    """
+    if nodes is None and (scores or svg is not None):
+        raise UsageError("--scores and --svg are about nodes: name them with --nodes FILE")
+    with reporting() as progress:
+        progress("reading")
+        fleet = ImaginedFleet.read(nodes, _discover(drivers, options)) if nodes is not None else None
+        sources = load_documents([*([queues] if queues else []), *files])
+        if files and queues is None:
+            require_pods(read_workload(sources).pods, files)
+        run: QueueRun | None = None
+        report: FleetReport | None = None
+        if queues is not None:
+            progress("admitting")
+            run, report = admit(fleet, sources, features)
+        elif fleet is not None:
+            report = place(fleet, sources, features, scores=scores, progress=progress)
+    if svg is not None and report is not None:
+        _write(Path(svg), fleet_svg(report))
+    if not emit(_document(report, run, scores=scores), output):
+        _draw(report, run, scores=scores)
+    unplaced = report is not None and any(placement.node is None for placement in report.placements)
+    if unplaced or (run is not None and run.waiting):
+        raise click.exceptions.Exit(1)
+
+
+def _discover(drivers: tuple[str, ...], options: Mapping[str, Any]) -> Discover:
+    def discover(machine: str) -> Iterator[tuple[str, Inventory]]:
+        for plugin in load_plugins(drivers, open_machine(machine), options):
+            yield plugin.driver, plugin.discover()
+
+    return discover
+
+
+def _document(report: FleetReport | None, run: QueueRun | None, *, scores: bool) -> dict[str, Any]:
+    document = fleet_document(report, scores=scores) if report is not None else {}
+    return {**document, "attempts": run.attempts, "notes": list(run.notes)} if run is not None else document
+
+
+def _draw(report: FleetReport | None, run: QueueRun | None, *, scores: bool) -> None:
+    screen = console()
+    if run is not None:
+        screen.print(draw(run.rows))
+        if run.waiting:
+            screen.print(f"\nStill waiting for quota: {', '.join(run.waiting)}", markup=False)
+        for note in run.notes:
+            screen.print(f"\n{note}", markup=False)
+        screen.print()
+    if report is not None:
+        show_fleet(screen, report, scores=scores)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise DranodeError(f"the picture {path} cannot be written: {error.strerror}") from error

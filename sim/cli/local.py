@@ -1,0 +1,146 @@
+"""`dranode local`: the whole story of a claim on one node, without a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dranode.driver.cli.machine_option import machine_option
+from dranode.driver.cli.options import driver_options
+from dranode.driver.cli.output import console, emit, output_option, reporting
+from dranode.driver.core.api.documents import encode
+from dranode.driver.core.api.errors import UsageError
+from dranode.driver.machine.root import Root
+from dranode.driver.plugins import load_plugins
+
+if TYPE_CHECKING:
+    from dranode.driver.core.api.resource import ResourceSlice
+    from dranode.sim.local.run import ClaimResult
+
+
+@click.command(short_help="The local run: publish, allocate, prepare, show, unprepare; no cluster.")
+@machine_option
+@driver_options
+@click.option(
+    "--state", metavar="DIR", help="Keep everything in DIR (store/, kubelet/, cdi/); default: a temporary folder."
+)
+@click.option("--nodes", metavar="FILE", help="Place the claims on the nodes of a nodes.yaml; no driver prepares.")
+@click.option("--queues", metavar="FILE", help="Admit the workloads in FILEs through these Kueue queues first.")
+@click.option("--scores", is_flag=True, help="With --nodes: show how each node scored for each pod.")
+@click.option("--svg", metavar="FILE", help="With --nodes: draw the fleet.")
+@click.option("--keep", is_flag=True, help="Leave the claims prepared; needs --state.")
+@click.option("--feature-gates", default="", metavar="NAME=BOOL,...", help="Feature gates of the allocator.")
+@output_option
+@click.argument("files", nargs=-1, metavar="[FILE...]")
+def command(
+    *,
+    root: Root,
+    drivers: tuple[str, ...],
+    node_name: str,
+    files: tuple[str, ...],
+    state: str | None,
+    keep: bool,
+    nodes: str | None,
+    queues: str | None,
+    scores: bool,
+    svg: str | None,
+    feature_gates: str,
+    output: str,
+    **options: Any,
+) -> None:
+    """Publish this machine's devices, allocate the claims in FILEs, prepare them, show them, take it all down.
+
+    FILEs hold ResourceClaims, ResourceClaimTemplates, Pods and DeviceClasses (YAML, JSON or a List). A claim that
+    already carries status.allocation is prepared as it stands. The classes dra.cpu and dra.gpu exist unless a file
+    defines them.
+
+    \b
+    Example:
+      dranode local --machine sockets=2,numa=2,cores=4,threads=2 examples/cpu-numa.yaml
+      dranode local --state state --keep examples/cpu-numa.yaml
+      dranode local --nodes nodes.yaml --scores --svg fleet.svg claims.yaml
+    """
+    from dranode.sim.allocator.features import Features
+
+    features = Features.parse(feature_gates)
+    if nodes is not None or queues is not None:
+        from dranode.sim.cli.fleet import run_on_fleet
+
+        run_on_fleet(
+            drivers, options, files, features, nodes=nodes, queues=queues, scores=scores, svg=svg, output=output
+        )
+        return
+    if scores or svg is not None:
+        raise UsageError("--scores and --svg are about many nodes: name them with --nodes FILE")
+    from dranode.driver.cli.slice_table import show_slices
+    from dranode.driver.machine.yaml_files import load_documents
+    from dranode.sim.cluster.workload import read_workload, require_pods
+    from dranode.sim.local.show import pictures, show_claims, show_pictures
+    from dranode.sim.local.start import local_run
+
+    if keep and state is None:
+        raise UsageError("--keep leaves claims prepared in a folder: name it with --state DIR")
+    workload = read_workload(load_documents(files))
+    if files:
+        require_pods(workload.pods, files)
+    plugins = load_plugins(drivers, root, options)
+    folder = Path(state) if state is not None else None
+    screen = console()
+    with (
+        reporting() as progress,
+        local_run(plugins, node_name, folder, features, progress) as run,
+    ):
+        before = pictures(run, screen.width)
+        results = run.run(workload, progress)
+        after = pictures(run, screen.width)
+        slices = run.slices()
+        progress("unpreparing")
+        unprepared = False if keep else run.unprepare()
+    if emit(document(slices, results, unprepared=unprepared), output):
+        for result in results:
+            for note in result.notes:
+                click.echo(f"{result.namespace}/{result.name}: {note}", err=True)
+    else:
+        show_slices(screen, slices, most=12)
+        show_pictures(screen, "Before", before)
+        show_claims(screen, results)
+        show_pictures(screen, "With the claims prepared", after)
+        end = f"Everything is kept in {state}." if keep else "All claims of this run are unprepared."
+        screen.print(f"\n{end if keep or unprepared else 'Claims are left on record.'}")
+    if any(result.error for result in results) or not (unprepared or keep):
+        raise click.exceptions.Exit(1)
+
+
+def document(slices: Iterable[ResourceSlice], results: Iterable[ClaimResult], *, unprepared: bool) -> dict[str, Any]:
+    """The run as a plain document."""
+    return {
+        "slices": [encode(one) for one in slices],
+        "claims": [_claim(result) for result in results],
+        "unprepared": unprepared,
+    }
+
+
+def _claim(result: ClaimResult) -> dict[str, Any]:
+    return {
+        "namespace": result.namespace,
+        "name": result.name,
+        "uid": result.uid,
+        "node": result.node,
+        "allocation": encode(result.allocation) if result.allocation is not None else None,
+        "devices": [
+            {
+                "requests": [device.request],
+                "pool": device.pool,
+                "device": device.device,
+                "cdi": list(device.cdi),
+                "share_id": device.share_id,
+            }
+            for device in result.devices
+        ],
+        "cdi_files": list(result.cdi_files),
+        "cpus": result.cpus,
+        "error": result.error,
+    }

@@ -1,0 +1,267 @@
+"""Are these documents valid: the API server's rules, the selectors, the opaque configurations, and what they count.
+
+A document is checked in the form in which it is written; paths are those of that form.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from dranode.driver.core.api.documents import decode, to_v1
+from dranode.driver.core.api.errors import ClaimError, DocumentError
+from dranode.driver.core.api.kinds import check_kind
+from dranode.driver.core.api.pod_validation import pod_errors
+from dranode.driver.core.api.quota import devices_by_class
+from dranode.driver.core.api.resource import (
+    AllocationResult,
+    DeviceClaimConfiguration,
+    DeviceClass,
+    DeviceClassConfiguration,
+    DeviceClassSpec,
+    Document,
+    Pod,
+    ResourceClaim,
+    ResourceClaimSpec,
+    ResourceClaimTemplate,
+    ResourceClaimTemplateSpec,
+)
+from dranode.driver.core.api.unknown_fields import unknown_fields
+from dranode.driver.core.api.validation import FieldError, claim_errors, class_errors, template_errors
+from dranode.driver.core.claims.allocation import configs_of, results_of
+from dranode.driver.core.claims.configs import Config
+from dranode.driver.core.claims.plugin import Plugin
+from dranode.driver.machine.yaml_files import SourceDocument, read_yaml
+from dranode.sim.cel.expression import CELCompileError, compile_selector
+from dranode.sim.cluster.undecoded import all_problems
+from dranode.sim.cluster.workload import DEFAULT_NAMESPACE, request_names
+
+Named = TypeVar("Named", ResourceClaim, ResourceClaimTemplate)
+
+_SPECS: Final[Mapping[str, type[Document]]] = {
+    "ResourceClaim": ResourceClaimSpec,
+    "ResourceClaimTemplate": ResourceClaimTemplateSpec,
+    "DeviceClass": DeviceClassSpec,
+}
+# Where the pod template stands in what makes pods; a pod is its own.
+_POD_TEMPLATES: Final[Mapping[str, tuple[str, ...]]] = {
+    "Pod": (),
+    "PodTemplate": ("template",),
+    "CronJob": ("spec", "jobTemplate", "spec", "template"),
+    **dict.fromkeys(
+        ("DaemonSet", "Deployment", "Job", "ReplicaSet", "ReplicationController", "StatefulSet"), ("spec", "template")
+    ),
+}
+_V1BETA1: Final = "resource.k8s.io/v1beta1"
+_EXACTLY: Final = re.compile(r"(requests\[[0-9]+\])\.exactly\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the check of one document came to.
+
+    Attributes:
+        file: the file.
+        kind: the document's.
+        name: the document's.
+        errors: every error.
+        quota: devices by class that the document counts against a quota.
+    """
+
+    file: str
+    kind: str
+    name: str
+    errors: tuple[FieldError, ...] = ()
+    quota: Mapping[str, int] = field(default_factory=dict)
+
+
+def check(documents: Iterable[SourceDocument], plugins: Mapping[str, Plugin]) -> Iterator[Verdict]:
+    """A verdict on each claim, template, class, pod and opaque configuration, and on each document of an unknown kind.
+
+    Pods, and the pod templates of what makes pods, are checked for how they use claims, against those among the
+    documents. `plugins` are the installed drivers by driver name.
+    """
+    documents = tuple(documents)
+    claims, templates = _named(documents, ResourceClaim), _named(documents, ResourceClaimTemplate)
+    for source in documents:
+        group = str(source.document.get("apiVersion", "")).partition("/")[0]
+        if group in plugins:
+            errors = tuple(_parameter_errors(plugins[group], "FromClaim", source.document, ""))
+            yield Verdict(source.file, source.kind, source.name, errors)
+            continue
+        try:
+            check_kind(source.document)
+        except DocumentError as error:
+            yield Verdict(source.file, source.kind, source.name, (_field_error(error),))
+            continue
+        if source.kind in _SPECS:
+            yield _checked(source, plugins)
+        else:
+            yield from _pod(source, claims, templates)
+
+
+def nothing_checked(files: Iterable[str]) -> Verdict:
+    """The verdict on files in which there is nothing to check."""
+    what = "holds no claim, template, class, pod or opaque configuration, so there is nothing to check"
+    return Verdict(", ".join(files), "", "", (FieldError("", what),))
+
+
+def _named(documents: Iterable[SourceDocument], kind: type[Named]) -> dict[tuple[str, str], Named]:
+    """The documents of a kind by namespace and name, as far as they decode."""
+    found: dict[tuple[str, str], Named] = {}
+    for source in documents:
+        if source.kind == kind.__name__:
+            with contextlib.suppress(DocumentError):  # it has a verdict of its own
+                value = decode(kind, to_v1(source.document))
+                found[value.metadata.namespace or DEFAULT_NAMESPACE, value.metadata.name] = value
+    return found
+
+
+def _pod(
+    source: SourceDocument,
+    claims: Mapping[tuple[str, str], ResourceClaim],
+    templates: Mapping[tuple[str, str], ResourceClaimTemplate],
+) -> Iterator[Verdict]:
+    """The verdict on a pod, or on a pod template that uses claims; nothing for other documents."""
+    path = _POD_TEMPLATES.get(source.kind)
+    if path is None:
+        return
+    template: Any = source.document
+    for name in path:
+        template = template.get(name) if isinstance(template, Mapping) else None
+    head = "".join(f"{name}." for name in path)
+    try:
+        pod = decode(Pod, {"spec": template.get("spec", {})} if isinstance(template, Mapping) else {})
+        namespace = str((source.document.get("metadata") or {}).get("namespace") or DEFAULT_NAMESPACE)
+        found = pod_errors(pod, lambda entry: request_names(entry, namespace, claims, templates))
+        errors = tuple(FieldError(f"{head}{error.path}", error.message) for error in found)
+    except DocumentError as error:
+        pod, errors = Pod(), (FieldError(f"{head}{error.path}", _field_error(error).message),)
+    if errors or pod.spec.resource_claims or source.kind == "Pod":
+        yield Verdict(source.file, source.kind, source.name, errors)
+
+
+def _field_error(error: DocumentError) -> FieldError:
+    return FieldError(error.path, str(error).removeprefix(f"{error.path}: "))
+
+
+def check_parameters(file: str, plugins: Mapping[str, Plugin]) -> Verdict | None:
+    """A verdict on a file of bare opaque parameters, as they stand in a claim; None if the file cannot hold any.
+
+    They do not say whose they are: one driver that takes them is enough, else each says what it does not take.
+    """
+    try:
+        document = read_yaml(file)
+    except DocumentError:
+        return None
+    if not isinstance(document, Mapping) or not document or "kind" in document:
+        return None
+    errors = [FieldError("", "holds no Kubernetes document with a kind, nor parameters that a driver takes")]
+    for plugin in plugins.values():
+        found = tuple(_parameter_errors(plugin, "FromClaim", document, ""))
+        if not found:
+            return Verdict(file, "", "")
+        errors += [FieldError(each.path, f"{plugin.driver}: {each.message}") for each in found]
+    return Verdict(file, "", "", tuple(errors))
+
+
+def _checked(source: SourceDocument, plugins: Mapping[str, Plugin]) -> Verdict:
+    errors: list[FieldError] = []
+    quota: dict[str, int] = {}
+    try:
+        document = to_v1(source.document)
+        spec = document.get("spec")
+        errors += [
+            FieldError(one.path, f"there is no such field{_alternatives(source, one.known)}")
+            for one in unknown_fields(_SPECS[source.kind], spec if spec is not None else {}, "spec")
+        ]
+        try:
+            found, quota = _RULES[source.kind](document, plugins)
+        except DocumentError as error:
+            found = all_problems(lambda rest: _RULES[source.kind](rest, plugins)[0], document, error)
+        errors += found
+    except DocumentError as error:
+        errors.append(_field_error(error))
+    if source.document.get("apiVersion") == _V1BETA1:
+        errors = [FieldError(_EXACTLY.sub(r"\1", error.path), error.message) for error in errors]
+    return Verdict(source.file, source.kind, source.name, tuple(errors), quota)
+
+
+def _alternatives(source: SourceDocument, known: Sequence[str]) -> str:
+    # Those of v1beta1 have other places.
+    return f"; there are {', '.join(known)}" if source.document.get("apiVersion") != _V1BETA1 else ""
+
+
+def _claim(document: Mapping[str, Any], plugins: Mapping[str, Plugin]) -> tuple[list[FieldError], dict[str, int]]:
+    claim = decode(ResourceClaim, document)
+    devices = claim.spec.devices
+    errors = [*claim_errors(claim, _expression_problem), *_configs(devices.config, plugins, "spec.devices.config")]
+    for plugin in plugins.values():
+        errors += _allocated(claim.status.allocation, plugin)
+    return errors, devices_by_class(devices)
+
+
+def _template(document: Mapping[str, Any], plugins: Mapping[str, Plugin]) -> tuple[list[FieldError], dict[str, int]]:
+    template = decode(ResourceClaimTemplate, document)
+    devices = template.spec.spec.devices
+    configs = _configs(devices.config, plugins, "spec.spec.devices.config")
+    return [*template_errors(template, _expression_problem), *configs], devices_by_class(devices)
+
+
+def _class(document: Mapping[str, Any], plugins: Mapping[str, Plugin]) -> tuple[list[FieldError], dict[str, int]]:
+    device_class = decode(DeviceClass, document)
+    configs = _configs(device_class.spec.config, plugins, "spec.config")
+    return [*class_errors(device_class, _expression_problem), *configs], {}
+
+
+_RULES: Final[Mapping[str, Callable[..., tuple[list[FieldError], dict[str, int]]]]] = {
+    "ResourceClaim": _claim,
+    "ResourceClaimTemplate": _template,
+    "DeviceClass": _class,
+}
+
+
+def _expression_problem(expression: str) -> str | None:
+    try:
+        compile_selector(expression)
+    except CELCompileError as error:
+        return str(error)
+    return None
+
+
+def _configs(
+    configs: Iterable[DeviceClaimConfiguration | DeviceClassConfiguration], plugins: Mapping[str, Plugin], path: str
+) -> Iterator[FieldError]:
+    """What the installed drivers say of their configurations; those of other drivers are not ours to judge."""
+    for index, config in enumerate(configs):
+        if config.opaque is None or config.opaque.driver not in plugins or config.opaque.parameters is None:
+            continue
+        origin = "FromClaim" if isinstance(config, DeviceClaimConfiguration) else "FromClass"
+        where = f"{path}[{index}].opaque.parameters"
+        yield from _parameter_errors(plugins[config.opaque.driver], origin, config.opaque.parameters, where)
+
+
+def _allocated(allocation: AllocationResult | None, plugin: Plugin) -> Iterator[FieldError]:
+    """What a driver says of its part of an allocation."""
+    try:
+        results_of(allocation, plugin.driver)
+        for path, config, opaque in configs_of(allocation.devices.config if allocation else (), plugin.driver):
+            yield from _parameter_errors(plugin, config.source, opaque.parameters, f"{path}.opaque.parameters")
+    except DocumentError as error:
+        yield _field_error(error)
+
+
+def _parameter_errors(plugin: Plugin, origin: Any, parameters: Any, path: str) -> Iterator[FieldError]:
+    try:
+        plugin.parse_config(Config(origin, parameters, path or "parameters"))
+    except (ClaimError, NotImplementedError) as error:
+        text = str(error)
+        rest = text.removeprefix(path or "parameters")
+        where, colon, message = rest.partition(": ")
+        if colon and rest != text and where[:1] in ("", ".", "["):
+            yield FieldError(f"{path}{where}" if path else where.removeprefix("."), message)
+        else:
+            yield FieldError(path, rest.strip())

@@ -1,0 +1,265 @@
+"""Many nodes: where kube-scheduler would put pods with claims, and what each claim would get there.
+
+Each state that nodes are in is evaluated once for each kind of claim. Among the nodes that fit, the score of KEP-4816
+decides, then the order of the nodes (where kube-scheduler draws lots, and other plug-ins have a say).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
+
+from dranode.driver.core.api.documents import encode_json
+from dranode.driver.core.api.resource import AllocationResult, Node, ResourceClaim
+from dranode.driver.core.claims.allocation import readable_results
+from dranode.sim.allocator.allocate import Allocator, failures, unfit
+from dranode.sim.allocator.attempt import Oddity
+from dranode.sim.allocator.explain import Miss
+from dranode.sim.allocator.outcome import AllocationError, Outcome
+from dranode.sim.allocator.pools import Pool
+from dranode.sim.allocator.requests import Request
+from dranode.sim.allocator.result import active_alternatives
+from dranode.sim.allocator.search import Found
+from dranode.sim.allocator.state import Allocated, PoolState
+from dranode.sim.cluster.states import States, View
+
+# KEP-4816 spreads scores from 0 to 100; kube-scheduler, which decides, takes them as a part of the greatest.
+MAX_SCORE: Final = 100
+SCORING: Final = "kube-scheduler's DynamicResources: 100 times raw over the greatest raw, rounded down"
+# KEP-4816: the first of at most 8 alternatives counts 8, the last 1.
+_FIRST_ALTERNATIVE: Final = 8
+
+Requests: TypeAlias = tuple[tuple[Request, ...], ...]
+# A state, what is allocated of the pools that its nodes share with others, and the claims.
+_Question: TypeAlias = tuple[int, tuple[PoolState, ...], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeScore:
+    """How kube-scheduler's plug-in for dynamic resources scores a node for a pod.
+
+    Attributes:
+        node: the node; it fits.
+        raw: the sum over the prioritized lists of 8 less the index of the alternative.
+        score: 100 times `raw` over the greatest `raw` of all nodes that fit, rounded down; 0 for all without a list.
+    """
+
+    node: str
+    raw: int
+    score: int
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a pod went.
+
+    Attributes:
+        node: the node; None if it fits nowhere.
+        outcomes: what its claims got that were not allocated yet.
+        scores: the nodes that fit, if they were asked for.
+        misses: if it fits nowhere, the nearest miss for each kind of node: a node of the kind, and the miss.
+    """
+
+    node: str | None
+    outcomes: tuple[Outcome, ...]
+    scores: tuple[NodeScore, ...] = ()
+    misses: tuple[tuple[str, Miss], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """Claims to allocate; `key` is equal for claims that want the same."""
+
+    claims: tuple[ResourceClaim, ...]
+    requests: Requests
+    key: bytes
+
+
+class Fleet:
+    """Nodes with what is allocated on them; `place` changes it.
+
+    Attributes:
+        nodes: in the order in which they are preferred, other things being equal.
+    """
+
+    def __init__(self, allocator: Allocator, nodes: Sequence[Node], allocated: Allocated) -> None:
+        """Start with what is allocated already."""
+        self._allocator = allocator
+        self.nodes = tuple(nodes)
+        self._states = States(allocator.inventory, self.nodes, allocated)
+        self._number = {node.metadata.name: number for number, node in enumerate(self.nodes)}
+        self._found: dict[_Question, Found | AllocationError] = {}
+        self._misses: dict[_Question, Miss] = {}
+        self._raws: dict[int, int] = {}  # by the identity of what was found, which `_found` keeps
+
+    def place(
+        self,
+        claims: Sequence[ResourceClaim],
+        *,
+        allows: Callable[[Node], bool] | None = None,
+        scores: bool = False,
+        before: int = 0,
+    ) -> Placement:
+        """Find a node for a pod and allocate its claims there, all or none.
+
+        `allows` says which nodes the pod may go to at all; `scores` asks for the table, in which `before` is what the
+        pod's allocated claims score on every node.
+        """
+        try:
+            wanted = self._wanted(claims)
+            fits = self._fits(wanted, allows)
+        except AllocationError as error:
+            return Placement(None, failures(claims, None, error))
+        if not fits:
+            return self._nowhere(wanted, allows)
+        raws = {state: self._raw(wanted, found) + (before if claims else 0) for state, (_, found) in fits.items()}
+        best = max(fits, key=lambda state: (raws[state], -fits[state][0]))
+        number, found = fits[best]
+        view = self._states.views[number]
+        outcomes = self._allocator.outcomes(
+            wanted.claims, wanted.requests, _moved(found, view), view.node.metadata.name
+        )
+        self._states.take(number, [outcome.allocation for outcome in outcomes if outcome.allocation is not None])
+        table = self._scores(raws, best, number, allows) if scores else ()
+        return Placement(view.node.metadata.name, outcomes, table)
+
+    def drivers(self, node: str, claims: Sequence[ResourceClaim]) -> frozenset[str]:
+        """The drivers whose devices the claims would get on the node as it is now; none if they do not fit there."""
+        try:
+            found = self._evaluate(self.state(node), self._wanted(claims))
+        except AllocationError:
+            return frozenset()
+        picks = found.picks if isinstance(found, Found) else None
+        return frozenset(pick.candidate.pool.driver for picked in picks or () for pick in picked)
+
+    def pools(self, node: str) -> tuple[tuple[Pool, PoolState], ...]:
+        """The pools that the node sees, with what is allocated of them now."""
+        number = self._number[node]
+        allocated = self._states.allocated(number)
+        return tuple((pool, allocated.pool(pool.id)) for pool in self._states.views[number].pools)
+
+    def state(self, node: str) -> int:
+        """A number that is equal for nodes in the same state."""
+        return self._states.of[self._number[node]]
+
+    def _wanted(self, claims: Sequence[ResourceClaim]) -> _Wanted:
+        return _Wanted(
+            tuple(claims),
+            self._allocator.requests(claims),
+            b"\n".join(encode_json(claim.spec) for claim in claims),
+        )
+
+    def _fits(self, wanted: _Wanted, allows: Callable[[Node], bool] | None) -> dict[int, tuple[int, Found]]:
+        """The states in which the claims fit, with the first node and what was found.
+
+        Raises:
+            AllocationError: an error that ends the attempt for all nodes.
+        """
+        fits: dict[int, tuple[int, Found]] = {}
+        for state, number in self._states.living(allows):
+            found = self._evaluate(state, wanted)
+            if isinstance(found, AllocationError):
+                if found.scope == "fatal":
+                    raise found
+            elif found.picks is not None:
+                fits[state] = (number, found)
+        return fits
+
+    def _evaluate(self, state: int, wanted: _Wanted) -> Found | AllocationError:
+        key = (*self._states.key(state), wanted.key)
+        known = self._found.get(key)
+        if known is None:
+            pools, allocated = self._states.example(state)
+            try:
+                known = self._allocator.search(wanted.claims, wanted.requests, pools, allocated)
+            except AllocationError as error:
+                if error.scope == "fatal":
+                    return error  # its text names the claim
+                known = error
+            self._found[key] = known
+        return known
+
+    def _raw(self, wanted: _Wanted, found: Found) -> int:
+        raw = self._raws.get(id(found))
+        if raw is None:
+            raw = self._raws[id(found)] = _raw_score(wanted.requests, found)
+        return raw
+
+    def _nowhere(self, wanted: _Wanted, allows: Callable[[Node], bool] | None) -> Placement:
+        nearest: dict[int, tuple[str, Miss]] = {}
+        errors: list[AllocationError] = []
+        oddities: set[Oddity] = set()
+        for state, number in self._states.living(allows):
+            found = self._evaluate(state, wanted)
+            if isinstance(found, AllocationError):
+                errors.append(found)
+                continue
+            oddities |= found.oddities
+            miss, kind = self._miss(state, wanted), self._states.kind(state)
+            if kind not in nearest or nearest[kind][1] < miss:
+                nearest[kind] = (self.nodes[number].metadata.name, miss)
+        misses = tuple(sorted(nearest.values(), key=lambda each: each[1], reverse=True))
+        if errors and not misses:
+            return Placement(None, failures(wanted.claims, None, errors[0]))
+        return Placement(None, unfit(wanted.claims, _sentence(len(self.nodes), misses), oddities), misses=misses)
+
+    def _miss(self, state: int, wanted: _Wanted) -> Miss:
+        key = (*self._states.key(state), wanted.key)
+        if key not in self._misses:
+            pools, allocated = self._states.example(state)
+            self._misses[key] = self._allocator.nearest_miss(wanted.claims, wanted.requests, pools, allocated)
+        return self._misses[key]
+
+    def _scores(
+        self, raws: Mapping[int, int], before: int, taken: int, allows: Callable[[Node], bool] | None
+    ) -> tuple[NodeScore, ...]:
+        most = max(raws.values())
+        table = []
+        for number, node in enumerate(self.nodes):
+            raw = raws.get(before if number == taken else self._states.of[number])
+            if raw is not None and (allows is None or allows(node)):
+                score = MAX_SCORE * raw // most if most else 0
+                table.append(NodeScore(node.metadata.name, raw, score))
+        return tuple(table)
+
+
+def score_before(claim: ResourceClaim, allocation: AllocationResult) -> int:
+    """What the prioritized lists of an allocated claim add to the raw score of each node."""
+    taken = {result.request for result in readable_results(allocation)}
+    return sum(
+        _FIRST_ALTERNATIVE - index
+        for request in claim.spec.devices.requests
+        for index, alternative in enumerate(request.first_available)
+        if f"{request.name}/{alternative.name}" in taken
+    )
+
+
+def _moved(found: Found, view: View) -> Found:
+    """The same solution on a node of the same kind."""
+    if found.picks is None:
+        return found
+    picks = tuple(
+        tuple(replace(pick, candidate=view.candidates[pick.number]) for pick in picked) for picked in found.picks
+    )
+    return replace(found, picks=picks)
+
+
+def _raw_score(requests: Requests, found: Found) -> int:
+    score = 0
+    for wanted, picks in zip(requests, found.picks or (), strict=True):
+        names = {alternative.name for alternative in active_alternatives(wanted, picks)}
+        for request in wanted:
+            if request.listed:
+                index = next(index for index, one in enumerate(request.alternatives) if one.name in names)
+                score += _FIRST_ALTERNATIVE - index
+    return score
+
+
+def _sentence(nodes: int, misses: Sequence[tuple[str, Miss]]) -> str:
+    if not misses:
+        return "there is no node that the pod may go to"
+    nearest, miss = misses[0]
+    if nodes == 1:
+        return f"does not fit on node {nearest}: {miss.sentence}"
+    return f"does not fit on any of {nodes} nodes; nearest is {nearest}: {miss.sentence}"

@@ -1,0 +1,237 @@
+"""A fleet after its pods were placed: what is full, what is stranded, which alternatives were taken.
+
+Amounts are counted in units: CPUs, bytes and the like by the qualified name of a shared capacity (`dra.cpu/cpu`),
+devices that are taken whole by their driver. What is free on a node is stranded if no claim of the run that could use
+the driver's devices would still fit there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from dranode.driver.core.api.documents import encode, encode_json
+from dranode.driver.core.api.names import qualified
+from dranode.driver.core.api.resource import DeviceClass, Node, PodSpec, ResourceClaim, ResourceSlice
+from dranode.driver.core.claims.allocation import readable_results
+from dranode.sim.allocator.allocate import Allocator
+from dranode.sim.allocator.counters import Counters, counters_left
+from dranode.sim.allocator.features import Features
+from dranode.sim.allocator.outcome import Outcome
+from dranode.sim.allocator.pools import Pool
+from dranode.sim.allocator.state import Allocated, Amount, PoolState
+from dranode.sim.cluster.place import SCORING, Fleet
+from dranode.sim.cluster.pods import PodPlacement, place_pods
+from dranode.sim.cluster.workload import PodClaims
+
+# So many different claims are tried on each state of a node to see what is stranded, the most frequent first.
+MAX_TRIED: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """How much of one unit a node has.
+
+    Attributes:
+        total: in all.
+        free: not allocated.
+        stranded: free, but of no use to any claim of the run; 0 or `free`.
+    """
+
+    total: Amount
+    free: Amount
+    stranded: Amount
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    """One node at the end.
+
+    Attributes:
+        name: the node.
+        machine: what it is, as `nodes.yaml` says.
+        units: by unit.
+    """
+
+    name: str
+    machine: str
+    units: Mapping[str, Unit]
+
+
+@dataclass(frozen=True, slots=True)
+class FleetReport:
+    """A fleet at the end.
+
+    Attributes:
+        slices: what the nodes published.
+        placements: where each pod went, in order.
+        nodes: in the order of `nodes.yaml`.
+        alternatives: for each prioritized list, by request, how often each alternative was taken; None: how often none.
+    """
+
+    slices: tuple[ResourceSlice, ...]
+    placements: tuple[PodPlacement, ...]
+    nodes: tuple[NodeReport, ...]
+    alternatives: Mapping[str, Mapping[str | None, int]] = field(default_factory=dict)
+
+
+def run_fleet(
+    slices: Sequence[ResourceSlice],
+    classes: Sequence[DeviceClass],
+    nodes: Sequence[tuple[Node, str]],
+    pods: Sequence[PodClaims],
+    *,
+    features: Features,
+    new_share_id: Callable[[], str],
+    specs: Mapping[str, PodSpec],
+    scores: bool = False,
+    progress: Callable[[str], None] = lambda _: None,
+) -> FleetReport:
+    """Place all pods, in order, on nodes that are given with what they are; `specs` are those of real pods, by name."""
+    allocator = Allocator(slices, classes, features, new_share_id=new_share_id)
+    allocated = Allocated.of(claim for pod in pods for claim in pod.claims)
+    fleet = Fleet(allocator, [node for node, _ in nodes], allocated)
+    placements = []
+    for number, placement in enumerate(place_pods(fleet, pods, specs, scores=scores), start=1):
+        placements.append(placement)
+        progress(f"pod {number} of {len(pods)}: {placement.pod}")
+    progress("looking for what is stranded")
+    return report_on(fleet, slices, nodes, placements)
+
+
+def report_on(
+    fleet: Fleet,
+    slices: Sequence[ResourceSlice],
+    nodes: Sequence[tuple[Node, str]],
+    placements: Sequence[PodPlacement],
+) -> FleetReport:
+    """How a fleet stands now that these pods are placed on it."""
+    claims = [outcome.claim for placement in placements for outcome in placement.outcomes]
+    return FleetReport(
+        tuple(slices), tuple(placements), tuple(_node_reports(fleet, nodes, claims)), _alternatives(placements)
+    )
+
+
+def add_units(nodes: Iterable[NodeReport]) -> dict[str, Unit]:
+    """The units of several nodes together."""
+    total: dict[str, Unit] = {}
+    for node in nodes:
+        for name, unit in node.units.items():
+            known = total.get(name, Unit(0, 0, 0))
+            total[name] = Unit(known.total + unit.total, known.free + unit.free, known.stranded + unit.stranded)
+    return total
+
+
+def fleet_document(report: FleetReport, *, scores: bool) -> dict[str, Any]:
+    """The report in the form of `dranode local -o json`."""
+    document = {
+        "slices": [encode(one) for one in report.slices],
+        "claims": [_claim(outcome) for placement in report.placements for outcome in placement.outcomes],
+        "unprepared": True,
+        "nodes": [
+            {
+                "name": node.name,
+                "machine": node.machine,
+                "free": {name: _plain(unit.free) for name, unit in node.units.items()},
+                "stranded": {name: _plain(unit.stranded) for name, unit in node.units.items()},
+            }
+            for node in report.nodes
+        ],
+    }
+    if scores:
+        document["scoring"] = SCORING
+        document["scores"] = [
+            {"pod": placement.pod, "node": score.node, "raw": score.raw, "score": score.score}
+            for placement in report.placements
+            for score in placement.scores
+        ]
+    return document
+
+
+def _claim(outcome: Outcome) -> dict[str, Any]:
+    return {
+        "namespace": outcome.claim.metadata.namespace,
+        "name": outcome.claim.metadata.name,
+        "uid": outcome.claim.metadata.uid,
+        "node": outcome.node if outcome.allocation is not None else None,
+        "allocation": encode(outcome.allocation) if outcome.allocation is not None else None,
+        "devices": [],
+        "cdi_files": [],
+        "cpus": None,
+        "error": outcome.error,
+    }
+
+
+def _plain(amount: Amount) -> int | float:
+    return amount if isinstance(amount, int) else float(amount)
+
+
+def _node_reports(
+    fleet: Fleet, nodes: Iterable[tuple[Node, str]], claims: Iterable[ResourceClaim]
+) -> Iterator[NodeReport]:
+    tried = _most_frequent(claims)
+    by_state: dict[int, Mapping[str, Unit]] = {}
+    for node, machine in nodes:
+        name = node.metadata.name
+        state = fleet.state(name)
+        if state not in by_state:
+            useful = frozenset(driver for claim in tried for driver in fleet.drivers(name, (claim,)))
+            by_state[state] = _units(fleet.pools(name), useful)
+        yield NodeReport(name, machine, by_state[state])
+
+
+def _most_frequent(claims: Iterable[ResourceClaim]) -> list[ResourceClaim]:
+    examples: dict[bytes, ResourceClaim] = {}
+    counts: Counter[bytes] = Counter()
+    for claim in claims:
+        key = encode_json(claim.spec)
+        examples.setdefault(key, claim)
+        counts[key] += 1
+    return [examples[key] for key, _ in counts.most_common(MAX_TRIED)]
+
+
+def _units(pools: Iterable[tuple[Pool, PoolState]], useful: frozenset[str]) -> dict[str, Unit]:
+    total: dict[str, Amount] = {}
+    free: dict[str, Amount] = {}
+    owner: dict[str, str] = {}
+    for pool, state in pools:
+        for unit, amount, left in _amounts(pool, state):
+            owner[unit] = pool.id.driver
+            total[unit] = total.get(unit, 0) + amount
+            free[unit] = free.get(unit, 0) + left
+    return {unit: Unit(total[unit], free[unit], 0 if owner[unit] in useful else free[unit]) for unit in sorted(total)}
+
+
+def _amounts(pool: Pool, state: PoolState) -> Iterator[tuple[str, Amount, Amount]]:
+    """Unit, amount and what is free of it, for each device of the node itself."""
+    left = counters_left(pool, state)
+    for candidate in pool.candidates:
+        device, driver = candidate.device, pool.id.driver
+        if candidate.slice.node_name is None:
+            continue
+        if not device.allow_multiple_allocations:
+            available = device.name not in state.devices and Counters(dict(left)).draw(device) is None
+            yield driver, 1, int(available)
+            continue
+        consumed = state.consumed_of(device, driver)
+        for name, capacity in device.capacity.items():
+            yield qualified(name, driver), capacity.value.value, max(0, capacity.value.value - consumed.get(name, 0))
+
+
+def _alternatives(placements: Iterable[PodPlacement]) -> dict[str, dict[str | None, int]]:
+    taken: dict[str, dict[str | None, int]] = {}
+    for placement in placements:
+        for outcome in placement.outcomes:
+            names = {result.request for result in readable_results(outcome.allocation)}
+            for request in outcome.claim.spec.devices.requests:
+                if request.first_available:
+                    counts = taken.setdefault(request.name, {})
+                    for one in request.first_available:
+                        counts.setdefault(one.name, 0)
+                    chosen = next(
+                        (one.name for one in request.first_available if f"{request.name}/{one.name}" in names), None
+                    )
+                    counts[chosen] = counts.get(chosen, 0) + 1
+    return taken

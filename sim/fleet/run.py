@@ -1,0 +1,95 @@
+"""A fleet that may only be imagined: pods placed on many nodes, or workloads admitted by queues and then placed."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dranode.driver.core.api.documents import decode
+from dranode.driver.core.api.resource import Node, Pod, PodSpec, ResourceSlice
+from dranode.driver.machine.yaml_files import SourceDocument
+from dranode.sim.allocator.allocate import Allocator
+from dranode.sim.allocator.features import Features
+from dranode.sim.allocator.state import Allocated
+from dranode.sim.cluster.workload import DEFAULT_NAMESPACE, read_workload
+from dranode.sim.fleet.nodes import Discover, nodes_of, read_nodes, slices_of
+from dranode.sim.fleet.report import FleetReport, report_on, run_fleet
+from dranode.sim.local.run import Progress
+from dranode.sim.queues.placing import FleetNodes
+from dranode.sim.queues.run import Anywhere, QueueRun, run_queues
+from dranode.sim.queues.setup import load
+
+
+@dataclass(frozen=True, slots=True)
+class ImaginedFleet:
+    """Nodes that nobody has to have.
+
+    Attributes:
+        nodes: each node and what it is.
+        slices: what they publish.
+    """
+
+    nodes: tuple[tuple[Node, str], ...]
+    slices: tuple[ResourceSlice, ...]
+
+    @classmethod
+    def read(cls, path: Path | str, discover: Discover) -> ImaginedFleet:
+        """The fleet of a `nodes.yaml`; `discover` gives the drivers and what they find on a machine.
+
+        Raises:
+            DocumentError: the file does not have its form.
+            MachineError: a machine cannot be read.
+        """
+        kinds = read_nodes(path)
+        nodes = tuple((node, kind.origin) for kind in kinds for node in nodes_of([kind]))
+        return cls(nodes, slices_of(kinds, discover))
+
+
+def place(
+    fleet: ImaginedFleet,
+    sources: Sequence[SourceDocument],
+    features: Features,
+    *,
+    scores: bool,
+    progress: Progress,
+) -> FleetReport:
+    """Place the pods and claims of some documents on a fleet."""
+    workload = read_workload(sources)
+    return run_fleet(
+        fleet.slices,
+        workload.classes,
+        fleet.nodes,
+        workload.pods,
+        features=features,
+        new_share_id=_share_id,
+        specs=_pod_specs(sources),
+        scores=scores,
+        progress=progress,
+    )
+
+
+def admit(
+    fleet: ImaginedFleet | None, sources: Sequence[SourceDocument], features: Features
+) -> tuple[QueueRun, FleetReport | None]:
+    """Admit workloads by the queues among some documents, and place them if there is a fleet."""
+    setup = load(sources)
+    if fleet is None:
+        return run_queues(setup, Anywhere()), None
+    workload = read_workload(sources)
+    allocator = Allocator(fleet.slices, workload.classes, features, new_share_id=_share_id)
+    allocated = Allocated.of(claim for pod in workload.pods for claim in pod.claims)
+    placed = FleetNodes(allocator, [node for node, _ in fleet.nodes], allocated, setup, sources)
+    run = run_queues(setup, placed)
+    placements = [placement for pods in placed.placements.values() for placement in pods]
+    return run, report_on(placed.fleet, fleet.slices, fleet.nodes, placements)
+
+
+def _share_id() -> str:
+    return str(uuid.uuid4())
+
+
+def _pod_specs(sources: Iterable[SourceDocument]) -> dict[str, PodSpec]:
+    pods = [decode(Pod, source.document) for source in sources if source.kind == "Pod"]
+    return {f"{pod.metadata.namespace or DEFAULT_NAMESPACE}/{pod.metadata.name}": pod.spec for pod in pods}

@@ -1,0 +1,80 @@
+"""A fleet for people: tables of what is used, stranded and taken, and why pods wait."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from rich.console import Console
+from rich.table import Table
+
+from dranode.driver.cli.terminal import columns
+from dranode.sim.cluster.place import SCORING
+from dranode.sim.cluster.pods import PodPlacement
+from dranode.sim.fleet.report import FleetReport, NodeReport, add_units
+
+# kube-scheduler weighs the score of its plug-in for dynamic resources with this (KEP-4816).
+WEIGHT = 2
+_SHOWN_REASONS = 8
+
+
+def show_fleet(screen: Console, report: FleetReport, *, scores: bool) -> None:
+    """Draw the report; with the table of scores if it was asked for."""
+    screen.print(_machines(report.nodes))
+    placed = sum(placement.node is not None for placement in report.placements)
+    screen.print(f"\n{placed} of {len(report.placements)} pods placed on {len(report.nodes)} nodes.")
+    if report.alternatives:
+        screen.print(_alternatives(report))
+    if scores:
+        screen.print(_scores(report.placements))
+        screen.print(f"score is {SCORING}.", markup=False)
+    _show_waiting(screen, report.placements)
+
+
+def _machines(nodes: Iterable[NodeReport]) -> Table:
+    table = columns("machine", "nodes", "full", "unit", "total", "used", "free", "stranded")
+    by_machine: dict[str, list[NodeReport]] = {}
+    for node in nodes:
+        by_machine.setdefault(node.machine, []).append(node)
+    for machine, members in by_machine.items():
+        full = sum(all(unit.free == 0 for unit in node.units.values()) for node in members)
+        head = (machine, str(len(members)), str(full))
+        for name, unit in add_units(members).items():
+            amounts = (unit.total, unit.total - unit.free, unit.free, unit.stranded)
+            table.add_row(*head, name, *(f"{float(amount):,.10g}" for amount in amounts))
+            head = ("", "", "")
+    return table
+
+
+def _alternatives(report: FleetReport) -> Table:
+    table = columns("request", "alternative", "taken")
+    for request, counts in report.alternatives.items():
+        for name, count in counts.items():
+            table.add_row(request, name or "(none fits)", str(count))
+    return table
+
+
+def _scores(placements: Iterable[PodPlacement]) -> Table:
+    table = columns("pod", "node", "raw", "score", f"x weight {WEIGHT}", "chosen")
+    for placement in placements:
+        for score in placement.scores:
+            chosen = "*" if score.node == placement.node else ""
+            numbers = (score.raw, score.score, WEIGHT * score.score)
+            table.add_row(placement.pod, score.node, *map(str, numbers), chosen)
+    return table
+
+
+def _show_waiting(screen: Console, placements: Iterable[PodPlacement]) -> None:
+    reasons: Counter[str] = Counter()
+    details: dict[str, PodPlacement] = {}
+    for placement in placements:
+        error = next((outcome.error for outcome in placement.outcomes if outcome.error), None)
+        if error is not None:
+            reasons[error] += 1
+            details.setdefault(error, placement)
+    for error, count in reasons.most_common(_SHOWN_REASONS):
+        screen.print(f"\n{count} pod{'s' if count > 1 else ''} ({details[error].pod} first): {error}", markup=False)
+        for node, miss in details[error].misses[1:]:
+            screen.print(f"  {node}: {miss.sentence}", markup=False)
+    if len(reasons) > _SHOWN_REASONS:
+        screen.print(f"\n... and {len(reasons) - _SHOWN_REASONS} more reasons; -o json has all of them.")

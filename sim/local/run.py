@@ -1,0 +1,218 @@
+"""The local run: pods whose claims are allocated and prepared as in a cluster, one after another."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+
+from dranode.driver.core.api.resource import (
+    AllocationResult,
+    DeviceClass,
+    Node,
+    ObjectMeta,
+    ResourceClaim,
+    ResourceSlice,
+)
+from dranode.driver.core.claims.allocation import drivers_of
+from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.claims.record import PreparedDevice, Record
+from dranode.driver.local.kubelet import KubeletError, StandInKubelet
+from dranode.driver.local.store import Store
+from dranode.driver.serve.service import DriverService
+from dranode.sim.allocator.allocate import Allocator
+from dranode.sim.allocator.features import Features
+from dranode.sim.allocator.outcome import Outcome
+from dranode.sim.allocator.state import Allocated
+from dranode.sim.cluster.workload import PodClaims, Workload
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimResult:
+    """What became of one claim.
+
+    Attributes:
+        namespace: the claim's.
+        name: the claim's.
+        uid: the claim's; empty if there is no such claim.
+        node: the node on which it was allocated; None if it was not.
+        allocation: `status.allocation`.
+        devices: what kubelet was told.
+        cdi_files: the CDI specs that were written for it.
+        cpus: its CPUs as a cpu-list; None if it was granted no CPU device.
+        error: why it was not allocated or prepared, in one sentence.
+        notes: what is odd about it, in one sentence each.
+    """
+
+    namespace: str
+    name: str
+    uid: str = ""
+    node: str | None = None
+    allocation: AllocationResult | None = None
+    devices: tuple[PreparedDevice, ...] = ()
+    cdi_files: tuple[str, ...] = ()
+    cpus: str | None = None
+    error: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass
+class LocalRun:
+    """A node that runs.
+
+    Attributes:
+        node_name: its name.
+        features: the allocator's feature gates.
+        store: takes the API server's place.
+        kubelet: the stand-in, with which the drivers are registered.
+        services: the drivers, by name.
+    """
+
+    node_name: str
+    features: Features
+    store: Store
+    kubelet: StandInKubelet
+    services: Mapping[str, DriverService]
+    _pods: list[Mapping[ClaimRef, frozenset[str]]] = field(default_factory=list)
+    _published: tuple[ResourceSlice, ...] = ()
+    _claims: dict[ClaimRef, ResourceClaim] = field(default_factory=dict)
+
+    def slices(self) -> tuple[ResourceSlice, ...]:
+        """What the drivers have published."""
+        return self.store.list(ResourceSlice)
+
+    def records(self) -> tuple[Record, ...]:
+        """Every claim on record, of all drivers."""
+        return tuple(record for service in self.services.values() for record in service.node.records())
+
+    def run(self, workload: Workload, progress: Progress) -> tuple[ClaimResult, ...]:
+        """Allocate and prepare pod by pod, in the order given."""
+        # Nobody else writes this store meanwhile, and reading it all again for every pod takes the longest by far.
+        self._published = self.slices()
+        self._claims = {_ref(claim): claim for claim in self.store.list(ResourceClaim)}
+        results: list[ClaimResult] = []
+        for number, pod in enumerate(workload.pods, start=1):
+            progress(f"pod {number} of {len(workload.pods)}: {pod.name}")
+            results += self._pod(pod, workload.classes)
+        return tuple(results)
+
+    def _pod(self, pod: PodClaims, classes: tuple[DeviceClass, ...]) -> Iterable[ClaimResult]:
+        namespace = pod.name.partition("/")[0]
+        if pod.missing:
+            lacking = ", ".join(pod.missing)
+            for name in pod.missing:
+                yield ClaimResult(namespace, name, error=f'pod {pod.name} refers to "{name}", which no file has')
+            for claim in pod.claims:
+                yield _failed(claim, f"pod {pod.name} lacks {lacking}, so none of its claims is allocated")
+            return
+        if pod.node not in ("", self.node_name):
+            bound = f"pod {pod.name} is bound to node {pod.node} (spec.nodeName), and this is {self.node_name}"
+            for claim in pod.claims:
+                yield _failed(claim, f"{bound}; leave nodeName out, or run with --node-name {pod.node}")
+            return
+        claims = tuple(map(self._known, pod.claims))
+        wanted = tuple(claim for claim in claims if claim.status.allocation is None)
+        outcomes = {id(outcome.claim): outcome for outcome in self._allocate(wanted, classes)}
+        settled: list[ResourceClaim] = []
+        notes: dict[str, tuple[str, ...]] = {}
+        for claim in claims:
+            outcome = outcomes.get(id(claim))
+            if outcome is not None and outcome.allocation is None:
+                yield _failed(claim, outcome.error or "the claim does not fit", outcome.notes)
+                continue
+            allocation = outcome.allocation if outcome is not None else claim.status.allocation
+            notes[claim.metadata.uid] = outcome.notes if outcome is not None else ()
+            status = msgspec.structs.replace(claim.status, allocation=allocation)
+            settled.append(msgspec.structs.replace(claim, status=status))
+        yield from self._prepare(settled, notes)
+
+    def _known(self, claim: ResourceClaim) -> ResourceClaim:
+        """The claim as the store has it from an earlier run or pod, if it is the same; reserved for all its pods."""
+        stored = self.store.find(ResourceClaim, claim.metadata.namespace, claim.metadata.name)
+        if stored is None or stored.metadata.uid != claim.metadata.uid:
+            return claim
+        reserved = (*stored.status.reserved_for, *claim.status.reserved_for)
+        status = msgspec.structs.replace(
+            claim.status,
+            allocation=claim.status.allocation or stored.status.allocation,
+            reserved_for=tuple({one.uid: one for one in reserved}.values()),
+        )
+        return msgspec.structs.replace(claim, status=status)
+
+    def _allocate(self, claims: tuple[ResourceClaim, ...], classes: tuple[DeviceClass, ...]) -> tuple[Outcome, ...]:
+        if not claims:
+            return ()
+        node = Node(metadata=ObjectMeta(name=self.node_name, labels={"kubernetes.io/hostname": self.node_name}))
+        allocator = Allocator(self._published, classes, self.features, new_share_id=lambda: str(uuid.uuid4()))
+        return allocator.allocate(claims, node, Allocated.of(self._claims.values()))
+
+    def _prepare(self, claims: list[ResourceClaim], notes: Mapping[str, tuple[str, ...]]) -> Iterable[ClaimResult]:
+        pod: dict[ClaimRef, frozenset[str]] = {}
+        for claim in claims:
+            self.store.put(claim)
+            self._claims[_ref(claim)] = claim
+            pod[_ref(claim)] = self._drivers(claim)
+        answers = self.kubelet.prepare(pod)
+        self._pods.append(pod)
+        cpus = {record.uid: record.cpus for record in self.records() if record.cpus}
+        for claim in claims:
+            answer = answers[_ref(claim)]
+            failed = isinstance(answer, KubeletError)
+            yield ClaimResult(
+                namespace=claim.metadata.namespace,
+                name=claim.metadata.name,
+                uid=claim.metadata.uid,
+                node=self.node_name,
+                allocation=claim.status.allocation,
+                devices=() if isinstance(answer, KubeletError) else answer,
+                cdi_files=() if failed else self._cdi_files(claim.metadata.uid),
+                cpus=cpus.get(claim.metadata.uid) if not failed else None,
+                error=str(answer) if failed else None,
+                notes=(*notes[claim.metadata.uid], *self._strangers(claim)),
+            )
+
+    def _drivers(self, claim: ResourceClaim) -> frozenset[str]:
+        """The drivers of a claim's results that run here; a claim of which nothing is theirs goes to none."""
+        return frozenset(drivers_of(claim.status.allocation) & self.services.keys())
+
+    def _strangers(self, claim: ResourceClaim) -> tuple[str, ...]:
+        missing = sorted(drivers_of(claim.status.allocation) - self.services.keys())
+        return (f"not prepared by {', '.join(missing)}: no such driver runs here",) if missing else ()
+
+    def _cdi_files(self, uid: str) -> tuple[str, ...]:
+        return tuple(str(path) for service in self.services.values() for path in service.node.spec_files(uid))
+
+    def unprepare(self) -> bool:
+        """Unprepare all pods, last first; whether nothing is left of their claims.
+
+        Raises:
+            KubeletError: a driver did not unprepare a claim; the others are unprepared all the same.
+        """
+        failures: list[KubeletError] = []
+        for pod in reversed(self._pods):
+            try:
+                self.kubelet.unprepare(pod)
+            except KubeletError as error:
+                failures.append(error)
+        left = {record.uid for record in self.records()}
+        refs = {ref for pod in self._pods for ref in pod}
+        for ref in refs:
+            if ref.uid not in left:
+                self.store.remove(ResourceClaim, ref.namespace, ref.name)
+        self._pods.clear()
+        if failures:
+            raise failures[0]
+        return not any(ref.uid in left for ref in refs)
+
+
+def _ref(claim: ResourceClaim) -> ClaimRef:
+    return ClaimRef(claim.metadata.namespace, claim.metadata.name, claim.metadata.uid)
+
+
+def _failed(claim: ResourceClaim, error: str, notes: tuple[str, ...] = ()) -> ClaimResult:
+    metadata = claim.metadata
+    return ClaimResult(metadata.namespace, metadata.name, metadata.uid, error=error, notes=notes)

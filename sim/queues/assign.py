@@ -1,0 +1,230 @@
+"""Which flavors a workload gets: the decision of KEP-582, a function of its arguments alone.
+
+For each pod set and resource group the flavors are looked at in order, from the one after the last that was tried. In
+each the resources fit, fit by borrowing, fit once others are preempted, or do not fit; the worst resource stands for
+the flavor. `flavorFungibility` says whether that is enough to stop; where nothing stops the search, the best flavor is
+taken, the first of equals. What Kueue 0.20 does beyond the KEP's text: no flavor without preemption candidates ends a
+search; one that preempts while it borrows ends it only if both policies allow it; the order is fit, reclaim, preempt,
+no candidates, and then how far quota is borrowed from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from dranode.sim.queues.amounts import text
+from dranode.sim.queues.assignment import (
+    LAST_FLAVOR,
+    Assignment,
+    Attempt,
+    Mode,
+    PodSetAssignment,
+    Scan,
+    Verdict,
+)
+from dranode.sim.queues.eligible import why_not
+from dranode.sim.queues.progress import Moment, State, next_index, still_valid
+from dranode.sim.queues.quota import Usage
+from dranode.sim.queues.values import (
+    ClusterQueue,
+    FlavorFungibility,
+    FlavorResource,
+    Fungible,
+    PodSet,
+    Policy,
+    Preference,
+    Queues,
+    ResourceGroup,
+    Workload,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """What preemption for one flavor and resource would come to: NO_CANDIDATES, PREEMPT or RECLAIM.
+
+    Attributes:
+        borrow: how far up the tree quota would then come from.
+        targets: keys of the workloads that would go.
+    """
+
+    mode: Mode
+    borrow: int = 0
+    targets: tuple[str, ...] = ()
+
+
+Oracle = Callable[[Workload, FlavorResource, int], Simulation]
+_ALWAYS: Final = Moment()
+
+
+def assign(
+    queues: Queues,
+    usage: Usage,
+    workload: Workload,
+    last: State | None,
+    oracle: Oracle,
+    *,
+    now: Moment = _ALWAYS,
+    counts: tuple[int, ...] = (),
+) -> tuple[Assignment, State]:
+    """Choose flavors for a workload.
+
+    Args:
+        queues: queues, cohorts and flavors.
+        usage: what is used of their quotas.
+        workload: who asks.
+        last: what its last attempt left behind.
+        oracle: what preemption could do.
+        now: the generation of its queue and the scheduling cycle.
+        counts: pods by pod set, where fewer than all are to be admitted.
+
+    Returns:
+        The assignment, and what the next attempt has to be given.
+    """
+    tried = last.tried if last is not None and still_valid(last, workload, now) else ()
+    search = _Search(queues, usage, queues.cluster_queues[workload.queue], workload, oracle)
+    done: list[PodSetAssignment] = []
+    for number, pod_set in enumerate(workload.pod_sets):
+        count = counts[number] if counts else pod_set.count
+        before = Assignment(workload, tuple(done)).usage
+        done.append(search.pod_set(pod_set, count, before, tried[number] if number < len(tried) else {}))
+        if done[-1].mode is Mode.NO_FIT:
+            break
+    assignment = Assignment(workload, tuple(done))
+    return assignment, State.of(assignment, now)
+
+
+def rank(verdict: Verdict, fungibility: FlavorFungibility) -> tuple[int, int, int]:
+    """What orders verdicts from worse to better."""
+    if verdict.mode is Mode.NO_FIT:
+        return 0, 0, 0
+    viable = 1 if verdict.mode is Mode.NO_CANDIDATES else 2
+    if fungibility.preference is Preference.PREEMPTION_OVER_BORROWING:
+        return viable, -verdict.borrow, verdict.mode
+    return viable, verdict.mode, -verdict.borrow
+
+
+def ends_search(verdict: Verdict, fungibility: FlavorFungibility) -> bool:
+    """Whether a flavor with this verdict is enough."""
+    if verdict.mode <= Mode.NO_CANDIDATES:
+        return False
+    if verdict.mode is not Mode.FIT and fungibility.when_can_preempt is Fungible.TRY_NEXT_FLAVOR:
+        return False
+    return verdict.borrow == 0 or fungibility.when_can_borrow is Fungible.MAY_STOP_SEARCH
+
+
+def visiting_order(resources: Iterable[str]) -> list[str]:
+    """Resources in Kueue's order, that of their names' 64-bit FNV-1a hash.
+
+    It decides which resource's index a search resumes from, and which group's failure is the one that is told.
+    """
+    return sorted(resources, key=lambda name: (_fnv1a(name), name))
+
+
+def _fnv1a(name: str) -> int:
+    value = 0xCBF29CE484222325
+    for byte in name.encode():
+        value = (value ^ byte) * 0x100000001B3 % 2**64
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    queues: Queues
+    usage: Usage
+    queue: ClusterQueue
+    workload: Workload
+    oracle: Oracle
+
+    def pod_set(
+        self, pod_set: PodSet, count: int, assumed: Mapping[FlavorResource, int], tried: Mapping[str, int]
+    ) -> PodSetAssignment:
+        scans: list[Scan] = []
+        for resource in visiting_order(pod_set.requests):
+            if any(resource in scan.resources for scan in scans):
+                continue
+            group = self.queue.group_of(resource)
+            if group is None:
+                if pod_set.requests[resource] == 0 or self.queues.ignore_undeclared:
+                    continue
+                scans.append(Scan((resource,), why=f'ClusterQueue "{self.queue.name}" has no quota of {resource}'))
+            else:
+                wanted = {
+                    name: pod_set.requests[name] * count
+                    for name in visiting_order(pod_set.requests)
+                    if name in group.resources
+                }
+                scans.append(self.scan(group, pod_set, wanted, assumed, next_index(tried, resource)))
+            if scans[-1].mode is Mode.NO_FIT:
+                break
+        return PodSetAssignment(pod_set, count, tuple(scans))
+
+    def scan(
+        self,
+        group: ResourceGroup,
+        pod_set: PodSet,
+        wanted: Mapping[str, int],
+        assumed: Mapping[FlavorResource, int],
+        start: int,
+    ) -> Scan:
+        fungibility = self.queue.fungibility
+        attempts: list[Attempt] = []
+        chosen: Attempt | None = None
+        for flavor in group.flavors[start:]:
+            attempt = self.attempt(flavor, pod_set, wanted, assumed)
+            attempts.append(attempt)
+            if ends_search(attempt.worst, fungibility):
+                chosen = attempt
+                break
+            best = chosen.worst if chosen is not None else Verdict(Mode.NO_FIT)
+            if rank(attempt.worst, fungibility) > rank(best, fungibility):
+                chosen = attempt
+        tried = start + len(attempts) - 1
+        return Scan(
+            tuple(wanted),
+            group.flavors,
+            tuple(attempts),
+            chosen,
+            LAST_FLAVOR if tried == len(group.flavors) - 1 else tried,
+        )
+
+    def attempt(
+        self, flavor: str, pod_set: PodSet, wanted: Mapping[str, int], assumed: Mapping[FlavorResource, int]
+    ) -> Attempt:
+        unsuited = why_not(self.queues.flavors[flavor], pod_set)
+        if unsuited:
+            return Attempt(flavor, {}, Verdict(Mode.NO_FIT, why=unsuited))
+        verdicts = {
+            resource: self.verdict(of := FlavorResource(flavor, resource), assumed.get(of, 0), number)
+            for resource, number in wanted.items()
+        }
+        return Attempt(flavor, verdicts, min(verdicts.values(), key=lambda item: rank(item, self.queue.fungibility)))
+
+    def verdict(self, of: FlavorResource, assumed: int, wanted: int) -> Verdict:
+        """How `wanted` can be had on top of what earlier pod sets were `assumed` to get."""
+        name, total = self.queue.name, assumed + wanted
+        most = self.usage.capacity(name, of)
+        if total > most:
+            return Verdict(Mode.NO_FIT, why=f"{text(of.resource, total)} is more than the {self._most(of, most)}")
+        borrow, below_root = self.usage.borrow_level(name, of, total)
+        free = self.usage.available(name, of)
+        if total <= free:
+            return Verdict(Mode.FIT, borrow, f"{text(of.resource, total)} of {text(of.resource, free)} available")
+        short = f"{text(of.resource, total - free)} more needed"
+        nominal = self.usage.nodes[name].quota(of).nominal
+        if total > nominal and not below_root and not self._preempts_while_borrowing:
+            return Verdict(Mode.NO_FIT, borrow, f"{short}, and no preemption beyond the nominalQuota")
+        simulated = self.oracle(self.workload, of, total)
+        return Verdict(simulated.mode, simulated.borrow, short)
+
+    @property
+    def _preempts_while_borrowing(self) -> bool:
+        policies = self.queue.preemption
+        return policies.borrow_within_cohort is not Policy.NEVER or (
+            self.queues.fair_sharing and policies.reclaim_within_cohort is not Policy.NEVER
+        )
+
+    def _most(self, of: FlavorResource, most: int) -> str:
+        return f'{text(of.resource, most)} that "{self.queue.name}" can ever have'

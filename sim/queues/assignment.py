@@ -1,0 +1,151 @@
+"""What one look at the flavors of a queue came to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+from dranode.sim.queues.values import FlavorResource, PodSet, Workload
+
+LAST_FLAVOR = -1
+
+
+class Mode(IntEnum):
+    """How a flavor could serve, worse to better."""
+
+    NO_FIT = 0
+    NO_CANDIDATES = 1
+    """It would fit if others left, but there is no one whom the policies allow to preempt."""
+    PREEMPT = 2
+    RECLAIM = 3
+    """Preemption of other queues alone, which use what is this queue's."""
+    FIT = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How one resource, or at its worst a whole flavor, could be had.
+
+    Attributes:
+        borrow: how far up the tree quota comes from (`Usage.borrow_level`); 0 is no borrowing.
+        why: the arithmetic, for people.
+    """
+
+    mode: Mode
+    borrow: int = 0
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One flavor that was looked at, with a verdict for each resource; `worst` stands for all of them."""
+
+    flavor: str
+    verdicts: Mapping[str, Verdict]
+    worst: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """The search through one resource group for one pod set.
+
+    Attributes:
+        resources: what the pod set asks for of the group.
+        flavors: the group's flavors in order.
+        attempts: those that were looked at, in order; none where no group covers the resource.
+        chosen: the one that ended the search or was the best; None if none would ever fit.
+        tried: index of the last flavor looked at, or LAST_FLAVOR if there is none after it.
+    """
+
+    resources: tuple[str, ...]
+    flavors: tuple[str, ...] = ()
+    attempts: tuple[Attempt, ...] = ()
+    chosen: Attempt | None = None
+    tried: int = LAST_FLAVOR
+    why: str = ""
+
+    @property
+    def mode(self) -> Mode:
+        """How the pod set gets these resources. A search that looked at nothing has nothing against it."""
+        if self.chosen is not None:
+            return self.chosen.worst.mode
+        return Mode.NO_FIT if self.attempts or self.why else Mode.FIT
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """The flavor that a resource of a pod set gets."""
+
+    flavor: str
+    verdict: Verdict
+    tried: int
+
+
+@dataclass(frozen=True, slots=True)
+class PodSetAssignment:
+    """The searches for one pod set; one group without a fitting flavor leaves it without any."""
+
+    pod_set: PodSet
+    count: int
+    scans: tuple[Scan, ...]
+
+    @property
+    def mode(self) -> Mode:
+        """The worst of its groups."""
+        return min((scan.mode for scan in self.scans), default=Mode.FIT)
+
+    @property
+    def flavors(self) -> Mapping[str, Assigned]:
+        """By resource, what it gets."""
+        if self.mode is Mode.NO_FIT:
+            return {}
+        return {
+            resource: Assigned(scan.chosen.flavor, verdict, scan.tried)
+            for scan in self.scans
+            if scan.chosen is not None
+            for resource, verdict in scan.chosen.verdicts.items()
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What a workload gets; pod sets after one that does not fit are missing."""
+
+    workload: Workload
+    pod_sets: tuple[PodSetAssignment, ...]
+
+    @property
+    def mode(self) -> Mode:
+        """The worst of its pod sets."""
+        return min((pod_set.mode for pod_set in self.pod_sets), default=Mode.NO_FIT)
+
+    @property
+    def borrowing(self) -> int:
+        """The furthest that anything is borrowed from."""
+        return max((got.verdict.borrow for item in self.pod_sets for got in item.flavors.values()), default=0)
+
+    @property
+    def usage(self) -> Mapping[FlavorResource, int]:
+        """What it would count against quota."""
+        usage: dict[FlavorResource, int] = {}
+        for item in self.pod_sets:
+            for resource, got in item.flavors.items():
+                of = FlavorResource(got.flavor, resource)
+                usage[of] = usage.get(of, 0) + item.pod_set.requests[resource] * item.count
+        return usage
+
+    @property
+    def contested(self) -> frozenset[FlavorResource]:
+        """What others would have to give up."""
+        return frozenset(
+            FlavorResource(got.flavor, resource)
+            for item in self.pod_sets
+            for resource, got in item.flavors.items()
+            if Mode.NO_FIT < got.verdict.mode < Mode.FIT
+        )
+
+    @property
+    def tried(self) -> tuple[Mapping[str, int], ...]:
+        """By pod set and resource, the index that the next attempt starts after."""
+        return tuple({resource: got.tried for resource, got in item.flavors.items()} for item in self.pod_sets)

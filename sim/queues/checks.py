@@ -1,0 +1,156 @@
+"""What makes no sense in the configuration of queues: one sentence, with the path in the object.
+
+The rules are those of Kueue's webhooks, and those that only show across objects: names that nothing defines, cohorts
+that contain themselves, more in use than the quotas allow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from dranode.driver.core.api.errors import DocumentError
+from dranode.driver.core.api.quantity import Quantity
+from dranode.sim.queues.amounts import text
+from dranode.sim.queues.documents import (
+    ClusterQueueSpec,
+    FlavorQuotasSpec,
+    ResourceGroupSpec,
+    ResourceQuotaSpec,
+)
+from dranode.sim.queues.quota import Usage
+from dranode.sim.queues.values import Cohort, FlavorResource, Fungible, Policy
+from dranode.sim.queues.workload_document import PodSetSpec, WorkloadSpec
+
+_ZERO: Final = Quantity(0)
+_WITHIN: Final = (Policy.NEVER, Policy.LOWER_PRIORITY, Policy.LOWER_OR_NEWER_EQUAL_PRIORITY)
+_RECLAIM: Final = (Policy.NEVER, Policy.LOWER_PRIORITY, Policy.ANY)
+_BORROW: Final = (Policy.NEVER, Policy.LOWER_PRIORITY)
+
+
+def check_groups(groups: tuple[ResourceGroupSpec, ...], flavors: Iterable[str], *, lends: bool, cohort: bool) -> None:
+    """Check `spec.resourceGroups`: `lends` where there is a cohort above, so that limits mean something.
+
+    `flavors` are those that documents define. A `cohort` may lend more than its own quota, since it lends its members'.
+    """
+    seen: set[str] = set()
+    used: set[str] = set()
+    for number, group in enumerate(groups):
+        path = f"spec.resourceGroups[{number}]"
+        for resource in group.covered_resources:
+            if resource in seen:
+                raise DocumentError(f"{resource} is covered twice; name it once", f"{path}.coveredResources")
+            seen.add(resource)
+        for index, flavor in enumerate(group.flavors):
+            place = f"{path}.flavors[{index}]"
+            if flavor.name not in flavors:
+                raise DocumentError(f'no document defines ResourceFlavor "{flavor.name}"; add it', f"{place}.name")
+            if flavor.name in used:
+                raise DocumentError(f'flavor "{flavor.name}" stands twice; name it once', f"{place}.name")
+            used.add(flavor.name)
+            _check_flavor(flavor, group, place, lends=lends, cohort=cohort)
+
+
+def _check_flavor(flavor: FlavorQuotasSpec, group: ResourceGroupSpec, path: str, *, lends: bool, cohort: bool) -> None:
+    names = tuple(quota.name for quota in flavor.resources)
+    if names != group.covered_resources:
+        wanted = ", ".join(group.covered_resources)
+        raise DocumentError(f"has {', '.join(names)} where coveredResources has {wanted}", f"{path}.resources")
+    for number, quota in enumerate(flavor.resources):
+        _check_quota(quota, f"{path}.resources[{number}]", lends=lends, cohort=cohort)
+
+
+def _check_quota(quota: ResourceQuotaSpec, path: str, *, lends: bool, cohort: bool) -> None:
+    limits = {"borrowingLimit": quota.borrowing_limit, "lendingLimit": quota.lending_limit}
+    for name, value in {"nominalQuota": quota.nominal_quota, **limits}.items():
+        if value is not None and value < _ZERO:
+            raise DocumentError(f"{value} is below 0", f"{path}.{name}")
+    for name, value in limits.items():
+        if value is not None and not lends:
+            above = "parentName" if cohort else "cohortName"
+            raise DocumentError(
+                f"{value} limits nothing without {above}; name one or leave the limit out", f"{path}.{name}"
+            )
+    if quota.lending_limit is not None and not cohort and quota.lending_limit > quota.nominal_quota:
+        raise DocumentError(
+            f"{quota.lending_limit} is more than the nominalQuota {quota.nominal_quota}", f"{path}.lendingLimit"
+        )
+
+
+def check_policies(spec: ClusterQueueSpec) -> None:
+    """Check combinations in `flavorFungibility` and `preemption` that Kueue refuses."""
+    fungibility = spec.flavor_fungibility
+    both = (fungibility.when_can_borrow, fungibility.when_can_preempt)
+    if fungibility.preference is not None and set(both) != {Fungible.TRY_NEXT_FLAVOR}:
+        raise DocumentError(
+            f"{fungibility.preference} needs whenCanBorrow and whenCanPreempt to be TryNextFlavor",
+            "spec.flavorFungibility.preference",
+        )
+    preemption = spec.preemption
+    for name, policy, allowed in (
+        ("withinClusterQueue", preemption.within_cluster_queue, _WITHIN),
+        ("reclaimWithinCohort", preemption.reclaim_within_cohort, _RECLAIM),
+        ("borrowWithinCohort.policy", preemption.borrow_within_cohort.policy, _BORROW),
+    ):
+        if policy not in allowed:
+            raise DocumentError(f"{policy} is none of {', '.join(allowed)}", f"spec.preemption.{name}")
+    if preemption.borrow_within_cohort.policy is not Policy.NEVER and preemption.reclaim_within_cohort is Policy.NEVER:
+        raise DocumentError(
+            "borrowWithinCohort needs a reclaimWithinCohort other than Never", "spec.preemption.borrowWithinCohort"
+        )
+
+
+def check_ancestors(cohort: str, cohorts: Mapping[str, Cohort]) -> None:
+    """Refuse a cohort that is its own ancestor."""
+    way = [cohort]
+    while (parent := cohorts[way[-1]].parent if way[-1] in cohorts else "") and parent not in way:
+        way.append(parent)
+    if parent == cohort:
+        circle = " -> ".join(f'"{name}"' for name in (*way, cohort))
+        raise DocumentError(f"cohorts {circle} are a cycle; take one parentName out", "spec.parentName")
+
+
+def check_workload(spec: WorkloadSpec) -> None:
+    """Check the numbers of a workload."""
+    names = [pod_set.name for pod_set in spec.pod_sets]
+    for number, pod_set in enumerate(spec.pod_sets):
+        path = f"spec.podSets[{number}]"
+        if pod_set.name in names[:number]:
+            raise DocumentError(f'pod set "{pod_set.name}" stands twice; name it otherwise', f"{path}.name")
+        if pod_set.count < 0:
+            raise DocumentError(f"{pod_set.count} is below 0", f"{path}.count")
+        if pod_set.min_count is not None and not 1 <= pod_set.min_count <= pod_set.count:
+            raise DocumentError(
+                f"{pod_set.min_count} is not between 1 and the count {pod_set.count}", f"{path}.minCount"
+            )
+        _check_requests(pod_set, f"{path}.template.spec")
+
+
+def _check_requests(pod_set: PodSetSpec, path: str) -> None:
+    spec = pod_set.template.spec
+    written = {f"{path}.overhead": spec.overhead}
+    for kind, containers in (("initContainers", spec.init_containers), ("containers", spec.containers)):
+        for number, container in enumerate(containers):
+            written[f"{path}.{kind}[{number}].resources.requests"] = container.resources.requests
+            written[f"{path}.{kind}[{number}].resources.limits"] = container.resources.limits
+    written[f"{path}.resources.requests"] = spec.resources.requests
+    for place, amounts in written.items():
+        for name, quantity in amounts.items():
+            if quantity < _ZERO:
+                raise DocumentError(f"{quantity} is below 0", f"{place}.{name}")
+
+
+def check_use(usage: Usage, queue: str, groups: tuple[ResourceGroupSpec, ...]) -> None:
+    """Refuse quotas below what admitted workloads use of them."""
+    for number, group in enumerate(groups):
+        for index, flavor in enumerate(group.flavors):
+            for which, quota in enumerate(flavor.resources):
+                of = FlavorResource(flavor.name, quota.name)
+                debt = -usage.balance(queue, of)
+                if debt > 0:
+                    used = text(of.resource, usage.at(usage.nodes[queue], of))
+                    raise DocumentError(
+                        f"admitted workloads use {used} of {of} in this queue, {text(of.resource, debt)} more in all"
+                        f" than the quotas allow (nominalQuota {quota.nominal_quota}); raise a quota or release some",
+                        f"spec.resourceGroups[{number}].flavors[{index}].resources[{which}].nominalQuota",
+                    )

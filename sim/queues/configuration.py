@@ -1,0 +1,212 @@
+"""The configuration of queues from its documents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from dranode.driver.core.api.errors import DocumentError
+from dranode.driver.core.api.quantity import Quantity
+from dranode.driver.core.api.resource import DeviceClass, ResourceClaimTemplate
+from dranode.sim.queues.amounts import amount
+from dranode.sim.queues.checks import check_ancestors, check_groups, check_policies
+from dranode.sim.queues.counts import Devices
+from dranode.sim.queues.documents import (
+    ClusterQueueDocument,
+    CohortDocument,
+    ConfigurationDocument,
+    LocalQueueDocument,
+    PriorityClassDocument,
+    ResourceFlavorDocument,
+    ResourceGroupSpec,
+)
+from dranode.sim.queues.namespaces import LabelSelector
+from dranode.sim.queues.sources import Found, of_kind
+from dranode.sim.queues.values import (
+    ClusterQueue,
+    Cohort,
+    FlavorFungibility,
+    FlavorResource,
+    Preemption,
+    Preference,
+    Queues,
+    Quota,
+    ResourceFlavor,
+    ResourceGroup,
+)
+
+_STRICT: Final = {"": False, "BestEffortFIFO": False, "StrictFIFO": True}
+_IGNORES: Final = {"BlockUndeclared": False, "IgnoreUndeclared": True}
+_RUNNING: Final = "None"
+
+
+def queues_of(found: Iterable[Found[Any]]) -> Queues:
+    """Queues, cohorts and flavors.
+
+    Raises:
+        DocumentError: a name that nothing defines, a limit that limits nothing, a negative number, a circle of cohorts.
+    """
+    found = tuple(found)
+    configuration = _configuration(found)
+    flavors = {item.name: _flavor(item) for item in of_kind(found, ResourceFlavorDocument)}
+    cohorts = {item.name: item.apply(_cohort, item.value, flavors) for item in of_kind(found, CohortDocument)}
+    for item in of_kind(found, CohortDocument):
+        item.apply(check_ancestors, item.name, cohorts)
+    return Queues(
+        {item.name: item.apply(_cluster_queue, item.value, flavors) for item in of_kind(found, ClusterQueueDocument)},
+        cohorts,
+        flavors,
+        ignore_undeclared=_choice(
+            _IGNORES, configuration.resources.quota_check_strategy, "resources.quotaCheckStrategy"
+        ),
+    )
+
+
+def devices_of(found: Iterable[Found[Any]]) -> Devices:
+    """What turns devices into quota.
+
+    Raises:
+        DocumentError: a mapping counts something else than devices.
+    """
+    found = tuple(found)
+    mapped: dict[str, str] = {}
+    for item in of_kind(found, ConfigurationDocument):
+        for name, resource in item.apply(_mapped, item.value):
+            mapped.setdefault(name, resource)
+    return Devices(
+        mapped,
+        {item.key: item.value.spec.spec for item in of_kind(found, ResourceClaimTemplate)},
+        tuple(item.value for item in of_kind(found, DeviceClass)),
+    )
+
+
+def doors_of(found: Iterable[Found[Any]], queues: Queues) -> Mapping[str, str]:
+    """By key of a LocalQueue, the ClusterQueue behind it.
+
+    Raises:
+        DocumentError: the ClusterQueue does not exist.
+    """
+    return {item.key: item.apply(_behind, item.value, queues) for item in of_kind(found, LocalQueueDocument)}
+
+
+def stopped_in(found: Iterable[Found[Any]]) -> Mapping[str, str]:
+    """What takes no workloads: by ClusterQueue name or LocalQueue key, the stopPolicy."""
+    found = tuple(found)
+    policies = {item.name: item.value.spec.stop_policy for item in of_kind(found, ClusterQueueDocument)}
+    policies |= {item.key: item.value.spec.stop_policy for item in of_kind(found, LocalQueueDocument)}
+    return {name: policy for name, policy in policies.items() if policy != _RUNNING}
+
+
+def selectors_of(found: Iterable[Found[Any]]) -> Mapping[str, LabelSelector | None]:
+    """By ClusterQueue, which namespaces it takes workloads from."""
+    return {item.name: item.value.spec.namespace_selector for item in of_kind(found, ClusterQueueDocument)}
+
+
+def priorities_of(found: Iterable[Found[Any]]) -> Mapping[tuple[str, str], int]:
+    """The numbers of the priority classes, by kind and name."""
+    return {
+        (item.value.kind, item.name): item.value.value
+        for item in found
+        if isinstance(item.value, PriorityClassDocument)
+    }
+
+
+def _configuration(found: tuple[Found[Any], ...]) -> ConfigurationDocument:
+    for item in of_kind(found, ConfigurationDocument):
+        item.apply(_check_configuration, item.value)
+        return item.value
+    return ConfigurationDocument()
+
+
+def _check_configuration(configuration: ConfigurationDocument) -> None:
+    shares = configuration.fair_sharing
+    if shares is not None and not (isinstance(shares, Mapping) and shares.get("enable") is False):
+        raise DocumentError(
+            "preemption by fair shares is not simulated; take it out to see what preemption by priority does",
+            "fairSharing",
+        )
+
+
+def _mapped(configuration: ConfigurationDocument) -> list[tuple[str, str]]:
+    """DeviceClasses, each with the name that its devices count under."""
+    named = {"resources.": configuration.resources.device_class_mappings, "": configuration.device_class_mappings}
+    pairs: list[tuple[str, str]] = []
+    for place, mappings in named.items():
+        for number, mapping in enumerate(mappings):
+            if mapping.sources:
+                raise DocumentError(
+                    f'counts "{mapping.name}" by sources, but only whole devices are counted here; take sources out',
+                    f"{place}deviceClassMappings[{number}].sources",
+                )
+            pairs += [(name, mapping.name) for name in mapping.device_class_names]
+    return pairs
+
+
+def _behind(document: LocalQueueDocument, queues: Queues) -> str:
+    name = document.spec.cluster_queue
+    if name not in queues.cluster_queues:
+        raise DocumentError(f'no document defines ClusterQueue "{name}"; add it', "spec.clusterQueue")
+    return name
+
+
+def _flavor(item: Found[ResourceFlavorDocument]) -> ResourceFlavor:
+    spec = item.value.spec
+    return ResourceFlavor(item.name, spec.node_labels, spec.node_taints, spec.tolerations)
+
+
+def _cohort(document: CohortDocument, flavors: Mapping[str, ResourceFlavor]) -> Cohort:
+    spec = document.spec
+    check_groups(spec.resource_groups, flavors, lends=bool(spec.parent_name), cohort=True)
+    return Cohort(document.metadata.name, spec.parent_name, _quotas(spec.resource_groups))
+
+
+def _cluster_queue(document: ClusterQueueDocument, flavors: Mapping[str, ResourceFlavor]) -> ClusterQueue:
+    spec = document.spec
+    check_groups(spec.resource_groups, flavors, lends=bool(spec.cohort_name), cohort=False)
+    check_policies(spec)
+    groups = tuple(
+        ResourceGroup(group.covered_resources, tuple(flavor.name for flavor in group.flavors))
+        for group in spec.resource_groups
+    )
+    fungibility, preemption = spec.flavor_fungibility, spec.preemption
+    return ClusterQueue(
+        document.metadata.name,
+        spec.cohort_name,
+        groups,
+        _quotas(spec.resource_groups),
+        FlavorFungibility(
+            fungibility.when_can_borrow,
+            fungibility.when_can_preempt,
+            fungibility.preference or Preference.BORROWING_OVER_PREEMPTION,
+        ),
+        Preemption(
+            preemption.within_cluster_queue,
+            preemption.reclaim_within_cohort,
+            preemption.borrow_within_cohort.policy,
+            preemption.borrow_within_cohort.max_priority_threshold,
+        ),
+        _choice(_STRICT, spec.queueing_strategy, "spec.queueingStrategy"),
+    )
+
+
+def _quotas(groups: tuple[ResourceGroupSpec, ...]) -> dict[FlavorResource, Quota]:
+    return {
+        FlavorResource(flavor.name, quota.name): Quota(
+            amount(quota.name, quota.nominal_quota),
+            _limit(quota.name, quota.borrowing_limit),
+            _limit(quota.name, quota.lending_limit),
+        )
+        for group in groups
+        for flavor in group.flavors
+        for quota in flavor.resources
+    }
+
+
+def _limit(resource: str, quantity: Quantity | None) -> int | None:
+    return None if quantity is None else amount(resource, quantity)
+
+
+def _choice(table: Mapping[str, bool], word: str, path: str) -> bool:
+    if word not in table:
+        raise DocumentError(f'"{word}" is none of {", ".join(name for name in table if name)}', path)
+    return table[word]

@@ -1,0 +1,76 @@
+"""One attempt to admit a workload: flavors, whom to preempt for them, and with fewer pods if all do not fit."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+from dranode.sim.queues.assign import Oracle, assign
+from dranode.sim.queues.assignment import Assignment, Mode
+from dranode.sim.queues.progress import Moment, State
+from dranode.sim.queues.quota import Usage
+from dranode.sim.queues.values import Admitted, Queues, Workload
+
+Targets = Callable[[Assignment], tuple[Admitted, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What an attempt came to; `state` is for the next one."""
+
+    assignment: Assignment
+    state: State
+    targets: tuple[Admitted, ...] = ()
+
+    @property
+    def useful(self) -> bool:
+        """Whether the workload can be admitted now, or once the targets have gone."""
+        return self.assignment.mode is Mode.FIT or bool(self.targets)
+
+
+def decide(
+    queues: Queues,
+    usage: Usage,
+    workload: Workload,
+    last: State | None,
+    oracle: Oracle,
+    *,
+    targets: Targets,
+    now: Moment,
+) -> Decision:
+    """Try all pods, then as many as fit where pod sets have a `minCount`.
+
+    Args:
+        queues: queues, cohorts and flavors.
+        usage: what is used of their quotas.
+        workload: who asks.
+        last: what its last attempt left behind.
+        oracle: what preemption could do for one flavor and resource.
+        targets: whom an assignment needs to have gone.
+        now: the generation of its queue and the scheduling cycle.
+    """
+
+    def attempt(counts: tuple[int, ...] = ()) -> Decision:
+        assignment, state = assign(queues, usage, workload, last, oracle, now=now, counts=counts)
+        preempts = Mode.NO_FIT < assignment.mode < Mode.FIT
+        return Decision(assignment, state, targets(assignment) if preempts else ())
+
+    whole = attempt()
+    spare = [pod_set.count - (pod_set.min_count or pod_set.count) for pod_set in workload.pod_sets]
+    if whole.useful or not any(spare):
+        return whole
+
+    @cache
+    def reduced(step: int) -> Decision:
+        return attempt(
+            tuple(
+                pod_set.count - less * step // sum(spare)
+                for pod_set, less in zip(workload.pod_sets, spare, strict=True)
+            )
+        )
+
+    # Fewer pods fit more easily: the first step that is useful is found by halving, as Kueue does.
+    step = bisect_left(range(sum(spare) + 1), True, key=lambda number: reduced(number).useful)  # noqa: FBT003 - a key
+    return reduced(step) if step <= sum(spare) else whole

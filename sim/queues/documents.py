@@ -1,0 +1,215 @@
+"""Kueue's objects as they are written: v1beta1 becomes v1beta2, and only v1beta2 exists further in.
+
+Source: `kueue.x-k8s.io/v1beta1`, `kueue.x-k8s.io/v1beta2`, `config.kueue.x-k8s.io` (Configuration). Unknown fields are
+dropped, as Kubernetes does, except a field that the other version has in place of one that decides something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from dranode.driver.core.api.documents import decode
+from dranode.driver.core.api.errors import DocumentError
+from dranode.driver.core.api.quantity import Quantity
+from dranode.driver.core.api.resource import DeviceTaint, DeviceToleration, Document, ObjectMeta
+from dranode.sim.queues.namespaces import LabelSelector
+from dranode.sim.queues.values import Fungible, Policy, Preference
+from dranode.sim.queues.workload_document import WorkloadDocument
+
+API_GROUP: Final = "kueue.x-k8s.io"
+CONFIG_GROUP: Final = "config.kueue.x-k8s.io"
+_VERSIONS: Final = ("v1beta1", "v1beta2")
+_RENAMED: Final = {"v1beta1": ("cohort", "cohortName"), "v1beta2": ("cohortName", "cohort")}
+_STOP_IN_V1BETA1: Final = ("Borrow", "Preempt")
+
+
+class ResourceQuotaSpec(Document, frozen=True, kw_only=True):
+    """`resourceGroups[].flavors[].resources[]`."""
+
+    name: str
+    nominal_quota: Quantity
+    borrowing_limit: Quantity | None = None
+    lending_limit: Quantity | None = None
+
+
+class FlavorQuotasSpec(Document, frozen=True, kw_only=True):
+    """`resourceGroups[].flavors[]`."""
+
+    name: str
+    resources: tuple[ResourceQuotaSpec, ...] = ()
+
+
+class ResourceGroupSpec(Document, frozen=True, kw_only=True):
+    """`resourceGroups[]`."""
+
+    covered_resources: tuple[str, ...]
+    flavors: tuple[FlavorQuotasSpec, ...] = ()
+
+
+class FungibilitySpec(Document, frozen=True, kw_only=True):
+    """`flavorFungibility` (KEP-582)."""
+
+    when_can_borrow: Fungible = Fungible.MAY_STOP_SEARCH
+    when_can_preempt: Fungible = Fungible.TRY_NEXT_FLAVOR
+    preference: Preference | None = None
+
+
+class BorrowWithinCohortSpec(Document, frozen=True, kw_only=True):
+    """`preemption.borrowWithinCohort`."""
+
+    policy: Policy = Policy.NEVER
+    max_priority_threshold: int | None = None
+
+
+class PreemptionSpec(Document, frozen=True, kw_only=True):
+    """`preemption`."""
+
+    within_cluster_queue: Policy = Policy.NEVER
+    reclaim_within_cohort: Policy = Policy.NEVER
+    borrow_within_cohort: BorrowWithinCohortSpec = BorrowWithinCohortSpec()
+
+
+class ClusterQueueSpec(Document, frozen=True, kw_only=True):
+    """`ClusterQueue.spec`."""
+
+    cohort_name: str = ""
+    namespace_selector: LabelSelector | None = None
+    resource_groups: tuple[ResourceGroupSpec, ...] = ()
+    queueing_strategy: str = ""
+    flavor_fungibility: FungibilitySpec = FungibilitySpec()
+    preemption: PreemptionSpec = PreemptionSpec()
+    stop_policy: str = "None"
+
+
+class ClusterQueueDocument(Document, frozen=True, kw_only=True):
+    """A queue with quota."""
+
+    metadata: ObjectMeta
+    spec: ClusterQueueSpec = ClusterQueueSpec()
+
+
+class CohortSpec(Document, frozen=True, kw_only=True):
+    """`Cohort.spec`."""
+
+    parent_name: str = ""
+    resource_groups: tuple[ResourceGroupSpec, ...] = ()
+
+
+class CohortDocument(Document, frozen=True, kw_only=True):
+    """Queues that lend to each other."""
+
+    metadata: ObjectMeta
+    spec: CohortSpec = CohortSpec()
+
+
+class ResourceFlavorSpec(Document, frozen=True, kw_only=True):
+    """`ResourceFlavor.spec`; taints and tolerations of nodes have the form of those of devices."""
+
+    node_labels: Mapping[str, str] = {}
+    node_taints: tuple[DeviceTaint, ...] = ()
+    tolerations: tuple[DeviceToleration, ...] = ()
+
+
+class ResourceFlavorDocument(Document, frozen=True, kw_only=True):
+    """A kind of nodes."""
+
+    metadata: ObjectMeta
+    spec: ResourceFlavorSpec = ResourceFlavorSpec()
+
+
+class LocalQueueSpec(Document, frozen=True, kw_only=True):
+    """`LocalQueue.spec`."""
+
+    cluster_queue: str
+    stop_policy: str = "None"
+
+
+class LocalQueueDocument(Document, frozen=True, kw_only=True):
+    """A namespace's door to a ClusterQueue."""
+
+    metadata: ObjectMeta
+    spec: LocalQueueSpec
+
+
+class DeviceClassMapping(Document, frozen=True, kw_only=True):
+    """`resources.deviceClassMappings[]`: the name under which quota counts the devices of some classes."""
+
+    name: str
+    device_class_names: tuple[str, ...]
+    sources: tuple[Any, ...] = ()
+
+
+class ConfigurationResources(Document, frozen=True, kw_only=True):
+    """`resources`."""
+
+    device_class_mappings: tuple[DeviceClassMapping, ...] = ()
+    quota_check_strategy: str = "BlockUndeclared"
+
+
+class PriorityClassDocument(Document, frozen=True, kw_only=True):
+    """A WorkloadPriorityClass of Kueue, or a PriorityClass of Kubernetes."""
+
+    kind: str
+    metadata: ObjectMeta
+    value: int
+
+
+class ConfigurationDocument(Document, frozen=True, kw_only=True):
+    """Kueue's Configuration; the mappings may also stand at its top."""
+
+    resources: ConfigurationResources = ConfigurationResources()
+    device_class_mappings: tuple[DeviceClassMapping, ...] = ()
+    fair_sharing: Any = None
+
+
+DOCUMENTS: Final[dict[str, type[Document]]] = {
+    "ClusterQueue": ClusterQueueDocument,
+    "Cohort": CohortDocument,
+    "ResourceFlavor": ResourceFlavorDocument,
+    "LocalQueue": LocalQueueDocument,
+    "Workload": WorkloadDocument,
+    "WorkloadPriorityClass": PriorityClassDocument,
+    "Configuration": ConfigurationDocument,
+}
+
+
+def read(document: Mapping[str, Any]) -> Document | None:
+    """The value of one of Kueue's documents; None if it is something else.
+
+    Raises:
+        DocumentError: the document does not fit, or its version is not v1beta1 or v1beta2.
+    """
+    group, _, version = str(document.get("apiVersion", "")).rpartition("/")
+    kind = DOCUMENTS.get(str(document.get("kind")))
+    if group not in (API_GROUP, CONFIG_GROUP) or kind is None:
+        return None
+    if version not in _VERSIONS:
+        raise DocumentError(f'{group} is read as v1beta1 and v1beta2, not as "{version}"', "apiVersion")
+    return decode(kind, _to_v1beta2(_without_nulls(document), version))
+
+
+def _without_nulls(value: Any) -> Any:
+    """The API server takes a field that is null for one that is not there."""
+    if isinstance(value, Mapping):
+        return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
+    return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _to_v1beta2(document: Mapping[str, Any], version: str) -> Mapping[str, Any]:
+    spec = document.get("spec")
+    if document.get("kind") != "ClusterQueue" or not isinstance(spec, Mapping):
+        return document
+    own, other = _RENAMED[version]
+    if other in spec:
+        raise DocumentError(f"{version} calls this field {own}", f"spec.{other}")
+    if version == "v1beta2":
+        return document
+    converted = {**spec, "cohortName": spec.get("cohort", "")}
+    fungibility = spec.get("flavorFungibility")
+    if isinstance(fungibility, Mapping):
+        converted["flavorFungibility"] = {
+            key: Fungible.MAY_STOP_SEARCH.value if value in _STOP_IN_V1BETA1 else value
+            for key, value in fungibility.items()
+        }
+    return {**document, "spec": converted}

@@ -1,0 +1,45 @@
+"""Which namespaces a ClusterQueue takes workloads from: its `namespaceSelector` against their labels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from dranode.driver.core.api.documents import decode
+from dranode.driver.core.api.resource import Document, NodeSelectorRequirement, ObjectMeta
+from dranode.driver.machine.yaml_files import SourceDocument
+from dranode.sim.allocator.nodeselector import requirement_holds
+
+_NAME_LABEL: Final = "kubernetes.io/metadata.name"
+
+
+class LabelSelector(Document, frozen=True, kw_only=True):
+    """A selector of labels: an empty one matches all."""
+
+    match_labels: Mapping[str, str] = {}
+    match_expressions: tuple[NodeSelectorRequirement, ...] = ()
+
+
+class _Namespace(Document, frozen=True, kw_only=True):
+    metadata: ObjectMeta
+
+
+def namespaces_of(sources: Iterable[SourceDocument]) -> Mapping[str, Mapping[str, str]]:
+    """The labels of the Namespaces among the documents, by name."""
+    found = (decode(_Namespace, source.document).metadata for source in sources if source.kind == "Namespace")
+    return {metadata.name: metadata.labels for metadata in found}
+
+
+def refusal(
+    queue: str, selector: LabelSelector | None, namespace: str, namespaces: Mapping[str, Mapping[str, str]]
+) -> str:
+    """Why the queue takes no workloads from the namespace; empty if it does."""
+    if selector is None:
+        return f"ClusterQueue {queue} has no namespaceSelector, so it takes no workloads; {{}} takes all"
+    labels = {**namespaces.get(namespace, {}), _NAME_LABEL: namespace}
+    if selector.match_labels.items() <= labels.items() and all(
+        requirement_holds(each, labels) for each in selector.match_expressions
+    ):
+        return ""
+    unknown = "" if namespace in namespaces else ", of whose labels no document tells"
+    return f"the namespaceSelector of ClusterQueue {queue} does not match the namespace {namespace}{unknown}"

@@ -1,0 +1,194 @@
+"""Whom a workload may preempt: Kueue's classical preemption, as an oracle for the search over flavors.
+
+Candidates are workloads that use what is short and that the policies allow: in the own queue by `withinClusterQueue`,
+in queues of the cohort that use more than their quota by `reclaimWithinCohort`. Over those whose quota belongs to a
+subtree that holds the request within its own quota the workload has precedence whatever it borrows; the others it may
+preempt while it borrows itself only as `borrowWithinCohort` says. Candidates go one by one until the request fits;
+then those that were not needed come back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+from dranode.sim.queues.assign import Simulation
+from dranode.sim.queues.assignment import Mode
+from dranode.sim.queues.quota import Node, Usage
+from dranode.sim.queues.values import Admitted, FlavorResource, Policy, Queues, Workload
+
+
+class _Claim(IntEnum):
+    """By what right a candidate goes, in the order in which candidates go."""
+
+    PRECEDENCE = 0
+    RECLAIM = 1
+    OWN_QUEUE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A workload that may go.
+
+    Attributes:
+        below: the cohorts between its queue and the nearest one that it shares with the workload that comes in.
+        while_borrowing: it may go although the other queue then borrows.
+    """
+
+    admitted: Admitted
+    claim: _Claim
+    below: tuple[Node, ...] = ()
+    while_borrowing: bool = True
+
+    @property
+    def order(self) -> tuple[object, ...]:
+        """Those that leave anyway, then by claim, then low priority and late admission."""
+        admitted = self.admitted
+        own = (admitted.workload.priority, -admitted.reserved, admitted.workload.key)
+        return (not admitted.evicted, self.claim, *own)
+
+
+@dataclass(frozen=True, slots=True)
+class Preemptor:
+    """The workloads that hold quota, and who may take it from them."""
+
+    queues: Queues
+    usage: Usage
+    admitted: tuple[Admitted, ...]
+
+    def simulate(self, workload: Workload, of: FlavorResource, wanted: int) -> Simulation:
+        """What preemption for one flavor and resource would come to."""
+        targets = self.targets(workload, frozenset({of}), {of: wanted})
+        borrow, _ = self.usage.without(*targets).borrow_level(workload.queue, of, wanted)
+        if not targets:
+            return Simulation(Mode.NO_CANDIDATES, borrow)
+        own = any(target.workload.queue == workload.queue for target in targets)
+        return Simulation(
+            Mode.PREEMPT if own else Mode.RECLAIM, borrow, tuple(target.workload.key for target in targets)
+        )
+
+    def targets(
+        self, workload: Workload, contested: frozenset[FlavorResource], requests: Mapping[FlavorResource, int]
+    ) -> tuple[Admitted, ...]:
+        """Who has to go so that the requests fit; no one if that is not possible.
+
+        Args:
+            workload: who comes in.
+            contested: what there is too little of.
+            requests: all that it asks for.
+        """
+        candidates = sorted(self._candidates(workload, contested, requests), key=lambda item: item.order)
+        for borrowing in self._tries(workload, contested, candidates):
+            usage, gone = self.usage, list[Admitted]()
+            for candidate in candidates:
+                if not _still_valid(candidate, usage, contested, borrowing=borrowing):
+                    continue
+                usage = usage.without(candidate.admitted)
+                gone.append(candidate.admitted)
+                if _fits(usage, workload.queue, requests, borrowing=borrowing):
+                    return _needed(usage, gone, workload.queue, requests, borrowing=borrowing)
+        return ()
+
+    def _tries(
+        self, workload: Workload, contested: frozenset[FlavorResource], candidates: list[_Candidate]
+    ) -> tuple[bool, ...]:
+        """Whether the queue may borrow after the preemption, in the order of trying."""
+        node = self.usage.nodes[workload.queue]
+        forbidden = self.queues.cluster_queues[workload.queue].preemption.borrow_within_cohort is Policy.NEVER
+        below = all(self.usage.at(node, of) < node.quota(of).nominal for of in contested)
+        claims = {candidate.claim for candidate in candidates}
+        if claims <= {_Claim.OWN_QUEUE} or (forbidden and not below):
+            return (True,)
+        return (False, True) if forbidden and _Claim.PRECEDENCE not in claims else (True, False)
+
+    def _candidates(
+        self, workload: Workload, contested: frozenset[FlavorResource], requests: Mapping[FlavorResource, int]
+    ) -> Iterator[_Candidate]:
+        policies = self.queues.cluster_queues[workload.queue].preemption
+        users = [item for item in self.admitted if any(of in contested for of in item.usage)]
+        for item in users:
+            if item.workload.queue == workload.queue and _may(policies.within_cluster_queue, workload, item):
+                yield _Candidate(item, _Claim.OWN_QUEUE)
+        allowed = [item for item in users if _may(policies.reclaim_within_cohort, workload, item)]
+        seen: set[str] = {workload.queue}
+        node, left = self.usage.nodes[workload.queue], dict(requests)
+        precedence, left = self._held_by(node, left)
+        for cohort in self.usage.cohorts(workload.queue):
+            for queue, below in self._over_quota(cohort, contested):
+                if queue in seen:
+                    continue
+                seen.add(queue)
+                for item in allowed:
+                    if item.workload.queue == queue:
+                        claim = _Claim.PRECEDENCE if precedence else _Claim.RECLAIM
+                        yield _Candidate(item, claim, below, precedence or self._while_borrowing(workload, item))
+            holds, left = self._held_by(cohort, left)
+            precedence = precedence or holds
+
+    def _held_by(self, node: Node, requests: Mapping[FlavorResource, int]) -> tuple[bool, dict[FlavorResource, int]]:
+        """Whether a subtree holds the requests within its own quota, and what it leaves to its parent."""
+        holds = not any(self.usage.borrows_with(node, of, number) for of, number in requests.items())
+        left = {of: max(0, number - self.usage.unused_guaranteed(node, of)) for of, number in requests.items()}
+        return holds, left
+
+    def _over_quota(
+        self, cohort: Node, contested: frozenset[FlavorResource], below: tuple[Node, ...] = ()
+    ) -> Iterator[tuple[str, tuple[Node, ...]]]:
+        """The queues under a cohort that use more than their quota, each with the cohorts on the way."""
+        for child in cohort.children:
+            if any(self.usage.borrows_with(child, of) for of in contested):
+                if child.cluster_queue is not None:
+                    yield child.name, below
+                else:
+                    yield from self._over_quota(child, contested, (*below, child))
+
+    def _while_borrowing(self, workload: Workload, item: Admitted) -> bool:
+        policies = self.queues.cluster_queues[workload.queue].preemption
+        if policies.borrow_within_cohort is Policy.NEVER or item.workload.priority >= workload.priority:
+            return False
+        return policies.max_priority_threshold is None or item.workload.priority <= policies.max_priority_threshold
+
+
+def _may(policy: Policy, workload: Workload, item: Admitted) -> bool:
+    lower = item.workload.priority < workload.priority
+    match policy:
+        case Policy.NEVER:
+            return False
+        case Policy.LOWER_PRIORITY:
+            return lower
+        case Policy.LOWER_OR_NEWER_EQUAL_PRIORITY:
+            same = item.workload.priority == workload.priority
+            return lower or (same and item.workload.created > workload.created)
+        case Policy.ANY:
+            return True
+
+
+def _still_valid(candidate: _Candidate, usage: Usage, contested: frozenset[FlavorResource], *, borrowing: bool) -> bool:
+    """Whether those that have gone leave a candidate's queue, and the cohorts around it, above their quotas."""
+    if candidate.claim is _Claim.OWN_QUEUE:
+        return True
+    if borrowing and not candidate.while_borrowing:
+        return False
+    nodes = (usage.nodes[candidate.admitted.workload.queue], *candidate.below)
+    return all(any(usage.borrows_with(node, of) for of in contested) for node in nodes)
+
+
+def _fits(usage: Usage, queue: str, requests: Mapping[FlavorResource, int], *, borrowing: bool) -> bool:
+    if not borrowing and any(usage.borrows_with(usage.nodes[queue], of, number) for of, number in requests.items()):
+        return False
+    return usage.holds(queue, requests)
+
+
+def _needed(
+    usage: Usage, gone: list[Admitted], queue: str, requests: Mapping[FlavorResource, int], *, borrowing: bool
+) -> tuple[Admitted, ...]:
+    """Those that have to stay away: the last one, and who cannot come back, tried from the last to the first."""
+    needed = [gone[-1]]
+    for item in reversed(gone[:-1]):
+        back = usage.charge(item.workload.queue, item.usage)
+        if _fits(back, queue, requests, borrowing=borrowing):
+            usage = back
+        else:
+            needed.insert(0, item)
+    return tuple(needed)

@@ -1,0 +1,183 @@
+"""Quotas in a tree of cohorts, and what is used of them.
+
+A ClusterQueue lends what it does not use to its cohort, up to `lendingLimit`, and takes from it up to `borrowingLimit`;
+a cohort does the same with its parent. What a lending limit keeps back is *guaranteed*: no one above sees it, and usage
+fills it first. Usage beyond it counts at the parent too.
+
+    subtree quota of a node = its own nominal quota + over its children (subtree quota - guaranteed)
+    guaranteed of a node    = max(0, subtree quota - lending limit), or 0 without a limit
+    usage of a cohort       = over its children max(0, usage - guaranteed)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from dranode.sim.queues.values import Admitted, ClusterQueue, Cohort, FlavorResource, Queues, Quota
+
+_NO_QUOTA = Quota(0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Node:
+    """A ClusterQueue (without children) or a cohort, with what it and those below it own.
+
+    Attributes:
+        height: steps to the furthest ClusterQueue below; 0 is a ClusterQueue.
+    """
+
+    name: str
+    quotas: Mapping[FlavorResource, Quota]
+    subtree: Mapping[FlavorResource, int]
+    children: tuple[Node, ...] = ()
+    cluster_queue: ClusterQueue | None = None
+    height: int = 0
+
+    def quota(self, of: FlavorResource) -> Quota:
+        """What the node itself owns."""
+        return self.quotas.get(of, _NO_QUOTA)
+
+    def guaranteed(self, of: FlavorResource) -> int:
+        """What the node never lends to its parent."""
+        limit = self.quota(of).lending_limit
+        return 0 if limit is None else max(0, self.subtree.get(of, 0) - limit)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What is used, at every node of the tree. Charging makes a new value.
+
+    Attributes:
+        nodes: the leaf of every ClusterQueue.
+        parents: the cohort above a node; roots are missing.
+        used: by flavor and resource, how much counts at each node.
+    """
+
+    nodes: Mapping[str, Node]
+    parents: Mapping[Node, Node]
+    used: Mapping[FlavorResource, Mapping[Node, int]]
+
+    def at(self, node: Node, of: FlavorResource) -> int:
+        """What counts at a node."""
+        return self.used.get(of, {}).get(node, 0)
+
+    def cohorts(self, queue: str) -> Iterator[Node]:
+        """The cohorts above a queue, nearest first."""
+        node = self.parents.get(self.nodes[queue])
+        while node is not None:
+            yield node
+            node = self.parents.get(node)
+
+    def root(self, queue: str) -> Node:
+        """The top of the tree that a queue belongs to; the queue's own node where it has no cohort."""
+        return [self.nodes[queue], *self.cohorts(queue)][-1]
+
+    def available(self, queue: str, of: FlavorResource) -> int:
+        """What the queue can get without preemption, never below 0."""
+        return max(0, self.balance(queue, of))
+
+    def balance(self, queue: str, of: FlavorResource) -> int:
+        """What the queue can get without preemption; below 0 where more is used than there is."""
+        return self._balance(self.nodes[queue], of)
+
+    def _balance(self, node: Node, of: FlavorResource) -> int:
+        parent = self.parents.get(node)
+        subtree, used, kept = node.subtree.get(of, 0), self.at(node, of), node.guaranteed(of)
+        if parent is None:
+            return subtree - used
+        from_parent = self._balance(parent, of)
+        limit = node.quota(of).borrowing_limit
+        if limit is not None:
+            from_parent = min(from_parent, subtree - kept - max(0, used - kept) + limit)
+        return max(0, kept - used) + from_parent
+
+    def capacity(self, queue: str, of: FlavorResource) -> int:
+        """What the queue could get if nothing was used."""
+        return replace(self, used={}).balance(queue, of)
+
+    def borrows_with(self, node: Node, of: FlavorResource, extra: int = 0) -> bool:
+        """Whether a node uses more than it and those below it own, once `extra` is added."""
+        return self.at(node, of) + extra > node.subtree.get(of, 0)
+
+    def unused_guaranteed(self, node: Node, of: FlavorResource) -> int:
+        """What the node still has for itself alone."""
+        return max(0, node.guaranteed(of) - self.at(node, of))
+
+    def borrow_level(self, queue: str, of: FlavorResource, extra: int) -> tuple[int, bool]:
+        """How far up the tree `extra` has to be fetched, and whether that is short of the whole tree.
+
+        Returns:
+            The height of the smallest subtree around the queue that holds `extra` within its own quota (0: the queue
+            itself, no borrowing; the whole tree's height where none does), and whether something lies above it.
+        """
+        node = self.nodes[queue]
+        if not self.borrows_with(node, of, extra) or node not in self.parents:
+            return 0, node in self.parents
+        extra -= self.unused_guaranteed(node, of)
+        for cohort in self.cohorts(queue):
+            if not self.borrows_with(cohort, of, extra):
+                return cohort.height, cohort in self.parents
+            extra -= self.unused_guaranteed(cohort, of)
+        return self.root(queue).height, False
+
+    def charge(self, queue: str, amounts: Mapping[FlavorResource, int]) -> Usage:
+        """The usage with more, or with negative amounts less, used by a queue."""
+        used = dict(self.used)
+        for of, amount in amounts.items():
+            counts = dict(used.get(of, {}))
+            passed_on = amount
+            for node in (self.nodes[queue], *self.cohorts(queue)):
+                before, kept = counts.get(node, 0), node.guaranteed(of)
+                counts[node] = before + passed_on
+                passed_on = max(0, counts[node] - kept) - max(0, before - kept)
+            used[of] = counts
+        return replace(self, used=used)
+
+    def without(self, *workloads: Admitted) -> Usage:
+        """The usage once workloads have left."""
+        usage = self
+        for admitted in workloads:
+            usage = usage.charge(admitted.workload.queue, {of: -number for of, number in admitted.usage.items()})
+        return usage
+
+    def holds(self, queue: str, amounts: Mapping[FlavorResource, int]) -> bool:
+        """Whether the queue can get all of the amounts without preemption."""
+        return all(amount <= self.available(queue, of) for of, amount in amounts.items())
+
+
+def unused(queues: Queues) -> Usage:
+    """Nothing used of the quotas; cohorts that only their members name exist too.
+
+    The cohorts must have no cycle.
+    """
+    names = {
+        *queues.cohorts,
+        *(cohort.parent for cohort in queues.cohorts.values()),
+        *(queue.cohort for queue in queues.cluster_queues.values()),
+    } - {""}
+    cohorts = {name: queues.cohorts.get(name, Cohort(name)) for name in names}
+    leaves = {
+        name: Node(name, queue.quotas, {of: quota.nominal for of, quota in queue.quotas.items()}, cluster_queue=queue)
+        for name, queue in queues.cluster_queues.items()
+    }
+    parents: dict[Node, Node] = {}
+
+    def grow(cohort: Cohort) -> Node:
+        children = (
+            *(grow(child) for child in cohorts.values() if child.parent == cohort.name),
+            *(leaf for leaf in leaves.values() if leaf.cluster_queue and leaf.cluster_queue.cohort == cohort.name),
+        )
+        subtree = {of: quota.nominal for of, quota in cohort.quotas.items()}
+        for child in children:
+            for of, owned in child.subtree.items():
+                subtree[of] = subtree.get(of, 0) + owned - child.guaranteed(of)
+        height = max((child.height + 1 for child in children), default=0)
+        node = Node(cohort.name, cohort.quotas, subtree, children, height=height)
+        parents.update(dict.fromkeys(children, node))
+        return node
+
+    for cohort in sorted(cohorts.values(), key=lambda cohort: cohort.name):
+        if not cohort.parent:
+            grow(cohort)
+    return Usage(leaves, parents, {})

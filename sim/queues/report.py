@@ -1,0 +1,181 @@
+"""Every attempt as rows: one for each pod set, resource and flavor that was looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final
+
+from dranode.driver.cli.terminal import columns
+from dranode.sim.queues.assign import ends_search
+from dranode.sim.queues.assignment import LAST_FLAVOR, Attempt, Mode, PodSetAssignment, Scan, Verdict
+from dranode.sim.queues.simulate import Step
+from dranode.sim.queues.values import FlavorFungibility, Fungible, Queues
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_MODES: Final = ("NoFit", "Preempt", "Borrow", "Fit")
+_PREEMPTION: Final = {
+    Mode.NO_CANDIDATES: "nobody may be preempted",
+    Mode.PREEMPT: "lower workloads of the queue may be preempted",
+    Mode.RECLAIM: "workloads that use this queue's quota may be preempted",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One look at one flavor for one resource.
+
+    Attributes:
+        cycle: the scheduling cycle; 0 is before the first.
+        mode: Fit, Borrow, Preempt or NoFit.
+        why: the arithmetic for this resource.
+        choice: what it meant for the flavor, and what came of it.
+        next: the flavor that the next attempt starts from; None if there is none to come.
+    """
+
+    cycle: int
+    workload: str
+    pod_set: str
+    resource: str | None
+    flavor: str | None
+    mode: str
+    chosen: bool
+    why: str
+    choice: str = ""
+    preempted: tuple[str, ...] = ()
+    next: str | None = None
+
+    @property
+    def reason(self) -> str:
+        """Why it is so and why it is chosen or not."""
+        return _joined(self.why, self.choice)
+
+    def document(self) -> dict[str, Any]:
+        """As `local -o json` prints it."""
+        return {
+            "workload": self.workload,
+            "podSet": self.pod_set,
+            "resource": self.resource,
+            "flavor": self.flavor,
+            "mode": self.mode,
+            "chosen": self.chosen,
+            "reason": self.reason,
+            "preempted": list(self.preempted),
+            "next": self.next,
+        }
+
+
+def rows(steps: Iterable[Step], queues: Queues) -> Iterator[Row]:
+    """The rows of a simulation, in order."""
+    for step in steps:
+        if step.decision is None:
+            for pod_set in step.workload.pod_sets:
+                mode = "Fit" if step.admitted else "NoFit"
+                yield Row(step.cycle, step.workload.label, pod_set.name, None, None, mode, step.admitted, step.outcome)
+            continue
+        fungibility = queues.cluster_queues[step.workload.queue].fungibility
+        for item in step.decision.assignment.pod_sets:
+            for scan in item.scans:
+                yield from _scan_rows(step, item, scan, fungibility)
+            if not item.scans:
+                head = (step.cycle, step.workload.label, item.pod_set.name)
+                yield Row(
+                    *head, None, None, "Fit", chosen=True, why="asks for nothing that counts", choice=step.outcome
+                )
+
+
+def _scan_rows(step: Step, item: PodSetAssignment, scan: Scan, fungibility: FlavorFungibility) -> Iterator[Row]:
+    head = (step.cycle, step.workload.label, item.pod_set.name)
+    if not scan.attempts:
+        for resource in scan.resources:
+            yield Row(*head, resource, None, "NoFit", chosen=False, why=scan.why or "no flavor is left to try")
+    for attempt in scan.attempts:
+        chosen = attempt is scan.chosen and item.mode is not Mode.NO_FIT
+        choice = _joined(_choice(scan, attempt, fungibility), step.outcome if chosen else "")
+        for resource in scan.resources:
+            verdict = attempt.verdicts.get(resource, attempt.worst)
+            gone = step.preempted if chosen and verdict.mode in _PREEMPTION else ()
+            yield Row(
+                *head,
+                resource,
+                attempt.flavor,
+                _mode(verdict),
+                chosen,
+                _joined(verdict.why, *_detail(verdict)),
+                choice,
+                tuple(target.workload.label for target in gone),
+                _next(step, item, scan),
+            )
+
+
+def _joined(*parts: str) -> str:
+    return "; ".join(part for part in parts if part)
+
+
+def _mode(verdict: Verdict) -> str:
+    if verdict.mode is Mode.FIT:
+        return "Borrow" if verdict.borrow else "Fit"
+    return "NoFit" if verdict.mode is Mode.NO_FIT else "Preempt"
+
+
+def _detail(verdict: Verdict) -> Iterator[str]:
+    if verdict.mode in _PREEMPTION:
+        yield _PREEMPTION[verdict.mode]
+    if verdict.borrow and verdict.mode is not Mode.NO_FIT:
+        yield f"borrows from {verdict.borrow} level{'s' if verdict.borrow > 1 else ''} up"
+
+
+def _choice(scan: Scan, attempt: Attempt, fungibility: FlavorFungibility) -> str:
+    """Why the search stopped here or went on, and whether this was the best."""
+    if attempt.worst.mode is Mode.NO_FIT:
+        return ""
+    if ends_search(attempt.worst, fungibility):
+        return "the search stops here"
+    going_on = _why_on(attempt.worst, fungibility)
+    if attempt is scan.chosen:
+        return f"{going_on}, but nothing better follows" if len(scan.flavors) > 1 else going_on
+    better = scan.chosen.flavor if scan.chosen is not None else ""
+    return f'{going_on}, and "{better}" is better'
+
+
+def _why_on(verdict: Verdict, fungibility: FlavorFungibility) -> str:
+    if verdict.mode is Mode.NO_CANDIDATES:
+        return "the search goes on"
+    if verdict.mode is not Mode.FIT and fungibility.when_can_preempt is Fungible.TRY_NEXT_FLAVOR:
+        return "whenCanPreempt is TryNextFlavor"
+    return "whenCanBorrow is TryNextFlavor"
+
+
+def _next(step: Step, item: PodSetAssignment, scan: Scan) -> str | None:
+    """Preemption forgets where the search ended; so does a pod set that does not fit."""
+    if step.admitted or not scan.flavors:
+        return None
+    forgotten = item.mode is Mode.NO_FIT or step.preempted
+    return scan.flavors[0 if forgotten else scan.tried - LAST_FLAVOR]
+
+
+def draw(drawn: Iterable[Row]) -> Table:
+    """The rows as a table for people: one line for each flavor that was looked at."""
+    table = columns("cycle", "workload", "pod set", "flavor", "mode", "why", "preempts", "next from")
+    for (cycle, workload, pod_set, flavor), same in groupby(
+        drawn, key=lambda row: (row.cycle, row.workload, row.pod_set, row.flavor)
+    ):
+        resources = list(same)
+        first = resources[0]
+        worst = min(resources, key=lambda row: _MODES.index(row.mode))
+        why = dict.fromkeys(f"{row.resource}: {row.why}" if row.resource else row.why for row in resources)
+        table.add_row(
+            str(cycle),
+            workload,
+            pod_set,
+            flavor or "",
+            f"{worst.mode}, chosen" if first.chosen else worst.mode,
+            "\n".join((*why, *([first.choice] if first.choice else []))),
+            ", ".join(dict.fromkeys(name for row in resources for name in row.preempted)),
+            first.next or "",
+            style="" if first.chosen else "dim",
+        )
+    return table

@@ -1,0 +1,51 @@
+"""A whole run over queues.
+
+setup = load(load_documents(paths))
+run = run_queues(setup, FleetNodes(allocator, nodes, allocated, setup, sources))
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from dranode.sim.queues.report import Row, rows
+from dranode.sim.queues.setup import Setup
+from dranode.sim.queues.simulate import Nodes, Situation, simulate
+from dranode.sim.queues.values import Admitted
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRun:
+    """What came of a run: every attempt, how things stand at the end, and what was left out."""
+
+    rows: tuple[Row, ...]
+    situation: Situation
+    notes: tuple[str, ...] = ()
+
+    @property
+    def attempts(self) -> list[dict[str, Any]]:
+        """The part `attempts` of what `local -o json` prints."""
+        return [row.document() for row in self.rows]
+
+    @property
+    def waiting(self) -> tuple[str, ...]:
+        """The workloads that hold no quota at the end."""
+        return tuple(workload.label for workload in self.situation.parked)
+
+
+class Anywhere:
+    """For runs without nodes: whatever is admitted has a place."""
+
+    def place(self, admitted: Admitted) -> str:  # noqa: ARG002 - the seam
+        """Say yes."""
+        return ""
+
+    def release(self, admitted: Admitted) -> None:
+        """Do nothing."""
+
+
+def run_queues(setup: Setup, nodes: Nodes) -> QueueRun:
+    """Admit the workloads of a setup through its queues, onto nodes."""
+    steps, situation = simulate(setup, nodes)
+    return QueueRun(tuple(rows(steps, setup.queues)), situation, setup.notes)

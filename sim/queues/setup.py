@@ -1,0 +1,85 @@
+"""From documents to what admission works with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from dranode.driver.machine.yaml_files import SourceDocument
+from dranode.sim.queues.checks import check_use
+from dranode.sim.queues.configuration import (
+    devices_of,
+    doors_of,
+    priorities_of,
+    queues_of,
+    selectors_of,
+    stopped_in,
+)
+from dranode.sim.queues.documents import ClusterQueueDocument
+from dranode.sim.queues.namespaces import namespaces_of
+from dranode.sim.queues.not_simulated import not_simulated
+from dranode.sim.queues.quota import Usage, unused
+from dranode.sim.queues.sources import find, of_kind
+from dranode.sim.queues.values import Admitted, Queues, Workload
+from dranode.sim.queues.workload_document import WorkloadDocument
+from dranode.sim.queues.workloads import Surroundings, admitted_of, ages, workload_of
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What a simulation starts from.
+
+    Attributes:
+        pending: workloads that wait.
+        admitted: workloads that hold quota.
+        usage: how much that is.
+        documents: by key, what each workload was read from.
+        notes: what the documents say and the simulation leaves out, one sentence each.
+    """
+
+    queues: Queues
+    pending: tuple[Workload, ...]
+    admitted: tuple[Admitted, ...]
+    usage: Usage
+    documents: Mapping[str, WorkloadDocument]
+    notes: tuple[str, ...] = ()
+
+
+def load(sources: Iterable[SourceDocument]) -> Setup:
+    """Read queues and workloads among some documents, as `dranode.driver.machine.yaml_files` reads them.
+
+    Workloads that have finished or are not active are left out.
+
+    Raises:
+        DocumentError: a document does not fit, or does not fit the others; says file, object and path.
+    """
+    sources = tuple(sources)
+    found = find(sources)
+    queues = queues_of(found)
+    around = Surroundings(
+        queues,
+        devices_of(found),
+        doors_of(found, queues),
+        stopped_in(found),
+        selectors_of(found),
+        namespaces_of(sources),
+        priorities_of(found),
+    )
+    documents = tuple(of_kind(found, WorkloadDocument))
+    pending: list[Workload] = []
+    admitted: list[Admitted] = []
+    usage = unused(queues)
+    for item, created in zip(documents, ages(documents), strict=True):
+        if item.value.status.since("Finished") is not None or not item.value.spec.active:
+            continue
+        workload = item.apply(workload_of, item.value, item.key, created, around)
+        if item.value.status.admission is None:
+            pending.append(workload)
+            continue
+        holder = item.apply(admitted_of, item.value, item.value.status.admission, workload, queues)
+        admitted.append(holder)
+        usage = usage.charge(workload.queue, holder.usage)
+    for queue in of_kind(found, ClusterQueueDocument):
+        queue.apply(check_use, usage, queue.name, queue.value.spec.resource_groups)
+    read = {item.key: item.value for item in documents}
+    return Setup(queues, tuple(pending), tuple(admitted), usage, read, not_simulated(sources))

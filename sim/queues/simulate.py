@@ -1,0 +1,271 @@
+"""Scheduling cycles over queues, as Kueue runs them, until nothing more happens.
+
+A cycle takes the first workload of every ClusterQueue (highest priority, then oldest), decides for each against the
+same usage, and then goes through them: those that wait for their own preemption first, those that borrow least, by
+priority, by age. A workload that fits is charged and placed; one that needs preemption evicts its targets, which go
+back into their queues, and tries again in the next cycle; one that has to wait is parked until something in its
+cohort's tree leaves, unless flavors remain that it has not tried.
+
+A workload whose pods cannot be placed gives its quota back and goes on with the next flavor, as with Kueue's
+`waitForPodsReady`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from operator import itemgetter
+from typing import Final, Protocol
+
+from dranode.sim.queues.assignment import Assignment, Mode
+from dranode.sim.queues.decide import Decision, decide
+from dranode.sim.queues.preemption import Preemptor
+from dranode.sim.queues.progress import Event, Moment, State, raised
+from dranode.sim.queues.quota import Usage
+from dranode.sim.queues.setup import Setup
+from dranode.sim.queues.values import Admitted, Queues, Workload
+
+_NOT_PLACED: Final = "admitted, but its pods cannot be placed"
+
+
+class Nodes(Protocol):
+    """The nodes that admitted workloads run on."""
+
+    def place(self, admitted: Admitted) -> str:
+        """Place all pods of a workload, or none: the answer says why that is not possible, and is empty if it is."""
+        ...
+
+    def release(self, admitted: Admitted) -> None:
+        """Take the pods of a workload off again; nothing, if they never found a place."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One attempt in a simulation.
+
+    Attributes:
+        outcome: what came of it, for people.
+        decision: None where the workload could not be counted at all.
+        preempted: who had to go for it.
+    """
+
+    cycle: int
+    workload: Workload
+    outcome: str
+    decision: Decision | None = None
+    admitted: bool = False
+    preempted: tuple[Admitted, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """Queues between two cycles.
+
+    Attributes:
+        active: workloads that wait for their turn.
+        parked: workloads that wait for something to leave.
+        states: by workload, what its last attempt left behind.
+        preempting: those that wait for whom they have evicted.
+        generations: by ClusterQueue.
+    """
+
+    queues: Queues
+    usage: Usage
+    admitted: tuple[Admitted, ...]
+    active: tuple[Workload, ...]
+    parked: tuple[Workload, ...] = ()
+    states: Mapping[str, State] = field(default_factory=dict)
+    preempting: frozenset[str] = frozenset()
+    generations: Mapping[str, int] = field(default_factory=dict)
+    cycle: int = 0
+
+    @property
+    def mark(self) -> tuple[object, ...]:
+        """What makes the next cycles come out as they do; a mark seen twice means going round in circles."""
+        queues = {item.key: item.queue for item in (*self.active, *self.parked)}
+        tried = tuple(
+            (key, str(state.tried), state.cycle == self.cycle, state.generation < self.generations.get(queues[key], 0))
+            for key, state in sorted(self.states.items(), key=itemgetter(0))
+        )
+        holders = tuple((item.workload.key, str(item.flavors)) for item in self.admitted)
+        return tuple(w.key for w in self.active), tuple(w.key for w in self.parked), tried, holders, self.preempting
+
+
+def simulate(setup: Setup, nodes: Nodes) -> tuple[tuple[Step, ...], Situation]:
+    """Run cycles until no workload can do anything more.
+
+    Returns:
+        Every attempt in order, and how things stand at the end: `parked` are those without quota.
+    """
+    steps: list[Step] = []
+    for holder in setup.admitted:
+        problem = nodes.place(holder)
+        if problem:
+            steps.append(Step(0, holder.workload, f"{_NOT_PLACED}: {problem}", admitted=True))
+    stuck = tuple(workload for workload in setup.pending if workload.inadmissible)
+    steps += [Step(0, workload, workload.inadmissible) for workload in stuck]
+    waiting = tuple(workload for workload in setup.pending if not workload.inadmissible)
+    situation = Situation(setup.queues, setup.usage, setup.admitted, waiting)
+    seen: set[tuple[object, ...]] = set()
+    while (heads := _heads(situation)) and situation.mark not in seen:
+        seen.add(situation.mark)
+        situation, taken = _cycle(situation, heads, nodes)
+        steps += taken
+    return tuple(steps), replace(situation, parked=(*situation.parked, *situation.active, *stuck), active=())
+
+
+def _cycle(situation: Situation, heads: tuple[Workload, ...], nodes: Nodes) -> tuple[Situation, list[Step]]:
+    situation = replace(situation, cycle=situation.cycle + 1)
+    nominated = [(workload, _attempt(situation, workload)) for workload in heads]
+    cycle = _Cycle(situation, situation.usage)
+    steps = []
+    for workload, decision in sorted(nominated, key=lambda pair: _turn(situation, *pair)):
+        before = len(cycle.leaving)
+        cycle, outcome = _process(cycle, workload, decision, nodes)
+        admitted = any(item.workload.key == workload.key for item in cycle.situation.admitted)
+        steps.append(Step(situation.cycle, workload, outcome, decision, admitted, cycle.leaving[before:]))
+    for item in cycle.leaving:
+        nodes.release(item)
+        if item.workload.inadmissible:
+            steps.append(Step(situation.cycle, item.workload, item.workload.inadmissible))
+    return _evict(cycle), steps
+
+
+def _heads(situation: Situation) -> tuple[Workload, ...]:
+    """The first of every queue: one that has preempted others for itself, or the first by rank.
+
+    In a StrictFIFO queue nobody passes one that had to be parked.
+    """
+    queues = situation.queues.cluster_queues
+    blocked = {item.queue for item in situation.parked if queues[item.queue].strict_fifo and not item.inadmissible}
+    heads: dict[str, Workload] = {}
+    for workload in sorted(situation.active, key=lambda item: (item.key not in situation.preempting, _rank(item))):
+        if workload.queue not in blocked:
+            heads.setdefault(workload.queue, workload)
+    return tuple(heads.values())
+
+
+def _rank(workload: Workload) -> tuple[int, float, str]:
+    return -workload.priority, workload.created, workload.key
+
+
+def _turn(situation: Situation, workload: Workload, decision: Decision) -> tuple[object, ...]:
+    return workload.key not in situation.preempting, decision.assignment.borrowing, _rank(workload)
+
+
+def _attempt(situation: Situation, workload: Workload) -> Decision:
+    preemptor = Preemptor(situation.queues, situation.usage, situation.admitted)
+    return decide(
+        situation.queues,
+        situation.usage,
+        workload,
+        situation.states.get(workload.key),
+        preemptor.simulate,
+        targets=lambda found: preemptor.targets(workload, found.contested, found.usage),
+        now=Moment(situation.generations.get(workload.queue, 0), situation.cycle),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Cycle:
+    """A cycle under way.
+
+    Attributes:
+        usage: with what this cycle has promised to workloads that wait for preemption.
+        leaving: whom this cycle preempts.
+    """
+
+    situation: Situation
+    usage: Usage
+    leaving: tuple[Admitted, ...] = ()
+
+
+def _process(cycle: _Cycle, workload: Workload, decision: Decision, nodes: Nodes) -> tuple[_Cycle, str]:
+    """Act on a decision. The rest of the cycle may have taken what it counted on."""
+    assignment, situation = decision.assignment, cycle.situation
+    situation = replace(situation, states={**situation.states, workload.key: decision.state})
+    cycle = replace(cycle, situation=situation)
+    if not decision.useful:
+        nothing = "no flavor fits" if assignment.mode is Mode.NO_FIT else "nobody may be preempted"
+        return replace(cycle, situation=_park(situation, workload, decision.state)), f"waits: {nothing}"
+    gone = {item.workload.key for item in cycle.leaving}
+    if gone & {item.workload.key for item in decision.targets}:
+        return cycle, "tries again: another workload preempts the same"
+    if not cycle.usage.without(*cycle.leaving, *decision.targets).holds(workload.queue, assignment.usage):
+        return cycle, "tries again: another workload of this cycle took the quota"
+    if decision.targets:
+        return _preempt(cycle, workload, decision)
+    return _admit(cycle, workload, decision, nodes)
+
+
+def _preempt(cycle: _Cycle, workload: Workload, decision: Decision) -> tuple[_Cycle, str]:
+    names = ", ".join(item.workload.label for item in decision.targets)
+    situation = cycle.situation
+    states = {key: state for key, state in situation.states.items() if key != workload.key}
+    situation = replace(situation, states=states, preempting=situation.preempting | {workload.key})
+    promised = cycle.usage.charge(workload.queue, decision.assignment.usage)
+    return _Cycle(situation, promised, (*cycle.leaving, *decision.targets)), f"tries again once {names} has left"
+
+
+def _admit(cycle: _Cycle, workload: Workload, decision: Decision, nodes: Nodes) -> tuple[_Cycle, str]:
+    situation = cycle.situation
+    holder = _holder(workload, decision.assignment, situation)
+    problem = nodes.place(holder)
+    if problem:
+        return replace(cycle, situation=_park(situation, workload, decision.state)), f"{_NOT_PLACED}: {problem}"
+    situation = replace(
+        situation,
+        usage=situation.usage.charge(workload.queue, holder.usage),
+        admitted=(*situation.admitted, holder),
+        active=_others(situation.active, workload),
+        states={key: state for key, state in situation.states.items() if key != workload.key},
+        preempting=situation.preempting - {workload.key},
+    )
+    return replace(cycle, situation=situation, usage=cycle.usage.charge(workload.queue, holder.usage)), "admitted"
+
+
+def _holder(workload: Workload, assignment: Assignment, situation: Situation) -> Admitted:
+    latest = max((item.reserved for item in situation.admitted), default=0.0)
+    return Admitted(
+        workload,
+        {item.pod_set.name: {name: got.flavor for name, got in item.flavors.items()} for item in assignment.pod_sets},
+        {item.pod_set.name: item.count for item in assignment.pod_sets},
+        assignment.usage,
+        latest + 1,
+    )
+
+
+def _park(situation: Situation, workload: Workload, state: State) -> Situation:
+    """Set a workload aside, unless it has flavors to try."""
+    if state.pending_flavors:
+        return situation
+    return replace(
+        situation,
+        active=_others(situation.active, workload),
+        parked=(*situation.parked, workload),
+    )
+
+
+def _others(workloads: tuple[Workload, ...], than: Workload) -> tuple[Workload, ...]:
+    return tuple(item for item in workloads if item.key != than.key)
+
+
+def _evict(cycle: _Cycle) -> Situation:
+    """Send the preempted back into their queues, and wake who waits in their trees; the inadmissible stay out."""
+    situation = cycle.situation
+    if not cycle.leaving:
+        return situation
+    left = frozenset(item.workload.queue for item in cycle.leaving)
+    keys = {item.workload.key for item in cycle.leaving}
+    trees = {situation.usage.root(queue) for queue in left}
+    back = (*situation.parked, *(item.workload for item in cycle.leaving))
+    woken = {item.key for item in back if situation.usage.root(item.queue) in trees and not item.inadmissible}
+    return replace(
+        situation,
+        usage=situation.usage.without(*cycle.leaving),
+        admitted=tuple(item for item in situation.admitted if item.workload.key not in keys),
+        active=(*situation.active, *(item for item in back if item.key in woken)),
+        parked=tuple(item for item in back if item.key not in woken),
+        generations=raised(situation.generations, Event.WORKLOAD_LEFT, left, left),
+    )

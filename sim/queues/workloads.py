@@ -1,0 +1,159 @@
+"""Workloads from their documents: those that wait, and those that hold quota."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from dranode.driver.core.api.errors import DocumentError
+from dranode.sim.queues.amounts import amount
+from dranode.sim.queues.checks import check_workload
+from dranode.sim.queues.counts import Devices, UncountableError, pod_counts
+from dranode.sim.queues.namespaces import LabelSelector, refusal
+from dranode.sim.queues.sources import Found
+from dranode.sim.queues.values import Admitted, FlavorResource, PodSet, Queues, Workload
+from dranode.sim.queues.workload_document import (
+    Admission,
+    PodSetSpec,
+    WorkloadDocument,
+    WorkloadSpec,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a workload is read against.
+
+    Attributes:
+        doors: by LocalQueue, the ClusterQueue behind it.
+        stopped: by ClusterQueue or LocalQueue, why it takes no workloads.
+        selectors: by ClusterQueue, which namespaces it takes workloads from; None is no namespace.
+        namespaces: by namespace, its labels.
+        priorities: by kind and name of a priority class, its number.
+    """
+
+    queues: Queues
+    devices: Devices
+    doors: Mapping[str, str]
+    stopped: Mapping[str, str]
+    selectors: Mapping[str, LabelSelector | None]
+    namespaces: Mapping[str, Mapping[str, str]]
+    priorities: Mapping[tuple[str, str], int]
+
+
+def ages(found: tuple[Found[WorkloadDocument], ...]) -> list[float]:
+    """When each workload was created, in seconds; those without a time come last, in file order."""
+    times = [seconds(item.value.metadata.creation_timestamp) for item in found]
+    latest = max((time for time in times if time is not None), default=0.0)
+    return [latest + number if time is None else time for number, time in enumerate(times, start=1)]
+
+
+def seconds(timestamp: str | None) -> float | None:
+    """A time of the API in seconds; None where there is none, or none that can be read."""
+    try:
+        return datetime.fromisoformat(timestamp).timestamp() if timestamp else None
+    except ValueError:
+        return None
+
+
+def workload_of(document: WorkloadDocument, key: str, created: float, around: Surroundings) -> Workload:
+    """A workload.
+
+    Raises:
+        DocumentError: it goes to a queue that does not exist, or has numbers that make no sense.
+    """
+    spec = document.spec
+    check_workload(spec)
+    namespace = key.partition("/")[0]
+    door = f"{namespace}/{spec.queue_name}"
+    if document.status.admission is not None:
+        queue, path = document.status.admission.cluster_queue, "status.admission.clusterQueue"
+    else:
+        queue, path = around.doors.get(door, ""), "spec.queueName"
+    if queue not in around.queues.cluster_queues:
+        missing = f'ClusterQueue "{queue}"' if queue else f'LocalQueue "{door}"'
+        raise DocumentError(f"no document defines {missing}; add it", path)
+    held = around.stopped.get(queue) or around.stopped.get(door)
+    why = f"the queue is stopped ({held})" if held else ""
+    why = why or refusal(queue, around.selectors.get(queue), namespace, around.namespaces)
+    pod_sets = []
+    for pod_set in spec.pod_sets:
+        try:
+            counts = pod_counts(pod_set.template.spec, namespace, around.devices)
+        except UncountableError as error:
+            counts, why = {}, why or f"pod set {pod_set.name}: {error}"
+        pod_sets.append(_pod_set(pod_set, counts, around.queues, queue))
+    return Workload(key, queue, _priority(spec, around.priorities), created, tuple(pod_sets), why)
+
+
+def _priority(spec: WorkloadSpec, priorities: Mapping[tuple[str, str], int]) -> int:
+    """The number that is written, else that of the class that is named."""
+    name = spec.priority_class_ref.get("name") or spec.priority_class_name
+    if spec.priority is not None or not name:
+        return spec.priority or 0
+    kinds = [kind] if (kind := spec.priority_class_ref.get("kind")) else ["WorkloadPriorityClass", "PriorityClass"]
+    found = [priorities[each, name] for each in kinds if (each, name) in priorities]
+    if not found:
+        raise DocumentError(
+            f'no document defines the {" or ".join(kinds)} "{name}"; add it, or write the number here', "spec.priority"
+        )
+    return found[0]
+
+
+def _pod_set(spec: PodSetSpec, counts: dict[str, int], queues: Queues, queue: str) -> PodSet:
+    pod = spec.template.spec
+    required = pod.affinity.node_affinity.required
+    if queues.cluster_queues[queue].group_of("pods") is not None:
+        counts = {**counts, "pods": 1}
+    return PodSet(
+        spec.name,
+        spec.count,
+        counts,
+        spec.min_count,
+        pod.node_selector,
+        required.node_selector_terms if required is not None else (),
+        pod.tolerations,
+    )
+
+
+def admitted_of(document: WorkloadDocument, admission: Admission, workload: Workload, queues: Queues) -> Admitted:
+    """A workload that holds quota, by what its status says.
+
+    Raises:
+        DocumentError: a flavor or pod set that its queue or it does not have, or negative usage.
+    """
+    known = {pod_set.name: pod_set for pod_set in workload.pod_sets}
+    quotas = queues.cluster_queues[workload.queue].quotas
+    flavors: dict[str, Mapping[str, str]] = {}
+    counts: dict[str, int] = {}
+    usage: dict[FlavorResource, int] = {}
+    for number, item in enumerate(admission.pod_set_assignments):
+        path = f"status.admission.podSetAssignments[{number}]"
+        pod_set = known.get(item.name)
+        if pod_set is None:
+            raise DocumentError(f'the workload has no pod set "{item.name}"', f"{path}.name")
+        flavors[item.name] = item.flavors
+        counts[item.name] = pod_set.count if item.count is None else item.count
+        for resource, flavor in item.flavors.items():
+            of = FlavorResource(flavor, resource)
+            if of not in quotas:
+                raise DocumentError(
+                    f'ClusterQueue "{workload.queue}" has no quota of {of}; add it or name another',
+                    f"{path}.flavors.{resource}",
+                )
+            used = pod_set.requests.get(resource, 0) * counts[item.name]
+            if resource in item.resource_usage:
+                used = amount(resource, item.resource_usage[resource])
+            if used < 0:
+                raise DocumentError(f"{item.resource_usage[resource]} is below 0", f"{path}.resourceUsage.{resource}")
+            usage[of] = usage.get(of, 0) + used
+    reserved = seconds(document.status.since("QuotaReserved"))
+    return Admitted(
+        workload,
+        flavors,
+        counts,
+        usage,
+        workload.created if reserved is None else reserved,
+        evicted=document.status.since("Evicted") is not None,
+    )
