@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 Span: TypeAlias = tuple[str, str]  # text and style, in rich's words; "" is plain
-Line: TypeAlias = tuple[Span, ...]
+BlockLine: TypeAlias = tuple[Span, ...]
 
 _FRAME = "dim"
 
@@ -16,7 +16,7 @@ _FRAME = "dim"
 class Block:
     """Lines that are as wide as the widest of them, once they are set beside something."""
 
-    lines: tuple[Line, ...]
+    lines: tuple[BlockLine, ...]
 
     @property
     def width(self) -> int:
@@ -24,7 +24,7 @@ class Block:
         return max((length(line) for line in self.lines), default=0)
 
 
-def length(line: Line) -> int:
+def length(line: BlockLine) -> int:
     """Columns of a line; every character here is one column wide."""
     return sum(len(text) for text, _ in line)
 
@@ -56,7 +56,7 @@ def _framed(title: str, block: Block, inner: int) -> Block:
 
 def _beside(blocks: Sequence[Block], width: int, gap: int) -> Block:
     height = max(len(block.lines) for block in blocks)
-    lines: list[Line] = []
+    lines: list[BlockLine] = []
     for row in range(height):
         spans: list[Span] = []
         for position, block in enumerate(blocks):
@@ -67,6 +67,6 @@ def _beside(blocks: Sequence[Block], width: int, gap: int) -> Block:
     return Block(tuple(lines))
 
 
-def _padded(line: Line, width: int) -> Line:
+def _padded(line: BlockLine, width: int) -> BlockLine:
     missing = width - length(line)
     return (*line, (" " * missing, "")) if missing > 0 else line

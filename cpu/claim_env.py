@@ -37,7 +37,7 @@ def request_edits(uid: str, index: int, cpus: CPUSet) -> ContainerEdits:
     return ContainerEdits(env=(f"{REQUEST_PREFIX}{uid}_{index}={cpus}",))
 
 
-def read_spec(uid: str, spec: Spec) -> ClaimGrant | None:
+def spec_cpus(uid: str, spec: Spec) -> ClaimGrant | None:
     """What a CDI spec says the claim was given; None if it says nothing of this claim that can be believed."""
     edits = [device.container_edits for device in spec.devices]
     entries = dict(entry.partition("=")[::2] for edit in edits for entry in edit.env)

@@ -20,7 +20,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from dranode.cpu.policies import L3, Policy, Threads
+from dranode.cpu.policies import L3, PickPolicy, Threads
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.documents import decode
 from dranode.driver.core.api.errors import ClaimError, DocumentError
@@ -31,7 +31,7 @@ KIND: Final = "CPUConfig"
 REFERENCE_VERSION: Final = "v1alpha1"
 
 
-class Sharing(StrEnum):
+class CPUSharing(StrEnum):
     """Which containers of a pod may run on a claim's CPUs at the same time."""
 
     CONTAINER = "container"
@@ -60,7 +60,7 @@ class Spread(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forb
         group: for numa-distributed, the step in which NUMA nodes give CPUs; at least 1.
     """
 
-    policy: Policy = Policy.PACKED
+    policy: PickPolicy = PickPolicy.PACKED
     group: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
 
@@ -86,7 +86,7 @@ class CPUConfig(
     threads: Threads | None = None
     l3: L3 | None = None
     spread: Spread | None = None
-    sharing: Sharing | None = None
+    sharing: CPUSharing | None = None
     cfs_quota: CFSQuota | None = None
     memory: Memory | None = None
 
@@ -103,7 +103,7 @@ class CPUPolicy:
     threads: Threads = Threads.ANY
     l3: L3 = L3.PREFER
     spread: Spread = _PACKED
-    sharing: Sharing = Sharing.CONTAINER
+    sharing: CPUSharing = CPUSharing.CONTAINER
     cfs_quota: CFSQuota = CFSQuota.KEEP
     memory: Memory = Memory.NONE
 
@@ -111,8 +111,8 @@ class CPUPolicy:
 _WORDS: Final[Mapping[str, type[StrEnum]]] = {
     "threads": Threads,
     "l3": L3,
-    "spread.policy": Policy,
-    "sharing": Sharing,
+    "spread.policy": PickPolicy,
+    "sharing": CPUSharing,
     "cfsQuota": CFSQuota,
     "memory": Memory,
 }
@@ -120,7 +120,7 @@ _PLACEMENT: Final = ("threads", "l3", "spread")
 _TREATMENT: Final = ("sharing", "cfs_quota", "memory")
 
 
-def parse_config(config: Config) -> CPUConfig:
+def parse_cpu_config(config: Config) -> CPUConfig:
     """Decode opaque parameters in any of the three forms.
 
     Raises:
@@ -207,7 +207,7 @@ def _cpuset(value: Any, path: str) -> str:
 def _check(config: CPUConfig) -> None:
     if config.spread is not None and config.spread.group is not None:
         policy = config.spread.policy
-        if policy is not Policy.NUMA_DISTRIBUTED:
+        if policy is not PickPolicy.NUMA_DISTRIBUTED:
             raise DocumentError(f"a group is for the policy numa-distributed only, not for {policy}", "spread.group")
     if config.cpuset is not None:
         for name in _PLACEMENT:

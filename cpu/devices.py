@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, assert_never
 
-from dranode.cpu.options import CPUOptions, GroupBy, Mode
+from dranode.cpu.options import CPUOptions, DeviceMode, GroupBy
 from dranode.cpu.policies import Threads
 from dranode.cpu.topology import CPU, Topology
 from dranode.driver.core.api.cpuset import CPUSet
@@ -109,12 +109,12 @@ def individual_cpu(device: str) -> int | None:
     return int(match[1]) if match is not None and device == individual_name(int(match[1])) else None
 
 
-def devices(topology: Topology, options: CPUOptions, pcie_roots: Mapping[str, CPUSet]) -> tuple[Device, ...]:
+def cpu_devices(topology: Topology, options: CPUOptions, pcie_roots: Mapping[str, CPUSet]) -> tuple[Device, ...]:
     """The machine's devices, in the order in which the scheduler should try them; none for groups without CPUs.
 
     `pcie_roots` are the CPUs near every PCIe root, empty unless they are to be published.
     """
-    if options.mode is Mode.INDIVIDUAL:
+    if options.mode is DeviceMode.INDIVIDUAL:
         return tuple(
             _individual(topology, topology.cpus[cpu], options, pcie_roots)
             for cpu in individual_order(topology, options)
@@ -131,7 +131,7 @@ def left_out(topology: Topology, options: CPUOptions) -> tuple[str, ...]:
         sentences.append(
             f"CPUs {halves} share a core with reserved CPUs, so --threads full-core hands none of them out"
         )
-    if options.mode is Mode.GROUPED:
+    if options.mode is DeviceMode.GROUPED:
         lost = free - CPUSet.union(group.cpus for group in groups(topology, options))
         if lost:
             kind = "NUMA node" if options.group_by is GroupBy.NUMANODE else "package"

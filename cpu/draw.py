@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from dranode.cpu.blocks import Block, Line, Span, flow, framed, stack
+from dranode.cpu.blocks import Block, BlockLine, Span, flow, framed, stack
 from dranode.cpu.topology import Topology
 from dranode.driver.core.api.cpuset import CPUSet
 
@@ -31,7 +31,7 @@ class _Group:
     cpus: CPUSet
 
 
-def picture(topology: Topology, holders: Mapping[str, CPUSet], width: int) -> tuple[Line, ...]:
+def picture(topology: Topology, holders: Mapping[str, CPUSet], width: int) -> tuple[BlockLine, ...]:
     """Draw the machine and who holds which CPU.
 
     Args:
@@ -73,7 +73,7 @@ class _Drawing:
         most = max(len(self._cores(group)) for group in self._topology.l3 or (self._topology.online,))
         return sorted({min(_MAX_PER_ROW, -(-most // rows)) for rows in range(1, most + 1)})
 
-    def heading(self) -> Iterator[Line]:
+    def heading(self) -> Iterator[BlockLine]:
         """What the machine is, in two lines at most, and what is odd about it."""
         topology = self._topology
         sizes = sorted({len(core) for core in topology.cores})
@@ -103,7 +103,7 @@ class _Drawing:
         """The frames and rows, with so many cells a row at most."""
         return self._inside(self._topology.online, self._kinds, width, per_row)
 
-    def legend(self, width: int) -> Iterator[Line]:
+    def legend(self, width: int) -> Iterator[BlockLine]:
         """What the letters and signs mean."""
         for rank, (claim, cpus) in enumerate(self._holders.items()):
             yield ((self._letter(rank), _colour(rank)), (f" {claim}  ", ""), (str(cpus), "dim"))
@@ -171,7 +171,7 @@ class _Drawing:
         label = f"{title} {cpus}".strip().ljust(self._label_width) if self._is_map else title
         label += "  " * bool(label)
         cores = self._cores(cpus)
-        lines: list[Line] = []
+        lines: list[BlockLine] = []
         for start in range(0, len(cores), per_row):
             spans: list[Span] = [(label if start == 0 else " " * len(label), "dim")]
             row = cores[start : start + per_row]

@@ -16,8 +16,8 @@ from dranode.cpu.claim_env import claim_edits, request_edits
 from dranode.cpu.config import Memory, merge
 from dranode.cpu.grouped import grouped_share
 from dranode.cpu.individual import individual_share, verified
-from dranode.cpu.options import CPUOptions, Mode
-from dranode.cpu.share import Asked, Node, Share
+from dranode.cpu.options import CPUOptions, DeviceMode
+from dranode.cpu.share import Asked, NodeView, Share
 from dranode.cpu.topology import Topology
 from dranode.cpu.treatment import treatment_state
 from dranode.driver.core.api.cpuset import CPUSet
@@ -29,15 +29,15 @@ from dranode.driver.core.claims.plugin import AllocatedClaim, ClaimGrant, Grant
 from dranode.driver.core.slices.limits import MAX_STRING
 
 
-def grant(claim: AllocatedClaim, held: Held, topology: Topology, options: CPUOptions) -> ClaimGrant:
+def grant_cpus(claim: AllocatedClaim, held: Held, topology: Topology, options: CPUOptions) -> ClaimGrant:
     """Decide what the claim is given. `held` is what all other claims hold; configurations are parsed already.
 
     Raises:
         ClaimConflictError: other claims hold the CPUs that the claim needs.
         ClaimError: the claim cannot be given what it was allocated; says which request, which CPUs and why.
     """
-    node = Node(topology, options, held)
-    decide = individual_share if options.mode is Mode.INDIVIDUAL else grouped_share
+    node = NodeView(topology, options, held)
+    decide = individual_share if options.mode is DeviceMode.INDIVIDUAL else grouped_share
     shares: tuple[Share, ...] = ()
     taken = CPUSet()
     for each in claim.results:
@@ -45,7 +45,7 @@ def grant(claim: AllocatedClaim, held: Held, topology: Topology, options: CPUOpt
         share = Share(asked.policy) if each.result.admin_access else decide(asked, node)
         shares = (*shares, share)
         taken |= share.held
-    if options.mode is Mode.INDIVIDUAL:
+    if options.mode is DeviceMode.INDIVIDUAL:
         shares = verified(claim.ref, shares, topology, options)
     _check_shared(claim.ref, taken, node)
     cpus = CPUSet.union(share.cpus for share in shares)
@@ -78,7 +78,7 @@ def adopted(claim: AllocatedClaim, found: ClaimGrant, topology: Topology, option
 
 
 def _grant(result: DeviceRequestAllocationResult, share: Share, mems: str, options: CPUOptions) -> Grant:
-    grouped = options.mode is Mode.GROUPED and bool(share.held)
+    grouped = options.mode is DeviceMode.GROUPED and bool(share.held)
     return Grant(
         request=result.request,
         pool=result.pool,
@@ -92,13 +92,13 @@ def _grant(result: DeviceRequestAllocationResult, share: Share, mems: str, optio
 
 def _told_apart(uid: str, grants: tuple[Grant, ...], shares: tuple[Share, ...]) -> tuple[Grant, ...]:
     """The grants with what tells containers of one request from those of another, if the claim has several."""
-    if len({main_request(grant.request) for grant in grants}) == 1:
+    if len({main_request(grant_cpus.request) for grant_cpus in grants}) == 1:
         return grants
     return tuple(
         msgspec.structs.replace(
-            grant, edits=request_edits(uid, index, share.cpus), cpus=str(share.cpus), held=str(share.held)
+            grant_cpus, edits=request_edits(uid, index, share.cpus), cpus=str(share.cpus), held=str(share.held)
         )
-        for index, (grant, share) in enumerate(zip(grants, shares, strict=True))
+        for index, (grant_cpus, share) in enumerate(zip(grants, shares, strict=True))
     )
 
 
@@ -141,7 +141,7 @@ def _nodes(cpus: CPUSet, topology: Topology) -> CPUSet:
     return CPUSet(node for cpu in cpus if (node := topology.cpus[cpu].numa) is not None)
 
 
-def _check_shared(claim: ClaimRef, taken: CPUSet, node: Node) -> None:
+def _check_shared(claim: ClaimRef, taken: CPUSet, node: NodeView) -> None:
     """Refuse to leave containers without claims nothing to run on: an empty mask cannot be enforced."""
     if node.options.keep_shared and taken and node.topology.online <= node.held.cpus | taken:
         raise ClaimError(

@@ -8,7 +8,7 @@ from dranode.cpu.devices import CAPACITY, Group, groups
 from dranode.cpu.options import GroupBy
 from dranode.cpu.pick import Pick, PickError, pick
 from dranode.cpu.policies import Threads
-from dranode.cpu.share import Asked, Node, Share, conflict
+from dranode.cpu.share import Asked, NodeView, Share, conflict
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import ClaimError
 from dranode.driver.core.api.names import named
@@ -17,7 +17,7 @@ from dranode.driver.core.api.resource import DeviceRequestAllocationResult
 _GATE: Final = "the DRAConsumableCapacity feature gate and a request for capacity give one"
 
 
-def grouped_share(asked: Asked, node: Node) -> Share:
+def grouped_share(asked: Asked, node: NodeView) -> Share:
     """What the result gets.
 
     Raises:
@@ -55,7 +55,7 @@ def consumed_cpus(result: DeviceRequestAllocationResult) -> int:
     return amount.value
 
 
-def _picked(asked: Asked, group: Group, count: int, node: Node) -> Pick:
+def _picked(asked: Asked, group: Group, count: int, node: NodeView) -> Pick:
     free = group.cpus - asked.mine
     left = free - node.held.cpus
     try:
@@ -69,7 +69,7 @@ def _picked(asked: Asked, group: Group, count: int, node: Node) -> Pick:
         raise conflict(message, node.held, free) from error
 
 
-def _pick(node: Node, candidates: CPUSet, count: int, asked: Asked) -> Pick:
+def _pick(node: NodeView, candidates: CPUSet, count: int, asked: Asked) -> Pick:
     policy = asked.policy
     threads = policy.threads if policy.threads is not Threads.ANY else node.options.threads
     return pick(
@@ -85,7 +85,7 @@ def _pick(node: Node, candidates: CPUSet, count: int, asked: Asked) -> Pick:
     )
 
 
-def _fits(node: Node, candidates: CPUSet, count: int, asked: Asked) -> bool:
+def _fits(node: NodeView, candidates: CPUSet, count: int, asked: Asked) -> bool:
     """Whether the CPUs would do if no other claim held any of them."""
     try:
         _pick(node, candidates, count, asked)
@@ -94,7 +94,7 @@ def _fits(node: Node, candidates: CPUSet, count: int, asked: Asked) -> bool:
     return True
 
 
-def _chosen(asked: Asked, group: Group, count: int, node: Node) -> CPUSet:
+def _chosen(asked: Asked, group: Group, count: int, node: NodeView) -> CPUSet:
     """The CPUs that the claim itself names, after every check; phrases as in dra-driver-cpu."""
     cpusets = asked.policy.cpusets
     if len(cpusets) != 1:

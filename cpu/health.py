@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from dranode.cpu.devices import individual_cpu, individual_name
-from dranode.cpu.options import CPUOptions, Mode
+from dranode.cpu.options import CPUOptions, DeviceMode
 from dranode.cpu.topology import Topology
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.claims.plugin import DeviceHealth, Health, Impairment, Inventory
@@ -23,8 +23,8 @@ from dranode.driver.core.claims.record import Record
 OFFLINE: Final = "CPUsOffline"
 
 _GONE: Final = {
-    Mode.INDIVIDUAL: "the CPU is offline",
-    Mode.GROUPED: "every CPU of the group that may be handed out is offline",
+    DeviceMode.INDIVIDUAL: "the CPU is offline",
+    DeviceMode.GROUPED: "every CPU of the group that may be handed out is offline",
 }
 
 
@@ -32,7 +32,7 @@ def device_health(seen: Iterable[str], inventory: Inventory, options: CPUOptions
     """The devices that are unhealthy, by name. `seen` are those that were published at some time."""
     topology: Topology = inventory.hardware
     names = set(seen).difference(device.name for device in inventory.devices)
-    if options.mode is Mode.INDIVIDUAL:
+    if options.mode is DeviceMode.INDIVIDUAL:
         # A CPU is published no more, too, when a reserved thread of its core is back and only whole cores are given.
         names = {name for name in names if individual_cpu(name) not in topology.online}
         # A claim may be older than this process, so every CPU that is there and offline counts, published or not.

@@ -13,7 +13,7 @@ _PATH: Final = re.compile(r"/devices/system/cpu/cpu(\d+)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class CPUEvent:
     """One event of the kernel about a CPU.
 
     Attributes:
@@ -25,18 +25,18 @@ class Event:
     cpu: int
 
 
-def event_of(action: str, subsystem: str, path: str, properties: Mapping[str, str]) -> Event | None:
+def cpu_event_of(action: str, subsystem: str, path: str, properties: Mapping[str, str]) -> CPUEvent | None:
     """The event that a uevent is; None if it is not about a CPU."""
     del properties
     match = _PATH.fullmatch(path)
-    return Event(action, int(match[1])) if subsystem == "cpu" and match is not None else None
+    return CPUEvent(action, int(match[1])) if subsystem == "cpu" and match is not None else None
 
 
-def kernel_events() -> udev.Events[Event]:
+def cpu_kernel_events() -> udev.Events[CPUEvent]:
     """The kernel's uevents about CPUs.
 
     Raises:
         ImportError: libudev is not installed.
         OSError: the kernel's netlink group cannot be joined.
     """
-    return udev.KernelEvents(("cpu",), event_of)
+    return udev.KernelEvents(("cpu",), cpu_event_of)

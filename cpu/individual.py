@@ -14,14 +14,14 @@ from dranode.cpu.devices import individual_cpu
 from dranode.cpu.options import CPUOptions
 from dranode.cpu.pick_l3 import Caches
 from dranode.cpu.policies import L3, Threads
-from dranode.cpu.share import Asked, Node, Share, conflict
+from dranode.cpu.share import Asked, NodeView, Share, conflict
 from dranode.cpu.topology import Topology
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import ClaimError
 from dranode.driver.core.claims.held import ClaimRef
 
 
-def individual_share(asked: Asked, node: Node) -> Share:
+def individual_share(asked: Asked, node: NodeView) -> Share:
     """The CPU that the result's device is.
 
     Raises:

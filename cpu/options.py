@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 E = TypeVar("E", bound=StrEnum)
 
 
-class Mode(StrEnum):
+class DeviceMode(StrEnum):
     """What a device is."""
 
     GROUPED = "grouped"
@@ -48,7 +48,7 @@ class CPUOptions:
         keep_shared: refuse the claim that would leave no CPU to containers without claims; for enforcement by NRI.
     """
 
-    mode: Mode = Mode.GROUPED
+    mode: DeviceMode = DeviceMode.GROUPED
     group_by: GroupBy = GroupBy.NUMANODE
     reserved: CPUSet = field(default_factory=CPUSet)
     threads: Threads = Threads.ANY
@@ -75,10 +75,10 @@ def read_options(options: Mapping[str, object]) -> CPUOptions:
         reserved = CPUSet.parse(text)
     except ValueError as error:
         raise UsageError(f"--reserved-cpus: {error}") from error
-    mode = _choice("--cpu-device-mode", Mode, options.get("cpu_device_mode", Mode.GROUPED))
+    mode = _choice("--cpu-device-mode", DeviceMode, options.get("cpu_device_mode", DeviceMode.GROUPED))
     group_by = _choice("--group-by", GroupBy, options.get("group_by", GroupBy.NUMANODE))
     # What manifests say by default beside any mode is no wish.
-    if mode is Mode.INDIVIDUAL and group_by is not GroupBy.NUMANODE:
+    if mode is DeviceMode.INDIVIDUAL and group_by is not GroupBy.NUMANODE:
         raise UsageError(
             f"--group-by {group_by} says what a group is, and --cpu-device-mode {mode} publishes none; "
             "leave one of them out"

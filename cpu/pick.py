@@ -22,7 +22,7 @@ from dranode.cpu.pick_distributed import distributed
 from dranode.cpu.pick_l3 import Caches, required
 from dranode.cpu.pick_packed import packed
 from dranode.cpu.pick_sums import CoreSizes, subset_of, sums
-from dranode.cpu.policies import L3, Order, Policy, Threads
+from dranode.cpu.policies import L3, Order, PickPolicy, Threads
 from dranode.cpu.topology import Topology
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import ClaimError, UsageError
@@ -62,7 +62,7 @@ def pick(
     candidates: CPUSet,
     count: int,
     *,
-    policy: Policy = Policy.PACKED,
+    policy: PickPolicy = PickPolicy.PACKED,
     group: int | None = None,
     threads: Threads = Threads.ANY,
     l3: L3 = L3.PREFER,
@@ -87,7 +87,7 @@ def pick(
         PickError: the candidates cannot give that count in this way.
         UsageError: a group without `numa-distributed`, or below 1.
     """
-    if group is not None and policy is not Policy.NUMA_DISTRIBUTED:
+    if group is not None and policy is not PickPolicy.NUMA_DISTRIBUTED:
         raise UsageError(f"a group of {group} CPUs is of use to the policy numa-distributed only, not to {policy}")
     if group is not None and group < 1:
         raise UsageError(f"a group of {group} CPUs cannot be handed out; it takes at least 1")
@@ -104,7 +104,7 @@ def pick(
     held = _by_policy(groups, free, count, policy, group or 1, prefer_l3=l3 is not L3.IGNORE, whole=whole)
     caches = Caches.of(groups, free, whole=whole) if l3 is L3.REQUIRE else None
     if caches is not None and (held is None or not caches.accept(held)):
-        held = required(groups, caches, count, spread=policy is Policy.SPREAD, whole=whole)
+        held = required(groups, caches, count, spread=policy is PickPolicy.SPREAD, whole=whole)
     split = whole and held is not None and any(core & held not in (0, core) for core in groups.cores)
     if whole and held is not None and (split or held.bit_count() != count):
         held = _whole_anyway(groups, free, count, caches)
@@ -120,15 +120,15 @@ def _untouched(topology: Topology, candidates: CPUSet, own: CPUSet) -> CPUSet:
 
 
 def _by_policy(
-    groups: Groups, free: int, count: int, policy: Policy, group: int, *, prefer_l3: bool, whole: bool
+    groups: Groups, free: int, count: int, policy: PickPolicy, group: int, *, prefer_l3: bool, whole: bool
 ) -> int | None:
     """What the policy takes of the free CPUs (with `whole` all of whole cores); None if they cannot give the count."""
     sizes = CoreSizes.of(groups.cores, free) if whole else CoreSizes({1: free.bit_count()})
     if not sizes.can_make(count):
         return None
-    if policy is Policy.NUMA_DISTRIBUTED:
+    if policy is PickPolicy.NUMA_DISTRIBUTED:
         return distributed(groups, free, count, lcm(group, *sizes.sizes), whole=whole)
-    return packed(groups, free, count, spread=policy is Policy.SPREAD, prefer_l3=prefer_l3, whole=whole)
+    return packed(groups, free, count, spread=policy is PickPolicy.SPREAD, prefer_l3=prefer_l3, whole=whole)
 
 
 def _whole_anyway(groups: Groups, free: int, count: int, caches: Caches | None) -> int | None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from dranode.cdi.spec import Spec
-from dranode.cpu.claim_env import CDI_KIND, read_spec
+from dranode.cpu.claim_env import CDI_KIND, spec_cpus
 from dranode.cpu.options import CPUOptions, check_reserved, read_options
 from dranode.driver.core.claims.configs import Config
 from dranode.driver.core.claims.held import Held, Holding
@@ -22,7 +22,7 @@ from dranode.driver.core.claims.plugin import (
     Grant,
     Impairment,
     Inventory,
-    Line,
+    PictureLine,
     Plugin,
     Stop,
 )
@@ -30,7 +30,7 @@ from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.root import Root
 
 if TYPE_CHECKING:
-    from dranode.cpu.hotplug import Event
+    from dranode.cpu.hotplug import CPUEvent
     from dranode.driver.core.claims.record import Record
     from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
     from dranode.driver.machine.udev import Events
@@ -51,7 +51,7 @@ class CPUPlugin(Plugin):
     driver = "dra.cpu"
     cdi_kind = CDI_KIND
 
-    def __init__(self, root: Root, options: CPUOptions, events: Callable[[], Events[Event]] | None = None) -> None:
+    def __init__(self, root: Root, options: CPUOptions, events: Callable[[], Events[CPUEvent]] | None = None) -> None:
         self.options = options
         self._root = root
         self._events = events
@@ -64,7 +64,7 @@ class CPUPlugin(Plugin):
             MachineError: the machine's files cannot be believed.
             UsageError: the reserved CPUs do not exist, or leave nothing.
         """
-        from dranode.cpu.devices import devices, left_out
+        from dranode.cpu.devices import cpu_devices, left_out
         from dranode.cpu.pcie import read_pcie_roots
         from dranode.cpu.sysfs import read_topology
 
@@ -73,7 +73,7 @@ class CPUPlugin(Plugin):
         if not self._seen:
             check_reserved(self.options, topology)
         roots, odd = read_pcie_roots(self._root) if self.options.expose_pcie_roots else ({}, ())
-        found = devices(topology, self.options, roots)
+        found = cpu_devices(topology, self.options, roots)
         self._seen |= {device.name for device in found}
         return Inventory(
             devices=found,
@@ -83,21 +83,21 @@ class CPUPlugin(Plugin):
 
     def grant(self, claim: AllocatedClaim, held: Held, inventory: Inventory) -> ClaimGrant:
         """Decide which CPUs the claim gets; see `dranode.cpu.grant`."""
-        from dranode.cpu.grant import grant
+        from dranode.cpu.grant import grant_cpus
 
-        return grant(claim, held, inventory.hardware, self.options)
+        return grant_cpus(claim, held, inventory.hardware, self.options)
 
     def parse_config(self, config: Config) -> Any:
         """Decode a configuration in one of the three forms of `dranode.cpu.config`."""
-        from dranode.cpu.config import parse_config
+        from dranode.cpu.config import parse_cpu_config
 
-        return parse_config(config)
+        return parse_cpu_config(config)
 
-    def describe(self, grant: Grant, record: Record, inventory: Inventory) -> Mapping[str, Any]:
+    def describe(self, grant_cpus: Grant, record: Record, inventory: Inventory) -> Mapping[str, Any]:
         """The grant's CPUs and their NUMA nodes; the claim's, where the grant's own are not known."""
         from dranode.cpu.description import description
 
-        return description(grant, record, inventory.hardware)
+        return description(grant_cpus, record, inventory.hardware)
 
     def pool(self, inventory: Inventory) -> HeldSnapshot:
         """The CPUs that are online, without the reserved ones."""
@@ -113,7 +113,7 @@ class CPUPlugin(Plugin):
 
     def recover(self, uid: str, spec: Spec) -> ClaimGrant | None:
         """What a CDI spec of this driver or of dra-driver-cpu says the claim was given."""
-        return read_spec(uid, spec) if spec.kind == self.cdi_kind else None
+        return spec_cpus(uid, spec) if spec.kind == self.cdi_kind else None
 
     def adopted(self, claim: AllocatedClaim, found: ClaimGrant, inventory: Inventory) -> tuple[Grant, ...]:
         """How the claim's containers are to be treated and what they are told, which its CDI spec does not say."""
@@ -143,7 +143,7 @@ class CPUPlugin(Plugin):
 
         yield from udev.watch(udev.opened(self._events), lambda _: None, stop)
 
-    def picture(self, inventory: Inventory, holdings: Iterable[Holding], width: int) -> Sequence[Line]:
+    def picture(self, inventory: Inventory, holdings: Iterable[Holding], width: int) -> Sequence[PictureLine]:
         """The machine's CPUs and who holds them."""
         from dranode.cpu.draw import picture
 
@@ -159,7 +159,7 @@ def plugin(root: Root, options: Mapping[str, object]) -> Plugin:
     return CPUPlugin(root, read_options(options), _kernel_events if isinstance(root, HostRoot) else None)
 
 
-def _kernel_events() -> Events[Event]:
-    from dranode.cpu.hotplug import kernel_events
+def _kernel_events() -> Events[CPUEvent]:
+    from dranode.cpu.hotplug import cpu_kernel_events
 
-    return kernel_events()
+    return cpu_kernel_events()

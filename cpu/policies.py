@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 
-class Policy(StrEnum):
+class PickPolicy(StrEnum):
     """Where CPUs are taken from."""
 
     PACKED = "packed"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dranode.cpu.claim_env import CDI_KIND, CPUSET_PREFIX, REQUEST_PREFIX
-from dranode.cpu.config import CFSQuota, Sharing
+from dranode.cpu.config import CFSQuota, CPUSharing
 from dranode.cpu.topology import Topology
 from dranode.cpu.treatment import claim_treatment, treatment_of
 from dranode.driver.core.api.cpuset import CPUSet
@@ -32,7 +32,7 @@ def held_claim(record: Record) -> HeldClaim:
         cpus=CPUSet.parse(record.cpus),
         held=CPUSet.parse(record.held),
         pods=frozenset(pod.uid for pod in record.pods if pod.uid),
-        shared_in_pod=treatment.sharing is Sharing.POD,
+        shared_in_pod=treatment.sharing is CPUSharing.POD,
         mems=treatment.mems,
         lift_quota=treatment.cfs_quota is CFSQuota.UNLIMITED,
         parts=_parts(record.grants),

@@ -17,7 +17,7 @@ _NAMED_HOLDERS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class NodeView:
     """What a decision looks at.
 
     Attributes:

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from dranode.cpu.config import CFSQuota, CPUPolicy, Memory, Sharing
+from dranode.cpu.config import CFSQuota, CPUPolicy, CPUSharing, Memory
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.documents import decode, encode
 from dranode.driver.core.claims.plugin import Grant
@@ -23,7 +23,7 @@ class Treatment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, r
         mems: with local memory, the NUMA nodes of the CPUs (a list such as 0-1); else empty.
     """
 
-    sharing: Sharing = Sharing.CONTAINER
+    sharing: CPUSharing = CPUSharing.CONTAINER
     cfs_quota: CFSQuota = CFSQuota.KEEP
     memory: Memory = Memory.NONE
     mems: str = ""
@@ -58,7 +58,7 @@ def claim_treatment(grants: Iterable[Grant]) -> Treatment:
         return Treatment()
     local = all(one.memory is Memory.LOCAL for one in each)
     return Treatment(
-        sharing=Sharing.POD if all(one.sharing is Sharing.POD for one in each) else Sharing.CONTAINER,
+        sharing=CPUSharing.POD if all(one.sharing is CPUSharing.POD for one in each) else CPUSharing.CONTAINER,
         cfs_quota=CFSQuota.UNLIMITED if any(one.cfs_quota is CFSQuota.UNLIMITED for one in each) else CFSQuota.KEEP,
         memory=Memory.LOCAL if local else Memory.NONE,
         mems=str(CPUSet.union(CPUSet.parse(one.mems) for one in each)) if local else "",

@@ -21,7 +21,7 @@ from dranode.driver.core.claims.held import ClaimRef, Held
 from dranode.driver.core.claims.plugin import AllocatedClaim, AllocatedResult, Plugin
 from dranode.driver.core.claims.record import PreparedDevice
 from dranode.driver.core.slices.desired import publishable
-from dranode.driver.node.node import Node
+from dranode.driver.node.node import NodeClaims
 
 _DRIVER: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
 _MAX_DRIVER: Final = 63
@@ -41,7 +41,7 @@ def check_plugin(plugin: Plugin, folder: Path, configs: Iterable[Mapping[str, An
     _check_name(plugin)
     devices = _check_discovery(plugin)
     (folder / "data").mkdir(parents=True)
-    node = Node(plugin, folder / "data", folder / "cdi")
+    node = NodeClaims(plugin, folder / "data", folder / "cdi")
     node.open()
     for number, device in enumerate(devices):
         _check_life(node, device, _claim(plugin, f"claim-{number}", (device,)))
@@ -73,7 +73,7 @@ def _check_discovery(plugin: Plugin) -> tuple[Device, ...]:
     return first.devices
 
 
-def _check_life(node: Node, device: Device, claim: ResourceClaim) -> None:
+def _check_life(node: NodeClaims, device: Device, claim: ResourceClaim) -> None:
     ref = _ref(claim)
     prepared = _prepared(node, claim)
     _must([one.device for one in prepared] == [device.name], f"grant() must answer for {device.name}, once")
@@ -84,26 +84,26 @@ def _check_life(node: Node, device: Device, claim: ResourceClaim) -> None:
     _must(node.records() == (), f"Unprepare of {device.name} left a record")
 
 
-def _check_purity(node: Node, claim: ResourceClaim) -> None:
+def _check_purity(node: NodeClaims, claim: ResourceClaim) -> None:
     ref, results = _ref(claim), results_of(claim.status.allocation, node.plugin.driver)
     asked = AllocatedClaim(ref, tuple(AllocatedResult(result, configs_for(result, ())) for result in results))
     grants = [node.plugin.grant(asked, Held(), node.inventory) for _ in range(2)]
     _must(grants[0] == grants[1], "grant() must be a function of its arguments: two equal calls gave different grants")
 
 
-def _check_restart(node: Node, claim: ResourceClaim, folder: Path) -> None:
+def _check_restart(node: NodeClaims, claim: ResourceClaim, folder: Path) -> None:
     prepared = _prepared(node, claim)
     node.close()
     for path in (folder / "cdi").glob("*"):
         path.unlink()
-    again = Node(node.plugin, folder / "data", folder / "cdi")
+    again = NodeClaims(node.plugin, folder / "data", folder / "cdi")
     again.open()
     _must(_prepared(again, claim) == prepared, "after a restart a repeated Prepare must answer the same")
     _must(_unprepared(again, _ref(claim)) is None, "after a restart Unprepare must succeed")
     again.close()
 
 
-def _check_stranger(node: Node, plugin: Plugin) -> None:
+def _check_stranger(node: NodeClaims, plugin: Plugin) -> None:
     stranger = _claim(plugin, "stranger", (Device(name="no-such-device"),))
     answer = node.prepare({_ref(stranger): stranger})[stranger.metadata.uid]
     _must(isinstance(answer, DranodeError), "a claim for a device that does not exist must be refused")
@@ -144,14 +144,14 @@ def _ref(claim: ResourceClaim) -> ClaimRef:
     return ClaimRef(claim.metadata.namespace, claim.metadata.name, claim.metadata.uid)
 
 
-def _prepared(node: Node, claim: ResourceClaim) -> tuple[PreparedDevice, ...]:
+def _prepared(node: NodeClaims, claim: ResourceClaim) -> tuple[PreparedDevice, ...]:
     answer = node.prepare({_ref(claim): claim})[claim.metadata.uid]
     if isinstance(answer, tuple):
         return answer
     raise AssertionError(f"Prepare of {claim.metadata.name} failed: {answer}") from answer
 
 
-def _unprepared(node: Node, ref: ClaimRef) -> DranodeError | None:
+def _unprepared(node: NodeClaims, ref: ClaimRef) -> DranodeError | None:
     return node.unprepare((ref,))[ref.uid]
 
 

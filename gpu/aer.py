@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from dranode.driver.machine.root import Root
-from dranode.gpu.files import text
-from dranode.gpu.health import Counts
+from dranode.gpu.files import read_attribute
+from dranode.gpu.health import AERCounts
 from dranode.gpu.sysfs import PCI_DEVICES
 
 
-def aer_counts(root: Root, address: str) -> Counts | None:
+def aer_counts(root: Root, address: str) -> AERCounts | None:
     """The function's totals; None if it has no AER or it cannot be read."""
     fatal = _total(root, address, "aer_dev_fatal", "TOTAL_ERR_FATAL")
     nonfatal = _total(root, address, "aer_dev_nonfatal", "TOTAL_ERR_NONFATAL")
-    return None if fatal is None or nonfatal is None else Counts(fatal, nonfatal)
+    return None if fatal is None or nonfatal is None else AERCounts(fatal, nonfatal)
 
 
 def _total(root: Root, address: str, name: str, key: str) -> int | None:
-    for line in (text(root, f"{PCI_DEVICES}/{address}/{name}") or "").splitlines():
+    for line in (read_attribute(root, f"{PCI_DEVICES}/{address}/{name}") or "").splitlines():
         label, _, count = line.partition(" ")
         if label == key and count.isdecimal():
             return int(count)

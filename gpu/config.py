@@ -37,7 +37,7 @@ class Visibility(StrEnum):
     VENDOR = "vendor"
 
 
-class Mode(StrEnum):
+class GPUMode(StrEnum):
     """What the GPU is for, and so which device nodes come with it."""
 
     COMPUTE = "compute"
@@ -52,7 +52,7 @@ class Strategy(StrEnum):
     SHARED = "shared"
 
 
-class Sharing(
+class GPUSharing(
     msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True
 ):
     """`sharing`; `memory_limit` is bytes, for vendors that have a variable for it."""
@@ -69,20 +69,20 @@ class GPUConfig(
     api_version: Literal["dra.gpu/v1alpha1"]
     kind: Literal["GPUConfig"]
     visibility: Visibility | None = None
-    mode: Mode | None = None
-    sharing: Sharing | None = None
+    mode: GPUMode | None = None
+    sharing: GPUSharing | None = None
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """What holds for one allocation result after all its configurations; None is: as the device is offered."""
 
     visibility: Visibility = Visibility.NONE
-    mode: Mode = Mode.COMPUTE
+    mode: GPUMode = GPUMode.COMPUTE
     strategy: Strategy | None = None
     memory_limit: Quantity | None = None
 
 
-def parse_config(config: Config) -> GPUConfig:
+def parse_gpu_config(config: Config) -> GPUConfig:
     """The configuration as a value.
 
     Raises:
@@ -106,7 +106,7 @@ def settings(configs: Iterable[Config]) -> Settings:
     result = Settings()
     for config in configs:
         parsed: GPUConfig = config.parameters
-        sharing = parsed.sharing or Sharing()
+        sharing = parsed.sharing or GPUSharing()
         told = {
             "visibility": parsed.visibility,
             "mode": parsed.mode,

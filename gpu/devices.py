@@ -92,7 +92,7 @@ def attributes(gpu: GPU) -> dict[str, DeviceAttribute]:
     return {name: value for name, value in told.items() if value is not None}
 
 
-def devices(inventory: GPUInventory, *, shared: bool, taints: Taints | None = None) -> tuple[Device, ...]:
+def gpu_devices(inventory: GPUInventory, *, shared: bool, taints: Taints | None = None) -> tuple[Device, ...]:
     """The devices in the order in which the scheduler should try them: whole GPUs, parts, GPUs that are divided."""
     children = inventory.children
     ranked = sorted(

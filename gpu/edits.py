@@ -15,7 +15,7 @@ import msgspec
 from dranode.cdi.spec import ContainerEdits, DeviceNode
 from dranode.driver.core.api.errors import ClaimError
 from dranode.driver.machine.root import Root
-from dranode.gpu.config import Mode
+from dranode.gpu.config import GPUMode
 from dranode.gpu.files import link_name, names
 from dranode.gpu.grants import Intent
 from dranode.gpu.kfd import by_address, kfd_nodes
@@ -34,7 +34,7 @@ _ADVICE: Final[Mapping[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class DeviceEdit:
     """A device node that a grant needs, or takes along where it exists."""
 
     path: str
@@ -79,7 +79,7 @@ def device_nodes(root: Root, intent: Intent) -> tuple[DeviceNode, ...]:
     function = bound(root, address)
     if not root.exists(f"{PCI_DEVICES}/{address}"):
         raise ClaimError(f"GPU {address} is gone from the PCI bus; delete the claim so that it is allocated anew")
-    if function.passthrough != (intent.mode is Mode.VFIO):
+    if function.passthrough != (intent.mode is GPUMode.VFIO):
         raise ClaimError(
             f"GPU {address} is bound to {function.driver or 'no driver'}, which has no nodes for mode {intent.mode}; "
             "bind it to the driver that has, or ask for another mode"
@@ -89,7 +89,7 @@ def device_nodes(root: Root, intent: Intent) -> tuple[DeviceNode, ...]:
     return tuple(node for node in made if node is not None)
 
 
-def _read(root: Root, intent: Intent, node: Node) -> DeviceNode | None:
+def _read(root: Root, intent: Intent, node: DeviceEdit) -> DeviceNode | None:
     try:
         kind, major, minor = root.device_number(node.path.lstrip("/"))
     except OSError as error:
@@ -101,42 +101,42 @@ def _read(root: Root, intent: Intent, node: Node) -> DeviceNode | None:
     return DeviceNode(path=node.path, type=kind, major=major, minor=minor, permissions=_PERMISSIONS)
 
 
-def _nvidia(root: Root, intent: Intent) -> Iterable[Node]:
+def _nvidia(root: Root, intent: Intent) -> Iterable[DeviceEdit]:
     facts = nvidia_facts(root, intent.address)
     if facts is None or facts.minor is None:
         raise ClaimError(
             f"GPU {intent.address} has no minor number in /proc/driver/nvidia, so its device node is not known; "
             "load NVIDIA's kernel driver, or wait until a reset is over"
         )
-    yield Node(f"/dev/nvidia{facts.minor}")
-    yield Node("/dev/nvidiactl")
-    yield Node("/dev/nvidia-uvm")
-    yield Node("/dev/nvidia-uvm-tools", needed=False)
+    yield DeviceEdit(f"/dev/nvidia{facts.minor}")
+    yield DeviceEdit("/dev/nvidiactl")
+    yield DeviceEdit("/dev/nvidia-uvm")
+    yield DeviceEdit("/dev/nvidia-uvm-tools", needed=False)
 
 
-def _nvidia_graphics(root: Root, intent: Intent) -> Iterable[Node]:
+def _nvidia_graphics(root: Root, intent: Intent) -> Iterable[DeviceEdit]:
     yield from _nvidia(root, intent)
-    yield Node("/dev/nvidia-modeset", needed=False)
+    yield DeviceEdit("/dev/nvidia-modeset", needed=False)
     minors = drm_minors(root, f"{PCI_DEVICES}/{intent.address}")
-    yield from (Node(_drm_path(kind, minor), needed=False) for kind, minor in sorted(minors.items()))
+    yield from (DeviceEdit(_drm_path(kind, minor), needed=False) for kind, minor in sorted(minors.items()))
 
 
-def _amd(root: Root, intent: Intent) -> Iterable[Node]:
-    yield Node("/dev/kfd")
+def _amd(root: Root, intent: Intent) -> Iterable[DeviceEdit]:
+    yield DeviceEdit("/dev/kfd")
     yield from _amd_render(root, intent)
 
 
-def _amd_graphics(root: Root, intent: Intent) -> Iterable[Node]:
-    yield Node("/dev/kfd", needed=False)
+def _amd_graphics(root: Root, intent: Intent) -> Iterable[DeviceEdit]:
+    yield DeviceEdit("/dev/kfd", needed=False)
     renders = tuple(_amd_render(root, intent))
     yield from renders
     cards = _partition_cards(root)
     for node in renders:
         card = cards.get(node.path)
-        yield Node(card) if card is not None else _drm_node(root, intent, "card")
+        yield DeviceEdit(card) if card is not None else _drm_node(root, intent, "card")
 
 
-def _amd_render(root: Root, intent: Intent) -> Iterable[Node]:
+def _amd_render(root: Root, intent: Intent) -> Iterable[DeviceEdit]:
     """The render nodes: of one partition, or of the GPU and all its partitions."""
     pci = PCI(root)
     slot = [address for address in pci.addresses if address[:-2] == intent.address[:-2]]
@@ -144,7 +144,7 @@ def _amd_render(root: Root, intent: Intent) -> Iterable[Node]:
     nodes = by_address(kfd_nodes(root), gpus).get(intent.address, {})
     if intent.partition is None:
         yield _drm_node(root, intent, "renderD")
-        yield from (Node(_drm_path("renderD", node.render)) for node in nodes.values() if node.render is not None)
+        yield from (DeviceEdit(_drm_path("renderD", node.render)) for node in nodes.values() if node.render is not None)
         return
     if intent.partition not in nodes:
         raise ClaimError(
@@ -154,7 +154,7 @@ def _amd_render(root: Root, intent: Intent) -> Iterable[Node]:
     render = nodes[intent.partition].render
     if render is None:
         raise ClaimError(f"partition {intent.partition} of GPU {intent.address} has no render node; reload amdgpu")
-    yield Node(_drm_path("renderD", render))
+    yield DeviceEdit(_drm_path("renderD", render))
 
 
 def _partition_cards(root: Root) -> dict[str, str]:
@@ -168,44 +168,44 @@ def _partition_cards(root: Root) -> dict[str, str]:
     return found
 
 
-def _render(root: Root, intent: Intent) -> Iterable[Node]:
+def _render(root: Root, intent: Intent) -> Iterable[DeviceEdit]:
     yield _drm_node(root, intent, "renderD")
 
 
-def _graphics(root: Root, intent: Intent) -> Iterable[Node]:
+def _graphics(root: Root, intent: Intent) -> Iterable[DeviceEdit]:
     yield _drm_node(root, intent, "renderD")
     yield _drm_node(root, intent, "card")
 
 
-def _vfio(root: Root, intent: Intent) -> Iterable[Node]:
+def _vfio(root: Root, intent: Intent) -> Iterable[DeviceEdit]:
     group = link_name(root, f"{PCI_DEVICES}/{intent.address}/iommu_group")
     if group is None:
         raise ClaimError(f"GPU {intent.address} is in no IOMMU group; turn the IOMMU on for mode vfio")
-    yield Node("/dev/vfio/vfio")
-    yield Node(f"/dev/vfio/{group}")
+    yield DeviceEdit("/dev/vfio/vfio")
+    yield DeviceEdit(f"/dev/vfio/{group}")
 
 
-def _drm_node(root: Root, intent: Intent, kind: str) -> Node:
+def _drm_node(root: Root, intent: Intent, kind: str) -> DeviceEdit:
     minor = drm_minors(root, f"{PCI_DEVICES}/{intent.address}").get(kind)
     if minor is None:
         raise ClaimError(
             f"GPU {intent.address} has no device node /dev/dri/{kind}*; load the GPU's kernel driver, or wait for it"
         )
-    return Node(_drm_path(kind, minor))
+    return DeviceEdit(_drm_path(kind, minor))
 
 
 def _drm_path(kind: str, minor: int) -> str:
     return f"/dev/dri/{kind}{minor}"
 
 
-_NODES: Final[Mapping[tuple[str, Mode], Callable[[Root, Intent], Iterable[Node]]]] = {
-    ("nvidia", Mode.COMPUTE): _nvidia,
-    ("nvidia", Mode.GRAPHICS): _nvidia_graphics,
-    ("amd", Mode.COMPUTE): _amd,
-    ("amd", Mode.GRAPHICS): _amd_graphics,
+_NODES: Final[Mapping[tuple[str, GPUMode], Callable[[Root, Intent], Iterable[DeviceEdit]]]] = {
+    ("nvidia", GPUMode.COMPUTE): _nvidia,
+    ("nvidia", GPUMode.GRAPHICS): _nvidia_graphics,
+    ("amd", GPUMode.COMPUTE): _amd,
+    ("amd", GPUMode.GRAPHICS): _amd_graphics,
 }
-_ANY_VENDOR: Final[Mapping[Mode, Callable[[Root, Intent], Iterable[Node]]]] = {
-    Mode.COMPUTE: _render,
-    Mode.GRAPHICS: _graphics,
-    Mode.VFIO: _vfio,
+_ANY_VENDOR: Final[Mapping[GPUMode, Callable[[Root, Intent], Iterable[DeviceEdit]]]] = {
+    GPUMode.COMPUTE: _render,
+    GPUMode.GRAPHICS: _graphics,
+    GPUMode.VFIO: _vfio,
 }

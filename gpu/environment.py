@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from dranode.driver.core.api.quantity import Quantity
-from dranode.gpu.config import Mode, Settings, Visibility
+from dranode.gpu.config import GPUMode, Settings, Visibility
 from dranode.gpu.inventory import GPU
 
 _MI: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Granted:
+class GPUMemory:
     """A GPU and how many bytes of its memory may be used; None is: no limit."""
 
     gpu: GPU
@@ -35,14 +35,14 @@ _LISTS: Final[Mapping[str, tuple[str, bool]]] = {
 }
 
 # https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html
-_NVIDIA: Final[Mapping[Mode, tuple[str, ...]]] = {
-    Mode.COMPUTE: ("NVIDIA_VISIBLE_DEVICES=void", "NVIDIA_DRIVER_CAPABILITIES=compute,utility"),
-    Mode.GRAPHICS: ("NVIDIA_VISIBLE_DEVICES=void", "NVIDIA_DRIVER_CAPABILITIES=all"),
-    Mode.VFIO: ("NVIDIA_VISIBLE_DEVICES=void",),
+_NVIDIA: Final[Mapping[GPUMode, tuple[str, ...]]] = {
+    GPUMode.COMPUTE: ("NVIDIA_VISIBLE_DEVICES=void", "NVIDIA_DRIVER_CAPABILITIES=compute,utility"),
+    GPUMode.GRAPHICS: ("NVIDIA_VISIBLE_DEVICES=void", "NVIDIA_DRIVER_CAPABILITIES=all"),
+    GPUMode.VFIO: ("NVIDIA_VISIBLE_DEVICES=void",),
 }
 
 
-def environment(one: Granted, peers: Sequence[Granted], settings: Settings, *, admin: bool) -> tuple[str, ...]:
+def environment(one: GPUMemory, peers: Sequence[GPUMemory], settings: Settings, *, admin: bool) -> tuple[str, ...]:
     """`NAME=value` entries for one grant.
 
     Args:
@@ -61,12 +61,12 @@ def environment(one: Granted, peers: Sequence[Granted], settings: Settings, *, a
     if gpu.vendor == "nvidia":
         entries.extend(_NVIDIA[settings.mode])
         entries.extend(_pinned_memory(peers))
-    if settings.visibility is Visibility.VENDOR and settings.mode is not Mode.VFIO:
+    if settings.visibility is Visibility.VENDOR and settings.mode is not GPUMode.VFIO:
         entries.extend(_list(gpu.vendor, peers))
     return tuple(entries)
 
 
-def _list(vendor: str, peers: Sequence[Granted]) -> tuple[str, ...]:
+def _list(vendor: str, peers: Sequence[GPUMemory]) -> tuple[str, ...]:
     if vendor not in _LISTS:
         return ()
     name, takes_uuids = _LISTS[vendor]
@@ -76,7 +76,7 @@ def _list(vendor: str, peers: Sequence[Granted]) -> tuple[str, ...]:
     return (f"{name}={','.join(values)}",)
 
 
-def _pinned_memory(peers: Sequence[Granted]) -> tuple[str, ...]:
+def _pinned_memory(peers: Sequence[GPUMemory]) -> tuple[str, ...]:
     """`CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=8192M,...` by position in the container; clients of MPS keep it."""
     ours = [peer for peer in peers if peer.gpu.vendor == "nvidia"]
     limits = [

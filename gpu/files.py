@@ -16,7 +16,7 @@ _INT64_BITS: Final = 63
 _OUR_OWN: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
-def text(root: Root, path: str) -> str | None:
+def read_attribute(root: Root, path: str) -> str | None:
     """A file's text without white space around it; None if it cannot be read."""
     try:
         return read_text(root, path)
@@ -27,7 +27,7 @@ def text(root: Root, path: str) -> str | None:
 
 def number(root: Root, path: str, base: int = 0) -> int | None:
     """A file's number (`0x10de`, `16`); None if it cannot be read or is none."""
-    return integer(text(root, path) or "", base)
+    return integer(read_attribute(root, path) or "", base)
 
 
 def integer(digits: str, base: int = 0) -> int | None:
@@ -42,7 +42,7 @@ def integer(digits: str, base: int = 0) -> int | None:
 def cpu_mask(root: Root, path: str) -> CPUSet:
     """A file's CPU mask; no CPUs if it cannot be read or is none."""
     try:
-        return CPUSet.parse_mask(text(root, path) or "0")
+        return CPUSet.parse_mask(read_attribute(root, path) or "0")
     except ValueError:
         return CPUSet()
 

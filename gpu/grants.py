@@ -19,9 +19,9 @@ from dranode.driver.core.api.names import named
 from dranode.driver.core.api.quantity import Quantity
 from dranode.driver.core.claims.held import ClaimRef, Held
 from dranode.driver.core.claims.plugin import AllocatedClaim, AllocatedResult, ClaimGrant, Grant
-from dranode.gpu.config import Mode, Settings, Strategy, Visibility, settings
-from dranode.gpu.environment import Granted, environment
-from dranode.gpu.inventory import GPU, GPUInventory, Kind
+from dranode.gpu.config import GPUMode, Settings, Strategy, Visibility, settings
+from dranode.gpu.environment import GPUMemory, environment
+from dranode.gpu.inventory import GPU, GPUInventory, GPUKind
 
 
 class Home(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,14 +49,14 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     address: str
     vendor: str
-    mode: Mode = Mode.COMPUTE
+    mode: GPUMode = GPUMode.COMPUTE
     partition: int | None = None
     homes: tuple[Home, ...] = ()
 
     @classmethod
-    def of(cls, grant: Grant) -> Intent | None:
+    def of(cls, grant_gpus: Grant) -> Intent | None:
         """The intent of a grant on record; None in a grant that was recovered and has none."""
-        return None if grant.state is None else decode(cls, grant.state)
+        return None if grant_gpus.state is None else decode(cls, grant_gpus.state)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class _Given:
         return self.settings.memory_limit or consumed(self.allocated, "memory")
 
 
-def grant(claim: AllocatedClaim, held: Held, inventory: GPUInventory) -> ClaimGrant:
+def grant_gpus(claim: AllocatedClaim, held: Held, inventory: GPUInventory) -> ClaimGrant:
     """Give the claim its GPUs; devices are in the inventory, the framework has seen to that.
 
     Raises:
@@ -107,7 +107,7 @@ def consumed(allocated: AllocatedResult, capacity: str) -> Quantity | None:
 def _grant(one: _Given, given: Sequence[_Given]) -> Grant:
     result = one.allocated.result
     admin = bool(result.admin_access)
-    takes = one.settings.mode is Mode.VFIO and not admin
+    takes = one.settings.mode is GPUMode.VFIO and not admin
     intent = Intent(
         address=one.gpu.address,
         vendor=one.gpu.vendor,
@@ -115,14 +115,14 @@ def _grant(one: _Given, given: Sequence[_Given]) -> Grant:
         partition=one.gpu.partition,
         homes=_homes(one.gpu) if takes else (),
     )
-    peers = tuple(Granted(each.gpu, each.memory) for each in given if each.request == one.request)
+    peers = tuple(GPUMemory(each.gpu, each.memory) for each in given if each.request == one.request)
     return Grant(
         request=result.request,
         pool=result.pool,
         device=result.device,
         share_id=result.share_id,
         admin=admin,
-        edits=ContainerEdits(env=environment(Granted(one.gpu, one.memory), peers, one.settings, admin=admin)),
+        edits=ContainerEdits(env=environment(GPUMemory(one.gpu, one.memory), peers, one.settings, admin=admin)),
         state=msgspec.to_builtins(intent),
     )
 
@@ -161,14 +161,14 @@ def _check_sharing(claim: ClaimRef, one: _Given) -> None:
 
 
 def _check_mode(claim: ClaimRef, one: _Given, inventory: GPUInventory) -> None:
-    if one.settings.mode is not Mode.VFIO:
+    if one.settings.mode is not GPUMode.VFIO:
         return
     obstacle = None
     if one.allocated.result.share_id is not None:
         obstacle = "is a share, and a virtual machine takes a GPU whole"
-    elif one.gpu.kind is Kind.PARTITION:
+    elif one.gpu.kind is GPUKind.PARTITION:
         obstacle = "is a partition, and a virtual machine takes a PCI function whole"
-    elif any(part.kind is Kind.VF for part in inventory.children.get(one.gpu.name, ())):
+    elif any(part.kind is GPUKind.VF for part in inventory.children.get(one.gpu.name, ())):
         obstacle = "has virtual functions, which would go with its driver"
     if obstacle is not None:
         raise ClaimError(f"{one.where} of claim {claim} has mode vfio but {obstacle}; choose another mode or device")

@@ -22,7 +22,7 @@ from typing import Final
 
 from dranode.driver.core.api.resource import DeviceTaint
 from dranode.driver.core.claims.plugin import DeviceHealth, Health
-from dranode.gpu.inventory import GPU, GPUInventory, Kind
+from dranode.gpu.inventory import GPU, GPUInventory, GPUKind
 
 TAINT_KEY: Final = "dra.gpu/unhealthy"
 
@@ -47,7 +47,7 @@ _ANEW: Final = frozenset({"add", "bind"})
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class AERCounts:
     """A function's AER totals since boot."""
 
     fatal: int = 0
@@ -70,7 +70,7 @@ class Trouble:
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
+class GPUCondition:
     """How all GPUs are.
 
     Attributes:
@@ -80,7 +80,7 @@ class Condition:
     """
 
     troubles: Mapping[tuple[str, Cause], Trouble] = field(default_factory=dict)
-    counts: Mapping[str, Counts] = field(default_factory=dict)
+    counts: Mapping[str, AERCounts] = field(default_factory=dict)
     seen: Mapping[str, GPU] = field(default_factory=dict)
 
     def of(self, gpu: GPU) -> tuple[tuple[Cause, Trouble], ...]:
@@ -91,7 +91,7 @@ class Condition:
         )
 
 
-def counted(condition: Condition, address: str, counts: Counts, now: float) -> Condition:
+def counted(condition: GPUCondition, address: str, counts: AERCounts, now: float) -> GPUCondition:
     """The condition after a look at a function's AER counters; counters that fell began anew."""
     before = condition.counts.get(address, counts)
     condition = replace(condition, counts={**condition.counts, address: counts})
@@ -105,26 +105,26 @@ def counted(condition: Condition, address: str, counts: Counts, now: float) -> C
     return condition
 
 
-def wedged(condition: Condition, address: str, methods: str, now: float) -> Condition:
+def wedged(condition: GPUCondition, address: str, methods: str, now: float) -> GPUCondition:
     """The condition after DRM said how a GPU may be recovered (`rebind,bus-reset`), or that it has been (`none`)."""
     if methods == "none":
         return _ended(condition, (address,), (Cause.WEDGED,))
     return _began(condition, address, Cause.WEDGED, f"the GPU hangs; it can be recovered by {methods}", now)
 
 
-def xid(condition: Condition, address: str, number: int, now: float) -> Condition:
+def xid(condition: GPUCondition, address: str, number: int, now: float) -> GPUCondition:
     """The condition after NVIDIA's driver reported an XID error."""
     if number in _PROGRAM_XIDS:
         return condition
     return _began(condition, address, Cause.XID, f"NVIDIA XID {number}", now)
 
 
-def handled(condition: Condition, action: str, address: str) -> Condition:
+def handled(condition: GPUCondition, action: str, address: str) -> GPUCondition:
     """The condition after the kernel added a function or bound it to a driver: it starts anew."""
     return _ended(condition, (address,), Cause) if action in _ANEW else condition
 
 
-def present(condition: Condition, inventory: GPUInventory, now: float) -> Condition:
+def present(condition: GPUCondition, inventory: GPUInventory, now: float) -> GPUCondition:
     """The condition after the machine was read: what is gone, what is back.
 
     A part whose GPU is there was taken away on purpose: the administrator divided the GPU otherwise.
@@ -134,7 +134,7 @@ def present(condition: Condition, inventory: GPUInventory, now: float) -> Condit
     for name, gpu in condition.seen.items():
         if name in inventory.by_name:
             continue
-        if gpu.kind is not Kind.GPU and gpu.parent in here:
+        if gpu.kind is not GPUKind.GPU and gpu.parent in here:
             del seen[name]
         else:
             detail = inventory.left_out.get(gpu.address, "the GPU vanished from the PCI bus")
@@ -143,7 +143,7 @@ def present(condition: Condition, inventory: GPUInventory, now: float) -> Condit
     return replace(condition, seen={**seen, **inventory.by_name})
 
 
-def expired(condition: Condition, now: float) -> Condition:
+def expired(condition: GPUCondition, now: float) -> GPUCondition:
     """The condition without the troubles that have been quiet for long enough."""
     return replace(
         condition,
@@ -155,12 +155,12 @@ def expired(condition: Condition, now: float) -> Condition:
     )
 
 
-def report(condition: Condition) -> tuple[DeviceHealth, ...]:
+def report(condition: GPUCondition) -> tuple[DeviceHealth, ...]:
     """The health of every GPU that was ever published."""
     return tuple(_health(gpu, condition.of(gpu)) for gpu in condition.seen.values())
 
 
-def taints(condition: Condition) -> dict[str, tuple[DeviceTaint, ...]]:
+def taints(condition: GPUCondition) -> dict[str, tuple[DeviceTaint, ...]]:
     """A NoSchedule taint for every unhealthy GPU, by device name; its time is that of the first trouble and stays."""
     found: dict[str, tuple[DeviceTaint, ...]] = {}
     for name, gpu in condition.seen.items():
@@ -178,13 +178,13 @@ def _health(gpu: GPU, troubles: Iterable[tuple[Cause, Trouble]]) -> DeviceHealth
     return DeviceHealth(gpu.name, Health.UNHEALTHY if message else Health.HEALTHY, message)
 
 
-def _began(condition: Condition, address: str, cause: Cause, detail: str, now: float) -> Condition:
+def _began(condition: GPUCondition, address: str, cause: Cause, detail: str, now: float) -> GPUCondition:
     before = condition.troubles.get((address, cause))
     trouble = Trouble(detail, now if before is None else before.since, now)
     return replace(condition, troubles={**condition.troubles, (address, cause): trouble})
 
 
-def _ended(condition: Condition, addresses: Iterable[str], causes: Iterable[Cause]) -> Condition:
+def _ended(condition: GPUCondition, addresses: Iterable[str], causes: Iterable[Cause]) -> GPUCondition:
     over = {(address, cause) for address in addresses for cause in causes}
     return replace(condition, troubles={key: trouble for key, trouble in condition.troubles.items() if key not in over})
 

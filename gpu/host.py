@@ -22,7 +22,7 @@ class Live(Protocol):
         """The group that owns a file; None if there is no such file."""
 
 
-class Host:
+class GPUHost:
     """The machine that we run on."""
 
     def write(self, path: str, content: str) -> None:

@@ -24,7 +24,7 @@ ADDRESS: Final = re.compile(
 )
 
 
-class Kind(StrEnum):
+class GPUKind(StrEnum):
     """What a GPU is; also the value of the attribute `type`."""
 
     GPU = "gpu"
@@ -72,7 +72,7 @@ class GPU:
     """
 
     address: str
-    kind: Kind = Kind.GPU
+    kind: GPUKind = GPUKind.GPU
     vendor_id: int | None = None
     device_id: int | None = None
     functions: tuple[Function, ...] = ()
@@ -167,6 +167,6 @@ def doubtful_uuids(gpus: Iterable[GPU]) -> dict[str, tuple[str, ...]]:
     """UUIDs that several GPUs claim, each with the devices; a partition may bear that of its GPU."""
     bearers: dict[str, list[str]] = {}
     for gpu in gpus:
-        if gpu.uuid is not None and gpu.kind is not Kind.PARTITION:
+        if gpu.uuid is not None and gpu.kind is not GPUKind.PARTITION:
             bearers.setdefault(gpu.uuid, []).append(gpu.name)
     return {uuid: tuple(names) for uuid, names in bearers.items() if len(names) > 1}

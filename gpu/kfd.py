@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dranode.driver.machine.root import Root
-from dranode.gpu.files import integer, names, text
+from dranode.gpu.files import integer, names, read_attribute
 
 _NODES: Final = "sys/class/kfd/kfd/topology/nodes"
 # How often a topology is read that changes all the while; the last reading counts as it is.
@@ -64,7 +64,7 @@ def _listed(root: Root) -> tuple[str, ...]:
 def _read(root: Root, nodes: Iterable[str]) -> tuple[KFDNode, ...]:
     found: list[KFDNode] = []
     for name in nodes:
-        fields = _properties(text(root, f"{_NODES}/{name}/properties") or "")
+        fields = _properties(read_attribute(root, f"{_NODES}/{name}/properties") or "")
         if not fields.get("simd_count"):
             continue
         location = fields.get("location_id", 0)
@@ -122,7 +122,7 @@ def _numbered(nodes: Iterable[KFDNode], function: int) -> Mapping[int, KFDNode]:
 def _memory(root: Root, node: str) -> int | None:
     total = 0
     for bank in names(root, f"{_NODES}/{node}/mem_banks"):
-        fields = _properties(text(root, f"{_NODES}/{node}/mem_banks/{bank}/properties") or "")
+        fields = _properties(read_attribute(root, f"{_NODES}/{node}/mem_banks/{bank}/properties") or "")
         if fields.get("heap_type") in _FRAME_BUFFERS:
             total += fields.get("size_in_bytes", 0)
     return total or None

@@ -17,7 +17,7 @@ import msgspec
 
 from dranode.cdi.spec import ContainerEdits, DeviceNode, Mount, Spec
 from dranode.driver.machine.root import Root
-from dranode.gpu.config import Mode
+from dranode.gpu.config import GPUMode
 from dranode.gpu.files import names
 from dranode.gpu.proc import NvidiaFacts, nvidia_facts, nvidia_version
 
@@ -70,26 +70,26 @@ _GRAPHICS: Final = _COMPUTE | {
     "libnvidia-tls",
     "libnvoptix",
 }
-_STEMS: Final[Mapping[Mode, frozenset[str]]] = {
-    Mode.COMPUTE: _COMPUTE,
-    Mode.GRAPHICS: _GRAPHICS,
-    Mode.VFIO: frozenset(),
+_STEMS: Final[Mapping[GPUMode, frozenset[str]]] = {
+    GPUMode.COMPUTE: _COMPUTE,
+    GPUMode.GRAPHICS: _GRAPHICS,
+    GPUMode.VFIO: frozenset(),
 }
-_FILES: Final[Mapping[Mode, tuple[str, ...]]] = {
-    Mode.COMPUTE: ("usr/bin/nvidia-smi",),
-    Mode.GRAPHICS: (
+_FILES: Final[Mapping[GPUMode, tuple[str, ...]]] = {
+    GPUMode.COMPUTE: ("usr/bin/nvidia-smi",),
+    GPUMode.GRAPHICS: (
         "usr/bin/nvidia-smi",
         "usr/share/glvnd/egl_vendor.d/10_nvidia.json",
         "usr/share/vulkan/icd.d/nvidia_icd.json",
         "etc/vulkan/icd.d/nvidia_icd.json",
     ),
-    Mode.VFIO: (),
+    GPUMode.VFIO: (),
 }
 
 
-def user_space(root: Root, address: str, mode: Mode) -> ContainerEdits:
+def user_space(root: Root, address: str, mode: GPUMode) -> ContainerEdits:
     """The edits that bring NVIDIA's user space into a container; empty if none is found: the image then brings it."""
-    if mode is Mode.VFIO:
+    if mode is GPUMode.VFIO:
         return ContainerEdits()
     prefix = "host/" if root.exists("host/usr") else ""
     facts = nvidia_facts(root, address) or NvidiaFacts()
@@ -151,7 +151,7 @@ def _vendor_spec(root: Root, path: str) -> Spec | None:
     return None
 
 
-def _mounts(root: Root, prefix: str, mode: Mode) -> Iterable[Mount]:
+def _mounts(root: Root, prefix: str, mode: GPUMode) -> Iterable[Mount]:
     version = nvidia_version(root)
     if version is None:
         return

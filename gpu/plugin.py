@@ -20,16 +20,16 @@ from dranode.driver.machine.root import Root
 from dranode.driver.machine.udev import Events, opened, watch
 from dranode.gpu import grants, health, vfio
 from dranode.gpu.aer import aer_counts
-from dranode.gpu.config import GPUConfig, parse_config
-from dranode.gpu.devices import counters, devices
+from dranode.gpu.config import GPUConfig, parse_gpu_config
+from dranode.gpu.devices import counters, gpu_devices
 from dranode.gpu.edits import complete
 from dranode.gpu.grants import Intent
-from dranode.gpu.host import Host, Live
+from dranode.gpu.host import GPUHost, Live
 from dranode.gpu.inventory import GPUInventory
 from dranode.gpu.nvml import NVML, open_nvml
 from dranode.gpu.proc import nvidia_gpus
 from dranode.gpu.scan import scan
-from dranode.gpu.udev import Event, kernel_events
+from dranode.gpu.udev import GPUEvent, gpu_kernel_events
 
 _SHARING = ("exclusive", "shared")
 
@@ -57,7 +57,7 @@ class GPUPlugin(Plugin):
         tainted: bool = False,
         live: Live | None = None,
         nvml: NVML | None = None,
-        events: Callable[[], Events[Event]] | None = None,
+        events: Callable[[], Events[GPUEvent]] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._root = root
@@ -69,7 +69,7 @@ class GPUPlugin(Plugin):
         self._clock = clock
         # Prepare, health and hot-plug come from different threads.
         self._lock = threading.Lock()
-        self._condition = health.Condition()
+        self._condition = health.GPUCondition()
         self._published: Mapping[str, Any] = {}
 
     def discover(self) -> Inventory:
@@ -85,7 +85,7 @@ class GPUPlugin(Plugin):
             self._published = health.taints(self._condition)
             taints = self._published if self._tainted else {}
         return Inventory(
-            devices=devices(found, shared=self._shared, taints=taints),
+            devices=gpu_devices(found, shared=self._shared, taints=taints),
             counters=counters(found),
             hardware=found,
             warnings=found.warnings,
@@ -93,11 +93,11 @@ class GPUPlugin(Plugin):
 
     def parse_config(self, config: Config) -> GPUConfig:
         """A `GPUConfig` as a value."""
-        return parse_config(config)
+        return parse_gpu_config(config)
 
     def grant(self, claim: AllocatedClaim, held: Held, inventory: Inventory) -> ClaimGrant:
         """Give a claim its GPUs: what is meant and which variables follow."""
-        return grants.grant(claim, held, inventory.hardware)
+        return grants.grant_gpus(claim, held, inventory.hardware)
 
     def complete(self, claim: ClaimRef, grants: tuple[Grant, ...]) -> tuple[Grant, ...]:
         """Add device nodes with the numbers that they have now, group ids and NVIDIA's libraries."""
@@ -148,7 +148,7 @@ class GPUPlugin(Plugin):
         """
         yield from watch(opened(self._events), self.note, stop, due=self._taints_changed)
 
-    def note(self, event: Event) -> None:
+    def note(self, event: GPUEvent) -> None:
         """Take in one event of the kernel."""
         with self._lock:
             condition = health.handled(self._condition, event.action, event.address)
@@ -187,9 +187,9 @@ def plugin(root: Root, options: Mapping[str, object]) -> GPUPlugin:
         root,
         shared=sharing == "shared",
         tainted=bool(options.get("device_taints")),
-        live=Host() if here else None,
+        live=GPUHost() if here else None,
         nvml=open_nvml() if here else None,
-        events=kernel_events if here else None,
+        events=gpu_kernel_events if here else None,
     )
 
 

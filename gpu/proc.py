@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dranode.driver.machine.root import Root
-from dranode.gpu.files import integer, names, text
+from dranode.gpu.files import integer, names, read_attribute
 from dranode.gpu.sysfs import PROC_NVIDIA
 
 _UUID: Final = re.compile(r"GPU-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
@@ -50,8 +50,8 @@ def nvidia_facts(root: Root, address: str) -> NvidiaFacts | None:
     folder = f"{PROC_NVIDIA}/gpus/{address}"
     if not root.exists(folder):
         return None
-    information = _fields(text(root, f"{folder}/information") or "")
-    numa = _fields(text(root, f"{folder}/numa_status") or "")
+    information = _fields(read_attribute(root, f"{folder}/information") or "")
+    numa = _fields(read_attribute(root, f"{folder}/numa_status") or "")
     uuid = information.get("GPU UUID", "")
     return NvidiaFacts(
         model=information.get("Model") or None,
@@ -65,7 +65,7 @@ def nvidia_facts(root: Root, address: str) -> NvidiaFacts | None:
 
 def nvidia_version(root: Root) -> str | None:
     """The version of NVIDIA's kernel driver, as `/proc` writes it (`580.159.04`)."""
-    match = _VERSION.search(text(root, f"{PROC_NVIDIA}/version") or "")
+    match = _VERSION.search(read_attribute(root, f"{PROC_NVIDIA}/version") or "")
     return None if match is None else match["version"]
 
 

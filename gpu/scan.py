@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from dranode.driver.machine.root import Root
-from dranode.gpu.files import number, text
-from dranode.gpu.inventory import AMD, GPU, NVIDIA, GPUInventory, Kind, doubtful_uuids, sort_key
+from dranode.gpu.files import number, read_attribute
+from dranode.gpu.inventory import AMD, GPU, NVIDIA, GPUInventory, GPUKind, doubtful_uuids, sort_key
 from dranode.gpu.kfd import KFDNode, by_address, hidden_nodes, kfd_nodes
 from dranode.gpu.nvml import NVMLFacts
 from dranode.gpu.proc import nvidia_facts, nvidia_version
@@ -116,7 +116,7 @@ def _hidden(root: Root) -> Iterable[str]:
 def _partition(gpu: GPU, mode: str | None, index: int, node: KFDNode) -> GPU:
     return replace(
         gpu,
-        kind=Kind.PARTITION,
+        kind=GPUKind.PARTITION,
         uuid=None,
         parent=gpu.address,
         partition=index,
@@ -128,8 +128,8 @@ def _partition(gpu: GPU, mode: str | None, index: int, node: KFDNode) -> GPU:
 def _mode(root: Root, address: str) -> str | None:
     """`CPX_NPS4`; None where there are no such files (Radeon, older Instinct) or they fail to read (in a reset)."""
     folder = f"{PCI_DEVICES}/{address}"
-    compute = text(root, f"{folder}/current_compute_partition") or ""
-    memory = text(root, f"{folder}/current_memory_partition") or ""
+    compute = read_attribute(root, f"{folder}/current_compute_partition") or ""
+    memory = read_attribute(root, f"{folder}/current_memory_partition") or ""
     return "_".join(part for part in (compute, memory) if part and part != "UNKNOWN") or None
 
 

@@ -12,8 +12,8 @@ from typing import Final
 
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.machine.root import Root
-from dranode.gpu.files import all_names, cpu_mask, link_name, names, number, text
-from dranode.gpu.inventory import ADDRESS, AMD, GPU, NVIDIA, VENDORS, Function, Kind
+from dranode.gpu.files import all_names, cpu_mask, link_name, names, number, read_attribute
+from dranode.gpu.inventory import ADDRESS, AMD, GPU, NVIDIA, VENDORS, Function, GPUKind
 from dranode.gpu.models import model_name
 
 PCI_DEVICES: Final = "sys/bus/pci/devices"
@@ -140,7 +140,7 @@ class PCI:
         parent = link_name(self.root, f"{folder}/physfn")
         return GPU(
             address=address,
-            kind=Kind.GPU if parent is None else Kind.VF,
+            kind=GPUKind.GPU if parent is None else GPUKind.VF,
             vendor_id=vendor_id,
             device_id=device_id,
             functions=(function, *(self._companions(address) if parent is None else ())),
@@ -154,7 +154,7 @@ class PCI:
             link_width=self._link_width(folder) if parent is None else None,
             memory=self._memory(folder, function.driver) if parent is None else None,
             parent=parent,
-            pinned=text(self.root, f"{folder}/driver_override") not in (None, "", "(null)"),
+            pinned=read_attribute(self.root, f"{folder}/driver_override") not in (None, "", "(null)"),
         )
 
     def virtual_functions(self, address: str) -> dict[str, int]:
@@ -195,7 +195,7 @@ class PCI:
         return next((id_ for id_, cpus in self._nodes.items() if cpus == local), None)
 
     def _link_speed(self, folder: str) -> int | None:
-        match = _SPEED.match(text(self.root, f"{folder}/max_link_speed") or "")
+        match = _SPEED.match(read_attribute(self.root, f"{folder}/max_link_speed") or "")
         return None if match is None else round(float(match["gigatransfers"]) * 1000)
 
     def _link_width(self, folder: str) -> int | None:
@@ -206,16 +206,16 @@ class PCI:
         if driver is None:
             return None
         if driver not in self._versions:
-            self._versions[driver] = text(self.root, f"sys/module/{driver.replace('-', '_')}/version") or None
+            self._versions[driver] = read_attribute(self.root, f"sys/module/{driver.replace('-', '_')}/version") or None
         return self._versions[driver]
 
     def _product(self, folder: str, vendor_id: int | None) -> str | None:
-        return (text(self.root, f"{folder}/product_name") or None) if vendor_id == AMD else None
+        return (read_attribute(self.root, f"{folder}/product_name") or None) if vendor_id == AMD else None
 
     def _unique_id(self, folder: str, vendor_id: int | None) -> str | None:
         """AMD's `unique_id` in the form that ROCm prints and takes: `GPU-` and 16 hexadecimal digits."""
         # All 64 bits count: half of the chips have the highest one.
-        chip = text(self.root, f"{folder}/unique_id") if vendor_id == AMD else None
+        chip = read_attribute(self.root, f"{folder}/unique_id") if vendor_id == AMD else None
         return f"GPU-{int(chip, 16):016x}" if chip and _CHIP.fullmatch(chip) and int(chip, 16) else None
 
     def _memory(self, folder: str, driver: str | None) -> int | None:

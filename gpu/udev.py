@@ -11,7 +11,7 @@ from dranode.gpu.sysfs import GPU_CLASSES
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class GPUEvent:
     """One event of the kernel about a GPU.
 
     Attributes:
@@ -26,7 +26,7 @@ class Event:
     wedged: str | None = None
 
 
-def event_of(action: str, subsystem: str, path: str, properties: Mapping[str, str]) -> Event | None:
+def gpu_event_of(action: str, subsystem: str, path: str, properties: Mapping[str, str]) -> GPUEvent | None:
     """The event that a uevent is; None if it has nothing to do with GPUs.
 
     Args:
@@ -40,19 +40,19 @@ def event_of(action: str, subsystem: str, path: str, properties: Mapping[str, st
         return None
     if subsystem == "drm":
         wedged = properties.get("WEDGED")
-        return None if wedged is None else Event(action, addresses[-1], wedged)
+        return None if wedged is None else GPUEvent(action, addresses[-1], wedged)
     try:
         pci_class = int(properties.get("PCI_CLASS", ""), 16) >> 8
     except ValueError:
         return None
-    return Event(action, addresses[-1]) if subsystem == "pci" and pci_class in GPU_CLASSES else None
+    return GPUEvent(action, addresses[-1]) if subsystem == "pci" and pci_class in GPU_CLASSES else None
 
 
-def kernel_events() -> udev.Events[Event]:
+def gpu_kernel_events() -> udev.Events[GPUEvent]:
     """The kernel's uevents about GPUs.
 
     Raises:
         ImportError: libudev is not installed.
         OSError: the kernel's netlink group cannot be joined.
     """
-    return udev.KernelEvents(("pci", "drm"), event_of)
+    return udev.KernelEvents(("pci", "drm"), gpu_event_of)

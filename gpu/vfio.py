@@ -15,7 +15,7 @@ from typing import Final
 from dranode.driver.core.api.errors import ClaimError
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.machine.root import Root
-from dranode.gpu.files import link_name, names, number, text
+from dranode.gpu.files import link_name, names, number, read_attribute
 from dranode.gpu.grants import Home
 from dranode.gpu.host import Live
 from dranode.gpu.sysfs import PCI_DEVICES, bound
@@ -84,13 +84,13 @@ def _give_back(root: Root, live: Live, home: Home) -> None:
 
 
 def _clear_override(root: Root, live: Live, address: str) -> None:
-    if text(root, f"{PCI_DEVICES}/{address}/driver_override") == VFIO:
+    if read_attribute(root, f"{PCI_DEVICES}/{address}/driver_override") == VFIO:
         live.write(f"{PCI_DEVICES}/{address}/driver_override", "\n")
 
 
 def _check_overrides(root: Root, claim: ClaimRef, homes: tuple[Home, ...]) -> None:
     for home in homes:
-        override = text(root, f"{PCI_DEVICES}/{home.address}/driver_override")
+        override = read_attribute(root, f"{PCI_DEVICES}/{home.address}/driver_override")
         if override not in (None, "", "(null)", VFIO) and not bound(root, home.address).passthrough:
             raise ClaimError(
                 f"claim {claim} cannot have GPU {homes[0].address} in mode vfio: an administrator has set "

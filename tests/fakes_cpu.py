@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
-from dranode.cpu.config import parse_config
-from dranode.cpu.grant import grant
+from dranode.cpu.config import parse_cpu_config
+from dranode.cpu.grant import grant_cpus
 from dranode.cpu.options import CPUOptions
 from dranode.cpu.topology import Topology
 from dranode.driver.core.api.cpuset import CPUSet
@@ -88,7 +88,7 @@ def claim(
         tuple(
             AllocatedResult(
                 each,
-                tuple(replace(one, parameters=parse_config(one)) for one in configs_for(each, configs)),
+                tuple(replace(one, parameters=parse_cpu_config(one)) for one in configs_for(each, configs)),
             )
             for each in results
         ),
@@ -106,4 +106,4 @@ def granted(
     machine: Topology, asked: AllocatedClaim, options: CPUOptions | None = None, held: Held | None = None
 ) -> ClaimGrant:
     """What `grant` decides, with nothing held and the default options unless said otherwise."""
-    return grant(asked, held or Held(), machine, options or CPUOptions())
+    return grant_cpus(asked, held or Held(), machine, options or CPUOptions())

@@ -22,15 +22,15 @@ from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.diagnosis.facts import Facts
 from dranode.driver.core.diagnosis.runtime import TOLERANCE
-from dranode.driver.doctor.examine import Files, examine, wanted_by
-from dranode.driver.doctor.host import Host
-from dranode.driver.kube.client import Request
+from dranode.driver.doctor.examine import NodeFiles, examine, wanted_by
+from dranode.driver.doctor.host import NodeHost
+from dranode.driver.kube.client import APIRequest
 from dranode.driver.kube.errors import ApiError
 from dranode.driver.kubelet.registration import Registration
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.machine.synthetic import parse_description, synthetic_tree
-from dranode.driver.machine.tree import LazyFolder, Link, Node
-from dranode.driver.node.node import Node as Serving
+from dranode.driver.machine.tree import LazyFolder, Link, TreeEntry
+from dranode.driver.node.node import NodeClaims as Serving
 from dranode.driver.plugins import load_plugins
 from tests.fakes import allocated_claim
 
@@ -78,11 +78,11 @@ class FakeServer:
     )
     slices: list[dict[str, Any]] = field(default_factory=lambda: [slice_of("worker")])
     objects: dict[str, Any] = field(default_factory=dict)
-    asked: list[Request] = field(default_factory=list)
+    asked: list[APIRequest] = field(default_factory=list)
     # What a proxy, or a server that is not whole, says at a path: None for the page that nothing is there.
     damaged: dict[str, Any] = field(default_factory=dict)
 
-    def send(self, request: Request, *, seconds: float = 0) -> Any:
+    def send(self, request: APIRequest, *, seconds: float = 0) -> Any:
         del seconds
         self.asked.append(request)
         if request.path in self.damaged:
@@ -94,8 +94,8 @@ class FakeServer:
                 return answer(request, request.path.removeprefix(wanted))
         raise ApiError(f"there is no {request.path}", 404)
 
-    def _routes(self) -> dict[str, Callable[[Request, str], Any]]:
-        routes: dict[str, Callable[[Request, str], Any]] = {
+    def _routes(self) -> dict[str, Callable[[APIRequest, str], Any]]:
+        routes: dict[str, Callable[[APIRequest, str], Any]] = {
             "/apis/authorization.k8s.io/v1/": self._review,
             "/api/v1/nodes/": self._node,
         }
@@ -107,38 +107,38 @@ class FakeServer:
         routes["/apis"] = self._groups
         return dict.fromkeys(self.objects, self._object) | routes
 
-    def _object(self, request: Request, rest: str) -> Any:
+    def _object(self, request: APIRequest, rest: str) -> Any:
         if rest:
             raise ApiError(f"there is no {request.path}", 404)
         return self.objects[request.path]
 
-    def _groups(self, request: Request, rest: str) -> Any:
+    def _groups(self, request: APIRequest, rest: str) -> Any:
         if rest:
             raise ApiError(f"there is no {request.path}", 404)
         return {"groups": [{"name": "resource.k8s.io"}] if self.versions else []}
 
-    def _group(self, request: Request, rest: str) -> Any:
+    def _group(self, request: APIRequest, rest: str) -> Any:
         if rest:
             raise ApiError(f"there is no {request.path}", 404)
         return {"versions": [{"version": version} for version in self.versions]}
 
-    def _review(self, request: Request, rest: str) -> Any:
+    def _review(self, request: APIRequest, rest: str) -> Any:
         del rest
         asked = request.body["spec"]["resourceAttributes"]
         resource = "/".join(asked[key] for key in ("resource", "subresource") if key in asked)
         return {"status": {"allowed": f"{asked['verb']} {resource}" not in self.denied}}
 
-    def _node(self, request: Request, rest: str) -> Any:
+    def _node(self, request: APIRequest, rest: str) -> Any:
         if rest not in self.nodes:
             raise ApiError(f"there is no {request.path}", 404, of_object=True)
         return {"metadata": {"name": rest}, "status": {"nodeInfo": self.nodes[rest]}}
 
-    def _class(self, request: Request, rest: str) -> Any:
+    def _class(self, request: APIRequest, rest: str) -> Any:
         if rest not in self.classes:
             raise ApiError(f"there is no {request.path}", 404, of_object=True)
         return {"metadata": {"name": rest}}
 
-    def _slices(self, request: Request, rest: str) -> Any:
+    def _slices(self, request: APIRequest, rest: str) -> Any:
         if request.method == "GET" and not rest:
             return {"items": self.slices}
         assert request.query == {"dryRun": "All"}
@@ -249,8 +249,8 @@ class FakeNode:
 
     def facts(self) -> Facts:
         wanted, plugins = wanted_by(("cpu",), open_machine(MACHINE), self.node_name, self.options)
-        files = Files("", "", "/etc/crio")
-        return examine(Host.at(str(self.folder)), wanted, plugins, files, api=self.server)
+        files = NodeFiles("", "", "/etc/crio")
+        return examine(NodeHost.at(str(self.folder)), wanted, plugins, files, api=self.server)
 
 
 def toml(document: dict[str, Any], path: tuple[str, ...] = ()) -> str:
@@ -272,7 +272,7 @@ def write_machine(folder: Path, description: str = MACHINE) -> None:
             place.write_bytes(node)
 
 
-def _files(tree: dict[str, Node], path: str = "") -> Iterator[tuple[str, Node]]:
+def _files(tree: dict[str, TreeEntry], path: str = "") -> Iterator[tuple[str, TreeEntry]]:
     for name, node in tree.items():
         content = node.make() if isinstance(node, LazyFolder) else node
         if isinstance(content, dict):

@@ -16,7 +16,7 @@ from typing import Any
 
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.machine.confined import ConfinedRoot
-from dranode.driver.machine.tree import DeviceNode, Link, Node, TreeFiles, leaves
+from dranode.driver.machine.tree import DeviceFile, Link, TreeEntry, TreeFiles, leaves
 
 DEVICES = "sys/bus/pci/devices"
 DRIVERS = "sys/bus/pci/drivers"
@@ -31,7 +31,7 @@ GIB = 1 << 30
 class FailingFiles(TreeFiles):
     """Files of which some are there and do not read."""
 
-    def __init__(self, tree: dict[str, Node], failures: Mapping[str, int]) -> None:
+    def __init__(self, tree: dict[str, TreeEntry], failures: Mapping[str, int]) -> None:
         super().__init__(tree)
         self.failures = failures
 
@@ -51,13 +51,13 @@ class Machine:
         groups: the group that owns a device node, by path.
     """
 
-    tree: dict[str, Node] = field(default_factory=dict)
+    tree: dict[str, TreeEntry] = field(default_factory=dict)
     failures: dict[str, int] = field(default_factory=dict)
     groups: dict[str, int] = field(default_factory=dict)
 
     # --- files ---
 
-    def put(self, path: str, node: Node | str) -> None:
+    def put(self, path: str, node: TreeEntry | str) -> None:
         """Put a file (text gets the kernel's newline), a link or a device node in place of what is there."""
         folder, name = self._folder(path)
         folder[name] = f"{node}\n".encode() if isinstance(node, str) else node
@@ -93,13 +93,13 @@ class Machine:
             match node:
                 case Link(target):
                     document["links"][f"/{path}"] = target
-                case DeviceNode(kind, major, minor):
+                case DeviceFile(kind, major, minor):
                     document["devices"][f"/{path}"] = f"{kind} {major}:{minor}"
                 case bytes() if path not in self.failures:
                     document["files"][f"/{path}"] = node.decode()
         return document
 
-    def _folder(self, path: str) -> tuple[dict[str, Node], str]:
+    def _folder(self, path: str) -> tuple[dict[str, TreeEntry], str]:
         *folders, name = path.split("/")
         here = self.tree
         for part in folders:
@@ -216,7 +216,7 @@ class Machine:
 
     def node(self, path: str, major: int, minor: int, group: int = 0) -> None:
         """A character device node."""
-        self.put(path, DeviceNode("c", major, minor))
+        self.put(path, DeviceFile("c", major, minor))
         self.groups[path] = group
 
     def virtual_functions(self, pf: str, addresses: Iterable[str], device: int, **options: Any) -> None:

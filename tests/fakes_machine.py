@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dranode.driver.machine.confined import ConfinedRoot
-from dranode.driver.machine.tree import DeviceNode, Link, Node, TreeFiles, plant
+from dranode.driver.machine.tree import DeviceFile, Link, TreeEntry, TreeFiles, plant
 
 CPU = "sys/devices/system/cpu"
 NODE = "sys/devices/system/node"
@@ -17,13 +17,13 @@ def machine(
     devices: Mapping[str, tuple[str, int, int]] | None = None,
 ) -> ConfinedRoot:
     """A machine with these files (content by path, without the leading slash), links and device nodes."""
-    tree: dict[str, Node] = {}
+    tree: dict[str, TreeEntry] = {}
     for path, content in files.items():
         plant(tree, path, content.encode())
     for path, target in (links or {}).items():
         plant(tree, path, Link(target))
     for path, numbers in (devices or {}).items():
-        plant(tree, path, DeviceNode(*numbers))
+        plant(tree, path, DeviceFile(*numbers))
     return ConfinedRoot(TreeFiles(tree))
 
 

@@ -84,7 +84,7 @@ class Wire:
         self._calls, self._answers = ttrpc.Decoder(), ttrpc.Decoder()
         self._next_stream = 1
         self.received: list[tuple[str, bytes]] = []
-        self.answers: dict[int, ttrpc.Answer] = {}
+        self.answers: dict[int, ttrpc.Response] = {}
         self.update_error = ""
         self.register_error = ""
         self.silent = False
@@ -114,7 +114,7 @@ class Wire:
         if self.silent:
             return b""
         error = {"RegisterPlugin": self.register_error, "UpdateContainers": self.update_error}[call.method]
-        answer = ttrpc.Answer(code=ttrpc.Code.UNKNOWN, message=error) if error else ttrpc.Answer()
+        answer = ttrpc.Response(code=ttrpc.StatusCode.UNKNOWN, message=error) if error else ttrpc.Response()
         return go_frames(RUNTIME_CONNECTION, ttrpc.response(message.stream, answer))
 
 

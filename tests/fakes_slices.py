@@ -8,7 +8,7 @@ from itertools import count
 import msgspec
 
 from dranode.driver.core.api.resource import ResourceSlice, ResourceSliceSpec
-from dranode.driver.core.slices.plan import Change, CreateSlice, DeleteSlice, UpdateSlice, plan
+from dranode.driver.core.slices.plan import CreateSlice, DeleteSlice, SliceChange, UpdateSlice, plan
 
 
 class ConflictError(Exception):
@@ -30,7 +30,7 @@ class SliceShelf:
         self.slices[name] = ResourceSlice(metadata=metadata, spec=spec)
         return self.slices[name]
 
-    def apply(self, changes: Iterable[Change]) -> None:
+    def apply(self, changes: Iterable[SliceChange]) -> None:
         for change in changes:
             match change:
                 case DeleteSlice(name, uid, version):
@@ -48,7 +48,7 @@ class SliceShelf:
                     # The real server adds five random characters; a number will do, and never repeats either.
                     self.put(f"{wanted.metadata.generate_name}r{next(self._numbers):04d}", wanted.spec)
 
-    def publish(self, desired: Iterable[ResourceSliceSpec]) -> tuple[Change, ...]:
+    def publish(self, desired: Iterable[ResourceSliceSpec]) -> tuple[SliceChange, ...]:
         """Plan and apply; the changes that were made."""
         changes = plan(tuple(desired), self.slices.values())
         self.apply(changes)

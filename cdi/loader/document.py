@@ -15,14 +15,14 @@ from typing import Any, Final
 import msgspec
 
 from dranode.cdi.errors import CDIError, shown
-from dranode.cdi.loader.fields import SPEC, TEXT, Flag, Kind, List, Number, Object, Pointer, Text, Texts
+from dranode.cdi.loader.fields import SPEC, TEXT, FieldKind, Flag, List, Number, Object, Pointer, Text, Texts
 from dranode.cdi.loader.yaml_nodes import first_document
 from dranode.cdi.loader.yaml_values import GoMap, GoScalar, GoValue, go_value
 from dranode.cdi.spec import INT64, Spec
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class LoadedSpec:
     """What a file says.
 
     Attributes:
@@ -86,7 +86,7 @@ class _Decoder:
     def __init__(self) -> None:
         self.fields: set[str] = set()
 
-    def decode(self, kind: Kind, value: GoValue, old: Any, path: str) -> Any:
+    def decode(self, kind: FieldKind, value: GoValue, old: Any, path: str) -> Any:
         if value is None:
             return old if isinstance(kind, (Text, Flag, Number, Object)) else None
         match kind:
@@ -174,7 +174,7 @@ def _entries(value: GoValue, path: str) -> list[tuple[str, GoValue, str]]:
     return [(key, entries[key], f"{path}.{key}" if path else key) for key in sorted(entries)]
 
 
-def _zero(kind: Kind) -> Any:
+def _zero(kind: FieldKind) -> Any:
     match kind:
         case Text():
             return ""
@@ -219,7 +219,7 @@ def _without_unset(value: Any) -> Any:
     return [_without_unset(item) for item in value] if isinstance(value, list) else value
 
 
-def read(data: bytes) -> Document:
+def load_spec(data: bytes) -> LoadedSpec:
     """What the newest library makes of a file, before any rule of content.
 
     Raises:
@@ -233,4 +233,4 @@ def read(data: bytes) -> Document:
     decoder = _Decoder()
     plain = decoder.decode(SPEC, value, None, "")
     _refuse_nulls(plain, "")
-    return Document(msgspec.convert({"devices": []} | _without_unset(plain), Spec), frozenset(decoder.fields))
+    return LoadedSpec(msgspec.convert({"devices": []} | _without_unset(plain), Spec), frozenset(decoder.fields))

@@ -30,7 +30,7 @@ class Number:
 class Object:
     """An object of known fields."""
 
-    fields: dict[str, Kind]
+    fields: dict[str, FieldKind]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Pointer:
     target: Object
 
 
-Kind: TypeAlias = Text | Flag | Number | Object | Texts | List | Pointer
+FieldKind: TypeAlias = Text | Flag | Number | Object | Texts | List | Pointer
 
 TEXT: Final = Text()
 _TEXT_LIST: Final = List(TEXT)

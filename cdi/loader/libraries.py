@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from dranode.cdi.loader.document import Document
+from dranode.cdi.loader.document import LoadedSpec
 from dranode.cdi.names import split_kind
 from dranode.cdi.spec import ContainerEdits, Spec
 
@@ -27,28 +27,28 @@ def _all_edits(spec: Spec) -> Iterator[ContainerEdits]:
         yield device.container_edits
 
 
-def _new_fields(document: Document) -> str:
+def _new_fields(document: LoadedSpec) -> str:
     names = ", ".join(sorted(document.fields & _NEW_FIELDS))
     return f"it does not know {names}" if names else ""
 
 
-def _version_after_0_8_0(document: Document) -> str:
+def _version_after_0_8_0(document: LoadedSpec) -> str:
     declared = document.spec.cdi_version.removeprefix("v")
     return "cdiVersion: the newest that it knows is 0.8.0" if declared in ("1.0.0", "1.1.0") else ""
 
 
-def _one_character(document: Document) -> str:
+def _one_character(document: LoadedSpec) -> str:
     parts = zip(("vendor", "class"), split_kind(document.spec.kind), strict=True)
     names = " and ".join(what for what, name in parts if len(name) == 1)
     return f"kind: {names} of one character" if names else ""
 
 
-def _no_permissions(document: Document) -> str:
+def _no_permissions(document: LoadedSpec) -> str:
     nodes = (node for edits in _all_edits(document.spec) for node in edits.device_nodes)
     return 'permissions: it does not know "none"' if any(node.permissions == "none" for node in nodes) else ""
 
 
-def _root_clos(document: Document) -> str:
+def _root_clos(document: LoadedSpec) -> str:
     rdts = (edits.intel_rdt for edits in _all_edits(document.spec))
     return 'closID: it does not know "/"' if any(rdt is not None and rdt.clos_id == "/" for rdt in rdts) else ""
 
@@ -58,7 +58,7 @@ class Library:
     """A release, the runtime that it was seen in, and its differences in the order in which it looks."""
 
     name: str
-    differences: tuple[tuple[Callable[[Document], str], str], ...]
+    differences: tuple[tuple[Callable[[LoadedSpec], str], str], ...]
 
 
 OLDER: Final = (
@@ -82,7 +82,7 @@ OLDER: Final = (
 )
 
 
-def older_verdicts(document: Document) -> Iterator[str]:
+def older_verdicts(document: LoadedSpec) -> Iterator[str]:
     """One sentence for each older library that does not load a document which the newest loads."""
     for library in OLDER:
         for difference, outcome in library.differences:

@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dranode.cdi.errors import CDIError
-from dranode.cdi.loader.document import read
+from dranode.cdi.loader.document import load_spec
 from dranode.cdi.loader.libraries import older_verdicts
 from dranode.cdi.rules import spec_problems
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class SpecVerdict:
     """What becomes of one document.
 
     Attributes:
@@ -32,12 +32,12 @@ class Verdict:
         return not self.problems
 
 
-def validate(data: bytes) -> Verdict:
+def validate(data: bytes) -> SpecVerdict:
     """The verdict on the bytes of a file; every input has one."""
     try:
-        document = read(data)
+        document = load_spec(data)
     except CDIError as error:
-        return Verdict(problems=(error,))
+        return SpecVerdict(problems=(error,))
     if problems := spec_problems(document.spec):
-        return Verdict(problems=problems)
-    return Verdict(warnings=tuple(older_verdicts(document)))
+        return SpecVerdict(problems=problems)
+    return SpecVerdict(warnings=tuple(older_verdicts(document)))

@@ -39,7 +39,7 @@ class Sequence:
     """A list of nodes."""
 
     line: int
-    items: list[Node] = field(default_factory=list)
+    items: list[YAMLNode] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class Mapping:
     """Key and value nodes in the order of the document, duplicates included."""
 
     line: int
-    pairs: list[tuple[Node, Node]] = field(default_factory=list)
+    pairs: list[tuple[YAMLNode, YAMLNode]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Alias:
     line: int
 
 
-Node: TypeAlias = Scalar | Sequence | Mapping | Alias
+YAMLNode: TypeAlias = Scalar | Sequence | Mapping | Alias
 
 
 class _Composer:
@@ -69,7 +69,7 @@ class _Composer:
         self._syntax = syntax
         self._anchors: dict[str, Scalar | Sequence | Mapping] = {}
 
-    def node(self) -> Node:
+    def node(self) -> YAMLNode:
         event = self._syntax.get_event()
         line = event.start_mark.line + 1
         if isinstance(event, AliasEvent):
@@ -94,13 +94,13 @@ class _Composer:
         self._syntax.get_event()
         return mapping
 
-    def _anchored(self, event: Any, node: Scalar | Sequence | Mapping) -> Node:
+    def _anchored(self, event: Any, node: Scalar | Sequence | Mapping) -> YAMLNode:
         if event.anchor:
             self._anchors[event.anchor] = node
         return node
 
 
-def first_document(data: bytes) -> Node | None:
+def first_document(data: bytes) -> YAMLNode | None:
     """The nodes of the first document; None if there is no document at all.
 
     Raises:

@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Final, TypeAlias
 
 from dranode.cdi.errors import CDIError, shown
-from dranode.cdi.loader.yaml_nodes import Alias, Mapping, Node, Scalar, Sequence
+from dranode.cdi.loader.yaml_nodes import Alias, Mapping, Scalar, Sequence, YAMLNode
 from dranode.cdi.loader.yaml_syntax import DEPTH_LIMIT
 from dranode.cdi.spec import INT64
 
@@ -129,7 +129,7 @@ def scalar_value(node: Scalar) -> GoScalar:
     return value
 
 
-def _is_merge(node: Node) -> bool:
+def _is_merge(node: YAMLNode) -> bool:
     return isinstance(node, Scalar) and node.value == "<<" and (node.plain or node.tag == f"{_TAG}merge")
 
 
@@ -139,7 +139,7 @@ class _Values:
         self._through_aliases = 0
         self._open: list[int] = []
 
-    def value(self, node: Node, path: str, depth: int = 0) -> GoValue:
+    def value(self, node: YAMLNode, path: str, depth: int = 0) -> GoValue:
         self._enter(node.line, depth)
         if isinstance(node, Alias):
             with self._through(node):
@@ -188,7 +188,7 @@ class _Values:
                 raise CDIError(f"line {key_node.line}: key {shown(str(key))} is given twice", path)
             result[type(key), key] = value
 
-    def _merge(self, node: Node, result: GoMap, path: str, depth: int) -> None:
+    def _merge(self, node: YAMLNode, result: GoMap, path: str, depth: int) -> None:
         # The library looks for keys given twice across merges too, so nothing overrides what was merged.
         for source in node.items if isinstance(node, Sequence) else (node,):
             target = source.node if isinstance(source, Alias) else source
@@ -203,7 +203,7 @@ class _Values:
                 self._fill(target, result, path, depth + 1)
 
 
-def go_value(node: Node) -> GoValue:
+def go_value(node: YAMLNode) -> GoValue:
     """The value of a document.
 
     Raises:

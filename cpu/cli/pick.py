@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import click
 
 from dranode.cpu.pick import Pick, pick
-from dranode.cpu.policies import L3, Order, Policy, Threads
+from dranode.cpu.policies import L3, Order, PickPolicy, Threads
 from dranode.cpu.sysfs import read_topology
 from dranode.cpu.topology import Topology
 from dranode.driver.cli.machine_option import machine_option
@@ -30,7 +30,10 @@ from dranode.driver.machine.root import Root
     "from 0, in the list that `dranode topology -o json` prints.",
 )
 @click.option(
-    "--policy", type=click.Choice([word.value for word in Policy]), default=Policy.PACKED.value, show_default=True
+    "--policy",
+    type=click.Choice([word.value for word in PickPolicy]),
+    default=PickPolicy.PACKED.value,
+    show_default=True,
 )
 @click.option("--group", type=click.IntRange(min=1), metavar="G", help="numa-distributed: CPUs a step; 1 by default.")
 @click.option(
@@ -81,7 +84,7 @@ def command(
         topology,
         candidates,
         count,
-        policy=Policy(policy),
+        policy=PickPolicy(policy),
         group=group,
         threads=Threads(threads),
         l3=L3(l3),

@@ -20,7 +20,7 @@ from dranode.driver.node.ledger import Contents, read_ledger
 from dranode.driver.node.ledger_rows import Damaged
 
 if TYPE_CHECKING:
-    from dranode.driver.core.diagnosis.placement import Placement
+    from dranode.driver.core.diagnosis.placement import ClaimPlacement
 
 # How many intruders a table names before it counts them.
 _NAMED: Final = 20
@@ -104,7 +104,7 @@ def _used(socket: Path, ledgers: Mapping[str, Contents]) -> dict[tuple[str, str]
     return found
 
 
-def _placements(root: Root, ledgers: Mapping[str, Contents]) -> dict[str, Placement]:
+def _placements(root: Root, ledgers: Mapping[str, Contents]) -> dict[str, ClaimPlacement]:
     from dranode.driver.core.diagnosis.placement import placements
     from dranode.driver.machine.processes import effective, online, require_visible
 
@@ -145,7 +145,7 @@ def _damaged(driver: str, row: Damaged) -> dict[str, Any]:
     }
 
 
-def _verified(placement: Placement) -> dict[str, Any]:
+def _verified(placement: ClaimPlacement) -> dict[str, Any]:
     return {
         "ok": placement.ok,
         "containers": [

@@ -54,16 +54,16 @@ def command(
     """
     from dranode.driver.core.diagnosis.facts import Severity
     from dranode.driver.core.diagnosis.rules import diagnose
-    from dranode.driver.doctor.examine import Files, examine, wanted_by
-    from dranode.driver.doctor.host import Host
+    from dranode.driver.doctor.examine import NodeFiles, examine, wanted_by
+    from dranode.driver.doctor.host import NodeHost
 
-    host = Host.at(folder)
+    host = NodeHost.at(folder)
     wanted, plugins = wanted_by(drivers, host.files, node_name, options)
     facts = examine(
         host,
         wanted,
         plugins,
-        Files(options["kubelet_config"], options["containerd_config"], options["crio_config"]),
+        NodeFiles(options["kubelet_config"], options["containerd_config"], options["crio_config"]),
         pod_resources=options["pod_resources_socket"],
         api=_api(options["kubeconfig"]),
         account=options["service_account"] if options["kubeconfig"] else "",
@@ -81,9 +81,9 @@ def _api(kubeconfig: str) -> Sender | None:
         return None
     from dranode.driver.kube.client import Client
     from dranode.driver.kube.connection import Connection
-    from dranode.driver.kube.source import Source
+    from dranode.driver.kube.source import Credentials
 
-    source = Source(kubeconfig)
+    source = Credentials(kubeconfig)
     source.check()
     return Client(Connection(source), agent="dranode-doctor")
 

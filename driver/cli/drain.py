@@ -131,10 +131,10 @@ class _DrainedNode:
 
     def _unprepare(self, refs: list[ClaimRef]) -> Mapping[str, DranodeError | None]:
         from dranode.driver.node.metadata_files import DeviceMetadata
-        from dranode.driver.node.node import Node
+        from dranode.driver.node.node import NodeClaims
 
         metadata = DeviceMetadata(self._plugin.driver, self._data / "dra-device-metadata", self._cdi)
-        node = Node(self._plugin, self._data, self._cdi, metadata=metadata)
+        node = NodeClaims(self._plugin, self._data, self._cdi, metadata=metadata)
         try:
             return node.unprepare(tuple(refs))
         finally:

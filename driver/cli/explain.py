@@ -13,7 +13,7 @@ from dranode.driver.core.api.errors import UsageError
 
 if TYPE_CHECKING:
     from dranode.driver.core.diagnosis.claim import Station
-    from dranode.driver.doctor.sources import Source
+    from dranode.driver.doctor.sources import ObjectSource
 
 _STYLES = {"passed": "green", "stopped": "red", "unseen": "yellow"}
 
@@ -50,18 +50,18 @@ def command(
       dranode explain default/a --store state/store --kubelet-root state/kubelet --cdi-dir state/cdi
     """
     from dranode.driver.core.diagnosis.claim import Passed, follow
-    from dranode.driver.core.diagnosis.facts import Wanted
+    from dranode.driver.core.diagnosis.facts import ServeOptions
     from dranode.driver.doctor.claim import ClaimReader
-    from dranode.driver.doctor.host import Host
+    from dranode.driver.doctor.host import NodeHost
     from dranode.driver.plugins import load_plugins
 
     namespace, slash, name = claim.partition("/")
     if not (slash and namespace and name) or "/" in name:
         raise UsageError(f'"{claim}" is no NAMESPACE/CLAIM')
-    host = Host.at(folder)
+    host = NodeHost.at(folder)
     root = _absolute(options["kubelet_root"])
     plugins = load_plugins(drivers, host.files, {})
-    wanted = Wanted(
+    wanted = ServeOptions(
         node=options["node_name"],
         drivers=tuple(plugin.driver for plugin in plugins),
         kubelet_root=root,
@@ -80,7 +80,7 @@ def _absolute(path: str) -> str:
     return os.path.abspath(path)  # noqa: PTH100 - a path of the node, whose links are followed there
 
 
-def _source(store: str | None, kubeconfig: str) -> Source | None:
+def _source(store: str | None, kubeconfig: str) -> ObjectSource | None:
     from dranode.driver.doctor.sources import FromCluster, FromStore
 
     if store is not None:
@@ -93,7 +93,7 @@ def _source(store: str | None, kubeconfig: str) -> Source | None:
         return None
     from dranode.driver.kube.client import Client
     from dranode.driver.kube.connection import Connection
-    from dranode.driver.kube.source import Source as Credentials
+    from dranode.driver.kube.source import Credentials
 
     credentials = Credentials(kubeconfig)
     credentials.check()

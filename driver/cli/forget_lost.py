@@ -37,14 +37,14 @@ def command(
       dranode forget-lost --dry-run
       dranode forget-lost --driver dra.cpu
     """
-    from dranode.driver.node.node import Node
+    from dranode.driver.node.node import NodeClaims
 
     report: list[dict[str, Any]] = []
     for plugin in (_plugin(name, root) for name in dict.fromkeys(drivers)):
         folder = Path(kubelet_root).absolute() / "plugins" / plugin.driver
         if not (folder / "ledger.db").exists():
             fail(f"{folder} has no ledger, so {plugin.driver} keeps nothing back; is --kubelet-root right?")
-        node = Node(plugin, folder, Path(cdi_dir).absolute())
+        node = NodeClaims(plugin, folder, Path(cdi_dir).absolute())
         try:
             missing = node.missing() if dry_run else node.forget_missing()
         finally:

@@ -16,7 +16,7 @@ import click
 from dranode.driver.cli.machine_option import machine_option
 from dranode.driver.cli.options import driver_options, serve_options
 from dranode.driver.core.api.errors import DranodeError
-from dranode.driver.kube.source import Source
+from dranode.driver.kube.source import Credentials
 from dranode.driver.kubelet.sockets import socket_paths
 from dranode.driver.machine.root import Root, read_text
 from dranode.driver.plugins import load_plugins
@@ -84,8 +84,8 @@ def command(root: Root, drivers: tuple[str, ...], node_name: str, store: str | N
         log.warning(
             "no CPU is reserved, so the claim that would take the last shared CPU will be refused; set --reserved-cpus"
         )
-    origin = store or Source(options["kubeconfig"])
-    if isinstance(origin, Source):
+    origin = store or Credentials(options["kubeconfig"])
+    if isinstance(origin, Credentials):
         origin.check()
     plugins = load_plugins(drivers, root, {**options, "keep_shared": nri_socket is not None})
     with contextlib.ExitStack() as stack:
@@ -134,14 +134,14 @@ def _listener(plugin: Plugin, node_name: str, kubelet_root: Path, options: Mappi
 
 
 def _edges(
-    origin: str | Source, node_name: str, options: Mapping[str, Any], fatal: Fatal, stack: contextlib.ExitStack
+    origin: str | Credentials, node_name: str, options: Mapping[str, Any], fatal: Fatal, stack: contextlib.ExitStack
 ) -> Edges:
     from dranode.driver.serve.edges import Edges
 
-    if isinstance(origin, Source):
-        from dranode.driver.kube.cluster import Cluster
+    if isinstance(origin, Credentials):
+        from dranode.driver.kube.cluster import KubeCluster
 
-        cluster = Cluster(origin, node_name, claim_status=options["claim_status"] == "on", fatal=fatal)
+        cluster = KubeCluster(origin, node_name, claim_status=options["claim_status"] == "on", fatal=fatal)
         stack.callback(cluster.close)
         return Edges(
             claims=cluster, publisher=cluster, publication=cluster, report=cluster.reporting, tell=cluster.tell

@@ -15,10 +15,10 @@ from dranode.driver.core.claims.prepare import Known, allocated, known
 from dranode.driver.core.claims.record import Record, claim_spec, prepared_devices
 from dranode.driver.core.claims.uses import ClaimUse
 from dranode.driver.core.diagnosis.claim import ClaimFacts, RunningContainer
-from dranode.driver.core.diagnosis.facts import State, Wanted
-from dranode.driver.doctor.host import Host
+from dranode.driver.core.diagnosis.facts import PathState, ServeOptions
+from dranode.driver.doctor.host import NodeHost
 from dranode.driver.doctor.node import read_endpoints, registry
-from dranode.driver.doctor.sources import Source
+from dranode.driver.doctor.sources import ObjectSource
 from dranode.driver.kubelet.podresources import PodResources, PodResourcesError
 from dranode.driver.machine.cgroups import Cgroups
 from dranode.driver.machine.pod_cgroups import containers_of
@@ -37,9 +37,9 @@ class ClaimReader:
         pod_resources: kubelet's socket.
     """
 
-    host: Host
-    wanted: Wanted
-    source: Source | None
+    host: NodeHost
+    wanted: ServeOptions
+    source: ObjectSource | None
     pod_resources: str
 
     def read(self, namespace: str, name: str, plugin: Plugin) -> ClaimFacts:
@@ -76,7 +76,7 @@ class ClaimReader:
         )
 
     def _serving(self, driver: str) -> bool | None:
-        if self.host.folder_state(registry(self.wanted)) is State.MISSING:
+        if self.host.folder_state(registry(self.wanted)) is PathState.MISSING:
             return None
         try:
             return any(one.answers and one.driver == driver for one in read_endpoints(self.host, self.wanted))
@@ -85,7 +85,7 @@ class ClaimReader:
 
     def _given(self, driver: str) -> tuple[ClaimUse, ...] | None:
         try:
-            if self.host.socket_state(self.pod_resources) is not State.THERE:
+            if self.host.socket_state(self.pod_resources) is not PathState.THERE:
                 return None
         except PermissionError:
             return None
@@ -169,7 +169,7 @@ def _same(claim: ResourceClaim | None, record: Record | None, plugin: Plugin) ->
         return None
 
 
-def _spec(wanted: Wanted, specs: Specs, record: Record | None) -> str:
+def _spec(wanted: ServeOptions, specs: Specs, record: Record | None) -> str:
     """The claim's spec file on the node; empty if it needs none."""
     if record is None or claim_spec(specs.kind, record) is None:
         return ""

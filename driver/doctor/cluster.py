@@ -14,9 +14,9 @@ from dranode.driver.core.api.documents import API_GROUP, decode, encode, to_v1
 from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.core.api.resource import ResourcePool, ResourceSlice, ResourceSliceSpec
 from dranode.driver.core.claims.plugin import Plugin
-from dranode.driver.core.diagnosis.facts import Cluster, PublishedSlice, Right, Wanted
+from dranode.driver.core.diagnosis.facts import ClusterFacts, PublishedSlice, Right, ServeOptions
 from dranode.driver.core.slices.dropped_fields import dropped_fields
-from dranode.driver.kube.client import Request
+from dranode.driver.kube.client import APIRequest
 from dranode.driver.kube.errors import ApiError
 from dranode.driver.kube.versions import best_version, from_v1
 
@@ -36,7 +36,7 @@ RIGHTS: Final = (
 class Sender(Protocol):
     """Whoever sends requests: `dranode.driver.kube.client.Client`."""
 
-    def send(self, request: Request, *, seconds: float = ...) -> Any:
+    def send(self, request: APIRequest, *, seconds: float = ...) -> Any:
         """Send a request; the document that comes back.
 
         Raises:
@@ -45,8 +45,8 @@ class Sender(Protocol):
 
 
 def read_cluster(
-    api: Sender, wanted: Wanted, plugins: Sequence[Plugin], account: str = ""
-) -> tuple[Cluster, str, list[str]]:
+    api: Sender, wanted: ServeOptions, plugins: Sequence[Plugin], account: str = ""
+) -> tuple[ClusterFacts, str, list[str]]:
     """What the API server says, the node's runtime as the Node tells, and what could not be asked.
 
     Args:
@@ -66,13 +66,13 @@ def read_cluster(
 
     versions = ask("the API server", lambda: _versions(api))
     if versions is None:
-        return Cluster(), "", unseen
+        return ClusterFacts(), "", unseen
     root = f"/apis/{API_GROUP}/{best_version(versions)}"
     node = ask(f"the Node {wanted.node}", lambda: _node(api, wanted.node))
     info = _info(node)
     served = best_version(versions) is not None
     return (
-        Cluster(
+        ClusterFacts(
             versions=versions,
             account=account,
             denied=ask("the driver's rights", lambda: tuple(_denied(api, wanted, account))),
@@ -97,7 +97,7 @@ def _info(node: Any) -> dict[str, Any]:
 
 
 def _get(api: Sender, path: str, what: str, **query: str) -> Any:
-    return api.send(Request("GET", path, what, query), seconds=_SECONDS)
+    return api.send(APIRequest("GET", path, what, query), seconds=_SECONDS)
 
 
 def _found(question: Callable[[], Any]) -> Any:
@@ -154,7 +154,7 @@ def _version(text: str) -> tuple[int, int] | None:
     return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else None
 
 
-def _denied(api: Sender, wanted: Wanted, account: str) -> Iterator[Right]:
+def _denied(api: Sender, wanted: ServeOptions, account: str) -> Iterator[Right]:
     drivers = (Right("associated-node:patch", f"resourceclaims/driver/{driver}") for driver in wanted.drivers)
     for right in (*RIGHTS, *drivers):
         resource, _, rest = right.resource.partition("/")
@@ -169,12 +169,12 @@ def _denied(api: Sender, wanted: Wanted, account: str) -> Iterator[Right]:
             spec["groups"] = ["system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated"]
         body = {"apiVersion": "authorization.k8s.io/v1", "kind": review, "spec": spec}
         path = f"/apis/authorization.k8s.io/v1/{review.lower()}s"
-        answer = api.send(Request("POST", path, f"create {review.lower()}s", {}, body), seconds=_SECONDS)
+        answer = api.send(APIRequest("POST", path, f"create {review.lower()}s", {}, body), seconds=_SECONDS)
         if not _member(_member(answer, "status", dict), "allowed", bool):
             yield right
 
 
-def _dropped(api: Sender, root: str, wanted: Wanted, plugins: Sequence[Plugin]) -> tuple[str, ...]:
+def _dropped(api: Sender, root: str, wanted: ServeOptions, plugins: Sequence[Plugin]) -> tuple[str, ...]:
     gates: set[str] = set()
     for plugin in plugins:
         spec = ResourceSliceSpec(
@@ -185,7 +185,7 @@ def _dropped(api: Sender, root: str, wanted: Wanted, plugins: Sequence[Plugin]) 
         )
         document = {"kind": "ResourceSlice", "metadata": {"generateName": "dranode-doctor-"}, "spec": encode(spec)}
         body = from_v1(document, root.rpartition("/")[2])
-        request = Request("POST", f"{root}/resourceslices", "create resourceslices", {"dryRun": "All"}, body)
+        request = APIRequest("POST", f"{root}/resourceslices", "create resourceslices", {"dryRun": "All"}, body)
         returned = _slice(api.send(request, seconds=_SECONDS))
         if returned.spec.driver != spec.driver or not returned.spec.devices:
             raise _unclear()
@@ -199,7 +199,7 @@ def _missing(api: Sender, root: str, drivers: Iterable[str]) -> Iterator[str]:
             yield driver
 
 
-def _slices(api: Sender, root: str, wanted: Wanted) -> tuple[PublishedSlice, ...]:
+def _slices(api: Sender, root: str, wanted: ServeOptions) -> tuple[PublishedSlice, ...]:
     found = _get(api, f"{root}/resourceslices", "list resourceslices", fieldSelector=f"spec.nodeName={wanted.node}")
     if not isinstance(found, dict) or "items" not in found:
         raise _unclear()

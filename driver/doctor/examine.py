@@ -9,10 +9,10 @@ from typing import Any, Final
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import DranodeError, UsageError
 from dranode.driver.core.claims.plugin import Plugin
-from dranode.driver.core.diagnosis.facts import Cluster, Facts, Kubelet, NodeFacts, Runtime, Wanted
+from dranode.driver.core.diagnosis.facts import ClusterFacts, Facts, Kubelet, NodeFacts, RuntimeFacts, ServeOptions
 from dranode.driver.core.diagnosis.runtime import nri_answers
 from dranode.driver.doctor.cluster import Sender, read_cluster
-from dranode.driver.doctor.host import Host, UnreadError
+from dranode.driver.doctor.host import NodeHost, UnreadError
 from dranode.driver.doctor.kubelet import read_kubelet
 from dranode.driver.doctor.node import read_node
 from dranode.driver.doctor.runtime import read_runtime
@@ -28,7 +28,7 @@ _GATED: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Files:
+class NodeFiles:
     """Where configuration lies on the node.
 
     Attributes:
@@ -44,7 +44,7 @@ class Files:
 
 def wanted_by(
     drivers: Sequence[str], root: Root, node: str, options: Mapping[str, Any]
-) -> tuple[Wanted, tuple[Plugin, ...]]:
+) -> tuple[ServeOptions, tuple[Plugin, ...]]:
     """What the driver is told to do by the options of `serve`, and the drivers that would start.
 
     Raises:
@@ -62,7 +62,7 @@ def wanted_by(
             continue
         plugins.append(plugin)
         shares |= any(device.allow_multiple_allocations for device in inventory.devices)
-    return Wanted(
+    return ServeOptions(
         node=node,
         drivers=tuple(plugin.driver for plugin in loaded),
         # A driver that pins says on what.
@@ -85,10 +85,10 @@ def _reserved(text: str) -> CPUSet:
 
 
 def examine(
-    host: Host,
-    wanted: Wanted,
+    host: NodeHost,
+    wanted: ServeOptions,
     plugins: Sequence[Plugin],
-    files: Files,
+    files: NodeFiles,
     *,
     pod_resources: str = "",
     api: Sender | None = None,
@@ -96,7 +96,7 @@ def examine(
 ) -> Facts:
     """Look at everything; `api` is None where there is no API server to ask."""
     unseen: list[str] = []
-    cluster: Cluster | None = None
+    cluster: ClusterFacts | None = None
     told = ""
     if api is None:
         unseen.append("the API server: this is no pod and there is no --kubeconfig")
@@ -115,7 +115,7 @@ def examine(
     )
 
 
-def _kubelet(host: Host, wanted: Wanted, files: Files, unseen: list[str]) -> Kubelet | None:
+def _kubelet(host: NodeHost, wanted: ServeOptions, files: NodeFiles, unseen: list[str]) -> Kubelet | None:
     try:
         return read_kubelet(host, wanted.kubelet_root, files.kubelet)
     except UnreadError as error:
@@ -125,7 +125,7 @@ def _kubelet(host: Host, wanted: Wanted, files: Files, unseen: list[str]) -> Kub
     return None
 
 
-def _runtime(host: Host, told: str, files: Files, node: NodeFacts, unseen: list[str]) -> Runtime | None:
+def _runtime(host: NodeHost, told: str, files: NodeFiles, node: NodeFacts, unseen: list[str]) -> RuntimeFacts | None:
     # A driver that is connected and a doctor that dials know it better than a file that one of them may not see.
     proof = "; NRI is on, for its socket answers" if nri_answers(node) else ""
     try:

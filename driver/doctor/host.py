@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from dranode.driver.core.api.errors import DranodeError
-from dranode.driver.core.diagnosis.facts import State
+from dranode.driver.core.diagnosis.facts import PathState
 from dranode.driver.machine.confined import ConfinedRoot
 from dranode.driver.machine.folder import FolderFiles, HostRoot
 from dranode.driver.machine.root import Root
@@ -24,7 +24,7 @@ class UnreadError(DranodeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class NodeHost:
     """A node's files; paths are absolute as on the node.
 
     Attributes:
@@ -36,7 +36,7 @@ class Host:
     files: Root
 
     @classmethod
-    def at(cls, folder: str) -> Host:
+    def at(cls, folder: str) -> NodeHost:
         """The node whose root lies at `folder`; `/` for this machine."""
         return cls(Path(folder), HostRoot() if folder == "/" else ConfinedRoot(FolderFiles(folder)))
 
@@ -72,7 +72,7 @@ class Host:
         except OSError:
             return []
 
-    def folder_state(self, path: str) -> State:
+    def folder_state(self, path: str) -> PathState:
         """Whether a folder is there and can be written.
 
         Raises:
@@ -80,12 +80,12 @@ class Host:
         """
         place = self.place(path)
         if not place.exists():
-            return State.MISSING
+            return PathState.MISSING
         if not place.is_dir():
-            return State.WRONG
-        return State.THERE if os.access(place, os.W_OK | os.X_OK) else State.UNUSABLE
+            return PathState.WRONG
+        return PathState.THERE if os.access(place, os.W_OK | os.X_OK) else PathState.UNUSABLE
 
-    def socket_state(self, path: str) -> State:
+    def socket_state(self, path: str) -> PathState:
         """Whether a socket is there and somebody answers it.
 
         Raises:
@@ -94,12 +94,12 @@ class Host:
         place = self.place(path)
         try:
             if not stat.S_ISSOCK(place.stat().st_mode):
-                return State.WRONG
-            return State.THERE if _answers(place) else State.UNUSABLE
+                return PathState.WRONG
+            return PathState.THERE if _answers(place) else PathState.UNUSABLE
         except FileNotFoundError:
-            return State.MISSING
+            return PathState.MISSING
         except NotADirectoryError:
-            return State.WRONG
+            return PathState.WRONG
 
 
 def _answers(place: Path) -> bool:

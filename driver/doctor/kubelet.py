@@ -12,13 +12,13 @@ from typing import Any, Final
 
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.diagnosis.facts import Kubelet
-from dranode.driver.doctor.host import Host, UnreadError
+from dranode.driver.doctor.host import NodeHost, UnreadError
 from dranode.driver.doctor.processes import running
 
 _DEFAULT_ROOT: Final = "/var/lib/kubelet"
 
 
-def read_kubelet(host: Host, root: str, config: str = "") -> Kubelet:
+def read_kubelet(host: NodeHost, root: str, config: str = "") -> Kubelet:
     """How kubelet is configured.
 
     Args:
@@ -63,7 +63,7 @@ def read_kubelet(host: Host, root: str, config: str = "") -> Kubelet:
     return _as_it_runs(host, found)
 
 
-def _as_it_runs(host: Host, kubelet: Kubelet) -> Kubelet:
+def _as_it_runs(host: NodeHost, kubelet: Kubelet) -> Kubelet:
     """The policy in the CPU manager's state file, which is the one that the running kubelet has."""
     path = f"{kubelet.root}/cpu_manager_state"
     try:
@@ -73,7 +73,7 @@ def _as_it_runs(host: Host, kubelet: Kubelet) -> Kubelet:
     return replace(kubelet, cpu_manager=policy, cpu_manager_place=path) if policy == "static" else kubelet
 
 
-def _drop_ins(host: Host, folder: str) -> Iterator[Mapping[str, Any]]:
+def _drop_ins(host: NodeHost, folder: str) -> Iterator[Mapping[str, Any]]:
     """The files that are laid over the configuration, one after another by name (`--config-dir`)."""
     try:
         for name in host.names(folder):

@@ -12,8 +12,8 @@ from dranode.cdi.errors import CDIError
 from dranode.driver.core.api.errors import DranodeError, LedgerError
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.claims.record import Record, claim_spec
-from dranode.driver.core.diagnosis.facts import Endpoint, NodeFacts, Place, Records, State, Wanted
-from dranode.driver.doctor.host import Host
+from dranode.driver.core.diagnosis.facts import Endpoint, NodeFacts, PathState, Place, Records, ServeOptions
+from dranode.driver.doctor.host import NodeHost
 from dranode.driver.kubelet.registered import who_serves
 from dranode.driver.kubelet.sockets import MAX_SOCKET_PATH
 from dranode.driver.machine.cgroups import Cgroups
@@ -24,7 +24,9 @@ _UID_LENGTH: Final = 36
 _REGISTRATION: Final = "-reg.sock"
 
 
-def read_node(host: Host, wanted: Wanted, plugins: Sequence[Plugin], pod_resources: str) -> tuple[NodeFacts, list[str]]:
+def read_node(
+    host: NodeHost, wanted: ServeOptions, plugins: Sequence[Plugin], pod_resources: str
+) -> tuple[NodeFacts, list[str]]:
     """What is there of what the driver needs, and what could not be looked at."""
     unseen: list[str] = []
     places = [
@@ -40,7 +42,7 @@ def read_node(host: Host, wanted: Wanted, plugins: Sequence[Plugin], pod_resourc
     ), unseen
 
 
-def _folders(host: Host, wanted: Wanted, unseen: list[str]) -> Iterator[Place]:
+def _folders(host: NodeHost, wanted: ServeOptions, unseen: list[str]) -> Iterator[Place]:
     root = wanted.kubelet_root.rstrip("/")
     uses = {
         f"{root}/plugins": "the ledger and the sockets that kubelet calls",
@@ -53,17 +55,17 @@ def _folders(host: Host, wanted: Wanted, unseen: list[str]) -> Iterator[Place]:
     for path, use in uses.items():
         try:
             state = host.folder_state(path)
-            if path == wanted.cdi_dir and state is State.MISSING:
+            if path == wanted.cdi_dir and state is PathState.MISSING:
                 # The driver makes this one itself, where it can.
                 above = host.folder_state(str(PurePosixPath(path).parent))
-                state = above if above in (State.THERE, State.UNUSABLE) else state
+                state = above if above in (PathState.THERE, PathState.UNUSABLE) else state
         except PermissionError:
             unseen.append(f"whether there is a folder {path}: it may not be looked for; try as root")
             continue
-        yield Place(path, State.THERE if private and state is State.UNUSABLE else state, use)
+        yield Place(path, PathState.THERE if private and state is PathState.UNUSABLE else state, use)
 
 
-def _sockets(host: Host, wanted: Wanted, pod_resources: str, unseen: list[str]) -> Iterator[Place]:
+def _sockets(host: NodeHost, wanted: ServeOptions, pod_resources: str, unseen: list[str]) -> Iterator[Place]:
     uses = {wanted.nri_socket: "NRI"} if wanted.nri_socket else {}
     uses[pod_resources] = "asking kubelet which container has which claim"
     for path, use in uses.items():
@@ -73,9 +75,9 @@ def _sockets(host: Host, wanted: Wanted, pod_resources: str, unseen: list[str]) 
             unseen.append(f"whether anybody answers {path}: it may not be dialled; try as root")
 
 
-def _endpoints(host: Host, wanted: Wanted, unseen: list[str]) -> tuple[Endpoint, ...] | None:
+def _endpoints(host: NodeHost, wanted: ServeOptions, unseen: list[str]) -> tuple[Endpoint, ...] | None:
     try:
-        if host.folder_state(registry(wanted)) in (State.MISSING, State.WRONG):
+        if host.folder_state(registry(wanted)) in (PathState.MISSING, PathState.WRONG):
             return None  # a finding of its own
         return tuple(read_endpoints(host, wanted))
     except PermissionError as error:
@@ -84,12 +86,12 @@ def _endpoints(host: Host, wanted: Wanted, unseen: list[str]) -> tuple[Endpoint,
         return None
 
 
-def registry(wanted: Wanted) -> str:
+def registry(wanted: ServeOptions) -> str:
     """Kubelet's registry of plug-ins, as a folder of the node."""
     return f"{wanted.kubelet_root.rstrip('/')}/plugins_registry"
 
 
-def read_endpoints(host: Host, wanted: Wanted) -> Iterator[Endpoint]:
+def read_endpoints(host: NodeHost, wanted: ServeOptions) -> Iterator[Endpoint]:
     """Who is in kubelet's registry of plug-ins: DRA drivers that answer, and sockets that nobody serves.
 
     Raises:
@@ -101,7 +103,7 @@ def read_endpoints(host: Host, wanted: Wanted) -> Iterator[Endpoint]:
             continue
         path = f"{folder}/{name}"
         place = host.place(path)
-        living = host.socket_state(path) is State.THERE
+        living = host.socket_state(path) is PathState.THERE
         # One whose path is too long to be asked is known by its name alone.
         found = who_serves(place) if living and len(os.fsencode(place)) <= MAX_SOCKET_PATH else None
         if found is None:
@@ -116,7 +118,7 @@ def _driver(name: str, drivers: Iterable[str]) -> str:
     return next((driver for driver in drivers if stem == driver or stem.startswith(f"{driver}-")), stem)
 
 
-def _records(host: Host, wanted: Wanted, plugins: Sequence[Plugin], unseen: list[str]) -> Iterator[Records]:
+def _records(host: NodeHost, wanted: ServeOptions, plugins: Sequence[Plugin], unseen: list[str]) -> Iterator[Records]:
     for plugin in plugins:
         path = f"{wanted.kubelet_root.rstrip('/')}/plugins/{plugin.driver}/ledger.db"
         specs = Specs(host.place(wanted.cdi_dir), plugin.cdi_kind or f"{plugin.driver}/claim")
@@ -167,7 +169,7 @@ def _writes(kind: str, record: Record) -> bool:
         return False
 
 
-def _cpuset(host: Host) -> bool | None:
+def _cpuset(host: NodeHost) -> bool | None:
     with contextlib.suppress(OSError):
         return "cpuset" in host.text("/sys/fs/cgroup/cgroup.controllers").split()
     with contextlib.suppress(PermissionError):
@@ -175,7 +177,7 @@ def _cpuset(host: Host) -> bool | None:
     return None
 
 
-def _excess(wanted: Wanted) -> int:
+def _excess(wanted: ServeOptions) -> int:
     """Over how many bytes the longest socket path goes, with a pod's UID in its name."""
     longest = max(wanted.drivers, key=len, default="")
     path = f"{wanted.kubelet_root.rstrip('/')}/plugins/{longest}/dra-{'0' * _UID_LENGTH}.sock"

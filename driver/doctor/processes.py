@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from dranode.driver.doctor.host import Host
+from dranode.driver.doctor.host import NodeHost
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Process:
     flags: dict[str, str]
 
 
-def running(host: Host, name: str) -> Process | None:
+def running(host: NodeHost, name: str) -> Process | None:
     """The process that the kernel knows by a name; None if none is to be seen.
 
     Raises:
@@ -39,7 +39,7 @@ def running(host: Host, name: str) -> Process | None:
     return None
 
 
-def files_of(host: Host, process: Process) -> Host | None:
+def files_of(host: NodeHost, process: Process) -> NodeHost | None:
     """The node as the process sees it: a pod that sees the node's processes has files of its own.
 
     None where that may not be looked at.
@@ -51,7 +51,7 @@ def files_of(host: Host, process: Process) -> Host | None:
         next(root.iterdir(), None)
     except OSError:
         return None
-    return Host.at(str(root))
+    return NodeHost.at(str(root))
 
 
 def _flags(arguments: list[str]) -> dict[str, str]:

@@ -13,8 +13,8 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from dranode.driver.core.diagnosis.facts import Runtime
-from dranode.driver.doctor.host import Host, UnreadError
+from dranode.driver.core.diagnosis.facts import RuntimeFacts
+from dranode.driver.doctor.host import NodeHost, UnreadError
 from dranode.driver.doctor.processes import files_of, running
 
 CONTAINERD: Final = "/etc/containerd/config.toml"
@@ -28,7 +28,7 @@ _CDI_DIRS: Final = ("/etc/cdi", "/var/run/cdi")
 _UNITS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
-def read_runtime(host: Host, told: str, containerd: str = "", crio: str = CRIO) -> tuple[Runtime, list[str]]:
+def read_runtime(host: NodeHost, told: str, containerd: str = "", crio: str = CRIO) -> tuple[RuntimeFacts, list[str]]:
     """The runtime and what could not be told about it.
 
     A file that is not to be seen is not one that is not there: defaults are only judged where the runtime itself is
@@ -63,10 +63,10 @@ def read_runtime(host: Host, told: str, containerd: str = "", crio: str = CRIO) 
         unseen = (
             f"the runtime's configuration: {crio if name == 'cri-o' else path} has a value of a wrong type: {error}"
         )
-    return Runtime(_NAMES.get(name, name), "", _version(text), nri=None, cdi=None), [unseen]
+    return RuntimeFacts(_NAMES.get(name, name), "", _version(text), nri=None, cdi=None), [unseen]
 
 
-def _guess(host: Host, containerd: str, crio: str, *, certain: bool) -> str:
+def _guess(host: NodeHost, containerd: str, crio: str, *, certain: bool) -> str:
     if certain or _is_file(host, containerd):
         return "containerd"
     if host.names(crio):
@@ -84,7 +84,7 @@ def _not_seen(path: str, command: str) -> UnreadError:
     )
 
 
-def _is_file(host: Host, path: str) -> bool:
+def _is_file(host: NodeHost, path: str) -> bool:
     return host.place(path).is_file()
 
 
@@ -93,7 +93,9 @@ def _version(text: str) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found else None
 
 
-def _containerd(host: Host, version: tuple[int, int] | None, path: str, *, certain: bool) -> tuple[Runtime, list[str]]:
+def _containerd(
+    host: NodeHost, version: tuple[int, int] | None, path: str, *, certain: bool
+) -> tuple[RuntimeFacts, list[str]]:
     if not certain and not _is_file(host, path):
         raise _not_seen(path, "containerd config dump")
     document = _with_imports(host, path) if _is_file(host, path) else {}
@@ -111,7 +113,7 @@ def _containerd(host: Host, version: tuple[int, int] | None, path: str, *, certa
         for what, told in (("NRI", "disable" in nri), ("CDI", "enable_cdi" in cri))
         if not told and version is None
     ]
-    return Runtime(
+    return RuntimeFacts(
         name="containerd",
         config=path,
         version=version,
@@ -128,7 +130,9 @@ def _containerd(host: Host, version: tuple[int, int] | None, path: str, *, certa
     ), unseen
 
 
-def _crio(host: Host, version: tuple[int, int] | None, folder: str, *, certain: bool) -> tuple[Runtime, list[str]]:
+def _crio(
+    host: NodeHost, version: tuple[int, int] | None, folder: str, *, certain: bool
+) -> tuple[RuntimeFacts, list[str]]:
     if not certain and not host.place(folder).is_dir():
         raise _not_seen(folder, "crio status config")
     main = f"{folder}/crio.conf"
@@ -142,7 +146,7 @@ def _crio(host: Host, version: tuple[int, int] | None, folder: str, *, certain: 
     told = version is not None or "enable_nri" in nri
     unseen = f"whether NRI is on: {folder} does not say, and before CRI-O 1.30 it was off; nothing tells which this is"
     default = None if version is None else version >= (1, 30)
-    return Runtime(
+    return RuntimeFacts(
         name="CRI-O",
         config=f"{folder}/crio.conf.d",
         version=version,
@@ -158,7 +162,7 @@ def _crio(host: Host, version: tuple[int, int] | None, folder: str, *, certain: 
     ), [] if told else [unseen]
 
 
-def _with_imports(host: Host, path: str) -> dict[str, Any]:
+def _with_imports(host: NodeHost, path: str) -> dict[str, Any]:
     """A containerd file with those that it imports, and those that they do, laid over it in the order of their turn."""
     document: dict[str, Any] = {}
     pending, loaded = [posixpath.normpath(path)], set[str]()
@@ -175,7 +179,7 @@ def _with_imports(host: Host, path: str) -> dict[str, Any]:
     return document
 
 
-def _toml(host: Host, path: str) -> dict[str, Any]:
+def _toml(host: NodeHost, path: str) -> dict[str, Any]:
     try:
         return tomllib.loads(host.text(path))
     except OSError as error:

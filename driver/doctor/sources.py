@@ -10,12 +10,12 @@ from typing import Any, Protocol
 from dranode.driver.core.api.documents import decode
 from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.doctor.cluster import Sender
-from dranode.driver.kube.client import Client, Request
+from dranode.driver.kube.client import APIRequest, Client
 from dranode.driver.kube.errors import ApiError
 from dranode.driver.local.store import Store
 
 
-class Source(Protocol):
+class ObjectSource(Protocol):
     """Where claims and pods come from."""
 
     def claim(self, namespace: str, name: str) -> ResourceClaim | None:
@@ -55,9 +55,9 @@ class FromCluster:
         """The claim; None if it does not exist."""
         what = f"get resourceclaims in namespace {namespace}"
 
-        def request(root: str, version: str) -> Request:
+        def request(root: str, version: str) -> APIRequest:
             del version
-            return Request("GET", f"{root}/namespaces/{namespace}/resourceclaims/{name}", what)
+            return APIRequest("GET", f"{root}/namespaces/{namespace}/resourceclaims/{name}", what)
 
         try:
             return decode(ResourceClaim, self.client.resource(request, seconds=5.0))
@@ -75,7 +75,7 @@ class FromCluster:
 def _container_names(api: Sender, namespace: str, pod: str) -> Mapping[str, str]:
     path = f"/api/v1/namespaces/{namespace}/pods/{pod}"
     try:
-        status: Mapping[str, Any] = api.send(Request("GET", path, "get pods"), seconds=5.0).get("status") or {}
+        status: Mapping[str, Any] = api.send(APIRequest("GET", path, "get pods"), seconds=5.0).get("status") or {}
     except ApiError:
         return {}
     statuses = [*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ())]

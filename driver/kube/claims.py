@@ -13,7 +13,7 @@ from dranode.driver.core.api.documents import decode
 from dranode.driver.core.api.errors import ClaimError, ClaimGoneError, DocumentError, DranodeError, in_words
 from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.kube.client import TOTAL_SECONDS, Client, Request
+from dranode.driver.kube.client import TOTAL_SECONDS, APIRequest, Client
 from dranode.driver.kube.errors import ApiError
 
 log = logging.getLogger(__name__)
@@ -62,9 +62,9 @@ class KubeClaims:
     def _get(self, ref: ClaimRef) -> ResourceClaim | DranodeError:
         what = f"get resourceclaims in namespace {ref.namespace}"
 
-        def request(root: str, version: str) -> Request:
+        def request(root: str, version: str) -> APIRequest:
             del version
-            return Request("GET", f"{root}/namespaces/{ref.namespace}/resourceclaims/{ref.name}", what)
+            return APIRequest("GET", f"{root}/namespaces/{ref.namespace}/resourceclaims/{ref.name}", what)
 
         try:
             return decode(ResourceClaim, self._client.resource(request))

@@ -63,7 +63,7 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class APIRequest:
     """A request.
 
     Attributes:
@@ -119,7 +119,7 @@ class Client:
             self._discovering.release()
 
     def _discover(self, seconds: float, *, patient: bool) -> str:
-        group = Request("GET", f"/apis/{API_GROUP}", f"discover {API_GROUP}")
+        group = APIRequest("GET", f"/apis/{API_GROUP}", f"discover {API_GROUP}")
         try:
             document = self.send(group, seconds=seconds, patient=patient)
             offered = tuple(str(one["version"]) for one in document["versions"])
@@ -140,7 +140,7 @@ class Client:
         return version
 
     def resource(
-        self, request: Callable[[str, str], Request], *, seconds: float = TOTAL_SECONDS, patient: bool = True
+        self, request: Callable[[str, str], APIRequest], *, seconds: float = TOTAL_SECONDS, patient: bool = True
     ) -> Any:
         """Send the request that `request` makes of the path and the version of `resource.k8s.io`; see `send`.
 
@@ -174,7 +174,7 @@ class Client:
 
     # --- any API ---
 
-    def send(self, request: Request, *, seconds: float = TOTAL_SECONDS, patient: bool = True) -> Any:
+    def send(self, request: APIRequest, *, seconds: float = TOTAL_SECONDS, patient: bool = True) -> Any:
         """Send a request; the document that comes back.
 
         Args:
@@ -200,7 +200,7 @@ class Client:
                 log.debug("trying to %s again: %s", request.what, error)
                 attempt += 1
 
-    def stream(self, request: Request, seconds: float, opened: Callable[[Any], None]) -> Iterator[Any]:
+    def stream(self, request: APIRequest, seconds: float, opened: Callable[[Any], None]) -> Iterator[Any]:
         """The documents of an answer that comes line by line, until the server ends it.
 
         `opened` is called with the response, so that another thread can shut it down. Silence for `seconds` ends it
@@ -228,7 +228,7 @@ class Client:
         finally:
             response.close()
 
-    def _once(self, request: Request, seconds: float, *, stream: bool) -> Any:
+    def _once(self, request: APIRequest, seconds: float, *, stream: bool) -> Any:
         path = f"{request.path}?{urlencode(request.query)}" if request.query else request.path
         headers, body = self._headers, None
         if request.body is not None:

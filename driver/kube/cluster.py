@@ -12,9 +12,9 @@ from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.plugin import Inventory
 from dranode.driver.core.slices.publication import NOTHING_YET, PublisherStatus
-from dranode.driver.kube.source import Source
+from dranode.driver.kube.source import Credentials
 from dranode.driver.kubelet.service import Answer, Preparer
-from dranode.driver.node.node import Node
+from dranode.driver.node.node import NodeClaims
 from dranode.driver.process.threads import Fatal
 
 if TYPE_CHECKING:
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from dranode.driver.kube.edges import KubeEdges
 
 
-class Cluster:
+class KubeCluster:
     """Where claims come from and slices, status and events go. Any thread may call."""
 
-    def __init__(self, source: Source, node_name: str, *, claim_status: bool, fatal: Fatal) -> None:
+    def __init__(self, source: Credentials, node_name: str, *, claim_status: bool, fatal: Fatal) -> None:
         """Name the cluster; nothing is loaded or sent yet.
 
         Args:
@@ -72,7 +72,7 @@ class Cluster:
         """Tell people of something that happened to a driver of this node; returns at once."""
         self.edges().tell(driver, occurrence)
 
-    def reporting(self, node: Node) -> Preparer:
+    def reporting(self, node: NodeClaims) -> Preparer:
         """The node of one driver, with its answers reported to the cluster."""
         return _Reporting(self, node)
 
@@ -99,8 +99,8 @@ class Cluster:
 class _Reporting:
     """A reporting node that is loaded by its first call."""
 
-    cluster: Cluster
-    node: Node
+    cluster: KubeCluster
+    node: NodeClaims
     _loaded: Preparer | None = field(default=None)
 
     def prepare(self, asked: Mapping[ClaimRef, ResourceClaim | DranodeError]) -> Mapping[str, Answer]:

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.kube.package import submodules
-from dranode.driver.kube.source import Source
+from dranode.driver.kube.source import Credentials
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class Outgoing:
 class Connection:
     """One API server. The `kubernetes` package is loaded with the first request; any thread may send."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Credentials) -> None:
         """Name the credentials; nothing is read yet."""
         self._source = source
         self._lock = threading.Lock()
@@ -164,7 +164,7 @@ class _Opened:
         return {one["key"]: one["value"].strip() for one in settings if one["in"] == "header" and one["value"]}
 
 
-def _read(source: Source) -> _Opened:
+def _read(source: Credentials) -> _Opened:
     loader = "config.kube_config" if source.kubeconfig else "config.incluster_config"
     settings, rest, loading = submodules("client.configuration", "client.rest", loader)
     configuration = settings.Configuration()

@@ -12,9 +12,9 @@ from dranode.driver.kube.connection import Connection
 from dranode.driver.kube.events import KubeEvents
 from dranode.driver.kube.publisher import KubePublisher
 from dranode.driver.kube.reports import ReportingNode
-from dranode.driver.kube.source import Source
+from dranode.driver.kube.source import Credentials
 from dranode.driver.kube.status import ClaimStatus
-from dranode.driver.node.node import Node
+from dranode.driver.node.node import NodeClaims
 from dranode.driver.process.threads import Fatal
 
 # How long the last words about claims may take when the driver stops.
@@ -24,8 +24,8 @@ _LAST_WORDS: Final = 1.0
 class KubeEdges:
     """Everything that the drivers of a node need of the API server."""
 
-    def __init__(self, source: Source, node_name: str, *, claim_status: bool, fatal: Fatal) -> None:
-        """Prepare to connect; see `dranode.driver.kube.cluster.Cluster`."""
+    def __init__(self, source: Credentials, node_name: str, *, claim_status: bool, fatal: Fatal) -> None:
+        """Prepare to connect; see `dranode.driver.kube.cluster.KubeCluster`."""
         self._connection = Connection(source)
         self._client = Client(self._connection)
         self._node_name = node_name
@@ -37,7 +37,7 @@ class KubeEdges:
         self.claims = KubeClaims(self._client)
         self.publisher = KubePublisher(self._client, node_name, fatal)
 
-    def reporting(self, node: Node) -> ReportingNode:
+    def reporting(self, node: NodeClaims) -> ReportingNode:
         """The node of one driver, with its answers reported to the cluster."""
         driver = node.plugin.driver
         return ReportingNode(node, self._events_of(driver), self._status_of(driver))

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from dranode.driver.core.claims.events import Allowance, Event, Occurrence, events_of
-from dranode.driver.kube.client import Client, Request
+from dranode.driver.kube.client import APIRequest, Client
 from dranode.driver.kube.outbox import Outbox
 from dranode.driver.process.threads import Fatal
 
@@ -77,4 +77,6 @@ class KubeEvents:
     def _send(self, document: dict[str, Any]) -> None:
         namespace = document["metadata"]["namespace"]
         path = f"/apis/{_GROUP}/namespaces/{namespace}/events"
-        self._client.send(Request("POST", path, f"create events.k8s.io events in namespace {namespace}", {}, document))
+        self._client.send(
+            APIRequest("POST", path, f"create events.k8s.io events in namespace {namespace}", {}, document)
+        )

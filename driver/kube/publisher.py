@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dranode.driver.core.claims.plugin import Inventory
 from dranode.driver.core.slices.desired import publishable
 from dranode.driver.core.slices.publication import NOTHING_YET, PublisherStatus
-from dranode.driver.core.slices.wanted import Wanted
+from dranode.driver.core.slices.wanted import DesiredSlices
 from dranode.driver.kube.client import Client
 from dranode.driver.kube.slice_loop import SliceLoop
 from dranode.driver.process.threads import Fatal
@@ -32,7 +32,7 @@ class KubePublisher:
         Raises:
             UsageError: the driver's or the node's name is not one for the API.
         """
-        wanted = Wanted(driver, self._node_name, inventory)
+        wanted = DesiredSlices(driver, self._node_name, inventory)
         wanted.specs()
         for problem in publishable(inventory).warnings[len(inventory.warnings) :]:
             log.warning("slices driver=%s: %s", driver, problem)

@@ -17,7 +17,7 @@ from dranode.driver.core.claims.record import PreparedDevice
 from dranode.driver.core.claims.status import failed_states, prepared_states
 from dranode.driver.kube.events import KubeEvents
 from dranode.driver.kube.status import ClaimStatus
-from dranode.driver.node.node import Node
+from dranode.driver.node.node import NodeClaims
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ class ReportingNode:
         status: where claims' status is written; None if it is not.
     """
 
-    node: Node
+    node: NodeClaims
     events: KubeEvents
     status: ClaimStatus | None
 

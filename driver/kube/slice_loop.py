@@ -14,10 +14,10 @@ from typing import Final
 from dranode.driver.core.api.resource import ResourceSlice
 from dranode.driver.core.claims.plugin import Inventory
 from dranode.driver.core.slices.dropped_fields import dropped_fields
-from dranode.driver.core.slices.plan import Change, CreateSlice, DeleteSlice, UpdateSlice, plan
+from dranode.driver.core.slices.plan import CreateSlice, DeleteSlice, SliceChange, UpdateSlice, plan
 from dranode.driver.core.slices.publication import PublisherStatus
 from dranode.driver.core.slices.view import SliceView
-from dranode.driver.core.slices.wanted import CONSUMABLE, Wanted
+from dranode.driver.core.slices.wanted import CONSUMABLE, DesiredSlices
 from dranode.driver.kube.client import Client
 from dranode.driver.kube.errors import ApiError
 from dranode.driver.kube.retry import Backoff, Pace
@@ -36,7 +36,7 @@ _PROBE_SECONDS: Final = 300.0
 class SliceLoop:
     """One driver's slices on one node, kept by two threads: one listens, one writes."""
 
-    def __init__(self, client: Client, wanted: Wanted, fatal: Fatal) -> None:
+    def __init__(self, client: Client, wanted: DesiredSlices, fatal: Fatal) -> None:
         """Keep what is wanted; `start` begins."""
         self.status = PublisherStatus()
         self._client = client
@@ -192,7 +192,7 @@ class SliceLoop:
             self._repaired(wanted, wiped=not published)
         self._done(wanted)
 
-    def _repaired(self, wanted: Wanted, *, wiped: bool) -> None:
+    def _repaired(self, wanted: DesiredSlices, *, wiped: bool) -> None:
         with self._lock:
             self._pace = self._pace.repaired(self._client.timing.clock())
             self.status = replace(self.status, repairs=self.status.repairs + 1)
@@ -203,7 +203,7 @@ class SliceLoop:
         else:
             log.warning("slices driver=%s: undid changes that somebody else made", wanted.driver)
 
-    def _done(self, wanted: Wanted) -> None:
+    def _done(self, wanted: DesiredSlices) -> None:
         with self._lock:
             if self._wanted is wanted:
                 self._settled = True
@@ -213,7 +213,7 @@ class SliceLoop:
                     self._probe = True
                     self._is_due(_PROBE_SECONDS)
 
-    def _carry_out(self, wanted: Wanted, change: Change) -> bool:
+    def _carry_out(self, wanted: DesiredSlices, change: SliceChange) -> bool:
         """Make one change; False if the plan has to be made anew, because the server keeps less than it was sent."""
         match change:
             case DeleteSlice(name=name):
@@ -238,7 +238,7 @@ class SliceLoop:
             self._dropped(wanted, returned, gates)
         return not gates
 
-    def _dropped(self, wanted: Wanted, returned: ResourceSlice, gates: tuple[str, ...]) -> None:
+    def _dropped(self, wanted: DesiredSlices, returned: ResourceSlice, gates: tuple[str, ...]) -> None:
         index = int(returned.metadata.name.partition("-")[0], 16)
         with self._lock:
             new = frozenset(gates) - self.status.dropped

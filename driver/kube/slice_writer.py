@@ -11,7 +11,7 @@ from dranode.driver.core.api.documents import decode, encode
 from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.core.api.resource import Node, OwnerReference, ResourceSlice
 from dranode.driver.core.slices.plan import CreateSlice, DeleteSlice, UpdateSlice
-from dranode.driver.kube.client import ANSWER_SECONDS, Client, Request
+from dranode.driver.kube.client import ANSWER_SECONDS, APIRequest, Client
 from dranode.driver.kube.errors import ApiError
 from dranode.driver.kube.versions import from_v1
 
@@ -40,7 +40,7 @@ class SliceWriter:
             ApiError: the Node cannot be had.
         """
         try:
-            request = Request("GET", f"/api/v1/nodes/{self._node_name}", "get nodes")
+            request = APIRequest("GET", f"/api/v1/nodes/{self._node_name}", "get nodes")
             node = decode(Node, self._client.send(request, seconds=ANSWER_SECONDS, patient=False))
         except DocumentError as error:
             raise ApiError(f"node {self._node_name} as the API server has it cannot be read: {error}") from error
@@ -67,7 +67,7 @@ class SliceWriter:
         }
         try:
             self._client.resource(
-                lambda root, _: Request(
+                lambda root, _: APIRequest(
                     "DELETE", f"{root}/resourceslices/{change.name}", "delete resourceslices", {}, body
                 )
             )
@@ -98,8 +98,8 @@ class SliceWriter:
     def _write(self, method: str, tail: str, what: str, one: ResourceSlice, query: Mapping[str, str]) -> ResourceSlice:
         document: dict[str, Any] = {**encode(one), "kind": "ResourceSlice"}
 
-        def request(root: str, version: str) -> Request:
-            return Request(method, f"{root}/{tail}", what, query, from_v1(document, version))
+        def request(root: str, version: str) -> APIRequest:
+            return APIRequest(method, f"{root}/{tail}", what, query, from_v1(document, version))
 
         try:
             return decode(ResourceSlice, self._client.resource(request))

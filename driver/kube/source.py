@@ -14,7 +14,7 @@ SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class Credentials:
     """Where the credentials are.
 
     Attributes:

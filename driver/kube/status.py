@@ -16,7 +16,7 @@ from typing import Any, Final
 from dranode.driver.core.api.documents import API_GROUP
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.status import DeviceState, device_statuses, is_said
-from dranode.driver.kube.client import APPLY, Client, Request
+from dranode.driver.kube.client import APPLY, APIRequest, Client
 from dranode.driver.kube.errors import ApiError
 from dranode.driver.kube.events import utc_now
 from dranode.driver.kube.outbox import Outbox
@@ -64,8 +64,8 @@ class ClaimStatus:
     def _send(self, said: _Said) -> None:
         claim = said.claim
 
-        def request(root: str, version: str) -> Request:
-            return Request(
+        def request(root: str, version: str) -> APIRequest:
+            return APIRequest(
                 "PATCH",
                 f"{root}/namespaces/{claim.namespace}/resourceclaims/{claim.name}/status",
                 f"patch resourceclaims/status in namespace {claim.namespace} (and resourceclaims/driver)",

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 from dranode.driver.core.api.documents import API_GROUP, decode, to_v1
 from dranode.driver.core.api.errors import DocumentError, in_words
 from dranode.driver.core.api.resource import ResourceSlice
-from dranode.driver.kube.client import ANSWER_SECONDS, Client, Request
+from dranode.driver.kube.client import ANSWER_SECONDS, APIRequest, Client
 from dranode.driver.kube.errors import ApiError, BrokenStreamError
 from dranode.driver.kube.retry import Backoff
 
@@ -30,7 +30,7 @@ _BACKOFF: Final = Backoff(first=0.5, most=30.0)
 _PAUSE: Final = 1.0
 
 
-class Listener(Protocol):
+class SliceListener(Protocol):
     """Who is told of slices."""
 
     def listed(self, slices: tuple[ResourceSlice, ...], version: str) -> None:
@@ -69,10 +69,10 @@ def list_slices(client: Client, driver: str, node_name: str) -> Listed:
         ApiError: they cannot be had.
     """
 
-    def request(root: str, version: str) -> Request:
+    def request(root: str, version: str) -> APIRequest:
         del version
         query = {"fieldSelector": selector(driver, node_name)}
-        return Request("GET", f"{root}/resourceslices", "list resourceslices", query)
+        return APIRequest("GET", f"{root}/resourceslices", "list resourceslices", query)
 
     document = client.resource(request, seconds=ANSWER_SECONDS, patient=False)
     try:
@@ -88,7 +88,7 @@ def list_slices(client: Client, driver: str, node_name: str) -> Listed:
 class SliceWatch:
     """Follows the slices; `run` is a thread's work."""
 
-    def __init__(self, client: Client, driver: str, node_name: str, listener: Listener) -> None:
+    def __init__(self, client: Client, driver: str, node_name: str, listener: SliceListener) -> None:
         """Follow `driver`'s slices on `node_name` for `listener`."""
         self._client = client
         self._driver = driver
@@ -147,7 +147,7 @@ class SliceWatch:
             "timeoutSeconds": f"{seconds:.0f}",
         }
         path = f"/apis/{API_GROUP}/{self._client.version(ANSWER_SECONDS, patient=False)}/resourceslices"
-        request = Request("GET", path, "watch resourceslices", query)
+        request = APIRequest("GET", path, "watch resourceslices", query)
         for event in self._client.stream(request, _SILENCE_SECONDS, self._opened):
             version = self._tell(event) or version
             if self._stopped.is_set():

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Registered:
+class RegistrationStatus:
     """kubelet's last word; `reason` is empty when it took the driver."""
 
     ok: bool
@@ -40,7 +40,7 @@ class Registration:
         self._rejected = rejected
         self._done = threading.Event()
         self.asked = threading.Event()
-        self.status: Registered | None = None
+        self.status: RegistrationStatus | None = None
 
     def handler(self) -> grpc.GenericRpcHandler:
         """The gRPC handler."""
@@ -54,7 +54,7 @@ class Registration:
 
     def _notify(self, request: Any, context: grpc.ServicerContext) -> Any:
         del context
-        self.status = Registered(request.plugin_registered, request.error)
+        self.status = RegistrationStatus(request.plugin_registered, request.error)
         self._done.set()
         if request.plugin_registered:
             log.info("registered driver=%s", self._info.name)

@@ -47,7 +47,7 @@ class Claims(Protocol):
 
 
 class Preparer(Protocol):
-    """What decides and acts: `dranode.driver.node.node.Node`."""
+    """What decides and acts: `dranode.driver.node.node.NodeClaims`."""
 
     def prepare(self, asked: Mapping[ClaimRef, ResourceClaim | DranodeError]) -> Mapping[str, Answer]:
         """Prepare claims; an answer for each, by UID."""

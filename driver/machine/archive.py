@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any, Final, Self
 
 from dranode.driver.core.api.errors import MachineError
-from dranode.driver.machine.tree import DeviceNode, Link, Node, TreeFiles, plant
+from dranode.driver.machine.tree import DeviceFile, Link, TreeEntry, TreeFiles, plant
 
 # A machine's files are small and many; the bounds keep a mistaken or hostile archive from taking all memory.
 _MAX_BYTES: Final = 512 << 20
@@ -25,7 +25,7 @@ _MAX_GLOBAL: Final = 100
 _KIND: Final = {tarfile.CHRTYPE: "c", tarfile.BLKTYPE: "b"}
 
 
-def read_archive(path: Path) -> dict[str, Node]:
+def read_archive(path: Path) -> dict[str, TreeEntry]:
     """Everything that the archive holds.
 
     Raises:
@@ -93,8 +93,8 @@ class _BoundedTar(tarfile.TarFile):
         return None if content is None else content.read()
 
 
-def _tree(archive: _BoundedTar, path: Path) -> dict[str, Node]:
-    tree: dict[str, Node] = {}
+def _tree(archive: _BoundedTar, path: Path) -> dict[str, TreeEntry]:
+    tree: dict[str, TreeEntry] = {}
     hard_links: list[tuple[str, str]] = []
     size = count = 0
     for member in archive.members_in_turn():
@@ -120,10 +120,10 @@ def _tree(archive: _BoundedTar, path: Path) -> dict[str, Node]:
     return tree
 
 
-def _new_folders(tree: dict[str, Node], name: str) -> int:
+def _new_folders(tree: dict[str, TreeEntry], name: str) -> int:
     """How many folders lead to a name and are not there yet."""
     folders = name.split("/")[:-1]
-    here: Node | None = tree
+    here: TreeEntry | None = tree
     for depth, folder in enumerate(folders):
         here = here.get(folder) if isinstance(here, dict) else None
         if here is None:
@@ -140,15 +140,15 @@ def _inside(name: str, path: Path) -> str:
     return "/".join(parts)
 
 
-def _node(archive: _BoundedTar, member: tarfile.TarInfo) -> Node | None:
+def _node(archive: _BoundedTar, member: tarfile.TarInfo) -> TreeEntry | None:
     if member.issym():
         return Link(member.linkname)
     if member.type in _KIND:
-        return DeviceNode(_KIND[member.type], member.devmajor, member.devminor)
+        return DeviceFile(_KIND[member.type], member.devmajor, member.devminor)
     return archive.content(member)
 
 
-def _add_folder(tree: dict[str, Node], path: str) -> None:
+def _add_folder(tree: dict[str, TreeEntry], path: str) -> None:
     here = tree
     for name in path.split("/"):
         below = here.setdefault(name, {})
@@ -157,7 +157,7 @@ def _add_folder(tree: dict[str, Node], path: str) -> None:
         here = below
 
 
-def _replace(tree: dict[str, Node], path: str, node: Node) -> None:
+def _replace(tree: dict[str, TreeEntry], path: str, node: TreeEntry) -> None:
     """Plant a node; a later member of the same name wins, as it does when tar unpacks."""
     folder, _, name = path.rpartition("/")
     parent = TreeFiles(tree).find(folder)

@@ -14,7 +14,7 @@ from typing import Final
 
 from dranode.driver.core.api.errors import MachineError
 from dranode.driver.machine.root import Root
-from dranode.driver.machine.tree import DeviceNode
+from dranode.driver.machine.tree import DeviceFile
 
 _MAX_FILE: Final = 1 << 20
 _MAX_TOTAL: Final = 256 << 20
@@ -68,7 +68,7 @@ class Recording:
 
     files: dict[str, bytes] = field(default_factory=dict)
     links: dict[str, str] = field(default_factory=dict)
-    devices: dict[str, DeviceNode] = field(default_factory=dict)
+    devices: dict[str, DeviceFile] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
 
 
@@ -136,7 +136,7 @@ class _Recorder:
             return
         try:
             if path.startswith("dev/"):
-                taken.devices[path] = DeviceNode(*self._root.device_number(path))
+                taken.devices[path] = DeviceFile(*self._root.device_number(path))
                 return
             content = self._root.read_bytes(path)
         except OSError as error:

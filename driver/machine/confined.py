@@ -11,7 +11,7 @@ from typing import Final, Protocol
 _MAX_LINKS: Final = 40  # the kernel's MAXSYMLINKS
 
 
-class Files(Protocol):
+class ConfinedFiles(Protocol):
     """Files by their real path: relative to the root, and no folder in it is a link. Errors are the kernel's."""
 
     def stands(self, path: str) -> bool:
@@ -47,9 +47,9 @@ class Files(Protocol):
 
 
 class ConfinedRoot:
-    """A `Root` over `Files`. An absolute link starts at the root of the tree, as it did on the machine."""
+    """A `Root` over `ConfinedFiles`. An absolute link starts at the root of the tree, as it did on the machine."""
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: ConfinedFiles) -> None:
         self.files = files
 
     def read_bytes(self, path: str) -> bytes:

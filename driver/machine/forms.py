@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Final
 
 from dranode.driver.core.api.errors import DocumentError, MachineError, UsageError
-from dranode.driver.machine.confined import ConfinedRoot, Files
+from dranode.driver.machine.confined import ConfinedFiles, ConfinedRoot
 from dranode.driver.machine.folder import FolderFiles, HostRoot
 from dranode.driver.machine.overlay import OverlayFiles
 from dranode.driver.machine.root import Root
 from dranode.driver.machine.search import find_machine
-from dranode.driver.machine.tree import Node, TreeFiles
+from dranode.driver.machine.tree import TreeEntry, TreeFiles
 
 HOST: Final = "host"
 # Beside `sys/` in a capture: a YAML machine's long form for what only root can unpack, the device nodes.
@@ -81,20 +81,20 @@ def _archive(path: Path) -> Root:
         node = tree.find(inner)
         return [name for name, below in node.items() if isinstance(below, dict)] if isinstance(node, dict) else []
 
-    def files(inner: str) -> Files:
+    def files(inner: str) -> ConfinedFiles:
         node = tree.find(inner)
         return TreeFiles(node if isinstance(node, dict) else {})
 
     return _machine(folders, str(path), files)
 
 
-def _machine(folders: Callable[[str], list[str]], place: str, files_at: Callable[[str], Files]) -> Root:
+def _machine(folders: Callable[[str], list[str]], place: str, files_at: Callable[[str], ConfinedFiles]) -> Root:
     files = files_at(find_machine(folders, place))
     index = _index(files, place)
     return ConfinedRoot(OverlayFiles(index, files) if index else files)
 
 
-def _index(files: Files, place: str) -> dict[str, Node]:
+def _index(files: ConfinedFiles, place: str) -> dict[str, TreeEntry]:
     """The device nodes that a capture's index lists; they stand over the capture's own `dev/`."""
     try:
         text = files.read(INDEX)

@@ -23,7 +23,7 @@ from dranode.driver.machine.confined import ConfinedRoot
 from dranode.driver.machine.folder import FolderFiles
 from dranode.driver.machine.overlay import CPU_FOLDER, NODE_NAME, OverlayFiles
 from dranode.driver.machine.root import Root
-from dranode.driver.machine.tree import DeviceNode, Link, Node, TreeFiles, plant
+from dranode.driver.machine.tree import DeviceFile, Link, TreeEntry, TreeFiles, plant
 from dranode.driver.machine.yaml_files import read_yaml
 
 _LONG_KEYS: Final = ("base", "files", "links", "devices")
@@ -46,7 +46,7 @@ def read_machine_file(path: Path) -> Root:
     return ConfinedRoot(OverlayFiles(tree, FolderFiles("/")) if on_host else TreeFiles(tree))
 
 
-def parse_machine(document: Any) -> tuple[dict[str, Node], bool]:
+def parse_machine(document: Any) -> tuple[dict[str, TreeEntry], bool]:
     """The file tree of a machine document, and whether it is laid over the host.
 
     Raises:
@@ -57,7 +57,7 @@ def parse_machine(document: Any) -> tuple[dict[str, Node], bool]:
             "a YAML machine is a map of /sys/ paths to contents, or has files:, links:, devices:, base:"
         )
     flat = any(str(key).startswith("/") for key in document)
-    tree: dict[str, Node] = {}
+    tree: dict[str, TreeEntry] = {}
     if flat:
         _plant_all(tree, document, "", ("sys",))
         return tree, False
@@ -74,7 +74,7 @@ def parse_machine(document: Any) -> tuple[dict[str, Node], bool]:
     return tree, "base" in document
 
 
-def _plant_all(tree: dict[str, Node], entries: Mapping[Any, Any], key: str, tops: tuple[str, ...]) -> None:
+def _plant_all(tree: dict[str, TreeEntry], entries: Mapping[Any, Any], key: str, tops: tuple[str, ...]) -> None:
     for path, value in entries.items():
         clean = _clean(path, tops)
         if not isinstance(value, str):
@@ -100,7 +100,7 @@ def _clean(path: Any, tops: tuple[str, ...]) -> str:
     return path[1:]
 
 
-def _node(path: str, value: str, key: str) -> Node:
+def _node(path: str, value: str, key: str) -> TreeEntry:
     if key == "links":
         if not value:
             raise DocumentError(f'the link "{path}" has no target', key)
@@ -109,11 +109,11 @@ def _node(path: str, value: str, key: str) -> Node:
         match = _DEVICE.fullmatch(value)
         if match is None:
             raise DocumentError(f'"{value}" for "{path}" is not a type and numbers such as "c 226:128"', key)
-        return DeviceNode(match[1], int(match[2]), int(match[3]))
+        return DeviceFile(match[1], int(match[2]), int(match[3]))
     return value.encode()
 
 
-def _check_one_node(tree: dict[str, Node], path: str, key: str) -> None:
+def _check_one_node(tree: dict[str, TreeEntry], path: str, key: str) -> None:
     parts = path.split("/")
     folder = "/".join(parts[:5])
     if len(parts) > 5 and NODE_NAME.fullmatch(parts[5]) and CPU_FOLDER.fullmatch(folder):  # noqa: PLR2004 - cpuN's depth

@@ -11,17 +11,17 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from dranode.driver.machine.confined import Files
-from dranode.driver.machine.tree import Node, TreeFiles
+from dranode.driver.machine.confined import ConfinedFiles
+from dranode.driver.machine.tree import TreeEntry, TreeFiles
 
 CPU_FOLDER: Final = re.compile(r"sys/devices/system/cpu/cpu[0-9]+", re.ASCII)
 NODE_NAME: Final = re.compile(r"node[0-9]+", re.ASCII)
 
 
 class OverlayFiles:
-    """`Files` of a tree over other files."""
+    """`ConfinedFiles` of a tree over other files."""
 
-    def __init__(self, tree: dict[str, Node], below: Files) -> None:
+    def __init__(self, tree: dict[str, TreeEntry], below: ConfinedFiles) -> None:
         self._above = TreeFiles(tree)
         self._below = below
 

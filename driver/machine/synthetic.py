@@ -12,7 +12,7 @@ from functools import cached_property, lru_cache, partial
 from typing import Final
 
 from dranode.driver.core.api.errors import UsageError
-from dranode.driver.machine.tree import LazyFolder, Link, Node
+from dranode.driver.machine.tree import LazyFolder, Link, TreeEntry
 
 _MAX_CPUS: Final = 65_536
 _MEMORY_PER_CORE_KIB: Final = 4 << 20
@@ -87,13 +87,13 @@ def parse_description(text: str) -> Description:
     return description
 
 
-def synthetic_tree(machine: Description) -> dict[str, Node]:
+def synthetic_tree(machine: Description) -> dict[str, TreeEntry]:
     """The files of the machine that the CPU driver reads, as Linux 6 writes them."""
-    system: dict[str, Node] = {"cpu": _cpu_folder(machine), "node": _node_folder(machine)}
+    system: dict[str, TreeEntry] = {"cpu": _cpu_folder(machine), "node": _node_folder(machine)}
     return {"sys": {"devices": {"system": system}}}
 
 
-def _cpu_folder(machine: Description) -> dict[str, Node]:
+def _cpu_folder(machine: Description) -> dict[str, TreeEntry]:
     every = _text(_span(0, machine.all_cpus))
     many = machine.threads > 1
     # One CPU's folder is looked into many times in a row.
@@ -110,7 +110,7 @@ def _cpu_folder(machine: Description) -> dict[str, Node]:
     }
 
 
-def _one_cpu(machine: Description, cpu: int) -> dict[str, Node]:
+def _one_cpu(machine: Description, cpu: int) -> dict[str, TreeEntry]:
     core = cpu % machine.all_cores
     node = core // machine.cores_per_numa
     return {
@@ -121,7 +121,7 @@ def _one_cpu(machine: Description, cpu: int) -> dict[str, Node]:
     }
 
 
-def _topology(machine: Description, core: int) -> dict[str, Node]:
+def _topology(machine: Description, core: int) -> dict[str, TreeEntry]:
     per_socket = machine.cores_per_socket
     socket, number = divmod(core, per_socket)
     threads = _text(machine.cpus_of(core, 1))
@@ -136,11 +136,11 @@ def _topology(machine: Description, core: int) -> dict[str, Node]:
     }
 
 
-def _caches(machine: Description, core: int) -> dict[str, Node]:
+def _caches(machine: Description, core: int) -> dict[str, TreeEntry]:
     l3 = core // machine.cores
     own = (core, machine.cpus_of(core, 1))
     shared = (l3, machine.cpus_of(l3 * machine.cores, machine.cores))
-    caches: dict[str, Node] = {}
+    caches: dict[str, TreeEntry] = {}
     for index, level, kind, size in _CACHES:
         number, cpus = shared if index == _SHARED_CACHE else own
         files = {"level": level, "type": kind, "size": size, "id": number, "shared_cpu_list": cpus}
@@ -148,14 +148,14 @@ def _caches(machine: Description, core: int) -> dict[str, Node]:
     return caches
 
 
-def _node_folder(machine: Description) -> dict[str, Node]:
+def _node_folder(machine: Description) -> dict[str, TreeEntry]:
     count = machine.sockets * machine.numa
     every = _text(_span(0, count))
     names = ("online", "possible", "has_cpu", "has_memory", "has_normal_memory")
     return {**dict.fromkeys(names, every), **{f"node{node}": _one_node(machine, node) for node in range(count)}}
 
 
-def _one_node(machine: Description, node: int) -> dict[str, Node]:
+def _one_node(machine: Description, node: int) -> dict[str, TreeEntry]:
     kib = machine.cores_per_numa * _MEMORY_PER_CORE_KIB
     near, same_socket, far = _DISTANCES
     distances = (

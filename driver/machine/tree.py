@@ -19,7 +19,7 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceNode:
+class DeviceFile:
     """A device node: `c` or `b`, major and minor."""
 
     kind: str
@@ -31,21 +31,21 @@ class DeviceNode:
 class LazyFolder:
     """A folder whose content is worked out when somebody looks into it."""
 
-    make: Callable[[], dict[str, Node]]
+    make: Callable[[], dict[str, TreeEntry]]
 
 
-Node: TypeAlias = "bytes | Link | DeviceNode | LazyFolder | dict[str, Node]"
+TreeEntry: TypeAlias = "bytes | Link | DeviceFile | LazyFolder | dict[str, TreeEntry]"
 
 
 class TreeFiles:
     """`Files` of a tree."""
 
-    def __init__(self, tree: dict[str, Node]) -> None:
+    def __init__(self, tree: dict[str, TreeEntry]) -> None:
         self.tree = tree
 
-    def find(self, path: str) -> Node | None:
+    def find(self, path: str) -> TreeEntry | None:
         """What stands at the path, None for nothing; a folder comes as its content."""
-        node: Node = self.tree
+        node: TreeEntry = self.tree
         for part in path.split("/") if path else ():
             if not isinstance(node, dict):
                 return None
@@ -77,18 +77,18 @@ class TreeFiles:
 
     def device(self, path: str) -> tuple[str, int, int]:
         node = self._get(path)
-        if isinstance(node, DeviceNode):
+        if isinstance(node, DeviceFile):
             return node.kind, node.major, node.minor
         raise OSError(errno.ENODEV, "is no device node", path)
 
-    def _get(self, path: str) -> Node:
+    def _get(self, path: str) -> TreeEntry:
         node = self.find(path)
         if node is None:
             raise _error(errno.ENOENT, path)
         return node
 
 
-def plant(tree: dict[str, Node], path: str, node: Node) -> None:
+def plant(tree: dict[str, TreeEntry], path: str, node: TreeEntry) -> None:
     """Put a node into a tree that is being made, with the folders that lead to it.
 
     Raises:
@@ -106,7 +106,7 @@ def plant(tree: dict[str, Node], path: str, node: Node) -> None:
     here[name] = node
 
 
-def leaves(tree: dict[str, Node], above: str = "") -> Iterator[tuple[str, Node]]:
+def leaves(tree: dict[str, TreeEntry], above: str = "") -> Iterator[tuple[str, TreeEntry]]:
     """Everything in a tree that is no folder, with its path."""
     for name, node in tree.items():
         path = f"{above}/{name}" if above else name

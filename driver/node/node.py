@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 Watcher = Callable[[HeldSnapshot | None], None]
 InUse = Callable[[ClaimRef], bool | None]
 Answer = tuple[PreparedDevice, ...] | DranodeError
-Granted = Callable[[Record], None]
+OnGranted = Callable[[Record], None]
 
 
 class _ChangedError(DranodeError):
@@ -60,7 +60,7 @@ def nobody_to_ask(claim: ClaimRef) -> bool | None:
     return None
 
 
-class Node:
+class NodeClaims:
     """The claims of one driver on one node."""
 
     def __init__(
@@ -89,7 +89,7 @@ class Node:
         self.pool = pool
         self.metadata = metadata
         # Told of every claim that is given something for the first time.
-        self.granted: Granted = lambda _record: None
+        self.granted: OnGranted = lambda _record: None
         self.specs = Specs(cdi, plugin.cdi_kind or f"{plugin.driver}/claim")
         self.inventory = Inventory(devices=())
         self._discovered = False

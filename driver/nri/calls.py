@@ -12,21 +12,21 @@ from typing import Any, Final
 
 from google.protobuf.message import DecodeError, Message
 
-from dranode.driver.core.pinning.containers import Container, Pod, Resources
+from dranode.driver.core.pinning.containers import Container, PodSandbox, Resources
 from dranode.driver.nri.container import container_of, cpus_of, pod_of
 from dranode.driver.nri.events import (
     Configured,
     ContainerRemoved,
     ContainerStarted,
     CreateRequest,
-    Event,
+    NRIEvent,
     PodGone,
-    Runtime,
+    RuntimePeer,
     ShutdownAnnounced,
     StopRequest,
     UpdateRequest,
 )
-from dranode.driver.nri.ttrpc import Call, Code
+from dranode.driver.nri.ttrpc import Call, StatusCode
 from dranode.proto import nri_v1alpha1_pb2 as nri
 
 PLUGIN_SERVICE: Final = "nri.pkg.api.v1alpha1.Plugin"
@@ -42,7 +42,7 @@ class SynchronizePart:
     """
 
     stream: int
-    pods: tuple[Pod, ...]
+    pods: tuple[PodSandbox, ...]
     containers: tuple[Container, ...]
     more: bool
 
@@ -50,78 +50,78 @@ class SynchronizePart:
 class CallError(Exception):
     """A call that cannot be understood, with the status that answers it."""
 
-    def __init__(self, code: Code, text: str) -> None:
+    def __init__(self, code: StatusCode, text: str) -> None:
         super().__init__(text)
         self.code = code
         self.text = text
 
 
-def understand(stream: int, call: Call) -> Event | SynchronizePart | None:
+def understand(stream: int, call: Call) -> NRIEvent | SynchronizePart | None:
     """What the call on `stream` is about; None if it only needs an empty answer.
 
     Raises:
         CallError: there is no such method, or its payload does not decode.
     """
     if call.service != PLUGIN_SERVICE:
-        raise CallError(Code.UNIMPLEMENTED, f"service {call.service}")
+        raise CallError(StatusCode.UNIMPLEMENTED, f"service {call.service}")
     method = _METHODS.get(call.method)
     if method is None:
-        raise CallError(Code.UNIMPLEMENTED, f"method {call.method}")
+        raise CallError(StatusCode.UNIMPLEMENTED, f"method {call.method}")
     kind, meaning = method
     try:
         body = kind.FromString(call.payload)
     except DecodeError as error:
-        raise CallError(Code.INVALID_ARGUMENT, f"the payload of {call.method} does not decode") from error
+        raise CallError(StatusCode.INVALID_ARGUMENT, f"the payload of {call.method} does not decode") from error
     return meaning(stream, body)
 
 
-def _configure(_stream: int, body: nri.ConfigureRequest) -> Event:
-    timeout = body.request_timeout / 1000 if body.request_timeout > 0 else Runtime().request_timeout
-    return Configured(Runtime(body.runtime_name, body.runtime_version, body.nri_version, timeout))
+def _configure(_stream: int, body: nri.ConfigureRequest) -> NRIEvent:
+    timeout = body.request_timeout / 1000 if body.request_timeout > 0 else RuntimePeer().request_timeout
+    return Configured(RuntimePeer(body.runtime_name, body.runtime_version, body.nri_version, timeout))
 
 
 def _synchronize(stream: int, body: nri.SynchronizeRequest) -> SynchronizePart:
     pods = tuple(map(pod_of, body.pods))
     containers = tuple(
-        container_of(container, Pod(container.pod_sandbox_id))
+        container_of(container, PodSandbox(container.pod_sandbox_id))
         for container in body.containers
         if container.state != nri.CONTAINER_STOPPED
     )
     return SynchronizePart(stream, pods, containers, body.more)
 
 
-def _create(stream: int, body: nri.CreateContainerRequest) -> Event:
+def _create(stream: int, body: nri.CreateContainerRequest) -> NRIEvent:
     return CreateRequest(stream, container_of(body.container, pod_of(body.pod)))
 
 
-def _update(stream: int, body: nri.UpdateContainerRequest) -> Event:
+def _update(stream: int, body: nri.UpdateContainerRequest) -> NRIEvent:
     cpu = body.linux_resources.cpu
     wanted = Resources(cpus_of(cpu.cpus), cpu.mems)
     return UpdateRequest(stream, container_of(body.container, pod_of(body.pod)), wanted, cpu.quota.value)
 
 
-def _stop(stream: int, body: nri.StopContainerRequest) -> Event:
+def _stop(stream: int, body: nri.StopContainerRequest) -> NRIEvent:
     return StopRequest(stream, container_of(body.container, pod_of(body.pod)))
 
 
-def _started(_stream: int, body: nri.ContainerEvent | nri.StateChangeEvent) -> Event:
+def _started(_stream: int, body: nri.ContainerEvent | nri.StateChangeEvent) -> NRIEvent:
     return ContainerStarted(container_of(body.container, pod_of(body.pod)))
 
 
-def _removed(_stream: int, body: nri.ContainerEvent | nri.StateChangeEvent) -> Event:
+def _removed(_stream: int, body: nri.ContainerEvent | nri.StateChangeEvent) -> NRIEvent:
     return ContainerRemoved(container_of(body.container, pod_of(body.pod)))
 
 
-def _pod_gone(_stream: int, body: nri.PodEvent | nri.StateChangeEvent) -> Event:
+def _pod_gone(_stream: int, body: nri.PodEvent | nri.StateChangeEvent) -> NRIEvent:
     return PodGone(pod_of(body.pod))
 
 
-def _state_change(stream: int, body: nri.StateChangeEvent) -> Event | None:
+def _state_change(stream: int, body: nri.StateChangeEvent) -> NRIEvent | None:
     meaning = _STATE_CHANGES.get(body.event)
     return meaning(stream, body) if meaning else None
 
 
-def _shutdown(_stream: int, _body: nri.Empty) -> Event:
+def _shutdown(_stream: int, _body: nri.Empty) -> NRIEvent:
     return ShutdownAnnounced()
 
 
@@ -129,7 +129,7 @@ def _nothing(_stream: int, _body: Message) -> None:
     return None
 
 
-_METHODS: Final[Mapping[str, tuple[type[Message], Callable[[int, Any], Event | SynchronizePart | None]]]] = {
+_METHODS: Final[Mapping[str, tuple[type[Message], Callable[[int, Any], NRIEvent | SynchronizePart | None]]]] = {
     "Configure": (nri.ConfigureRequest, _configure),
     "Synchronize": (nri.SynchronizeRequest, _synchronize),
     "Shutdown": (nri.Empty, _shutdown),
@@ -149,7 +149,7 @@ _METHODS: Final[Mapping[str, tuple[type[Message], Callable[[int, Any], Event | S
     "PostUpdateContainer": (nri.ContainerEvent, _nothing),
 }
 
-_STATE_CHANGES: Final[Mapping[int, Callable[[int, nri.StateChangeEvent], Event]]] = {
+_STATE_CHANGES: Final[Mapping[int, Callable[[int, nri.StateChangeEvent], NRIEvent]]] = {
     nri.STOP_POD_SANDBOX: _pod_gone,
     nri.REMOVE_POD_SANDBOX: _pod_gone,
     nri.POST_START_CONTAINER: _started,

@@ -27,10 +27,10 @@ from dranode.driver.nri.events import (
     ContainerRemoved,
     ContainerStarted,
     CreateRequest,
-    Event,
     Notification,
+    NRIEvent,
+    PluginAccepted,
     PodGone,
-    Registered,
     RegistrationRefused,
     ShutdownAnnounced,
     StopRequest,
@@ -228,7 +228,7 @@ class NRIClient:
             self._mistakes.over()
         return bool(updates)
 
-    def _handle(self, session: Session, event: Event) -> None:
+    def _handle(self, session: Session, event: NRIEvent) -> None:
         match event:
             case SynchronizeRequest() | CreateRequest() | UpdateRequest() | StopRequest():
                 self._answer(session, event)
@@ -242,7 +242,7 @@ class NRIClient:
 
     def _take_in(self, event: Notification) -> None:
         match event:
-            case Registered():
+            case PluginAccepted():
                 pass
             case Configured():
                 self._handler.configured(event.runtime)

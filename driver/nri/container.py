@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.pinning.containers import Container, ContainerUpdate, Pod, Resources
+from dranode.driver.core.pinning.containers import Container, ContainerUpdate, PodSandbox, Resources
 from dranode.proto import nri_v1alpha1_pb2 as nri
 
 NO_QUOTA = -1
@@ -14,12 +14,12 @@ NO_QUOTA = -1
 _STARTED = frozenset((nri.CONTAINER_RUNNING, nri.CONTAINER_PAUSED))
 
 
-def pod_of(message: nri.PodSandbox) -> Pod:
+def pod_of(message: nri.PodSandbox) -> PodSandbox:
     """A pod sandbox."""
-    return Pod(id=message.id, uid=message.uid, namespace=message.namespace, name=message.name)
+    return PodSandbox(id=message.id, uid=message.uid, namespace=message.namespace, name=message.name)
 
 
-def container_of(message: nri.Container, pod: Pod) -> Container:
+def container_of(message: nri.Container, pod: PodSandbox) -> Container:
     """A container of the pod."""
     linux = message.linux
     cpu = linux.resources.cpu

@@ -17,15 +17,15 @@ from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.claims.events import Unpinned
 from dranode.driver.core.pinning import enforcement
-from dranode.driver.core.pinning.containers import Container, ContainerUpdate, Pod, Resources
+from dranode.driver.core.pinning.containers import Container, ContainerUpdate, PodSandbox, Resources
 from dranode.driver.core.pinning.enforcement import Allowed, Refused
 from dranode.driver.core.pinning.identity import Ask, AskKubelet, AskLedger, Evidence
 from dranode.driver.core.pinning.mending import Lag
-from dranode.driver.core.pinning.pinned import Change, Containers, Drift, changes, claims_of, drifted, settled
+from dranode.driver.core.pinning.pinned import ContainerChange, Containers, Drift, changes, claims_of, drifted, settled
 from dranode.driver.core.pinning.snapshot import HeldSnapshot
 from dranode.driver.machine.root import Root
-from dranode.driver.nri.events import Runtime
-from dranode.driver.nri.inquiry import Inquiry, Surroundings
+from dranode.driver.nri.events import RuntimePeer
+from dranode.driver.nri.inquiry import ClaimSource, Inquiry
 from dranode.driver.nri.verifier import Verifier
 from dranode.driver.serve.tell import Tell, nobody
 
@@ -62,7 +62,7 @@ class EnforcementStatus:
         connections: runtimes that were connected to, since start.
     """
 
-    runtime: Runtime | None = None
+    runtime: RuntimePeer | None = None
     containers: int = 0
     waiting: int = 0
     lag: float = 0.0
@@ -86,7 +86,7 @@ class Enforcer:
         own_pod: the UID of the pod that this runs in; empty if it is not known.
     """
 
-    node: Surroundings
+    node: ClaimSource
     root: Root
     clock: Callable[[], float] = time.monotonic
     tell: Tell = nobody
@@ -111,7 +111,7 @@ class Enforcer:
 
     # --- what the runtime tells and asks ---
 
-    def configured(self, runtime: Runtime) -> None:
+    def configured(self, runtime: RuntimePeer) -> None:
         """Take note of the runtime."""
         self._status = replace(self._status, runtime=runtime, connections=self._status.connections + 1)
 
@@ -184,7 +184,7 @@ class Enforcer:
         """Take note that a container is gone."""
         self._containers.carry_out(enforcement.remove(self._containers, container))
 
-    def pod_gone(self, pod: Pod) -> None:
+    def pod_gone(self, pod: PodSandbox) -> None:
         """Take note that a pod sandbox is gone."""
         self._containers.carry_out(enforcement.remove_pod(self._containers, pod))
 
@@ -200,7 +200,7 @@ class Enforcer:
         self._lag = self._lag.seen(waiting, now)
         if not due:
             # So that the next look begins here.
-            containers.carry_out(Change(settled=snapshot))
+            containers.carry_out(ContainerChange(settled=snapshot))
             return ()
         runtime = self._status.runtime
         if runtime is None or not runtime.takes_unsolicited_updates or now < self._not_before:
@@ -228,7 +228,7 @@ class Enforcer:
     def take_back(self, updates: tuple[ContainerUpdate, ...]) -> None:
         """Take note that these updates were decided and not sent: the containers may have other CPUs."""
         late = (self._containers.get(update.container_id) for update in updates)
-        self._containers.carry_out(Change(tuple(replace(each, cpus=CPUSet()) for each in late if each)))
+        self._containers.carry_out(ContainerChange(tuple(replace(each, cpus=CPUSet()) for each in late if each)))
 
     def reconnection_due(self) -> bool:
         """Whether masks have been waiting for so long that a reconnection has to mend them; asked once, it is noted.

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from dranode.driver.core.pinning.containers import Container, Pod, Resources
+from dranode.driver.core.pinning.containers import Container, PodSandbox, Resources
 
 # Before NRI 0.12.1 an unsolicited UpdateContainers beside a container event can lock the runtime up for good
 # (containerd/containerd issue 13733).
@@ -20,7 +20,7 @@ _VERSION: Final = re.compile(r"v?(\d{1,6})\.(\d{1,6})(?:\.(\d{1,6}))?(?:-\d+-g[0
 
 
 @dataclass(frozen=True, slots=True)
-class Runtime:
+class RuntimePeer:
     """The container runtime at the other end.
 
     Attributes:
@@ -47,7 +47,7 @@ class Runtime:
 
 
 @dataclass(frozen=True, slots=True)
-class Registered:
+class PluginAccepted:
     """The runtime accepted the plug-in's name and index."""
 
 
@@ -60,9 +60,9 @@ class RegistrationRefused:
 
 @dataclass(frozen=True, slots=True)
 class Configured:
-    """The runtime said who it is. This may come before `Registered`."""
+    """The runtime said who it is. This may come before `PluginAccepted`."""
 
-    runtime: Runtime
+    runtime: RuntimePeer
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class StopRequest:
     container: Container
 
 
-Request = SynchronizeRequest | CreateRequest | UpdateRequest | StopRequest
+NRIRequest = SynchronizeRequest | CreateRequest | UpdateRequest | StopRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class ContainerRemoved:
 class PodGone:
     """A pod sandbox was stopped or removed, so none of its containers runs."""
 
-    pod: Pod
+    pod: PodSandbox
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +141,6 @@ class ShutdownAnnounced:
 
 
 Notification = (
-    Registered | Configured | ContainerStarted | ContainerRemoved | PodGone | UpdatesAnswered | ShutdownAnnounced
+    PluginAccepted | Configured | ContainerStarted | ContainerRemoved | PodGone | UpdatesAnswered | ShutdownAnnounced
 )
-Event = RegistrationRefused | Request | Notification
+NRIEvent = RegistrationRefused | NRIRequest | Notification

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from dranode.driver.core.pinning.containers import Container, ContainerUpdate, Pod, Resources
-from dranode.driver.nri.events import Runtime
+from dranode.driver.core.pinning.containers import Container, ContainerUpdate, PodSandbox, Resources
+from dranode.driver.nri.events import RuntimePeer
 
 
 class Handler(Protocol):
     """Whoever decides. Every method is called by the client's thread and is to return within a fraction of 2 s."""
 
-    def configured(self, runtime: Runtime) -> None:
+    def configured(self, runtime: RuntimePeer) -> None:
         """This runtime is at the other end."""
 
     def disconnected(self) -> None:
@@ -39,7 +39,7 @@ class Handler(Protocol):
     def removed(self, container: Container) -> None:
         """This container is gone."""
 
-    def pod_gone(self, pod: Pod) -> None:
+    def pod_gone(self, pod: PodSandbox) -> None:
         """This pod sandbox was stopped or removed."""
 
     def unsolicited(self) -> tuple[ContainerUpdate, ...]:

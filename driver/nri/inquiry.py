@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
 from dranode.driver.core.api.errors import LedgerError, UnreadError
-from dranode.driver.core.pinning.containers import Pod
+from dranode.driver.core.pinning.containers import PodSandbox
 from dranode.driver.core.pinning.enforcement import Allowed
-from dranode.driver.core.pinning.identity import Ask, AskKubelet, AskLedger, AskProcesses, Evidence, PodClaims
+from dranode.driver.core.pinning.identity import Ask, AskKubelet, AskLedger, AskProcesses, Evidence, KubeletPodClaims
 from dranode.driver.core.pinning.pinned import Containers
 from dranode.driver.core.pinning.snapshot import HeldSnapshot
 from dranode.driver.machine.cgroups import Cgroups, cgroup_folder
@@ -18,10 +18,10 @@ from dranode.driver.machine.root import Root
 
 log = logging.getLogger(__name__)
 
-Decision: TypeAlias = Callable[[HeldSnapshot, Evidence], Allowed | Ask]
+Decide: TypeAlias = Callable[[HeldSnapshot, Evidence], Allowed | Ask]
 
 
-class Surroundings(Protocol):
+class ClaimSource(Protocol):
     """What enforcement needs of the node service."""
 
     def snapshot(self) -> HeldSnapshot:
@@ -34,7 +34,7 @@ class Surroundings(Protocol):
             LedgerError: the ledger cannot be read.
         """
 
-    def pod_claims(self, pods: tuple[Pod, ...]) -> Mapping[str, PodClaims] | None:
+    def pod_claims(self, pods: tuple[PodSandbox, ...]) -> Mapping[str, KubeletPodClaims] | None:
         """What kubelet's pod-resources API says of the pods, by UID; None without an answer within 500 ms."""
 
 
@@ -47,10 +47,10 @@ class Inquiry:
         root: where cgroups are read.
     """
 
-    node: Surroundings
+    node: ClaimSource
     root: Root
 
-    def decide(self, decide: Decision, containers: Containers) -> Allowed:
+    def decide(self, decide: Decide, containers: Containers) -> Allowed:
         """Decide, find out what is asked, decide again; every kind of question is asked once at most.
 
         Raises:
@@ -58,11 +58,11 @@ class Inquiry:
         """
         return self._decide(decide, containers, self.node.reread)
 
-    def decide_in_any_case(self, decide: Decision, containers: Containers) -> Allowed:
+    def decide_in_any_case(self, decide: Decide, containers: Containers) -> Allowed:
         """The same by what was last known of claims if the ledger cannot be read: what runs already is not refused."""
         return self._decide(decide, containers, self._reread_if_possible)
 
-    def _decide(self, decide: Decision, containers: Containers, reread: Callable[[], HeldSnapshot]) -> Allowed:
+    def _decide(self, decide: Decide, containers: Containers, reread: Callable[[], HeldSnapshot]) -> Allowed:
         snapshot, evidence = self.node.snapshot(), Evidence()
         while True:
             decision = decide(snapshot, evidence)
@@ -72,7 +72,8 @@ class Inquiry:
                 case AskKubelet():
                     answer = self.node.pod_claims(decision.pods)
                     told = {
-                        pod.uid: None if answer is None else answer.get(pod.uid, PodClaims({})) for pod in decision.pods
+                        pod.uid: None if answer is None else answer.get(pod.uid, KubeletPodClaims({}))
+                        for pod in decision.pods
                     }
                     evidence = replace(evidence, pods={**evidence.pods, **told})
                 case AskProcesses():

@@ -14,17 +14,17 @@ from typing import Final
 
 from google.protobuf.message import Message
 
-from dranode.driver.core.pinning.containers import Container, ContainerUpdate, Pod, Resources
+from dranode.driver.core.pinning.containers import Container, ContainerUpdate, PodSandbox, Resources
 from dranode.driver.nri import ttrpc
 from dranode.driver.nri.calls import RUNTIME_SERVICE, CallError, SynchronizePart, understand
 from dranode.driver.nri.container import adjustment_to, updates_to
 from dranode.driver.nri.events import (
     Configured,
     CreateRequest,
-    Event,
-    Registered,
+    NRIEvent,
+    NRIRequest,
+    PluginAccepted,
     RegistrationRefused,
-    Request,
     StopRequest,
     SynchronizeRequest,
     UpdateRequest,
@@ -78,7 +78,7 @@ class Session:
         self._out: list[bytes] = []
         self._last_stream = -1
         self._next_stream = 1
-        self._waiting: dict[int, Callable[[ttrpc.Answer], Event]] = {}
+        self._waiting: dict[int, Callable[[ttrpc.Response], NRIEvent]] = {}
         self._requests: set[int] = set()
         self._parts: list[SynchronizePart] = []
         self._ended = False
@@ -94,7 +94,7 @@ class Session:
         self._out.clear()
         return data
 
-    def receive_data(self, data: bytes) -> list[Event]:
+    def receive_data(self, data: bytes) -> list[NRIEvent]:
         """What the bytes say.
 
         Raises:
@@ -102,7 +102,7 @@ class Session:
         """
         if self._ended:
             return []
-        events: list[Event] = []
+        events: list[NRIEvent] = []
         try:
             for chunk in self._demultiplexer.receive_data(data):
                 if chunk.connection == PLUGIN_CONNECTION:
@@ -147,13 +147,13 @@ class Session:
         body = nri.UpdateContainersRequest(update=updates_to(updates))
         self._call("UpdateContainers", body, self._updates_answered)
 
-    def _call(self, method: str, body: Message, answered: Callable[[ttrpc.Answer], Event]) -> None:
+    def _call(self, method: str, body: Message, answered: Callable[[ttrpc.Response], NRIEvent]) -> None:
         stream, self._next_stream = self._next_stream, self._next_stream + 2
         self._waiting[stream] = answered
         call = ttrpc.Call(RUNTIME_SERVICE, method, body.SerializeToString())
-        self._out.append(ttrpc.encode(RUNTIME_CONNECTION, ttrpc.request(stream, call)))
+        self._out.append(ttrpc.encode_message(RUNTIME_CONNECTION, ttrpc.request(stream, call)))
 
-    def _answered(self, message: ttrpc.Message) -> Iterator[Event]:
+    def _answered(self, message: ttrpc.Message) -> Iterator[NRIEvent]:
         if message.stream not in self._waiting:
             return
         if message.type == ttrpc.MessageType.DATA:
@@ -162,13 +162,13 @@ class Session:
             answered = self._waiting.pop(message.stream)
             yield answered(ttrpc.read_response(message))
 
-    def _register_answered(self, answer: ttrpc.Answer) -> Event:
+    def _register_answered(self, answer: ttrpc.Response) -> NRIEvent:
         if answer.code:
             return RegistrationRefused(answer.message or f"status {answer.code}")
         self.registered = True
-        return Registered()
+        return PluginAccepted()
 
-    def _updates_answered(self, answer: ttrpc.Answer) -> Event:
+    def _updates_answered(self, answer: ttrpc.Response) -> NRIEvent:
         self.awaiting_updates = False
         return UpdatesAnswered((answer.message or f"status {answer.code}") if answer.code else "")
 
@@ -189,26 +189,26 @@ class Session:
         self._reply(request, nri.SynchronizeResponse(update=updates_to(updates)))
         self.synchronized = True
 
-    def refuse(self, request: Request, message: str) -> None:
+    def refuse(self, request: NRIRequest, message: str) -> None:
         """Fail the operation that the request is about; kubelet shows the message on the pod."""
         self._requests.remove(request.stream)
-        self._error(request.stream, ttrpc.Code.UNKNOWN, message)
+        self._error(request.stream, ttrpc.StatusCode.UNKNOWN, message)
 
-    def _reply(self, request: Request, body: Message) -> None:
+    def _reply(self, request: NRIRequest, body: Message) -> None:
         self._requests.remove(request.stream)
         self._answer(request.stream, body)
 
     def _answer(self, stream: int, body: Message) -> None:
-        message = ttrpc.response(stream, ttrpc.Answer(body.SerializeToString()))
-        self._out.append(ttrpc.encode(PLUGIN_CONNECTION, message))
+        message = ttrpc.response(stream, ttrpc.Response(body.SerializeToString()))
+        self._out.append(ttrpc.encode_message(PLUGIN_CONNECTION, message))
 
-    def _error(self, stream: int, code: ttrpc.Code, text: str) -> None:
-        message = ttrpc.response(stream, ttrpc.Answer(code=code, message=text))
-        self._out.append(ttrpc.encode(PLUGIN_CONNECTION, message))
+    def _error(self, stream: int, code: ttrpc.StatusCode, text: str) -> None:
+        message = ttrpc.response(stream, ttrpc.Response(code=code, message=text))
+        self._out.append(ttrpc.encode_message(PLUGIN_CONNECTION, message))
 
     # --- calls of the runtime ---
 
-    def _called(self, message: ttrpc.Message) -> Iterator[Event]:
+    def _called(self, message: ttrpc.Message) -> Iterator[NRIEvent]:
         if message.type != ttrpc.MessageType.REQUEST:
             return
         stream = message.stream
@@ -235,14 +235,14 @@ class Session:
     def _accept(self, message: ttrpc.Message) -> ttrpc.Call:
         if message.stream % 2 == 0 or message.stream <= self._last_stream:
             text = f"stream id {message.stream} has to be odd and greater than {self._last_stream}"
-            raise CallError(ttrpc.Code.INVALID_ARGUMENT, text)
+            raise CallError(ttrpc.StatusCode.INVALID_ARGUMENT, text)
         self._last_stream = message.stream
         call = ttrpc.read_request(message)
         if call is None:
-            raise CallError(ttrpc.Code.INVALID_ARGUMENT, "the request does not decode")
+            raise CallError(ttrpc.StatusCode.INVALID_ARGUMENT, "the request does not decode")
         return call
 
-    def _synchronize(self, part: SynchronizePart) -> Iterator[Event]:
+    def _synchronize(self, part: SynchronizePart) -> Iterator[NRIEvent]:
         self._parts.append(part)
         if part.more:
             self._answer(part.stream, nri.SynchronizeResponse(more=True))
@@ -254,7 +254,7 @@ class Session:
 
 
 def _with_pods(parts: Iterable[SynchronizePart]) -> Iterator[Container]:
-    pods: dict[str, Pod] = {pod.id: pod for part in parts for pod in part.pods}
+    pods: dict[str, PodSandbox] = {pod.id: pod for part in parts for pod in part.pods}
     for part in parts:
         for container in part.containers:
             yield replace(container, pod=pods.get(container.pod.id, container.pod))

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dranode.driver.core.api.errors import DranodeError
-from dranode.driver.core.pinning.containers import Container, ContainerUpdate, Pod, Resources
+from dranode.driver.core.pinning.containers import Container, ContainerUpdate, PodSandbox, Resources
 from dranode.driver.nri.enforcer import Enforcer
-from dranode.driver.nri.events import Runtime
+from dranode.driver.nri.events import RuntimePeer
 
 log = logging.getLogger(__name__)
 
 
-class Authority(Protocol):
+class Turns(Protocol):
     """Whoever knows which instance answers."""
 
     @property
@@ -35,9 +35,9 @@ class SharedEnforcer:
     """
 
     enforcer: Enforcer
-    authority: Authority
+    authority: Turns
 
-    def configured(self, runtime: Runtime) -> None:
+    def configured(self, runtime: RuntimePeer) -> None:
         """Take note of the runtime."""
         self.enforcer.configured(runtime)
 
@@ -92,7 +92,7 @@ class SharedEnforcer:
         """Take note that a container is gone."""
         self.enforcer.removed(container)
 
-    def pod_gone(self, pod: Pod) -> None:
+    def pod_gone(self, pod: PodSandbox) -> None:
         """Take note that a pod sandbox is gone."""
         self.enforcer.pod_gone(pod)
 

@@ -31,7 +31,7 @@ class MessageType(IntEnum):
     DATA = 3
 
 
-class Code(IntEnum):
+class StatusCode(IntEnum):
     """The gRPC status codes that are used here."""
 
     UNKNOWN = 2
@@ -65,7 +65,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Response:
     """What a response says: a payload, or a status code that is not 0 and a text."""
 
     payload: bytes = b""
@@ -109,7 +109,7 @@ class Decoder:
         return messages
 
 
-def encode(connection: int, message: Message) -> bytes:
+def encode_message(connection: int, message: Message) -> bytes:
     """A message as it goes to the socket: header and data as two frames, the second left out if there is no data.
 
     The Go side reads a frame into a buffer of 4,096 bytes and fails on a larger one unless it asked for that size,
@@ -126,7 +126,7 @@ def request(stream: int, call: Call) -> Message:
     return Message(stream, MessageType.REQUEST, 0, body.SerializeToString())
 
 
-def response(stream: int, answer: Answer) -> Message:
+def response(stream: int, answer: Response) -> Message:
     """The message that answers the call on `stream`; an answer that is too large becomes an error that says so."""
     body = ttrpc_pb2.Response(payload=answer.payload)
     if answer.code:
@@ -135,7 +135,7 @@ def response(stream: int, answer: Answer) -> Message:
     data = body.SerializeToString()
     if len(data) > MAX_SENT:
         text = f"the answer has {len(data)} bytes, and ttrpc's limit is {MAX_SENT}"
-        return response(stream, Answer(code=Code.RESOURCE_EXHAUSTED, message=text))
+        return response(stream, Response(code=StatusCode.RESOURCE_EXHAUSTED, message=text))
     return Message(stream, MessageType.RESPONSE, 0, data)
 
 
@@ -148,7 +148,7 @@ def read_request(message: Message) -> Call | None:
     return Call(body.service, body.method, body.payload, body.timeout_nano / 1e9)
 
 
-def read_response(message: Message) -> Answer:
+def read_response(message: Message) -> Response:
     """What a response says.
 
     Raises:
@@ -158,4 +158,4 @@ def read_response(message: Message) -> Answer:
         body = ttrpc_pb2.Response.FromString(message.data)
     except DecodeError as error:
         raise ProtocolError(f"the runtime's answer on stream {message.stream} does not decode: {error}") from error
-    return Answer(body.payload, body.status.code, body.status.message)
+    return Response(body.payload, body.status.code, body.status.message)

@@ -16,7 +16,7 @@ from typing import Final, Protocol
 from dranode.driver.core.claims.plugin import DeviceHealth, Health, Inventory
 from dranode.driver.core.slices.publication import PublisherStatus
 from dranode.driver.kubelet.health import HealthService
-from dranode.driver.node.node import Node
+from dranode.driver.node.node import NodeClaims
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class Announcer:
 
     def __init__(
         self,
-        node: Node,
+        node: NodeClaims,
         health: HealthService,
         publisher: Publisher,
         publication: Publication | None = None,

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from dranode.driver.kubelet.podresources import PodResources
     from dranode.driver.kubelet.service import Claims, Preparer
     from dranode.driver.machine.root import Root
-    from dranode.driver.node.node import Node
+    from dranode.driver.node.node import NodeClaims
     from dranode.driver.serve.announcer import Publication, Publisher
 
 
@@ -37,6 +37,6 @@ class Edges:
     pod_resources: PodResources | None = None
     nri_socket: str | None = None
     root: Root | None = None
-    report: Callable[[Node], Preparer] | None = None
+    report: Callable[[NodeClaims], Preparer] | None = None
     tell: Callable[[str, Occurrence], None] | None = None
     own_pod: str = ""

@@ -10,7 +10,7 @@ from dranode.driver.core.api.errors import DranodeError, UnreadError
 from dranode.driver.core.claims.events import ClaimImpaired, ClaimRestored
 from dranode.driver.core.claims.plugin import Impairment, Stop
 from dranode.driver.core.claims.status import prepared_states
-from dranode.driver.node.node import Node
+from dranode.driver.node.node import NodeClaims
 from dranode.driver.serve.tell import Tell, nobody
 
 log = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ class Hardware:
         changes: how often the hardware was found changed since start.
     """
 
-    node: Node
+    node: NodeClaims
     publish: Callable[[], None]
     report: Callable[[], None]
     tell: Tell = nobody

@@ -10,7 +10,7 @@ from typing import Final
 
 from dranode.driver.core.api.errors import DranodeError, UnreadError
 from dranode.driver.core.claims.plugin import Impairment
-from dranode.driver.node.node import Node
+from dranode.driver.node.node import NodeClaims
 from dranode.driver.process.threads import Fatal, OwnedThread
 from dranode.driver.serve import orphans, spec_watch
 from dranode.driver.serve.hardware import Hardware
@@ -49,7 +49,7 @@ class Lifecycle:
 
     def __init__(
         self,
-        node: Node,
+        node: NodeClaims,
         witnesses: Witnesses,
         *,
         publish: Callable[[], None],

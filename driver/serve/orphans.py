@@ -17,7 +17,7 @@ from dranode.cdi.directory import remove_abandoned
 from dranode.driver.core.claims.events import OrphanUnprepared
 from dranode.driver.core.claims.reconcile import PATIENCE, Waiting, orphans, unused
 from dranode.driver.core.claims.record import Record
-from dranode.driver.node.node import Node
+from dranode.driver.node.node import NodeClaims
 from dranode.driver.serve.takeover import put_on_record
 from dranode.driver.serve.tell import Tell, nobody
 from dranode.driver.serve.witnesses import Witnesses
@@ -41,7 +41,7 @@ class Orphans:
         released: how many were let go of since start.
     """
 
-    node: Node
+    node: NodeClaims
     witnesses: Witnesses
     tell: Tell = nobody
     clock: Callable[[], float] = time.monotonic

@@ -13,15 +13,15 @@ from typing import Final
 
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.on_record import Unread
-from dranode.driver.core.pinning.containers import Pod
-from dranode.driver.core.pinning.identity import PodClaims
+from dranode.driver.core.pinning.containers import PodSandbox
+from dranode.driver.core.pinning.identity import KubeletPodClaims
 from dranode.driver.core.pinning.snapshot import HeldSnapshot
 from dranode.driver.kubelet.podresources import PodResources, PodResourcesError
 from dranode.driver.machine.root import Root
-from dranode.driver.node.node import Node
+from dranode.driver.node.node import NodeClaims
 from dranode.driver.nri.client import NRIClient
 from dranode.driver.nri.enforcer import EnforcementStatus, Enforcer
-from dranode.driver.nri.sharing import Authority, SharedEnforcer
+from dranode.driver.nri.sharing import SharedEnforcer, Turns
 from dranode.driver.process.threads import Fatal, OwnedThread
 from dranode.driver.serve.tell import Tell, nobody
 
@@ -40,13 +40,13 @@ class Pinning:
 
     def __init__(
         self,
-        node: Node,
+        node: NodeClaims,
         nri_socket: str,
         root: Root,
         pod_resources: PodResources,
         fatal: Fatal,
         *,
-        authority: Authority | None = None,
+        authority: Turns | None = None,
         answered: Answered = _nobody,
         tell: Tell = nobody,
         own_pod: str = "",
@@ -152,7 +152,7 @@ class Pinning:
         self._node.records()
         return self._snapshot
 
-    def pod_claims(self, pods: tuple[Pod, ...]) -> Mapping[str, PodClaims] | None:
+    def pod_claims(self, pods: tuple[PodSandbox, ...]) -> Mapping[str, KubeletPodClaims] | None:
         """What kubelet's pod-resources API says of the pods, by UID; None without an answer in time."""
         try:
             claims = self._pod_resources.claims(self._node.plugin.driver)
@@ -163,4 +163,4 @@ class Pinning:
         for claim in claims:
             containers = devices.setdefault((claim.namespace, claim.pod), {})
             containers[claim.container] = (*containers.get(claim.container, ()), *sorted(claim.cdi))
-        return {pod.uid: PodClaims(devices.get((pod.namespace, pod.name), {})) for pod in pods}
+        return {pod.uid: KubeletPodClaims(devices.get((pod.namespace, pod.name), {})) for pod in pods}

@@ -15,7 +15,7 @@ from dranode.driver.serve.http_address import bind_address
 if TYPE_CHECKING:
     from dranode.driver.serve.http_server import HTTPPages
     from dranode.driver.serve.metrics import Metrics
-    from dranode.driver.serve.service import Counts, DriverService
+    from dranode.driver.serve.service import DriverService, ServiceCounters
 
 
 class Probes:
@@ -41,11 +41,11 @@ class Probes:
         self._pages: HTTPPages | None = None
 
     @property
-    def counts(self) -> Callable[[DriverService], Counts] | None:
+    def counts(self) -> Callable[[DriverService], ServiceCounters] | None:
         """Makes whoever counts for a driver; None if nobody could ever ask for the counts."""
         return None if self._listener is None else self._count
 
-    def _count(self, service: DriverService) -> Counts:
+    def _count(self, service: DriverService) -> ServiceCounters:
         from dranode.driver.serve.metrics import Metrics  # noqa: PLC0415 - listen first
 
         if self._metrics is None:

@@ -24,7 +24,7 @@ from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.claims.record import Record
 from dranode.driver.core.slices.publication import PublisherStatus
 from dranode.driver.node.metadata_files import DeviceMetadata
-from dranode.driver.node.node import Node
+from dranode.driver.node.node import NodeClaims
 from dranode.driver.process.threads import OwnedThread
 from dranode.driver.serve.announcer import Announcer
 from dranode.driver.serve.edges import Edges
@@ -45,7 +45,7 @@ _HEALTH_SECONDS: Final = 10.0
 log = logging.getLogger(__name__)
 
 
-class Counts(Protocol):
+class ServiceCounters(Protocol):
     """Whoever counts what a driver does."""
 
     def answered(self, call: str, succeeded: bool, seconds: float) -> None:  # noqa: FBT001 - see kubelet.service.Observe
@@ -69,7 +69,7 @@ class DriverService:
         *,
         cdi: Path,
         taints: bool = False,
-        counts: Callable[[DriverService], Counts] | None = None,
+        counts: Callable[[DriverService], ServiceCounters] | None = None,
     ) -> None:
         """Prepare to serve; nothing is opened yet.
 
@@ -83,7 +83,9 @@ class DriverService:
         """
         self.plugin = plugin
         metadata = DeviceMetadata(plugin.driver, listener.data / "dra-device-metadata", cdi)
-        self.node = Node(plugin, listener.data, cdi, pool=listener.node_name, in_use=self._in_use, metadata=metadata)
+        self.node = NodeClaims(
+            plugin, listener.data, cdi, pool=listener.node_name, in_use=self._in_use, metadata=metadata
+        )
         self.pinning: Pinning | None = None
         self.lifecycle: Lifecycle | None = None
         self.listener = listener
@@ -92,7 +94,7 @@ class DriverService:
         self._announcer = Announcer(self.node, listener.health, edges.publisher, edges.publication, taints=taints)
         self._authority: Authority | None = None
         self._make_counts = counts
-        self._counts: Counts | None = None
+        self._counts: ServiceCounters | None = None
         self._witnesses: Witnesses | None = None
         self._taken_over = False
         self._stopping = threading.Event()

@@ -16,7 +16,7 @@ from typing import Final
 
 from dranode.driver.core.claims.metadata import metadata_spec_file
 from dranode.driver.machine.folder_events import FolderEvents
-from dranode.driver.node.node import Node
+from dranode.driver.node.node import NodeClaims
 from dranode.driver.node.specs import Marks
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class SpecWatch:
         rewritten: how many were written again since start.
     """
 
-    node: Node
+    node: NodeClaims
     clock: Callable[[], float] = time.monotonic
     rewritten: int = 0
     _events: FolderEvents = field(init=False)

@@ -7,13 +7,13 @@ import logging
 from dranode.driver.core.api.errors import DranodeError, LedgerError, UnreadError
 from dranode.driver.core.claims.reconcile import Told, named, overlaps, refusals, unpublished
 from dranode.driver.core.claims.record import Record
-from dranode.driver.node.node import Node
+from dranode.driver.node.node import NodeClaims
 from dranode.driver.serve.witnesses import Witnesses
 
 log = logging.getLogger(__name__)
 
 
-def take_over(node: Node, witnesses: Witnesses) -> bool:
+def take_over(node: NodeClaims, witnesses: Witnesses) -> bool:
     """Put on record what was left behind, with the names and pods that others know of it; False if that has to wait.
 
     Without their answers it is on record all the same and holds what its spec says; it gets its name later.
@@ -44,7 +44,7 @@ def take_over(node: Node, witnesses: Witnesses) -> bool:
     return True
 
 
-def put_on_record(node: Node, unfinished: tuple[Record, ...], told: Told) -> tuple[Record, ...]:
+def put_on_record(node: NodeClaims, unfinished: tuple[Record, ...], told: Told) -> tuple[Record, ...]:
     """Put on record what others say of unfinished records; those that have changed come back.
 
     Raises:

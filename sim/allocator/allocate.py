@@ -18,10 +18,10 @@ from dranode.sim.allocator.explain import Miss, Stage, nearest_miss
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.notes import notes_on_failure, notes_on_success
 from dranode.sim.allocator.outcome import AllocationError, Outcome, Reason
-from dranode.sim.allocator.pools import Inventory, Pool
-from dranode.sim.allocator.requests import Request, requests_of
+from dranode.sim.allocator.pools import Pool, PoolIndex
+from dranode.sim.allocator.requests import AllocationRequest, allocation_requests
 from dranode.sim.allocator.result import allocation
-from dranode.sim.allocator.search import Found, search
+from dranode.sim.allocator.search import Solution, search
 from dranode.sim.allocator.selectors import Selectors
 from dranode.sim.allocator.state import Allocated
 
@@ -44,7 +44,7 @@ class Allocator:
         new_share_id: Callable[[], str],
     ) -> None:
         """Index slices and classes; `new_share_id` makes the share IDs, which are UUIDs in earnest."""
-        self.inventory = Inventory(slices, features)
+        self.inventory = PoolIndex(slices, features)
         self.classes = {device_class.metadata.name: device_class for device_class in classes}
         self.features = features
         self._selectors = Selectors(features)
@@ -62,21 +62,21 @@ class Allocator:
             return unfit(claims, f"does not fit on node {node.metadata.name}: {miss.sentence}", found.oddities)
         return self.outcomes(claims, requests, found, node.metadata.name)
 
-    def requests(self, claims: Sequence[ResourceClaim]) -> tuple[tuple[Request, ...], ...]:
+    def requests(self, claims: Sequence[ResourceClaim]) -> tuple[tuple[AllocationRequest, ...], ...]:
         """The requests of the claims.
 
         Raises:
             AllocationError: a claim cannot be allocated anywhere.
         """
-        return tuple(requests_of(claim, self.classes, self.features) for claim in claims)
+        return tuple(allocation_requests(claim, self.classes, self.features) for claim in claims)
 
     def search(
         self,
         claims: Sequence[ResourceClaim],
-        requests: Sequence[tuple[Request, ...]],
+        requests: Sequence[tuple[AllocationRequest, ...]],
         pools: Sequence[Pool],
         allocated: Allocated,
-    ) -> Found:
+    ) -> Solution:
         """Devices for the claims in these pools.
 
         Raises:
@@ -90,7 +90,7 @@ class Allocator:
     def nearest_miss(
         self,
         claims: Sequence[ResourceClaim],
-        requests: Sequence[tuple[Request, ...]],
+        requests: Sequence[tuple[AllocationRequest, ...]],
         pools: Sequence[Pool],
         allocated: Allocated,
     ) -> Miss:
@@ -101,7 +101,11 @@ class Allocator:
             return Miss(0, Stage.SELECTOR, Fraction(0), str(error))
 
     def outcomes(
-        self, claims: Sequence[ResourceClaim], requests: Sequence[tuple[Request, ...]], found: Found, node: str
+        self,
+        claims: Sequence[ResourceClaim],
+        requests: Sequence[tuple[AllocationRequest, ...]],
+        found: Solution,
+        node: str,
     ) -> tuple[Outcome, ...]:
         """What the claims get, from devices that were found."""
         made = []

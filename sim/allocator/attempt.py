@@ -24,7 +24,7 @@ from dranode.sim.allocator.taints import untolerated
 
 
 @dataclass(frozen=True, slots=True)
-class Pick:
+class DevicePick:
     """One device for one request.
 
     Attributes:
@@ -81,7 +81,7 @@ class Attempt:
         self.features = selectors.features
         self.names = tuple(map(claim_name, claims))
         self.candidates = [candidate for pool in pools if pool.usable for candidate in pool.candidates]
-        self.picks: tuple[list[Pick], ...] = tuple([] for _ in claims)
+        self.picks: tuple[list[DevicePick], ...] = tuple([] for _ in claims)
         self.oddities: set[Oddity] = set()
         self._pools = {pool.id: pool for pool in pools}
         self._allocated = allocated
@@ -242,7 +242,7 @@ class Attempt:
             self._taken[claim] |= 1 << number
             if alternative.admin:
                 self._admin_taken |= 1 << number
-        self.picks[claim].append(Pick(alternative, number, candidate, share))
+        self.picks[claim].append(DevicePick(alternative, number, candidate, share))
         return True
 
     def give_back(self, claim: int) -> None:

@@ -20,7 +20,7 @@ from dranode.sim.allocator.capacity import Shortage, canonical, shortage
 from dranode.sim.allocator.constraints import attribute_values, lookup
 from dranode.sim.allocator.counters import Counters, counters_left
 from dranode.sim.allocator.pools import Candidate, Pool
-from dranode.sim.allocator.requests import Alternative, Request, claim_name
+from dranode.sim.allocator.requests import AllocationRequest, Alternative, claim_name
 from dranode.sim.allocator.selectors import Selectors
 from dranode.sim.allocator.state import Allocated, Amount
 from dranode.sim.allocator.taints import untolerated
@@ -60,7 +60,7 @@ _Verdict: TypeAlias = tuple[Stage, Fraction, str]
 
 def nearest_miss(
     claims: Sequence[ResourceClaim],
-    requests: Sequence[tuple[Request, ...]],
+    requests: Sequence[tuple[AllocationRequest, ...]],
     pools: Sequence[Pool],
     allocated: Allocated,
     selectors: Selectors,
@@ -168,7 +168,7 @@ class _Explainer:
             return Stage.TAINT, Fraction(0), f"{device.name}, whose taint {taint.key}:{taint.effect} is not tolerated"
         return Stage.FREE, Fraction(1), device.name
 
-    def match(self, constraint: DeviceConstraint, requests: Sequence[Request], claim: str) -> str:
+    def match(self, constraint: DeviceConstraint, requests: Sequence[AllocationRequest], claim: str) -> str:
         """Which value comes nearest to serving all requests of the constraint; nothing if one serves them all."""
         name = constraint.match_attribute or ""
         bound = [

@@ -8,7 +8,7 @@ from typing import Final
 
 from dranode.driver.core.api.resource import AllocationResult, DeviceAttribute, ResourceClaim
 from dranode.driver.core.claims.configs import applies
-from dranode.sim.allocator.attempt import Oddity, Pick
+from dranode.sim.allocator.attempt import DevicePick, Oddity
 from dranode.sim.allocator.capacity import steps_are_inexact
 from dranode.sim.allocator.constraints import attribute_values, lookup
 
@@ -32,7 +32,7 @@ def notes_on_failure(oddities: Iterable[Oddity]) -> tuple[str, ...]:
 
 
 def notes_on_success(
-    claim: ResourceClaim, picks: Sequence[Pick], allocation: AllocationResult, oddities: Iterable[Oddity]
+    claim: ResourceClaim, picks: Sequence[DevicePick], allocation: AllocationResult, oddities: Iterable[Oddity]
 ) -> tuple[str, ...]:
     """Notes on a claim that was allocated."""
     kept = frozenset(oddities) - _ONLY_ON_FAILURE
@@ -48,7 +48,7 @@ def notes_on_success(
     )
 
 
-def _not_distinct(claim: ResourceClaim, picks: Sequence[Pick]) -> Iterator[str]:
+def _not_distinct(claim: ResourceClaim, picks: Sequence[DevicePick]) -> Iterator[str]:
     for constraint in claim.spec.devices.constraints:
         name = constraint.distinct_attribute
         if name is None:
@@ -67,7 +67,7 @@ def _common(one: DeviceAttribute | None, other: DeviceAttribute | None) -> bool:
     return mine is not None and theirs is not None and mine[0] == theirs[0] and bool(mine[1] & theirs[1])
 
 
-def _inexact_steps(picks: Sequence[Pick]) -> Iterator[str]:
+def _inexact_steps(picks: Sequence[DevicePick]) -> Iterator[str]:
     for pick in picks:
         if pick.share is not None and steps_are_inexact(pick.candidate.device, pick.alternative.capacity):
             yield (

@@ -24,7 +24,7 @@ class Content:
     """What selectors see of a device, and all else that tells it from others but its name.
 
     Attributes:
-        number: equal for equal contents of one `Inventory`.
+        number: equal for equal contents of one `PoolIndex`.
         driver: the driver.
         device: one device of that content.
     """
@@ -84,7 +84,7 @@ class Pool:
         return any(candidate.device.binding_conditions for candidate in self.candidates)
 
 
-class Inventory:
+class PoolIndex:
     """The slices of a cluster, indexed for the question which pools a node sees.
 
     Attributes:

@@ -49,7 +49,7 @@ class Alternative:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class AllocationRequest:
     """One request: its alternatives in order of preference.
 
     Attributes:
@@ -69,7 +69,9 @@ def claim_name(claim: ResourceClaim) -> str:
     return f"{namespace}/{claim.metadata.name}" if namespace else claim.metadata.name
 
 
-def requests_of(claim: ResourceClaim, classes: Mapping[str, DeviceClass], features: Features) -> tuple[Request, ...]:
+def allocation_requests(
+    claim: ResourceClaim, classes: Mapping[str, DeviceClass], features: Features
+) -> tuple[AllocationRequest, ...]:
     """The requests of the claim.
 
     Raises:
@@ -80,7 +82,7 @@ def requests_of(claim: ResourceClaim, classes: Mapping[str, DeviceClass], featur
 
 def _request(
     request: DeviceRequest, claim: ResourceClaim, classes: Mapping[str, DeviceClass], features: Features
-) -> Request:
+) -> AllocationRequest:
     where = f"claim {claim_name(claim)}, request {request.name}"
     if request.first_available:
         if not features.prioritized_list:
@@ -91,11 +93,11 @@ def _request(
             _alternative(f"{request.name}/{sub.name}", sub, f"{where}/{sub.name}", classes, features)
             for sub in request.first_available
         )
-        return Request(request.name, alternatives, listed=True)
+        return AllocationRequest(request.name, alternatives, listed=True)
     if request.exactly is None:
         raise AllocationError(f"{where} has neither exactly nor firstAvailable", Reason.INCOMPLETE_CLAIM)
     alternative = _alternative(request.name, request.exactly, where, classes, features)
-    return Request(request.name, (alternative,), listed=False)
+    return AllocationRequest(request.name, (alternative,), listed=False)
 
 
 def _alternative(

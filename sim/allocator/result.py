@@ -18,17 +18,17 @@ from dranode.driver.core.api.resource import (
     ResourceClaim,
 )
 from dranode.driver.core.claims.configs import main_request
-from dranode.sim.allocator.attempt import Pick
+from dranode.sim.allocator.attempt import DevicePick
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.nodeselector import only, union
 from dranode.sim.allocator.pools import node_place
-from dranode.sim.allocator.requests import Alternative, Request
+from dranode.sim.allocator.requests import AllocationRequest, Alternative
 
 
 def allocation(
     claim: ResourceClaim,
-    requests: Sequence[Request],
-    picks: Sequence[Pick],
+    requests: Sequence[AllocationRequest],
+    picks: Sequence[DevicePick],
     *,
     node: str,
     features: Features,
@@ -43,7 +43,7 @@ def allocation(
     )
 
 
-def active_alternatives(requests: Sequence[Request], picks: Sequence[Pick]) -> tuple[Alternative, ...]:
+def active_alternatives(requests: Sequence[AllocationRequest], picks: Sequence[DevicePick]) -> tuple[Alternative, ...]:
     """For each request the alternative that was taken."""
     taken = {pick.alternative.name for pick in picks}
     return tuple(
@@ -52,7 +52,7 @@ def active_alternatives(requests: Sequence[Request], picks: Sequence[Pick]) -> t
     )
 
 
-def _result(pick: Pick, features: Features, new_share_id: Callable[[], str]) -> DeviceRequestAllocationResult:
+def _result(pick: DevicePick, features: Features, new_share_id: Callable[[], str]) -> DeviceRequestAllocationResult:
     device = pick.candidate.device
     binds = features.device_binding_conditions
     return DeviceRequestAllocationResult(
@@ -93,7 +93,7 @@ def _claim_configs(claim: ResourceClaim, active: Sequence[Alternative]) -> Itera
                 yield entry
 
 
-def _node_selector(picks: Sequence[Pick], node: str) -> NodeSelector | None:
+def _node_selector(picks: Sequence[DevicePick], node: str) -> NodeSelector | None:
     places = [node_place(pick.candidate) for pick in picks]
     if any(name for name, _ in places) or any(pick.candidate.device.binds_to_node for pick in picks):
         return only(node)

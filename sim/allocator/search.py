@@ -17,10 +17,10 @@ from typing import Final
 
 from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.core.api.validation import MAX_RESULTS
-from dranode.sim.allocator.attempt import Attempt, Oddity, Pick
+from dranode.sim.allocator.attempt import Attempt, DevicePick, Oddity
 from dranode.sim.allocator.outcome import AllocationError, Reason
 from dranode.sim.allocator.pools import Pool
-from dranode.sim.allocator.requests import Alternative, Request
+from dranode.sim.allocator.requests import AllocationRequest, Alternative
 from dranode.sim.allocator.selectors import Selectors
 from dranode.sim.allocator.state import Allocated
 
@@ -30,7 +30,7 @@ _FRAMES_PER_DEVICE: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Solution:
     """A solution, or that there is none.
 
     Attributes:
@@ -38,17 +38,17 @@ class Found:
         oddities: what was met on the way.
     """
 
-    picks: tuple[tuple[Pick, ...], ...] | None
+    picks: tuple[tuple[DevicePick, ...], ...] | None
     oddities: frozenset[Oddity] = frozenset()
 
 
 def search(
     claims: Sequence[ResourceClaim],
-    requests: Sequence[tuple[Request, ...]],
+    requests: Sequence[tuple[AllocationRequest, ...]],
     pools: Sequence[Pool],
     allocated: Allocated,
     selectors: Selectors,
-) -> Found:
+) -> Solution:
     """Find devices for all claims together, or for none.
 
     Raises:
@@ -65,7 +65,7 @@ def search(
     finally:
         sys.setrecursionlimit(limit)
     picks = tuple(map(tuple, attempt.picks)) if end is _End.DONE else None
-    return Found(picks, frozenset(attempt.oddities))
+    return Solution(picks, frozenset(attempt.oddities))
 
 
 class _End(Enum):
@@ -78,7 +78,9 @@ class _End(Enum):
 
 
 class _Search:
-    def __init__(self, attempt: Attempt, requests: Sequence[tuple[Request, ...]], pools: Sequence[Pool]) -> None:
+    def __init__(
+        self, attempt: Attempt, requests: Sequence[tuple[AllocationRequest, ...]], pools: Sequence[Pool]
+    ) -> None:
         self.attempt = attempt
         self.requests = requests
         self.all_devices: dict[int, tuple[int, ...]] = {}

@@ -35,11 +35,11 @@ def command(*, files: tuple[str, ...], node: str | None, feature_gates: str, out
     """
     from dranode.driver.machine.yaml_files import load_documents
     from dranode.sim.allocator.features import Features
-    from dranode.sim.cluster.pods import read_cluster
+    from dranode.sim.cluster.pods import read_cluster_documents
     from dranode.sim.cluster.workload import require_pods
 
     features = Features.parse(feature_gates)
-    cluster = read_cluster(load_documents(files), node)
+    cluster = read_cluster_documents(load_documents(files), node)
     require_pods(cluster.pods, files)
     placements = tuple(cluster.place(features, lambda: str(uuid.uuid4())))
     outcomes = [outcome for placement in placements for outcome in (*placement.outcomes, *placement.shared)]

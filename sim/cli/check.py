@@ -11,7 +11,7 @@ from dranode.driver.cli.terminal import columns
 
 if TYPE_CHECKING:
     from dranode.driver.core.claims.plugin import Plugin
-    from dranode.sim.cluster.check import Verdict
+    from dranode.sim.cluster.check import CheckResult
 
 
 @click.command(short_help="Is this claim, template, class or opaque configuration valid; what does it count.")
@@ -36,20 +36,20 @@ def command(*, files: tuple[str, ...], output: str) -> None:
         raise click.exceptions.Exit(1)
 
 
-def _verdicts(files: tuple[str, ...]) -> list[Verdict]:
+def _verdicts(files: tuple[str, ...]) -> list[CheckResult]:
     from dranode.driver.core.api.errors import DocumentError
     from dranode.driver.core.api.validation import FieldError
     from dranode.driver.machine.yaml_files import SourceDocument, read_documents
-    from dranode.sim.cluster.check import Verdict, check, check_parameters, nothing_checked
+    from dranode.sim.cluster.check import CheckResult, check, check_parameters, nothing_checked
 
     plugins = _plugins()
-    verdicts: list[Verdict] = []
+    verdicts: list[CheckResult] = []
     documents: list[SourceDocument] = []
     for file in files:
         try:
             documents += read_documents(file)
         except DocumentError as error:
-            verdicts.append(check_parameters(file, plugins) or Verdict(file, "", "", (FieldError("", str(error)),)))
+            verdicts.append(check_parameters(file, plugins) or CheckResult(file, "", "", (FieldError("", str(error)),)))
     verdicts += check(documents, plugins)
     order = {file: number for number, file in enumerate(files)}
     return sorted(verdicts, key=lambda verdict: order[verdict.file]) or [nothing_checked(files)]
@@ -64,7 +64,7 @@ def _plugins() -> dict[str, Plugin]:
     return {plugin.driver: plugin for plugin in load_plugins(installed(), machine, {})}
 
 
-def _document(verdict: Verdict) -> dict[str, Any]:
+def _document(verdict: CheckResult) -> dict[str, Any]:
     return {
         "file": verdict.file,
         "kind": verdict.kind,
@@ -75,7 +75,7 @@ def _document(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _draw(verdicts: list[Verdict]) -> None:
+def _draw(verdicts: list[CheckResult]) -> None:
     from rich.markup import escape
 
     screen = console()

@@ -18,11 +18,11 @@ from dranode.driver.core.api.pod_validation import pod_errors
 from dranode.driver.core.api.quota import devices_by_class
 from dranode.driver.core.api.resource import (
     AllocationResult,
+    APIDocument,
     DeviceClaimConfiguration,
     DeviceClass,
     DeviceClassConfiguration,
     DeviceClassSpec,
-    Document,
     Pod,
     ResourceClaim,
     ResourceClaimSpec,
@@ -41,7 +41,7 @@ from dranode.sim.cluster.workload import DEFAULT_NAMESPACE, request_names
 
 Named = TypeVar("Named", ResourceClaim, ResourceClaimTemplate)
 
-_SPECS: Final[Mapping[str, type[Document]]] = {
+_SPECS: Final[Mapping[str, type[APIDocument]]] = {
     "ResourceClaim": ResourceClaimSpec,
     "ResourceClaimTemplate": ResourceClaimTemplateSpec,
     "DeviceClass": DeviceClassSpec,
@@ -60,7 +60,7 @@ _EXACTLY: Final = re.compile(r"(requests\[[0-9]+\])\.exactly\b")
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class CheckResult:
     """What the check of one document came to.
 
     Attributes:
@@ -78,7 +78,7 @@ class Verdict:
     quota: Mapping[str, int] = field(default_factory=dict)
 
 
-def check(documents: Iterable[SourceDocument], plugins: Mapping[str, Plugin]) -> Iterator[Verdict]:
+def check(documents: Iterable[SourceDocument], plugins: Mapping[str, Plugin]) -> Iterator[CheckResult]:
     """A verdict on each claim, template, class, pod and opaque configuration, and on each document of an unknown kind.
 
     Pods, and the pod templates of what makes pods, are checked for how they use claims, against those among the
@@ -90,12 +90,12 @@ def check(documents: Iterable[SourceDocument], plugins: Mapping[str, Plugin]) ->
         group = str(source.document.get("apiVersion", "")).partition("/")[0]
         if group in plugins:
             errors = tuple(_parameter_errors(plugins[group], "FromClaim", source.document, ""))
-            yield Verdict(source.file, source.kind, source.name, errors)
+            yield CheckResult(source.file, source.kind, source.name, errors)
             continue
         try:
             check_kind(source.document)
         except DocumentError as error:
-            yield Verdict(source.file, source.kind, source.name, (_field_error(error),))
+            yield CheckResult(source.file, source.kind, source.name, (_field_error(error),))
             continue
         if source.kind in _SPECS:
             yield _checked(source, plugins)
@@ -103,10 +103,10 @@ def check(documents: Iterable[SourceDocument], plugins: Mapping[str, Plugin]) ->
             yield from _pod(source, claims, templates)
 
 
-def nothing_checked(files: Iterable[str]) -> Verdict:
+def nothing_checked(files: Iterable[str]) -> CheckResult:
     """The verdict on files in which there is nothing to check."""
     what = "holds no claim, template, class, pod or opaque configuration, so there is nothing to check"
-    return Verdict(", ".join(files), "", "", (FieldError("", what),))
+    return CheckResult(", ".join(files), "", "", (FieldError("", what),))
 
 
 def _named(documents: Iterable[SourceDocument], kind: type[Named]) -> dict[tuple[str, str], Named]:
@@ -124,7 +124,7 @@ def _pod(
     source: SourceDocument,
     claims: Mapping[tuple[str, str], ResourceClaim],
     templates: Mapping[tuple[str, str], ResourceClaimTemplate],
-) -> Iterator[Verdict]:
+) -> Iterator[CheckResult]:
     """The verdict on a pod, or on a pod template that uses claims; nothing for other documents."""
     path = _POD_TEMPLATES.get(source.kind)
     if path is None:
@@ -141,14 +141,14 @@ def _pod(
     except DocumentError as error:
         pod, errors = Pod(), (FieldError(f"{head}{error.path}", _field_error(error).message),)
     if errors or pod.spec.resource_claims or source.kind == "Pod":
-        yield Verdict(source.file, source.kind, source.name, errors)
+        yield CheckResult(source.file, source.kind, source.name, errors)
 
 
 def _field_error(error: DocumentError) -> FieldError:
     return FieldError(error.path, str(error).removeprefix(f"{error.path}: "))
 
 
-def check_parameters(file: str, plugins: Mapping[str, Plugin]) -> Verdict | None:
+def check_parameters(file: str, plugins: Mapping[str, Plugin]) -> CheckResult | None:
     """A verdict on a file of bare opaque parameters, as they stand in a claim; None if the file cannot hold any.
 
     They do not say whose they are: one driver that takes them is enough, else each says what it does not take.
@@ -163,12 +163,12 @@ def check_parameters(file: str, plugins: Mapping[str, Plugin]) -> Verdict | None
     for plugin in plugins.values():
         found = tuple(_parameter_errors(plugin, "FromClaim", document, ""))
         if not found:
-            return Verdict(file, "", "")
+            return CheckResult(file, "", "")
         errors += [FieldError(each.path, f"{plugin.driver}: {each.message}") for each in found]
-    return Verdict(file, "", "", tuple(errors))
+    return CheckResult(file, "", "", tuple(errors))
 
 
-def _checked(source: SourceDocument, plugins: Mapping[str, Plugin]) -> Verdict:
+def _checked(source: SourceDocument, plugins: Mapping[str, Plugin]) -> CheckResult:
     errors: list[FieldError] = []
     quota: dict[str, int] = {}
     try:
@@ -187,7 +187,7 @@ def _checked(source: SourceDocument, plugins: Mapping[str, Plugin]) -> Verdict:
         errors.append(_field_error(error))
     if source.document.get("apiVersion") == _V1BETA1:
         errors = [FieldError(_EXACTLY.sub(r"\1", error.path), error.message) for error in errors]
-    return Verdict(source.file, source.kind, source.name, tuple(errors), quota)
+    return CheckResult(source.file, source.kind, source.name, tuple(errors), quota)
 
 
 def _alternatives(source: SourceDocument, known: Sequence[str]) -> str:

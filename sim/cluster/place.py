@@ -18,9 +18,9 @@ from dranode.sim.allocator.attempt import Oddity
 from dranode.sim.allocator.explain import Miss
 from dranode.sim.allocator.outcome import AllocationError, Outcome
 from dranode.sim.allocator.pools import Pool
-from dranode.sim.allocator.requests import Request
+from dranode.sim.allocator.requests import AllocationRequest
 from dranode.sim.allocator.result import active_alternatives
-from dranode.sim.allocator.search import Found
+from dranode.sim.allocator.search import Solution
 from dranode.sim.allocator.state import Allocated, PoolState
 from dranode.sim.cluster.states import States, View
 
@@ -30,7 +30,7 @@ SCORING: Final = "kube-scheduler's DynamicResources: 100 times raw over the grea
 # KEP-4816: the first of at most 8 alternatives counts 8, the last 1.
 _FIRST_ALTERNATIVE: Final = 8
 
-Requests: TypeAlias = tuple[tuple[Request, ...], ...]
+Requests: TypeAlias = tuple[tuple[AllocationRequest, ...], ...]
 # A state, what is allocated of the pools that its nodes share with others, and the claims.
 _Question: TypeAlias = tuple[int, tuple[PoolState, ...], bytes]
 
@@ -51,7 +51,7 @@ class NodeScore:
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class NodeChoice:
     """Where a pod went.
 
     Attributes:
@@ -89,7 +89,7 @@ class Fleet:
         self.nodes = tuple(nodes)
         self._states = States(allocator.inventory, self.nodes, allocated)
         self._number = {node.metadata.name: number for number, node in enumerate(self.nodes)}
-        self._found: dict[_Question, Found | AllocationError] = {}
+        self._found: dict[_Question, Solution | AllocationError] = {}
         self._misses: dict[_Question, Miss] = {}
         self._raws: dict[int, int] = {}  # by the identity of what was found, which `_found` keeps
 
@@ -100,7 +100,7 @@ class Fleet:
         allows: Callable[[Node], bool] | None = None,
         scores: bool = False,
         before: int = 0,
-    ) -> Placement:
+    ) -> NodeChoice:
         """Find a node for a pod and allocate its claims there, all or none.
 
         `allows` says which nodes the pod may go to at all; `scores` asks for the table, in which `before` is what the
@@ -110,7 +110,7 @@ class Fleet:
             wanted = self._wanted(claims)
             fits = self._fits(wanted, allows)
         except AllocationError as error:
-            return Placement(None, failures(claims, None, error))
+            return NodeChoice(None, failures(claims, None, error))
         if not fits:
             return self._nowhere(wanted, allows)
         raws = {state: self._raw(wanted, found) + (before if claims else 0) for state, (_, found) in fits.items()}
@@ -122,7 +122,7 @@ class Fleet:
         )
         self._states.take(number, [outcome.allocation for outcome in outcomes if outcome.allocation is not None])
         table = self._scores(raws, best, number, allows) if scores else ()
-        return Placement(view.node.metadata.name, outcomes, table)
+        return NodeChoice(view.node.metadata.name, outcomes, table)
 
     def drivers(self, node: str, claims: Sequence[ResourceClaim]) -> frozenset[str]:
         """The drivers whose devices the claims would get on the node as it is now; none if they do not fit there."""
@@ -130,7 +130,7 @@ class Fleet:
             found = self._evaluate(self.state(node), self._wanted(claims))
         except AllocationError:
             return frozenset()
-        picks = found.picks if isinstance(found, Found) else None
+        picks = found.picks if isinstance(found, Solution) else None
         return frozenset(pick.candidate.pool.driver for picked in picks or () for pick in picked)
 
     def pools(self, node: str) -> tuple[tuple[Pool, PoolState], ...]:
@@ -150,13 +150,13 @@ class Fleet:
             b"\n".join(encode_json(claim.spec) for claim in claims),
         )
 
-    def _fits(self, wanted: _Wanted, allows: Callable[[Node], bool] | None) -> dict[int, tuple[int, Found]]:
+    def _fits(self, wanted: _Wanted, allows: Callable[[Node], bool] | None) -> dict[int, tuple[int, Solution]]:
         """The states in which the claims fit, with the first node and what was found.
 
         Raises:
             AllocationError: an error that ends the attempt for all nodes.
         """
-        fits: dict[int, tuple[int, Found]] = {}
+        fits: dict[int, tuple[int, Solution]] = {}
         for state, number in self._states.living(allows):
             found = self._evaluate(state, wanted)
             if isinstance(found, AllocationError):
@@ -166,7 +166,7 @@ class Fleet:
                 fits[state] = (number, found)
         return fits
 
-    def _evaluate(self, state: int, wanted: _Wanted) -> Found | AllocationError:
+    def _evaluate(self, state: int, wanted: _Wanted) -> Solution | AllocationError:
         key = (*self._states.key(state), wanted.key)
         known = self._found.get(key)
         if known is None:
@@ -180,13 +180,13 @@ class Fleet:
             self._found[key] = known
         return known
 
-    def _raw(self, wanted: _Wanted, found: Found) -> int:
+    def _raw(self, wanted: _Wanted, found: Solution) -> int:
         raw = self._raws.get(id(found))
         if raw is None:
             raw = self._raws[id(found)] = _raw_score(wanted.requests, found)
         return raw
 
-    def _nowhere(self, wanted: _Wanted, allows: Callable[[Node], bool] | None) -> Placement:
+    def _nowhere(self, wanted: _Wanted, allows: Callable[[Node], bool] | None) -> NodeChoice:
         nearest: dict[int, tuple[str, Miss]] = {}
         errors: list[AllocationError] = []
         oddities: set[Oddity] = set()
@@ -201,8 +201,8 @@ class Fleet:
                 nearest[kind] = (self.nodes[number].metadata.name, miss)
         misses = tuple(sorted(nearest.values(), key=lambda each: each[1], reverse=True))
         if errors and not misses:
-            return Placement(None, failures(wanted.claims, None, errors[0]))
-        return Placement(None, unfit(wanted.claims, _sentence(len(self.nodes), misses), oddities), misses=misses)
+            return NodeChoice(None, failures(wanted.claims, None, errors[0]))
+        return NodeChoice(None, unfit(wanted.claims, _sentence(len(self.nodes), misses), oddities), misses=misses)
 
     def _miss(self, state: int, wanted: _Wanted) -> Miss:
         key = (*self._states.key(state), wanted.key)
@@ -235,7 +235,7 @@ def score_before(claim: ResourceClaim, allocation: AllocationResult) -> int:
     )
 
 
-def _moved(found: Found, view: View) -> Found:
+def _moved(found: Solution, view: View) -> Solution:
     """The same solution on a node of the same kind."""
     if found.picks is None:
         return found
@@ -245,7 +245,7 @@ def _moved(found: Found, view: View) -> Found:
     return replace(found, picks=picks)
 
 
-def _raw_score(requests: Requests, found: Found) -> int:
+def _raw_score(requests: Requests, found: Solution) -> int:
     score = 0
     for wanted, picks in zip(requests, found.picks or (), strict=True):
         names = {alternative.name for alternative in active_alternatives(wanted, picks)}

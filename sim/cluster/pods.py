@@ -25,8 +25,8 @@ from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.nodeselector import selects
 from dranode.sim.allocator.outcome import Outcome, Reason
 from dranode.sim.allocator.state import Allocated
-from dranode.sim.cluster.place import Fleet, NodeScore, Placement, score_before
-from dranode.sim.cluster.workload import PodClaims, read_workload
+from dranode.sim.cluster.place import Fleet, NodeChoice, NodeScore, score_before
+from dranode.sim.cluster.workload import PodWithClaims, read_workload
 
 T = TypeVar("T")
 
@@ -53,7 +53,7 @@ class PodPlacement:
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class ClusterDocuments:
     """The documents, sorted out.
 
     Attributes:
@@ -67,7 +67,7 @@ class Cluster:
     slices: tuple[ResourceSlice, ...]
     classes: tuple[DeviceClass, ...]
     nodes: tuple[Node, ...]
-    pods: tuple[PodClaims, ...]
+    pods: tuple[PodWithClaims, ...]
     specs: Mapping[str, PodSpec]
 
     def place(self, features: Features, new_share_id: Callable[[], str]) -> Iterator[PodPlacement]:
@@ -79,7 +79,7 @@ class Cluster:
 
 
 def place_pods(
-    fleet: Fleet, pods: Iterable[PodClaims], specs: Mapping[str, PodSpec], *, scores: bool = False
+    fleet: Fleet, pods: Iterable[PodWithClaims], specs: Mapping[str, PodSpec], *, scores: bool = False
 ) -> Iterator[PodPlacement]:
     """Place pod by pod; a claim that an earlier pod shares is where that pod put it, and the later one follows."""
     settled: dict[tuple[str, str], AllocationResult] = {}
@@ -110,7 +110,7 @@ def place_pods(
         yield PodPlacement(pod.name, placed.node, placed.outcomes, shared, placed.scores, placed.misses)
 
 
-def _shared(pod: str, claim: ResourceClaim, allocation: AllocationResult, placed: Placement) -> Outcome:
+def _shared(pod: str, claim: ResourceClaim, allocation: AllocationResult, placed: NodeChoice) -> Outcome:
     if placed.node is not None:
         return Outcome(claim, placed.node, allocation, notes=(f"it was allocated before; pod {pod} shares it",))
     why = next((outcome.error for outcome in placed.outcomes if outcome.error), "no node where it is suits the pod")
@@ -118,7 +118,7 @@ def _shared(pod: str, claim: ResourceClaim, allocation: AllocationResult, placed
     return Outcome(claim, error=error, reason=Reason.DOES_NOT_FIT)
 
 
-def read_cluster(documents: Sequence[SourceDocument], only_node: str | None = None) -> Cluster:
+def read_cluster_documents(documents: Sequence[SourceDocument], only_node: str | None = None) -> ClusterDocuments:
     """Sort out the documents of a dump; kinds that do not matter are passed over.
 
     Raises:
@@ -131,7 +131,7 @@ def read_cluster(documents: Sequence[SourceDocument], only_node: str | None = No
         f"{pod.metadata.namespace or 'default'}/{pod.metadata.name}": pod.spec
         for pod in _decoded(documents, "Pod", Pod)
     }
-    return Cluster(slices, classes, nodes, read_workload(documents).pods, specs)
+    return ClusterDocuments(slices, classes, nodes, read_workload(documents).pods, specs)
 
 
 def _decoded(documents: Iterable[SourceDocument], kind: str, into: type[T]) -> tuple[T, ...]:
@@ -183,7 +183,7 @@ def _allows(spec: PodSpec | None, fixed: Sequence[AllocationResult]) -> Callable
     return allows
 
 
-def _lacking(pod: PodClaims) -> PodPlacement:
+def _lacking(pod: PodWithClaims) -> PodPlacement:
     lacking = ", ".join(pod.missing)
     error = f"pod {pod.name} lacks {lacking}, so none of its claims is allocated"
     named = [

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from dranode.driver.core.api.documents import encode_json
 from dranode.driver.core.api.resource import AllocationResult, Node
-from dranode.sim.allocator.pools import Candidate, Inventory, Pool
+from dranode.sim.allocator.pools import Candidate, Pool, PoolIndex
 from dranode.sim.allocator.state import Allocated, PoolID, PoolState
 
 
@@ -45,7 +45,7 @@ class States:
         of: the state that every node is in.
     """
 
-    def __init__(self, inventory: Inventory, nodes: Sequence[Node], allocated: Allocated) -> None:
+    def __init__(self, inventory: PoolIndex, nodes: Sequence[Node], allocated: Allocated) -> None:
         """Start with what is allocated already."""
         self._inventory = inventory
         self._kinds: dict[object, int] = {}

@@ -40,7 +40,7 @@ _UIDS: Final = uuid.UUID("6ad4b9f0-63c1-5c0e-9bd3-2a1b6f6f1a10")
 
 
 @dataclass(frozen=True, slots=True)
-class PodClaims:
+class PodWithClaims:
     """A pod and its claims, prepared together.
 
     Attributes:
@@ -57,7 +57,7 @@ class PodClaims:
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class WorkloadDocuments:
     """Everything the files ask for.
 
     Attributes:
@@ -65,11 +65,11 @@ class Workload:
         classes: the files' classes, and `dra.cpu` and `dra.gpu` where they define none.
     """
 
-    pods: tuple[PodClaims, ...]
+    pods: tuple[PodWithClaims, ...]
     classes: tuple[DeviceClass, ...]
 
 
-def read_workload(documents: Iterable[SourceDocument]) -> Workload:
+def read_workload(documents: Iterable[SourceDocument]) -> WorkloadDocuments:
     """Sort out documents: claims, templates, pods and classes; other kinds are passed over.
 
     Raises:
@@ -106,10 +106,10 @@ def read_workload(documents: Iterable[SourceDocument]) -> Workload:
             raise DocumentError(f"{source.place}: {error}") from error
     for source, pod in zip(of_pods, pods, strict=True):
         _check_pod(source, pod, claims, templates)
-    return Workload(tuple(_pods(order, claims, templates, pods)), tuple(classes.values()))
+    return WorkloadDocuments(tuple(_pods(order, claims, templates, pods)), tuple(classes.values()))
 
 
-def require_pods(pods: Sequence[PodClaims], files: Iterable[str]) -> None:
+def require_pods(pods: Sequence[PodWithClaims], files: Iterable[str]) -> None:
     """Refuse files that ask for nothing.
 
     Raises:
@@ -182,7 +182,7 @@ def _pods(
     claims: Mapping[tuple[str, str], ResourceClaim],
     templates: Mapping[tuple[str, str], ResourceClaimTemplate],
     pods: list[Pod],
-) -> Iterable[PodClaims]:
+) -> Iterable[PodWithClaims]:
     # A claim and a template may have one name: that a pod uses the one says nothing of the other.
     used = {
         (kind, pod.metadata.namespace, name)
@@ -197,14 +197,14 @@ def _pods(
         elif (kind, namespace, name) not in used:
             claim = claims.get((namespace, name)) if kind == "claim" else None
             made_up = claim or _from_template(templates[namespace, name], name)
-            yield PodClaims(f"{namespace}/{name}", (_reserved(made_up, name),))
+            yield PodWithClaims(f"{namespace}/{name}", (_reserved(made_up, name),))
 
 
 def _pod_claims(
     pod: Pod,
     claims: Mapping[tuple[str, str], ResourceClaim],
     templates: Mapping[tuple[str, str], ResourceClaimTemplate],
-) -> PodClaims:
+) -> PodWithClaims:
     namespace, name = pod.metadata.namespace, pod.metadata.name
     found: dict[str, ResourceClaim] = {}
     missing: list[str] = []
@@ -218,7 +218,7 @@ def _pod_claims(
             missing.append(entry.resource_claim_name or entry.resource_claim_template_name or entry.name)
         else:
             found.setdefault(claim.metadata.name, _reserved(claim, name))
-    return PodClaims(f"{namespace}/{name}", tuple(found.values()), tuple(missing), pod.spec.node_name)
+    return PodWithClaims(f"{namespace}/{name}", tuple(found.values()), tuple(missing), pod.spec.node_name)
 
 
 def _from_template(template: ResourceClaimTemplate, name: str, pod_claim_name: str = "") -> ResourceClaim:

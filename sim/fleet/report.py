@@ -24,7 +24,7 @@ from dranode.sim.allocator.pools import Pool
 from dranode.sim.allocator.state import Allocated, Amount, PoolState
 from dranode.sim.cluster.place import SCORING, Fleet
 from dranode.sim.cluster.pods import PodPlacement, place_pods
-from dranode.sim.cluster.workload import PodClaims
+from dranode.sim.cluster.workload import PodWithClaims
 
 # So many different claims are tried on each state of a node to see what is stranded, the most frequent first.
 MAX_TRIED: Final = 64
@@ -81,7 +81,7 @@ def run_fleet(
     slices: Sequence[ResourceSlice],
     classes: Sequence[DeviceClass],
     nodes: Sequence[tuple[Node, str]],
-    pods: Sequence[PodClaims],
+    pods: Sequence[PodWithClaims],
     *,
     features: Features,
     new_share_id: Callable[[], str],

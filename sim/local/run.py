@@ -26,7 +26,7 @@ from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.outcome import Outcome
 from dranode.sim.allocator.state import Allocated
-from dranode.sim.cluster.workload import PodClaims, Workload
+from dranode.sim.cluster.workload import PodWithClaims, WorkloadDocuments
 
 Progress = Callable[[str], None]
 
@@ -89,7 +89,7 @@ class LocalRun:
         """Every claim on record, of all drivers."""
         return tuple(record for service in self.services.values() for record in service.node.records())
 
-    def run(self, workload: Workload, progress: Progress) -> tuple[ClaimResult, ...]:
+    def run(self, workload: WorkloadDocuments, progress: Progress) -> tuple[ClaimResult, ...]:
         """Allocate and prepare pod by pod, in the order given."""
         # Nobody else writes this store meanwhile, and reading it all again for every pod takes the longest by far.
         self._published = self.slices()
@@ -100,7 +100,7 @@ class LocalRun:
             results += self._pod(pod, workload.classes)
         return tuple(results)
 
-    def _pod(self, pod: PodClaims, classes: tuple[DeviceClass, ...]) -> Iterable[ClaimResult]:
+    def _pod(self, pod: PodWithClaims, classes: tuple[DeviceClass, ...]) -> Iterable[ClaimResult]:
         namespace = pod.name.partition("/")[0]
         if pod.missing:
             lacking = ", ".join(pod.missing)

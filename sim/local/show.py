@@ -10,10 +10,10 @@ from rich.text import Text
 
 from dranode.driver.cli.terminal import columns
 from dranode.driver.core.claims.allocation import readable_results
-from dranode.driver.core.claims.plugin import Line
+from dranode.driver.core.claims.plugin import PictureLine
 from dranode.sim.local.run import ClaimResult, LocalRun
 
-Picture = Sequence[Line]
+Picture = Sequence[PictureLine]
 
 
 def pictures(run: LocalRun, width: int) -> tuple[Picture, ...]:

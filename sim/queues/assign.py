@@ -18,14 +18,14 @@ from dranode.sim.queues.amounts import text
 from dranode.sim.queues.assignment import (
     LAST_FLAVOR,
     Assignment,
-    Attempt,
-    Mode,
+    FlavorAttempt,
+    FlavorMode,
+    FlavorVerdict,
     PodSetAssignment,
     Scan,
-    Verdict,
 )
 from dranode.sim.queues.eligible import why_not
-from dranode.sim.queues.progress import Moment, State, next_index, still_valid
+from dranode.sim.queues.progress import Moment, SearchState, next_index, still_valid
 from dranode.sim.queues.quota import Usage
 from dranode.sim.queues.values import (
     ClusterQueue,
@@ -33,7 +33,7 @@ from dranode.sim.queues.values import (
     FlavorResource,
     Fungible,
     PodSet,
-    Policy,
+    PreemptionPolicy,
     Preference,
     Queues,
     ResourceGroup,
@@ -50,7 +50,7 @@ class Simulation:
         targets: keys of the workloads that would go.
     """
 
-    mode: Mode
+    mode: FlavorMode
     borrow: int = 0
     targets: tuple[str, ...] = ()
 
@@ -63,12 +63,12 @@ def assign(
     queues: Queues,
     usage: Usage,
     workload: Workload,
-    last: State | None,
+    last: SearchState | None,
     oracle: Oracle,
     *,
     now: Moment = _ALWAYS,
     counts: tuple[int, ...] = (),
-) -> tuple[Assignment, State]:
+) -> tuple[Assignment, SearchState]:
     """Choose flavors for a workload.
 
     Args:
@@ -90,27 +90,27 @@ def assign(
         count = counts[number] if counts else pod_set.count
         before = Assignment(workload, tuple(done)).usage
         done.append(search.pod_set(pod_set, count, before, tried[number] if number < len(tried) else {}))
-        if done[-1].mode is Mode.NO_FIT:
+        if done[-1].mode is FlavorMode.NO_FIT:
             break
     assignment = Assignment(workload, tuple(done))
-    return assignment, State.of(assignment, now)
+    return assignment, SearchState.of(assignment, now)
 
 
-def rank(verdict: Verdict, fungibility: FlavorFungibility) -> tuple[int, int, int]:
+def rank(verdict: FlavorVerdict, fungibility: FlavorFungibility) -> tuple[int, int, int]:
     """What orders verdicts from worse to better."""
-    if verdict.mode is Mode.NO_FIT:
+    if verdict.mode is FlavorMode.NO_FIT:
         return 0, 0, 0
-    viable = 1 if verdict.mode is Mode.NO_CANDIDATES else 2
+    viable = 1 if verdict.mode is FlavorMode.NO_CANDIDATES else 2
     if fungibility.preference is Preference.PREEMPTION_OVER_BORROWING:
         return viable, -verdict.borrow, verdict.mode
     return viable, verdict.mode, -verdict.borrow
 
 
-def ends_search(verdict: Verdict, fungibility: FlavorFungibility) -> bool:
+def ends_search(verdict: FlavorVerdict, fungibility: FlavorFungibility) -> bool:
     """Whether a flavor with this verdict is enough."""
-    if verdict.mode <= Mode.NO_CANDIDATES:
+    if verdict.mode <= FlavorMode.NO_CANDIDATES:
         return False
-    if verdict.mode is not Mode.FIT and fungibility.when_can_preempt is Fungible.TRY_NEXT_FLAVOR:
+    if verdict.mode is not FlavorMode.FIT and fungibility.when_can_preempt is Fungible.TRY_NEXT_FLAVOR:
         return False
     return verdict.borrow == 0 or fungibility.when_can_borrow is Fungible.MAY_STOP_SEARCH
 
@@ -157,7 +157,7 @@ class _Search:
                     if name in group.resources
                 }
                 scans.append(self.scan(group, pod_set, wanted, assumed, next_index(tried, resource)))
-            if scans[-1].mode is Mode.NO_FIT:
+            if scans[-1].mode is FlavorMode.NO_FIT:
                 break
         return PodSetAssignment(pod_set, count, tuple(scans))
 
@@ -170,15 +170,15 @@ class _Search:
         start: int,
     ) -> Scan:
         fungibility = self.queue.fungibility
-        attempts: list[Attempt] = []
-        chosen: Attempt | None = None
+        attempts: list[FlavorAttempt] = []
+        chosen: FlavorAttempt | None = None
         for flavor in group.flavors[start:]:
             attempt = self.attempt(flavor, pod_set, wanted, assumed)
             attempts.append(attempt)
             if ends_search(attempt.worst, fungibility):
                 chosen = attempt
                 break
-            best = chosen.worst if chosen is not None else Verdict(Mode.NO_FIT)
+            best = chosen.worst if chosen is not None else FlavorVerdict(FlavorMode.NO_FIT)
             if rank(attempt.worst, fungibility) > rank(best, fungibility):
                 chosen = attempt
         tried = start + len(attempts) - 1
@@ -192,38 +192,44 @@ class _Search:
 
     def attempt(
         self, flavor: str, pod_set: PodSet, wanted: Mapping[str, int], assumed: Mapping[FlavorResource, int]
-    ) -> Attempt:
+    ) -> FlavorAttempt:
         unsuited = why_not(self.queues.flavors[flavor], pod_set)
         if unsuited:
-            return Attempt(flavor, {}, Verdict(Mode.NO_FIT, why=unsuited))
+            return FlavorAttempt(flavor, {}, FlavorVerdict(FlavorMode.NO_FIT, why=unsuited))
         verdicts = {
             resource: self.verdict(of := FlavorResource(flavor, resource), assumed.get(of, 0), number)
             for resource, number in wanted.items()
         }
-        return Attempt(flavor, verdicts, min(verdicts.values(), key=lambda item: rank(item, self.queue.fungibility)))
+        return FlavorAttempt(
+            flavor, verdicts, min(verdicts.values(), key=lambda item: rank(item, self.queue.fungibility))
+        )
 
-    def verdict(self, of: FlavorResource, assumed: int, wanted: int) -> Verdict:
+    def verdict(self, of: FlavorResource, assumed: int, wanted: int) -> FlavorVerdict:
         """How `wanted` can be had on top of what earlier pod sets were `assumed` to get."""
         name, total = self.queue.name, assumed + wanted
         most = self.usage.capacity(name, of)
         if total > most:
-            return Verdict(Mode.NO_FIT, why=f"{text(of.resource, total)} is more than the {self._most(of, most)}")
+            return FlavorVerdict(
+                FlavorMode.NO_FIT, why=f"{text(of.resource, total)} is more than the {self._most(of, most)}"
+            )
         borrow, below_root = self.usage.borrow_level(name, of, total)
         free = self.usage.available(name, of)
         if total <= free:
-            return Verdict(Mode.FIT, borrow, f"{text(of.resource, total)} of {text(of.resource, free)} available")
+            return FlavorVerdict(
+                FlavorMode.FIT, borrow, f"{text(of.resource, total)} of {text(of.resource, free)} available"
+            )
         short = f"{text(of.resource, total - free)} more needed"
         nominal = self.usage.nodes[name].quota(of).nominal
         if total > nominal and not below_root and not self._preempts_while_borrowing:
-            return Verdict(Mode.NO_FIT, borrow, f"{short}, and no preemption beyond the nominalQuota")
+            return FlavorVerdict(FlavorMode.NO_FIT, borrow, f"{short}, and no preemption beyond the nominalQuota")
         simulated = self.oracle(self.workload, of, total)
-        return Verdict(simulated.mode, simulated.borrow, short)
+        return FlavorVerdict(simulated.mode, simulated.borrow, short)
 
     @property
     def _preempts_while_borrowing(self) -> bool:
         policies = self.queue.preemption
-        return policies.borrow_within_cohort is not Policy.NEVER or (
-            self.queues.fair_sharing and policies.reclaim_within_cohort is not Policy.NEVER
+        return policies.borrow_within_cohort is not PreemptionPolicy.NEVER or (
+            self.queues.fair_sharing and policies.reclaim_within_cohort is not PreemptionPolicy.NEVER
         )
 
     def _most(self, of: FlavorResource, most: int) -> str:

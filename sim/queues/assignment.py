@@ -11,7 +11,7 @@ from dranode.sim.queues.values import FlavorResource, PodSet, Workload
 LAST_FLAVOR = -1
 
 
-class Mode(IntEnum):
+class FlavorMode(IntEnum):
     """How a flavor could serve, worse to better."""
 
     NO_FIT = 0
@@ -24,7 +24,7 @@ class Mode(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class FlavorVerdict:
     """How one resource, or at its worst a whole flavor, could be had.
 
     Attributes:
@@ -32,18 +32,18 @@ class Verdict:
         why: the arithmetic, for people.
     """
 
-    mode: Mode
+    mode: FlavorMode
     borrow: int = 0
     why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class FlavorAttempt:
     """One flavor that was looked at, with a verdict for each resource; `worst` stands for all of them."""
 
     flavor: str
-    verdicts: Mapping[str, Verdict]
-    worst: Verdict
+    verdicts: Mapping[str, FlavorVerdict]
+    worst: FlavorVerdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,17 +60,17 @@ class Scan:
 
     resources: tuple[str, ...]
     flavors: tuple[str, ...] = ()
-    attempts: tuple[Attempt, ...] = ()
-    chosen: Attempt | None = None
+    attempts: tuple[FlavorAttempt, ...] = ()
+    chosen: FlavorAttempt | None = None
     tried: int = LAST_FLAVOR
     why: str = ""
 
     @property
-    def mode(self) -> Mode:
+    def mode(self) -> FlavorMode:
         """How the pod set gets these resources. A search that looked at nothing has nothing against it."""
         if self.chosen is not None:
             return self.chosen.worst.mode
-        return Mode.NO_FIT if self.attempts or self.why else Mode.FIT
+        return FlavorMode.NO_FIT if self.attempts or self.why else FlavorMode.FIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Assigned:
     """The flavor that a resource of a pod set gets."""
 
     flavor: str
-    verdict: Verdict
+    verdict: FlavorVerdict
     tried: int
 
 
@@ -91,14 +91,14 @@ class PodSetAssignment:
     scans: tuple[Scan, ...]
 
     @property
-    def mode(self) -> Mode:
+    def mode(self) -> FlavorMode:
         """The worst of its groups."""
-        return min((scan.mode for scan in self.scans), default=Mode.FIT)
+        return min((scan.mode for scan in self.scans), default=FlavorMode.FIT)
 
     @property
     def flavors(self) -> Mapping[str, Assigned]:
         """By resource, what it gets."""
-        if self.mode is Mode.NO_FIT:
+        if self.mode is FlavorMode.NO_FIT:
             return {}
         return {
             resource: Assigned(scan.chosen.flavor, verdict, scan.tried)
@@ -116,9 +116,9 @@ class Assignment:
     pod_sets: tuple[PodSetAssignment, ...]
 
     @property
-    def mode(self) -> Mode:
+    def mode(self) -> FlavorMode:
         """The worst of its pod sets."""
-        return min((pod_set.mode for pod_set in self.pod_sets), default=Mode.NO_FIT)
+        return min((pod_set.mode for pod_set in self.pod_sets), default=FlavorMode.NO_FIT)
 
     @property
     def borrowing(self) -> int:
@@ -142,7 +142,7 @@ class Assignment:
             FlavorResource(got.flavor, resource)
             for item in self.pod_sets
             for resource, got in item.flavors.items()
-            if Mode.NO_FIT < got.verdict.mode < Mode.FIT
+            if FlavorMode.NO_FIT < got.verdict.mode < FlavorMode.FIT
         )
 
     @property

@@ -19,13 +19,17 @@ from dranode.sim.queues.documents import (
     ResourceQuotaSpec,
 )
 from dranode.sim.queues.quota import Usage
-from dranode.sim.queues.values import Cohort, FlavorResource, Fungible, Policy
+from dranode.sim.queues.values import Cohort, FlavorResource, Fungible, PreemptionPolicy
 from dranode.sim.queues.workload_document import PodSetSpec, WorkloadSpec
 
 _ZERO: Final = Quantity(0)
-_WITHIN: Final = (Policy.NEVER, Policy.LOWER_PRIORITY, Policy.LOWER_OR_NEWER_EQUAL_PRIORITY)
-_RECLAIM: Final = (Policy.NEVER, Policy.LOWER_PRIORITY, Policy.ANY)
-_BORROW: Final = (Policy.NEVER, Policy.LOWER_PRIORITY)
+_WITHIN: Final = (
+    PreemptionPolicy.NEVER,
+    PreemptionPolicy.LOWER_PRIORITY,
+    PreemptionPolicy.LOWER_OR_NEWER_EQUAL_PRIORITY,
+)
+_RECLAIM: Final = (PreemptionPolicy.NEVER, PreemptionPolicy.LOWER_PRIORITY, PreemptionPolicy.ANY)
+_BORROW: Final = (PreemptionPolicy.NEVER, PreemptionPolicy.LOWER_PRIORITY)
 
 
 def check_groups(groups: tuple[ResourceGroupSpec, ...], flavors: Iterable[str], *, lends: bool, cohort: bool) -> None:
@@ -94,7 +98,10 @@ def check_policies(spec: ClusterQueueSpec) -> None:
     ):
         if policy not in allowed:
             raise DocumentError(f"{policy} is none of {', '.join(allowed)}", f"spec.preemption.{name}")
-    if preemption.borrow_within_cohort.policy is not Policy.NEVER and preemption.reclaim_within_cohort is Policy.NEVER:
+    if (
+        preemption.borrow_within_cohort.policy is not PreemptionPolicy.NEVER
+        and preemption.reclaim_within_cohort is PreemptionPolicy.NEVER
+    ):
         raise DocumentError(
             "borrowWithinCohort needs a reclaimWithinCohort other than Never", "spec.preemption.borrowWithinCohort"
         )

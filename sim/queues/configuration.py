@@ -21,7 +21,7 @@ from dranode.sim.queues.documents import (
     ResourceGroupSpec,
 )
 from dranode.sim.queues.namespaces import LabelSelector
-from dranode.sim.queues.sources import Found, of_kind
+from dranode.sim.queues.sources import SourceValue, of_kind
 from dranode.sim.queues.values import (
     ClusterQueue,
     Cohort,
@@ -40,7 +40,7 @@ _IGNORES: Final = {"BlockUndeclared": False, "IgnoreUndeclared": True}
 _RUNNING: Final = "None"
 
 
-def queues_of(found: Iterable[Found[Any]]) -> Queues:
+def queues_of(found: Iterable[SourceValue[Any]]) -> Queues:
     """Queues, cohorts and flavors.
 
     Raises:
@@ -62,7 +62,7 @@ def queues_of(found: Iterable[Found[Any]]) -> Queues:
     )
 
 
-def devices_of(found: Iterable[Found[Any]]) -> Devices:
+def devices_of(found: Iterable[SourceValue[Any]]) -> Devices:
     """What turns devices into quota.
 
     Raises:
@@ -80,7 +80,7 @@ def devices_of(found: Iterable[Found[Any]]) -> Devices:
     )
 
 
-def doors_of(found: Iterable[Found[Any]], queues: Queues) -> Mapping[str, str]:
+def doors_of(found: Iterable[SourceValue[Any]], queues: Queues) -> Mapping[str, str]:
     """By key of a LocalQueue, the ClusterQueue behind it.
 
     Raises:
@@ -89,7 +89,7 @@ def doors_of(found: Iterable[Found[Any]], queues: Queues) -> Mapping[str, str]:
     return {item.key: item.apply(_behind, item.value, queues) for item in of_kind(found, LocalQueueDocument)}
 
 
-def stopped_in(found: Iterable[Found[Any]]) -> Mapping[str, str]:
+def stopped_in(found: Iterable[SourceValue[Any]]) -> Mapping[str, str]:
     """What takes no workloads: by ClusterQueue name or LocalQueue key, the stopPolicy."""
     found = tuple(found)
     policies = {item.name: item.value.spec.stop_policy for item in of_kind(found, ClusterQueueDocument)}
@@ -97,12 +97,12 @@ def stopped_in(found: Iterable[Found[Any]]) -> Mapping[str, str]:
     return {name: policy for name, policy in policies.items() if policy != _RUNNING}
 
 
-def selectors_of(found: Iterable[Found[Any]]) -> Mapping[str, LabelSelector | None]:
+def selectors_of(found: Iterable[SourceValue[Any]]) -> Mapping[str, LabelSelector | None]:
     """By ClusterQueue, which namespaces it takes workloads from."""
     return {item.name: item.value.spec.namespace_selector for item in of_kind(found, ClusterQueueDocument)}
 
 
-def priorities_of(found: Iterable[Found[Any]]) -> Mapping[tuple[str, str], int]:
+def priorities_of(found: Iterable[SourceValue[Any]]) -> Mapping[tuple[str, str], int]:
     """The numbers of the priority classes, by kind and name."""
     return {
         (item.value.kind, item.name): item.value.value
@@ -111,7 +111,7 @@ def priorities_of(found: Iterable[Found[Any]]) -> Mapping[tuple[str, str], int]:
     }
 
 
-def _configuration(found: tuple[Found[Any], ...]) -> ConfigurationDocument:
+def _configuration(found: tuple[SourceValue[Any], ...]) -> ConfigurationDocument:
     for item in of_kind(found, ConfigurationDocument):
         item.apply(_check_configuration, item.value)
         return item.value
@@ -149,7 +149,7 @@ def _behind(document: LocalQueueDocument, queues: Queues) -> str:
     return name
 
 
-def _flavor(item: Found[ResourceFlavorDocument]) -> ResourceFlavor:
+def _flavor(item: SourceValue[ResourceFlavorDocument]) -> ResourceFlavor:
     spec = item.value.spec
     return ResourceFlavor(item.name, spec.node_labels, spec.node_taints, spec.tolerations)
 

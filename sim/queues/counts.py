@@ -26,7 +26,7 @@ from dranode.sim.queues.workload_document import QueuedPodSpec
 
 _ALWAYS: Final = "Always"
 
-Counts = dict[str, int]
+RequestCounts = dict[str, int]
 
 
 class UncountableError(Exception):
@@ -56,13 +56,13 @@ class Devices:
         return min(item.metadata.name for item in found if (item.metadata.creation_timestamp or "") == newest)
 
 
-def pod_counts(spec: QueuedPodSpec, namespace: str, devices: Devices) -> Counts:
+def pod_counts(spec: QueuedPodSpec, namespace: str, devices: Devices) -> RequestCounts:
     """What one pod counts, by resource name.
 
     Raises:
         UncountableError: a template is missing, a class is mapped to no name, or a request takes all devices.
     """
-    counts: Counts = {}
+    counts: RequestCounts = {}
     for resource, number in _containers(spec).items():
         device_class = devices.behind(resource)
         name = resource if device_class is None else devices.mapped.get(device_class, resource)
@@ -77,8 +77,8 @@ def pod_counts(spec: QueuedPodSpec, namespace: str, devices: Devices) -> Counts:
     return counts
 
 
-def _claim(spec: ResourceClaimSpec, devices: Devices) -> Counts:
-    counts: Counts = {}
+def _claim(spec: ResourceClaimSpec, devices: Devices) -> RequestCounts:
+    counts: RequestCounts = {}
     for request in spec.devices.requests:
         for device_class, number in _by_class(request).items():
             name = devices.mapped.get(device_class)
@@ -88,10 +88,10 @@ def _claim(spec: ResourceClaimSpec, devices: Devices) -> Counts:
     return counts
 
 
-def _by_class(request: DeviceRequest) -> Counts:
+def _by_class(request: DeviceRequest) -> RequestCounts:
     if request.exactly is not None:
         return {} if request.exactly.admin_access else {request.exactly.device_class_name: _devices(request.exactly)}
-    counts: Counts = {}
+    counts: RequestCounts = {}
     for alternative in request.first_available:
         counts = _most(counts, {alternative.device_class_name: _devices(alternative)})
     return counts
@@ -103,10 +103,10 @@ def _devices(request: ExactDeviceRequest | DeviceSubRequest) -> int:
     return 1 if request.count is None else request.count
 
 
-def _containers(spec: QueuedPodSpec) -> Counts:
+def _containers(spec: QueuedPodSpec) -> RequestCounts:
     """Containers run together, init containers one after another, those that restart always beside all that follow."""
-    beside: Counts = {}
-    most: Counts = {}
+    beside: RequestCounts = {}
+    most: RequestCounts = {}
     for container in spec.init_containers:
         asked = _requests(container.resources)
         if container.restart_policy == _ALWAYS:
@@ -119,18 +119,18 @@ def _containers(spec: QueuedPodSpec) -> Counts:
     return _sum(whole, {name: amount(name, quantity) for name, quantity in spec.overhead.items()})
 
 
-def _requests(resources: ContainerResources) -> Counts:
+def _requests(resources: ContainerResources) -> RequestCounts:
     written: Mapping[str, Quantity] = {**resources.limits, **resources.requests}
     return {name: amount(name, quantity) for name, quantity in written.items()}
 
 
-def _sum(one: Counts, other: Counts) -> Counts:
+def _sum(one: RequestCounts, other: RequestCounts) -> RequestCounts:
     return {name: one.get(name, 0) + other.get(name, 0) for name in _names(one, other)}
 
 
-def _most(one: Counts, other: Counts) -> Counts:
+def _most(one: RequestCounts, other: RequestCounts) -> RequestCounts:
     return {name: max(one.get(name, 0), other.get(name, 0)) for name in _names(one, other)}
 
 
-def _names(one: Counts, other: Counts) -> Iterable[str]:
+def _names(one: RequestCounts, other: RequestCounts) -> Iterable[str]:
     return dict.fromkeys((*one, *other))

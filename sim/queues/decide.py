@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from dranode.sim.queues.assign import Oracle, assign
-from dranode.sim.queues.assignment import Assignment, Mode
-from dranode.sim.queues.progress import Moment, State
+from dranode.sim.queues.assignment import Assignment, FlavorMode
+from dranode.sim.queues.progress import Moment, SearchState
 from dranode.sim.queues.quota import Usage
 from dranode.sim.queues.values import Admitted, Queues, Workload
 
@@ -17,29 +17,29 @@ Targets = Callable[[Assignment], tuple[Admitted, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class QueueDecision:
     """What an attempt came to; `state` is for the next one."""
 
     assignment: Assignment
-    state: State
+    state: SearchState
     targets: tuple[Admitted, ...] = ()
 
     @property
     def useful(self) -> bool:
         """Whether the workload can be admitted now, or once the targets have gone."""
-        return self.assignment.mode is Mode.FIT or bool(self.targets)
+        return self.assignment.mode is FlavorMode.FIT or bool(self.targets)
 
 
-def decide(
+def decide_workload(
     queues: Queues,
     usage: Usage,
     workload: Workload,
-    last: State | None,
+    last: SearchState | None,
     oracle: Oracle,
     *,
     targets: Targets,
     now: Moment,
-) -> Decision:
+) -> QueueDecision:
     """Try all pods, then as many as fit where pod sets have a `minCount`.
 
     Args:
@@ -52,10 +52,10 @@ def decide(
         now: the generation of its queue and the scheduling cycle.
     """
 
-    def attempt(counts: tuple[int, ...] = ()) -> Decision:
+    def attempt(counts: tuple[int, ...] = ()) -> QueueDecision:
         assignment, state = assign(queues, usage, workload, last, oracle, now=now, counts=counts)
-        preempts = Mode.NO_FIT < assignment.mode < Mode.FIT
-        return Decision(assignment, state, targets(assignment) if preempts else ())
+        preempts = FlavorMode.NO_FIT < assignment.mode < FlavorMode.FIT
+        return QueueDecision(assignment, state, targets(assignment) if preempts else ())
 
     whole = attempt()
     spare = [pod_set.count - (pod_set.min_count or pod_set.count) for pod_set in workload.pod_sets]
@@ -63,7 +63,7 @@ def decide(
         return whole
 
     @cache
-    def reduced(step: int) -> Decision:
+    def reduced(step: int) -> QueueDecision:
         return attempt(
             tuple(
                 pod_set.count - less * step // sum(spare)

@@ -12,9 +12,9 @@ from typing import Any, Final
 from dranode.driver.core.api.documents import decode
 from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.core.api.quantity import Quantity
-from dranode.driver.core.api.resource import DeviceTaint, DeviceToleration, Document, ObjectMeta
+from dranode.driver.core.api.resource import APIDocument, DeviceTaint, DeviceToleration, ObjectMeta
 from dranode.sim.queues.namespaces import LabelSelector
-from dranode.sim.queues.values import Fungible, Policy, Preference
+from dranode.sim.queues.values import Fungible, PreemptionPolicy, Preference
 from dranode.sim.queues.workload_document import WorkloadDocument
 
 API_GROUP: Final = "kueue.x-k8s.io"
@@ -24,7 +24,7 @@ _RENAMED: Final = {"v1beta1": ("cohort", "cohortName"), "v1beta2": ("cohortName"
 _STOP_IN_V1BETA1: Final = ("Borrow", "Preempt")
 
 
-class ResourceQuotaSpec(Document, frozen=True, kw_only=True):
+class ResourceQuotaSpec(APIDocument, frozen=True, kw_only=True):
     """`resourceGroups[].flavors[].resources[]`."""
 
     name: str
@@ -33,21 +33,21 @@ class ResourceQuotaSpec(Document, frozen=True, kw_only=True):
     lending_limit: Quantity | None = None
 
 
-class FlavorQuotasSpec(Document, frozen=True, kw_only=True):
+class FlavorQuotasSpec(APIDocument, frozen=True, kw_only=True):
     """`resourceGroups[].flavors[]`."""
 
     name: str
     resources: tuple[ResourceQuotaSpec, ...] = ()
 
 
-class ResourceGroupSpec(Document, frozen=True, kw_only=True):
+class ResourceGroupSpec(APIDocument, frozen=True, kw_only=True):
     """`resourceGroups[]`."""
 
     covered_resources: tuple[str, ...]
     flavors: tuple[FlavorQuotasSpec, ...] = ()
 
 
-class FungibilitySpec(Document, frozen=True, kw_only=True):
+class FungibilitySpec(APIDocument, frozen=True, kw_only=True):
     """`flavorFungibility` (KEP-582)."""
 
     when_can_borrow: Fungible = Fungible.MAY_STOP_SEARCH
@@ -55,22 +55,22 @@ class FungibilitySpec(Document, frozen=True, kw_only=True):
     preference: Preference | None = None
 
 
-class BorrowWithinCohortSpec(Document, frozen=True, kw_only=True):
+class BorrowWithinCohortSpec(APIDocument, frozen=True, kw_only=True):
     """`preemption.borrowWithinCohort`."""
 
-    policy: Policy = Policy.NEVER
+    policy: PreemptionPolicy = PreemptionPolicy.NEVER
     max_priority_threshold: int | None = None
 
 
-class PreemptionSpec(Document, frozen=True, kw_only=True):
+class PreemptionSpec(APIDocument, frozen=True, kw_only=True):
     """`preemption`."""
 
-    within_cluster_queue: Policy = Policy.NEVER
-    reclaim_within_cohort: Policy = Policy.NEVER
+    within_cluster_queue: PreemptionPolicy = PreemptionPolicy.NEVER
+    reclaim_within_cohort: PreemptionPolicy = PreemptionPolicy.NEVER
     borrow_within_cohort: BorrowWithinCohortSpec = BorrowWithinCohortSpec()
 
 
-class ClusterQueueSpec(Document, frozen=True, kw_only=True):
+class ClusterQueueSpec(APIDocument, frozen=True, kw_only=True):
     """`ClusterQueue.spec`."""
 
     cohort_name: str = ""
@@ -82,28 +82,28 @@ class ClusterQueueSpec(Document, frozen=True, kw_only=True):
     stop_policy: str = "None"
 
 
-class ClusterQueueDocument(Document, frozen=True, kw_only=True):
+class ClusterQueueDocument(APIDocument, frozen=True, kw_only=True):
     """A queue with quota."""
 
     metadata: ObjectMeta
     spec: ClusterQueueSpec = ClusterQueueSpec()
 
 
-class CohortSpec(Document, frozen=True, kw_only=True):
+class CohortSpec(APIDocument, frozen=True, kw_only=True):
     """`Cohort.spec`."""
 
     parent_name: str = ""
     resource_groups: tuple[ResourceGroupSpec, ...] = ()
 
 
-class CohortDocument(Document, frozen=True, kw_only=True):
+class CohortDocument(APIDocument, frozen=True, kw_only=True):
     """Queues that lend to each other."""
 
     metadata: ObjectMeta
     spec: CohortSpec = CohortSpec()
 
 
-class ResourceFlavorSpec(Document, frozen=True, kw_only=True):
+class ResourceFlavorSpec(APIDocument, frozen=True, kw_only=True):
     """`ResourceFlavor.spec`; taints and tolerations of nodes have the form of those of devices."""
 
     node_labels: Mapping[str, str] = {}
@@ -111,28 +111,28 @@ class ResourceFlavorSpec(Document, frozen=True, kw_only=True):
     tolerations: tuple[DeviceToleration, ...] = ()
 
 
-class ResourceFlavorDocument(Document, frozen=True, kw_only=True):
+class ResourceFlavorDocument(APIDocument, frozen=True, kw_only=True):
     """A kind of nodes."""
 
     metadata: ObjectMeta
     spec: ResourceFlavorSpec = ResourceFlavorSpec()
 
 
-class LocalQueueSpec(Document, frozen=True, kw_only=True):
+class LocalQueueSpec(APIDocument, frozen=True, kw_only=True):
     """`LocalQueue.spec`."""
 
     cluster_queue: str
     stop_policy: str = "None"
 
 
-class LocalQueueDocument(Document, frozen=True, kw_only=True):
+class LocalQueueDocument(APIDocument, frozen=True, kw_only=True):
     """A namespace's door to a ClusterQueue."""
 
     metadata: ObjectMeta
     spec: LocalQueueSpec
 
 
-class DeviceClassMapping(Document, frozen=True, kw_only=True):
+class DeviceClassMapping(APIDocument, frozen=True, kw_only=True):
     """`resources.deviceClassMappings[]`: the name under which quota counts the devices of some classes."""
 
     name: str
@@ -140,14 +140,14 @@ class DeviceClassMapping(Document, frozen=True, kw_only=True):
     sources: tuple[Any, ...] = ()
 
 
-class ConfigurationResources(Document, frozen=True, kw_only=True):
+class ConfigurationResources(APIDocument, frozen=True, kw_only=True):
     """`resources`."""
 
     device_class_mappings: tuple[DeviceClassMapping, ...] = ()
     quota_check_strategy: str = "BlockUndeclared"
 
 
-class PriorityClassDocument(Document, frozen=True, kw_only=True):
+class PriorityClassDocument(APIDocument, frozen=True, kw_only=True):
     """A WorkloadPriorityClass of Kueue, or a PriorityClass of Kubernetes."""
 
     kind: str
@@ -155,7 +155,7 @@ class PriorityClassDocument(Document, frozen=True, kw_only=True):
     value: int
 
 
-class ConfigurationDocument(Document, frozen=True, kw_only=True):
+class ConfigurationDocument(APIDocument, frozen=True, kw_only=True):
     """Kueue's Configuration; the mappings may also stand at its top."""
 
     resources: ConfigurationResources = ConfigurationResources()
@@ -163,7 +163,7 @@ class ConfigurationDocument(Document, frozen=True, kw_only=True):
     fair_sharing: Any = None
 
 
-DOCUMENTS: Final[dict[str, type[Document]]] = {
+DOCUMENTS: Final[dict[str, type[APIDocument]]] = {
     "ClusterQueue": ClusterQueueDocument,
     "Cohort": CohortDocument,
     "ResourceFlavor": ResourceFlavorDocument,
@@ -174,7 +174,7 @@ DOCUMENTS: Final[dict[str, type[Document]]] = {
 }
 
 
-def read(document: Mapping[str, Any]) -> Document | None:
+def read_document(document: Mapping[str, Any]) -> APIDocument | None:
     """The value of one of Kueue's documents; None if it is something else.
 
     Raises:

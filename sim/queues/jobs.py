@@ -13,11 +13,11 @@ from msgspec import field
 
 from dranode.driver.core.api.documents import decode
 from dranode.driver.core.api.errors import DocumentError
-from dranode.driver.core.api.resource import Document, ObjectMeta
+from dranode.driver.core.api.resource import APIDocument, ObjectMeta
 from dranode.sim.queues.workload_document import (
-    Condition,
     PodSetSpec,
     PodTemplate,
+    WorkloadCondition,
     WorkloadDocument,
     WorkloadSpec,
     WorkloadStatus,
@@ -32,29 +32,29 @@ _LEAST_ANNOTATION: Final = "kueue.x-k8s.io/job-min-parallelism"
 _ENDS: Final = frozenset({"Complete", "Failed"})
 
 
-class _PodPriority(Document, frozen=True, kw_only=True):
+class _PodPriority(APIDocument, frozen=True, kw_only=True):
     priority_class_name: str = ""
 
 
-class _Template(Document, frozen=True, kw_only=True):
+class _Template(APIDocument, frozen=True, kw_only=True):
     spec: _PodPriority = _PodPriority()
 
 
-class _Priority(Document, frozen=True, kw_only=True):
+class _Priority(APIDocument, frozen=True, kw_only=True):
     template: _Template = _Template()
 
 
-class _JobSpec(Document, frozen=True, kw_only=True):
+class _JobSpec(APIDocument, frozen=True, kw_only=True):
     template: PodTemplate
     parallelism: int = 1
     completions: int | None = None
 
 
-class _JobStatus(Document, frozen=True, kw_only=True):
-    conditions: tuple[Condition, ...] = ()
+class _JobStatus(APIDocument, frozen=True, kw_only=True):
+    conditions: tuple[WorkloadCondition, ...] = ()
 
 
-class _Job(Document, frozen=True, kw_only=True):
+class _Job(APIDocument, frozen=True, kw_only=True):
     metadata: ObjectMeta
     spec: _JobSpec
     status: _JobStatus = field(default_factory=_JobStatus)
@@ -73,7 +73,7 @@ def workload_of_job(document: Mapping[str, Any]) -> WorkloadDocument | None:
     count = job.spec.parallelism if job.spec.completions is None else min(job.spec.parallelism, job.spec.completions)
     pods = PodSetSpec(count=count, min_count=_least(job.metadata), template=job.spec.template)
     finished = tuple(
-        Condition(type="Finished", status=each.status, last_transition_time=each.last_transition_time)
+        WorkloadCondition(type="Finished", status=each.status, last_transition_time=each.last_transition_time)
         for each in job.status.conditions
         if each.type in _ENDS
     )

@@ -6,21 +6,21 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from dranode.driver.core.api.documents import decode
-from dranode.driver.core.api.resource import Document, NodeSelectorRequirement, ObjectMeta
+from dranode.driver.core.api.resource import APIDocument, NodeSelectorRequirement, ObjectMeta
 from dranode.driver.machine.yaml_files import SourceDocument
 from dranode.sim.allocator.nodeselector import requirement_holds
 
 _NAME_LABEL: Final = "kubernetes.io/metadata.name"
 
 
-class LabelSelector(Document, frozen=True, kw_only=True):
+class LabelSelector(APIDocument, frozen=True, kw_only=True):
     """A selector of labels: an empty one matches all."""
 
     match_labels: Mapping[str, str] = {}
     match_expressions: tuple[NodeSelectorRequirement, ...] = ()
 
 
-class _Namespace(Document, frozen=True, kw_only=True):
+class _Namespace(APIDocument, frozen=True, kw_only=True):
     metadata: ObjectMeta
 
 

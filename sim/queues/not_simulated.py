@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from dranode.driver.core.api.resource import Document
+from dranode.driver.core.api.resource import APIDocument
 from dranode.driver.core.api.unknown_fields import unknown_fields
 from dranode.driver.machine.yaml_files import SourceDocument
 from dranode.sim.queues.documents import (
@@ -19,7 +19,7 @@ from dranode.sim.queues.documents import (
 from dranode.sim.queues.jobs import JOB, QUEUE_LABEL
 from dranode.sim.queues.workload_document import WorkloadSpec
 
-_SPECS: Final[Mapping[str, type[Document]]] = {
+_SPECS: Final[Mapping[str, type[APIDocument]]] = {
     "ClusterQueue": ClusterQueueSpec,
     "Cohort": CohortSpec,
     "LocalQueue": LocalQueueSpec,

@@ -13,7 +13,7 @@ from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.state import Allocated
 from dranode.sim.cluster.place import Fleet
 from dranode.sim.cluster.pods import PodPlacement, place_pods
-from dranode.sim.cluster.workload import PodClaims, read_workload
+from dranode.sim.cluster.workload import PodWithClaims, read_workload
 from dranode.sim.queues.pods import pods_of
 from dranode.sim.queues.setup import Setup
 from dranode.sim.queues.values import Admitted
@@ -89,18 +89,18 @@ class FleetNodes:
         self.fleet = Fleet(self._allocator, self._nodes, self._allocated.with_allocations(held))
 
 
-def _settled(pod: PodClaims, held: Mapping[tuple[str, str], AllocationResult]) -> PodClaims:
+def _settled(pod: PodWithClaims, held: Mapping[tuple[str, str], AllocationResult]) -> PodWithClaims:
     """A pod whose claims, where workloads share them, are where an earlier one has put them."""
 
     def settled(claim: ResourceClaim) -> ResourceClaim:
         allocation = held.get((claim.metadata.namespace, claim.metadata.name), claim.status.allocation)
         return msgspec.structs.replace(claim, status=msgspec.structs.replace(claim.status, allocation=allocation))
 
-    return PodClaims(pod.name, tuple(settled(claim) for claim in pod.claims), pod.missing)
+    return PodWithClaims(pod.name, tuple(settled(claim) for claim in pod.claims), pod.missing)
 
 
 def _claims_of(
-    pods: Iterable[PodClaims], held: Mapping[tuple[str, str], AllocationResult]
+    pods: Iterable[PodWithClaims], held: Mapping[tuple[str, str], AllocationResult]
 ) -> dict[tuple[str, str], AllocationResult]:
     keys = {(claim.metadata.namespace, claim.metadata.name) for pod in pods for claim in pod.claims}
     return {key: held[key] for key in keys & held.keys()}

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from dranode.sim.queues.assign import Simulation
-from dranode.sim.queues.assignment import Mode
-from dranode.sim.queues.quota import Node, Usage
-from dranode.sim.queues.values import Admitted, FlavorResource, Policy, Queues, Workload
+from dranode.sim.queues.assignment import FlavorMode
+from dranode.sim.queues.quota import QuotaNode, Usage
+from dranode.sim.queues.values import Admitted, FlavorResource, PreemptionPolicy, Queues, Workload
 
 
 class _Claim(IntEnum):
@@ -38,7 +38,7 @@ class _Candidate:
 
     admitted: Admitted
     claim: _Claim
-    below: tuple[Node, ...] = ()
+    below: tuple[QuotaNode, ...] = ()
     while_borrowing: bool = True
 
     @property
@@ -62,10 +62,10 @@ class Preemptor:
         targets = self.targets(workload, frozenset({of}), {of: wanted})
         borrow, _ = self.usage.without(*targets).borrow_level(workload.queue, of, wanted)
         if not targets:
-            return Simulation(Mode.NO_CANDIDATES, borrow)
+            return Simulation(FlavorMode.NO_CANDIDATES, borrow)
         own = any(target.workload.queue == workload.queue for target in targets)
         return Simulation(
-            Mode.PREEMPT if own else Mode.RECLAIM, borrow, tuple(target.workload.key for target in targets)
+            FlavorMode.PREEMPT if own else FlavorMode.RECLAIM, borrow, tuple(target.workload.key for target in targets)
         )
 
     def targets(
@@ -95,7 +95,7 @@ class Preemptor:
     ) -> tuple[bool, ...]:
         """Whether the queue may borrow after the preemption, in the order of trying."""
         node = self.usage.nodes[workload.queue]
-        forbidden = self.queues.cluster_queues[workload.queue].preemption.borrow_within_cohort is Policy.NEVER
+        forbidden = self.queues.cluster_queues[workload.queue].preemption.borrow_within_cohort is PreemptionPolicy.NEVER
         below = all(self.usage.at(node, of) < node.quota(of).nominal for of in contested)
         claims = {candidate.claim for candidate in candidates}
         if claims <= {_Claim.OWN_QUEUE} or (forbidden and not below):
@@ -126,15 +126,17 @@ class Preemptor:
             holds, left = self._held_by(cohort, left)
             precedence = precedence or holds
 
-    def _held_by(self, node: Node, requests: Mapping[FlavorResource, int]) -> tuple[bool, dict[FlavorResource, int]]:
+    def _held_by(
+        self, node: QuotaNode, requests: Mapping[FlavorResource, int]
+    ) -> tuple[bool, dict[FlavorResource, int]]:
         """Whether a subtree holds the requests within its own quota, and what it leaves to its parent."""
         holds = not any(self.usage.borrows_with(node, of, number) for of, number in requests.items())
         left = {of: max(0, number - self.usage.unused_guaranteed(node, of)) for of, number in requests.items()}
         return holds, left
 
     def _over_quota(
-        self, cohort: Node, contested: frozenset[FlavorResource], below: tuple[Node, ...] = ()
-    ) -> Iterator[tuple[str, tuple[Node, ...]]]:
+        self, cohort: QuotaNode, contested: frozenset[FlavorResource], below: tuple[QuotaNode, ...] = ()
+    ) -> Iterator[tuple[str, tuple[QuotaNode, ...]]]:
         """The queues under a cohort that use more than their quota, each with the cohorts on the way."""
         for child in cohort.children:
             if any(self.usage.borrows_with(child, of) for of in contested):
@@ -145,22 +147,22 @@ class Preemptor:
 
     def _while_borrowing(self, workload: Workload, item: Admitted) -> bool:
         policies = self.queues.cluster_queues[workload.queue].preemption
-        if policies.borrow_within_cohort is Policy.NEVER or item.workload.priority >= workload.priority:
+        if policies.borrow_within_cohort is PreemptionPolicy.NEVER or item.workload.priority >= workload.priority:
             return False
         return policies.max_priority_threshold is None or item.workload.priority <= policies.max_priority_threshold
 
 
-def _may(policy: Policy, workload: Workload, item: Admitted) -> bool:
+def _may(policy: PreemptionPolicy, workload: Workload, item: Admitted) -> bool:
     lower = item.workload.priority < workload.priority
     match policy:
-        case Policy.NEVER:
+        case PreemptionPolicy.NEVER:
             return False
-        case Policy.LOWER_PRIORITY:
+        case PreemptionPolicy.LOWER_PRIORITY:
             return lower
-        case Policy.LOWER_OR_NEWER_EQUAL_PRIORITY:
+        case PreemptionPolicy.LOWER_OR_NEWER_EQUAL_PRIORITY:
             same = item.workload.priority == workload.priority
             return lower or (same and item.workload.created > workload.created)
-        case Policy.ANY:
+        case PreemptionPolicy.ANY:
             return True
 
 

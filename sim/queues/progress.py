@@ -27,7 +27,7 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class SearchState:
     """Where the searches of an attempt ended.
 
     Attributes:
@@ -41,7 +41,7 @@ class State:
     shape: tuple[object, ...] | None = None
 
     @classmethod
-    def of(cls, assignment: Assignment, now: Moment) -> State:
+    def of(cls, assignment: Assignment, now: Moment) -> SearchState:
         """What an assignment leaves behind."""
         return cls(assignment.tried, now.generation, now.cycle, shape(assignment.workload))
 
@@ -56,7 +56,7 @@ def shape(workload: Workload) -> tuple[object, ...]:
     return (workload.priority, *workload.pod_sets)
 
 
-def still_valid(last: State, workload: Workload, now: Moment) -> bool:
+def still_valid(last: SearchState, workload: Workload, now: Moment) -> bool:
     """Whether a new attempt may go on where the last one ended.
 
     It may not once the workload has another shape. Otherwise it may in the cycle after the last one, whatever
@@ -75,7 +75,7 @@ def next_index(tried: Mapping[str, int], resource: str) -> int:
     return tried.get(resource, LAST_FLAVOR) + 1
 
 
-class Event(Enum):
+class QueueEvent(Enum):
     """What happens to queues and to what they have admitted."""
 
     QUEUE_CREATED = "queue created"
@@ -89,19 +89,19 @@ class Event(Enum):
 
 # By how much an event raises generations, and whether in all queues of the tree or in its own queue alone. A new cohort
 # counts its tree twice; an update of a workload takes its usage out and puts it in again.
-_RAISES: Final[dict[Event, tuple[int, bool]]] = {
-    Event.QUEUE_CREATED: (1, True),
-    Event.QUEUE_UNCHANGED: (0, True),
-    Event.QUOTA_CHANGED: (1, True),
-    Event.COHORT_CREATED: (2, True),
-    Event.WORKLOAD_ADMITTED: (0, False),
-    Event.WORKLOAD_UPDATED: (1, False),
-    Event.WORKLOAD_LEFT: (1, False),
+_RAISES: Final[dict[QueueEvent, tuple[int, bool]]] = {
+    QueueEvent.QUEUE_CREATED: (1, True),
+    QueueEvent.QUEUE_UNCHANGED: (0, True),
+    QueueEvent.QUOTA_CHANGED: (1, True),
+    QueueEvent.COHORT_CREATED: (2, True),
+    QueueEvent.WORKLOAD_ADMITTED: (0, False),
+    QueueEvent.WORKLOAD_UPDATED: (1, False),
+    QueueEvent.WORKLOAD_LEFT: (1, False),
 }
 
 
 def raised(
-    generations: Mapping[str, int], event: Event, queues: frozenset[str], tree: frozenset[str]
+    generations: Mapping[str, int], event: QueueEvent, queues: frozenset[str], tree: frozenset[str]
 ) -> dict[str, int]:
     """The generations after an event in `queues`, which belong to the cohorts' `tree` of queues."""
     step, everywhere = _RAISES[event]

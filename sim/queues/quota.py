@@ -20,7 +20,7 @@ _NO_QUOTA = Quota(0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Node:
+class QuotaNode:
     """A ClusterQueue (without children) or a cohort, with what it and those below it own.
 
     Attributes:
@@ -30,7 +30,7 @@ class Node:
     name: str
     quotas: Mapping[FlavorResource, Quota]
     subtree: Mapping[FlavorResource, int]
-    children: tuple[Node, ...] = ()
+    children: tuple[QuotaNode, ...] = ()
     cluster_queue: ClusterQueue | None = None
     height: int = 0
 
@@ -54,22 +54,22 @@ class Usage:
         used: by flavor and resource, how much counts at each node.
     """
 
-    nodes: Mapping[str, Node]
-    parents: Mapping[Node, Node]
-    used: Mapping[FlavorResource, Mapping[Node, int]]
+    nodes: Mapping[str, QuotaNode]
+    parents: Mapping[QuotaNode, QuotaNode]
+    used: Mapping[FlavorResource, Mapping[QuotaNode, int]]
 
-    def at(self, node: Node, of: FlavorResource) -> int:
+    def at(self, node: QuotaNode, of: FlavorResource) -> int:
         """What counts at a node."""
         return self.used.get(of, {}).get(node, 0)
 
-    def cohorts(self, queue: str) -> Iterator[Node]:
+    def cohorts(self, queue: str) -> Iterator[QuotaNode]:
         """The cohorts above a queue, nearest first."""
         node = self.parents.get(self.nodes[queue])
         while node is not None:
             yield node
             node = self.parents.get(node)
 
-    def root(self, queue: str) -> Node:
+    def root(self, queue: str) -> QuotaNode:
         """The top of the tree that a queue belongs to; the queue's own node where it has no cohort."""
         return [self.nodes[queue], *self.cohorts(queue)][-1]
 
@@ -81,7 +81,7 @@ class Usage:
         """What the queue can get without preemption; below 0 where more is used than there is."""
         return self._balance(self.nodes[queue], of)
 
-    def _balance(self, node: Node, of: FlavorResource) -> int:
+    def _balance(self, node: QuotaNode, of: FlavorResource) -> int:
         parent = self.parents.get(node)
         subtree, used, kept = node.subtree.get(of, 0), self.at(node, of), node.guaranteed(of)
         if parent is None:
@@ -96,11 +96,11 @@ class Usage:
         """What the queue could get if nothing was used."""
         return replace(self, used={}).balance(queue, of)
 
-    def borrows_with(self, node: Node, of: FlavorResource, extra: int = 0) -> bool:
+    def borrows_with(self, node: QuotaNode, of: FlavorResource, extra: int = 0) -> bool:
         """Whether a node uses more than it and those below it own, once `extra` is added."""
         return self.at(node, of) + extra > node.subtree.get(of, 0)
 
-    def unused_guaranteed(self, node: Node, of: FlavorResource) -> int:
+    def unused_guaranteed(self, node: QuotaNode, of: FlavorResource) -> int:
         """What the node still has for itself alone."""
         return max(0, node.guaranteed(of) - self.at(node, of))
 
@@ -146,7 +146,7 @@ class Usage:
         return all(amount <= self.available(queue, of) for of, amount in amounts.items())
 
 
-def unused(queues: Queues) -> Usage:
+def unused_quota(queues: Queues) -> Usage:
     """Nothing used of the quotas; cohorts that only their members name exist too.
 
     The cohorts must have no cycle.
@@ -158,12 +158,14 @@ def unused(queues: Queues) -> Usage:
     } - {""}
     cohorts = {name: queues.cohorts.get(name, Cohort(name)) for name in names}
     leaves = {
-        name: Node(name, queue.quotas, {of: quota.nominal for of, quota in queue.quotas.items()}, cluster_queue=queue)
+        name: QuotaNode(
+            name, queue.quotas, {of: quota.nominal for of, quota in queue.quotas.items()}, cluster_queue=queue
+        )
         for name, queue in queues.cluster_queues.items()
     }
-    parents: dict[Node, Node] = {}
+    parents: dict[QuotaNode, QuotaNode] = {}
 
-    def grow(cohort: Cohort) -> Node:
+    def grow(cohort: Cohort) -> QuotaNode:
         children = (
             *(grow(child) for child in cohorts.values() if child.parent == cohort.name),
             *(leaf for leaf in leaves.values() if leaf.cluster_queue and leaf.cluster_queue.cohort == cohort.name),
@@ -173,7 +175,7 @@ def unused(queues: Queues) -> Usage:
             for of, owned in child.subtree.items():
                 subtree[of] = subtree.get(of, 0) + owned - child.guaranteed(of)
         height = max((child.height + 1 for child in children), default=0)
-        node = Node(cohort.name, cohort.quotas, subtree, children, height=height)
+        node = QuotaNode(cohort.name, cohort.quotas, subtree, children, height=height)
         parents.update(dict.fromkeys(children, node))
         return node
 

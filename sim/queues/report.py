@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dranode.driver.cli.terminal import columns
 from dranode.sim.queues.assign import ends_search
-from dranode.sim.queues.assignment import LAST_FLAVOR, Attempt, Mode, PodSetAssignment, Scan, Verdict
+from dranode.sim.queues.assignment import LAST_FLAVOR, FlavorAttempt, FlavorMode, FlavorVerdict, PodSetAssignment, Scan
 from dranode.sim.queues.simulate import Step
 from dranode.sim.queues.values import FlavorFungibility, Fungible, Queues
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 _MODES: Final = ("NoFit", "Preempt", "Borrow", "Fit")
 _PREEMPTION: Final = {
-    Mode.NO_CANDIDATES: "nobody may be preempted",
-    Mode.PREEMPT: "lower workloads of the queue may be preempted",
-    Mode.RECLAIM: "workloads that use this queue's quota may be preempted",
+    FlavorMode.NO_CANDIDATES: "nobody may be preempted",
+    FlavorMode.PREEMPT: "lower workloads of the queue may be preempted",
+    FlavorMode.RECLAIM: "workloads that use this queue's quota may be preempted",
 }
 
 
@@ -93,7 +93,7 @@ def _scan_rows(step: Step, item: PodSetAssignment, scan: Scan, fungibility: Flav
         for resource in scan.resources:
             yield Row(*head, resource, None, "NoFit", chosen=False, why=scan.why or "no flavor is left to try")
     for attempt in scan.attempts:
-        chosen = attempt is scan.chosen and item.mode is not Mode.NO_FIT
+        chosen = attempt is scan.chosen and item.mode is not FlavorMode.NO_FIT
         choice = _joined(_choice(scan, attempt, fungibility), step.outcome if chosen else "")
         for resource in scan.resources:
             verdict = attempt.verdicts.get(resource, attempt.worst)
@@ -115,22 +115,22 @@ def _joined(*parts: str) -> str:
     return "; ".join(part for part in parts if part)
 
 
-def _mode(verdict: Verdict) -> str:
-    if verdict.mode is Mode.FIT:
+def _mode(verdict: FlavorVerdict) -> str:
+    if verdict.mode is FlavorMode.FIT:
         return "Borrow" if verdict.borrow else "Fit"
-    return "NoFit" if verdict.mode is Mode.NO_FIT else "Preempt"
+    return "NoFit" if verdict.mode is FlavorMode.NO_FIT else "Preempt"
 
 
-def _detail(verdict: Verdict) -> Iterator[str]:
+def _detail(verdict: FlavorVerdict) -> Iterator[str]:
     if verdict.mode in _PREEMPTION:
         yield _PREEMPTION[verdict.mode]
-    if verdict.borrow and verdict.mode is not Mode.NO_FIT:
+    if verdict.borrow and verdict.mode is not FlavorMode.NO_FIT:
         yield f"borrows from {verdict.borrow} level{'s' if verdict.borrow > 1 else ''} up"
 
 
-def _choice(scan: Scan, attempt: Attempt, fungibility: FlavorFungibility) -> str:
+def _choice(scan: Scan, attempt: FlavorAttempt, fungibility: FlavorFungibility) -> str:
     """Why the search stopped here or went on, and whether this was the best."""
-    if attempt.worst.mode is Mode.NO_FIT:
+    if attempt.worst.mode is FlavorMode.NO_FIT:
         return ""
     if ends_search(attempt.worst, fungibility):
         return "the search stops here"
@@ -141,10 +141,10 @@ def _choice(scan: Scan, attempt: Attempt, fungibility: FlavorFungibility) -> str
     return f'{going_on}, and "{better}" is better'
 
 
-def _why_on(verdict: Verdict, fungibility: FlavorFungibility) -> str:
-    if verdict.mode is Mode.NO_CANDIDATES:
+def _why_on(verdict: FlavorVerdict, fungibility: FlavorFungibility) -> str:
+    if verdict.mode is FlavorMode.NO_CANDIDATES:
         return "the search goes on"
-    if verdict.mode is not Mode.FIT and fungibility.when_can_preempt is Fungible.TRY_NEXT_FLAVOR:
+    if verdict.mode is not FlavorMode.FIT and fungibility.when_can_preempt is Fungible.TRY_NEXT_FLAVOR:
         return "whenCanPreempt is TryNextFlavor"
     return "whenCanBorrow is TryNextFlavor"
 
@@ -153,7 +153,7 @@ def _next(step: Step, item: PodSetAssignment, scan: Scan) -> str | None:
     """Preemption forgets where the search ended; so does a pod set that does not fit."""
     if step.admitted or not scan.flavors:
         return None
-    forgotten = item.mode is Mode.NO_FIT or step.preempted
+    forgotten = item.mode is FlavorMode.NO_FIT or step.preempted
     return scan.flavors[0 if forgotten else scan.tried - LAST_FLAVOR]
 
 

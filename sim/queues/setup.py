@@ -18,11 +18,11 @@ from dranode.sim.queues.configuration import (
 from dranode.sim.queues.documents import ClusterQueueDocument
 from dranode.sim.queues.namespaces import namespaces_of
 from dranode.sim.queues.not_simulated import not_simulated
-from dranode.sim.queues.quota import Usage, unused
+from dranode.sim.queues.quota import Usage, unused_quota
 from dranode.sim.queues.sources import find, of_kind
 from dranode.sim.queues.values import Admitted, Queues, Workload
 from dranode.sim.queues.workload_document import WorkloadDocument
-from dranode.sim.queues.workloads import Surroundings, admitted_of, ages, workload_of
+from dranode.sim.queues.workloads import WorkloadContext, admitted_of, ages, workload_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def load(sources: Iterable[SourceDocument]) -> Setup:
     sources = tuple(sources)
     found = find(sources)
     queues = queues_of(found)
-    around = Surroundings(
+    around = WorkloadContext(
         queues,
         devices_of(found),
         doors_of(found, queues),
@@ -68,7 +68,7 @@ def load(sources: Iterable[SourceDocument]) -> Setup:
     documents = tuple(of_kind(found, WorkloadDocument))
     pending: list[Workload] = []
     admitted: list[Admitted] = []
-    usage = unused(queues)
+    usage = unused_quota(queues)
     for item, created in zip(documents, ages(documents), strict=True):
         if item.value.status.since("Finished") is not None or not item.value.spec.active:
             continue

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Final, Protocol
 
-from dranode.sim.queues.assignment import Assignment, Mode
-from dranode.sim.queues.decide import Decision, decide
+from dranode.sim.queues.assignment import Assignment, FlavorMode
+from dranode.sim.queues.decide import QueueDecision, decide_workload
 from dranode.sim.queues.preemption import Preemptor
-from dranode.sim.queues.progress import Event, Moment, State, raised
+from dranode.sim.queues.progress import Moment, QueueEvent, SearchState, raised
 from dranode.sim.queues.quota import Usage
 from dranode.sim.queues.setup import Setup
 from dranode.sim.queues.values import Admitted, Queues, Workload
@@ -53,7 +53,7 @@ class Step:
     cycle: int
     workload: Workload
     outcome: str
-    decision: Decision | None = None
+    decision: QueueDecision | None = None
     admitted: bool = False
     preempted: tuple[Admitted, ...] = ()
 
@@ -75,7 +75,7 @@ class Situation:
     admitted: tuple[Admitted, ...]
     active: tuple[Workload, ...]
     parked: tuple[Workload, ...] = ()
-    states: Mapping[str, State] = field(default_factory=dict)
+    states: Mapping[str, SearchState] = field(default_factory=dict)
     preempting: frozenset[str] = frozenset()
     generations: Mapping[str, int] = field(default_factory=dict)
     cycle: int = 0
@@ -150,13 +150,13 @@ def _rank(workload: Workload) -> tuple[int, float, str]:
     return -workload.priority, workload.created, workload.key
 
 
-def _turn(situation: Situation, workload: Workload, decision: Decision) -> tuple[object, ...]:
+def _turn(situation: Situation, workload: Workload, decision: QueueDecision) -> tuple[object, ...]:
     return workload.key not in situation.preempting, decision.assignment.borrowing, _rank(workload)
 
 
-def _attempt(situation: Situation, workload: Workload) -> Decision:
+def _attempt(situation: Situation, workload: Workload) -> QueueDecision:
     preemptor = Preemptor(situation.queues, situation.usage, situation.admitted)
-    return decide(
+    return decide_workload(
         situation.queues,
         situation.usage,
         workload,
@@ -181,13 +181,13 @@ class _Cycle:
     leaving: tuple[Admitted, ...] = ()
 
 
-def _process(cycle: _Cycle, workload: Workload, decision: Decision, nodes: Nodes) -> tuple[_Cycle, str]:
+def _process(cycle: _Cycle, workload: Workload, decision: QueueDecision, nodes: Nodes) -> tuple[_Cycle, str]:
     """Act on a decision. The rest of the cycle may have taken what it counted on."""
     assignment, situation = decision.assignment, cycle.situation
     situation = replace(situation, states={**situation.states, workload.key: decision.state})
     cycle = replace(cycle, situation=situation)
     if not decision.useful:
-        nothing = "no flavor fits" if assignment.mode is Mode.NO_FIT else "nobody may be preempted"
+        nothing = "no flavor fits" if assignment.mode is FlavorMode.NO_FIT else "nobody may be preempted"
         return replace(cycle, situation=_park(situation, workload, decision.state)), f"waits: {nothing}"
     gone = {item.workload.key for item in cycle.leaving}
     if gone & {item.workload.key for item in decision.targets}:
@@ -199,7 +199,7 @@ def _process(cycle: _Cycle, workload: Workload, decision: Decision, nodes: Nodes
     return _admit(cycle, workload, decision, nodes)
 
 
-def _preempt(cycle: _Cycle, workload: Workload, decision: Decision) -> tuple[_Cycle, str]:
+def _preempt(cycle: _Cycle, workload: Workload, decision: QueueDecision) -> tuple[_Cycle, str]:
     names = ", ".join(item.workload.label for item in decision.targets)
     situation = cycle.situation
     states = {key: state for key, state in situation.states.items() if key != workload.key}
@@ -208,7 +208,7 @@ def _preempt(cycle: _Cycle, workload: Workload, decision: Decision) -> tuple[_Cy
     return _Cycle(situation, promised, (*cycle.leaving, *decision.targets)), f"tries again once {names} has left"
 
 
-def _admit(cycle: _Cycle, workload: Workload, decision: Decision, nodes: Nodes) -> tuple[_Cycle, str]:
+def _admit(cycle: _Cycle, workload: Workload, decision: QueueDecision, nodes: Nodes) -> tuple[_Cycle, str]:
     situation = cycle.situation
     holder = _holder(workload, decision.assignment, situation)
     problem = nodes.place(holder)
@@ -236,7 +236,7 @@ def _holder(workload: Workload, assignment: Assignment, situation: Situation) ->
     )
 
 
-def _park(situation: Situation, workload: Workload, state: State) -> Situation:
+def _park(situation: Situation, workload: Workload, state: SearchState) -> Situation:
     """Set a workload aside, unless it has flavors to try."""
     if state.pending_flavors:
         return situation
@@ -267,5 +267,5 @@ def _evict(cycle: _Cycle) -> Situation:
         admitted=tuple(item for item in situation.admitted if item.workload.key not in keys),
         active=(*situation.active, *(item for item in back if item.key in woken)),
         parked=tuple(item for item in back if item.key not in woken),
-        generations=raised(situation.generations, Event.WORKLOAD_LEFT, left, left),
+        generations=raised(situation.generations, QueueEvent.WORKLOAD_LEFT, left, left),
     )

@@ -10,7 +10,7 @@ from dranode.driver.core.api.documents import decode
 from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.core.api.resource import DeviceClass, ResourceClaimTemplate
 from dranode.driver.machine.yaml_files import SourceDocument
-from dranode.sim.queues.documents import PriorityClassDocument, read
+from dranode.sim.queues.documents import PriorityClassDocument, read_document
 from dranode.sim.queues.jobs import JOB, PREFIX, workload_of_job
 from dranode.sim.queues.workload_document import WorkloadDocument
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Found(Generic[T]):
+class SourceValue(Generic[T]):
     """A document and its value; `prefix` is what the value is called beside the document: a Job's workload."""
 
     source: SourceDocument
@@ -51,7 +51,7 @@ def located(source: SourceDocument, function: Callable[..., Any], *arguments: An
         raise placed from error
 
 
-def find(sources: Iterable[SourceDocument]) -> tuple[Found[Any], ...]:
+def find(sources: Iterable[SourceDocument]) -> tuple[SourceValue[Any], ...]:
     """Kueue's documents, Jobs that ask for a queue, ResourceClaimTemplates and classes; others are left alone.
 
     A Job whose Workload is among the documents is left alone too.
@@ -61,7 +61,7 @@ def find(sources: Iterable[SourceDocument]) -> tuple[Found[Any], ...]:
     """
     sources = tuple(sources)
     values = [(source, located(source, _value, source)) for source in sources]
-    found = [Found(source, value) for source, value in values if value is not None]
+    found = [SourceValue(source, value) for source, value in values if value is not None]
     owned = {
         (item.key.partition("/")[0], owner.name)
         for item in found
@@ -71,13 +71,13 @@ def find(sources: Iterable[SourceDocument]) -> tuple[Found[Any], ...]:
     }
     for source in sources:
         if (source.document.get("apiVersion"), source.kind) == JOB:
-            job = Found(source, located(source, workload_of_job, source.document), PREFIX)
+            job = SourceValue(source, located(source, workload_of_job, source.document), PREFIX)
             if job.value is not None and (job.key.partition("/")[0], source.name) not in owned:
                 found.append(job)
     return tuple(found)
 
 
-def of_kind(found: Iterable[Found[Any]], kind: type[T]) -> Iterator[Found[T]]:
+def of_kind(found: Iterable[SourceValue[Any]], kind: type[T]) -> Iterator[SourceValue[T]]:
     """Those of one kind.
 
     Raises:
@@ -99,4 +99,4 @@ def _value(source: SourceDocument) -> object | None:
         return decode(DeviceClass, source.document)
     if source.kind == "PriorityClass":
         return decode(PriorityClassDocument, source.document)
-    return read(source.document)
+    return read_document(source.document)

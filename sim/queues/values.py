@@ -38,7 +38,7 @@ class Preference(StrEnum):
     PREEMPTION_OVER_BORROWING = "PreemptionOverBorrowing"
 
 
-class Policy(StrEnum):
+class PreemptionPolicy(StrEnum):
     """Which workloads may be preempted, seen from the one that comes in."""
 
     NEVER = "Never"
@@ -80,9 +80,9 @@ class FlavorFungibility:
 class Preemption:
     """`spec.preemption`; `max_priority_threshold` is that of `borrowWithinCohort`."""
 
-    within_cluster_queue: Policy = Policy.NEVER
-    reclaim_within_cohort: Policy = Policy.NEVER
-    borrow_within_cohort: Policy = Policy.NEVER
+    within_cluster_queue: PreemptionPolicy = PreemptionPolicy.NEVER
+    reclaim_within_cohort: PreemptionPolicy = PreemptionPolicy.NEVER
+    borrow_within_cohort: PreemptionPolicy = PreemptionPolicy.NEVER
     max_priority_threshold: int | None = None
 
 

@@ -11,8 +11,8 @@ from msgspec import field
 
 from dranode.driver.core.api.quantity import Quantity
 from dranode.driver.core.api.resource import (
+    APIDocument,
     DeviceToleration,
-    Document,
     NodeSelector,
     ObjectMeta,
     PodContainer,
@@ -27,13 +27,13 @@ class QueuedContainer(PodContainer, frozen=True, kw_only=True):
     restart_policy: str = ""
 
 
-class NodeAffinity(Document, frozen=True, kw_only=True):
+class NodeAffinity(APIDocument, frozen=True, kw_only=True):
     """`affinity.nodeAffinity`, what is required of it."""
 
     required: NodeSelector | None = field(default=None, name="requiredDuringSchedulingIgnoredDuringExecution")
 
 
-class Affinity(Document, frozen=True, kw_only=True):
+class Affinity(APIDocument, frozen=True, kw_only=True):
     """`affinity`."""
 
     node_affinity: NodeAffinity = NodeAffinity()
@@ -49,14 +49,14 @@ class QueuedPodSpec(PodSpec, frozen=True, kw_only=True):
     overhead: Mapping[str, Quantity] = {}
 
 
-class PodTemplate(Document, frozen=True, kw_only=True):
+class PodTemplate(APIDocument, frozen=True, kw_only=True):
     """`podSets[].template`."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: QueuedPodSpec = QueuedPodSpec()
 
 
-class PodSetSpec(Document, frozen=True, kw_only=True):
+class PodSetSpec(APIDocument, frozen=True, kw_only=True):
     """`podSets[]`."""
 
     name: str = "main"
@@ -65,7 +65,7 @@ class PodSetSpec(Document, frozen=True, kw_only=True):
     template: PodTemplate = PodTemplate()
 
 
-class WorkloadSpec(Document, frozen=True, kw_only=True):
+class WorkloadSpec(APIDocument, frozen=True, kw_only=True):
     """`Workload.spec`; the class reference goes by one name in each version."""
 
     pod_sets: tuple[PodSetSpec, ...] = ()
@@ -76,7 +76,7 @@ class WorkloadSpec(Document, frozen=True, kw_only=True):
     active: bool = True
 
 
-class PodSetAdmission(Document, frozen=True, kw_only=True):
+class PodSetAdmission(APIDocument, frozen=True, kw_only=True):
     """`status.admission.podSetAssignments[]`."""
 
     name: str = "main"
@@ -85,14 +85,14 @@ class PodSetAdmission(Document, frozen=True, kw_only=True):
     count: int | None = None
 
 
-class Admission(Document, frozen=True, kw_only=True):
+class Admission(APIDocument, frozen=True, kw_only=True):
     """`status.admission`."""
 
     cluster_queue: str
     pod_set_assignments: tuple[PodSetAdmission, ...] = ()
 
 
-class Condition(Document, frozen=True, kw_only=True):
+class WorkloadCondition(APIDocument, frozen=True, kw_only=True):
     """`status.conditions[]`."""
 
     type: str
@@ -100,18 +100,18 @@ class Condition(Document, frozen=True, kw_only=True):
     last_transition_time: str = ""
 
 
-class WorkloadStatus(Document, frozen=True, kw_only=True):
+class WorkloadStatus(APIDocument, frozen=True, kw_only=True):
     """`Workload.status`."""
 
     admission: Admission | None = None
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[WorkloadCondition, ...] = ()
 
     def since(self, kind: str) -> str | None:
         """When a condition became true; None if it is not."""
         return next((c.last_transition_time for c in self.conditions if c.type == kind and c.status == "True"), None)
 
 
-class WorkloadDocument(Document, frozen=True, kw_only=True):
+class WorkloadDocument(APIDocument, frozen=True, kw_only=True):
     """Pod sets that are admitted together."""
 
     metadata: ObjectMeta

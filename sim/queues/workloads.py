@@ -11,7 +11,7 @@ from dranode.sim.queues.amounts import amount
 from dranode.sim.queues.checks import check_workload
 from dranode.sim.queues.counts import Devices, UncountableError, pod_counts
 from dranode.sim.queues.namespaces import LabelSelector, refusal
-from dranode.sim.queues.sources import Found
+from dranode.sim.queues.sources import SourceValue
 from dranode.sim.queues.values import Admitted, FlavorResource, PodSet, Queues, Workload
 from dranode.sim.queues.workload_document import (
     Admission,
@@ -22,7 +22,7 @@ from dranode.sim.queues.workload_document import (
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class WorkloadContext:
     """What a workload is read against.
 
     Attributes:
@@ -42,7 +42,7 @@ class Surroundings:
     priorities: Mapping[tuple[str, str], int]
 
 
-def ages(found: tuple[Found[WorkloadDocument], ...]) -> list[float]:
+def ages(found: tuple[SourceValue[WorkloadDocument], ...]) -> list[float]:
     """When each workload was created, in seconds; those without a time come last, in file order."""
     times = [seconds(item.value.metadata.creation_timestamp) for item in found]
     latest = max((time for time in times if time is not None), default=0.0)
@@ -57,7 +57,7 @@ def seconds(timestamp: str | None) -> float | None:
         return None
 
 
-def workload_of(document: WorkloadDocument, key: str, created: float, around: Surroundings) -> Workload:
+def workload_of(document: WorkloadDocument, key: str, created: float, around: WorkloadContext) -> Workload:
     """A workload.
 
     Raises:

@@ -20,7 +20,7 @@ from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.machine.confined import ConfinedRoot
 from dranode.driver.machine.folder import FolderFiles
 from dranode.driver.machine.root import Root
-from dranode.driver.node.node import Node
+from dranode.driver.node.node import NodeClaims
 from dranode.gpu.plugin import GPUPlugin
 from dranode.gpu.sysfs import PCI_DEVICES
 from tests.bench.table import Row
@@ -85,7 +85,7 @@ def _prepare() -> Iterable[Row]:
     times: dict[str, list[float]] = {"prepare": [], "commit": [], "rename": []}
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as name:
         folder = Path(name)
-        node = Node(GPUPlugin(hgx().root()), folder, folder / "cdi")
+        node = NodeClaims(GPUPlugin(hgx().root()), folder, folder / "cdi")
         node.open()
         db = sqlite3.connect(folder / "floor.db", isolation_level=None)
         db.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; CREATE TABLE t (body BLOB)")

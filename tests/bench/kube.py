@@ -27,7 +27,7 @@ from dranode.driver.core.claims.plugin import Inventory
 from dranode.driver.kube.client import Client
 from dranode.driver.kube.connection import Connection
 from dranode.driver.kube.publisher import KubePublisher
-from dranode.driver.kube.source import Source
+from dranode.driver.kube.source import Credentials
 from dranode.driver.kubelet.rpc import caller
 from dranode.driver.kubelet.sockets import socket_paths
 from dranode.proto import dra_v1_pb2 as dra
@@ -138,7 +138,7 @@ def _steady_writes() -> int:
     inventory = Inventory(devices=devices)
     with tempfile.TemporaryDirectory() as name, api_server() as api:
         api.put("nodes", {"metadata": {"name": "node"}})
-        source = Source(api.kubeconfig(Path(name) / "kubeconfig"))
+        source = Credentials(api.kubeconfig(Path(name) / "kubeconfig"))
         first = _publish(source, inventory)
         first.close()
         before = len(api.writes())
@@ -151,7 +151,7 @@ def _steady_writes() -> int:
         return len(api.writes()) - before
 
 
-def _publish(source: Source, inventory: Inventory) -> KubePublisher:
+def _publish(source: Credentials, inventory: Inventory) -> KubePublisher:
     publisher = KubePublisher(Client(Connection(source)), "node", print)
     publisher.publish("bench.example.com", inventory)
     _until(lambda: publisher.status("bench.example.com").published)

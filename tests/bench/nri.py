@@ -13,13 +13,13 @@ from pathlib import Path
 
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.pinning.containers import Container, ContainerUpdate, Pod, Resources
-from dranode.driver.core.pinning.identity import PodClaims
+from dranode.driver.core.pinning.containers import Container, ContainerUpdate, PodSandbox, Resources
+from dranode.driver.core.pinning.identity import KubeletPodClaims
 from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.nri.client import NRIClient
 from dranode.driver.nri.enforcer import Enforcer
-from dranode.driver.nri.events import Runtime
+from dranode.driver.nri.events import RuntimePeer
 from dranode.driver.nri.handler import Handler
 from dranode.proto import nri_v1alpha1_pb2 as nri
 from tests.bench.table import Row
@@ -62,14 +62,14 @@ class _Node:
     def reread(self) -> HeldSnapshot:
         return self.now
 
-    def pod_claims(self, pods: tuple[Pod, ...]) -> Mapping[str, PodClaims] | None:
-        return {each.uid: PodClaims({}) for each in pods}
+    def pod_claims(self, pods: tuple[PodSandbox, ...]) -> Mapping[str, KubeletPodClaims] | None:
+        return {each.uid: KubeletPodClaims({}) for each in pods}
 
 
 class _Empty:
     """A handler that decides nothing: what remains is the protocol."""
 
-    def configured(self, runtime: Runtime) -> None: ...
+    def configured(self, runtime: RuntimePeer) -> None: ...
 
     def disconnected(self) -> None: ...
 
@@ -89,7 +89,7 @@ class _Empty:
 
     def removed(self, container: Container) -> None: ...
 
-    def pod_gone(self, pod: Pod) -> None: ...
+    def pod_gone(self, pod: PodSandbox) -> None: ...
 
     def unsolicited(self) -> tuple[ContainerUpdate, ...]:
         return ()

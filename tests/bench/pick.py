@@ -11,7 +11,7 @@ from time import perf_counter
 from typing import Final
 
 from dranode.cpu.pick import PickError, pick
-from dranode.cpu.policies import L3, Policy, Threads
+from dranode.cpu.policies import L3, PickPolicy, Threads
 from dranode.cpu.topology import Topology
 from dranode.driver.core.api.cpuset import CPUSet
 from tests.bench.table import Row
@@ -24,8 +24,8 @@ _COUNTS: Final = (1, 2, 3, 7, 8, 16, 33, 64, 100)
 _SHAPES: Final = {512: (2, 4, 8, 4, 2), 768: (2, 4, 12, 4, 2)}
 _WAYS: Final[dict[str, Callable[[Topology, CPUSet, int], object]]] = {
     "packed": pick,
-    "spread": partial(pick, policy=Policy.SPREAD),
-    "numa-distributed": partial(pick, policy=Policy.NUMA_DISTRIBUTED),
+    "spread": partial(pick, policy=PickPolicy.SPREAD),
+    "numa-distributed": partial(pick, policy=PickPolicy.NUMA_DISTRIBUTED),
     "L3 required": partial(pick, l3=L3.REQUIRE),
     "full-core": partial(pick, threads=Threads.FULL_CORE),
 }

@@ -14,7 +14,7 @@ from dranode.driver.core.claims.effects import Effect
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.node.interpreter import Interpreter
 from dranode.driver.node.metadata_files import DeviceMetadata
-from dranode.driver.node.node import Node
+from dranode.driver.node.node import NodeClaims
 from tests.fakes import Board, Lamps, WiredLamps, allocated_claim, damage_ledger, reference
 
 
@@ -48,11 +48,11 @@ class Fused(Interpreter):
         return found
 
 
-def world(folder: Path, board: Board, *, wired: bool) -> Node:
+def world(folder: Path, board: Board, *, wired: bool) -> NodeClaims:
     (folder / "data").mkdir(exist_ok=True)
     plugin: Plugin = WiredLamps(board) if wired else Lamps()
     metadata = DeviceMetadata(plugin.driver, folder / "data" / "dra-device-metadata", folder / "cdi")
-    node = Node(plugin, folder / "data", folder / "cdi", metadata=metadata)
+    node = NodeClaims(plugin, folder / "data", folder / "cdi", metadata=metadata)
     node.interpreter = Fused(plugin, node.holders, node.specs, metadata, node.inventory)
     node.open()
     return node
@@ -65,7 +65,7 @@ def claims(driver: str) -> tuple[ResourceClaim, ...]:
     )
 
 
-def state(folder: Path, node: Node, board: Board) -> Any:
+def state(folder: Path, node: NodeClaims, board: Board) -> Any:
     records = {record.uid: (record.state, record.devices) for record in node.records()}
     there = files(folder / "cdi", folder) | files(folder / "data" / "dra-device-metadata", folder)
     return records, there, frozenset(board.lit)
@@ -80,7 +80,7 @@ def files(below: Path, world: Path) -> dict[str, bytes]:
     }
 
 
-def call(node: Node, what: str, asked: tuple[ResourceClaim, ...]) -> Any:
+def call(node: NodeClaims, what: str, asked: tuple[ResourceClaim, ...]) -> Any:
     if what == "prepare":
         return node.prepare({reference(claim): claim for claim in asked})
     return node.unprepare(tuple(map(reference, asked)))
@@ -98,7 +98,7 @@ def test_a_crash_after_any_effect_ends_as_if_there_was_none(
 ) -> None:
     asked, wired = claims(driver), driver == WiredLamps.driver
 
-    def before(folder: Path, board: Board) -> Node:
+    def before(folder: Path, board: Board) -> NodeClaims:
         node = world(folder, board, wired=wired)
         if what == "unprepare" or damaged:
             call(node, "prepare", asked)

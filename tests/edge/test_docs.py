@@ -20,7 +20,7 @@ import click
 import pytest
 import yaml
 
-from dranode.cpu.config import CPUConfig, parse_config
+from dranode.cpu.config import CPUConfig, parse_cpu_config
 from dranode.driver.cli import cli
 from dranode.driver.cli.options import config_file
 from dranode.driver.cli.serve import command as serve
@@ -141,7 +141,7 @@ def test_yaml_of_the_manual_is_valid(block: Block, tmp_path: Path) -> None:
             assert set(document) <= {"apiVersion", "kind", "resources", "components", "patches"}
             assert all(yaml.safe_load(patch["patch"]) for patch in document["patches"])
         else:
-            parsed = parse_config(Config("FromClaim", document, "the manual"))
+            parsed = parse_cpu_config(Config("FromClaim", document, "the manual"))
             assert parsed != CPUConfig()
 
 
@@ -211,4 +211,4 @@ def test_the_table_of_fields_is_the_configurations() -> None:
             outer, _, inner = name.partition(".")
             document: dict[str, Any] = {"apiVersion": "dra.cpu/v1alpha1", "kind": "CPUConfig"}
             document[outer] = {inner: value} if inner else value
-            assert parse_config(Config("FromClaim", document, "the manual")) is not None
+            assert parse_cpu_config(Config("FromClaim", document, "the manual")) is not None

@@ -16,7 +16,7 @@ from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.kube.claims import KubeClaims
 from dranode.driver.kube.client import Client, Timing
 from dranode.driver.kube.connection import Connection, Outgoing
-from dranode.driver.kube.source import Source
+from dranode.driver.kube.source import Credentials
 from tests.fakes import allocated_claim, plain, reference
 from tests.fakes_apiserver import ApiServer, Fault, api_server
 
@@ -29,7 +29,7 @@ def api() -> Iterator[ApiServer]:
 
 @pytest.fixture
 def claims(api: ApiServer, tmp_path: Path) -> Iterator[KubeClaims]:
-    client = Client(Connection(Source(api.kubeconfig(tmp_path / "kubeconfig"))), timing=Timing(dice=lambda: 0.0))
+    client = Client(Connection(Credentials(api.kubeconfig(tmp_path / "kubeconfig"))), timing=Timing(dice=lambda: 0.0))
     made = KubeClaims(client)
     yield made
     made.close()
@@ -115,7 +115,7 @@ def test_a_token_that_cannot_be_read_fails_each_claim_with_a_sentence(
     api: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refs = (put(api, "a"), put(api, "b"))
-    connection = Connection(Source(api.kubeconfig(tmp_path / "kubeconfig", token="t")))  # noqa: S106 - no secret
+    connection = Connection(Credentials(api.kubeconfig(tmp_path / "kubeconfig", token="t")))  # noqa: S106 - no secret
     client = Client(connection, timing=Timing(dice=lambda: 0.0))
     claims = KubeClaims(client)
     assert isinstance(claims.get(refs[:1])[refs[0]], ResourceClaim)

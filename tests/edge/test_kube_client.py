@@ -13,14 +13,14 @@ import pytest
 import urllib3
 
 from dranode.driver.core.api.errors import UsageError
-from dranode.driver.kube.client import Client, Request, Timing
+from dranode.driver.kube.client import APIRequest, Client, Timing
 from dranode.driver.kube.connection import Connection, Outgoing
 from dranode.driver.kube.errors import ApiError, BrokenStreamError
-from dranode.driver.kube.source import Source
+from dranode.driver.kube.source import Credentials
 from tests.fakes_apiserver import CERTIFICATES, ApiServer, Fault, api_server
 
 NODES = "/api/v1/nodes/node"
-GET_NODE = Request("GET", NODES, "get nodes")
+GET_NODE = APIRequest("GET", NODES, "get nodes")
 
 
 @pytest.fixture
@@ -38,18 +38,20 @@ def client(api: ApiServer, tmp_path: Path) -> Client:
 def connect(api: ApiServer, folder: Path, **credentials: Any) -> Client:
     # Dice that always show the same make the delays of a test short and certain.
     timing = Timing(dice=lambda: 0.0)
-    return Client(Connection(Source(api.kubeconfig(folder / "kubeconfig", **credentials))), timing=timing)
+    return Client(Connection(Credentials(api.kubeconfig(folder / "kubeconfig", **credentials))), timing=timing)
 
 
-def claims(root: str, version: str) -> Request:
+def claims(root: str, version: str) -> APIRequest:
     del version
-    return Request("GET", f"{root}/namespaces/default/resourceclaims/a", "get resourceclaims in namespace default")
+    return APIRequest("GET", f"{root}/namespaces/default/resourceclaims/a", "get resourceclaims in namespace default")
 
 
 def test_documents_come_and_go_as_they_are(client: Client, api: ApiServer) -> None:
     assert client.send(GET_NODE)["metadata"]["uid"] == "node-uid"
     event = {"metadata": {"generateName": "e-"}, "note": 'text with "quotes" and ü'}
-    made = client.send(Request("POST", "/apis/events.k8s.io/v1/namespaces/default/events", "create events", {}, event))
+    made = client.send(
+        APIRequest("POST", "/apis/events.k8s.io/v1/namespaces/default/events", "create events", {}, event)
+    )
     assert made["note"] == event["note"]
     (seen,) = api.requests("POST")
     assert seen.body == event
@@ -125,13 +127,13 @@ def test_what_does_not_pass_is_not_tried_again(client: Client, api: ApiServer, s
 
 
 def test_writing_is_tried_again_only_where_the_server_did_nothing(client: Client, api: ApiServer) -> None:
-    post = Request("POST", "/apis/events.k8s.io/v1/namespaces/default/events", "create events", {}, {"metadata": {}})
+    post = APIRequest("POST", "/apis/events.k8s.io/v1/namespaces/default/events", "create events", {}, {"metadata": {}})
     api.faults.append(Fault("POST", status=503))
     with pytest.raises(ApiError, match="503"):
         client.send(post)
     assert len(api.seen) == 1
     api.faults.append(Fault("POST", status=429))
-    named = Request(post.method, post.path, post.what, {}, {"metadata": {"generateName": "e-"}})
+    named = APIRequest(post.method, post.path, post.what, {}, {"metadata": {"generateName": "e-"}})
     assert client.send(named)["kind"] == "Event"
     assert [one.status for one in api.seen] == [503, 429, 200]
 
@@ -190,7 +192,7 @@ def test_a_server_of_another_authority_is_not_trusted(tmp_path: Path) -> None:
         kubeconfig = Path(api.kubeconfig(tmp_path / "kubeconfig"))
         kubeconfig.write_text(kubeconfig.read_text().replace("ca.crt", "other.crt"))
         kubeconfig.write_text(kubeconfig.read_text().replace("127.0.0.1", "localhost"))
-        client = Client(Connection(Source(str(kubeconfig))))
+        client = Client(Connection(Credentials(str(kubeconfig))))
         with pytest.raises(ApiError, match="is not to be trusted"):
             client.send(GET_NODE, seconds=0.2)
 
@@ -204,7 +206,7 @@ def test_a_pods_service_account_connects_by_its_token_and_authority(
         (tmp_path / "ca.crt").write_bytes((CERTIFICATES / "ca.crt").read_bytes())
         monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
         monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(api.port))
-        source = Source(service_account=tmp_path)
+        source = Credentials(service_account=tmp_path)
         source.check()
         client = Client(Connection(source))
         assert client.send(GET_NODE)["metadata"]["name"] == "node"
@@ -218,7 +220,7 @@ def test_a_pods_service_account_connects_by_its_token_and_authority(
 def test_a_kubeconfig_that_cannot_be_used_is_named(tmp_path: Path, text: str) -> None:
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text(text)
-    client = Client(Connection(Source(str(kubeconfig))))
+    client = Client(Connection(Credentials(str(kubeconfig))))
     with pytest.raises(ApiError, match=r"the credentials in .*kubeconfig cannot be used"):
         client.send(GET_NODE, seconds=0.1)
 
@@ -226,9 +228,9 @@ def test_a_kubeconfig_that_cannot_be_used_is_named(tmp_path: Path, text: str) ->
 def test_without_credentials_nothing_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(UsageError, match="--kubeconfig"):
-        Source().check()
+        Credentials().check()
     with pytest.raises(UsageError, match="there is no kubeconfig"):
-        Source(str(tmp_path / "missing")).check()
+        Credentials(str(tmp_path / "missing")).check()
 
 
 @dataclass

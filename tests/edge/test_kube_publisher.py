@@ -22,7 +22,7 @@ from dranode.driver.kube.client import Client, Timing
 from dranode.driver.kube.connection import Connection, Outgoing
 from dranode.driver.kube.errors import BrokenStreamError
 from dranode.driver.kube.publisher import KubePublisher
-from dranode.driver.kube.source import Source
+from dranode.driver.kube.source import Credentials
 from dranode.driver.kube.watch import SliceWatch
 from tests.fakes_apiserver import ApiServer, Fault, api_server
 
@@ -87,7 +87,7 @@ def it(api: ApiServer, tmp_path: Path) -> Iterator[Publishing]:
 
 
 def connect(api: ApiServer, folder: Path) -> KubePublisher:
-    source = Source(api.kubeconfig(folder / "kubeconfig"))
+    source = Credentials(api.kubeconfig(folder / "kubeconfig"))
     return KubePublisher(Client(Connection(source), timing=Timing(dice=lambda: 0.0)), "node", pytest.fail)
 
 
@@ -321,7 +321,7 @@ def test_a_publisher_that_rests_leaves_its_slices_and_mends_nothing(it: Publishi
 
 
 def test_a_node_name_that_is_none_is_refused_before_anything_is_sent(api: ApiServer, tmp_path: Path) -> None:
-    source = Source(api.kubeconfig(tmp_path / "kubeconfig"))
+    source = Credentials(api.kubeconfig(tmp_path / "kubeconfig"))
     with pytest.raises(UsageError, match="--node-name"):
         KubePublisher(Client(Connection(source)), "Not A Node", pytest.fail).publish(DRIVER, inventory("a"))
     assert not api.seen

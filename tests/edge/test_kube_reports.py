@@ -19,16 +19,16 @@ from dranode.driver.core.claims.events import DriftRepaired, RecordQuarantined
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.plugin import Grant, Inventory
 from dranode.driver.core.claims.record import Record
-from dranode.driver.core.pinning.containers import Pod
+from dranode.driver.core.pinning.containers import PodSandbox
 from dranode.driver.kube.client import Timing
-from dranode.driver.kube.cluster import Cluster
+from dranode.driver.kube.cluster import KubeCluster
 from dranode.driver.kube.edges import KubeEdges
 from dranode.driver.kube.errors import ApiError
 from dranode.driver.kube.outbox import Outbox
-from dranode.driver.kube.source import Source
+from dranode.driver.kube.source import Credentials
 from dranode.driver.kubelet.service import Preparer
 from dranode.driver.kubelet.sockets import socket_paths
-from dranode.driver.node.node import Node
+from dranode.driver.node.node import NodeClaims
 from dranode.driver.serve.edges import Edges
 from dranode.driver.serve.listener import Listener
 from dranode.driver.serve.service import DriverService
@@ -53,8 +53,8 @@ def api() -> Iterator[ApiServer]:
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
-    made = Node(TalkingLamps(), tmp_path / "data", tmp_path / "cdi")
+def node(tmp_path: Path) -> Iterator[NodeClaims]:
+    made = NodeClaims(TalkingLamps(), tmp_path / "data", tmp_path / "cdi")
     (tmp_path / "data").mkdir()
     made.open()
     yield made
@@ -62,15 +62,15 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 
 @pytest.fixture
-def cluster(api: ApiServer, tmp_path: Path) -> Iterator[Cluster]:
-    source = Source(api.kubeconfig(tmp_path / "kubeconfig"))
-    made = Cluster(source, "node", claim_status=True, fatal=pytest.fail)
+def cluster(api: ApiServer, tmp_path: Path) -> Iterator[KubeCluster]:
+    source = Credentials(api.kubeconfig(tmp_path / "kubeconfig"))
+    made = KubeCluster(source, "node", claim_status=True, fatal=pytest.fail)
     yield made
     made.close()
 
 
 @pytest.fixture
-def reported(cluster: Cluster, node: Node) -> Preparer:
+def reported(cluster: KubeCluster, node: NodeClaims) -> Preparer:
     return cluster.reporting(node)
 
 
@@ -123,7 +123,7 @@ def test_other_drivers_entries_are_left_alone(api: ApiServer, reported: Preparer
     eventually(lambda: devices(api, "a") == [other])
 
 
-def test_a_repeated_prepare_writes_no_status_again(api: ApiServer, reported: Preparer, cluster: Cluster) -> None:
+def test_a_repeated_prepare_writes_no_status_again(api: ApiServer, reported: Preparer, cluster: KubeCluster) -> None:
     claim = put(api, "a", "lamp-0")
     ref = reference(claim)
     reported.prepare({ref: claim})
@@ -144,10 +144,10 @@ def test_an_older_server_has_the_status_in_its_version(api: ApiServer, reported:
 
 
 def test_without_claim_status_none_is_written_and_failures_are_told_all_the_same(
-    api: ApiServer, node: Node, tmp_path: Path
+    api: ApiServer, node: NodeClaims, tmp_path: Path
 ) -> None:
-    source = Source(api.kubeconfig(tmp_path / "kubeconfig"))
-    cluster = Cluster(source, "node", claim_status=False, fatal=pytest.fail)
+    source = Credentials(api.kubeconfig(tmp_path / "kubeconfig"))
+    cluster = KubeCluster(source, "node", claim_status=False, fatal=pytest.fail)
     good, bad = put(api, "a", "lamp-0"), put(api, "b", "lamp-9")
     cluster.reporting(node).prepare({reference(good): good, reference(bad): bad})
     cluster.close()
@@ -244,9 +244,11 @@ def test_the_status_of_a_claim_that_is_gone_is_forgotten(
     assert not caplog.messages
 
 
-def test_what_happens_unasked_is_told_on_pod_claim_and_node(api: ApiServer, cluster: Cluster) -> None:
+def test_what_happens_unasked_is_told_on_pod_claim_and_node(api: ApiServer, cluster: KubeCluster) -> None:
     claim = ClaimRef("default", "a", "uid-a")
-    cluster.tell(Lamps.driver, DriftRepaired(Pod("sandbox", "uid-p", "default", "p"), (claim,), "it ran elsewhere"))
+    cluster.tell(
+        Lamps.driver, DriftRepaired(PodSandbox("sandbox", "uid-p", "default", "p"), (claim,), "it ran elsewhere")
+    )
     cluster.tell(Lamps.driver, RecordQuarantined("uid-b", "the checksum differs"))
     eventually(lambda: len(api.objects.all("events")) == 3)
     told = {(one["regarding"]["kind"], one["reason"]) for one in api.objects.all("events")}
@@ -254,7 +256,7 @@ def test_what_happens_unasked_is_told_on_pod_claim_and_node(api: ApiServer, clus
 
 
 def test_a_driver_that_starts_with_a_damaged_record_tells_the_node(
-    api: ApiServer, cluster: Cluster, node: Node, tmp_path: Path
+    api: ApiServer, cluster: KubeCluster, node: NodeClaims, tmp_path: Path
 ) -> None:
     claim = put(api, "a", "lamp-0")
     node.prepare({reference(claim): claim})
@@ -278,7 +280,7 @@ def test_a_driver_that_starts_with_a_damaged_record_tells_the_node(
     assert f"UID {reference(claim).uid}" in event["note"]
 
 
-def test_the_last_words_are_said_before_the_connection_closes(api: ApiServer, cluster: Cluster) -> None:
+def test_the_last_words_are_said_before_the_connection_closes(api: ApiServer, cluster: KubeCluster) -> None:
     cluster.tell(Lamps.driver, RecordQuarantined("uid-b", "the checksum differs"))
     cluster.close()
     assert len(api.objects.all("events")) == 1
@@ -341,9 +343,9 @@ def test_new_words_do_not_bring_the_server_back_what_it_wants_to_be_spared() -> 
 
 
 def test_the_status_goes_with_whichever_instance_unprepares(
-    api: ApiServer, reported: Preparer, cluster: Cluster, tmp_path: Path
+    api: ApiServer, reported: Preparer, cluster: KubeCluster, tmp_path: Path
 ) -> None:
-    other = Node(TalkingLamps(), tmp_path / "data", tmp_path / "cdi")
+    other = NodeClaims(TalkingLamps(), tmp_path / "data", tmp_path / "cdi")
     other.open()
     claim = put(api, "a", "lamp-0")
     ref = reference(claim)
@@ -356,7 +358,9 @@ def test_the_status_goes_with_whichever_instance_unprepares(
 
 
 def test_threads_that_come_at_once_share_one_outbox(api: ApiServer, tmp_path: Path) -> None:
-    edges = KubeEdges(Source(api.kubeconfig(tmp_path / "kubeconfig")), "node", claim_status=True, fatal=pytest.fail)
+    edges = KubeEdges(
+        Credentials(api.kubeconfig(tmp_path / "kubeconfig")), "node", claim_status=True, fatal=pytest.fail
+    )
     both = threading.Barrier(2, timeout=1)
 
     class Meeting(dict[str, Any]):

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from dranode.driver.core.api.errors import DranodeError
-from dranode.driver.kube.client import Client, Request
+from dranode.driver.kube.client import APIRequest, Client
 from dranode.driver.kube.connection import Connection
-from dranode.driver.kube.source import Source
+from dranode.driver.kube.source import Credentials
 from tests.fakes_apiserver import api_server
 
 
@@ -18,8 +18,8 @@ def test_a_token_file_may_end_with_a_newline(tmp_path: Path) -> None:
     token.write_text("of the pod\n")
     with api_server(tokens={"of the pod"}) as api:
         api.put("nodes", {"metadata": {"name": "node", "uid": "node-uid"}})
-        client = Client(Connection(Source(api.kubeconfig(tmp_path / "kubeconfig", token_file=token))))
-        node = client.send(Request("GET", "/api/v1/nodes/node", "get nodes"))
+        client = Client(Connection(Credentials(api.kubeconfig(tmp_path / "kubeconfig", token_file=token))))
+        node = client.send(APIRequest("GET", "/api/v1/nodes/node", "get nodes"))
     assert node["metadata"]["uid"] == "node-uid"
 
 
@@ -27,7 +27,7 @@ def test_a_token_that_no_header_can_carry_is_refused_and_never_told(tmp_path: Pa
     token = tmp_path / "token"
     token.write_text("secret\nof the cluster")
     with api_server(tokens={"secret"}) as api:
-        client = Client(Connection(Source(api.kubeconfig(tmp_path / "kubeconfig", token_file=token))))
+        client = Client(Connection(Credentials(api.kubeconfig(tmp_path / "kubeconfig", token_file=token))))
         with pytest.raises(DranodeError, match="look at the token's characters") as raised:
-            client.send(Request("GET", "/api/v1/nodes/node", "get nodes"), patient=False)
+            client.send(APIRequest("GET", "/api/v1/nodes/node", "get nodes"), patient=False)
     assert "secret" not in str(raised.value)

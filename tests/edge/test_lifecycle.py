@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 import pytest
 
-from dranode.cpu.options import CPUOptions, Mode
+from dranode.cpu.options import CPUOptions, DeviceMode
 from dranode.cpu.plugin import CPUPlugin
 from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.claims.events import ClaimImpaired, ClaimRestored, Occurrence
@@ -273,7 +273,7 @@ def test_a_group_is_unhealthy_once_all_its_cpus_are_gone(world: World) -> None:
 
 
 def test_an_individual_cpu_that_is_offline_is_withdrawn_and_unhealthy_until_it_is_back(world: World) -> None:
-    world.options = CPUOptions(mode=Mode.INDIVIDUAL)
+    world.options = CPUOptions(mode=DeviceMode.INDIVIDUAL)
     world.start()
     world.prepare(cpu_claim("a", "uid-a", "cpu003"))
     world.hotplug("0-2,4-7")

@@ -14,8 +14,8 @@ import pytest
 from dranode.cpu.options import CPUOptions
 from dranode.cpu.plugin import CPUPlugin
 from dranode.driver.core.claims.plugin import Stop
-from dranode.driver.kube.cluster import Cluster
-from dranode.driver.kube.source import Source
+from dranode.driver.kube.cluster import KubeCluster
+from dranode.driver.kube.source import Credentials
 from dranode.driver.kubelet.sockets import socket_paths
 from dranode.driver.local.kubelet import StandInKubelet
 from dranode.driver.serve.edges import Edges
@@ -70,7 +70,9 @@ def test_a_claim_that_loses_a_cpu_has_a_condition_and_an_event_until_it_is_back(
     api.put("resourceclaims", plain(claim))
     machine = HotplugRoot("sockets=1,cores=4")
     driver = SwitchedCPUs(machine)
-    cluster = Cluster(Source(str(api.kubeconfig(root / "kubeconfig"))), "node", claim_status=True, fatal=pytest.fail)
+    cluster = KubeCluster(
+        Credentials(str(api.kubeconfig(root / "kubeconfig"))), "node", claim_status=True, fatal=pytest.fail
+    )
     service = DriverService(
         driver,
         Edges(claims=cluster, publisher=cluster, report=cluster.reporting, tell=cluster.tell),

@@ -12,7 +12,7 @@ from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.plugin import Grant
 from dranode.driver.local.kubelet import KubeletError
 from dranode.sim.allocator.features import Features
-from dranode.sim.cluster.workload import PodClaims, Workload
+from dranode.sim.cluster.workload import PodWithClaims, WorkloadDocuments
 from dranode.sim.local import start
 from tests.fakes import Board, Lamps, WiredLamps, allocated_claim
 
@@ -34,9 +34,9 @@ def test_one_claim_that_stays_prepared_keeps_no_other_from_being_unprepared(tmp_
             super().restore(claim, grants)
 
     claims = [allocated_claim(name, Stuck.driver, [f"lamp-{number}"]) for number, name in enumerate("abc")]
-    pods = (PodClaims("default/p", tuple(claims[:1])), PodClaims("default/q", tuple(claims[1:])))
+    pods = (PodWithClaims("default/p", tuple(claims[:1])), PodWithClaims("default/q", tuple(claims[1:])))
     with start.local_run([Stuck(Board())], "node", tmp_path, Features(), lambda _: None) as run:
-        assert [result.error for result in run.run(Workload(pods, ()), lambda _: None)] == [None] * 3
+        assert [result.error for result in run.run(WorkloadDocuments(pods, ()), lambda _: None)] == [None] * 3
         with pytest.raises(KubeletError, match="the lamp cannot be put out"):
             run.unprepare()
         assert [record.name for record in run.records()] == ["b"]

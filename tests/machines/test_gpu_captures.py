@@ -6,7 +6,7 @@ import pytest
 
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.machine.root import Root
-from dranode.gpu.devices import devices
+from dranode.gpu.devices import gpu_devices
 from dranode.gpu.inventory import GPUInventory
 from dranode.gpu.scan import scan
 from tests.fakes_gpu import power
@@ -25,7 +25,9 @@ def test_gpus_that_are_numa_nodes_are_found_as_the_made_up_machine_says() -> Non
     found = scan(captured("nvidiagpunumanodes"))
     assert found == scan(power().root())
     assert [gpu.memory_node for gpu in found.gpus] == [255, 254, 253, 252, 251, 250]
-    assert [device.attributes["resource.kubernetes.io/numaNode"].int_ for device in devices(found, shared=False)] == [
+    assert [
+        device.attributes["resource.kubernetes.io/numaNode"].int_ for device in gpu_devices(found, shared=False)
+    ] == [
         0,
         0,
         0,

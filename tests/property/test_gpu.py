@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from dranode.driver.core.slices.desired import publishable
 from dranode.driver.machine.tree import leaves
-from dranode.gpu.devices import counters, devices
-from dranode.gpu.health import Condition, Counts, counted, expired, handled, present, report, taints, wedged, xid
+from dranode.gpu.devices import counters, gpu_devices
+from dranode.gpu.health import AERCounts, GPUCondition, counted, expired, handled, present, report, taints, wedged, xid
 from dranode.gpu.plugin import GPUPlugin
 from dranode.gpu.scan import scan
 from dranode.gpu.semver import semver
@@ -62,7 +62,7 @@ def test_the_parts_of_a_gpu_use_up_its_counters_exactly(machine: Machine) -> Non
     room = {each.name: each.counters["parts"].value.value for each in counters(inventory)}
     whole: dict[str, float] = {}
     parts: dict[str, float] = {}
-    for device in devices(inventory, shared=False):
+    for device in gpu_devices(inventory, shared=False):
         for taken in device.consumes_counters:
             sums = whole if taken.counter_set == device.name else parts
             sums[taken.counter_set] = sums.get(taken.counter_set, 0) + float(taken.counters["parts"].value.value)
@@ -93,12 +93,12 @@ STEPS = st.one_of(
 def test_every_gpu_finds_its_way_back_to_healthy(steps: list[tuple[str, str, int | str | None]]) -> None:
     inventory = scan(laptop().root())
     now = 1_800_000_000.0
-    condition = present(Condition(), inventory, now)
+    condition = present(GPUCondition(), inventory, now)
     for kind, address, value in steps:
         now += 1
         match kind, value:
             case "aer", int(count):
-                condition = counted(condition, address, Counts(fatal=count), now)
+                condition = counted(condition, address, AERCounts(fatal=count), now)
             case "wedged", str(methods):
                 condition = wedged(condition, address, methods, now)
             case "xid", int(number):

@@ -16,7 +16,7 @@ from dranode.driver.core.claims.held import ClaimRef, Held
 from dranode.driver.core.claims.plugin import AllocatedClaim, ClaimGrant, Inventory
 from dranode.driver.core.claims.record import Record
 from dranode.driver.core.pinning.snapshot import HeldClaim, HeldClaims, HeldSnapshot
-from dranode.driver.node.node import Node
+from dranode.driver.node.node import NodeClaims
 from tests.fakes import Lamps, allocated_claim, reference
 
 UIDS = st.sampled_from("abcdef")
@@ -79,7 +79,7 @@ def test_a_snapshot_that_is_kept_is_the_one_that_a_driver_that_starts_would_make
         folder = Path(name)
         (folder / "data").mkdir()
         plugin = Lights()
-        here, there = (Node(plugin, folder / "data", folder / "cdi") for _ in range(2))
+        here, there = (NodeClaims(plugin, folder / "data", folder / "cdi") for _ in range(2))
         here.open()
         there.open()
         for step, number in steps:
@@ -97,7 +97,7 @@ def test_a_snapshot_that_is_kept_is_the_one_that_a_driver_that_starts_would_make
                     with contextlib.closing(sqlite3.connect(folder / "data" / "ledger.db")) as db, db:
                         db.execute("UPDATE claims SET checksum = 0 WHERE uid = ?", (claim.metadata.uid,))
             here.records()
-            anew = Node(plugin, folder / "data", folder / "cdi")
+            anew = NodeClaims(plugin, folder / "data", folder / "cdi")
             anew.open()
             mine, theirs = here.snapshot(), anew.snapshot()
             assert mine is not None

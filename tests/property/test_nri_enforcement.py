@@ -11,9 +11,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.on_record import Unread
-from dranode.driver.core.pinning.containers import Container, ContainerUpdate, Pod, Resources
+from dranode.driver.core.pinning.containers import Container, ContainerUpdate, PodSandbox, Resources
 from dranode.driver.core.pinning.enforcement import Allowed, Refused, create, stop, synchronize, update
-from dranode.driver.core.pinning.identity import Evidence, PodClaims
+from dranode.driver.core.pinning.identity import Evidence, KubeletPodClaims
 from dranode.driver.core.pinning.pinned import Containers, Pinned, changes, settle
 from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
 
@@ -49,7 +49,7 @@ def held_claim(uid: str, cpus: CPUSet, mems: str) -> HeldClaim:
 def test_a_look_at_what_has_changed_finds_what_a_look_at_everything_would(
     having: list[list[str]], steps: list[tuple[list[HeldClaim], set[str], CPUSet | None, Unread | None, bool]]
 ) -> None:
-    pod = Pod("s", "p")
+    pod = PodSandbox("s", "p")
     containers = Containers(Pinned(Container(str(n), str(n), pod), tuple(uids)) for n, uids in enumerate(having))
     snapshot = HeldSnapshot(online=CPUSet(range(8)), mems="0-1")
     for put, drop, online, unread, settles in steps:
@@ -99,7 +99,7 @@ class Node(RuleBasedStateMachine):
         claims = [self.snapshot.claims[uid] for uid in sorted(uids) if uid in self.snapshot.claims]
         env = tuple(f"V_{claim.claim.uid}={'0-1' if forged else claim.cpus}" for claim in claims)
         self.created += 1
-        made = Container(f"c{self.created}", name, Pod(f"s-{pod}", pod, "ns", pod), env=env)
+        made = Container(f"c{self.created}", name, PodSandbox(f"s-{pod}", pod, "ns", pod), env=env)
         decision = create(self.containers, self.snapshot, made, self.evidence())
         if isinstance(decision, Refused):
             assert decision.reason
@@ -113,7 +113,7 @@ class Node(RuleBasedStateMachine):
         self.runtime[made.id] = replace(made, cpus=decision.resources.cpus)
 
     def evidence(self) -> Evidence:
-        return Evidence(reread=True, pods={pod: PodClaims({}) for pod in ("p1", "p2", "p3")}, gone=frozenset())
+        return Evidence(reread=True, pods={pod: KubeletPodClaims({}) for pod in ("p1", "p2", "p3")}, gone=frozenset())
 
     @precondition(lambda self: self.runtime)
     @rule(data=st.data())

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.pinning.containers import Resources
 from dranode.driver.nri import ttrpc
-from dranode.driver.nri.events import CreateRequest, Event, StopRequest, SynchronizeRequest, UpdateRequest
+from dranode.driver.nri.events import CreateRequest, NRIEvent, StopRequest, SynchronizeRequest, UpdateRequest
 from dranode.driver.nri.mux import PLUGIN_CONNECTION, Demultiplexer, ProtocolError, frame
 from dranode.driver.nri.session import Session
 from tests.fakes_nri import Wire
@@ -25,7 +25,7 @@ CAPTURED = {
 }
 
 
-def play(pieces: list[bytes]) -> tuple[list[Event], dict[int, ttrpc.Answer]]:
+def play(pieces: list[bytes]) -> tuple[list[NRIEvent], dict[int, ttrpc.Response]]:
     """Everything that a session says and answers when the stream comes in these pieces.
 
     Answers may leave in another order: events are answered at once, requests when the decision is there.
@@ -33,7 +33,7 @@ def play(pieces: list[bytes]) -> tuple[list[Event], dict[int, ttrpc.Answer]]:
     session = Session("pin", "10")
     session.register()
     session.update_containers([])
-    events: list[Event] = []
+    events: list[NRIEvent] = []
     for piece in pieces:
         for event in session.receive_data(piece):
             events.append(event)
@@ -78,7 +78,9 @@ messages = st.builds(
 
 @given(sent=st.lists(messages, max_size=6), sizes=st.lists(st.integers(1, 50), min_size=1, max_size=20))
 def test_messages_come_back_whatever_the_frames_and_the_chunks(sent: list[ttrpc.Message], sizes: list[int]) -> None:
-    stream = b"".join(chunk.data for one in sent for chunk in Demultiplexer().receive_data(ttrpc.encode(1, one)))
+    stream = b"".join(
+        chunk.data for one in sent for chunk in Demultiplexer().receive_data(ttrpc.encode_message(1, one))
+    )
     framed, at, turn = b"", 0, 0
     while at < len(stream):
         size = sizes[turn % len(sizes)]

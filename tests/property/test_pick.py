@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dranode.cpu.pick import Pick, PickError, pick
-from dranode.cpu.policies import L3, Policy, Threads
+from dranode.cpu.policies import L3, PickPolicy, Threads
 from dranode.cpu.topology import Topology
 from dranode.driver.core.api.cpuset import CPUSet
 from tests.fakes_topology import Place, topology
@@ -49,17 +49,17 @@ def requests(draw: st.DrawFn) -> tuple[Topology, CPUSet, int]:
 
 
 def _pick(
-    request: tuple[Topology, CPUSet, int], policy: Policy, group: int, threads: Threads, l3: L3
+    request: tuple[Topology, CPUSet, int], policy: PickPolicy, group: int, threads: Threads, l3: L3
 ) -> Pick | PickError:
     machine, free, count = request
-    step = group if policy is Policy.NUMA_DISTRIBUTED else None
+    step = group if policy is PickPolicy.NUMA_DISTRIBUTED else None
     try:
         return pick(machine, free, count, policy=policy, group=step, threads=threads, l3=l3)
     except PickError as error:
         return error
 
 
-_WISHES = (st.sampled_from(Policy), st.integers(1, 4), st.sampled_from(Threads), st.sampled_from(L3))
+_WISHES = (st.sampled_from(PickPolicy), st.integers(1, 4), st.sampled_from(Threads), st.sampled_from(L3))
 
 
 def _keeps_to_caches(machine: Topology, cpus: CPUSet, candidates: CPUSet) -> bool:
@@ -73,7 +73,7 @@ def _keeps_to_caches(machine: Topology, cpus: CPUSet, candidates: CPUSet) -> boo
 
 @given(requests(), *_WISHES)
 def test_a_pick_is_the_count_of_candidates_in_the_form_that_was_asked_for(
-    request: tuple[Topology, CPUSet, int], policy: Policy, group: int, threads: Threads, l3: L3
+    request: tuple[Topology, CPUSet, int], policy: PickPolicy, group: int, threads: Threads, l3: L3
 ) -> None:
     machine, free, count = request
     picked = _pick(request, policy, group, threads, l3)
@@ -102,7 +102,7 @@ def _subsets(sets: list[CPUSet]) -> list[CPUSet]:
 
 @given(requests(), *_WISHES)
 def test_a_pick_succeeds_exactly_if_some_choice_of_candidates_would_do(
-    request: tuple[Topology, CPUSet, int], policy: Policy, group: int, threads: Threads, l3: L3
+    request: tuple[Topology, CPUSet, int], policy: PickPolicy, group: int, threads: Threads, l3: L3
 ) -> None:
     machine, free, count = request
     units = [CPUSet((cpu,)) for cpu in free]
@@ -129,7 +129,7 @@ def test_a_pick_succeeds_exactly_if_some_choice_of_candidates_would_do(
 
 @given(requests(), *_WISHES)
 def test_a_pick_depends_on_its_arguments_alone(
-    request: tuple[Topology, CPUSet, int], policy: Policy, group: int, threads: Threads, l3: L3
+    request: tuple[Topology, CPUSet, int], policy: PickPolicy, group: int, threads: Threads, l3: L3
 ) -> None:
     machine, free, count = request
     again = replace(machine, cpus={cpu: machine.cpus[cpu] for cpu in sorted(machine.cpus, reverse=True)})
@@ -143,12 +143,12 @@ def test_a_pick_depends_on_its_arguments_alone(
         st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=12
     ),
     st.integers(1, 12),
-    st.sampled_from(Policy),
+    st.sampled_from(PickPolicy),
     st.sampled_from((Threads.FULL_CORE, Threads.ONE_PER_CORE)),
     st.sampled_from(L3),
 )
 def test_whole_cores_are_whole_even_where_the_kernel_has_them_in_several_places(
-    told: list[tuple[int, int, int, int]], count: int, policy: Policy, threads: Threads, l3: L3
+    told: list[tuple[int, int, int, int]], count: int, policy: PickPolicy, threads: Threads, l3: L3
 ) -> None:
     # What is a core is one question; its CPUs' package, node and cache are told one by one and may contradict it.
     cores = topology({cpu: (core, 0, 0, 0) for cpu, (core, _, _, _) in enumerate(told)})

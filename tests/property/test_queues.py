@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dranode.sim.queues.assign import Simulation, assign
-from dranode.sim.queues.assignment import LAST_FLAVOR, Mode
+from dranode.sim.queues.assignment import LAST_FLAVOR, FlavorMode
 from dranode.sim.queues.preemption import Preemptor
-from dranode.sim.queues.progress import Moment, State
+from dranode.sim.queues.progress import Moment, SearchState
 from dranode.sim.queues.quota import Usage
 from dranode.sim.queues.run import Anywhere, run_queues
 from dranode.sim.queues.setup import Setup, load
@@ -149,7 +149,7 @@ def test_preemption_makes_room_with_none_to_spare(documents: list[dict[str, Any]
 @settings(max_examples=150)
 @given(
     st.lists(
-        st.tuples(SMALL, SMALL, st.sampled_from([Mode.NO_CANDIDATES, Mode.PREEMPT, Mode.RECLAIM])),
+        st.tuples(SMALL, SMALL, st.sampled_from([FlavorMode.NO_CANDIDATES, FlavorMode.PREEMPT, FlavorMode.RECLAIM])),
         min_size=1,
         max_size=3,
     ),
@@ -159,7 +159,7 @@ def test_preemption_makes_room_with_none_to_spare(documents: list[dict[str, Any]
     st.integers(-1, 1),
 )
 def test_the_search_does_what_the_kep_says(
-    kinds: list[tuple[int, int, Mode]], wanted: int, borrow: str, preempt: str, last: int
+    kinds: list[tuple[int, int, FlavorMode]], wanted: int, borrow: str, preempt: str, last: int
 ) -> None:
     """A second telling of KEP-582, with its numbers worked out by hand: queue and lender own 6 of each flavor."""
     names = FLAVORS[: len(kinds)]
@@ -187,7 +187,7 @@ def test_the_search_does_what_the_kep_says(
         setup.queues,
         setup.usage,
         setup.pending[0],
-        State(({"gpu": last},), 0, 0),
+        SearchState(({"gpu": last},), 0, 0),
         lambda _, of, __: Simulation(answers[of.flavor]),
         now=Moment(0, 1),
     )
@@ -196,14 +196,14 @@ def test_the_search_does_what_the_kep_says(
     for number in range(start, len(names)):
         own, lent, answer = kinds[number]
         fits = wanted <= 12 - own - lent
-        mode = Mode.FIT if fits else answer
+        mode = FlavorMode.FIT if fits else answer
         borrows = fits and own + wanted > 6
-        score = (mode > Mode.NO_CANDIDATES, mode, not borrows)
+        score = (mode > FlavorMode.NO_CANDIDATES, mode, not borrows)
         if best is None or score > best[1]:
             best = (number, score)
         goes_on = (
-            mode is Mode.NO_CANDIDATES
-            or (mode is not Mode.FIT and preempt == "TryNextFlavor")
+            mode is FlavorMode.NO_CANDIDATES
+            or (mode is not FlavorMode.FIT and preempt == "TryNextFlavor")
             or (borrows and borrow == "TryNextFlavor")
         )
         if not goes_on:

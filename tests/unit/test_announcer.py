@@ -11,7 +11,7 @@ import pytest
 from dranode.driver.core.claims.plugin import DeviceHealth, Health, Inventory
 from dranode.driver.core.slices.publication import PublisherStatus
 from dranode.driver.kubelet.health import HealthService
-from dranode.driver.node.node import Node
+from dranode.driver.node.node import NodeClaims
 from dranode.driver.serve.announcer import Announcer
 from tests.fakes import Lamps
 from tests.fakes_ledger import Mend, newer_schema
@@ -52,7 +52,7 @@ class World:
     def __init__(self, folder: Path, *, taints: bool = True) -> None:
         (folder / "data").mkdir()
         self.lamps, self.shelf, self.health = FragileLamps(2), Shelf(), HealthService("node")
-        self.node = Node(self.lamps, folder / "data", folder / "cdi")
+        self.node = NodeClaims(self.lamps, folder / "data", folder / "cdi")
         self.node.open()
         self.announcer = Announcer(self.node, self.health, self.shelf, self.shelf, taints=taints)
 
@@ -160,7 +160,7 @@ def test_devices_are_withdrawn_while_nothing_can_be_handed_out_and_stay_healthy(
     ]
 
 
-def newer_schema_at_the_next_look(path: Path, node: Node) -> contextlib.AbstractContextManager[Mend]:
+def newer_schema_at_the_next_look(path: Path, node: NodeClaims) -> contextlib.AbstractContextManager[Mend]:
     # A connection that is open looks at the schema no more.
     node.close()
     return newer_schema(path)

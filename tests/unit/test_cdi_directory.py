@@ -19,7 +19,7 @@ from dranode.cdi.directory import (
     write_spec,
 )
 from dranode.cdi.errors import CDIError
-from dranode.cdi.loader.document import read
+from dranode.cdi.loader.document import load_spec
 from dranode.cdi.loader.validate import validate
 from dranode.cdi.spec import CDIDevice, ContainerEdits, Spec
 from dranode.cdi.version import with_minimum_version
@@ -82,7 +82,7 @@ def test_a_file_that_is_no_spec_is_refused_with_its_name(tmp_path: Path) -> None
 )
 def test_no_character_of_a_value_changes_on_its_way_through_a_runtimes_parser(value: str) -> None:
     spec = _spec(f"A={value}b  c")
-    assert read(encode_spec(spec)).spec == spec
+    assert load_spec(encode_spec(spec)).spec == spec
 
 
 def test_a_written_file_is_readable_by_all_and_alone_in_a_folder_that_is_made(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_a_spec_that_some_runtime_could_not_load_is_never_written(tmp_path: Path
 
 def test_the_longest_key_that_runtimes_read_is_written() -> None:
     spec = _spec(annotations={"k" * 1022: "v"})
-    assert read(encode_spec(spec)).spec == spec
+    assert load_spec(encode_spec(spec)).spec == spec
 
 
 def test_removing_a_spec_twice_is_removing_it_once(tmp_path: Path) -> None:

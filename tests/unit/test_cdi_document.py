@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from dranode.cdi.errors import CDIError
-from dranode.cdi.loader.document import read
+from dranode.cdi.loader.document import load_spec
 from dranode.cdi.loader.validate import validate
 
 DEVICES = '"devices": [{"name": "d", "containerEdits": {"env": ["A=1"]}}]'
@@ -12,7 +12,7 @@ GOOD = '{"cdiVersion": "0.3.0", "kind": "example.com/cpu", ' + DEVICES + "}"
 
 def _refusal(text: str) -> str:
     with pytest.raises(CDIError) as refused:
-        read(text.encode())
+        load_spec(text.encode())
     return str(refused.value)
 
 
@@ -74,7 +74,7 @@ def test_aliases_that_multiply_without_end_are_refused_soon() -> None:
 
 def test_the_fields_of_a_document_are_those_spelt_out_even_as_null() -> None:
     text = GOOD.replace('"env"', '"netDevices": null, "ENV"')
-    assert read(text.encode()).fields == {
+    assert load_spec(text.encode()).fields == {
         "cdiVersion",
         "kind",
         "devices",
@@ -87,13 +87,13 @@ def test_the_fields_of_a_document_are_those_spelt_out_even_as_null() -> None:
 
 def test_two_spellings_of_a_field_are_read_into_one_place_in_byte_order() -> None:
     text = GOOD.replace(DEVICES, DEVICES + ', "DEVICES": [{"name": "x", "annotations": {"a": "b"}}, {"name": "y"}]')
-    (device,) = read(text.encode()).spec.devices
+    (device,) = load_spec(text.encode()).spec.devices
     assert (device.name, device.annotations, device.container_edits.env) == ("d", {"a": "b"}, ("A=1",))
 
 
 def test_text_that_yaml_takes_for_something_else_is_read_as_the_library_prints_that() -> None:
     text = "cdiVersion: 0.6.0\nkind: a/b\nannotations: {a: 010, b: yes, c: 1.50, d: 1e6, e: ~, 7: 0x10}\n"
-    spec = read(text.encode()).spec
+    spec = load_spec(text.encode()).spec
     assert spec.annotations == {"a": "8", "b": "true", "c": "1.5", "d": "1e+06", "e": "", "7": "16"}
 
 
@@ -107,10 +107,10 @@ def test_a_verdict_holds_one_problem_where_a_document_does_not_decode_and_all_wh
     "head", ["%YAML\t1.1", "%YAML \t 1.1\t", "%YAML\t1.1\t# a word", "%TAG\t!\ttag:example.com,2000:"]
 )
 def test_tabs_part_the_words_of_a_directive(head: str) -> None:
-    assert read(f"{head}\n---\n{GOOD}".encode()) == read(GOOD.encode())
+    assert load_spec(f"{head}\n---\n{GOOD}".encode()) == load_spec(GOOD.encode())
 
 
 def test_a_tab_makes_no_other_directive_right() -> None:
     for head in ("%YAML\t1.2", "%YAML1.1", "%\tYAML 1.1", "%FOO\tbar"):
         with pytest.raises(CDIError):
-            read(f"{head}\n---\n{GOOD}".encode())
+            load_spec(f"{head}\n---\n{GOOD}".encode())

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dranode.cdi.loader.document import read
+from dranode.cdi.loader.document import load_spec
 from dranode.cdi.loader.validate import validate
 
 NEWEST = "05ae4b5 (containerd 2.4 dev)"
@@ -64,5 +64,5 @@ def _without_zeros(value: Any) -> Any:
 
 @pytest.mark.parametrize("vector", [each for each in OBSERVED if "read" in each], ids=lambda vector: vector["case"])
 def test_what_is_read_is_what_the_newest_library_reads(vector: dict[str, Any]) -> None:
-    spec = msgspec.to_builtins(read(_content(vector)).spec)
+    spec = msgspec.to_builtins(load_spec(_content(vector)).spec)
     assert _without_zeros(json.loads(json.dumps(spec))) == _without_zeros(vector["read"])

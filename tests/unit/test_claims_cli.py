@@ -19,7 +19,7 @@ from dranode.driver.cli.claims import command
 from dranode.driver.core.api.errors import DranodeError, MachineError
 from dranode.driver.core.diagnosis.placement import container_cgroup
 from dranode.driver.machine.forms import open_machine
-from dranode.driver.node.node import Node
+from dranode.driver.node.node import NodeClaims
 from tests.fakes import reference
 from tests.fakes_doctor import forbid
 from tests.fakes_lifecycle import KubeletPods, cpu_claim, leave_spec
@@ -47,7 +47,7 @@ class Machine:
 
     def prepare(self, name: str, count: int) -> None:
         """A claim `uid-<name>` of the pod `pod-<name>`, whose UID is `pod-uid-<name>`."""
-        node = Node(CPUPlugin(open_machine("sockets=1,cores=8"), CPUOptions()), self.data, self.folder / "cdi")
+        node = NodeClaims(CPUPlugin(open_machine("sockets=1,cores=8"), CPUOptions()), self.data, self.folder / "cdi")
         node.open()
         claim = cpu_claim(name, f"uid-{name}", GROUP, count)
         assert isinstance(node.prepare({reference(claim): claim})[f"uid-{name}"], tuple)
@@ -142,7 +142,7 @@ def test_a_claim_that_was_taken_over_without_a_name_gets_it_from_kubelet(
     leave_spec(machine.folder / "cdi", "uid-left", "5-6")
     machine.prepare("a", 2)
     kubelet.run("pod-left", "left", "uid-left")
-    node = Node(CPUPlugin(open_machine("sockets=1,cores=8"), CPUOptions()), machine.data, machine.folder / "cdi")
+    node = NodeClaims(CPUPlugin(open_machine("sockets=1,cores=8"), CPUOptions()), machine.data, machine.folder / "cdi")
     node.take_in((record, record) for record in node.unfinished())
     node.close()
     rows, _ = machine.run()

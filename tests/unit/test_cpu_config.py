@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 import pytest
 
-from dranode.cpu.config import CFSQuota, CPUConfig, CPUPolicy, Memory, Sharing, Spread, merge, parse_config
-from dranode.cpu.policies import L3, Policy, Threads
+from dranode.cpu.config import CFSQuota, CPUConfig, CPUPolicy, CPUSharing, Memory, Spread, merge, parse_cpu_config
+from dranode.cpu.policies import L3, PickPolicy, Threads
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.documents import encode_json
 from dranode.driver.core.api.errors import ClaimError
@@ -18,7 +18,7 @@ PATH = "spec.devices.config[0].opaque.parameters"
 
 
 def parse(parameters: Any, source: Literal["FromClass", "FromClaim"] = "FromClaim") -> CPUConfig:
-    return parse_config(Config(source, parameters, PATH))
+    return parse_cpu_config(Config(source, parameters, PATH))
 
 
 def merged(*parameters: Any) -> CPUPolicy:
@@ -82,8 +82,8 @@ def test_every_field_is_read() -> None:
     assert parse(parameters) == CPUConfig(
         threads=Threads.ONE_PER_CORE,
         l3=L3.REQUIRE,
-        spread=Spread(policy=Policy.NUMA_DISTRIBUTED, group=2),
-        sharing=Sharing.POD,
+        spread=Spread(policy=PickPolicy.NUMA_DISTRIBUTED, group=2),
+        sharing=CPUSharing.POD,
         cfs_quota=CFSQuota.UNLIMITED,
         memory=Memory.LOCAL,
     )
@@ -133,8 +133,8 @@ def test_claims_override_classes_field_by_field_in_list_order() -> None:
         own(threads="one-per-core", spread={"policy": "numa-distributed", "group": 4}),
         own(spread={"policy": "spread"}),
     )
-    assert (policy.threads, policy.l3, policy.sharing) == (Threads.ONE_PER_CORE, L3.IGNORE, Sharing.POD)
-    assert policy.spread == Spread(policy=Policy.SPREAD)
+    assert (policy.threads, policy.l3, policy.sharing) == (Threads.ONE_PER_CORE, L3.IGNORE, CPUSharing.POD)
+    assert policy.spread == Spread(policy=PickPolicy.SPREAD)
 
 
 @pytest.mark.parametrize("fields", [{"threads": "full-core"}, {"l3": "require"}, {"spread": {}}])

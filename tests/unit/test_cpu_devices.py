@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from dranode.cpu.devices import devices, left_out
-from dranode.cpu.options import CPUOptions, GroupBy, Mode, check_reserved, read_options
+from dranode.cpu.devices import cpu_devices, left_out
+from dranode.cpu.options import CPUOptions, DeviceMode, GroupBy, check_reserved, read_options
 from dranode.cpu.policies import Threads
 from dranode.cpu.topology import Topology
 from dranode.driver.core.api.cpuset import CPUSet
@@ -25,17 +25,17 @@ from tests.fakes_topology import regular, topology
 
 # Two sockets with one NUMA node each, four cores with two threads: the example of the reference sheet, 2.3.
 EXAMPLE = regular(sockets=2, numa=1, l3=1, cores=4, threads=2)
-INDIVIDUAL = CPUOptions(mode=Mode.INDIVIDUAL)
+INDIVIDUAL = CPUOptions(mode=DeviceMode.INDIVIDUAL)
 RANGE = {"default": "1", "validRange": {"min": "1", "step": "1"}}
 
 
 def published(machine: Topology, options: CPUOptions, roots: dict[str, CPUSet] | None = None) -> list[Any]:
-    made: list[Any] = json.loads(encode_json(devices(machine, options, roots or {})))
+    made: list[Any] = json.loads(encode_json(cpu_devices(machine, options, roots or {})))
     return made
 
 
 def names(machine: Topology, options: CPUOptions) -> list[str]:
-    return [device.name for device in devices(machine, options, {})]
+    return [device.name for device in cpu_devices(machine, options, {})]
 
 
 def test_a_numa_group_is_the_reference_device_with_a_request_policy() -> None:
@@ -82,7 +82,7 @@ def test_the_machine_is_one_group() -> None:
 
 
 def test_an_individual_device_is_called_by_its_cpu() -> None:
-    options = CPUOptions(mode=Mode.INDIVIDUAL, reserved=cpus("0,8"), node_allocatable_mapping=True)
+    options = CPUOptions(mode=DeviceMode.INDIVIDUAL, reserved=cpus("0,8"), node_allocatable_mapping=True)
     first, second, *rest = published(EXAMPLE, options)
     assert first == {
         "name": "cpu001",
@@ -103,7 +103,7 @@ def test_an_individual_device_is_called_by_its_cpu() -> None:
 
 def test_siblings_follow_one_another_and_names_do_not_shift() -> None:
     assert names(MACHINES["M1"], INDIVIDUAL) == ["cpu000", "cpu002", "cpu001", "cpu003"]
-    reserved = CPUOptions(mode=Mode.INDIVIDUAL, reserved=cpus("0"))
+    reserved = CPUOptions(mode=DeviceMode.INDIVIDUAL, reserved=cpus("0"))
     assert names(MACHINES["M1"], reserved) == ["cpu002", "cpu001", "cpu003"]
     four_way = regular(sockets=1, numa=1, l3=1, cores=2, threads=4)
     assert names(four_way, INDIVIDUAL)[:5] == ["cpu000", "cpu002", "cpu004", "cpu006", "cpu001"]
@@ -128,9 +128,9 @@ def test_siblings_follow_one_another_and_names_do_not_shift() -> None:
 def test_the_published_slice_counts_hold(
     machine: str, reserved: str, *, roots: bool, slices: int, per_numa: dict[int, int]
 ) -> None:
-    options = CPUOptions(mode=Mode.INDIVIDUAL, reserved=cpus(reserved))
+    options = CPUOptions(mode=DeviceMode.INDIVIDUAL, reserved=cpus(reserved))
     near = {"pci0000:00": MACHINES[machine].online} if roots else {}
-    made = devices(MACHINES[machine], options, near)
+    made = cpu_devices(MACHINES[machine], options, near)
     specs = desired_slices("dra.cpu", "worker1", Inventory(devices=made))
     assert len(specs) == slices
     nodes = Counter(device.attributes["resource.kubernetes.io/numaNode"].int_ for device in made)
@@ -138,7 +138,7 @@ def test_the_published_slice_counts_hold(
 
 
 def test_a_machine_of_1024_cpus_is_eight_slices() -> None:
-    made = devices(regular(sockets=2, numa=4, l3=4, cores=16, threads=2), INDIVIDUAL, {})
+    made = cpu_devices(regular(sockets=2, numa=4, l3=4, cores=16, threads=2), INDIVIDUAL, {})
     specs = desired_slices("dra.cpu", "worker1", Inventory(devices=made))
     assert [len(spec.devices) for spec in specs] == [128] * 8
     assert specs[-1].devices[-1].name == "cpu1023"
@@ -241,7 +241,7 @@ def test_isolated_cpus_are_told_where_there_are_any() -> None:
     ("mode", "group_by", "threads", "machine"),
     [
         *product(
-            Mode,
+            DeviceMode,
             GroupBy,
             (Threads.ANY, Threads.FULL_CORE),
             (
@@ -257,13 +257,13 @@ def test_isolated_cpus_are_told_where_there_are_any() -> None:
     ],
 )
 def test_every_mode_publishes_what_the_api_takes(
-    mode: Mode, group_by: GroupBy, threads: Threads, machine: Topology
+    mode: DeviceMode, group_by: GroupBy, threads: Threads, machine: Topology
 ) -> None:
     roots = {f"pci0000:{index:02x}": machine.online for index in range(30)}
     options = CPUOptions(
         mode=mode, group_by=group_by, threads=threads, compat_attributes=True, node_allocatable_mapping=True
     )
-    inventory = Inventory(devices=devices(machine, options, roots))
+    inventory = Inventory(devices=cpu_devices(machine, options, roots))
     assert publishable(inventory).warnings == ()
     for spec in desired_slices("dra.cpu", "worker1", inventory):
         assert slice_problems(spec) == ()
@@ -271,7 +271,7 @@ def test_every_mode_publishes_what_the_api_takes(
 
 def test_too_many_roots_cost_the_attribute_and_not_the_device() -> None:
     roots = {f"pci0000:{index:02x}": EXAMPLE.online for index in range(60)}
-    inventory = publishable(Inventory(devices=devices(EXAMPLE, CPUOptions(group_by=GroupBy.MACHINE), roots)))
+    inventory = publishable(Inventory(devices=cpu_devices(EXAMPLE, CPUOptions(group_by=GroupBy.MACHINE), roots)))
     assert set(inventory.devices[0].attributes) == {"dra.cpu/smtEnabled", "dra.cpu/numCPUs"}
     (warning,) = inventory.warnings
     assert warning == (
@@ -283,7 +283,7 @@ def test_too_many_roots_cost_the_attribute_and_not_the_device() -> None:
 def test_options_are_read_as_serve_names_them() -> None:
     options = {"cpu_device_mode": "grouped", "group_by": "socket", "reserved_cpus": "0-1", "threads": "full-core"}
     assert read_options({**options, "compat_attributes": True, "gpu_sharing": "shared"}) == CPUOptions(
-        mode=Mode.GROUPED,
+        mode=DeviceMode.GROUPED,
         group_by=GroupBy.SOCKET,
         reserved=cpus("0-1"),
         threads=Threads.FULL_CORE,
@@ -292,7 +292,7 @@ def test_options_are_read_as_serve_names_them() -> None:
     assert read_options({}) == CPUOptions()
     # As manifests say it that leave the other option at its default.
     single = {"cpu_device_mode": "individual", "group_by": "numanode"}
-    assert read_options(single) == CPUOptions(mode=Mode.INDIVIDUAL)
+    assert read_options(single) == CPUOptions(mode=DeviceMode.INDIVIDUAL)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dranode.cdi.spec import CDIDevice, ContainerEdits, Spec
-from dranode.cpu.claim_env import claim_edits, read_spec
+from dranode.cpu.claim_env import claim_edits, spec_cpus
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.claims.plugin import ClaimGrant
 from tests.fakes_cpu import cpus
@@ -28,7 +28,7 @@ def test_a_claim_without_cpus_has_no_edits() -> None:
 def test_what_was_written_is_read_back(on: str, held: str) -> None:
     edits = claim_edits("u", cpus(on), cpus(held))
     assert edits is not None
-    assert read_spec("u", spec(*edits.env)) == ClaimGrant(grants=(), edits=edits, cpus=cpus(on), held=cpus(held))
+    assert spec_cpus("u", spec(*edits.env)) == ClaimGrant(grants=(), edits=edits, cpus=cpus(on), held=cpus(held))
 
 
 @pytest.mark.parametrize(
@@ -36,10 +36,10 @@ def test_what_was_written_is_read_back(on: str, held: str) -> None:
     [(), ("DRA_CPUSET_v=0-1",), ("DRA_CPUSET_u=",), ("DRA_CPUSET_u=a-b",), ("DRA_CPUSET_u",), ("DRANODE_HELD_u=1",)],
 )
 def test_a_spec_that_says_nothing_of_the_claim_recovers_nothing(env: tuple[str, ...]) -> None:
-    assert read_spec("u", spec(*env)) is None
+    assert spec_cpus("u", spec(*env)) is None
 
 
 def test_what_a_claim_runs_on_is_always_held() -> None:
-    got = read_spec("u", spec("DRA_CPUSET_u=0-1", "DRANODE_HELD_u=8"))
+    got = spec_cpus("u", spec("DRA_CPUSET_u=0-1", "DRANODE_HELD_u=8"))
     assert got is not None
     assert got.held == cpus("0-1,8")

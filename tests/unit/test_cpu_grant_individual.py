@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dranode.cdi.spec import ContainerEdits
-from dranode.cpu.options import CPUOptions, Mode
+from dranode.cpu.options import CPUOptions, DeviceMode
 from dranode.cpu.policies import Threads
 from dranode.cpu.topology import Topology
 from dranode.driver.core.api.errors import ClaimConflictError, ClaimError
@@ -15,7 +15,7 @@ from dranode.driver.core.claims.plugin import ClaimGrant
 from tests.fakes_cpu import MACHINES, claim, config, cpus, granted, holding, own, result
 from tests.fakes_topology import regular
 
-INDIVIDUAL = CPUOptions(mode=Mode.INDIVIDUAL)
+INDIVIDUAL = CPUOptions(mode=DeviceMode.INDIVIDUAL)
 SMT = regular(sockets=1, numa=1, l3=2, cores=2, threads=2)
 
 
@@ -56,7 +56,7 @@ def test_a_device_that_is_no_cpu_is_refused(device: str) -> None:
 )
 def test_a_cpu_that_is_not_handed_out_is_refused(device: str, why: str) -> None:
     with pytest.raises(ClaimError, match=why):
-        take(MACHINES["M1"], device, options=CPUOptions(mode=Mode.INDIVIDUAL, reserved=cpus("0")))
+        take(MACHINES["M1"], device, options=CPUOptions(mode=DeviceMode.INDIVIDUAL, reserved=cpus("0")))
 
 
 def test_a_cpu_that_another_claim_holds_is_a_conflict() -> None:
@@ -78,7 +78,7 @@ def test_whole_cores_are_verified_over_all_requests(threads: str) -> None:
 
 def test_the_node_may_demand_whole_cores() -> None:
     with pytest.raises(ClaimError, match="splits cores: 4 are missing"):
-        take(SMT, "cpu000", options=CPUOptions(mode=Mode.INDIVIDUAL, threads=Threads.FULL_CORE))
+        take(SMT, "cpu000", options=CPUOptions(mode=DeviceMode.INDIVIDUAL, threads=Threads.FULL_CORE))
 
 
 def test_one_per_core_runs_on_one_thread_of_each_core() -> None:

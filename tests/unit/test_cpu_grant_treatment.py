@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dranode.cpu.config import CFSQuota, CPUPolicy, Memory, Sharing
+from dranode.cpu.config import CFSQuota, CPUPolicy, CPUSharing, Memory
 from dranode.cpu.treatment import Treatment, claim_treatment, treatment_state
 from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.core.claims.plugin import Grant
@@ -17,9 +17,9 @@ def grants(*states: Any, admin: bool = False) -> list[Grant]:
 
 
 def test_what_is_not_by_default_comes_back_from_the_state() -> None:
-    state = treatment_state(CPUPolicy(sharing=Sharing.POD, memory=Memory.LOCAL), "0-1")
+    state = treatment_state(CPUPolicy(sharing=CPUSharing.POD, memory=Memory.LOCAL), "0-1")
     assert state == {"sharing": "pod", "memory": "local", "mems": "0-1"}
-    assert claim_treatment(grants(state)) == Treatment(sharing=Sharing.POD, memory=Memory.LOCAL, mems="0-1")
+    assert claim_treatment(grants(state)) == Treatment(sharing=CPUSharing.POD, memory=Memory.LOCAL, mems="0-1")
 
 
 def test_defaults_leave_no_state() -> None:
@@ -29,8 +29,8 @@ def test_defaults_leave_no_state() -> None:
 
 
 def test_a_claim_is_shared_only_if_every_result_is() -> None:
-    assert claim_treatment(grants({"sharing": "pod"}, None)).sharing is Sharing.CONTAINER
-    assert claim_treatment([*grants({"sharing": "pod"}), *grants(None, admin=True)]).sharing is Sharing.POD
+    assert claim_treatment(grants({"sharing": "pod"}, None)).sharing is CPUSharing.CONTAINER
+    assert claim_treatment([*grants({"sharing": "pod"}), *grants(None, admin=True)]).sharing is CPUSharing.POD
 
 
 def test_one_result_lifts_the_quota_of_the_claim() -> None:

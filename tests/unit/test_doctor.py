@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from dranode.driver.cli.doctor import command
-from dranode.driver.core.diagnosis.facts import Facts, Finding, Severity, Wanted
+from dranode.driver.core.diagnosis.facts import Facts, Finding, ServeOptions, Severity
 from dranode.driver.core.diagnosis.rules import RULES, diagnose
 from dranode.driver.core.diagnosis.runtime import TOLERANCE
 from dranode.driver.doctor.cluster import read_cluster
@@ -647,7 +647,7 @@ def test_rights_of_the_drivers_account_are_asked_where_somebody_else_asks(node: 
 
 
 def test_a_driver_that_pins_nothing_needs_no_nri() -> None:
-    facts = Facts(Wanted(node="worker", drivers=("dra.gpu",), pins=False, nri_socket=""))
+    facts = Facts(ServeOptions(node="worker", drivers=("dra.gpu",), pins=False, nri_socket=""))
     assert diagnose(facts) == ()
 
 

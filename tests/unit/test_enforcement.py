@@ -12,7 +12,7 @@ import pytest
 
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.pinning.containers import Container, ContainerUpdate, Pod, Resources
+from dranode.driver.core.pinning.containers import Container, ContainerUpdate, PodSandbox, Resources
 from dranode.driver.core.pinning.enforcement import (
     Allowed,
     Refused,
@@ -24,8 +24,8 @@ from dranode.driver.core.pinning.enforcement import (
     synchronize,
     update,
 )
-from dranode.driver.core.pinning.identity import AskKubelet, AskLedger, AskProcesses, Evidence, PodClaims
-from dranode.driver.core.pinning.pinned import Change, Containers, settle
+from dranode.driver.core.pinning.identity import AskKubelet, AskLedger, AskProcesses, Evidence, KubeletPodClaims
+from dranode.driver.core.pinning.pinned import ContainerChange, Containers, settle
 from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
 
 VARIABLE = "DRA_CPUSET_"
@@ -33,8 +33,8 @@ KIND = "dra.k8s.io/cpu"
 NONE = Containers()
 
 
-def pod(uid: str) -> Pod:
-    return Pod(f"sandbox-{uid}", uid, "default", uid)
+def pod(uid: str) -> PodSandbox:
+    return PodSandbox(f"sandbox-{uid}", uid, "default", uid)
 
 
 def container(
@@ -94,7 +94,7 @@ def masks(updates: tuple[ContainerUpdate, ...]) -> dict[str, str]:
     return {each.container_id: str(each.resources.cpus) for each in updates}
 
 
-def after(before: Containers, decision: Allowed | Change) -> Containers:
+def after(before: Containers, decision: Allowed | ContainerChange) -> Containers:
     """What is known after a decision."""
     known = Containers(before)
     known.carry_out(decision.change if isinstance(decision, Allowed) else decision)
@@ -234,7 +234,7 @@ A, B = claim("a", "0-1"), claim("b", "2-3", "p1", "p2")
 def test_synchronize_pins_what_it_finds(
     on_record: HeldSnapshot, listed: tuple[Container, ...], updates: Mapping[str, str]
 ) -> None:
-    quiet = {"p1": PodClaims({}), "p2": PodClaims({})}
+    quiet = {"p1": KubeletPodClaims({}), "p2": KubeletPodClaims({})}
     decision = synchronize(on_record, listed, Evidence(reread=True, pods=quiet))
     assert isinstance(decision, Allowed)
     assert masks(decision.updates) == updates

@@ -6,27 +6,27 @@ import pytest
 
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.pinning.containers import Container, Pod
-from dranode.driver.core.pinning.identity import AskKubelet, AskLedger, Evidence, Identity, PodClaims, identify
+from dranode.driver.core.pinning.containers import Container, PodSandbox
+from dranode.driver.core.pinning.identity import AskKubelet, AskLedger, Evidence, Identity, KubeletPodClaims, identify
 from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
 
 UID = "7d3a1f64-5c0b-4a55-9d0f-3a5c8c7b1e10"
 OTHER = "7d3a1f64-5c0b-4a55-9d0f-3a5c8c7b1e11"
-OWNER, STRANGER = Pod("s1", "p1", "default", "owner"), Pod("s9", "p9", "default", "stranger")
+OWNER, STRANGER = PodSandbox("s1", "p1", "default", "owner"), PodSandbox("s9", "p9", "default", "stranger")
 CLAIM = HeldClaim(ClaimRef("default", "mine", UID), CPUSet((2, 3)), CPUSet((2, 3)), frozenset(("p1",)))
 SNAPSHOT = HeldSnapshot({UID: CLAIM}, CPUSet(range(8)), variable="DRA_CPUSET_", cdi_kind="dra.k8s.io/cpu")
 TRUE = f"DRA_CPUSET_{UID}=2-3"
 
 
 def container(
-    *env: str, pod: Pod = OWNER, cdi: tuple[str, ...] = (), cpus: tuple[int, ...] = (), name: str = "main"
+    *env: str, pod: PodSandbox = OWNER, cdi: tuple[str, ...] = (), cpus: tuple[int, ...] = (), name: str = "main"
 ) -> Container:
     return Container("c", name, pod, env=env, cdi_devices=cdi, cpus=CPUSet(cpus))
 
 
 def listed(*devices: str, name: str = "main") -> Evidence:
     """kubelet lists these CDI devices for the stranger's container."""
-    return Evidence(reread=True, pods={"p9": PodClaims({name: devices})})
+    return Evidence(reread=True, pods={"p9": KubeletPodClaims({name: devices})})
 
 
 def refused(identity: Identity) -> str:
@@ -99,7 +99,7 @@ def test_a_silent_kubelet_is_an_error_and_not_a_yes() -> None:
 
 
 def test_a_pod_without_uid_is_believed_by_nobody() -> None:
-    nameless = container(TRUE, pod=Pod("s1"))
+    nameless = container(TRUE, pod=PodSandbox("s1"))
     assert "kubelet has not given" in refused(identify(nameless, SNAPSHOT, Evidence(reread=True)))
 
 
@@ -110,7 +110,7 @@ def test_a_container_without_claim_in_a_pod_without_claim_costs_no_question() ->
 def test_a_container_that_lacks_the_variable_of_its_claim_is_refused_since_cdi_is_off() -> None:
     plain = container("PATH=/bin")
     assert identify(plain, SNAPSHOT, Evidence()).ask == AskKubelet((OWNER,))
-    told = Evidence(pods={"p1": PodClaims({"main": (f"dra.k8s.io/cpu=claim-{UID}",)})})
+    told = Evidence(pods={"p1": KubeletPodClaims({"main": (f"dra.k8s.io/cpu=claim-{UID}",)})})
     sentence = refused(identify(plain, SNAPSHOT, told))
     assert sentence == (
         'kubelet gave claim default/mine to container "main" of pod default/owner, but the container runtime did not '
@@ -119,7 +119,7 @@ def test_a_container_that_lacks_the_variable_of_its_claim_is_refused_since_cdi_i
 
 
 def test_a_sidecar_without_the_claim_of_its_pod_is_an_ordinary_container() -> None:
-    told = Evidence(pods={"p1": PodClaims({"main": (f"dra.k8s.io/cpu=claim-{UID}",)})})
+    told = Evidence(pods={"p1": KubeletPodClaims({"main": (f"dra.k8s.io/cpu=claim-{UID}",)})})
     assert identify(container(name="sidecar"), SNAPSHOT, told) == Identity()
 
 

@@ -12,12 +12,12 @@ from dranode.driver.core.api.errors import UnreadError
 from dranode.driver.core.claims.events import Occurrence
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.on_record import Unread
-from dranode.driver.core.pinning.containers import Container, ContainerUpdate, Pod, Resources
-from dranode.driver.core.pinning.identity import PodClaims
+from dranode.driver.core.pinning.containers import Container, ContainerUpdate, PodSandbox, Resources
+from dranode.driver.core.pinning.identity import KubeletPodClaims
 from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.nri.enforcer import Enforcer, RefusedError
-from dranode.driver.nri.events import Runtime
+from dranode.driver.nri.events import RuntimePeer
 
 REASON = "the ledger cannot be read"
 EMPTY = HeldSnapshot(online=CPUSet(range(8)), reserved=CPUSet((7,)), variable="DRA_CPUSET_", cdi_kind="dra.k8s.io/cpu")
@@ -32,7 +32,7 @@ BLIND = replace(EMPTY, unread=Unread(REASON, blind=True))
 
 
 def container(name: str, cpus: CPUSet, env: tuple[str, ...] = ()) -> Container:
-    pod = Pod(f"s-{name}", f"pod-{name}", "default", name)
+    pod = PodSandbox(f"s-{name}", f"pod-{name}", "default", name)
     return Container(name, "main", pod, env, cpus=cpus, started=True, cgroup=f"/{name}")
 
 
@@ -47,8 +47,8 @@ class Node:
     """A node service: what is on record, and what kubelet gave to whom."""
 
     now: HeldSnapshot = UNREAD
-    given: Mapping[str, PodClaims] = field(
-        default_factory=lambda: {"pod-mine": PodClaims({"main": ("dra.k8s.io/cpu=claim-mine",)})}
+    given: Mapping[str, KubeletPodClaims] = field(
+        default_factory=lambda: {"pod-mine": KubeletPodClaims({"main": ("dra.k8s.io/cpu=claim-mine",)})}
     )
 
     def snapshot(self) -> HeldSnapshot:
@@ -59,8 +59,8 @@ class Node:
             raise UnreadError(self.now.unread.reason)
         return self.now
 
-    def pod_claims(self, pods: tuple[Pod, ...]) -> Mapping[str, PodClaims] | None:
-        return {pod.uid: self.given.get(pod.uid, PodClaims({})) for pod in pods}
+    def pod_claims(self, pods: tuple[PodSandbox, ...]) -> Mapping[str, KubeletPodClaims] | None:
+        return {pod.uid: self.given.get(pod.uid, KubeletPodClaims({})) for pod in pods}
 
 
 class Widened(HostRoot):
@@ -86,7 +86,7 @@ class World:
 def world() -> World:
     node, kernel, told = Node(), Widened(), list[Occurrence]()
     enforcer = Enforcer(node, kernel, tell=told.append)
-    enforcer.configured(Runtime("containerd", "v2.3.4", "v0.12.1"))
+    enforcer.configured(RuntimePeer("containerd", "v2.3.4", "v0.12.1"))
     return World(node, kernel, enforcer, told)
 
 

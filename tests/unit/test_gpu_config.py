@@ -5,24 +5,24 @@ import pytest
 from dranode.driver.core.api.errors import ClaimError
 from dranode.driver.core.api.quantity import Quantity
 from dranode.driver.core.claims.configs import Config
-from dranode.gpu.config import GPUConfig, Mode, Settings, Strategy, Visibility, parse_config, settings
+from dranode.gpu.config import GPUConfig, GPUMode, Settings, Strategy, Visibility, parse_gpu_config, settings
 
 PATH = "status.allocation.devices.config[0].opaque.parameters"
 
 
 def parsed(**fields: Any) -> Config:
     document = {"apiVersion": "dra.gpu/v1alpha1", "kind": "GPUConfig", **fields}
-    return Config("FromClaim", parse_config(Config("FromClaim", document, PATH)), PATH)
+    return Config("FromClaim", parse_gpu_config(Config("FromClaim", document, PATH)), PATH)
 
 
 def refusal(document: Any) -> str:
     with pytest.raises(ClaimError) as caught:
-        parse_config(Config("FromClaim", document, PATH))
+        parse_gpu_config(Config("FromClaim", document, PATH))
     return str(caught.value)
 
 
 def test_nothing_said_is_compute_without_lists() -> None:
-    assert settings(()) == Settings(visibility=Visibility.NONE, mode=Mode.COMPUTE, strategy=None, memory_limit=None)
+    assert settings(()) == Settings(visibility=Visibility.NONE, mode=GPUMode.COMPUTE, strategy=None, memory_limit=None)
 
 
 def test_later_configurations_change_only_the_fields_that_they_have() -> None:
@@ -33,12 +33,12 @@ def test_later_configurations_change_only_the_fields_that_they_have() -> None:
             parsed(sharing={"memoryLimit": "4Gi"}),
         )
     )
-    assert (result.visibility, result.mode, result.strategy) == (Visibility.VENDOR, Mode.COMPUTE, Strategy.SHARED)
+    assert (result.visibility, result.mode, result.strategy) == (Visibility.VENDOR, GPUMode.COMPUTE, Strategy.SHARED)
     assert str(result.memory_limit) == "4Gi"
 
 
 def test_null_is_a_field_that_is_not_there() -> None:
-    assert settings((parsed(mode="vfio"), parsed(mode=None, sharing=None))).mode is Mode.VFIO
+    assert settings((parsed(mode="vfio"), parsed(mode=None, sharing=None))).mode is GPUMode.VFIO
 
 
 def test_a_configuration_that_says_nothing_is_valid() -> None:

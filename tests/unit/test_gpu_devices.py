@@ -2,14 +2,14 @@ from dataclasses import replace
 
 from dranode.driver.core.api.documents import encode
 from dranode.driver.core.api.resource import DeviceTaint
-from dranode.gpu.devices import attributes, binary, counters, devices
+from dranode.gpu.devices import attributes, binary, counters, gpu_devices
 from dranode.gpu.inventory import GPU, Function, GPUInventory
 from dranode.gpu.scan import scan
 from tests.fakes_gpu import GIB, flex, hgx, laptop, mi300x
 
 
 def test_a_gpu_is_published_with_what_is_known_of_it() -> None:
-    (device, *_) = devices(scan(hgx().root()), shared=False)
+    (device, *_) = gpu_devices(scan(hgx().root()), shared=False)
     assert encode(device) == {
         "name": "gpu-0000-1b-00-0",
         "attributes": {
@@ -65,7 +65,7 @@ def test_a_part_takes_one_count_and_the_whole_takes_all() -> None:
     assert encode(pool) == {"name": "gpu-0000-4d-00-0", "counters": {"parts": {"value": "7"}}}
     taken = {
         device.name: [int(each.counters["parts"].value.value) for each in device.consumes_counters]
-        for device in devices(inventory, shared=False)
+        for device in gpu_devices(inventory, shared=False)
     }
     assert taken == {"gpu-0000-4d-00-0": [7], **{f"gpu-0000-4d-00-{vf}": [1] for vf in range(1, 8)}}
 
@@ -73,7 +73,7 @@ def test_a_part_takes_one_count_and_the_whole_takes_all() -> None:
 def test_partitions_draw_on_their_own_gpu_only() -> None:
     inventory = scan(mi300x(gpus=2, parts=4).root())
     assert [each.name for each in counters(inventory)] == ["gpu-0000-0c-00-0", "gpu-0000-22-00-0"]
-    for device in devices(inventory, shared=False):
+    for device in gpu_devices(inventory, shared=False):
         (taken,) = device.consumes_counters
         assert device.name.startswith(taken.counter_set)
 
@@ -81,21 +81,21 @@ def test_partitions_draw_on_their_own_gpu_only() -> None:
 def test_a_gpu_that_is_not_divided_needs_no_counters() -> None:
     inventory = scan(hgx().root())
     assert counters(inventory) == ()
-    assert all(device.consumes_counters == () for device in devices(inventory, shared=False))
+    assert all(device.consumes_counters == () for device in gpu_devices(inventory, shared=False))
 
 
 def test_a_part_whose_gpu_is_not_here_stands_alone() -> None:
     whole, part, *_ = scan(flex().root()).gpus
     inventory = GPUInventory((replace(part, parent="0000:99:00.0"),))
     assert counters(inventory) == ()
-    assert devices(inventory, shared=False)[0].consumes_counters == ()
+    assert gpu_devices(inventory, shared=False)[0].consumes_counters == ()
     assert whole.parent is None
 
 
 def test_whole_gpus_come_before_parts_and_divided_ones_last() -> None:
     machine = flex(vfs=2)
     machine.pci("0000:90:00.0", 0x8086, 0x56C0, 0x038000)
-    assert [device.name for device in devices(scan(machine.root()), shared=False)] == [
+    assert [device.name for device in gpu_devices(scan(machine.root()), shared=False)] == [
         "gpu-0000-90-00-0",
         "gpu-0000-4d-00-1",
         "gpu-0000-4d-00-2",
@@ -104,7 +104,7 @@ def test_whole_gpus_come_before_parts_and_divided_ones_last() -> None:
 
 
 def test_a_shared_gpu_gives_one_share_and_its_part_of_the_memory_by_default() -> None:
-    (device,) = devices(scan(mi300x(gpus=1, parts=1).root()), shared=True)
+    (device,) = gpu_devices(scan(mi300x(gpus=1, parts=1).root()), shared=True)
     assert device.allow_multiple_allocations is True
     assert encode(device.capacity) == {
         "shares": {
@@ -119,18 +119,18 @@ def test_a_shared_gpu_gives_one_share_and_its_part_of_the_memory_by_default() ->
 
 
 def test_a_shared_gpu_of_unknown_memory_has_shares_alone() -> None:
-    assert {tuple(device.capacity) for device in devices(scan(hgx().root()), shared=True)} == {("shares",)}
+    assert {tuple(device.capacity) for device in gpu_devices(scan(hgx().root()), shared=True)} == {("shares",)}
 
 
 def test_a_whole_gpu_has_no_policy_and_allows_one_claim() -> None:
-    device = devices(scan(flex(vfs=0).root()), shared=False)[0]
+    device = gpu_devices(scan(flex(vfs=0).root()), shared=False)[0]
     assert device.allow_multiple_allocations is None
     assert encode(device.capacity) == {"memory": {"value": "16Gi"}}
 
 
 def test_taints_stand_on_the_devices_that_have_them() -> None:
     taint = DeviceTaint(key="dra.gpu/unhealthy", value="wedged", effect="NoSchedule")
-    found = devices(scan(laptop().root()), shared=False, taints={"gpu-0000-01-00-0": (taint,)})
+    found = gpu_devices(scan(laptop().root()), shared=False, taints={"gpu-0000-01-00-0": (taint,)})
     assert {device.name: device.taints for device in found} == {
         "gpu-0000-00-02-0": (),
         "gpu-0000-01-00-0": (taint,),

@@ -2,7 +2,7 @@ import pytest
 
 from dranode.cdi.spec import ContainerEdits
 from dranode.driver.core.api.errors import ClaimError
-from dranode.gpu.config import Mode
+from dranode.gpu.config import GPUMode
 from dranode.gpu.edits import complete, device_nodes
 from dranode.gpu.grants import Intent
 from dranode.gpu.scan import scan
@@ -22,7 +22,7 @@ def refusal(machine: Machine, intent: Intent) -> str:
 H100 = Intent(address="0000:43:00.0", vendor="nvidia")
 PART = Intent(address="0000:0c:00.0", vendor="amd", partition=3)
 FLEX = Intent(address="0000:4d:00.0", vendor="intel")
-RTX = Intent(address="0000:01:00.0", vendor="nvidia", mode=Mode.GRAPHICS)
+RTX = Intent(address="0000:01:00.0", vendor="nvidia", mode=GPUMode.GRAPHICS)
 
 
 def test_nvidia_compute_has_the_gpus_node_and_the_control_nodes() -> None:
@@ -79,7 +79,9 @@ def test_a_whole_partitioned_gpu_has_the_render_nodes_of_all_parts_once() -> Non
 def test_graphics_adds_the_card_of_each_part() -> None:
     paths = [
         path
-        for path, *_ in nodes(mi300x(gpus=1, parts=2), Intent(address="0000:0c:00.0", vendor="amd", mode=Mode.GRAPHICS))
+        for path, *_ in nodes(
+            mi300x(gpus=1, parts=2), Intent(address="0000:0c:00.0", vendor="amd", mode=GPUMode.GRAPHICS)
+        )
     ]
     assert sorted(paths) == [
         "/dev/dri/card1",
@@ -151,7 +153,7 @@ def test_a_gpu_on_vfio_has_no_nodes_for_compute() -> None:
 
 
 def test_a_gpu_that_is_not_on_vfio_has_no_nodes_for_it() -> None:
-    message = refusal(laptop(), Intent(address="0000:01:00.0", vendor="nvidia", mode=Mode.VFIO))
+    message = refusal(laptop(), Intent(address="0000:01:00.0", vendor="nvidia", mode=GPUMode.VFIO))
     assert message.startswith("GPU 0000:01:00.0 is bound to nvidia, which has no nodes for mode vfio")
 
 
@@ -160,7 +162,7 @@ def test_vfio_gives_the_groups_node_and_the_container() -> None:
     machine.bind("0000:01:00.0", "nvgrace-gpu-vfio-pci")
     machine.node("dev/vfio/vfio", 10, 196)
     machine.node("dev/vfio/14", 240, 0)
-    intent = Intent(address="0000:01:00.0", vendor="nvidia", mode=Mode.VFIO)
+    intent = Intent(address="0000:01:00.0", vendor="nvidia", mode=GPUMode.VFIO)
     assert nodes(machine, intent) == [("/dev/vfio/vfio", "c", 10, 196), ("/dev/vfio/14", "c", 240, 0)]
 
 

@@ -8,8 +8,8 @@ from dranode.driver.core.api.resource import DeviceRequestAllocationResult
 from dranode.driver.core.claims.configs import Config
 from dranode.driver.core.claims.held import ClaimRef, Held, Holding
 from dranode.driver.core.claims.plugin import AllocatedClaim, AllocatedResult, ClaimGrant, Grant
-from dranode.gpu.config import parse_config
-from dranode.gpu.grants import Home, Intent, grant
+from dranode.gpu.config import parse_gpu_config
+from dranode.gpu.grants import Home, Intent, grant_gpus
 from dranode.gpu.inventory import GPUInventory
 from dranode.gpu.scan import scan
 from tests.fakes_gpu import DEVICES, Machine, flex, hgx, laptop, mi300x
@@ -22,7 +22,7 @@ UUIDS = {FIRST: "GPU-00000000-0000-4000-8000-0123456789ab", SECOND: "GPU-0000000
 
 def config(**fields: Any) -> Config:
     document = {"apiVersion": "dra.gpu/v1alpha1", "kind": "GPUConfig", **fields}
-    return Config("FromClaim", parse_config(Config("FromClaim", document, "config[0]")), "config[0]")
+    return Config("FromClaim", parse_gpu_config(Config("FromClaim", document, "config[0]")), "config[0]")
 
 
 def result(device: str, request: str = "gpu", **fields: Any) -> DeviceRequestAllocationResult:
@@ -37,7 +37,7 @@ def give(
 ) -> ClaimGrant:
     inventory = machine if isinstance(machine, GPUInventory) else scan(machine.root())
     claim = AllocatedClaim(MINE, tuple(AllocatedResult(each, configs) for each in results))
-    return grant(claim, held or Held(), inventory)
+    return grant_gpus(claim, held or Held(), inventory)
 
 
 def refusal(

@@ -3,9 +3,9 @@ import pytest
 from dranode.driver.core.claims.plugin import Health
 from dranode.gpu.aer import aer_counts
 from dranode.gpu.health import (
+    AERCounts,
     Cause,
-    Condition,
-    Counts,
+    GPUCondition,
     counted,
     expired,
     handled,
@@ -23,11 +23,11 @@ NOON = 1_800_000_000.0
 GPU, NAME = "0000:01:00.0", "gpu-0000-01-00-0"
 
 
-def start() -> Condition:
-    return present(Condition(), scan(laptop().root()), NOON)
+def start() -> GPUCondition:
+    return present(GPUCondition(), scan(laptop().root()), NOON)
 
 
-def state(condition: Condition, name: str = NAME) -> tuple[Health, str]:
+def state(condition: GPUCondition, name: str = NAME) -> tuple[Health, str]:
     (one,) = (each for each in report(condition) if each.device == name)
     return one.health, one.message
 
@@ -38,18 +38,18 @@ def test_gpus_are_healthy_until_something_is_seen() -> None:
 
 
 def test_errors_from_before_the_first_look_are_history() -> None:
-    assert state(counted(start(), GPU, Counts(fatal=3, nonfatal=9), NOON)) == (Health.HEALTHY, "")
+    assert state(counted(start(), GPU, AERCounts(fatal=3, nonfatal=9), NOON)) == (Health.HEALTHY, "")
 
 
 @pytest.mark.parametrize(
     ("counts", "cause", "words"),
     [
-        (Counts(fatal=2), Cause.AER_FATAL, "2 uncorrected PCIe fatal"),
-        (Counts(nonfatal=1), Cause.AER_NONFATAL, "non-fatal"),
+        (AERCounts(fatal=2), Cause.AER_FATAL, "2 uncorrected PCIe fatal"),
+        (AERCounts(nonfatal=1), Cause.AER_NONFATAL, "non-fatal"),
     ],
 )
-def test_counters_that_grow_are_trouble_until_they_have_been_quiet(counts: Counts, cause: Cause, words: str) -> None:
-    condition = counted(counted(start(), GPU, Counts(), NOON), GPU, counts, NOON + 10)
+def test_counters_that_grow_are_trouble_until_they_have_been_quiet(counts: AERCounts, cause: Cause, words: str) -> None:
+    condition = counted(counted(start(), GPU, AERCounts(), NOON), GPU, counts, NOON + 10)
     health, message = state(condition)
     assert health is Health.UNHEALTHY
     assert words in message
@@ -59,16 +59,16 @@ def test_counters_that_grow_are_trouble_until_they_have_been_quiet(counts: Count
 
 
 def test_more_errors_prolong_the_trouble_and_keep_its_beginning() -> None:
-    condition = counted(counted(start(), GPU, Counts(), NOON), GPU, Counts(fatal=1), NOON + 10)
-    condition = counted(condition, GPU, Counts(fatal=2), NOON + 500)
+    condition = counted(counted(start(), GPU, AERCounts(), NOON), GPU, AERCounts(fatal=1), NOON + 10)
+    condition = counted(condition, GPU, AERCounts(fatal=2), NOON + 500)
     assert state(expired(condition, NOON + 1000))[0] is Health.UNHEALTHY
     assert taints(condition)[NAME][0].time_added == "2027-01-15T08:00:10Z"
 
 
 def test_counters_that_fall_began_anew() -> None:
-    condition = counted(counted(start(), GPU, Counts(fatal=5), NOON), GPU, Counts(fatal=1), NOON)
+    condition = counted(counted(start(), GPU, AERCounts(fatal=5), NOON), GPU, AERCounts(fatal=1), NOON)
     assert state(condition)[0] is Health.HEALTHY
-    assert state(counted(condition, GPU, Counts(fatal=2), NOON))[0] is Health.UNHEALTHY
+    assert state(counted(condition, GPU, AERCounts(fatal=2), NOON))[0] is Health.UNHEALTHY
 
 
 def test_a_wedged_gpu_is_unhealthy_until_it_says_that_it_has_recovered() -> None:
@@ -99,7 +99,7 @@ def test_other_xids_last_an_hour() -> None:
 def test_a_gpu_that_vanishes_is_reported_until_it_is_back() -> None:
     inventory = scan(laptop().root())
     without = GPUInventory(inventory.gpus[:1])
-    condition = present(present(Condition(), inventory, NOON), without, NOON + 1)
+    condition = present(present(GPUCondition(), inventory, NOON), without, NOON + 1)
     assert state(condition) == (
         Health.UNHEALTHY,
         "the GPU vanished from the PCI bus (since 2027-01-15T08:00:01Z)",
@@ -121,12 +121,12 @@ def test_a_gpu_that_is_left_out_though_it_is_on_the_bus_is_not_said_to_have_vani
 
 def test_parts_that_an_administrator_took_away_are_forgotten() -> None:
     before, after = scan(flex().root()), scan(flex(vfs=0).root())
-    condition = present(present(Condition(), before, NOON), after, NOON + 1)
+    condition = present(present(GPUCondition(), before, NOON), after, NOON + 1)
     assert [one.device for one in report(condition)] == ["gpu-0000-4d-00-0"]
 
 
 def test_trouble_of_a_gpu_is_its_parts_trouble_and_no_others() -> None:
-    condition = present(Condition(), scan(flex(vfs=2).root()), NOON)
+    condition = present(GPUCondition(), scan(flex(vfs=2).root()), NOON)
     assert set(taints(wedged(condition, "0000:4d:00.0", "rebind", NOON))) == {
         "gpu-0000-4d-00-0",
         "gpu-0000-4d-00-1",
@@ -137,7 +137,7 @@ def test_trouble_of_a_gpu_is_its_parts_trouble_and_no_others() -> None:
 
 def test_a_taint_is_the_same_at_every_look() -> None:
     condition = wedged(start(), GPU, "rebind", NOON)
-    later = counted(condition, GPU, Counts(), NOON + 99)
+    later = counted(condition, GPU, AERCounts(), NOON + 99)
     assert taints(later) == taints(condition)
     (taint,) = taints(condition)[NAME]
     assert (taint.key, taint.value, taint.effect) == ("dra.gpu/unhealthy", "wedged", "NoSchedule")
@@ -145,7 +145,7 @@ def test_a_taint_is_the_same_at_every_look() -> None:
 
 def test_a_message_fits_the_protocol_with_every_cause_at_once() -> None:
     condition = wedged(start(), GPU, "rebind,bus-reset,vendor-specific", NOON)
-    condition = counted(counted(condition, GPU, Counts(), NOON), GPU, Counts(10**9, 10**9), NOON)
+    condition = counted(counted(condition, GPU, AERCounts(), NOON), GPU, AERCounts(10**9, 10**9), NOON)
     condition = xid(condition, GPU, 79, NOON)
     condition = present(condition, GPUInventory(), NOON)
     assert len(state(condition)[1].encode()) <= 1024
@@ -155,7 +155,7 @@ def test_aer_counters_are_read_from_their_totals() -> None:
     machine = hgx()
     folder = machine.root().resolve(f"{DEVICES}/0000:1b:00.0")
     machine.put(f"{folder}/aer_dev_fatal", "DLP 4\nTOTAL_ERR_FATAL 4")
-    assert aer_counts(machine.root(), "0000:1b:00.0") == Counts(fatal=4)
+    assert aer_counts(machine.root(), "0000:1b:00.0") == AERCounts(fatal=4)
 
 
 def test_a_function_without_aer_or_with_nonsense_in_it_has_no_counts() -> None:

@@ -2,7 +2,7 @@ import json
 from typing import Any
 
 from dranode.driver.machine.tree import Link
-from dranode.gpu.config import Mode
+from dranode.gpu.config import GPUMode
 from dranode.gpu.libraries import user_space
 from tests.fakes_gpu import Machine, hgx
 
@@ -23,7 +23,7 @@ def with_libraries(folder: str = DEBIAN, version: str = "550.54.15") -> Machine:
     return machine
 
 
-def mounted(machine: Machine, mode: Mode = Mode.COMPUTE) -> dict[str, str]:
+def mounted(machine: Machine, mode: GPUMode = GPUMode.COMPUTE) -> dict[str, str]:
     return {mount.container_path: mount.host_path for mount in user_space(machine.root(), ADDRESS, mode).mounts}
 
 
@@ -62,15 +62,15 @@ def test_libraries_of_another_version_or_of_others_stay_on_the_host() -> None:
 
 
 def test_graphics_brings_its_libraries_too() -> None:
-    assert "/usr/lib64/libnvidia-glcore.so.1" in mounted(with_libraries(), Mode.GRAPHICS)
+    assert "/usr/lib64/libnvidia-glcore.so.1" in mounted(with_libraries(), GPUMode.GRAPHICS)
 
 
 def test_vfio_brings_nothing() -> None:
-    assert not user_space(with_libraries().root(), ADDRESS, Mode.VFIO)
+    assert not user_space(with_libraries().root(), ADDRESS, GPUMode.VFIO)
 
 
 def test_mounts_are_read_only() -> None:
-    options = {mount.options for mount in user_space(with_libraries().root(), ADDRESS, Mode.COMPUTE).mounts}
+    options = {mount.options for mount in user_space(with_libraries().root(), ADDRESS, GPUMode.COMPUTE).mounts}
     assert options == {("ro", "nosuid", "nodev", "bind")}
 
 
@@ -85,13 +85,13 @@ def test_a_driver_in_a_container_keeps_its_root_in_the_path() -> None:
 
 
 def test_without_libraries_the_image_must_bring_them() -> None:
-    assert not user_space(hgx().root(), ADDRESS, Mode.COMPUTE)
+    assert not user_space(hgx().root(), ADDRESS, GPUMode.COMPUTE)
 
 
 def test_nvidias_own_spec_wins_and_its_nodes_get_numbers_or_go() -> None:
     machine = with_libraries()
     machine.put("etc/cdi/nvidia.yaml", vendor_spec())
-    edits = user_space(machine.root(), ADDRESS, Mode.COMPUTE)
+    edits = user_space(machine.root(), ADDRESS, GPUMode.COMPUTE)
     assert edits.env == ("NVIDIA_VISIBLE_DEVICES=void", "MINE=yes")
     assert [(node.path, node.major, node.minor) for node in edits.device_nodes] == [("/dev/nvidiactl", 195, 255)]
     assert [mount.host_path for mount in edits.mounts] == ["/usr/bin/nvidia-smi"]

@@ -16,11 +16,11 @@ from dranode.driver.core.claims.plugin import Grant, Health
 from dranode.driver.core.slices.desired import publishable
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.udev import Events
-from dranode.driver.node.node import Node
+from dranode.driver.node.node import NodeClaims
 from dranode.driver.testing import check_plugin
 from dranode.gpu.nvml import NVMLFacts
 from dranode.gpu.plugin import GPUPlugin, plugin
-from dranode.gpu.udev import Event
+from dranode.gpu.udev import GPUEvent
 from tests.fakes import DAMAGES
 from tests.fakes_gpu import DEVICES, DRIVERS, Crash, Kernel, Machine, crowd, flex, hgx, laptop, mi300x, plain
 
@@ -53,13 +53,13 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def nodes(folder: Path) -> Iterator[Any]:
-    opened: list[Node] = []
+    opened: list[NodeClaims] = []
 
-    def start(driver: GPUPlugin, boot_id: str = "") -> Node:
+    def start(driver: GPUPlugin, boot_id: str = "") -> NodeClaims:
         while opened:
             opened.pop().close()
         # A clock that leaps, so that no test waits for a holder that stays.
-        node = Node(driver, folder / "data", folder / "cdi", clock=itertools.count(step=10).__next__)
+        node = NodeClaims(driver, folder / "data", folder / "cdi", clock=itertools.count(step=10).__next__)
         node.open(boot_id)
         opened.append(node)
         return node
@@ -69,7 +69,7 @@ def nodes(folder: Path) -> Iterator[Any]:
         opened.pop().close()
 
 
-def prepare(node: Node, asked: ResourceClaim) -> Any:
+def prepare(node: NodeClaims, asked: ResourceClaim) -> Any:
     answer = node.prepare({ref(asked): asked})[asked.metadata.uid]
     if isinstance(answer, DranodeError):
         raise answer
@@ -330,7 +330,7 @@ def test_aer_errors_make_a_gpu_unhealthy_and_taint_it_until_it_has_been_quiet() 
 def test_without_device_taints_health_is_told_and_nothing_tainted() -> None:
     driver = GPUPlugin(laptop().root())
     found = driver.discover()
-    driver.note(Event("change", "0000:01:00.0", "rebind"))
+    driver.note(GPUEvent("change", "0000:01:00.0", "rebind"))
     assert {one.device: one.health for one in driver.health(found)}[RTX] is Health.UNHEALTHY
     assert driver.discover() == found
 
@@ -340,9 +340,9 @@ def test_the_watch_asks_for_a_reading_when_taints_are_due() -> None:
 
     class Wedging:
         def __init__(self) -> None:
-            self.events = [Event("change", "0000:01:00.0", "rebind")]
+            self.events = [GPUEvent("change", "0000:01:00.0", "rebind")]
 
-        def next(self, timeout: float) -> Event | None:
+        def next(self, timeout: float) -> GPUEvent | None:
             del timeout
             return self.events.pop() if self.events else None
 
@@ -355,7 +355,7 @@ def test_the_watch_asks_for_a_reading_when_taints_are_due() -> None:
 
 
 def test_without_kernel_events_the_machine_is_read_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
-    def refused() -> Events[Event]:
+    def refused() -> Events[GPUEvent]:
         raise OSError(1, "Operation not permitted")
 
     driver, stop = GPUPlugin(laptop().root(), events=refused), threading.Event()

@@ -5,7 +5,7 @@ import pytest
 
 from dranode.driver.core.api.errors import MachineError
 from dranode.driver.machine.confined import ConfinedRoot
-from dranode.gpu.inventory import GPU, GPUInventory, Kind
+from dranode.gpu.inventory import GPU, GPUInventory, GPUKind
 from dranode.gpu.nvml import NVMLFacts
 from dranode.gpu.scan import scan
 from tests.fakes_gpu import (
@@ -53,11 +53,11 @@ def test_an_hgx_has_eight_gpus_and_neither_switches_nor_the_boards_display() -> 
 def test_a_partitioned_mi300x_comes_with_its_parts_each_with_its_memory() -> None:
     inventory = found(mi300x(gpus=1))
     whole, *parts = inventory.gpus
-    assert (whole.kind, whole.memory, whole.partition_mode) == (Kind.GPU, 192 * GIB, "CPX_NPS4")
+    assert (whole.kind, whole.memory, whole.partition_mode) == (GPUKind.GPU, 192 * GIB, "CPX_NPS4")
     assert whole.uuid == "GPU-53b1c8f2d4e60700"
     assert [part.name for part in parts] == [f"gpu-0000-0c-00-0-p{index}" for index in range(8)]
     assert {(part.kind, part.memory, part.parent, part.uuid) for part in parts} == {
-        (Kind.PARTITION, 24 * GIB, "0000:0c:00.0", None)
+        (GPUKind.PARTITION, 24 * GIB, "0000:0c:00.0", None)
     }
 
 
@@ -80,7 +80,7 @@ def test_an_amd_chip_has_64_bits_of_identity(told: str, uuid: str | None) -> Non
 
 def test_an_mi300x_in_one_part_is_one_gpu() -> None:
     gpu = only(mi300x(gpus=1, parts=1))
-    assert (gpu.kind, gpu.partition_mode, gpu.memory) == (Kind.GPU, "SPX_NPS1", 192 * GIB)
+    assert (gpu.kind, gpu.partition_mode, gpu.memory) == (GPUKind.GPU, "SPX_NPS1", 192 * GIB)
 
 
 def test_a_gpu_in_parts_is_not_taken_for_whole_while_the_kernel_builds_kfds_tree_anew() -> None:
@@ -108,7 +108,7 @@ def test_partitions_that_the_kernel_hides_are_said_to_be_unknown(count: int, nam
     for node in range(1, 1 + count):
         machine.fail(f"sys/class/kfd/kfd/topology/nodes/{node}/properties")
     inventory = found(machine)
-    assert [gpu.kind for gpu in inventory.gpus] == [Kind.GPU]
+    assert [gpu.kind for gpu in inventory.gpus] == [GPUKind.GPU]
     (warning,) = inventory.warnings
     assert warning == (
         f"{named} be read, so whether AMD GPUs are in partitions is not known; "
@@ -129,15 +129,15 @@ def test_gpus_on_two_functions_of_one_slot_have_their_own_kfd_nodes() -> None:
     for function in range(2):
         machine.pci(f"0000:0c:00.{function}", AMD, 0x74B5, DISPLAY, driver="amdgpu")
         machine.kfd(1 + function, f"0000:0c:00.{function}", render=128 + function, memory=(1 + function) * GIB)
-    assert [(gpu.kind, gpu.memory) for gpu in found(machine).gpus] == [(Kind.GPU, GIB), (Kind.GPU, 2 * GIB)]
+    assert [(gpu.kind, gpu.memory) for gpu in found(machine).gpus] == [(GPUKind.GPU, GIB), (GPUKind.GPU, 2 * GIB)]
 
 
 def test_intel_virtual_functions_name_their_parent_and_have_the_memory_set_aside_for_them() -> None:
     whole, *parts = found(flex()).gpus
-    assert (whole.kind, whole.memory, whole.model) == (Kind.GPU, 16 * GIB, "Data Center GPU Flex 170")
+    assert (whole.kind, whole.memory, whole.model) == (GPUKind.GPU, 16 * GIB, "Data Center GPU Flex 170")
     assert len(parts) == 7
     assert {(part.kind, part.parent, part.memory, part.link_speed) for part in parts} == {
-        (Kind.VF, "0000:4d:00.0", 2 * GIB, None)
+        (GPUKind.VF, "0000:4d:00.0", 2 * GIB, None)
     }
 
 

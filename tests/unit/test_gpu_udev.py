@@ -12,7 +12,7 @@ import pytest
 
 from dranode.driver.core.claims.plugin import RESCAN_SECONDS
 from dranode.driver.machine.udev import KernelEvents, watch
-from dranode.gpu.udev import Event, event_of
+from dranode.gpu.udev import GPUEvent, gpu_event_of
 
 CARD = "/devices/pci0000:00/0000:00:01.0/0000:01:00.0/drm/card1"
 PCI = "/devices/pci0000:00/0000:00:01.0/0000:01:00.0"
@@ -22,10 +22,10 @@ PCI = "/devices/pci0000:00/0000:00:01.0/0000:01:00.0"
 class Script:
     """An event source that plays events and counts the seconds that it was waited for."""
 
-    events: list[Event | None] = field(default_factory=list)
+    events: list[GPUEvent | None] = field(default_factory=list)
     now: float = 0.0
 
-    def next(self, timeout: float) -> Event | None:
+    def next(self, timeout: float) -> GPUEvent | None:
         event = self.events.pop(0) if self.events else None
         if event is None:
             self.now += timeout
@@ -38,10 +38,10 @@ class Script:
 @pytest.mark.parametrize(
     ("action", "subsystem", "path", "properties", "event"),
     [
-        ("bind", "pci", PCI, {"PCI_CLASS": "30000"}, Event("bind", "0000:01:00.0")),
-        ("add", "pci", PCI, {"PCI_CLASS": "120000"}, Event("add", "0000:01:00.0")),
-        ("remove", "pci", PCI, {"PCI_CLASS": "38000"}, Event("remove", "0000:01:00.0")),
-        ("change", "drm", CARD, {"WEDGED": "rebind,bus-reset"}, Event("change", "0000:01:00.0", "rebind,bus-reset")),
+        ("bind", "pci", PCI, {"PCI_CLASS": "30000"}, GPUEvent("bind", "0000:01:00.0")),
+        ("add", "pci", PCI, {"PCI_CLASS": "120000"}, GPUEvent("add", "0000:01:00.0")),
+        ("remove", "pci", PCI, {"PCI_CLASS": "38000"}, GPUEvent("remove", "0000:01:00.0")),
+        ("change", "drm", CARD, {"WEDGED": "rebind,bus-reset"}, GPUEvent("change", "0000:01:00.0", "rebind,bus-reset")),
         ("change", "drm", CARD, {"HOTPLUG": "1"}, None),
         ("add", "pci", PCI, {"PCI_CLASS": "20000"}, None),
         ("add", "pci", PCI, {}, None),
@@ -53,20 +53,20 @@ class Script:
             "pci",
             "/devices/pci0000:17/0000:17:05.5/pci10000:00/10000:01:00.0",
             {"PCI_CLASS": "30200"},
-            Event("add", "10000:01:00.0"),
+            GPUEvent("add", "10000:01:00.0"),
         ),
     ],
 )
 def test_a_uevent_is_an_event_if_it_is_about_a_gpu(
-    action: str, subsystem: str, path: str, properties: Mapping[str, str], event: Event | None
+    action: str, subsystem: str, path: str, properties: Mapping[str, str], event: GPUEvent | None
 ) -> None:
-    assert event_of(action, subsystem, path, properties) == event
+    assert gpu_event_of(action, subsystem, path, properties) == event
 
 
 def test_a_burst_of_events_is_one_reason_to_read_and_every_event_is_noted() -> None:
-    burst = [Event("add", f"0000:01:00.{function}") for function in range(4)]
+    burst = [GPUEvent("add", f"0000:01:00.{function}") for function in range(4)]
     script, stop = Script([*burst, None]), threading.Event()
-    noted: list[Event] = []
+    noted: list[GPUEvent] = []
     for _ in watch(script, noted.append, stop, clock=script.clock):
         stop.set()
     assert noted == burst
@@ -76,12 +76,12 @@ def test_events_of_no_interest_do_not_cut_a_burst_into_pieces() -> None:
     class Mixed(Script):
         """After each event of interest comes one of none, for which nobody waits."""
 
-        def next(self, timeout: float) -> Event | None:
+        def next(self, timeout: float) -> GPUEvent | None:
             return self.events.pop(0) if self.events else super().next(timeout)
 
-    burst = [Event("add", f"0000:01:00.{function}") for function in range(4)]
+    burst = [GPUEvent("add", f"0000:01:00.{function}") for function in range(4)]
     script, stop = Mixed([each for event in burst for each in (event, None)]), threading.Event()
-    noted: list[Event] = []
+    noted: list[GPUEvent] = []
     for _ in watch(script, noted.append, stop, clock=script.clock):
         stop.set()
     assert noted == burst
@@ -99,9 +99,9 @@ def test_without_events_the_machine_is_read_once_a_minute() -> None:
 
 def test_an_endless_burst_does_not_starve_the_reading() -> None:
     class Endless(Script):
-        def next(self, timeout: float) -> Event | None:
+        def next(self, timeout: float) -> GPUEvent | None:
             self.now += timeout / 2
-            return Event("change", "0000:01:00.0", "rebind")
+            return GPUEvent("change", "0000:01:00.0", "rebind")
 
     script, stop = Endless(), threading.Event()
     for _ in watch(script, lambda _event: None, stop, clock=script.clock):
@@ -124,7 +124,7 @@ def test_a_watch_that_is_stopped_ends_without_a_word() -> None:
 
 def test_events_that_were_too_many_for_the_socket_are_a_reason_to_read_and_not_the_end() -> None:
     class Overrun(Script):
-        def next(self, timeout: float) -> Event | None:
+        def next(self, timeout: float) -> GPUEvent | None:
             if self.now == 0:
                 self.now += timeout
                 raise OSError(errno.ENOBUFS, os.strerror(errno.ENOBUFS))
@@ -134,7 +134,7 @@ def test_events_that_were_too_many_for_the_socket_are_a_reason_to_read_and_not_t
     times = []
     for _ in watch(script, lambda _event: None, stop, clock=script.clock):
         times.append(script.now)
-        script.events = [Event("add", "0000:01:00.0")]
+        script.events = [GPUEvent("add", "0000:01:00.0")]
         if len(times) == 2:
             stop.set()
     assert times[0] == 2
@@ -143,7 +143,7 @@ def test_events_that_were_too_many_for_the_socket_are_a_reason_to_read_and_not_t
 
 def test_a_socket_that_fails_for_good_leaves_the_reading_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     class Failing(Script):
-        def next(self, timeout: float) -> Event | None:
+        def next(self, timeout: float) -> GPUEvent | None:
             del timeout
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
 
@@ -193,7 +193,7 @@ def test_the_error_of_a_socket_is_told_once_and_by_its_number(monkeypatch: pytes
                 raise OSError("Error while polling fd: 7")
 
     monkeypatch.setitem(sys.modules, "pyudev", SimpleNamespace(Monitor=Monitor, Context=object))
-    events = KernelEvents((), event_of)
+    events = KernelEvents((), gpu_event_of)
     with asked:
         with pytest.raises(ConnectionRefusedError):
             events.next(1.0)

@@ -13,7 +13,7 @@ from dranode.driver.core.claims.events import ClaimImpaired, Occurrence
 from dranode.driver.core.claims.plugin import Grant, Impairment, Inventory
 from dranode.driver.core.claims.record import Record
 from dranode.driver.core.pinning.snapshot import HeldSnapshot
-from dranode.driver.node.node import Node
+from dranode.driver.node.node import NodeClaims
 from dranode.driver.serve.hardware import Hardware
 from tests.fakes import Lamps, allocated_claim, reference
 
@@ -44,7 +44,7 @@ class World:
     def __init__(self, folder: Path) -> None:
         (folder / "data").mkdir()
         self.driver = FadingLamps()
-        self.node = Node(self.driver, folder / "data", folder / "cdi")
+        self.node = NodeClaims(self.driver, folder / "data", folder / "cdi")
         self.node.open()
         self.published: list[int] = []
         self.reports = 0

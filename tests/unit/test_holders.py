@@ -11,7 +11,7 @@ from dranode.driver.core.api.errors import ClaimConflictError, ClaimError, Ledge
 from dranode.driver.core.claims.plugin import ClaimGrant
 from dranode.driver.core.claims.record import Record
 from dranode.driver.node.ledger import Contents, Ledger
-from dranode.driver.node.node import Node
+from dranode.driver.node.node import NodeClaims
 from tests.fakes import Lamps, allocated_claim, reference
 
 
@@ -20,7 +20,7 @@ def test_what_another_instance_committed_is_read_again_after_a_reading_that_fail
 ) -> None:
     clock = iter(range(0, 1000, 3))
     here, there = (
-        Node(Lamps(), tmp_path, tmp_path / "cdi", clock=lambda: float(next(clock))) for _ in ("here", "there")
+        NodeClaims(Lamps(), tmp_path, tmp_path / "cdi", clock=lambda: float(next(clock))) for _ in ("here", "there")
     )
     for node in (here, there):
         node.open()
@@ -42,7 +42,7 @@ def test_claims_are_not_forgotten_because_the_cdi_directory_could_not_be_listed(
     clock = iter(range(0, 1000, 3))
     data, cdi = tmp_path / "data", tmp_path / "cdi"
     data.mkdir()
-    first = Node(Lamps(), data, cdi)
+    first = NodeClaims(Lamps(), data, cdi)
     first.open()
     theirs, ours = (allocated_claim(name, Lamps.driver, ["lamp-0"]) for name in ("theirs", "ours"))
     first.prepare({reference(theirs): theirs})
@@ -51,7 +51,7 @@ def test_claims_are_not_forgotten_because_the_cdi_directory_could_not_be_listed(
         path.write_bytes(b"no database" * 1000)
     cdi.rename(tmp_path / "away")
     cdi.touch()
-    node = Node(Lamps(), data, cdi, clock=lambda: float(next(clock)))
+    node = NodeClaims(Lamps(), data, cdi, clock=lambda: float(next(clock)))
     node.open()
     answers = [node.prepare({reference(ours): ours})[ours.metadata.uid]]
     cdi.unlink()
@@ -71,13 +71,13 @@ class Puzzled(Lamps):
 
 def test_a_spec_that_a_driver_fails_to_read_blocks_new_grants_and_nothing_else(tmp_path: Path) -> None:
     theirs, ours = (allocated_claim(name, Lamps.driver, ["lamp-0"]) for name in ("theirs", "ours"))
-    first = Node(Puzzled(), tmp_path, tmp_path / "cdi")
+    first = NodeClaims(Puzzled(), tmp_path, tmp_path / "cdi")
     first.open()
     first.prepare({reference(theirs): theirs})
     first.close()
     for path in tmp_path.glob("ledger.db*"):
         path.unlink()
-    node = Node(Puzzled(), tmp_path, tmp_path / "cdi")
+    node = NodeClaims(Puzzled(), tmp_path, tmp_path / "cdi")
     node.open()
     refused = node.prepare({reference(ours): ours})[ours.metadata.uid]
     assert "nothing new is handed out" in str(refused)
@@ -98,7 +98,7 @@ def test_claims_on_record_with_the_same_cpus_are_told_of_once_and_keep_them(
                 Record(uid="uid-c", namespace="default", name="c", cpus="9", held="9"),
             )
         )
-    node = Node(Lamps(), tmp_path, tmp_path / "cdi")
+    node = NodeClaims(Lamps(), tmp_path, tmp_path / "cdi")
     node.open()
     with ledger.transaction():
         ledger.commit(drop=("uid-c",))

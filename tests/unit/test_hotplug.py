@@ -7,8 +7,8 @@ import threading
 import pytest
 
 from dranode.cpu.health import impairments
-from dranode.cpu.hotplug import Event, event_of
-from dranode.cpu.options import CPUOptions, Mode
+from dranode.cpu.hotplug import CPUEvent, cpu_event_of
+from dranode.cpu.options import CPUOptions, DeviceMode
 from dranode.cpu.plugin import CPUPlugin
 from dranode.cpu.policies import Threads
 from dranode.driver.core.api.cpuset import CPUSet
@@ -21,19 +21,21 @@ from tests.fakes_lifecycle import HotplugRoot
 @pytest.mark.parametrize(
     ("action", "subsystem", "path", "event"),
     [
-        ("offline", "cpu", "/devices/system/cpu/cpu3", Event("offline", 3)),
-        ("online", "cpu", "/devices/system/cpu/cpu127", Event("online", 127)),
-        ("add", "cpu", "/devices/system/cpu/cpu8", Event("add", 8)),
+        ("offline", "cpu", "/devices/system/cpu/cpu3", CPUEvent("offline", 3)),
+        ("online", "cpu", "/devices/system/cpu/cpu127", CPUEvent("online", 127)),
+        ("add", "cpu", "/devices/system/cpu/cpu8", CPUEvent("add", 8)),
         ("add", "cpu", "/devices/system/cpu/cpufreq", None),
         ("change", "pci", "/devices/pci0000:00/0000:00:01.0", None),
         ("add", "node", "/devices/system/node/node1", None),
     ],
 )
-def test_a_uevent_is_an_event_if_it_is_about_a_cpu(action: str, subsystem: str, path: str, event: Event | None) -> None:
-    assert event_of(action, subsystem, path, {}) == event
+def test_a_uevent_is_an_event_if_it_is_about_a_cpu(
+    action: str, subsystem: str, path: str, event: CPUEvent | None
+) -> None:
+    assert cpu_event_of(action, subsystem, path, {}) == event
 
 
-def made(description: str, mode: Mode = Mode.GROUPED, reserved: str = "") -> tuple[CPUPlugin, HotplugRoot]:
+def made(description: str, mode: DeviceMode = DeviceMode.GROUPED, reserved: str = "") -> tuple[CPUPlugin, HotplugRoot]:
     machine = HotplugRoot(description)
     return CPUPlugin(machine, CPUOptions(mode=mode, reserved=CPUSet.parse(reserved))), machine
 
@@ -45,7 +47,7 @@ def unhealthy(driver: CPUPlugin) -> dict[str, str]:
 
 
 def test_an_offline_cpu_is_unhealthy_in_individual_mode_even_if_it_never_was_online() -> None:
-    driver, machine = made("sockets=1,cores=4", Mode.INDIVIDUAL, reserved="0,3")
+    driver, machine = made("sockets=1,cores=4", DeviceMode.INDIVIDUAL, reserved="0,3")
     machine.online = "0-1"
     assert unhealthy(driver) == {"cpu002": "the CPU is offline"}
     machine.online = "0-3"
@@ -54,7 +56,7 @@ def test_an_offline_cpu_is_unhealthy_in_individual_mode_even_if_it_never_was_onl
 
 def test_a_cpu_that_is_withdrawn_for_a_reserved_thread_of_its_core_is_not_said_to_be_offline() -> None:
     machine = HotplugRoot("sockets=1,cores=2,threads=2")
-    options = CPUOptions(mode=Mode.INDIVIDUAL, reserved=CPUSet.parse("2"), threads=Threads.FULL_CORE)
+    options = CPUOptions(mode=DeviceMode.INDIVIDUAL, reserved=CPUSet.parse("2"), threads=Threads.FULL_CORE)
     driver = CPUPlugin(machine, options)
     machine.online = "0-1,3"
     assert "cpu000" in [device.name for device in driver.discover().devices]
@@ -127,13 +129,13 @@ def test_the_machine_is_read_again_when_the_kernel_says_so() -> None:
         """One CPU goes offline; whoever waits longer has seen enough."""
 
         def __init__(self) -> None:
-            self.events = [Event("offline", 1)]
+            self.events = [CPUEvent("offline", 1)]
 
-        def next(self, timeout: float) -> Event | None:
+        def next(self, timeout: float) -> CPUEvent | None:
             del timeout
             return self.events.pop() if self.events else None
 
-    def source() -> Events[Event]:
+    def source() -> Events[CPUEvent]:
         return Once()
 
     stop = threading.Event()

@@ -16,10 +16,10 @@ from dranode.driver.core.claims.events import (
     events_of,
 )
 from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.pinning.containers import Pod
+from dranode.driver.core.pinning.containers import PodSandbox
 
 CLAIM = ClaimRef("default", "a", "uid-a")
-POD = Pod("sandbox", "uid-p", "default", "p")
+POD = PodSandbox("sandbox", "uid-p", "default", "p")
 
 
 def places(events: tuple[Event, ...]) -> list[tuple[str, str, str]]:
@@ -42,7 +42,7 @@ def test_a_failed_prepare_is_told_on_the_claim_and_on_each_of_its_pods() -> None
 def test_drift_and_a_time_without_pinning_are_told_on_pod_and_claims() -> None:
     drift = events_of(DriftRepaired(POD, (CLAIM,), "it runs on CPUs 0-7"), "node")
     assert places(drift) == [("Pod", "p", "uid-p"), ("ResourceClaim", "a", "uid-a")]
-    unpinned = events_of(Unpinned(Pod("sandbox"), (ClaimRef("", "", "uid-x"),), "nobody pinned it"), "node")
+    unpinned = events_of(Unpinned(PodSandbox("sandbox"), (ClaimRef("", "", "uid-x"),), "nobody pinned it"), "node")
     assert unpinned == ()
     assert {event.reason for event in drift} == {"CPUSetDrift"}
 

@@ -11,8 +11,8 @@ import pytest
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.claims.events import DriftRepaired, Occurrence, QuotaStillCaps, Unpinned, events_of
 from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.pinning.containers import Container, Pod
-from dranode.driver.core.pinning.identity import PodClaims
+from dranode.driver.core.pinning.containers import Container, PodSandbox
+from dranode.driver.core.pinning.identity import KubeletPodClaims
 from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.nri.enforcer import Enforcer
@@ -29,7 +29,7 @@ HELD = HeldSnapshot(
 class Surroundings:
     """A node service with one claim on record, and kubelet that has given it to container `c` of pod `p`."""
 
-    asked: list[tuple[Pod, ...]] = field(default_factory=list)
+    asked: list[tuple[PodSandbox, ...]] = field(default_factory=list)
 
     def snapshot(self) -> HeldSnapshot:
         return HELD
@@ -37,13 +37,13 @@ class Surroundings:
     def reread(self) -> HeldSnapshot:
         return HELD
 
-    def pod_claims(self, pods: tuple[Pod, ...]) -> Mapping[str, PodClaims] | None:
+    def pod_claims(self, pods: tuple[PodSandbox, ...]) -> Mapping[str, KubeletPodClaims] | None:
         self.asked.append(pods)
         return {}
 
 
 def container(name: str, pod: str, cpus: str, *env: str) -> Container:
-    where = Pod(f"sandbox-{pod}", f"uid-{pod}", "default", pod)
+    where = PodSandbox(f"sandbox-{pod}", f"uid-{pod}", "default", pod)
     return Container(name, name, where, env, cpus=CPUSet.parse(cpus), started=True, cgroup=f"/{name}")
 
 

@@ -6,14 +6,14 @@ import pytest
 from dranode.driver.core.api.errors import UsageError
 from dranode.driver.core.api.resource import Device, DeviceTaint
 from dranode.driver.core.claims.plugin import Inventory
-from dranode.driver.core.slices.wanted import Wanted
+from dranode.driver.core.slices.wanted import DesiredSlices
 
 SHARED = Device(name="group", allow_multiple_allocations=True)
 SINGLE = Device(name="single", taints=(DeviceTaint(key="k", effect="None"),))
-WANTED = Wanted("d.example.com", "node", Inventory(devices=(SHARED, SINGLE)))
+WANTED = DesiredSlices("d.example.com", "node", Inventory(devices=(SHARED, SINGLE)))
 
 
-def names(wanted: Wanted) -> list[str]:
+def names(wanted: DesiredSlices) -> list[str]:
     return [device.name for spec in wanted.specs() for device in spec.devices]
 
 
@@ -30,7 +30,7 @@ def test_devices_that_the_server_cannot_keep_shared_are_withdrawn_and_the_gate_i
 
 
 def test_without_any_other_device_one_empty_slice_is_left() -> None:
-    wanted = Wanted("d.example.com", "node", Inventory(devices=(SHARED,)))
+    wanted = DesiredSlices("d.example.com", "node", Inventory(devices=(SHARED,)))
     (spec,) = wanted.after_drop(0, wanted.specs()[0], ("DRAConsumableCapacity",)).specs()
     assert spec.devices == ()
 
@@ -52,10 +52,10 @@ def test_other_lost_fields_are_wanted_no_more_and_are_no_problem() -> None:
 
 
 def test_a_gate_of_shared_devices_is_no_problem_to_a_driver_without_them() -> None:
-    wanted = Wanted("d.example.com", "node", Inventory(devices=(SINGLE,)))
+    wanted = DesiredSlices("d.example.com", "node", Inventory(devices=(SINGLE,)))
     assert wanted.after_drop(0, wanted.specs()[0], ("DRAConsumableCapacity",)).problem is None
 
 
 def test_a_node_that_is_none_for_the_api_is_refused() -> None:
     with pytest.raises(UsageError, match="--node-name"):
-        Wanted("d.example.com", "No Node", Inventory(devices=())).specs()
+        DesiredSlices("d.example.com", "No Node", Inventory(devices=())).specs()

@@ -17,7 +17,7 @@ from dranode.cdi.spec import CDIDevice, ContainerEdits, DeviceNode, Spec
 from dranode.driver.core.api.errors import LedgerError
 from dranode.driver.core.api.resource import ResourceClaimConsumerReference
 from dranode.driver.core.claims.plugin import Grant
-from dranode.driver.core.claims.record import Record, State, claim_spec, copied, prepared_devices
+from dranode.driver.core.claims.record import ClaimState, Record, claim_spec, copied, prepared_devices
 from dranode.driver.node.ledger import CorruptLedgerError, Ledger, move_aside, read_ledger
 from dranode.driver.node.ledger_rows import TABLES
 
@@ -315,7 +315,7 @@ GIVEN = Record(
 
 def test_a_spec_carries_what_the_claim_was_given_and_nothing_that_is_asked_again() -> None:
     pods = (ResourceClaimConsumerReference(resource="pods", name="pod", uid="pod-uid"),)
-    record = msgspec.structs.replace(GIVEN, state=State.STARTED, pods=pods, pod_claim_name="lamp", fingerprint="f")
+    record = msgspec.structs.replace(GIVEN, state=ClaimState.STARTED, pods=pods, pod_claim_name="lamp", fingerprint="f")
     grants = tuple(msgspec.structs.replace(each, edits=ContainerEdits(device_nodes=(NODE,))) for each in record.grants)
     spec = claim_spec("lamps.example.com/claim", msgspec.structs.replace(record, grants=grants), record)
     assert spec is not None

@@ -20,7 +20,7 @@ from dranode.driver.core.claims.salvage import LOST, Copied, salvaged
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.node.ledger import DOUBTFUL, Ledger, read_ledger
 from dranode.driver.node.ledger_copy import LedgerCopy
-from dranode.driver.node.node import Node
+from dranode.driver.node.node import NodeClaims
 from tests.fakes import lose_copy, reference
 from tests.fakes_lifecycle import cpu_claim
 
@@ -32,14 +32,14 @@ def claim(number: int, count: int = 2) -> ResourceClaim:
     return cpu_claim(f"c{number}", f"uid-{number}", "cpudevnuma000", count)
 
 
-def opened(folder: Path, boot: str = BOOT) -> Node:
+def opened(folder: Path, boot: str = BOOT) -> NodeClaims:
     (folder / "data").mkdir(exist_ok=True)
-    node = Node(CPUPlugin(open_machine(MACHINE), CPUOptions()), folder / "data", folder / "cdi")
+    node = NodeClaims(CPUPlugin(open_machine(MACHINE), CPUOptions()), folder / "data", folder / "cdi")
     node.open(boot)
     return node
 
 
-def prepare(node: Node, asked: ResourceClaim) -> object:
+def prepare(node: NodeClaims, asked: ResourceClaim) -> object:
     return node.prepare({reference(asked): asked})[asked.metadata.uid]
 
 

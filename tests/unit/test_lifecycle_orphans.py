@@ -19,7 +19,7 @@ from dranode.driver.core.claims.reconcile import PATIENCE
 from dranode.driver.core.claims.uses import ClaimUse
 from dranode.driver.kubelet.podresources import PodResources, PodResourcesError
 from dranode.driver.machine.forms import open_machine
-from dranode.driver.node.node import Node
+from dranode.driver.node.node import NodeClaims
 from dranode.driver.serve.orphans import Orphans
 from dranode.driver.serve.takeover import take_over
 from dranode.driver.serve.witnesses import Witnesses
@@ -57,7 +57,7 @@ class World:
 
     def __post_init__(self) -> None:
         (self.folder / "data").mkdir()
-        self.node = Node(
+        self.node = NodeClaims(
             CPUPlugin(open_machine("sockets=1,cores=8"), CPUOptions()), self.folder / "data", self.folder / "cdi"
         )
         self.witnesses = Witnesses("dra.cpu", self.api, self.kubelet, lambda: self.running)

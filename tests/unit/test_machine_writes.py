@@ -15,7 +15,7 @@ from dranode.driver.core.claims.plugin import Grant
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.machine.root import Root
-from dranode.driver.node.node import Node
+from dranode.driver.node.node import NodeClaims
 from tests.fakes import Board, WiredLamps, allocated_claim
 
 FILE = "sys/class/lamps/lamp-0/brightness"
@@ -34,7 +34,7 @@ class WritingLamps(WiredLamps):
 
 
 def prepare(folder: Path, root: Root) -> object:
-    node = Node(WritingLamps(root), folder / "state", folder / "cdi")
+    node = NodeClaims(WritingLamps(root), folder / "state", folder / "cdi")
     (folder / "state").mkdir()
     node.open()
     claim = allocated_claim("a", WritingLamps.driver, ["lamp-0"])

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.pinning import pinned
-from dranode.driver.core.pinning.containers import Container, Pod
+from dranode.driver.core.pinning.containers import Container, PodSandbox
 from dranode.driver.core.pinning.mending import INTERVAL, PATIENCE, REPAIRS, Lag, Repairs
 from dranode.driver.core.pinning.pinned import Containers, Drift, Pinned, drift, settle
 from dranode.driver.core.pinning.snapshot import HeldSnapshot
@@ -11,7 +11,7 @@ ONE, TWO = frozenset(("c1",)), frozenset(("c2",))
 
 
 def container(identity: str) -> Container:
-    return Container(identity, identity, Pod("s", "p", "default", "p"))
+    return Container(identity, identity, PodSandbox("s", "p", "default", "p"))
 
 
 def drifted(found: int = 5, identity: str = "c1") -> Drift:

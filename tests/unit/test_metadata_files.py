@@ -15,7 +15,7 @@ from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.plugin import Grant, Inventory
 from dranode.driver.core.claims.record import Record
 from dranode.driver.node.metadata_files import DeviceMetadata
-from dranode.driver.node.node import Node
+from dranode.driver.node.node import NodeClaims
 from tests.fakes import Lamps, allocated_claim, reference
 
 INVENTORY = Inventory(devices=(Device(name="lamp-0"), Device(name="lamp-1")))
@@ -35,13 +35,13 @@ def names(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
-def node(metadata: DeviceMetadata) -> Node:
-    made = Node(Lamps(), metadata.folder.parent, metadata.cdi, metadata=metadata)
+def node(metadata: DeviceMetadata) -> NodeClaims:
+    made = NodeClaims(Lamps(), metadata.folder.parent, metadata.cdi, metadata=metadata)
     made.open()
     return made
 
 
-def prepare(node: Node, claim: ResourceClaim) -> list[tuple[str, ...]]:
+def prepare(node: NodeClaims, claim: ResourceClaim) -> list[tuple[str, ...]]:
     answer = node.prepare({reference(claim): claim})[claim.metadata.uid]
     assert isinstance(answer, tuple), answer
     return [device.cdi for device in answer]

@@ -28,7 +28,7 @@ from dranode.driver.core.claims.prepare import allocated
 from dranode.driver.core.claims.record import PreparedDevice, Record, fingerprint
 from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
 from dranode.driver.node.metadata_files import DeviceMetadata
-from dranode.driver.node.node import Node
+from dranode.driver.node.node import NodeClaims
 from dranode.driver.node.patience import CONFLICT_WAIT, MAX_WAITING
 from dranode.driver.serve.spec_watch import SpecWatch
 from tests.fakes import (
@@ -47,19 +47,19 @@ from tests.fakes import (
 LAMPS = Lamps.driver
 
 
-def opened(folder: Path, plugin: Plugin | None = None, **options: Any) -> Node:
+def opened(folder: Path, plugin: Plugin | None = None, **options: Any) -> NodeClaims:
     (folder / "data").mkdir(exist_ok=True)
-    node = Node(plugin or Lamps(), folder / "data", folder / "cdi", **options)
+    node = NodeClaims(plugin or Lamps(), folder / "data", folder / "cdi", **options)
     node.open()
     return node
 
 
-def prepare(node: Node, *claims: ResourceClaim) -> dict[str, Any]:
+def prepare(node: NodeClaims, *claims: ResourceClaim) -> dict[str, Any]:
     answers = node.prepare({reference(claim): claim for claim in claims})
     return {claim.metadata.name: answers[claim.metadata.uid] for claim in claims}
 
 
-def unprepare(node: Node, *claims: ResourceClaim) -> dict[str, DranodeError | None]:
+def unprepare(node: NodeClaims, *claims: ResourceClaim) -> dict[str, DranodeError | None]:
     return node.unprepare(tuple(map(reference, claims)))
 
 
@@ -437,7 +437,7 @@ def test_hardware_is_configured_again_after_a_reboot(tmp_path: Path) -> None:
     node = opened(tmp_path, WiredLamps(board))
     prepare(node, claim)
     node.close()
-    rebooted = Node(WiredLamps(board), tmp_path / "data", tmp_path / "cdi")
+    rebooted = NodeClaims(WiredLamps(board), tmp_path / "data", tmp_path / "cdi")
     rebooted.open("another boot")
     prepare(rebooted, claim)
     assert board.actions == ["configure a", "configure a"]
@@ -452,7 +452,7 @@ def test_a_reboot_is_not_forgotten_if_the_ledger_could_not_be_used_at_the_start(
     ledger = tmp_path / "data" / "ledger.db"
     ledger.rename(ledger.with_name("away"))
     ledger.mkdir()
-    rebooted = Node(WiredLamps(board), tmp_path / "data", tmp_path / "cdi")
+    rebooted = NodeClaims(WiredLamps(board), tmp_path / "data", tmp_path / "cdi")
     rebooted.open("another boot")
     assert isinstance(prepare(rebooted, claim)["a"], LedgerError)
     ledger.rmdir()
@@ -826,7 +826,7 @@ def test_a_restart_writes_the_specs_that_are_missing_and_looks_into_the_others_a
     spec_of(tmp_path, claims[0]).unlink()
     (tmp_path / "cdi" / metadata_spec_file(LAMPS, claims[1].metadata.uid, "r")).unlink()
     spec_of(tmp_path, claims[2]).write_text("{}")
-    again = Node(Lamps(50), tmp_path / "data", tmp_path / "cdi", metadata=metadata)
+    again = NodeClaims(Lamps(50), tmp_path / "data", tmp_path / "cdi", metadata=metadata)
     written: list[str] = []
     write = again.interpreter.write
 

@@ -16,7 +16,7 @@ from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import LedgerError, UnreadError
 from dranode.driver.core.pinning.snapshot import HeldSnapshot
 from dranode.driver.machine.forms import open_machine
-from dranode.driver.node.node import Node
+from dranode.driver.node.node import NodeClaims
 from tests.fakes import reference
 from tests.fakes_ledger import FAULTS, Fault
 from tests.fakes_lifecycle import cpu_claim
@@ -38,11 +38,11 @@ class World:
         self.held = record.held
         node.close()
 
-    def node(self) -> Node:
+    def node(self) -> NodeClaims:
         plugin = CPUPlugin(open_machine("sockets=1,cores=4,threads=2"), CPUOptions())
-        return Node(plugin, self.folder / "data", self.folder / "cdi")
+        return NodeClaims(plugin, self.folder / "data", self.folder / "cdi")
 
-    def opened(self, told: list[HeldSnapshot]) -> Node:
+    def opened(self, told: list[HeldSnapshot]) -> NodeClaims:
         node = self.node()
         node.open()
         node.watch(lambda snapshot: told.append(snapshot or HeldSnapshot()))

@@ -16,8 +16,8 @@ import pytest
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import LedgerError
 from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.pinning.containers import Pod
-from dranode.driver.core.pinning.identity import PodClaims
+from dranode.driver.core.pinning.containers import PodSandbox
+from dranode.driver.core.pinning.identity import KubeletPodClaims
 from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.nri import attempts as attempts_module
@@ -25,7 +25,7 @@ from dranode.driver.nri import client as client_module
 from dranode.driver.nri.attempts import Attempts, delay
 from dranode.driver.nri.client import NRIClient
 from dranode.driver.nri.enforcer import Enforcer
-from dranode.driver.nri.events import Runtime
+from dranode.driver.nri.events import RuntimePeer
 from dranode.driver.nri.wake import Wake
 from dranode.proto import nri_v1alpha1_pb2 as nri
 from tests.fakes_nri import CallFailedError, FakeRuntime, container, pod, updates_of
@@ -44,8 +44,8 @@ class Node:
 
     now: HeldSnapshot = EMPTY
     ledger: HeldSnapshot | None = None
-    kubelet: Mapping[str, PodClaims] | None = field(default_factory=dict)
-    asked: list[tuple[Pod, ...]] = field(default_factory=list)
+    kubelet: Mapping[str, KubeletPodClaims] | None = field(default_factory=dict)
+    asked: list[tuple[PodSandbox, ...]] = field(default_factory=list)
 
     def snapshot(self) -> HeldSnapshot:
         return self.now
@@ -56,7 +56,7 @@ class Node:
         self.now = self.ledger
         return self.now
 
-    def pod_claims(self, pods: tuple[Pod, ...]) -> Mapping[str, PodClaims] | None:
+    def pod_claims(self, pods: tuple[PodSandbox, ...]) -> Mapping[str, KubeletPodClaims] | None:
         self.asked.append(pods)
         return self.kubelet
 
@@ -162,7 +162,7 @@ def test_kubelet_is_asked_about_a_pod_that_is_not_on_record(bench: Bench) -> Non
     bench.client.start()
     runtime = bench.accept()
     runtime.handshake()
-    bench.node.kubelet = {"p2": PodClaims({"g": ("dra.k8s.io/cpu=claim-a",)})}
+    bench.node.kubelet = {"p2": KubeletPodClaims({"g": ("dra.k8s.io/cpu=claim-a",)})}
     assert runtime.create(container("g", "p2", ENV), P2).adjust.linux.resources.cpu.cpus == "2-3"
     assert [[each.uid for each in pods] for pods in bench.node.asked] == [["p2"]]
     runtime.stop(container("g", "p2"), P2)
@@ -431,7 +431,7 @@ def test_what_could_not_be_taken_in_is_told_again_on_a_new_connection_once_decis
     runtime = bench.accept()
     runtime.handshake([P2], [container("s", "p2", cpus="0-7", state=nri.CONTAINER_RUNNING)], NEW)
     if method == "updates_answered":
-        bench.enforcer.configured(Runtime("containerd", "v2.4.0", NEW))
+        bench.enforcer.configured(RuntimePeer("containerd", "v2.4.0", NEW))
         bench.node.now = HELD
         bench.client.notify()
     else:

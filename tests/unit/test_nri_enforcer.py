@@ -11,19 +11,19 @@ import pytest
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.claims.events import DriftRepaired, Occurrence
 from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.pinning.containers import Container, Pod
-from dranode.driver.core.pinning.identity import PodClaims
+from dranode.driver.core.pinning.containers import Container, PodSandbox
+from dranode.driver.core.pinning.identity import KubeletPodClaims
 from dranode.driver.core.pinning.mending import REPAIRS
 from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.nri.enforcer import Enforcer
-from dranode.driver.nri.events import Runtime
+from dranode.driver.nri.events import RuntimePeer
 
 EMPTY = HeldSnapshot(online=CPUSet(range(8)), variable="DRA_CPUSET_", cdi_kind="dra.k8s.io/cpu")
 CLAIM = HeldClaim(ClaimRef("default", "mine", "a"), CPUSet((2, 3)), CPUSet((2, 3)), frozenset(("p1",)))
 HELD = replace(EMPTY, claims={"a": CLAIM})
-MINE = Container("c1", "main", Pod("s1", "p1", "default", "p1"), env=("DRA_CPUSET_a=2-3",), cpus=CLAIM.cpus)
-OTHER = Container("c2", "main", Pod("s2", "p2", "default", "p2"), cpus=HELD.shared, started=True, cgroup="/c2")
+MINE = Container("c1", "main", PodSandbox("s1", "p1", "default", "p1"), env=("DRA_CPUSET_a=2-3",), cpus=CLAIM.cpus)
+OTHER = Container("c2", "main", PodSandbox("s2", "p2", "default", "p2"), cpus=HELD.shared, started=True, cgroup="/c2")
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Node:
     def reread(self) -> HeldSnapshot:
         return self.now
 
-    def pod_claims(self, pods: tuple[Pod, ...]) -> Mapping[str, PodClaims] | None:
+    def pod_claims(self, pods: tuple[PodSandbox, ...]) -> Mapping[str, KubeletPodClaims] | None:
         del pods
         return {}
 
@@ -109,7 +109,7 @@ def test_drift_that_no_reconnection_cures_is_left_alone_on_an_old_runtime_too() 
     now = [0.0]
     told: list[Occurrence] = []
     enforcer = Enforcer(Node(), Elsewhere(), clock=lambda: now[0], tell=told.append)
-    enforcer.configured(Runtime("containerd", "v1.7.27"))
+    enforcer.configured(RuntimePeer("containerd", "v1.7.27"))
     enforcer.synchronize((OTHER,))
     for _ in range(240):
         now[0] += 30.0
@@ -127,7 +127,7 @@ def test_what_a_reconnection_is_to_mend_is_not_forgotten_while_the_runtime_takes
     kernel = Kernel(str(HELD.shared))
     now = [0.0]
     enforcer = Enforcer(Node(), kernel, clock=lambda: now[0])
-    enforcer.configured(Runtime("containerd", "v1.7.27"))
+    enforcer.configured(RuntimePeer("containerd", "v1.7.27"))
     enforcer.synchronize((OTHER,))
     kernel.cpus = "7"
     enforcer.verify()
@@ -169,7 +169,7 @@ def test_a_mask_that_the_runtime_stored_and_did_not_write_is_mended_with_the_ans
 def test_a_mask_that_was_given_up_is_mended_once_with_every_connection_all_the_same() -> None:
     now = [0.0]
     enforcer = Enforcer(Node(), Kernel("7"), clock=lambda: now[0])
-    enforcer.configured(Runtime("containerd", "v2.4.0", "v0.12.1"))
+    enforcer.configured(RuntimePeer("containerd", "v2.4.0", "v0.12.1"))
     enforcer.synchronize((OTHER,))
     for _ in range(9):
         now[0] += 30.0
@@ -200,7 +200,7 @@ def test_the_drivers_own_container_is_pinned_without_a_word(caplog: pytest.LogCa
     (update,) = enforcer.synchronize((own,))
     assert update.resources.cpus == HELD.shared
     assert (caplog.text, enforcer.status().unpinned) == ("", 0)
-    other = replace(own, id="c4", pod=Pod("s4", "p4", "default", "p4"))
+    other = replace(own, id="c4", pod=PodSandbox("s4", "p4", "default", "p4"))
     enforcer.synchronize((own, other))
     assert "of pod default/p4 had no CPU set and is pinned now" in caplog.text
     assert enforcer.status().unpinned == 1

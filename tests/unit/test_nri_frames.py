@@ -15,8 +15,8 @@ from dranode.driver.nri import ttrpc
 from dranode.driver.nri.events import (
     Configured,
     CreateRequest,
-    Event,
-    Registered,
+    NRIEvent,
+    PluginAccepted,
     StopRequest,
     SynchronizeRequest,
     UpdateRequest,
@@ -45,7 +45,7 @@ def cpus(text: str) -> Resources:
     return Resources(CPUSet.parse(text))
 
 
-def answer(session: Session, event: Event) -> None:
+def answer(session: Session, event: NRIEvent) -> None:
     """What the plug-in of the capture answered."""
     match event:
         case SynchronizeRequest():
@@ -66,7 +66,7 @@ def answer(session: Session, event: Event) -> None:
 @VERSIONS
 def test_a_session_sends_the_frames_that_were_captured(version: str) -> None:
     session = Session("pin", "10", events=0x7FF)
-    ours = {Registered: 0, UpdatesAnswered: 0}
+    ours = {PluginAccepted: 0, UpdatesAnswered: 0}
     sent = b""
     session.register()
     for row in before_the_unknown_method(version):
@@ -86,7 +86,7 @@ def test_a_session_sends_the_frames_that_were_captured(version: str) -> None:
             break
         assert sent[: len(expected)].hex() == expected.hex()
         sent = sent[len(expected) :]
-    assert ours == {Registered: 1, UpdatesAnswered: 2}
+    assert ours == {PluginAccepted: 1, UpdatesAnswered: 2}
 
 
 def _unsolicited(row: dict[str, Any]) -> tuple[ContainerUpdate, ...]:
@@ -120,7 +120,7 @@ def test_every_captured_frame_survives_decoding_and_framing(version: str) -> Non
             for chunk in chunks:
                 captured[chunk.connection] += chunk.data
                 for message in decoders[chunk.connection].receive_data(chunk.data):
-                    whole = Demultiplexer().receive_data(ttrpc.encode(chunk.connection, message))
+                    whole = Demultiplexer().receive_data(ttrpc.encode_message(chunk.connection, message))
                     again[chunk.connection] += b"".join(piece.data for piece in whole)
         assert again == captured
 
@@ -144,9 +144,9 @@ def test_the_runtime_is_recognised_with_its_nri_version() -> None:
 
 def test_header_and_payload_travel_as_two_frames() -> None:
     message = ttrpc.Message(3, ttrpc.MessageType.RESPONSE, 0, b"x" * 10_000)
-    chunks = Demultiplexer().receive_data(ttrpc.encode(PLUGIN_CONNECTION, message))
+    chunks = Demultiplexer().receive_data(ttrpc.encode_message(PLUGIN_CONNECTION, message))
     assert [len(chunk.data) for chunk in chunks] == [10, 10_000]
-    empty = ttrpc.encode(PLUGIN_CONNECTION, ttrpc.Message(3, ttrpc.MessageType.RESPONSE, 0, b""))
+    empty = ttrpc.encode_message(PLUGIN_CONNECTION, ttrpc.Message(3, ttrpc.MessageType.RESPONSE, 0, b""))
     assert empty.hex() == "000000010000000a" + "00000000000000030200"
 
 

@@ -5,18 +5,18 @@ from typing import Any
 import pytest
 
 from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.pinning.containers import ContainerUpdate, Pod, Resources
+from dranode.driver.core.pinning.containers import ContainerUpdate, PodSandbox, Resources
 from dranode.driver.nri import ttrpc
 from dranode.driver.nri.events import (
     Configured,
     ContainerRemoved,
     ContainerStarted,
     CreateRequest,
-    Event,
+    NRIEvent,
+    PluginAccepted,
     PodGone,
-    Registered,
     RegistrationRefused,
-    Runtime,
+    RuntimePeer,
     ShutdownAnnounced,
     SynchronizeRequest,
     UpdateRequest,
@@ -36,17 +36,17 @@ class Pair:
     def __init__(self) -> None:
         self.session, self.wire = Session("pin", "10"), Wire()
 
-    def call(self, method: str, body: Any) -> tuple[list[Event], int]:
+    def call(self, method: str, body: Any) -> tuple[list[NRIEvent], int]:
         stream, data = self.wire.call(method, body)
         events = self.session.receive_data(data)
         self.flush()
         return events, stream
 
-    def flush(self) -> list[Event]:
+    def flush(self) -> list[NRIEvent]:
         back = self.wire.receive_data(self.session.data_to_send())
         return self.session.receive_data(back)
 
-    def answer_to(self, method: str, body: Any) -> ttrpc.Answer:
+    def answer_to(self, method: str, body: Any) -> ttrpc.Response:
         _, stream = self.call(method, body)
         return self.wire.answers[stream]
 
@@ -60,10 +60,10 @@ def test_configure_is_answered_before_the_runtime_has_answered_the_registration(
     pair.session.register()
     registration = pair.session.data_to_send()
     events, stream = pair.call("Configure", nri.ConfigureRequest(runtime_name="containerd", request_timeout=3000))
-    assert events == [Configured(Runtime("containerd", request_timeout=3.0))]
+    assert events == [Configured(RuntimePeer("containerd", request_timeout=3.0))]
     assert nri.ConfigureResponse.FromString(pair.wire.answers[stream].payload).events == EVENTS
     assert not pair.session.registered
-    assert pair.session.receive_data(pair.wire.receive_data(registration)) == [Registered()]
+    assert pair.session.receive_data(pair.wire.receive_data(registration)) == [PluginAccepted()]
     assert pair.session.registered
 
 
@@ -130,7 +130,7 @@ def test_a_second_synchronize_starts_from_nothing() -> None:
 def test_a_container_whose_pod_is_not_described_keeps_the_sandbox_id() -> None:
     (event,), _ = Pair().call("Synchronize", nri.SynchronizeRequest(containers=[CONTAINER]))
     assert isinstance(event, SynchronizeRequest)
-    assert event.containers[0].pod == Pod("sandbox-p1")
+    assert event.containers[0].pod == PodSandbox("sandbox-p1")
 
 
 ONE = nri.ContainerEvent(pod=POD, container=CONTAINER)
@@ -159,26 +159,26 @@ def test_both_styles_of_an_event_mean_the_same_and_are_answered(
     new, second = pair.call(method, body)
     assert old == new
     assert type(new[0]) is kind
-    assert pair.wire.answers[first] == pair.wire.answers[second] == ttrpc.Answer()
+    assert pair.wire.answers[first] == pair.wire.answers[second] == ttrpc.Response()
 
 
 @pytest.mark.parametrize(
     "method", ["RunPodSandbox", "UpdatePodSandbox", "PostUpdatePodSandbox", "StartContainer", "PostCreateContainer"]
 )
 def test_events_without_interest_are_answered_all_the_same(method: str) -> None:
-    assert Pair().answer_to(method, nri.PodEvent(pod=POD)) == ttrpc.Answer()
+    assert Pair().answer_to(method, nri.PodEvent(pod=POD)) == ttrpc.Response()
 
 
 def test_an_event_number_that_nobody_knows_is_answered_all_the_same() -> None:
     data = nri.StateChangeEvent(pod=POD).SerializeToString() + b"\x08\x63"
-    assert Pair().answer_to("StateChange", nri.StateChangeEvent.FromString(data)) == ttrpc.Answer()
+    assert Pair().answer_to("StateChange", nri.StateChangeEvent.FromString(data)) == ttrpc.Response()
 
 
 def test_shutdown_is_answered_and_told() -> None:
     pair = Pair()
     events, stream = pair.call("Shutdown", nri.Empty())
     assert events == [ShutdownAnnounced()]
-    assert pair.wire.answers[stream] == ttrpc.Answer()
+    assert pair.wire.answers[stream] == ttrpc.Response()
 
 
 def test_an_unknown_method_is_unimplemented() -> None:
@@ -290,18 +290,20 @@ def test_unsolicited_updates_go_one_at_a_time() -> None:
 def test_answers_to_calls_that_nobody_made_are_ignored() -> None:
     session = Session("pin", "10")
     session.register()
-    assert session.receive_data(go_frames(RUNTIME_CONNECTION, ttrpc.response(99, ttrpc.Answer()))) == []
-    assert session.receive_data(go_frames(RUNTIME_CONNECTION, ttrpc.response(1, ttrpc.Answer()))) == [Registered()]
-    assert session.receive_data(go_frames(RUNTIME_CONNECTION, ttrpc.response(1, ttrpc.Answer()))) == []
+    assert session.receive_data(go_frames(RUNTIME_CONNECTION, ttrpc.response(99, ttrpc.Response()))) == []
+    assert session.receive_data(go_frames(RUNTIME_CONNECTION, ttrpc.response(1, ttrpc.Response()))) == [
+        PluginAccepted()
+    ]
+    assert session.receive_data(go_frames(RUNTIME_CONNECTION, ttrpc.response(1, ttrpc.Response()))) == []
 
 
 def test_answers_may_come_in_another_order() -> None:
     session = Session("pin", "10")
     session.register()
     session.update_containers([])
-    late = go_frames(RUNTIME_CONNECTION, ttrpc.response(1, ttrpc.Answer()))
-    early = go_frames(RUNTIME_CONNECTION, ttrpc.response(3, ttrpc.Answer()))
-    assert session.receive_data(early + late) == [UpdatesAnswered(), Registered()]
+    late = go_frames(RUNTIME_CONNECTION, ttrpc.response(1, ttrpc.Response()))
+    early = go_frames(RUNTIME_CONNECTION, ttrpc.response(3, ttrpc.Response()))
+    assert session.receive_data(early + late) == [UpdatesAnswered(), PluginAccepted()]
 
 
 @pytest.mark.parametrize("kind", [0, 2, 3, 4, 255])
@@ -337,4 +339,4 @@ def test_streamed_data_where_an_answer_is_due_is_a_protocol_error() -> None:
     ],
 )
 def test_unsolicited_updates_are_safe_from_nri_0_12_1(version: str, safe: bool) -> None:  # noqa: FBT001 - a table
-    assert Runtime("containerd", "v2.3.4", version).takes_unsolicited_updates is safe
+    assert RuntimePeer("containerd", "v2.3.4", version).takes_unsolicited_updates is safe

@@ -10,20 +10,20 @@ import pytest
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.claims.events import Occurrence, Unpinned
 from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.pinning.containers import Container, Pod, Resources
-from dranode.driver.core.pinning.identity import PodClaims
+from dranode.driver.core.pinning.containers import Container, PodSandbox, Resources
+from dranode.driver.core.pinning.identity import KubeletPodClaims
 from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.nri.enforcer import EnforcementStatus, Enforcer, RefusedError
-from dranode.driver.nri.events import Runtime
+from dranode.driver.nri.events import RuntimePeer
 from dranode.driver.nri.sharing import SharedEnforcer
 
 EMPTY = HeldSnapshot(online=CPUSet(range(8)), variable="DRA_CPUSET_", cdi_kind="dra.k8s.io/cpu")
 CLAIM = HeldClaim(ClaimRef("default", "mine", "a"), CPUSet((2, 3)), CPUSet((2, 3)), frozenset(("p1",)))
 HELD = replace(EMPTY, claims={"a": CLAIM})
-MINE = Container("c1", "main", Pod("s1", "p1", "default", "p1"), env=("DRA_CPUSET_a=2-3",))
-OTHER = Container("c2", "main", Pod("s2", "p2", "default", "p2"))
-UNKNOWN = Container("c3", "main", Pod("s3", "p3", "default", "p3"), env=("DRA_CPUSET_b=4",))
+MINE = Container("c1", "main", PodSandbox("s1", "p1", "default", "p1"), env=("DRA_CPUSET_a=2-3",))
+OTHER = Container("c2", "main", PodSandbox("s2", "p2", "default", "p2"))
+UNKNOWN = Container("c3", "main", PodSandbox("s3", "p3", "default", "p3"), env=("DRA_CPUSET_b=4",))
 
 
 @dataclass
@@ -36,7 +36,7 @@ class Node:
     def reread(self) -> HeldSnapshot:
         return self.now
 
-    def pod_claims(self, pods: tuple[Pod, ...]) -> Mapping[str, PodClaims] | None:
+    def pod_claims(self, pods: tuple[PodSandbox, ...]) -> Mapping[str, KubeletPodClaims] | None:
         del pods
         return {}
 
@@ -66,7 +66,7 @@ def word() -> Word:
 @pytest.fixture
 def shared(node: Node, word: Word) -> SharedEnforcer:
     shared = SharedEnforcer(Enforcer(node, open_machine("sockets=1,cores=8")), word)
-    shared.configured(Runtime("containerd", "v2.3.0", "v0.12.1"))
+    shared.configured(RuntimePeer("containerd", "v2.3.0", "v0.12.1"))
     return shared
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from dranode.cpu.pick import Pick, PickError, pick
 from dranode.cpu.pick_l3 import Caches
-from dranode.cpu.policies import L3, Order, Policy, Threads
+from dranode.cpu.policies import L3, Order, PickPolicy, Threads
 from dranode.cpu.sysfs import read_topology
 from dranode.cpu.topology import Topology
 from dranode.driver.core.api.cpuset import CPUSet
@@ -46,7 +46,7 @@ def test_too_large_a_count_is_refused_with_what_is_free() -> None:
 def test_an_absurd_count_costs_no_memory() -> None:
     assert _error(SMALL, "5-7", 10**30).fits == (3,)
     assert _error(SMALL, "0-15", 10**30, threads=Threads.FULL_CORE, l3=L3.REQUIRE).fits == (16,)
-    assert _cpus(SMALL, "0-15", 4, policy=Policy.NUMA_DISTRIBUTED, group=10**30) == "0-1,8-9"
+    assert _cpus(SMALL, "0-15", 4, policy=PickPolicy.NUMA_DISTRIBUTED, group=10**30) == "0-1,8-9"
 
 
 def test_nothing_free_is_said_as_such() -> None:
@@ -162,7 +162,9 @@ def test_a_core_is_left_out_if_the_rest_could_not_be_made_of_whole_cores() -> No
 
 
 def test_whole_cores_are_spread_in_the_order_of_their_first_cpus() -> None:
-    picked = pick(SMALL, SMALL.online - CPUSet((8,)), 4, policy=Policy.SPREAD, threads=Threads.FULL_CORE, l3=L3.IGNORE)
+    picked = pick(
+        SMALL, SMALL.online - CPUSet((8,)), 4, policy=PickPolicy.SPREAD, threads=Threads.FULL_CORE, l3=L3.IGNORE
+    )
     assert picked.cpus == CPUSet.parse("1-2,9-10")
 
 
@@ -227,13 +229,13 @@ def test_the_required_cache_may_be_shared_by_two_numa_nodes() -> None:
 
 def test_distributed_whole_cores_share_out_in_steps_of_a_core() -> None:
     # 40 CPUs need three NUMA nodes of 16; in steps of a core that is 14, 14 and 12.
-    picked = pick(SERVER, SERVER.online, 40, policy=Policy.NUMA_DISTRIBUTED, threads=Threads.FULL_CORE).cpus
+    picked = pick(SERVER, SERVER.online, 40, policy=PickPolicy.NUMA_DISTRIBUTED, threads=Threads.FULL_CORE).cpus
     assert sorted(len(node & picked) for node in SERVER.numa.values()) == [0, 12, 14, 14]
     assert SERVER.whole_cores(picked) == picked
 
 
 def test_distributed_with_required_caches_keeps_to_the_caches() -> None:
-    picked = pick(SERVER, SERVER.online, 40, policy=Policy.NUMA_DISTRIBUTED, l3=L3.REQUIRE).cpus
+    picked = pick(SERVER, SERVER.online, 40, policy=PickPolicy.NUMA_DISTRIBUTED, l3=L3.REQUIRE).cpus
     assert sum(bool(cache & picked) and not cache <= picked for cache in SERVER.l3) <= 1
 
 
@@ -241,20 +243,20 @@ def test_distribution_leaves_out_a_remainder_that_no_node_can_take_in_whole_step
     # The reference never ends here: every node has CPUs left, but none a whole step of 3.
     nodes = regular(1, 8, 2, 2, 2)
     free = CPUSet.parse("0-12,14-17,19,21-26,28-47,49,51-59,61-63")
-    assert len(pick(nodes, free, 21, policy=Policy.NUMA_DISTRIBUTED, group=3).cpus) == 21
+    assert len(pick(nodes, free, 21, policy=PickPolicy.NUMA_DISTRIBUTED, group=3).cpus) == 21
 
 
 def test_the_best_node_set_is_kept_though_later_ones_share_its_first_nodes() -> None:
     # The reference overwrites the last node of the best set it has found, and ends with node 7.
     nodes = regular(1, 8, 2, 2, 2)
-    picked = pick(nodes, nodes.online, 52, policy=Policy.NUMA_DISTRIBUTED, group=2).cpus
+    picked = pick(nodes, nodes.online, 52, policy=PickPolicy.NUMA_DISTRIBUTED, group=2).cpus
     assert [len(node & picked) for node in nodes.numa.values()] == [8, 8, 8, 8, 8, 6, 6, 0]
 
 
 def test_many_nodes_are_shared_out_without_a_search() -> None:
     nodes = regular(4, 8, 1, 8, 2)
     free = nodes.online - CPUSet(range(0, 256, 5))
-    picked = pick(nodes, free, 200, policy=Policy.NUMA_DISTRIBUTED).cpus
+    picked = pick(nodes, free, 200, policy=PickPolicy.NUMA_DISTRIBUTED).cpus
     shares = {len(node & picked) for node in nodes.numa.values()} - {0}
     assert len(picked) == 200
     assert max(shares) - min(shares) <= 1
@@ -269,7 +271,7 @@ def test_a_group_without_distribution_is_a_wrong_use() -> None:
 
 def test_a_group_of_nothing_is_a_wrong_use() -> None:
     with pytest.raises(UsageError, match="a group of 0 CPUs cannot be handed out"):
-        pick(SMALL, SMALL.online, 2, policy=Policy.NUMA_DISTRIBUTED, group=0)
+        pick(SMALL, SMALL.online, 2, policy=PickPolicy.NUMA_DISTRIBUTED, group=0)
 
 
 class TestUntouchedFirst:

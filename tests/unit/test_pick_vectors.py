@@ -15,7 +15,7 @@ import pytest
 from dranode.cpu.groups import Groups
 from dranode.cpu.pick import PickError, pick
 from dranode.cpu.pick_packed import core_order, numa_order, package_order
-from dranode.cpu.policies import L3, Policy
+from dranode.cpu.policies import L3, PickPolicy
 from dranode.cpu.topology import Topology
 from dranode.driver.core.api.cpuset import CPUSet
 from tests.fakes_topology import Place, regular, topology
@@ -64,20 +64,20 @@ TOPOLOGIES: Final = {name: _rule(*rule) for name, rule in RULES.items()} | {
 def test_packed_and_spread_picks_agree_with_the_published_cases(row: dict[str, Any]) -> None:
     l3 = L3.PREFER if row["preferL3"] else L3.IGNORE
     machine, free = TOPOLOGIES[row["topo"]], CPUSet.parse(row["free"])
-    assert str(pick(machine, free, row["n"], policy=Policy(row["sort"]), l3=l3).cpus) == row["want"]
+    assert str(pick(machine, free, row["n"], policy=PickPolicy(row["sort"]), l3=l3).cpus) == row["want"]
 
 
 @pytest.mark.parametrize("row", VECTORS["A.3"], ids=lambda row: row["id"])
 def test_distributed_picks_agree_with_the_published_cases(row: dict[str, Any]) -> None:
     machine, free = TOPOLOGIES[row["topo"]], CPUSet.parse(row["free"])
-    picked = pick(machine, free, row["n"], policy=Policy.NUMA_DISTRIBUTED, group=row["group"])
+    picked = pick(machine, free, row["n"], policy=PickPolicy.NUMA_DISTRIBUTED, group=row["group"])
     assert str(picked.cpus) == row["want"]
 
 
 @pytest.mark.parametrize("row", [row for row in VECTORS["A.2"] if row["id"][0] == "C"], ids=lambda row: row["id"])
 def test_common_cases_hold_for_distributed_picks_in_steps_of_one(row: dict[str, Any]) -> None:
     machine, free = TOPOLOGIES[row["topo"]], CPUSet.parse(row["free"])
-    picked = pick(machine, free, row["n"], policy=Policy.NUMA_DISTRIBUTED, group=1)
+    picked = pick(machine, free, row["n"], policy=PickPolicy.NUMA_DISTRIBUTED, group=1)
     assert str(picked.cpus) == row["want"]
 
 
@@ -151,18 +151,24 @@ def test_b_answers_as_its_twin_with_unique_core_ids(row: dict[str, Any]) -> None
 @pytest.mark.parametrize(
     ("machine", "free", "count", "wishes", "want"),
     [
-        (regular(2, 1, 2, 4, 2), "1-7,9-15,17-31", 11, {"policy": Policy.PACKED, "l3": L3.PREFER}, "1-2,4-7,17,20-23"),
-        (regular(1, 8, 1, 2, 1), "0-2,6-7,13-14", 1, {"policy": Policy.PACKED, "l3": L3.PREFER}, "2"),
+        (
+            regular(2, 1, 2, 4, 2),
+            "1-7,9-15,17-31",
+            11,
+            {"policy": PickPolicy.PACKED, "l3": L3.PREFER},
+            "1-2,4-7,17,20-23",
+        ),
+        (regular(1, 8, 1, 2, 1), "0-2,6-7,13-14", 1, {"policy": PickPolicy.PACKED, "l3": L3.PREFER}, "2"),
         (
             regular(2, 2, 2, 2, 2),
             "1-2,4,6,13-17,21-23,27-28,31",
             2,
-            {"policy": Policy.PACKED, "l3": L3.IGNORE},
+            {"policy": PickPolicy.PACKED, "l3": L3.IGNORE},
             "15,31",
         ),
-        (regular(1, 2, 2, 2, 2), "2,5,10-11,13-14", 1, {"policy": Policy.PACKED, "l3": L3.IGNORE}, "11"),
-        (regular(2, 1, 2, 4, 2), "1-7,9-15,17-31", 5, {"policy": Policy.SPREAD, "l3": L3.IGNORE}, "1-5"),
-        (regular(1, 2, 2, 2, 2), "2-6,9-11", 7, {"policy": Policy.NUMA_DISTRIBUTED, "l3": L3.PREFER}, "2-6,9-10"),
+        (regular(1, 2, 2, 2, 2), "2,5,10-11,13-14", 1, {"policy": PickPolicy.PACKED, "l3": L3.IGNORE}, "11"),
+        (regular(2, 1, 2, 4, 2), "1-7,9-15,17-31", 5, {"policy": PickPolicy.SPREAD, "l3": L3.IGNORE}, "1-5"),
+        (regular(1, 2, 2, 2, 2), "2-6,9-11", 7, {"policy": PickPolicy.NUMA_DISTRIBUTED, "l3": L3.PREFER}, "2-6,9-10"),
     ],
 )
 def test_scattered_free_cpus_are_picked_as_the_reference_picks_them(

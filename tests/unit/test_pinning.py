@@ -18,7 +18,7 @@ from dranode.driver.core.claims.uses import ClaimUse
 from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
 from dranode.driver.kubelet.podresources import PodResources
 from dranode.driver.machine.folder import HostRoot
-from dranode.driver.node.node import Node
+from dranode.driver.node.node import NodeClaims
 from dranode.driver.serve.pinning import Pinning
 from tests.fakes import Lamps, allocated_claim
 from tests.fakes_nri import FakeRuntime, container, pod
@@ -69,7 +69,7 @@ def listener(tmp_path: Path) -> Iterator[socket.socket]:
 def test_a_runtime_that_is_heard_of_while_kubelet_is_asked_does_not_vouch_for_what_was_asked_before(
     tmp_path: Path, listener: socket.socket
 ) -> None:
-    node = Node(PinnedLamps(), tmp_path, tmp_path / "cdi")
+    node = NodeClaims(PinnedLamps(), tmp_path, tmp_path / "cdi")
     node.open()
     node.prepare({MINE: allocated_claim(MINE.name, Lamps.driver, ["lamp-0"], uid=MINE.uid)})
     kubelet = Kubelet(tmp_path / "kubelet.sock")

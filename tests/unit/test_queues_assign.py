@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from dranode.sim.queues.assign import Oracle, Simulation, assign, visiting_order
-from dranode.sim.queues.assignment import LAST_FLAVOR, Assignment, Mode
-from dranode.sim.queues.progress import Moment, State, still_valid
+from dranode.sim.queues.assignment import LAST_FLAVOR, Assignment, FlavorMode
+from dranode.sim.queues.progress import Moment, SearchState, still_valid
 from dranode.sim.queues.setup import Setup, load
 from dranode.sim.queues.values import FlavorResource, Workload
 from tests.queues_documents import (
@@ -38,7 +38,7 @@ def _never(workload: Workload, of: FlavorResource, wanted: int) -> Simulation:
     raise AssertionError(f"nobody asked for preemption of {wanted} {of} by {workload.key}")
 
 
-def _answers(**modes: Mode) -> Oracle:
+def _answers(**modes: FlavorMode) -> Oracle:
     """An oracle with one answer for each flavor."""
     return lambda _, of, __: Simulation(modes[of.flavor])
 
@@ -52,7 +52,7 @@ class Kind:
     """A flavor made so that a request for 4 comes out in one way, in a cohort where another queue owns 10 of each."""
 
     used: int
-    mode: Mode | None = None
+    mode: FlavorMode | None = None
 
     def documents(self, name: str) -> list[dict[str, Any]]:
         return [admitted(f"user-{name}", "q", {"cpu": name}, {"cpu": self.used}, priority=9)] if self.used else []
@@ -60,11 +60,11 @@ class Kind:
 
 FITS = Kind(0)
 BORROWS = Kind(8)
-PREEMPTS = Kind(20, Mode.PREEMPT)
-NOBODY = Kind(20, Mode.NO_CANDIDATES)
+PREEMPTS = Kind(20, FlavorMode.PREEMPT)
+NOBODY = Kind(20, FlavorMode.NO_CANDIDATES)
 
 
-def _mixed(kinds: list[Kind], borrow: str, preempt: str) -> tuple[Assignment, State]:
+def _mixed(kinds: list[Kind], borrow: str, preempt: str) -> tuple[Assignment, SearchState]:
     names = FLAVORS[: len(kinds)]
     ten = {name: [10] for name in names}
     fungibility = {"whenCanBorrow": borrow, "whenCanPreempt": preempt}
@@ -142,7 +142,7 @@ def test_the_resources_of_one_group_share_a_flavor_and_another_group_has_its_own
 def test_one_group_without_room_leaves_the_pod_set_without_flavors() -> None:
     setup = _grouped(pod_set(cpu=1, gpu=3))
     assignment, state = assign(setup.queues, setup.usage, setup.pending[0], None, _never)
-    assert assignment.mode is Mode.NO_FIT
+    assert assignment.mode is FlavorMode.NO_FIT
     assert _taken(assignment) == [{}]
     assert state.tried == ({},)
 
@@ -158,26 +158,26 @@ def test_pod_sets_after_one_that_does_not_fit_are_not_looked_at() -> None:
     setup = _grouped(pod_set("a", cpu=1), pod_set("b", cpu=9), pod_set("c", cpu=1))
     assignment, _ = assign(setup.queues, setup.usage, setup.pending[0], None, _never)
     assert [item.pod_set.name for item in assignment.pod_sets] == ["a", "b"]
-    assert assignment.mode is Mode.NO_FIT
+    assert assignment.mode is FlavorMode.NO_FIT
 
 
 # queue's own limit, lender's limit, how much is asked for: what comes out
-LIMITS: list[tuple[dict[str, int], dict[str, int], int, Mode, int]] = [
-    ({}, {}, 4, Mode.FIT, 0),
-    ({}, {}, 14, Mode.FIT, 1),
-    ({}, {}, 15, Mode.NO_FIT, 0),
-    ({"borrowingLimit": 2}, {}, 6, Mode.FIT, 1),
-    ({"borrowingLimit": 2}, {}, 7, Mode.NO_FIT, 0),
-    ({}, {"lendingLimit": 3}, 7, Mode.FIT, 1),
-    ({}, {"lendingLimit": 3}, 8, Mode.NO_FIT, 0),
-    ({"borrowingLimit": 9}, {"lendingLimit": 3}, 8, Mode.NO_FIT, 0),
-    ({"borrowingLimit": 0}, {}, 4, Mode.FIT, 0),
+LIMITS: list[tuple[dict[str, int], dict[str, int], int, FlavorMode, int]] = [
+    ({}, {}, 4, FlavorMode.FIT, 0),
+    ({}, {}, 14, FlavorMode.FIT, 1),
+    ({}, {}, 15, FlavorMode.NO_FIT, 0),
+    ({"borrowingLimit": 2}, {}, 6, FlavorMode.FIT, 1),
+    ({"borrowingLimit": 2}, {}, 7, FlavorMode.NO_FIT, 0),
+    ({}, {"lendingLimit": 3}, 7, FlavorMode.FIT, 1),
+    ({}, {"lendingLimit": 3}, 8, FlavorMode.NO_FIT, 0),
+    ({"borrowingLimit": 9}, {"lendingLimit": 3}, 8, FlavorMode.NO_FIT, 0),
+    ({"borrowingLimit": 0}, {}, 4, FlavorMode.FIT, 0),
 ]
 
 
 @pytest.mark.parametrize(("own", "lender", "asked", "mode", "level"), LIMITS)
 def test_a_cohort_lends_up_to_both_limits(
-    own: dict[str, int], lender: dict[str, int], asked: int, mode: Mode, level: int
+    own: dict[str, int], lender: dict[str, int], asked: int, mode: FlavorMode, level: int
 ) -> None:
     setup = _setup(
         cohort("c"),
@@ -200,7 +200,7 @@ def _three() -> Setup:
 )
 def test_the_next_attempt_starts_after_the_last_flavor_tried(last: int | None, taken: str, tried: int) -> None:
     setup = _three()
-    state = None if last is None else State(({"cpu": last},), generation=3, cycle=6)
+    state = None if last is None else SearchState(({"cpu": last},), generation=3, cycle=6)
     assignment, after = assign(setup.queues, setup.usage, setup.pending[0], state, _never, now=Moment(3, 7))
     assert _taken(assignment) == [{"cpu": taken}]
     assert after.tried == ({"cpu": tried},)
@@ -238,8 +238,10 @@ def test_resources_are_visited_by_the_hash_of_their_names() -> None:
     assert visiting_order(["", "b", "a"]) == ["a", "b", ""]
 
 
-@pytest.mark.parametrize(("above", "mode"), [("top", Mode.RECLAIM), ("", Mode.NO_FIT)])
-def test_beyond_its_own_quota_a_queue_may_preempt_for_what_a_part_of_the_tree_holds(above: str, mode: Mode) -> None:
+@pytest.mark.parametrize(("above", "mode"), [("top", FlavorMode.RECLAIM), ("", FlavorMode.NO_FIT)])
+def test_beyond_its_own_quota_a_queue_may_preempt_for_what_a_part_of_the_tree_holds(
+    above: str, mode: FlavorMode
+) -> None:
     setup = _setup(
         *([cohort("top"), cluster_queue("far", group(["cpu"], one=[1]), cohort="top")] if above else []),
         cohort("left", parent=above),
@@ -249,7 +251,7 @@ def test_beyond_its_own_quota_a_queue_may_preempt_for_what_a_part_of_the_tree_ho
         *([] if above else [admitted("user", "near", {"cpu": "one"}, {"cpu": 2})]),
         workload("new", "door", pod_set(cpu=3)),
     )
-    assignment, _ = assign(setup.queues, setup.usage, setup.pending[0], None, _answers(one=Mode.RECLAIM))
+    assignment, _ = assign(setup.queues, setup.usage, setup.pending[0], None, _answers(one=FlavorMode.RECLAIM))
     assert assignment.mode is mode
 
 
@@ -296,7 +298,7 @@ def test_a_search_asks_for_preemption_of_all_that_the_pod_sets_need_together() -
 
     def oracle(_: Workload, of: FlavorResource, wanted: int) -> Simulation:
         asked.append((*of, wanted))
-        return Simulation(Mode.PREEMPT)
+        return Simulation(FlavorMode.PREEMPT)
 
     setup = _setup(
         cluster_queue("q", group(["cpu"], one=[10]), flavorFungibility={"whenCanPreempt": STOP}),
@@ -305,4 +307,4 @@ def test_a_search_asks_for_preemption_of_all_that_the_pod_sets_need_together() -
     )
     assignment, _ = assign(setup.queues, setup.usage, setup.pending[0], None, oracle)
     assert asked == [("one", "cpu", 8000)]
-    assert [item.mode for item in assignment.pod_sets] == [Mode.FIT, Mode.PREEMPT]
+    assert [item.mode for item in assignment.pod_sets] == [FlavorMode.FIT, FlavorMode.PREEMPT]

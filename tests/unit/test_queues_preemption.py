@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dranode.sim.queues.assignment import Mode
+from dranode.sim.queues.assignment import FlavorMode
 from dranode.sim.queues.preemption import Preemptor
 from dranode.sim.queues.setup import load
 from dranode.sim.queues.values import FlavorResource
@@ -47,9 +47,9 @@ def _simulated(wanted: int, *documents: Mapping[str, Any], priority: int = 10) -
     return answer.mode.name, answer.borrow, [key.removeprefix("default/") for key in answer.targets]
 
 
-NOBODY = Mode.NO_CANDIDATES.name
-PREEMPT = Mode.PREEMPT.name
-RECLAIMS = Mode.RECLAIM.name
+NOBODY = FlavorMode.NO_CANDIDATES.name
+PREEMPT = FlavorMode.PREEMPT.name
+RECLAIMS = FlavorMode.RECLAIM.name
 
 
 @pytest.mark.parametrize(

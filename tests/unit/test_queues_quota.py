@@ -6,14 +6,14 @@ import pytest
 
 from dranode.driver.core.api.quantity import Quantity
 from dranode.sim.queues.amounts import amount, text
-from dranode.sim.queues.quota import Usage, unused
+from dranode.sim.queues.quota import Usage, unused_quota
 from dranode.sim.queues.values import ClusterQueue, Cohort, FlavorResource, Queues, Quota
 
 OF = FlavorResource("f", "gpu")
 
 
 def _usage(cohorts: dict[str, tuple[str, Quota | None]], queues: dict[str, tuple[str, Quota]]) -> Usage:
-    return unused(
+    return unused_quota(
         Queues(
             {name: ClusterQueue(name, above, (), {OF: quota}) for name, (above, quota) in queues.items()},
             {name: Cohort(name, above, {OF: quota} if quota else {}) for name, (above, quota) in cohorts.items()},

@@ -13,10 +13,10 @@ import pytest
 from dranode.driver.core.api.quantity import Quantity
 from dranode.sim.queues.amounts import amount
 from dranode.sim.queues.assign import Simulation, assign
-from dranode.sim.queues.assignment import LAST_FLAVOR, Assignment, Mode, PodSetAssignment
-from dranode.sim.queues.decide import Decision, decide
+from dranode.sim.queues.assignment import LAST_FLAVOR, Assignment, FlavorMode, PodSetAssignment
+from dranode.sim.queues.decide import QueueDecision, decide_workload
 from dranode.sim.queues.preemption import Preemptor
-from dranode.sim.queues.progress import Event, Moment, State, raised, still_valid
+from dranode.sim.queues.progress import Moment, QueueEvent, SearchState, raised, still_valid
 from dranode.sim.queues.setup import Setup, load
 from dranode.sim.queues.values import FlavorResource, Workload
 from tests.queues_documents import KUEUE, local_queue, sources, timestamp
@@ -25,13 +25,13 @@ VECTORS = json.loads((Path(__file__).parent.parent / "vectors" / "flavors.json")
 SCENARIOS = VECTORS["scenarios"]
 BY_ID = [pytest.param(scenario, id=scenario["id"]) for scenario in SCENARIOS]
 MODES = {
-    Mode.NO_FIT: "NoFit",
-    Mode.NO_CANDIDATES: "Preempt",
-    Mode.PREEMPT: "Preempt",
-    Mode.RECLAIM: "Preempt",
-    Mode.FIT: "Fit",
+    FlavorMode.NO_FIT: "NoFit",
+    FlavorMode.NO_CANDIDATES: "Preempt",
+    FlavorMode.PREEMPT: "Preempt",
+    FlavorMode.RECLAIM: "Preempt",
+    FlavorMode.FIT: "Fit",
 }
-PREEMPTION = {"NoCandidates": Mode.NO_CANDIDATES, "Preempt": Mode.PREEMPT, "Reclaim": Mode.RECLAIM}
+PREEMPTION = {"NoCandidates": FlavorMode.NO_CANDIDATES, "Preempt": FlavorMode.PREEMPT, "Reclaim": FlavorMode.RECLAIM}
 IN_V1BETA1 = {"cohortName": "cohort"}
 
 
@@ -93,12 +93,14 @@ def _now(scenario: Mapping[str, Any]) -> Moment:
     return Moment(current["clusterQueueGeneration"], current["schedulingCycle"], preserve_progress=preserve)
 
 
-def _last(scenario: Mapping[str, Any]) -> State | None:
+def _last(scenario: Mapping[str, Any]) -> SearchState | None:
     last = scenario["lastState"]
     if last is None:
         return None
     shape = ("different",) if "schedulingHash" in last else None
-    return State(tuple(last["lastTriedFlavorIdx"]), last["clusterQueueGeneration"], last["schedulingCycle"], shape)
+    return SearchState(
+        tuple(last["lastTriedFlavorIdx"]), last["clusterQueueGeneration"], last["schedulingCycle"], shape
+    )
 
 
 class Recorded:
@@ -117,12 +119,12 @@ class Recorded:
         return Simulation(PREEMPTION[answer["result"]], answer["borrowAfter"], tuple(answer.get("targets", ())))
 
 
-def _decide(scenario: Mapping[str, Any]) -> tuple[Decision, Recorded]:
+def _decide(scenario: Mapping[str, Any]) -> tuple[QueueDecision, Recorded]:
     setup = _setup(scenario)
     oracle = Recorded(scenario)
     named = {item.workload.label: item for item in setup.admitted}
     recorded = tuple(named[name] for name in scenario["expected"]["preemptionTargets"])
-    decision = decide(
+    decision = decide_workload(
         setup.queues,
         setup.usage,
         setup.pending[0],
@@ -191,7 +193,7 @@ def test_the_flavors_looked_at_are_those_of_kueue(scenario: dict[str, Any]) -> N
                 "mode": attempt["mode"],
                 "borrow": attempt["borrow"],
                 "preemption": PREEMPTION.get(
-                    attempt.get("preemption", ""), Mode.FIT if attempt["mode"] == "Fit" else Mode.NO_FIT
+                    attempt.get("preemption", ""), FlavorMode.FIT if attempt["mode"] == "Fit" else FlavorMode.NO_FIT
                 ),
             }
             for attempt in expected["attempts"]
@@ -261,7 +263,7 @@ def test_the_workloads_preempted_for_the_whole_assignment_are_those_of_kueue(sce
     setup = _setup(scenario)
     preemptor = Preemptor(setup.queues, setup.usage, setup.admitted)
     workload = setup.pending[0]
-    decision = decide(
+    decision = decide_workload(
         setup.queues,
         setup.usage,
         workload,
@@ -288,20 +290,20 @@ def test_the_v1beta1_form_of_a_queue_is_the_same_queue(scenario: dict[str, Any])
 def test_generations_rise_as_kueue_counted_them() -> None:
     trees = {"cq": {"cq"}, "sibling": {"cq", "sibling"}, "alone": {"alone"}}
     events = {
-        "create cq in cohort team": (Event.QUEUE_CREATED, "cq"),
-        "create sibling in cohort team": (Event.QUEUE_CREATED, "sibling"),
-        "create alone without cohort": (Event.QUEUE_CREATED, "alone"),
-        "admit workload a in cq": (Event.WORKLOAD_ADMITTED, "cq"),
-        "update event of admitted workload a in cq": (Event.WORKLOAD_UPDATED, "cq"),
-        "admit workload b in sibling": (Event.WORKLOAD_ADMITTED, "sibling"),
-        "admit workload d in alone": (Event.WORKLOAD_ADMITTED, "alone"),
-        "workload b leaves sibling": (Event.WORKLOAD_LEFT, "sibling"),
-        "workload a leaves cq": (Event.WORKLOAD_LEFT, "cq"),
-        "workload d leaves alone": (Event.WORKLOAD_LEFT, "alone"),
-        "update sibling, nothing changed": (Event.QUEUE_UNCHANGED, "sibling"),
-        "update sibling, nominal quota changed": (Event.QUOTA_CHANGED, "sibling"),
-        "create cohort object team, no quota": (Event.COHORT_CREATED, "sibling"),
-        "update alone, nominal quota changed": (Event.QUOTA_CHANGED, "alone"),
+        "create cq in cohort team": (QueueEvent.QUEUE_CREATED, "cq"),
+        "create sibling in cohort team": (QueueEvent.QUEUE_CREATED, "sibling"),
+        "create alone without cohort": (QueueEvent.QUEUE_CREATED, "alone"),
+        "admit workload a in cq": (QueueEvent.WORKLOAD_ADMITTED, "cq"),
+        "update event of admitted workload a in cq": (QueueEvent.WORKLOAD_UPDATED, "cq"),
+        "admit workload b in sibling": (QueueEvent.WORKLOAD_ADMITTED, "sibling"),
+        "admit workload d in alone": (QueueEvent.WORKLOAD_ADMITTED, "alone"),
+        "workload b leaves sibling": (QueueEvent.WORKLOAD_LEFT, "sibling"),
+        "workload a leaves cq": (QueueEvent.WORKLOAD_LEFT, "cq"),
+        "workload d leaves alone": (QueueEvent.WORKLOAD_LEFT, "alone"),
+        "update sibling, nothing changed": (QueueEvent.QUEUE_UNCHANGED, "sibling"),
+        "update sibling, nominal quota changed": (QueueEvent.QUOTA_CHANGED, "sibling"),
+        "create cohort object team, no quota": (QueueEvent.COHORT_CREATED, "sibling"),
+        "update alone, nominal quota changed": (QueueEvent.QUOTA_CHANGED, "alone"),
     }
     generations: dict[str, int] = {}
     for recorded in VECTORS["generationEvents"]:
@@ -314,6 +316,6 @@ def test_generations_rise_as_kueue_counted_them() -> None:
 def test_an_assignment_alone_needs_no_moment() -> None:
     setup = _setup(SCENARIOS[0])
     assignment, state = assign(setup.queues, setup.usage, setup.pending[0], None, Recorded(SCENARIOS[0]))
-    assert assignment.mode is Mode.FIT
+    assert assignment.mode is FlavorMode.FIT
     assert state.tried == ({"cpu": 0},)
     assert LAST_FLAVOR not in state.tried[0].values()

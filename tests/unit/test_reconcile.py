@@ -10,7 +10,7 @@ import pytest
 from dranode.cdi.spec import ContainerEdits
 from dranode.cpu.config import API_VERSION
 from dranode.cpu.config import KIND as KIND_OF_CONFIG
-from dranode.cpu.options import CPUOptions, Mode
+from dranode.cpu.options import CPUOptions, DeviceMode
 from dranode.cpu.plugin import CPUPlugin
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.documents import decode, encode
@@ -195,7 +195,7 @@ def test_uses_are_recognised_by_the_uid_in_a_cdi_device_before_any_name() -> Non
 
 def test_claims_that_hold_what_is_not_published_any_more_are_told_of_in_one_sentence() -> None:
     machine = open_machine("cores=4")
-    grouped, individual = (CPUPlugin(machine, CPUOptions(mode=mode)).discover() for mode in Mode)
+    grouped, individual = (CPUPlugin(machine, CPUOptions(mode=mode)).discover() for mode in DeviceMode)
     records = [
         Record(uid=name, namespace="default", name=name, grants=(Grant(request="r", pool="node", device=device),))
         for name, device in (("a", "cpudevnuma000"), ("b", "cpudevnuma000"), ("c", "cpu001"))

@@ -23,7 +23,7 @@ from dranode.driver.core.diagnosis.placement import Process, placements
 from dranode.driver.kubelet.podresources import PodResources
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.forms import open_machine
-from dranode.driver.node.node import Node
+from dranode.driver.node.node import NodeClaims
 from dranode.driver.serve.pinning import Pinning
 from tests.fakes import DAMAGES, reference
 from tests.fakes_nri import CallFailedError, FakeRuntime, container, pod, updates_of
@@ -64,7 +64,7 @@ class Machine:
     def __init__(self, folder: Path, plugin: Plugin | None = None) -> None:
         self.folder = folder
         (folder / "data").mkdir(exist_ok=True)
-        self.node = Node(plugin or CPUPlugin(MACHINE, CPUOptions()), folder / "data", folder / "cdi", pool="node")
+        self.node = NodeClaims(plugin or CPUPlugin(MACHINE, CPUOptions()), folder / "data", folder / "cdi", pool="node")
         self.node.open()
         self.devices: tuple[PreparedDevice, ...] = ()
 

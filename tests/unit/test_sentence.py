@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dranode.cpu.config import parse_config
+from dranode.cpu.config import parse_cpu_config
 from dranode.driver.core.api.errors import DocumentError, DranodeError
 from dranode.driver.core.api.sentence import LONGEST, one_sentence, printable
 from dranode.driver.core.api.validation import FieldError
@@ -55,7 +55,7 @@ def test_every_error_is_a_sentence_whoever_wrote_its_value(value: str) -> None:
     errors = [DranodeError(value), DocumentError(value, value)]
     for parameters in ({"cpuset": value}, {"apiVersion": value, "kind": value}, {value: 1}):
         with pytest.raises(DranodeError) as refused:
-            parse_config(Config("FromClaim", parameters, "spec.devices.config[0]"))
+            parse_cpu_config(Config("FromClaim", parameters, "spec.devices.config[0]"))
         errors.append(refused.value)
     field = FieldError(value, value)
     for text in (*map(str, errors), field.path, field.message):

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from dranode.cpu.blocks import Line
+from dranode.cpu.blocks import BlockLine
 from dranode.cpu.draw import picture
 from dranode.cpu.sysfs import read_topology
 from dranode.cpu.topology import Topology
@@ -11,7 +11,7 @@ from dranode.driver.machine.forms import open_machine
 from tests.fakes_machine import CPU, NODE, cpu_files, machine
 
 
-def text(lines: tuple[Line, ...]) -> str:
+def text(lines: tuple[BlockLine, ...]) -> str:
     return "\n".join("".join(words for words, _ in line) for line in lines)
 
 

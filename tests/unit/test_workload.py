@@ -6,7 +6,7 @@ from typing import Any
 
 from dranode.driver.machine.yaml_files import SourceDocument
 from dranode.sim.allocator.state import Allocated, Consumption, PoolID
-from dranode.sim.cluster.workload import Workload, read_workload
+from dranode.sim.cluster.workload import WorkloadDocuments, read_workload
 
 SPEC = {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "dra.cpu"}}]}}
 SHARE = {
@@ -32,7 +32,7 @@ def pod(name: str, *claims: dict[str, str]) -> dict[str, Any]:
     return {"kind": "Pod", "metadata": {"name": name}, "spec": {"resourceClaims": list(claims)}}
 
 
-def workload(*documents: dict[str, Any]) -> Workload:
+def workload(*documents: dict[str, Any]) -> WorkloadDocuments:
     return read_workload(
         SourceDocument("f", index, {"apiVersion": "v1", **document}) for index, document in enumerate(documents)
     )

@@ -16,11 +16,11 @@ from msgspec import field
 from dranode.driver.core.api.quantity import Quantity
 
 
-class Document(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+class APIDocument(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """What every value of the API shares: camel case outside, defaults left out."""
 
 
-class OwnerReference(Document, frozen=True, kw_only=True):
+class OwnerReference(APIDocument, frozen=True, kw_only=True):
     """`metadata.ownerReferences[]`."""
 
     api_version: str
@@ -31,7 +31,7 @@ class OwnerReference(Document, frozen=True, kw_only=True):
     block_owner_deletion: bool | None = None
 
 
-class ObjectMeta(Document, frozen=True, kw_only=True):
+class ObjectMeta(APIDocument, frozen=True, kw_only=True):
     """`metadata`, as far as a node driver or an allocator reads it."""
 
     name: str = ""
@@ -51,7 +51,7 @@ class ObjectMeta(Document, frozen=True, kw_only=True):
 # --- ResourceSlice ---
 
 
-class DeviceAttribute(Document, frozen=True, kw_only=True, rename={"int_": "int", "bool_": "bool"}):
+class DeviceAttribute(APIDocument, frozen=True, kw_only=True, rename={"int_": "int", "bool_": "bool"}):
     """One attribute value: exactly one field is set. List forms are alpha (DRAListTypeAttributes)."""
 
     int_: int | None = None
@@ -64,7 +64,7 @@ class DeviceAttribute(Document, frozen=True, kw_only=True, rename={"int_": "int"
     versions: tuple[str, ...] | None = None
 
 
-class CapacityRequestPolicyRange(Document, frozen=True, kw_only=True):
+class CapacityRequestPolicyRange(APIDocument, frozen=True, kw_only=True):
     """`requestPolicy.validRange` (KEP-5075)."""
 
     min: Quantity
@@ -72,7 +72,7 @@ class CapacityRequestPolicyRange(Document, frozen=True, kw_only=True):
     step: Quantity | None = None
 
 
-class CapacityRequestPolicy(Document, frozen=True, kw_only=True):
+class CapacityRequestPolicy(APIDocument, frozen=True, kw_only=True):
     """What amounts of a capacity may be asked for, and what is taken when none is (KEP-5075)."""
 
     default: Quantity | None = None
@@ -80,27 +80,27 @@ class CapacityRequestPolicy(Document, frozen=True, kw_only=True):
     valid_range: CapacityRequestPolicyRange | None = None
 
 
-class DeviceCapacity(Document, frozen=True, kw_only=True):
+class DeviceCapacity(APIDocument, frozen=True, kw_only=True):
     """One capacity of a device."""
 
     value: Quantity
     request_policy: CapacityRequestPolicy | None = None
 
 
-class Counter(Document, frozen=True, kw_only=True):
+class Counter(APIDocument, frozen=True, kw_only=True):
     """An amount of a shared counter."""
 
     value: Quantity
 
 
-class CounterSet(Document, frozen=True, kw_only=True):
+class CounterSet(APIDocument, frozen=True, kw_only=True):
     """A named set of counters that devices of the pool draw on (KEP-4815)."""
 
     name: str
     counters: Mapping[str, Counter] = {}
 
 
-class DeviceCounterConsumption(Document, frozen=True, kw_only=True):
+class DeviceCounterConsumption(APIDocument, frozen=True, kw_only=True):
     """What a device draws from one counter set while it is allocated (KEP-4815)."""
 
     counter_set: str
@@ -108,7 +108,7 @@ class DeviceCounterConsumption(Document, frozen=True, kw_only=True):
     compatibility_groups: tuple[str, ...] = ()
 
 
-class DeviceTaint(Document, frozen=True, kw_only=True):
+class DeviceTaint(APIDocument, frozen=True, kw_only=True):
     """A taint of a device (KEP-5055)."""
 
     key: str
@@ -117,7 +117,7 @@ class DeviceTaint(Document, frozen=True, kw_only=True):
     time_added: str | None = None
 
 
-class DeviceToleration(Document, frozen=True, kw_only=True):
+class DeviceToleration(APIDocument, frozen=True, kw_only=True):
     """A toleration of device taints (KEP-5055)."""
 
     key: str = ""
@@ -127,7 +127,7 @@ class DeviceToleration(Document, frozen=True, kw_only=True):
     toleration_seconds: int | None = None
 
 
-class NodeSelectorRequirement(Document, frozen=True, kw_only=True):
+class NodeSelectorRequirement(APIDocument, frozen=True, kw_only=True):
     """One `matchExpressions` or `matchFields` entry."""
 
     key: str
@@ -135,20 +135,20 @@ class NodeSelectorRequirement(Document, frozen=True, kw_only=True):
     values: tuple[str, ...] = ()
 
 
-class NodeSelectorTerm(Document, frozen=True, kw_only=True):
+class NodeSelectorTerm(APIDocument, frozen=True, kw_only=True):
     """Requirements that must all hold."""
 
     match_expressions: tuple[NodeSelectorRequirement, ...] = ()
     match_fields: tuple[NodeSelectorRequirement, ...] = ()
 
 
-class NodeSelector(Document, frozen=True, kw_only=True):
+class NodeSelector(APIDocument, frozen=True, kw_only=True):
     """Terms of which one must hold."""
 
     node_selector_terms: tuple[NodeSelectorTerm, ...] = ()
 
 
-class NodeAllocatableMapping(Document, frozen=True, kw_only=True):
+class NodeAllocatableMapping(APIDocument, frozen=True, kw_only=True):
     """How a device counts against a node-allocatable resource (KEP-5517, alpha 1.37)."""
 
     capacity_key: str | None = None
@@ -156,14 +156,14 @@ class NodeAllocatableMapping(Document, frozen=True, kw_only=True):
     device_multiplier: Quantity | None = None
 
 
-class NodeAllocatableResource(Document, frozen=True, kw_only=True):
+class NodeAllocatableResource(APIDocument, frozen=True, kw_only=True):
     """One `nodeAllocatableResources` entry (KEP-5517, alpha 1.37)."""
 
     mapping: NodeAllocatableMapping | None = None
     overhead: Mapping[str, Quantity] | None = None
 
 
-class Device(Document, frozen=True, kw_only=True):
+class Device(APIDocument, frozen=True, kw_only=True):
     """A device as a driver publishes it."""
 
     name: str
@@ -181,7 +181,7 @@ class Device(Document, frozen=True, kw_only=True):
     node_allocatable_resources: Mapping[str, NodeAllocatableResource] = {}
 
 
-class ResourcePool(Document, frozen=True, kw_only=True, omit_defaults=False):
+class ResourcePool(APIDocument, frozen=True, kw_only=True, omit_defaults=False):
     """The pool that a slice belongs to."""
 
     name: str
@@ -189,7 +189,7 @@ class ResourcePool(Document, frozen=True, kw_only=True, omit_defaults=False):
     resource_slice_count: int = 1
 
 
-class ResourceSliceSpec(Document, frozen=True, kw_only=True):
+class ResourceSliceSpec(APIDocument, frozen=True, kw_only=True):
     """`ResourceSlice.spec`."""
 
     driver: str
@@ -204,7 +204,7 @@ class ResourceSliceSpec(Document, frozen=True, kw_only=True):
     skip_node_operations: tuple[str, ...] = ()
 
 
-class ResourceSlice(Document, frozen=True, kw_only=True):
+class ResourceSlice(APIDocument, frozen=True, kw_only=True):
     """A part of a pool's devices."""
 
     api_version: str = field(default="")
@@ -216,32 +216,32 @@ class ResourceSlice(Document, frozen=True, kw_only=True):
 # --- DeviceClass, ResourceClaim ---
 
 
-class CELSelector(Document, frozen=True, kw_only=True):
+class CELSelector(APIDocument, frozen=True, kw_only=True):
     """A CEL expression over `device`."""
 
     expression: str
 
 
-class DeviceSelector(Document, frozen=True, kw_only=True):
+class DeviceSelector(APIDocument, frozen=True, kw_only=True):
     """One selector; CEL is the only kind there is."""
 
     cel: CELSelector | None = None
 
 
-class OpaqueDeviceConfiguration(Document, frozen=True, kw_only=True):
+class OpaqueDeviceConfiguration(APIDocument, frozen=True, kw_only=True):
     """Parameters for one driver. Never decode those of another driver: they are not ours to judge."""
 
     driver: str
     parameters: Any = None
 
 
-class DeviceClassConfiguration(Document, frozen=True, kw_only=True):
+class DeviceClassConfiguration(APIDocument, frozen=True, kw_only=True):
     """`DeviceClass.spec.config[]`."""
 
     opaque: OpaqueDeviceConfiguration | None = None
 
 
-class DeviceClassSpec(Document, frozen=True, kw_only=True):
+class DeviceClassSpec(APIDocument, frozen=True, kw_only=True):
     """`DeviceClass.spec`."""
 
     selectors: tuple[DeviceSelector, ...] = ()
@@ -249,7 +249,7 @@ class DeviceClassSpec(Document, frozen=True, kw_only=True):
     extended_resource_name: str | None = None
 
 
-class DeviceClass(Document, frozen=True, kw_only=True):
+class DeviceClass(APIDocument, frozen=True, kw_only=True):
     """A class of devices that claims ask for."""
 
     api_version: str = ""
@@ -258,13 +258,13 @@ class DeviceClass(Document, frozen=True, kw_only=True):
     spec: DeviceClassSpec = DeviceClassSpec()
 
 
-class CapacityRequirements(Document, frozen=True, kw_only=True):
+class CapacityRequirements(APIDocument, frozen=True, kw_only=True):
     """How much of each capacity a request wants, by qualified name."""
 
     requests: Mapping[str, Quantity] = {}
 
 
-class ExactDeviceRequest(Document, frozen=True, kw_only=True):
+class ExactDeviceRequest(APIDocument, frozen=True, kw_only=True):
     """`requests[].exactly`."""
 
     device_class_name: str
@@ -276,7 +276,7 @@ class ExactDeviceRequest(Document, frozen=True, kw_only=True):
     capacity: CapacityRequirements | None = None
 
 
-class DeviceSubRequest(Document, frozen=True, kw_only=True):
+class DeviceSubRequest(APIDocument, frozen=True, kw_only=True):
     """One alternative of `requests[].firstAvailable` (KEP-4816)."""
 
     name: str
@@ -288,7 +288,7 @@ class DeviceSubRequest(Document, frozen=True, kw_only=True):
     capacity: CapacityRequirements | None = None
 
 
-class DeviceRequest(Document, frozen=True, kw_only=True):
+class DeviceRequest(APIDocument, frozen=True, kw_only=True):
     """One request: exactly one of `exactly` and `first_available` is set."""
 
     name: str
@@ -296,7 +296,7 @@ class DeviceRequest(Document, frozen=True, kw_only=True):
     first_available: tuple[DeviceSubRequest, ...] = ()
 
 
-class DeviceConstraint(Document, frozen=True, kw_only=True):
+class DeviceConstraint(APIDocument, frozen=True, kw_only=True):
     """What the devices of several requests must share, or must not."""
 
     requests: tuple[str, ...] = ()
@@ -304,14 +304,14 @@ class DeviceConstraint(Document, frozen=True, kw_only=True):
     distinct_attribute: str | None = None
 
 
-class DeviceClaimConfiguration(Document, frozen=True, kw_only=True):
+class DeviceClaimConfiguration(APIDocument, frozen=True, kw_only=True):
     """`ResourceClaim.spec.devices.config[]`."""
 
     requests: tuple[str, ...] = ()
     opaque: OpaqueDeviceConfiguration | None = None
 
 
-class DeviceClaim(Document, frozen=True, kw_only=True):
+class DeviceClaim(APIDocument, frozen=True, kw_only=True):
     """`ResourceClaim.spec.devices`."""
 
     requests: tuple[DeviceRequest, ...] = ()
@@ -319,13 +319,13 @@ class DeviceClaim(Document, frozen=True, kw_only=True):
     config: tuple[DeviceClaimConfiguration, ...] = ()
 
 
-class ResourceClaimSpec(Document, frozen=True, kw_only=True):
+class ResourceClaimSpec(APIDocument, frozen=True, kw_only=True):
     """`ResourceClaim.spec`."""
 
     devices: DeviceClaim = DeviceClaim()
 
 
-class DeviceRequestAllocationResult(Document, frozen=True, kw_only=True):
+class DeviceRequestAllocationResult(APIDocument, frozen=True, kw_only=True):
     """One device, or a share of one, given to a request; `request` is `<request>` or `<request>/<subrequest>`."""
 
     request: str
@@ -341,7 +341,7 @@ class DeviceRequestAllocationResult(Document, frozen=True, kw_only=True):
     skip_node_operations: tuple[str, ...] = ()
 
 
-class DeviceAllocationConfiguration(Document, frozen=True, kw_only=True):
+class DeviceAllocationConfiguration(APIDocument, frozen=True, kw_only=True):
     """A configuration as it stands in the allocation: class entries first, then the claim's."""
 
     source: Literal["FromClass", "FromClaim"]
@@ -349,7 +349,7 @@ class DeviceAllocationConfiguration(Document, frozen=True, kw_only=True):
     opaque: OpaqueDeviceConfiguration | None = None
 
 
-class DeviceAllocationResult(Document, frozen=True, kw_only=True):
+class DeviceAllocationResult(APIDocument, frozen=True, kw_only=True):
     """`status.allocation.devices`; `core.claims.allocation` reads an entry, for the driver that it belongs to.
 
     Attributes:
@@ -361,7 +361,7 @@ class DeviceAllocationResult(Document, frozen=True, kw_only=True):
     config: tuple[Any, ...] = ()
 
 
-class AllocationResult(Document, frozen=True, kw_only=True):
+class AllocationResult(APIDocument, frozen=True, kw_only=True):
     """`status.allocation`."""
 
     devices: DeviceAllocationResult = DeviceAllocationResult()
@@ -369,7 +369,7 @@ class AllocationResult(Document, frozen=True, kw_only=True):
     allocation_timestamp: str | None = None
 
 
-class ResourceClaimConsumerReference(Document, frozen=True, kw_only=True):
+class ResourceClaimConsumerReference(APIDocument, frozen=True, kw_only=True):
     """Who may use the claim: `status.reservedFor[]`."""
 
     resource: str
@@ -378,7 +378,7 @@ class ResourceClaimConsumerReference(Document, frozen=True, kw_only=True):
     api_group: str = ""
 
 
-class ResourceClaimStatus(Document, frozen=True, kw_only=True):
+class ResourceClaimStatus(APIDocument, frozen=True, kw_only=True):
     """`ResourceClaim.status`; `devices` is left as it came, each entry belongs to its driver."""
 
     allocation: AllocationResult | None = None
@@ -386,7 +386,7 @@ class ResourceClaimStatus(Document, frozen=True, kw_only=True):
     devices: tuple[Any, ...] = ()
 
 
-class ResourceClaim(Document, frozen=True, kw_only=True):
+class ResourceClaim(APIDocument, frozen=True, kw_only=True):
     """A claim to devices."""
 
     api_version: str = ""
@@ -396,14 +396,14 @@ class ResourceClaim(Document, frozen=True, kw_only=True):
     status: ResourceClaimStatus = ResourceClaimStatus()
 
 
-class ResourceClaimTemplateSpec(Document, frozen=True, kw_only=True):
+class ResourceClaimTemplateSpec(APIDocument, frozen=True, kw_only=True):
     """`ResourceClaimTemplate.spec`."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: ResourceClaimSpec = ResourceClaimSpec()
 
 
-class ResourceClaimTemplate(Document, frozen=True, kw_only=True):
+class ResourceClaimTemplate(APIDocument, frozen=True, kw_only=True):
     """What a claim for each pod is made from."""
 
     api_version: str = ""
@@ -415,7 +415,7 @@ class ResourceClaimTemplate(Document, frozen=True, kw_only=True):
 # --- Pod and Node, as far as claims need them ---
 
 
-class PodResourceClaim(Document, frozen=True, kw_only=True):
+class PodResourceClaim(APIDocument, frozen=True, kw_only=True):
     """`pod.spec.resourceClaims[]`: exactly one of the two sources is set."""
 
     name: str
@@ -423,14 +423,14 @@ class PodResourceClaim(Document, frozen=True, kw_only=True):
     resource_claim_template_name: str | None = None
 
 
-class ContainerClaim(Document, frozen=True, kw_only=True):
+class ContainerClaim(APIDocument, frozen=True, kw_only=True):
     """`resources.claims[]` of a container; without `request`, all of the claim."""
 
     name: str
     request: str = ""
 
 
-class ContainerResources(Document, frozen=True, kw_only=True):
+class ContainerResources(APIDocument, frozen=True, kw_only=True):
     """`resources` of a container."""
 
     claims: tuple[ContainerClaim, ...] = ()
@@ -438,14 +438,14 @@ class ContainerResources(Document, frozen=True, kw_only=True):
     limits: Mapping[str, Quantity] = {}
 
 
-class PodContainer(Document, frozen=True, kw_only=True):
+class PodContainer(APIDocument, frozen=True, kw_only=True):
     """A container of a pod."""
 
     name: str
     resources: ContainerResources = ContainerResources()
 
 
-class PodSpec(Document, frozen=True, kw_only=True):
+class PodSpec(APIDocument, frozen=True, kw_only=True):
     """`pod.spec`."""
 
     node_name: str = ""
@@ -456,7 +456,7 @@ class PodSpec(Document, frozen=True, kw_only=True):
     resources: ContainerResources = ContainerResources()
 
 
-class Pod(Document, frozen=True, kw_only=True):
+class Pod(APIDocument, frozen=True, kw_only=True):
     """A pod, as far as its claims go."""
 
     api_version: str = ""
@@ -465,7 +465,7 @@ class Pod(Document, frozen=True, kw_only=True):
     spec: PodSpec = PodSpec()
 
 
-class Node(Document, frozen=True, kw_only=True):
+class Node(APIDocument, frozen=True, kw_only=True):
     """A node, as far as slices select it."""
 
     api_version: str = ""

@@ -14,7 +14,7 @@ from dranode.driver.core.api.documents import API_VERSION
 from dranode.driver.core.api.resource import ResourceClaimConsumerReference
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.status import DeviceState
-from dranode.driver.core.pinning.containers import Pod
+from dranode.driver.core.pinning.containers import PodSandbox
 
 # Limits of events.k8s.io/v1.
 MAX_NOTE: Final = 1024
@@ -65,7 +65,7 @@ class PrepareFailed:
 class DriftRepaired:
     """A container ran on other CPUs than it should, and is given the right ones again."""
 
-    pod: Pod
+    pod: PodSandbox
     claims: tuple[ClaimRef, ...]
     sentence: str
 
@@ -74,7 +74,7 @@ class DriftRepaired:
 class Unpinned:
     """A container was created while nobody pinned containers, and ran where it should not."""
 
-    pod: Pod
+    pod: PodSandbox
     claims: tuple[ClaimRef, ...]
     sentence: str
 
@@ -83,7 +83,7 @@ class Unpinned:
 class QuotaStillCaps:
     """A claim lifts the quota of its container, and the quota of the pod's own cgroup holds it back all the same."""
 
-    pod: Pod
+    pod: PodSandbox
     claims: tuple[ClaimRef, ...]
     sentence: str
 
@@ -188,7 +188,7 @@ def _users(claim: ClaimRef, pods: tuple[ResourceClaimConsumerReference, ...]) ->
     ]
 
 
-def _places(pod: Pod, claims: tuple[ClaimRef, ...]) -> list[Regarding]:
+def _places(pod: PodSandbox, claims: tuple[ClaimRef, ...]) -> list[Regarding]:
     about = [Regarding("v1", "Pod", pod.namespace, pod.name, pod.uid)] if pod.name else []
     return about + [_claim(claim) for claim in claims if claim.name]
 

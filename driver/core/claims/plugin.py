@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 RESCAN_SECONDS: Final = 60.0
 
 # A line of a picture: pieces of text, each with a style in rich's words (`bold cyan`, or nothing).
-Line: TypeAlias = Sequence[tuple[str, str]]
+PictureLine: TypeAlias = Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +291,7 @@ class Plugin(ABC):
     def restore(self, claim: ClaimRef, grants: tuple[Grant, ...]) -> None:  # noqa: B027 - nothing to do by default
         """Undo `configure`; works when the hardware is gone or was never configured."""
 
-    def picture(self, inventory: Inventory, holdings: Iterable[Holding], width: int) -> Sequence[Line]:  # noqa: ARG002 - subclasses use it
+    def picture(self, inventory: Inventory, holdings: Iterable[Holding], width: int) -> Sequence[PictureLine]:  # noqa: ARG002 - subclasses use it
         """Draw the node for people, `width` columns wide: its hardware and who holds what; empty if there is none."""
         return ()
 

@@ -38,7 +38,7 @@ from dranode.driver.core.claims.effects import (
 from dranode.driver.core.claims.held import ClaimRef, Held
 from dranode.driver.core.claims.metadata import POD_CLAIM_NAME, requests_of
 from dranode.driver.core.claims.plugin import AllocatedClaim, AllocatedResult, ClaimGrant, Inventory, Plugin
-from dranode.driver.core.claims.record import Record, State, fingerprint, record_of, uid_problem
+from dranode.driver.core.claims.record import ClaimState, Record, fingerprint, record_of, uid_problem
 
 
 class Known(Enum):
@@ -154,7 +154,7 @@ def decide(claim: AllocatedClaim, asked: ResourceClaim, held: Held, inventory: I
 
 
 def _record(claim: AllocatedClaim, grant: ClaimGrant, asked: ResourceClaim, plugin: Plugin) -> Record:
-    state = State.STARTED if plugin.configures(grant.grants) else State.COMPLETED
+    state = ClaimState.STARTED if plugin.configures(grant.grants) else ClaimState.COMPLETED
     return refreshed(record_of(claim, grant, (), state), asked)
 
 
@@ -219,7 +219,7 @@ def prepare_effects(records: Iterable[Record], before: Mapping[str, Record]) -> 
     changed = tuple(record for record in records if before.get(record.uid) != record)
     if changed:
         effects.append(Commit(put=changed))
-    started = tuple(record for record in records if record.state is State.STARTED)
+    started = tuple(record for record in records if record.state is ClaimState.STARTED)
     if started:
         effects.extend(Configure(record) for record in started)
         effects.append(Commit(put=tuple(completed(record) for record in started)))
@@ -249,9 +249,9 @@ def unprepare_effects(
 
 def restarted(record: Record) -> Record:
     """The record of a claim whose hardware may be in any state."""
-    return msgspec.structs.replace(record, state=State.STARTED)
+    return msgspec.structs.replace(record, state=ClaimState.STARTED)
 
 
 def completed(record: Record) -> Record:
     """The record of a claim whose hardware is configured."""
-    return msgspec.structs.replace(record, state=State.COMPLETED)
+    return msgspec.structs.replace(record, state=ClaimState.COMPLETED)

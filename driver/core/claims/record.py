@@ -30,7 +30,7 @@ MAX_UID: Final = 100
 COPY: Final = "DRANODE_RECORD="
 
 
-class State(StrEnum):
+class ClaimState(StrEnum):
     """How far a claim has come. STARTED: the hardware may or may not be configured (or restored) yet."""
 
     STARTED = "started"
@@ -55,7 +55,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     uid: str
     namespace: str = ""
     name: str = ""
-    state: State = State.COMPLETED
+    state: ClaimState = ClaimState.COMPLETED
     grants: tuple[Grant, ...] = ()
     edits: ContainerEdits | None = None
     cpus: str = ""
@@ -97,7 +97,7 @@ class PreparedDevice:
 
 
 def record_of(
-    claim: AllocatedClaim, grant: ClaimGrant, pods: tuple[ResourceClaimConsumerReference, ...], state: State
+    claim: AllocatedClaim, grant: ClaimGrant, pods: tuple[ResourceClaimConsumerReference, ...], state: ClaimState
 ) -> Record:
     """The record of a claim that was just decided."""
     return Record(
@@ -181,7 +181,7 @@ def claim_spec(kind: str, record: Record, original: Record | None = None) -> Spe
 
 def _copy(record: Record) -> CDIDevice:
     # What the claim was given and whose it is. The rest is asked again: who may use it, and what is allocated to it.
-    given = msgspec.structs.replace(record, state=State.COMPLETED, pods=(), pod_claim_name="", fingerprint="")
+    given = msgspec.structs.replace(record, state=ClaimState.COMPLETED, pods=(), pod_claim_name="", fingerprint="")
     edits = ContainerEdits(env=(f"{COPY}{encode_json(given).decode()}",))
     return CDIDevice(name=_copy_device(record.uid), container_edits=edits)
 

@@ -15,7 +15,7 @@ from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.core.api.resource import AllocationResult, ResourceClaim
 from dranode.driver.core.claims.allocation import drivers_of, results_of
-from dranode.driver.core.claims.record import Record, State
+from dranode.driver.core.claims.record import ClaimState, Record
 
 
 class Passed(StrEnum):
@@ -181,7 +181,7 @@ def _record(facts: ClaimFacts) -> Station:
     record = facts.record
     if record is None:
         return _unrecorded(facts)
-    if record.state is State.STARTED:
+    if record.state is ClaimState.STARTED:
         return stopped(
             "its hardware is half configured or half restored",
             "kubelet asks again by itself; the driver's log has the reason if it fails",

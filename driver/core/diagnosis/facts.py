@@ -49,7 +49,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ServeOptions:
     """What the driver is told to do: the options of `serve`.
 
     Attributes:
@@ -99,7 +99,7 @@ class Kubelet:
 
 
 @dataclass(frozen=True, slots=True)
-class Runtime:
+class RuntimeFacts:
     """The container runtime's configuration, its version's defaults filled in; all but name and version only if seen.
 
     Attributes:
@@ -133,7 +133,7 @@ class Runtime:
     launched: tuple[str, ...] = ()
 
 
-class State(StrEnum):
+class PathState(StrEnum):
     """What is at a path."""
 
     THERE = "there"
@@ -153,7 +153,7 @@ class Place:
     """
 
     path: str
-    state: State
+    state: PathState
     use: str
 
 
@@ -237,7 +237,7 @@ class PublishedSlice:
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class ClusterFacts:
     """What the API server says; None for what it could not be asked.
 
     Attributes:
@@ -274,9 +274,9 @@ class Facts:
         unseen: one sentence for everything that could not be looked at.
     """
 
-    wanted: Wanted
+    wanted: ServeOptions
     kubelet: Kubelet | None = None
-    runtime: Runtime | None = None
+    runtime: RuntimeFacts | None = None
     node: NodeFacts | None = None
-    cluster: Cluster | None = None
+    cluster: ClusterFacts | None = None
     unseen: tuple[str, ...] = ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from dranode.driver.core.diagnosis.facts import Endpoint, Facts, Fault, Place, Records, State
+from dranode.driver.core.diagnosis.facts import Endpoint, Facts, Fault, PathState, Place, Records
 
 # Feature gates of kubelet without which there is no claim, or nobody to ask whose it is; on by default.
 _GATES: Final = {
@@ -76,7 +76,7 @@ def no_reserved(facts: Facts) -> Iterator[Fault]:
         )
 
 
-def _places(facts: Facts, state: State) -> Iterator[Place]:
+def _places(facts: Facts, state: PathState) -> Iterator[Place]:
     places = facts.node.places if facts.node is not None else ()
     for place in places:
         if place.state is state and (facts.wanted.pins or place.use != "NRI"):
@@ -85,7 +85,7 @@ def _places(facts: Facts, state: State) -> Iterator[Place]:
 
 def place_missing(facts: Facts) -> Iterator[Fault]:
     """A folder or a socket is not there."""
-    for place in _places(facts, State.MISSING):
+    for place in _places(facts, PathState.MISSING):
         if place.path.endswith(".sock"):
             whose = "the runtime has NRI on" if place.use == "NRI" else "kubelet runs"
             yield Fault(
@@ -101,7 +101,7 @@ def place_missing(facts: Facts) -> Iterator[Fault]:
 
 def place_wrong(facts: Facts) -> Iterator[Fault]:
     """Something else is where a folder or a socket should be."""
-    for place in _places(facts, State.WRONG):
+    for place in _places(facts, PathState.WRONG):
         kind = "socket" if place.path.endswith(".sock") else "folder"
         yield Fault(
             f"{place.path}, which is for {place.use}, is no {kind}",
@@ -111,7 +111,7 @@ def place_wrong(facts: Facts) -> Iterator[Fault]:
 
 def place_unusable(facts: Facts) -> Iterator[Fault]:
     """A folder cannot be written, or nobody answers a socket."""
-    for place in _places(facts, State.UNUSABLE):
+    for place in _places(facts, PathState.UNUSABLE):
         if place.path.endswith(".sock"):
             yield Fault(
                 f"nobody answers the socket {place.path}, which is for {place.use}",

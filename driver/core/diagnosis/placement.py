@@ -56,7 +56,7 @@ class PlacedContainer:
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class ClaimPlacement:
     """What was found of one claim.
 
     Attributes:
@@ -91,7 +91,7 @@ class _Found:
 
 def placements(
     records: Iterable[Record], processes: Iterable[Process], online: CPUSet, effective: Mapping[str, CPUSet]
-) -> dict[str, Placement]:
+) -> dict[str, ClaimPlacement]:
     """What was found of every claim that holds CPUs, by UID; `effective` are the kernel's `cpuset.cpus.effective`.
 
     A cgroup that is not in `effective` is judged by what its processes may run on, so by what they did not give up.
@@ -125,12 +125,12 @@ def _placement(
     processes: Iterable[Process],
     containers: Mapping[str, _Found],
     placed: Mapping[str, PlacedContainer],
-) -> Placement:
+) -> ClaimPlacement:
     own = tuple(placed[cgroup] for cgroup, found in sorted(containers.items()) if record.uid in found.claims)
     pods = {pod.uid for pod in record.pods}
     inside = {pid for container in own for pid in container.pids}
     held = CPUSet.parse(record.held)
-    return Placement(
+    return ClaimPlacement(
         own,
         tuple(each for each in processes if each.pid not in inside and not each.cpus.isdisjoint(held)),
         hidden=any(found.hidden and found.pod_uid in pods for found in containers.values()),

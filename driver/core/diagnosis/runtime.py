@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from dranode.driver.core.diagnosis.facts import Facts, Fault, NodeFacts, Runtime, State
+from dranode.driver.core.diagnosis.facts import Facts, Fault, NodeFacts, PathState, RuntimeFacts
 
 # NRI plug-ins of other projects that set the CPUs of containers.
 _SETTERS: Final = ("balloons", "topology-aware", "dra-driver-cpu", "template-cpuset")
@@ -29,22 +29,22 @@ _REQUIRE: Final = {
 }
 
 
-def _named(runtime: Runtime) -> str:
+def _named(runtime: RuntimeFacts) -> str:
     return runtime.name if runtime.version is None else f"{runtime.name} {runtime.version[0]}.{runtime.version[1]}"
 
 
-def _configured(facts: Facts) -> Runtime | None:
+def _configured(facts: Facts) -> RuntimeFacts | None:
     return facts.runtime if facts.runtime is not None and facts.runtime.config else None
 
 
-def _pinning(facts: Facts) -> Runtime | None:
+def _pinning(facts: Facts) -> RuntimeFacts | None:
     return _configured(facts) if facts.wanted.pins else None
 
 
 def nri_answers(node: NodeFacts | None) -> bool:
     """Whether somebody answers the socket that the driver dials: a runtime without NRI serves none."""
     places = node.places if node is not None else ()
-    return any(place.use == "NRI" and place.state is State.THERE for place in places)
+    return any(place.use == "NRI" and place.state is PathState.THERE for place in places)
 
 
 def nri_off(facts: Facts) -> Iterator[Fault]:
@@ -152,7 +152,7 @@ def required_without_tolerance(facts: Facts) -> Iterator[Fault]:
         )
 
 
-def _requires(facts: Facts, runtime: Runtime) -> bool:
+def _requires(facts: Facts, runtime: RuntimeFacts) -> bool:
     # A plug-in may be named with its index: 00-dra.cpu.
     names = {name.partition("-")[2] if name[:2].isdigit() else name for name in runtime.required}
     return runtime.validator and any(driver in names for driver in facts.wanted.drivers)

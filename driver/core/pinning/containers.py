@@ -8,7 +8,7 @@ from dranode.driver.core.api.cpuset import CPUSet
 
 
 @dataclass(frozen=True, slots=True)
-class Pod:
+class PodSandbox:
     """A pod sandbox.
 
     Attributes:
@@ -42,7 +42,7 @@ class Container:
 
     id: str
     name: str
-    pod: Pod
+    pod: PodSandbox
     env: tuple[str, ...] = ()
     cdi_devices: tuple[str, ...] = ()
     cpus: CPUSet = field(default_factory=CPUSet)

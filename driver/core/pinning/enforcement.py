@@ -13,10 +13,10 @@ from types import MappingProxyType
 from typing import Final
 
 from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.pinning.containers import Container, ContainerUpdate, Pod, Resources
+from dranode.driver.core.pinning.containers import Container, ContainerUpdate, PodSandbox, Resources
 from dranode.driver.core.pinning.identity import Ask, AskKubelet, AskLedger, AskProcesses, Evidence, identify, mentions
 from dranode.driver.core.pinning.pinned import (
-    Change,
+    ContainerChange,
     Containers,
     Drift,
     Pinned,
@@ -54,7 +54,7 @@ class Allowed:
         drifts: those that the kernel runs elsewhere than the runtime says.
     """
 
-    change: Change = field(default_factory=Change)
+    change: ContainerChange = field(default_factory=ContainerChange)
     resources: Resources = field(default_factory=Resources)
     updates: tuple[ContainerUpdate, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -124,24 +124,24 @@ def stop(containers: Containers, snapshot: HeldSnapshot, container: Container) -
     return Allowed(change, updates=updates)
 
 
-def start(containers: Containers, snapshot: HeldSnapshot, container: Container) -> Change:
+def start(containers: Containers, snapshot: HeldSnapshot, container: Container) -> ContainerChange:
     """A container's process runs. One that nobody has seen before is taken in."""
     pinned = containers.get(container.id)
     if pinned is not None:
-        return Change((pinned.started(),), settled=None if pinned.provisional else containers.settled)
+        return ContainerChange((pinned.started(),), settled=None if pinned.provisional else containers.settled)
     pinned = found(snapshot, replace(container, started=True))
-    return Change((pinned,) if pinned else (), settled=None if pinned else containers.settled)
+    return ContainerChange((pinned,) if pinned else (), settled=None if pinned else containers.settled)
 
 
-def remove(containers: Containers, gone: Container) -> Change:
+def remove(containers: Containers, gone: Container) -> ContainerChange:
     """A container is gone."""
-    return Change(drop=(gone.id,), settled=containers.settled)
+    return ContainerChange(drop=(gone.id,), settled=containers.settled)
 
 
-def remove_pod(containers: Containers, pod: Pod) -> Change:
+def remove_pod(containers: Containers, pod: PodSandbox) -> ContainerChange:
     """A pod sandbox is gone, and its containers with it."""
     gone = tuple(pinned.container.id for pinned in containers if pinned.container.pod.id == pod.id)
-    return Change(drop=gone, settled=containers.settled)
+    return ContainerChange(drop=gone, settled=containers.settled)
 
 
 def synchronize(
@@ -159,7 +159,7 @@ def synchronize(
     """
     listed = tuple(listed)
     warnings: list[str] = []
-    pods: list[Pod] = []
+    pods: list[PodSandbox] = []
     for container in listed:
         identity = identify(container, snapshot, evidence, exists=True)
         match identity.ask:
@@ -184,7 +184,7 @@ def synchronize(
     warnings.extend(_shared_unduly(known, snapshot))
     # Those that nobody's mask is changed for are not pinned now.
     unpinned = tuple(each.container for each in known if not (each.container.cpus or each.unsure))
-    put = Change(tuple(known), settled=snapshot)
+    put = ContainerChange(tuple(known), settled=snapshot)
     return Allowed(put, updates=updates, warnings=tuple(warnings), unpinned=unpinned, drifts=adrift)
 
 

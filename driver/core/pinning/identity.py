@@ -16,12 +16,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.pinning.containers import Container, Pod
+from dranode.driver.core.pinning.containers import Container, PodSandbox
 from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
 
 
 @dataclass(frozen=True, slots=True)
-class PodClaims:
+class KubeletPodClaims:
     """What kubelet's pod-resources API says of one pod.
 
     Attributes:
@@ -42,7 +42,7 @@ class Evidence:
     """
 
     reread: bool = False
-    pods: Mapping[str, PodClaims | None] = field(default_factory=dict)
+    pods: Mapping[str, KubeletPodClaims | None] = field(default_factory=dict)
     gone: frozenset[str] | None = None
 
 
@@ -55,7 +55,7 @@ class AskLedger:
 class AskKubelet:
     """Ask the pod-resources API about these pods."""
 
-    pods: tuple[Pod, ...]
+    pods: tuple[PodSandbox, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +173,7 @@ def _unnamed(container: Container, snapshot: HeldSnapshot, evidence: Evidence, *
     return Identity(refusals=tuple(_not_injected(container, snapshot, answer)))
 
 
-def _not_injected(container: Container, snapshot: HeldSnapshot, answer: PodClaims) -> Iterator[str]:
+def _not_injected(container: Container, snapshot: HeldSnapshot, answer: KubeletPodClaims) -> Iterator[str]:
     for uid in dict.fromkeys(snapshot.claims_of_devices(answer.devices.get(container.name, ()))):
         if uid in snapshot.claims:
             yield (
@@ -182,9 +182,9 @@ def _not_injected(container: Container, snapshot: HeldSnapshot, answer: PodClaim
             )
 
 
-def _answer(pod: Pod, evidence: Evidence) -> PodClaims | AskKubelet | None:
+def _answer(pod: PodSandbox, evidence: Evidence) -> KubeletPodClaims | AskKubelet | None:
     if not pod.uid:
-        return PodClaims({})
+        return KubeletPodClaims({})
     if pod.uid not in evidence.pods:
         return AskKubelet((pod,))
     return evidence.pods[pod.uid]

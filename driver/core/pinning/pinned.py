@@ -67,7 +67,7 @@ class Drift:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ContainerChange:
     """What a decision does to the containers that are known.
 
     Attributes:
@@ -145,7 +145,7 @@ class Containers:
             keys |= self._pooled
         return tuple(self._all[key] for key in keys)
 
-    def carry_out(self, change: Change) -> None:
+    def carry_out(self, change: ContainerChange) -> None:
         """Make a change."""
         for key in change.drop:
             self._drop(key)
@@ -278,7 +278,7 @@ def changes(containers: Containers, snapshot: HeldSnapshot) -> Iterator[tuple[Pi
 
 def settle(
     containers: Containers, snapshot: HeldSnapshot, drop: Iterable[str] = (), *, ignore_failure: bool = True
-) -> tuple[Change, tuple[ContainerUpdate, ...]]:
+) -> tuple[ContainerChange, tuple[ContainerUpdate, ...]]:
     """The updates that bring every container but those of `drop` to what it should have, and what they change."""
     drop = tuple(drop)
     due = [each for each in changes(containers, snapshot) if each[0].container.id not in drop]
@@ -291,14 +291,14 @@ def settled(
     drop: tuple[str, ...] = (),
     *,
     ignore_failure: bool,
-) -> tuple[Change, tuple[ContainerUpdate, ...]]:
+) -> tuple[ContainerChange, tuple[ContainerUpdate, ...]]:
     """The updates that make these changes, and what they change."""
     put: list[Pinned] = []
     updates: list[ContainerUpdate] = []
     for pinned, wanted in due:
         put.append(pinned.updated(wanted))
         updates.append(ContainerUpdate(pinned.container.id, wanted, ignore_failure))
-    return Change(tuple(put), drop, snapshot), tuple(updates)
+    return ContainerChange(tuple(put), drop, snapshot), tuple(updates)
 
 
 def drift(containers: Containers, snapshot: HeldSnapshot, effective: Mapping[str, CPUSet]) -> tuple[Drift, ...]:
@@ -316,7 +316,7 @@ def drift(containers: Containers, snapshot: HeldSnapshot, effective: Mapping[str
     return tuple(found)
 
 
-def drifted(containers: Containers, drifts: Iterable[Drift]) -> Change:
+def drifted(containers: Containers, drifts: Iterable[Drift]) -> ContainerChange:
     """The containers get the masks that they were found to have, so that `settle` mends them."""
     put = ((containers.get(each.container.id), each.found) for each in drifts)
-    return Change(tuple(replace(pinned, cpus=found) for pinned, found in put if pinned is not None))
+    return ContainerChange(tuple(replace(pinned, cpus=found) for pinned, found in put if pinned is not None))

@@ -63,12 +63,12 @@ class CreateSlice:
     slice: ResourceSlice
 
 
-Change: TypeAlias = DeleteSlice | UpdateSlice | CreateSlice
+SliceChange: TypeAlias = DeleteSlice | UpdateSlice | CreateSlice
 
 
 def plan(
     desired: Sequence[ResourceSliceSpec], published: Iterable[ResourceSlice], owner: OwnerReference | None = None
-) -> tuple[Change, ...]:
+) -> tuple[SliceChange, ...]:
     """What to do, in this order, so that the published slices become the desired ones; nothing if they are already.
 
     Slices of another driver or node than those of `desired` are never touched, so nothing desired changes nothing: what
@@ -83,7 +83,7 @@ def plan(
     for one in sorted(published, key=lambda one: one.metadata.name):
         if (one.spec.driver, one.spec.node_name) in places:
             existing[one.spec.driver, one.spec.node_name, one.spec.pool.name].append(one)
-    changes: list[Change] = [_delete(one) for key, ours in existing.items() if key not in wanted for one in ours]
+    changes: list[SliceChange] = [_delete(one) for key, ours in existing.items() if key not in wanted for one in ours]
     for key, specs in wanted.items():
         changes += _plan_pool(specs, existing[key], owner)
     return tuple(changes)
@@ -103,7 +103,7 @@ def complete_slice(
 
 def _plan_pool(
     specs: Sequence[ResourceSliceSpec], existing: Sequence[ResourceSlice], owner: OwnerReference | None
-) -> list[Change]:
+) -> list[SliceChange]:
     current = max((one.spec.pool.generation for one in existing), default=0)
     matched, obsolete = _match(existing, current, len(specs))
     wanted = [_in_pool(spec, current, len(specs)) for spec in specs]

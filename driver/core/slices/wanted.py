@@ -21,7 +21,7 @@ CONSUMABLE: Final = "DRAConsumableCapacity"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class DesiredSlices:
     """The slices that a driver wants on its node.
 
     Attributes:
@@ -69,19 +69,19 @@ class Wanted:
             msgspec.structs.replace(self.stored.get(index, spec), pool=spec.pool) for index, spec in enumerate(specs)
         )
 
-    def after_drop(self, index: int, returned: ResourceSliceSpec, gates: tuple[str, ...]) -> Wanted:
+    def after_drop(self, index: int, returned: ResourceSliceSpec, gates: tuple[str, ...]) -> DesiredSlices:
         """What is wanted once the server has dropped fields of these gates from slice number `index`."""
         wanted = replace(self, dropped=self.dropped | frozenset(gates))
         # Other devices make other slices: what is known of their indices does not apply to these.
         return replace(wanted, stored={} if wanted.withdrawn else {**self.stored, index: returned})
 
-    def again(self) -> Wanted:
+    def again(self) -> DesiredSlices:
         """The same without what is known of the server: its feature gates may be other ones now."""
-        return Wanted(self.driver, self.node_name, self.inventory)
+        return DesiredSlices(self.driver, self.node_name, self.inventory)
 
-    def of(self, inventory: Inventory) -> Wanted:
+    def of(self, inventory: Inventory) -> DesiredSlices:
         """The same for another inventory. What must not be published for a moment stays held back."""
-        return Wanted(self.driver, self.node_name, inventory, self.dropped & {CONSUMABLE})
+        return DesiredSlices(self.driver, self.node_name, inventory, self.dropped & {CONSUMABLE})
 
 
 def _shared(device: object) -> bool:
