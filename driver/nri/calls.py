@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from google.protobuf.message import DecodeError, Message
 
-from dranode.driver.core.pinning.containers import Container, PodSandbox, Resources
+from dranode.driver.core.api.pods import PodSandbox
+from dranode.driver.core.pinning.containers import Container, Resources
 from dranode.driver.nri.container import container_of, cpus_of, pod_of
 from dranode.driver.nri.events import (
     Configured,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.pinning.containers import Container, ContainerUpdate, PodSandbox, Resources
+from dranode.driver.core.api.pods import PodSandbox
+from dranode.driver.core.pinning.containers import Container, ContainerUpdate, Resources
 from dranode.proto import nri_v1alpha1_pb2 as nri
 
 NO_QUOTA = -1

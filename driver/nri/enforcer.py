@@ -15,9 +15,10 @@ from typing import Final
 
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import DranodeError
+from dranode.driver.core.api.pods import PodSandbox
 from dranode.driver.core.claims.events import Unpinned
 from dranode.driver.core.pinning import enforcement
-from dranode.driver.core.pinning.containers import Container, ContainerUpdate, PodSandbox, Resources
+from dranode.driver.core.pinning.containers import Container, ContainerUpdate, Resources
 from dranode.driver.core.pinning.enforcement import Allowed, Refused
 from dranode.driver.core.pinning.identity import Ask, AskKubelet, AskLedger, Evidence
 from dranode.driver.core.pinning.mending import Lag

@@ -9,7 +9,8 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from dranode.driver.core.pinning.containers import Container, PodSandbox, Resources
+from dranode.driver.core.api.pods import PodSandbox
+from dranode.driver.core.pinning.containers import Container, Resources
 
 # Before NRI 0.12.1 an unsolicited UpdateContainers beside a container event can lock the runtime up for good
 # (containerd/containerd issue 13733).

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from dranode.driver.core.pinning.containers import Container, ContainerUpdate, PodSandbox, Resources
+from dranode.driver.core.api.pods import PodSandbox
+from dranode.driver.core.pinning.containers import Container, ContainerUpdate, Resources
 from dranode.driver.nri.events import RuntimePeer
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
 from dranode.driver.core.api.errors import LedgerError, UnreadError
-from dranode.driver.core.pinning.containers import PodSandbox
+from dranode.driver.core.api.pods import PodSandbox
 from dranode.driver.core.pinning.enforcement import Allowed
 from dranode.driver.core.pinning.identity import Ask, AskKubelet, AskLedger, AskProcesses, Evidence, KubeletPodClaims
 from dranode.driver.core.pinning.pinned import Containers

@@ -14,7 +14,8 @@ from typing import Final
 
 from google.protobuf.message import Message
 
-from dranode.driver.core.pinning.containers import Container, ContainerUpdate, PodSandbox, Resources
+from dranode.driver.core.api.pods import PodSandbox
+from dranode.driver.core.pinning.containers import Container, ContainerUpdate, Resources
 from dranode.driver.nri import ttrpc
 from dranode.driver.nri.calls import RUNTIME_SERVICE, CallError, SynchronizePart, understand
 from dranode.driver.nri.container import adjustment_to, updates_to

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dranode.driver.core.api.errors import DranodeError
-from dranode.driver.core.pinning.containers import Container, ContainerUpdate, PodSandbox, Resources
+from dranode.driver.core.api.pods import PodSandbox
+from dranode.driver.core.pinning.containers import Container, ContainerUpdate, Resources
 from dranode.driver.nri.enforcer import Enforcer
 from dranode.driver.nri.events import RuntimePeer
 

@@ -11,9 +11,9 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from dranode.driver.core.api.pods import PodSandbox
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.on_record import Unread
-from dranode.driver.core.pinning.containers import PodSandbox
 from dranode.driver.core.pinning.identity import KubeletPodClaims
 from dranode.driver.core.pinning.snapshot import HeldSnapshot
 from dranode.driver.kubelet.podresources import PodResources, PodResourcesError

@@ -12,8 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.pods import PodSandbox
 from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.pinning.containers import Container, ContainerUpdate, PodSandbox, Resources
+from dranode.driver.core.pinning.containers import Container, ContainerUpdate, Resources
 from dranode.driver.core.pinning.identity import KubeletPodClaims
 from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
 from dranode.driver.machine.forms import open_machine

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from dranode.driver.core.api.errors import DranodeError
+from dranode.driver.core.api.pods import PodSandbox
 from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.core.claims.events import DriftRepaired, RecordQuarantined
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.plugin import Grant, Inventory
 from dranode.driver.core.claims.record import Record
-from dranode.driver.core.pinning.containers import PodSandbox
 from dranode.driver.kube.client import Timing
 from dranode.driver.kube.cluster import KubeCluster
 from dranode.driver.kube.edges import KubeEdges

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.pods import PodSandbox
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.on_record import Unread
-from dranode.driver.core.pinning.containers import Container, ContainerUpdate, PodSandbox, Resources
+from dranode.driver.core.pinning.containers import Container, ContainerUpdate, Resources
 from dranode.driver.core.pinning.enforcement import Allowed, Refused, create, stop, synchronize, update
 from dranode.driver.core.pinning.identity import Evidence, KubeletPodClaims
 from dranode.driver.core.pinning.pinned import Containers, Pinned, changes, settle

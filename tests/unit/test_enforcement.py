@@ -11,8 +11,9 @@ from dataclasses import replace
 import pytest
 
 from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.pods import PodSandbox
 from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.pinning.containers import Container, ContainerUpdate, PodSandbox, Resources
+from dranode.driver.core.pinning.containers import Container, ContainerUpdate, Resources
 from dranode.driver.core.pinning.enforcement import (
     Allowed,
     Refused,

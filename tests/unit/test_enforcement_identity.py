@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.pods import PodSandbox
 from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.pinning.containers import Container, PodSandbox
+from dranode.driver.core.pinning.containers import Container
 from dranode.driver.core.pinning.identity import AskKubelet, AskLedger, Evidence, Identity, KubeletPodClaims, identify
 from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
 

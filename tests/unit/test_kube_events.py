@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dranode.driver.core.api.pods import PodSandbox
 from dranode.driver.core.api.resource import ResourceClaimConsumerReference as Consumer
 from dranode.driver.core.claims.events import (
     MAX_NOTE,
@@ -16,7 +17,6 @@ from dranode.driver.core.claims.events import (
     events_of,
 )
 from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.pinning.containers import PodSandbox
 
 CLAIM = ClaimRef("default", "a", "uid-a")
 POD = PodSandbox("sandbox", "uid-p", "default", "p")

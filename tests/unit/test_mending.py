@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.pods import PodSandbox
 from dranode.driver.core.pinning import pinned
-from dranode.driver.core.pinning.containers import Container, PodSandbox
+from dranode.driver.core.pinning.containers import Container
 from dranode.driver.core.pinning.mending import INTERVAL, PATIENCE, REPAIRS, Lag, Repairs
 from dranode.driver.core.pinning.pinned import Containers, Drift, Pinned, drift, settle
 from dranode.driver.core.pinning.snapshot import HeldSnapshot

@@ -15,8 +15,8 @@ import pytest
 
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import LedgerError
+from dranode.driver.core.api.pods import PodSandbox
 from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.pinning.containers import PodSandbox
 from dranode.driver.core.pinning.identity import KubeletPodClaims
 from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
 from dranode.driver.machine.forms import open_machine

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 import pytest
 
 from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.pods import PodSandbox
 from dranode.driver.core.claims.events import DriftRepaired, Occurrence
 from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.pinning.containers import Container, PodSandbox
+from dranode.driver.core.pinning.containers import Container
 from dranode.driver.core.pinning.identity import KubeletPodClaims
 from dranode.driver.core.pinning.mending import REPAIRS
 from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot

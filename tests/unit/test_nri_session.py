@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.pinning.containers import ContainerUpdate, PodSandbox, Resources
+from dranode.driver.core.api.pods import PodSandbox
+from dranode.driver.core.pinning.containers import ContainerUpdate, Resources
 from dranode.driver.nri import ttrpc
 from dranode.driver.nri.events import (
     Configured,

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.pods import PodSandbox
 from dranode.driver.core.claims.events import Occurrence, Unpinned
 from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.pinning.containers import Container, PodSandbox, Resources
+from dranode.driver.core.pinning.containers import Container, Resources
 from dranode.driver.core.pinning.identity import KubeletPodClaims
 from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
 from dranode.driver.machine.forms import open_machine

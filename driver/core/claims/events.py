@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias, assert_never
 
 from dranode.driver.core.api.documents import API_VERSION
+from dranode.driver.core.api.pods import PodSandbox
 from dranode.driver.core.api.resource import ResourceClaimConsumerReference
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.status import DeviceState
-from dranode.driver.core.pinning.containers import PodSandbox
 
 # Limits of events.k8s.io/v1.
 MAX_NOTE: Final = 1024

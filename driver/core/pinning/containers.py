@@ -5,24 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from dranode.driver.core.api.cpuset import CPUSet
-
-
-@dataclass(frozen=True, slots=True)
-class PodSandbox:
-    """A pod sandbox.
-
-    Attributes:
-        id: the runtime's id of the sandbox.
-        uid: the Kubernetes pod UID; empty if the runtime did not describe the sandbox.
-    """
-
-    id: str
-    uid: str = ""
-    namespace: str = ""
-    name: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.namespace}/{self.name}" if self.name else f"of sandbox {self.id}"
+from dranode.driver.core.api.pods import PodSandbox
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ from types import MappingProxyType
 from typing import Final
 
 from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.pinning.containers import Container, ContainerUpdate, PodSandbox, Resources
+from dranode.driver.core.api.pods import PodSandbox
+from dranode.driver.core.pinning.containers import Container, ContainerUpdate, Resources
 from dranode.driver.core.pinning.identity import Ask, AskKubelet, AskLedger, AskProcesses, Evidence, identify, mentions
 from dranode.driver.core.pinning.pinned import (
     ContainerChange,

@@ -16,7 +16,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.pinning.containers import Container, PodSandbox
+from dranode.driver.core.api.pods import PodSandbox
+from dranode.driver.core.pinning.containers import Container
 from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
 
 
