@@ -16,7 +16,7 @@ from typing import Final
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.api.pods import PodSandbox
-from dranode.driver.core.claims.events import Unpinned
+from dranode.driver.core.claims.events import Notify, Unpinned, notify_none
 from dranode.driver.core.pinning import enforcement
 from dranode.driver.core.pinning.containers import Container, ContainerUpdate, Resources
 from dranode.driver.core.pinning.enforcement import Allowed, Refused
@@ -28,7 +28,6 @@ from dranode.driver.machine.root import Root
 from dranode.driver.nri.events import RuntimePeer
 from dranode.driver.nri.inquiry import ClaimSource, Inquiry
 from dranode.driver.nri.verifier import Verifier
-from dranode.driver.serve.tell import Tell, nobody
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +89,7 @@ class Enforcer:
     node: ClaimSource
     root: Root
     clock: Callable[[], float] = time.monotonic
-    tell: Tell = nobody
+    tell: Notify = notify_none
     own_pod: str = ""
     _containers: Containers = field(default_factory=Containers)
     _status: EnforcementStatus = field(default_factory=EnforcementStatus)

@@ -10,14 +10,13 @@ from collections.abc import Container as Collection
 from dataclasses import dataclass, field
 
 from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.claims.events import DriftRepaired, QuotaStillCaps
+from dranode.driver.core.claims.events import DriftRepaired, Notify, QuotaStillCaps
 from dranode.driver.core.pinning.containers import Container
 from dranode.driver.core.pinning.mending import REPAIRS, Repairs
 from dranode.driver.core.pinning.pinned import Containers, Drift, claims_of, drift, expected
 from dranode.driver.core.pinning.snapshot import HeldSnapshot
 from dranode.driver.machine.cgroups import Cgroups, cgroup_folder
 from dranode.driver.machine.root import Root
-from dranode.driver.serve.tell import Tell
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +33,7 @@ class Verifier:
     """
 
     root: Root
-    tell: Tell
+    tell: Notify
     drifts: int = 0
     worth: tuple[Drift, ...] = ()
     _repairs: Repairs = field(default_factory=Repairs)

@@ -7,11 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from dranode.driver.core.api.errors import DranodeError, UnreadError
-from dranode.driver.core.claims.events import ClaimImpaired, ClaimRestored
+from dranode.driver.core.claims.events import ClaimImpaired, ClaimRestored, Notify, notify_none
 from dranode.driver.core.claims.plugin import Impairment, Stop
 from dranode.driver.core.claims.status import prepared_states
 from dranode.driver.node.node import NodeClaims
-from dranode.driver.serve.tell import Tell, nobody
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +31,7 @@ class Hardware:
     node: NodeClaims
     publish: Callable[[], None]
     report: Callable[[], None]
-    tell: Tell = nobody
+    tell: Notify = notify_none
     impaired: dict[str, Impairment] = field(default_factory=dict)
     changes: int = 0
     _unpublished: bool = False

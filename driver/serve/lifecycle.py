@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from dranode.driver.core.api.errors import DranodeError, UnreadError
+from dranode.driver.core.claims.events import Notify
 from dranode.driver.core.claims.plugin import Impairment
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.process.threads import Fatal, OwnedThread
@@ -16,7 +17,6 @@ from dranode.driver.serve import orphans, spec_watch
 from dranode.driver.serve.hardware import Hardware
 from dranode.driver.serve.orphans import Orphans
 from dranode.driver.serve.spec_watch import SpecWatch
-from dranode.driver.serve.tell import Tell
 from dranode.driver.serve.witnesses import Witnesses
 
 log = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class Lifecycle:
         *,
         publish: Callable[[], None],
         report: Callable[[], None],
-        tell: Tell,
+        tell: Notify,
         fatal: Fatal,
     ) -> None:
         """Prepare to look; `start` begins.

@@ -14,12 +14,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from dranode.cdi.directory import remove_abandoned
-from dranode.driver.core.claims.events import OrphanUnprepared
+from dranode.driver.core.claims.events import Notify, OrphanUnprepared, notify_none
 from dranode.driver.core.claims.reconcile import PATIENCE, Waiting, orphans, unused
 from dranode.driver.core.claims.record import Record
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.serve.takeover import put_on_record
-from dranode.driver.serve.tell import Tell, nobody
 from dranode.driver.serve.witnesses import Witnesses
 
 log = logging.getLogger(__name__)
@@ -43,7 +42,7 @@ class Orphans:
 
     node: NodeClaims
     witnesses: Witnesses
-    tell: Tell = nobody
+    tell: Notify = notify_none
     clock: Callable[[], float] = time.monotonic
     stopping: threading.Event = field(default_factory=threading.Event)
     released: int = 0

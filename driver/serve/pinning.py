@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from dranode.driver.core.api.pods import PodSandbox
+from dranode.driver.core.claims.events import Notify, notify_none
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.on_record import Unread
 from dranode.driver.core.pinning.identity import KubeletPodClaims
@@ -23,7 +24,6 @@ from dranode.driver.nri.client import NRIClient
 from dranode.driver.nri.enforcer import EnforcementStatus, Enforcer
 from dranode.driver.nri.sharing import SharedEnforcer, Turns
 from dranode.driver.process.threads import Fatal, OwnedThread
-from dranode.driver.serve.tell import Tell, nobody
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class Pinning:
         *,
         authority: Turns | None = None,
         answered: Answered = _nobody,
-        tell: Tell = nobody,
+        tell: Notify = notify_none,
         own_pod: str = "",
     ) -> None:
         """Prepare to pin; `start` connects.

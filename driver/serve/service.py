@@ -31,11 +31,11 @@ from dranode.driver.serve.edges import Edges
 from dranode.driver.serve.listener import Listener
 
 if TYPE_CHECKING:
+    from dranode.driver.core.claims.events import Notify
     from dranode.driver.core.pinning.snapshot import HeldSnapshot
     from dranode.driver.serve.authority import Authority
     from dranode.driver.serve.lifecycle import Lifecycle
     from dranode.driver.serve.pinning import Pinning
-    from dranode.driver.serve.tell import Tell
     from dranode.driver.serve.witnesses import Witnesses
 
 # How soon a ledger that could not be used is looked at again.
@@ -252,11 +252,11 @@ class DriverService:
         )
         self.lifecycle.start()
 
-    def _tell(self) -> Tell:
-        from dranode.driver.serve.tell import nobody  # noqa: PLC0415 - listen first
+    def _tell(self) -> Notify:
+        from dranode.driver.core.claims.events import notify_none  # noqa: PLC0415 - listen first
 
         told = self._edges.tell
-        return nobody if told is None else functools.partial(told, self.plugin.driver)
+        return notify_none if told is None else functools.partial(told, self.plugin.driver)
 
     def _undescribed(self, claim: ClaimRef, reason: str) -> None:
         self._tell()(MetadataMissing(claim, reason))

@@ -6,7 +6,7 @@ node where neither is known. The same one again within ten minutes is not sent; 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias, assert_never
 
@@ -145,6 +145,15 @@ Occurrence: TypeAlias = (
     | MetadataMissing
     | OrphanUnprepared
 )
+
+
+# Passes an occurrence on, as an Event, say, and never blocks.
+Notify = Callable[[Occurrence], None]
+
+
+def notify_none(occurrence: Occurrence) -> None:
+    """Pass it on to nobody: the log has it already."""
+    del occurrence
 
 
 def events_of(occurrence: Occurrence, node_name: str) -> tuple[Event, ...]:
