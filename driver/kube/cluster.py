@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 
 from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.claims.calls import Answer, Preparer, PreparingNode
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.plugin import Inventory
 from dranode.driver.core.slices.publication import NOTHING_YET, PublisherStatus
 from dranode.driver.kube.source import Credentials
-from dranode.driver.kubelet.service import Answer, Preparer
-from dranode.driver.node.node import NodeClaims
 from dranode.driver.process.threads import Fatal
 
 if TYPE_CHECKING:
@@ -72,7 +71,7 @@ class KubeCluster:
         """Tell people of something that happened to a driver of this node; returns at once."""
         self.edges().tell(driver, occurrence)
 
-    def reporting(self, node: NodeClaims) -> Preparer:
+    def reporting(self, node: PreparingNode) -> Preparer:
         """The node of one driver, with its answers reported to the cluster."""
         return _Reporting(self, node)
 
@@ -100,7 +99,7 @@ class _Reporting:
     """A reporting node that is loaded by its first call."""
 
     cluster: KubeCluster
-    node: NodeClaims
+    node: PreparingNode
     _loaded: Preparer | None = field(default=None)
 
     def prepare(self, asked: Mapping[ClaimRef, ResourceClaim | DranodeError]) -> Mapping[str, Answer]:

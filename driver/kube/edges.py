@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Final
 
+from dranode.driver.core.claims.calls import PreparingNode
 from dranode.driver.core.claims.events import ClaimImpaired, ClaimRestored, Occurrence
 from dranode.driver.kube.claims import KubeClaims
 from dranode.driver.kube.client import Client
@@ -14,7 +15,6 @@ from dranode.driver.kube.publisher import KubePublisher
 from dranode.driver.kube.reports import ReportingNode
 from dranode.driver.kube.source import Credentials
 from dranode.driver.kube.status import ClaimStatus
-from dranode.driver.node.node import NodeClaims
 from dranode.driver.process.threads import Fatal
 
 # How long the last words about claims may take when the driver stops.
@@ -37,7 +37,7 @@ class KubeEdges:
         self.claims = KubeClaims(self._client)
         self.publisher = KubePublisher(self._client, node_name, fatal)
 
-    def reporting(self, node: NodeClaims) -> ReportingNode:
+    def reporting(self, node: PreparingNode) -> ReportingNode:
         """The node of one driver, with its answers reported to the cluster."""
         driver = node.plugin.driver
         return ReportingNode(node, self._events_of(driver), self._status_of(driver))

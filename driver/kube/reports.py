@@ -11,17 +11,14 @@ from dataclasses import dataclass
 
 from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.claims.calls import Answer, PreparingNode
 from dranode.driver.core.claims.events import PrepareFailed
 from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.record import PreparedDevice
 from dranode.driver.core.claims.status import failed_states, prepared_states
 from dranode.driver.kube.events import KubeEvents
 from dranode.driver.kube.status import ClaimStatus
-from dranode.driver.node.node import NodeClaims
 
 log = logging.getLogger(__name__)
-
-Answer = tuple[PreparedDevice, ...] | DranodeError
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +31,7 @@ class ReportingNode:
         status: where claims' status is written; None if it is not.
     """
 
-    node: NodeClaims
+    node: PreparingNode
     events: KubeEvents
     status: ClaimStatus | None
 
@@ -61,7 +58,7 @@ class ReportingNode:
         if isinstance(answer, DranodeError):
             self._failed(ref, claim, str(answer))
         elif self.status is not None and isinstance(claim, ResourceClaim):
-            record = self.node.holders.records.get(ref.uid)
+            record = self.node.record(ref.uid)
             if record is not None:
                 states = prepared_states(self.node.plugin, record, self.node.inventory)
                 self.status.say(ref, states, claim.status.devices)

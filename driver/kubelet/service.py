@@ -10,18 +10,18 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import grpc
 
 from dranode.driver.core.api.errors import DranodeError, in_words
+from dranode.driver.core.claims.calls import Answer, Claims, Preparer
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.kubelet.rpc import service
 from dranode.driver.process.logs import operation
 from dranode.proto import dra_v1_pb2, dra_v1beta1_pb2
 
 if TYPE_CHECKING:
-    from dranode.driver.core.api.resource import ResourceClaim
     from dranode.driver.core.claims.record import PreparedDevice
 
 log = logging.getLogger(__name__)
@@ -34,26 +34,8 @@ _READY_SECONDS: Final = 30.0
 
 T = TypeVar("T")
 
-Answer: TypeAlias = "tuple[PreparedDevice, ...] | DranodeError"
 # Told of every claim that was answered for: "prepare" or "unprepare", whether it succeeded, the seconds of its call.
 Observe = Callable[[str, bool, float], None]
-
-
-class Claims(Protocol):
-    """Where claims come from: the API server, or a folder."""
-
-    def get(self, refs: tuple[ClaimRef, ...]) -> Mapping[ClaimRef, ResourceClaim | DranodeError]:
-        """Each claim as it is now, or the reason why it cannot be had."""
-
-
-class Preparer(Protocol):
-    """What decides and acts: `dranode.driver.node.node.NodeClaims`."""
-
-    def prepare(self, asked: Mapping[ClaimRef, ResourceClaim | DranodeError]) -> Mapping[str, Answer]:
-        """Prepare claims; an answer for each, by UID."""
-
-    def unprepare(self, refs: tuple[ClaimRef, ...]) -> Mapping[str, DranodeError | None]:
-        """Unprepare claims; None or an error for each, by UID."""
 
 
 class DRAService:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from dranode.driver.core.api.errors import ClaimConflictError, ClaimError, DranodeError, UnreadError, in_words
 from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.claims.calls import Answer
 from dranode.driver.core.claims.effects import Commit, WriteMetadata, WriteSpec
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.metadata import with_metadata
@@ -46,7 +47,6 @@ log = logging.getLogger(__name__)
 
 Watcher = Callable[[HeldSnapshot | None], None]
 InUse = Callable[[ClaimRef], bool | None]
-Answer = tuple[PreparedDevice, ...] | DranodeError
 OnGranted = Callable[[Record], None]
 
 
@@ -223,6 +223,10 @@ class NodeClaims:
     def left_as(self, uid: str) -> Marks | None:
         """The claim's CDI specs as this process left them; None if it did not write them all. Waits for nobody."""
         return self.interpreter.left.get(uid)
+
+    def record(self, uid: str) -> Record | None:
+        """What is on record of a claim at the last look at the ledger; waits for nobody."""
+        return self.holders.records.get(uid)
 
     def recorded(self) -> tuple[Record, ...]:
         """The claims on record at the last look at the ledger; waits for nobody."""

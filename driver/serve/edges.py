@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from dranode.driver.core.claims.calls import Claims, Preparer
     from dranode.driver.core.claims.events import Occurrence
     from dranode.driver.kubelet.podresources import PodResources
-    from dranode.driver.kubelet.service import Claims, Preparer
     from dranode.driver.machine.root import Root
     from dranode.driver.node.node import NodeClaims
     from dranode.driver.serve.announcer import Publication, Publisher

@@ -6,11 +6,11 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+from dranode.driver.core.claims.calls import Claims
 from dranode.driver.core.claims.reconcile import Told
 from dranode.driver.core.claims.record import Record
 from dranode.driver.core.claims.uses import used_claims
 from dranode.driver.kubelet.podresources import PodResources, PodResourcesError
-from dranode.driver.kubelet.service import Claims
 
 log = logging.getLogger(__name__)
 

@@ -16,6 +16,7 @@ import pytest
 from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.api.pods import PodSandbox
 from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.claims.calls import Preparer
 from dranode.driver.core.claims.events import DriftRepaired, RecordQuarantined
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.plugin import Grant, Inventory
@@ -26,7 +27,6 @@ from dranode.driver.kube.edges import KubeEdges
 from dranode.driver.kube.errors import ApiError
 from dranode.driver.kube.outbox import Outbox
 from dranode.driver.kube.source import Credentials
-from dranode.driver.kubelet.service import Preparer
 from dranode.driver.kubelet.sockets import socket_paths
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.serve.edges import Edges

@@ -1,0 +1,44 @@
+"""What kubelet's calls need: claims as they are now, and a node that prepares and unprepares them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from dranode.driver.core.api.errors import DranodeError
+    from dranode.driver.core.api.resource import ResourceClaim
+    from dranode.driver.core.claims.held import ClaimRef
+    from dranode.driver.core.claims.inventory import Inventory
+    from dranode.driver.core.claims.plugin import Plugin
+    from dranode.driver.core.claims.record import PreparedDevice, Record
+
+Answer: TypeAlias = "tuple[PreparedDevice, ...] | DranodeError"
+"""What a claim of a Prepare is answered: its devices, or why there are none."""
+
+
+class Claims(Protocol):
+    """Where claims come from: the API server, or a folder."""
+
+    def get(self, refs: tuple[ClaimRef, ...]) -> Mapping[ClaimRef, ResourceClaim | DranodeError]:
+        """Each claim as it is now, or the reason why it cannot be had."""
+
+
+class Preparer(Protocol):
+    """What decides and acts: `dranode.driver.node.node.NodeClaims`, or a witness in front of it."""
+
+    def prepare(self, asked: Mapping[ClaimRef, ResourceClaim | DranodeError]) -> Mapping[str, Answer]:
+        """Prepare claims; an answer for each, by UID."""
+
+    def unprepare(self, refs: tuple[ClaimRef, ...]) -> Mapping[str, DranodeError | None]:
+        """Unprepare claims; None or an error for each, by UID."""
+
+
+class PreparingNode(Preparer, Protocol):
+    """A preparer of one driver that also knows what it has and what is on record."""
+
+    plugin: Plugin
+    inventory: Inventory
+
+    def record(self, uid: str) -> Record | None:
+        """What is on record of a claim at the last look at the ledger; waits for nobody."""
