@@ -17,13 +17,13 @@ from dranode.driver.cli.machine_option import machine_option
 from dranode.driver.cli.options import driver_options, serve_options
 from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.kube.source import Credentials
+from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.sockets import socket_paths
 from dranode.driver.machine.root import Root, read_text
 from dranode.driver.plugins import load_plugins
 from dranode.driver.process.logs import set_up
 from dranode.driver.process.malloc import stay_small
 from dranode.driver.process.threads import Fatal
-from dranode.driver.serve.listener import Listener
 from dranode.driver.serve.probes import Probes
 
 if TYPE_CHECKING:

@@ -10,7 +10,6 @@ import json
 import re
 import sys
 from collections.abc import Hashable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +18,7 @@ import yaml
 from dranode.driver.core.api.documents import to_v1
 from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.core.api.kinds import check_kind
+from dranode.driver.core.api.source_document import SourceDocument
 
 STDIN: Final = "-"
 _MAX_DEPTH: Final = 100
@@ -28,39 +28,6 @@ _MAX_COPIED: Final = 1_000_000
 _MAX_COPIED_TEXT: Final = 64 << 20
 _SHOWN: Final = 40
 _SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
-
-
-@dataclass(frozen=True, slots=True)
-class SourceDocument:
-    """One Kubernetes document and where it stands.
-
-    Attributes:
-        file: the file as it was named; `-` is the standard input.
-        index: its number among the file's documents, from 0, where the items of a `List` count one by one.
-        document: the plain document; `kind` is there and a string.
-    """
-
-    file: str
-    index: int
-    document: dict[str, Any]
-
-    @property
-    def kind(self) -> str:
-        """`ResourceClaim`, `Pod` ..."""
-        return str(self.document["kind"])
-
-    @property
-    def name(self) -> str:
-        """`metadata.name`, or `metadata.generateName`, or nothing."""
-        metadata = self.document.get("metadata")
-        if not isinstance(metadata, dict):
-            return ""
-        return str(metadata.get("name") or metadata.get("generateName") or "")
-
-    @property
-    def place(self) -> str:
-        """For messages: `claims.yaml, document 2 (ResourceClaim a)`."""
-        return f"{self.file}, document {self.index + 1} ({self.kind} {self.name})".replace(" )", ")")
 
 
 def load_documents(paths: Iterable[Path | str]) -> tuple[SourceDocument, ...]:

@@ -1,6 +1,6 @@
 """One driver at work: its node, its slices, its containers; started and stopped in order.
 
-It starts once its sockets listen (`serve.listener`), and reads hardware and ledger then. On stop, calls in
+It starts once its sockets listen (`kubelet.listener`), and reads hardware and ledger then. On stop, calls in
 flight end first, then the sockets go; slices stay.
 
 Alone it is active from the start. In a rolling update it may be one of two instances: both answer kubelet, the active
@@ -23,12 +23,12 @@ from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.claims.record import Record
 from dranode.driver.core.slices.publication import PublisherStatus
+from dranode.driver.kubelet.listener import Listener
 from dranode.driver.node.metadata_files import DeviceMetadata
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.process.threads import OwnedThread
 from dranode.driver.serve.announcer import Announcer
 from dranode.driver.serve.edges import Edges
-from dranode.driver.serve.listener import Listener
 
 if TYPE_CHECKING:
     from dranode.driver.core.claims.events import Notify

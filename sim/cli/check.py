@@ -38,8 +38,9 @@ def command(*, files: tuple[str, ...], output: str) -> None:
 
 def _verdicts(files: tuple[str, ...]) -> list[CheckResult]:
     from dranode.driver.core.api.errors import DocumentError
+    from dranode.driver.core.api.source_document import SourceDocument
     from dranode.driver.core.api.validation import FieldError
-    from dranode.driver.machine.yaml_files import SourceDocument, read_documents
+    from dranode.driver.machine.yaml_files import read_documents
     from dranode.sim.cluster.check import CheckResult, check, check_parameters, nothing_checked
 
     plugins = _plugins()

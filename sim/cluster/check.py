@@ -29,12 +29,13 @@ from dranode.driver.core.api.resource import (
     ResourceClaimTemplate,
     ResourceClaimTemplateSpec,
 )
+from dranode.driver.core.api.source_document import SourceDocument
 from dranode.driver.core.api.unknown_fields import unknown_fields
 from dranode.driver.core.api.validation import FieldError, claim_errors, class_errors, template_errors
 from dranode.driver.core.claims.allocation import configs_of, results_of
 from dranode.driver.core.claims.configs import Config
 from dranode.driver.core.claims.plugin import Plugin
-from dranode.driver.machine.yaml_files import SourceDocument, read_yaml
+from dranode.driver.machine.yaml_files import read_yaml
 from dranode.sim.cel.expression import CELCompileError, compile_selector
 from dranode.sim.cluster.undecoded import all_problems
 from dranode.sim.cluster.workload import DEFAULT_NAMESPACE, request_names

@@ -18,7 +18,7 @@ from dranode.driver.core.api.resource import (
     ResourceClaim,
     ResourceSlice,
 )
-from dranode.driver.machine.yaml_files import SourceDocument
+from dranode.driver.core.api.source_document import SourceDocument
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.explain import Miss
 from dranode.sim.allocator.features import Features

@@ -29,7 +29,7 @@ from dranode.driver.core.api.resource import (
     ResourceClaimStatus,
     ResourceClaimTemplate,
 )
-from dranode.driver.machine.yaml_files import SourceDocument
+from dranode.driver.core.api.source_document import SourceDocument
 
 Named = TypeVar("Named", ResourceClaim, ResourceClaimTemplate, Pod)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dranode.driver.core.api.documents import decode
 from dranode.driver.core.api.resource import Node, Pod, PodSpec, ResourceSlice
-from dranode.driver.machine.yaml_files import SourceDocument
+from dranode.driver.core.api.source_document import SourceDocument
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.state import Allocated

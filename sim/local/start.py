@@ -15,12 +15,12 @@ from typing import Final
 
 from dranode.driver.core.api.errors import DranodeError, UsageError
 from dranode.driver.core.claims.plugin import Plugin
+from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.sockets import socket_paths
 from dranode.driver.local.kubelet import StandInKubelet
 from dranode.driver.local.publisher import StorePublisher
 from dranode.driver.local.store import Store
 from dranode.driver.serve.edges import Edges
-from dranode.driver.serve.listener import Listener
 from dranode.driver.serve.service import DriverService
 from dranode.sim.allocator.features import Features
 from dranode.sim.local.run import LocalRun, Progress

@@ -7,7 +7,7 @@ from typing import Final
 
 from dranode.driver.core.api.documents import decode
 from dranode.driver.core.api.resource import APIDocument, NodeSelectorRequirement, ObjectMeta
-from dranode.driver.machine.yaml_files import SourceDocument
+from dranode.driver.core.api.source_document import SourceDocument
 from dranode.sim.allocator.nodeselector import requirement_holds
 
 _NAME_LABEL: Final = "kubernetes.io/metadata.name"

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from dranode.driver.core.api.resource import APIDocument
+from dranode.driver.core.api.source_document import SourceDocument
 from dranode.driver.core.api.unknown_fields import unknown_fields
-from dranode.driver.machine.yaml_files import SourceDocument
 from dranode.sim.queues.documents import (
     API_GROUP,
     CONFIG_GROUP,

@@ -8,7 +8,7 @@ import msgspec
 
 from dranode.driver.core.api.documents import decode
 from dranode.driver.core.api.resource import AllocationResult, Node, Pod, PodSpec, ResourceClaim
-from dranode.driver.machine.yaml_files import SourceDocument
+from dranode.driver.core.api.source_document import SourceDocument
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.state import Allocated
 from dranode.sim.cluster.place import Fleet

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dranode.driver.core.api.documents import encode
-from dranode.driver.machine.yaml_files import SourceDocument
+from dranode.driver.core.api.source_document import SourceDocument
 from dranode.sim.queues.values import Admitted, ResourceFlavor
 from dranode.sim.queues.workload_document import PodSetSpec, WorkloadDocument
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from dranode.driver.machine.yaml_files import SourceDocument
+from dranode.driver.core.api.source_document import SourceDocument
 from dranode.sim.queues.checks import check_use
 from dranode.sim.queues.configuration import (
     devices_of,

@@ -27,10 +27,10 @@ from dranode.driver.kube.edges import KubeEdges
 from dranode.driver.kube.errors import ApiError
 from dranode.driver.kube.outbox import Outbox
 from dranode.driver.kube.source import Credentials
+from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.sockets import socket_paths
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.serve.edges import Edges
-from dranode.driver.serve.listener import Listener
 from dranode.driver.serve.service import DriverService
 from tests.fakes import Lamps, allocated_claim, lose_copy, plain, reference
 from tests.fakes_apiserver import ApiServer, Fault, api_server

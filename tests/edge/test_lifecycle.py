@@ -19,13 +19,13 @@ from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.claims.events import ClaimImpaired, ClaimRestored, Occurrence
 from dranode.driver.core.claims.plugin import Stop
 from dranode.driver.core.claims.record import Record
+from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.podresources import PodResources
 from dranode.driver.kubelet.rpc import caller
 from dranode.driver.kubelet.sockets import socket_paths
 from dranode.driver.local.kubelet import KubeletError, StandInKubelet
 from dranode.driver.serve import spec_watch
 from dranode.driver.serve.edges import Edges
-from dranode.driver.serve.listener import Listener
 from dranode.driver.serve.metrics import Metrics
 from dranode.driver.serve.service import DriverService
 from dranode.proto import drahealth_v1_pb2

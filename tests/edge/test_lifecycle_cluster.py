@@ -16,10 +16,10 @@ from dranode.cpu.plugin import CPUPlugin
 from dranode.driver.core.claims.plugin import Stop
 from dranode.driver.kube.cluster import KubeCluster
 from dranode.driver.kube.source import Credentials
+from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.sockets import socket_paths
 from dranode.driver.local.kubelet import StandInKubelet
 from dranode.driver.serve.edges import Edges
-from dranode.driver.serve.listener import Listener
 from dranode.driver.serve.service import DriverService
 from tests.fakes import plain, reference
 from tests.fakes_apiserver import ApiServer, api_server

@@ -13,10 +13,10 @@ import pytest
 
 from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.registered import unprepare
 from dranode.driver.kubelet.service import DRAService
 from dranode.driver.kubelet.sockets import socket_paths
-from dranode.driver.serve.listener import Listener
 
 REFS = (ClaimRef("default", "a", "uid-a"), ClaimRef("default", "b", "uid-b"))
 

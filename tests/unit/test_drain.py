@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from dranode.driver.cli.drain import _draw, command
 from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.sockets import socket_paths
 from dranode.driver.local.store import Store
 from dranode.driver.machine.forms import open_machine
@@ -23,7 +24,6 @@ from dranode.driver.node.ledger import read_ledger
 from dranode.driver.plugins import load_plugins
 from dranode.driver.process.locks import FileLock
 from dranode.driver.serve.edges import Edges
-from dranode.driver.serve.listener import Listener
 from dranode.driver.serve.service import DriverService
 from tests.fakes_doctor import DRIVER, KUBELET, MACHINE, SOCKET, FakeNode, forbid
 from tests.fakes_lifecycle import KubeletPods

@@ -18,11 +18,11 @@ from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.plugin import Inventory, Plugin
 from dranode.driver.core.claims.record import Record
 from dranode.driver.core.slices.publication import PublisherStatus
+from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.sockets import socket_paths
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.plugins import load_plugins
 from dranode.driver.serve.edges import Edges
-from dranode.driver.serve.listener import Listener
 from dranode.driver.serve.metrics import Metrics, prefix_of
 from dranode.driver.serve.service import DriverService
 from tests.fakes import Lamps, allocated_claim, reference
