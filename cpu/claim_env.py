@@ -14,7 +14,7 @@ from typing import Final
 
 from dranode.cdi.spec import ContainerEdits, Spec
 from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.claims.plugin import ClaimGrant
+from dranode.driver.core.claims.grant import ClaimGrant
 
 CDI_KIND: Final = "dra.k8s.io/cpu"
 CPUSET_PREFIX: Final = "DRA_CPUSET_"

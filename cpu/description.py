@@ -7,7 +7,7 @@ from typing import Any
 from dranode.cpu.devices import individual_cpu
 from dranode.cpu.topology import Topology
 from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.claims.plugin import Grant
+from dranode.driver.core.claims.grant import Grant
 from dranode.driver.core.claims.record import Record
 
 

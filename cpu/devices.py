@@ -19,9 +19,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, assert_never
 
+from dranode.cpu.logical_cpu import CPU
 from dranode.cpu.options import CPUOptions, DeviceMode, GroupBy
 from dranode.cpu.policies import Threads
-from dranode.cpu.topology import CPU, Topology
+from dranode.cpu.topology import Topology
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.quantity import Quantity
 from dranode.driver.core.api.resource import (

@@ -24,8 +24,8 @@ from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import ClaimError
 from dranode.driver.core.api.resource import DeviceAttribute, DeviceRequestAllocationResult
 from dranode.driver.core.claims.configs import main_request
+from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Grant
 from dranode.driver.core.claims.held import ClaimRef, Held
-from dranode.driver.core.claims.plugin import AllocatedClaim, ClaimGrant, Grant
 from dranode.driver.core.slices.limits import MAX_STRING
 
 

@@ -7,12 +7,11 @@ order, as if its id were -1: that is how the reference driver treats them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from dranode.cpu.topology import CPU, Topology
+from dranode.cpu.logical_cpu import CPU
+from dranode.driver.core.api.cpuset import CPUSet
 
 # The part of one group that lies inside another: the group's index, and the mask of the CPUs in both.
 Part = tuple[int, int]
@@ -57,13 +56,13 @@ class Groups:
     cores_of_l3: tuple[tuple[int, ...], ...]
 
     @classmethod
-    def of(cls, topology: Topology) -> Groups:
-        """The groups of a topology; `Topology.groups` keeps them."""
-        cpus = topology.cpus.values()
-        numa = _masks(topology, lambda cpu: (-1 if cpu.numa is None else cpu.numa,))
-        packages = _masks(topology, lambda cpu: (cpu.package,))
-        l3 = _masks(topology, lambda cpu: (-1, -1) if cpu.l3 is None else (cpu.l3_id, cpu.l3))
-        cores = _cores(topology)
+    def of(cls, by_id: Mapping[int, CPU], physical_cores: tuple[CPUSet, ...]) -> Groups:
+        """The groups of a topology's online CPUs and physical cores; `Topology.groups` keeps them."""
+        cpus = by_id.values()
+        numa = _masks(cpus, lambda cpu: (-1 if cpu.numa is None else cpu.numa,))
+        packages = _masks(cpus, lambda cpu: (cpu.package,))
+        l3 = _masks(cpus, lambda cpu: (-1, -1) if cpu.l3 is None else (cpu.l3_id, cpu.l3))
+        cores = _cores(by_id, physical_cores)
         known_l3 = len({cpu.l3 for cpu in cpus} - {None})
         numa_nodes = len({cpu.numa for cpu in cpus} - {None})
         return cls(
@@ -85,22 +84,22 @@ class Groups:
         )
 
 
-def _masks(topology: Topology, identity: Callable[[CPU], tuple[int, ...]]) -> tuple[int, ...]:
+def _masks(cpus: Collection[CPU], identity: Callable[[CPU], tuple[int, ...]]) -> tuple[int, ...]:
     """The masks of the CPUs that `identity` says belong together, by ascending identity."""
     masks: dict[tuple[int, ...], int] = {}
-    for cpu in topology.cpus.values():
+    for cpu in cpus:
         key = identity(cpu)
         masks[key] = masks.get(key, 0) | 1 << cpu.id
     return tuple(mask for _, mask in sorted(masks.items()))
 
 
-def _cores(topology: Topology) -> tuple[int, ...]:
+def _cores(by_id: Mapping[int, CPU], physical_cores: tuple[CPUSet, ...]) -> tuple[int, ...]:
     """The masks of the cores. A core id gives a core its place among the others and never says what is one."""
-    firsts = [topology.cpus[core.first()] for core in topology.cores]
+    firsts = [by_id[core.first()] for core in physical_cores]
     # Core ids repeat from package to package on most servers: then the package comes first.
     unique = len({cpu.core_id for cpu in firsts}) == len(firsts)
     firsts.sort(key=lambda cpu: (0 if unique else cpu.package, cpu.core_id, cpu.core))
-    return tuple(topology.cores[cpu.core].mask for cpu in firsts)
+    return tuple(physical_cores[cpu.core].mask for cpu in firsts)
 
 
 def _parts(groups: tuple[int, ...], places: tuple[int, ...]) -> tuple[tuple[Part, ...], ...]:

@@ -14,18 +14,11 @@ from dranode.cdi.spec import Spec
 from dranode.cpu.claim_env import CDI_KIND, spec_cpus
 from dranode.cpu.options import CPUOptions, check_reserved, read_options
 from dranode.driver.core.claims.configs import Config
+from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Grant
+from dranode.driver.core.claims.health import DeviceHealth, Impairment
 from dranode.driver.core.claims.held import Held, Holding
-from dranode.driver.core.claims.plugin import (
-    AllocatedClaim,
-    ClaimGrant,
-    DeviceHealth,
-    Grant,
-    Impairment,
-    Inventory,
-    PictureLine,
-    Plugin,
-    Stop,
-)
+from dranode.driver.core.claims.inventory import Inventory
+from dranode.driver.core.claims.plugin import PictureLine, Plugin, Stop
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.root import Root
 
@@ -93,11 +86,11 @@ class CPUPlugin(Plugin):
 
         return parse_cpu_config(config)
 
-    def describe(self, grant_cpus: Grant, record: Record, inventory: Inventory) -> Mapping[str, Any]:
+    def describe(self, grant: Grant, record: Record, inventory: Inventory) -> Mapping[str, Any]:
         """The grant's CPUs and their NUMA nodes; the claim's, where the grant's own are not known."""
         from dranode.cpu.description import description
 
-        return description(grant_cpus, record, inventory.hardware)
+        return description(grant, record, inventory.hardware)
 
     def pool(self, inventory: Inventory) -> HeldSnapshot:
         """The CPUs that are online, without the reserved ones."""

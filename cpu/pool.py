@@ -7,7 +7,7 @@ from dranode.cpu.config import CFSQuota, CPUSharing
 from dranode.cpu.topology import Topology
 from dranode.cpu.treatment import claim_treatment, treatment_of
 from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.claims.plugin import Grant
+from dranode.driver.core.claims.grant import Grant
 from dranode.driver.core.claims.record import Record
 from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot, Part
 

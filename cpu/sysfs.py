@@ -15,7 +15,8 @@ from itertools import count
 from typing import Final
 
 from dranode.cpu.kernel_files import CPU_ROOT, NODE_ROOT, KernelFiles
-from dranode.cpu.topology import CPU, Topology
+from dranode.cpu.logical_cpu import CPU
+from dranode.cpu.topology import Topology
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import MachineError
 from dranode.driver.machine.root import Root

@@ -10,7 +10,7 @@ import msgspec
 from dranode.cpu.config import CFSQuota, CPUPolicy, CPUSharing, Memory
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.documents import decode, encode
-from dranode.driver.core.claims.plugin import Grant
+from dranode.driver.core.claims.grant import Grant
 
 
 class Treatment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):

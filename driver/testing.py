@@ -17,8 +17,9 @@ from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.api.resource import Device, ResourceClaim
 from dranode.driver.core.claims.allocation import results_of
 from dranode.driver.core.claims.configs import configs_for
+from dranode.driver.core.claims.grant import AllocatedClaim, AllocatedResult
 from dranode.driver.core.claims.held import ClaimRef, Held
-from dranode.driver.core.claims.plugin import AllocatedClaim, AllocatedResult, Plugin
+from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.claims.record import PreparedDevice
 from dranode.driver.core.slices.desired import publishable
 from dranode.driver.node.node import NodeClaims

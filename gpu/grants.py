@@ -17,8 +17,8 @@ from dranode.driver.core.api.documents import decode
 from dranode.driver.core.api.errors import ClaimConflictError, ClaimError
 from dranode.driver.core.api.names import named
 from dranode.driver.core.api.quantity import Quantity
+from dranode.driver.core.claims.grant import AllocatedClaim, AllocatedResult, ClaimGrant, Grant
 from dranode.driver.core.claims.held import ClaimRef, Held
-from dranode.driver.core.claims.plugin import AllocatedClaim, AllocatedResult, ClaimGrant, Grant
 from dranode.gpu.config import GPUMode, Settings, Strategy, Visibility, settings
 from dranode.gpu.environment import GPUMemory, environment
 from dranode.gpu.inventory import GPU, GPUInventory, GPUKind
@@ -54,9 +54,9 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     homes: tuple[Home, ...] = ()
 
     @classmethod
-    def of(cls, grant_gpus: Grant) -> Intent | None:
+    def of(cls, grant: Grant) -> Intent | None:
         """The intent of a grant on record; None in a grant that was recovered and has none."""
-        return None if grant_gpus.state is None else decode(cls, grant_gpus.state)
+        return None if grant.state is None else decode(cls, grant.state)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from enum import StrEnum
 from typing import Final
 
 from dranode.driver.core.api.resource import DeviceTaint
-from dranode.driver.core.claims.plugin import DeviceHealth, Health
+from dranode.driver.core.claims.health import DeviceHealth, Health
 from dranode.gpu.inventory import GPU, GPUInventory, GPUKind
 
 TAINT_KEY: Final = "dra.gpu/unhealthy"

@@ -16,8 +16,10 @@ from dranode.driver.core.api.documents import decode, encode
 from dranode.driver.core.api.errors import ClaimError
 from dranode.driver.core.api.resource import Device, ResourceClaim
 from dranode.driver.core.claims.configs import Config
+from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Grant
 from dranode.driver.core.claims.held import ClaimRef, Held
-from dranode.driver.core.claims.plugin import AllocatedClaim, ClaimGrant, Grant, Inventory, Plugin
+from dranode.driver.core.claims.inventory import Inventory
+from dranode.driver.core.claims.plugin import Plugin
 
 
 class Lamps(Plugin):

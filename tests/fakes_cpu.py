@@ -21,8 +21,8 @@ from dranode.driver.core.api.resource import (
     OpaqueDeviceConfiguration,
 )
 from dranode.driver.core.claims.configs import configs_for
+from dranode.driver.core.claims.grant import AllocatedClaim, AllocatedResult, ClaimGrant
 from dranode.driver.core.claims.held import ClaimRef, Held, Holding
-from dranode.driver.core.claims.plugin import AllocatedClaim, AllocatedResult, ClaimGrant
 from tests.fakes_topology import Place, topology
 
 

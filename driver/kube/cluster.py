@@ -11,7 +11,7 @@ from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.core.claims.calls import Answer, Preparer, PreparingNode
 from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.plugin import Inventory
+from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.slices.publication import NOTHING_YET, PublisherStatus
 from dranode.driver.kube.source import Credentials
 from dranode.driver.process.threads import Fatal

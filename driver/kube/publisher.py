@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from dranode.driver.core.claims.plugin import Inventory
+from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.slices.desired import publishable
 from dranode.driver.core.slices.publication import NOTHING_YET, PublisherStatus
 from dranode.driver.core.slices.wanted import DesiredSlices

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from dranode.driver.core.api.resource import ResourceSlice
-from dranode.driver.core.claims.plugin import Inventory
+from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.slices.dropped_fields import dropped_fields
 from dranode.driver.core.slices.plan import CreateSlice, DeleteSlice, SliceChange, UpdateSlice, plan
 from dranode.driver.core.slices.publication import PublisherStatus

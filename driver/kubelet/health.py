@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import grpc
 
-from dranode.driver.core.claims.plugin import DeviceHealth
+from dranode.driver.core.claims.health import DeviceHealth
 from dranode.driver.kubelet.rpc import service
 from dranode.proto import drahealth_v1_pb2, drahealth_v1alpha1_pb2
 

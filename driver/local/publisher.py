@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from dranode.driver.core.api.resource import ResourceSlice
-from dranode.driver.core.claims.plugin import Inventory
+from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.slices.desired import desired_slices
 from dranode.driver.core.slices.plan import CreateSlice, DeleteSlice, UpdateSlice, plan
 from dranode.driver.core.slices.publication import PublisherStatus

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.on_record import Unread
-from dranode.driver.core.claims.plugin import Inventory, Plugin
+from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.pinning.snapshot import HeldClaims, HeldSnapshot
 from dranode.driver.node.record_store import Holders
 

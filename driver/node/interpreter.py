@@ -21,7 +21,8 @@ from dranode.driver.core.claims.effects import (
     WriteSpec,
 )
 from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.plugin import Inventory, Plugin
+from dranode.driver.core.claims.inventory import Inventory
+from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.claims.record import Record
 from dranode.driver.node.metadata_files import DeviceMetadata
 from dranode.driver.node.record_store import Holders

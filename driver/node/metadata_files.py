@@ -20,6 +20,7 @@ from dranode.cdi.errors import CDIError
 from dranode.cdi.names import qualified_name
 from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.metadata import (
     RequestMetadata,
     claim_folder,
@@ -29,7 +30,6 @@ from dranode.driver.core.claims.metadata import (
     metadata_spec_file,
     requests_of,
 )
-from dranode.driver.core.claims.plugin import Inventory
 from dranode.driver.core.claims.record import Record, uid_problem
 
 # Containers of any user read these; the process keeps everything else to itself (umask 077).

@@ -19,8 +19,9 @@ from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.core.claims.calls import Answer
 from dranode.driver.core.claims.effects import Commit, WriteMetadata, WriteSpec
 from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.metadata import with_metadata
-from dranode.driver.core.claims.plugin import Inventory, Plugin
+from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.claims.prepare import (
     Known,
     adopt,

@@ -13,7 +13,8 @@ import threading
 from dataclasses import replace
 from typing import Final, Protocol
 
-from dranode.driver.core.claims.plugin import DeviceHealth, Health, Inventory
+from dranode.driver.core.claims.health import DeviceHealth, Health
+from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.slices.publication import PublisherStatus
 from dranode.driver.kubelet.health import HealthService
 from dranode.driver.node.node import NodeClaims

@@ -10,7 +10,7 @@ from typing import Final
 
 from dranode.driver.core.api.errors import DranodeError, UnreadError
 from dranode.driver.core.claims.events import Notify
-from dranode.driver.core.claims.plugin import Impairment
+from dranode.driver.core.claims.health import Impairment
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.process.threads import Fatal, OwnedThread
 from dranode.driver.serve import orphans, spec_watch

@@ -17,7 +17,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.claims.plugin import Health
+from dranode.driver.core.claims.health import Health
 
 if TYPE_CHECKING:
     from dranode.driver.core.claims.record import Record

@@ -8,8 +8,10 @@ from dranode.cdi.spec import ContainerEdits
 from dranode.driver.core.api.errors import ClaimError
 from dranode.driver.core.api.resource import Device, DeviceAttribute
 from dranode.driver.core.claims.configs import Config
+from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Grant
 from dranode.driver.core.claims.held import Held
-from dranode.driver.core.claims.plugin import AllocatedClaim, ClaimGrant, Grant, Inventory, Plugin
+from dranode.driver.core.claims.inventory import Inventory
+from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.machine.root import Root, read_text
 
 LAMPS = "sys/class/lamps"

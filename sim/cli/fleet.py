@@ -10,7 +10,7 @@ import click
 
 from dranode.driver.cli.output import console, emit, reporting
 from dranode.driver.core.api.errors import DranodeError, UsageError
-from dranode.driver.core.claims.plugin import Inventory
+from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.machine.yaml_files import load_documents
 from dranode.driver.plugins import load_plugins

@@ -25,7 +25,7 @@ from dranode.driver.core.api.documents import decode
 from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.core.api.names import is_dns_subdomain
 from dranode.driver.core.api.resource import Node, ObjectMeta, ResourceSlice, ResourceSliceSpec
-from dranode.driver.core.claims.plugin import Inventory
+from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.slices.desired import desired_slices
 from dranode.driver.machine.yaml_files import load_documents, read_yaml
 

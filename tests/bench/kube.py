@@ -23,7 +23,7 @@ import psutil
 from dranode.driver.core.api.documents import API_VERSION
 from dranode.driver.core.api.resource import Device, ResourceClaim
 from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.plugin import Inventory
+from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.kube.client import Client
 from dranode.driver.kube.connection import Connection
 from dranode.driver.kube.publisher import KubePublisher

@@ -22,7 +22,7 @@ from dranode.driver.core.api.documents import decode
 from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.plugin import Inventory
+from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.rpc import caller, service
 from dranode.driver.kubelet.sockets import socket_paths

@@ -10,8 +10,9 @@ import pytest
 
 from dranode.driver.core.api.errors import ClaimError, UsageError
 from dranode.driver.core.api.resource import Device, DeviceAttribute
+from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Grant
 from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.plugin import AllocatedClaim, ClaimGrant, Grant, Inventory
+from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.plugins import installed, load_plugins
 from dranode.driver.testing import check_plugin

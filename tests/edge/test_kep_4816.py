@@ -15,8 +15,10 @@ from dranode.driver.core.api.errors import ClaimError
 from dranode.driver.core.api.resource import Device, DeviceAttribute
 from dranode.driver.core.api.source_document import SourceDocument
 from dranode.driver.core.claims.configs import Config
+from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Grant
 from dranode.driver.core.claims.held import Held
-from dranode.driver.core.claims.plugin import AllocatedClaim, ClaimGrant, Grant, Inventory, Plugin
+from dranode.driver.core.claims.inventory import Inventory
+from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.machine.yaml_files import load_documents
 from dranode.sim.allocator.features import Features
 from dranode.sim.cluster.workload import read_workload

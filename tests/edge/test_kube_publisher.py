@@ -16,7 +16,7 @@ import pytest
 
 from dranode.driver.core.api.errors import UsageError
 from dranode.driver.core.api.resource import Device, DeviceTaint
-from dranode.driver.core.claims.plugin import Inventory
+from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.slices.publication import PublisherStatus
 from dranode.driver.kube.client import Client, Timing
 from dranode.driver.kube.connection import Connection, Outgoing

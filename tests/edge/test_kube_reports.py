@@ -18,8 +18,9 @@ from dranode.driver.core.api.pods import PodSandbox
 from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.core.claims.calls import Preparer
 from dranode.driver.core.claims.events import DriftRepaired, RecordQuarantined
+from dranode.driver.core.claims.grant import Grant
 from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.plugin import Grant, Inventory
+from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.record import Record
 from dranode.driver.kube.client import Timing
 from dranode.driver.kube.cluster import KubeCluster

@@ -16,8 +16,9 @@ import pytest
 
 from dranode.driver.core.api.errors import ClaimError, DranodeError, UsageError
 from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.claims.health import DeviceHealth, Health
 from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.plugin import DeviceHealth, Health, Inventory
+from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.kubelet.health import HealthService
 from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.rpc import caller

@@ -8,8 +8,8 @@ import pytest
 
 from dranode.driver.core.api.errors import ClaimError, DranodeError
 from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.claims.grant import Grant
 from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.plugin import Grant
 from dranode.driver.local.kubelet import KubeletError
 from dranode.sim.allocator.features import Features
 from dranode.sim.cluster.workload import PodWithClaims, WorkloadDocuments

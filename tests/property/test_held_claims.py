@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant
 from dranode.driver.core.claims.held import ClaimRef, Held
-from dranode.driver.core.claims.plugin import AllocatedClaim, ClaimGrant, Inventory
+from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.record import Record
 from dranode.driver.core.pinning.snapshot import HeldClaim, HeldClaims, HeldSnapshot
 from dranode.driver.node.node import NodeClaims

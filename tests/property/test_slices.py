@@ -21,7 +21,7 @@ from dranode.driver.core.api.resource import (
     ResourcePool,
     ResourceSliceSpec,
 )
-from dranode.driver.core.claims.plugin import Inventory
+from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.slices.desired import desired_slices, publishable
 from dranode.driver.core.slices.limits import sanitize, slice_problems
 from dranode.driver.core.slices.plan import CreateSlice

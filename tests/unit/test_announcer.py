@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dranode.driver.core.claims.plugin import DeviceHealth, Health, Inventory
+from dranode.driver.core.claims.health import DeviceHealth, Health
+from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.slices.publication import PublisherStatus
 from dranode.driver.kubelet.health import HealthService
 from dranode.driver.node.node import NodeClaims

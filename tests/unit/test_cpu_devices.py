@@ -17,7 +17,7 @@ from dranode.cpu.topology import Topology
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.documents import encode_json
 from dranode.driver.core.api.errors import UsageError
-from dranode.driver.core.claims.plugin import Inventory
+from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.slices.desired import desired_slices, publishable
 from dranode.driver.core.slices.limits import slice_problems
 from tests.fakes_cpu import MACHINES, cpus, typed

@@ -17,7 +17,7 @@ from dranode.cpu.policies import Order, Threads
 from dranode.cpu.topology import Topology
 from dranode.driver.core.api.errors import ClaimConflictError, ClaimError
 from dranode.driver.core.api.resource import DeviceAttribute, DeviceRequestAllocationResult
-from dranode.driver.core.claims.plugin import ClaimGrant
+from dranode.driver.core.claims.grant import ClaimGrant
 from tests.fakes_cpu import MACHINES, claim, config, cpus, granted, holding, own, result
 from tests.fakes_topology import regular
 

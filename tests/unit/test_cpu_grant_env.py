@@ -7,7 +7,7 @@ import pytest
 from dranode.cdi.spec import CDIDevice, ContainerEdits, Spec
 from dranode.cpu.claim_env import claim_edits, spec_cpus
 from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.claims.plugin import ClaimGrant
+from dranode.driver.core.claims.grant import ClaimGrant
 from tests.fakes_cpu import cpus
 
 

@@ -11,7 +11,7 @@ from dranode.cpu.options import CPUOptions, DeviceMode
 from dranode.cpu.policies import Threads
 from dranode.cpu.topology import Topology
 from dranode.driver.core.api.errors import ClaimConflictError, ClaimError
-from dranode.driver.core.claims.plugin import ClaimGrant
+from dranode.driver.core.claims.grant import ClaimGrant
 from tests.fakes_cpu import MACHINES, claim, config, cpus, granted, holding, own, result
 from tests.fakes_topology import regular
 

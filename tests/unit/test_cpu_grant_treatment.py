@@ -9,7 +9,7 @@ import pytest
 from dranode.cpu.config import CFSQuota, CPUPolicy, CPUSharing, Memory
 from dranode.cpu.treatment import Treatment, claim_treatment, treatment_state
 from dranode.driver.core.api.errors import DocumentError
-from dranode.driver.core.claims.plugin import Grant
+from dranode.driver.core.claims.grant import Grant
 
 
 def grants(*states: Any, admin: bool = False) -> list[Grant]:

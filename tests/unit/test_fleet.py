@@ -10,7 +10,7 @@ from dranode.driver.core.api.documents import decode
 from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.core.api.resource import Device, DeviceClass, Node, ObjectMeta, ResourceClaim, ResourceSlice
 from dranode.driver.core.api.source_document import SourceDocument
-from dranode.driver.core.claims.plugin import Inventory
+from dranode.driver.core.claims.inventory import Inventory
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.state import Allocated

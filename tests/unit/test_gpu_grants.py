@@ -6,8 +6,8 @@ from dranode.driver.core.api.errors import ClaimConflictError, ClaimError
 from dranode.driver.core.api.quantity import Quantity
 from dranode.driver.core.api.resource import DeviceRequestAllocationResult
 from dranode.driver.core.claims.configs import Config
+from dranode.driver.core.claims.grant import AllocatedClaim, AllocatedResult, ClaimGrant, Grant
 from dranode.driver.core.claims.held import ClaimRef, Held, Holding
-from dranode.driver.core.claims.plugin import AllocatedClaim, AllocatedResult, ClaimGrant, Grant
 from dranode.gpu.config import parse_gpu_config
 from dranode.gpu.grants import Home, Intent, grant_gpus
 from dranode.gpu.inventory import GPUInventory

@@ -11,8 +11,9 @@ import pytest
 from dranode.driver.core.api.documents import decode
 from dranode.driver.core.api.errors import ClaimConflictError, ClaimError, DranodeError, UsageError
 from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.claims.grant import Grant
+from dranode.driver.core.claims.health import Health
 from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.plugin import Grant, Health
 from dranode.driver.core.slices.desired import publishable
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.udev import Events

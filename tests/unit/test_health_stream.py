@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dranode.driver.core.claims.plugin import DeviceHealth, Health
+from dranode.driver.core.claims.health import DeviceHealth, Health
 from dranode.driver.kubelet import health as health_module
 from dranode.driver.kubelet.health import HealthService
 from dranode.proto import drahealth_v1_pb2 as api

@@ -8,7 +8,7 @@ import pytest
 
 from dranode.cdi.spec import Spec
 from dranode.driver.core.api.errors import ClaimConflictError, ClaimError, LedgerError, UnreadError
-from dranode.driver.core.claims.plugin import ClaimGrant
+from dranode.driver.core.claims.grant import ClaimGrant
 from dranode.driver.core.claims.record import Record
 from dranode.driver.node.ledger import Contents, Ledger
 from dranode.driver.node.node import NodeClaims

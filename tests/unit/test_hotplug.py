@@ -12,7 +12,7 @@ from dranode.cpu.options import CPUOptions, DeviceMode
 from dranode.cpu.plugin import CPUPlugin
 from dranode.cpu.policies import Threads
 from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.claims.plugin import Health
+from dranode.driver.core.claims.health import Health
 from dranode.driver.core.claims.record import Record
 from dranode.driver.machine.udev import Events
 from tests.fakes_lifecycle import HotplugRoot

@@ -5,7 +5,7 @@ import pytest
 
 from dranode.driver.core.api.errors import UsageError
 from dranode.driver.core.api.resource import Device, DeviceTaint
-from dranode.driver.core.claims.plugin import Inventory
+from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.slices.wanted import DesiredSlices
 
 SHARED = Device(name="group", allow_multiple_allocations=True)

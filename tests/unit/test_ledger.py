@@ -16,7 +16,7 @@ from dranode.cdi.rules import spec_problems
 from dranode.cdi.spec import CDIDevice, ContainerEdits, DeviceNode, Spec
 from dranode.driver.core.api.errors import LedgerError
 from dranode.driver.core.api.resource import ResourceClaimConsumerReference
-from dranode.driver.core.claims.plugin import Grant
+from dranode.driver.core.claims.grant import Grant
 from dranode.driver.core.claims.record import ClaimState, Record, claim_spec, copied, prepared_devices
 from dranode.driver.node.ledger import CorruptLedgerError, Ledger, move_aside, read_ledger
 from dranode.driver.node.ledger_rows import TABLES

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from dranode.driver.core.api.errors import ClaimError, in_words
+from dranode.driver.core.claims.grant import Grant
 from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.plugin import Grant
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.machine.root import Root

@@ -13,8 +13,9 @@ from dranode.cdi.directory import encode_spec
 from dranode.cdi.loader.validate import validate
 from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.api.resource import Device, DeviceAttribute
+from dranode.driver.core.claims.grant import Grant
+from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.metadata import MAX_ATTRIBUTES, RequestMetadata, device_metadata, with_metadata
-from dranode.driver.core.claims.plugin import Grant, Inventory
 from dranode.driver.core.claims.record import PreparedDevice, Record
 
 DRIVER = "lamps.example.com"

@@ -11,8 +11,9 @@ import msgspec
 import pytest
 
 from dranode.driver.core.api.resource import Device, ResourceClaim
+from dranode.driver.core.claims.grant import Grant
 from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.plugin import Grant, Inventory
+from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.record import Record
 from dranode.driver.node.metadata_files import DeviceMetadata
 from dranode.driver.node.node import NodeClaims

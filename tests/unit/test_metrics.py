@@ -15,7 +15,8 @@ from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import ClaimError, DranodeError
 from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.plugin import Inventory, Plugin
+from dranode.driver.core.claims.inventory import Inventory
+from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.claims.record import Record
 from dranode.driver.core.slices.publication import PublisherStatus
 from dranode.driver.kubelet.listener import Listener

@@ -21,9 +21,11 @@ from dranode.driver.core.api.documents import decode
 from dranode.driver.core.api.errors import ClaimConflictError, ClaimError, DranodeError, LedgerError
 from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.core.claims.configs import Config
+from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Grant
 from dranode.driver.core.claims.held import ClaimRef, Held
+from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.metadata import metadata_spec_file
-from dranode.driver.core.claims.plugin import AllocatedClaim, ClaimGrant, Grant, Inventory, Plugin
+from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.claims.prepare import allocated
 from dranode.driver.core.claims.record import PreparedDevice, Record, fingerprint
 from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot

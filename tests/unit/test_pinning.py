@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant
 from dranode.driver.core.claims.held import ClaimRef, Held
-from dranode.driver.core.claims.plugin import AllocatedClaim, ClaimGrant, Inventory
+from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.record import Record
 from dranode.driver.core.claims.uses import ClaimUse
 from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot

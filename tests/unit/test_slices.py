@@ -14,7 +14,7 @@ from dranode.driver.core.api.resource import (
     DeviceCounterConsumption,
     DeviceTaint,
 )
-from dranode.driver.core.claims.plugin import Inventory
+from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.slices.desired import desired_slices, publishable
 
 COUNTERS = {"memory": Counter(value=Quantity("40Gi"))}

@@ -20,7 +20,7 @@ from dranode.driver.core.api.resource import (
     ResourcePool,
     ResourceSliceSpec,
 )
-from dranode.driver.core.claims.plugin import Inventory
+from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.slices.desired import desired_slices
 from dranode.driver.core.slices.plan import CreateSlice, DeleteSlice, UpdateSlice, complete_slice, plan
 from tests.fakes_slices import SliceShelf

@@ -20,7 +20,8 @@ from dranode.driver.core.api.documents import encode
 from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.api.resource import DeviceAttribute
 from dranode.driver.core.claims.configs import main_request
-from dranode.driver.core.claims.plugin import Grant, Inventory
+from dranode.driver.core.claims.grant import Grant
+from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.record import PreparedDevice, Record
 
 POD_CLAIM_NAME: Final = "resource.kubernetes.io/pod-claim-name"

@@ -9,17 +9,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeAlias
 
-import msgspec
-
-from dranode.cdi.spec import ContainerEdits, Spec
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.resource import CounterSet, Device, DeviceAttribute, DeviceRequestAllocationResult
+from dranode.cdi.spec import Spec
 from dranode.driver.core.claims.configs import Config
+from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Grant
+from dranode.driver.core.claims.health import DeviceHealth, Impairment
 from dranode.driver.core.claims.held import ClaimRef, Held, Holding
+from dranode.driver.core.claims.inventory import Inventory
 
 if TYPE_CHECKING:
     from dranode.driver.core.claims.record import Record
@@ -30,142 +27,6 @@ RESCAN_SECONDS: Final = 60.0
 
 # A line of a picture: pieces of text, each with a style in rich's words (`bold cyan`, or nothing).
 PictureLine: TypeAlias = Sequence[tuple[str, str]]
-
-
-@dataclass(frozen=True, slots=True)
-class Inventory:
-    """What a driver found on its node.
-
-    Attributes:
-        devices: in the order in which the scheduler should try them; names are unique.
-        counters: the counter sets that the devices draw on (KEP-4815).
-        hardware: whatever `grant` needs to decide; the framework hands it through and never looks inside.
-        warnings: one sentence each for what was found odd and left out.
-    """
-
-    devices: tuple[Device, ...]
-    counters: tuple[CounterSet, ...] = ()
-    hardware: Any = None
-    warnings: tuple[str, ...] = ()
-
-    def device(self, name: str) -> Device | None:
-        """The device of that name, if there is one."""
-        return next((device for device in self.devices if device.name == name), None)
-
-
-@dataclass(frozen=True, slots=True)
-class AllocatedResult:
-    """One allocation result of this driver with the configurations that apply to it; later override earlier ones."""
-
-    result: DeviceRequestAllocationResult
-    configs: tuple[Config, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class AllocatedClaim:
-    """A claim as far as it concerns this driver: who it is and what was allocated, in the order of the allocation."""
-
-    ref: ClaimRef
-    results: tuple[AllocatedResult, ...]
-
-
-class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one allocation result was given.
-
-    Attributes:
-        request: `<request>` or `<request>/<subrequest>`, as in the result.
-        pool: the result's pool.
-        device: the result's device.
-        share_id: the result's share, for a device that is allocated several times.
-        admin: admin access: the device may be held by others, and this grant holds nothing.
-        edits: what a container that names this request gets, beyond the claim's own edits.
-        attributes: device metadata for the workload (KEP-5304), beside the attributes that are published.
-        state: plug-in state that `configure` and `restore` need; plain JSON.
-        cpus: the CPUs on which containers run that name this request alone (cpu-list, perhaps empty), where the claim
-            tells its requests apart by `edits`; None where every container with the claim runs on all of it.
-        held: the CPUs of this request that nobody else gets (cpu-list), where `cpus` is told.
-    """
-
-    request: str
-    pool: str
-    device: str
-    share_id: str | None = None
-    admin: bool = False
-    edits: ContainerEdits | None = None
-    attributes: Mapping[str, DeviceAttribute] = {}
-    state: Any = None
-    cpus: str | None = None
-    held: str = ""
-
-    @classmethod
-    def of(
-        cls,
-        result: DeviceRequestAllocationResult,
-        *,
-        edits: ContainerEdits | None = None,
-        attributes: Mapping[str, DeviceAttribute] | None = None,
-        state: Any = None,
-    ) -> Self:
-        """The grant of a result, with what is particular to it."""
-        return cls(
-            request=result.request,
-            pool=result.pool,
-            device=result.device,
-            share_id=result.share_id,
-            admin=bool(result.admin_access),
-            edits=edits,
-            attributes=attributes or {},
-            state=state,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimGrant:
-    """What a claim was given.
-
-    Attributes:
-        grants: one for each result, in the order of the results.
-        edits: what every container with the claim gets, whichever request it names.
-        cpus: the CPUs on which the claim's containers run (CPU drivers only).
-        held: the CPUs that nobody else gets; a superset of `cpus`.
-    """
-
-    grants: tuple[Grant, ...]
-    edits: ContainerEdits | None = None
-    cpus: CPUSet = field(default_factory=CPUSet)
-    held: CPUSet = field(default_factory=CPUSet)
-
-
-class Health(Enum):
-    """A device's health, in the words of DRAResourceHealth."""
-
-    UNKNOWN = 0
-    HEALTHY = 1
-    UNHEALTHY = 2
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceHealth:
-    """How a device is, and why in a sentence of at most 1,024 bytes."""
-
-    device: str
-    health: Health
-    message: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Impairment:
-    """A claim that has less at the moment than it was given.
-
-    Attributes:
-        claim: whose.
-        reason: one word in camel case, for a condition or an Event.
-        message: what is missing, in a sentence.
-    """
-
-    claim: ClaimRef
-    reason: str
-    message: str
 
 
 class Stop(Protocol):

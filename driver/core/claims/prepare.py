@@ -35,9 +35,11 @@ from dranode.driver.core.claims.effects import (
     WriteMetadata,
     WriteSpec,
 )
+from dranode.driver.core.claims.grant import AllocatedClaim, AllocatedResult, ClaimGrant
 from dranode.driver.core.claims.held import ClaimRef, Held
+from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.metadata import POD_CLAIM_NAME, requests_of
-from dranode.driver.core.claims.plugin import AllocatedClaim, AllocatedResult, ClaimGrant, Inventory, Plugin
+from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.claims.record import ClaimState, Record, fingerprint, record_of, uid_problem
 
 

@@ -13,7 +13,8 @@ from typing import Any, Final
 from dranode.driver.core.api.documents import encode_json
 from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.core.claims.allocation import readable_results
-from dranode.driver.core.claims.plugin import Inventory, Plugin
+from dranode.driver.core.claims.inventory import Inventory
+from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.claims.record import Record
 
 READY: Final = "Ready"

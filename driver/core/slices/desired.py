@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from dranode.driver.core.api.errors import UsageError
 from dranode.driver.core.api.resource import CounterSet, Device, ResourcePool, ResourceSliceSpec
-from dranode.driver.core.claims.plugin import Inventory
+from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.slices.limits import (
     MAX_COUNTER_SETS,
     MAX_DEVICES,

@@ -8,7 +8,8 @@ from dataclasses import replace
 import msgspec
 
 from dranode.driver.core.api.resource import Device, DeviceTaint
-from dranode.driver.core.claims.plugin import DeviceHealth, Health, Inventory
+from dranode.driver.core.claims.health import DeviceHealth, Health
+from dranode.driver.core.claims.inventory import Inventory
 
 _EFFECT = "NoSchedule"
 

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from dranode.driver.core.api.resource import ResourceSliceSpec
-from dranode.driver.core.claims.plugin import Inventory
+from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.slices.desired import desired_slices
 
 CONSUMABLE: Final = "DRAConsumableCapacity"

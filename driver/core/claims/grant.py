@@ -1,0 +1,98 @@
+"""A claim as far as it concerns one driver, and what it was given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import msgspec
+
+from dranode.cdi.spec import ContainerEdits
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.resource import DeviceAttribute, DeviceRequestAllocationResult
+from dranode.driver.core.claims.configs import Config
+from dranode.driver.core.claims.held import ClaimRef
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatedResult:
+    """One allocation result of this driver with the configurations that apply to it; later override earlier ones."""
+
+    result: DeviceRequestAllocationResult
+    configs: tuple[Config, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatedClaim:
+    """A claim as far as it concerns this driver: who it is and what was allocated, in the order of the allocation."""
+
+    ref: ClaimRef
+    results: tuple[AllocatedResult, ...]
+
+
+class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one allocation result was given.
+
+    Attributes:
+        request: `<request>` or `<request>/<subrequest>`, as in the result.
+        pool: the result's pool.
+        device: the result's device.
+        share_id: the result's share, for a device that is allocated several times.
+        admin: admin access: the device may be held by others, and this grant holds nothing.
+        edits: what a container that names this request gets, beyond the claim's own edits.
+        attributes: device metadata for the workload (KEP-5304), beside the attributes that are published.
+        state: plug-in state that `configure` and `restore` need; plain JSON.
+        cpus: the CPUs on which containers run that name this request alone (cpu-list, perhaps empty), where the claim
+            tells its requests apart by `edits`; None where every container with the claim runs on all of it.
+        held: the CPUs of this request that nobody else gets (cpu-list), where `cpus` is told.
+    """
+
+    request: str
+    pool: str
+    device: str
+    share_id: str | None = None
+    admin: bool = False
+    edits: ContainerEdits | None = None
+    attributes: Mapping[str, DeviceAttribute] = {}
+    state: Any = None
+    cpus: str | None = None
+    held: str = ""
+
+    @classmethod
+    def of(
+        cls,
+        result: DeviceRequestAllocationResult,
+        *,
+        edits: ContainerEdits | None = None,
+        attributes: Mapping[str, DeviceAttribute] | None = None,
+        state: Any = None,
+    ) -> Self:
+        """The grant of a result, with what is particular to it."""
+        return cls(
+            request=result.request,
+            pool=result.pool,
+            device=result.device,
+            share_id=result.share_id,
+            admin=bool(result.admin_access),
+            edits=edits,
+            attributes=attributes or {},
+            state=state,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimGrant:
+    """What a claim was given.
+
+    Attributes:
+        grants: one for each result, in the order of the results.
+        edits: what every container with the claim gets, whichever request it names.
+        cpus: the CPUs on which the claim's containers run (CPU drivers only).
+        held: the CPUs that nobody else gets; a superset of `cpus`.
+    """
+
+    grants: tuple[Grant, ...]
+    edits: ContainerEdits | None = None
+    cpus: CPUSet = field(default_factory=CPUSet)
+    held: CPUSet = field(default_factory=CPUSet)

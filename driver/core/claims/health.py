@@ -1,0 +1,40 @@
+"""How devices are, and which claims have less than they were given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from dranode.driver.core.claims.held import ClaimRef
+
+
+class Health(Enum):
+    """A device's health, in the words of DRAResourceHealth."""
+
+    UNKNOWN = 0
+    HEALTHY = 1
+    UNHEALTHY = 2
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceHealth:
+    """How a device is, and why in a sentence of at most 1,024 bytes."""
+
+    device: str
+    health: Health
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Impairment:
+    """A claim that has less at the moment than it was given.
+
+    Attributes:
+        claim: whose.
+        reason: one word in camel case, for a condition or an Event.
+        message: what is missing, in a sentence.
+    """
+
+    claim: ClaimRef
+    reason: str
+    message: str

@@ -1,0 +1,94 @@
+"""Every import contract fails on a planted violation: one copy of the tree, one run of the linter."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PARTS = ("cdi", "cpu", "driver", "gpu", "proto", "sim")
+
+# Contract -> (file, statement, what the linter says of it). Those in functions and for type checkers count too.
+PLANTED = {
+    "Layers: a part imports those below it": [
+        ("driver/machine/search.py", "from dranode.driver.node import ledger", "machine.search -> .*node.ledger"),
+        ("driver/kube/retry.py", "from dranode.driver.kubelet import rpc", "kube.retry -> .*kubelet.rpc"),
+        (
+            "driver/process/locks.py",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from dranode.driver.serve import service",
+            "process.locks -> .*serve.service",
+        ),
+        ("cdi/rules.py", "from dranode.driver.core.api import names", "cdi.rules -> .*core.api.names"),
+    ],
+    "Layers of the core": [
+        ("driver/core/api/names.py", "from dranode.driver.core.claims import held", "api.names -> .*claims.held"),
+        (
+            "driver/core/slices/plan.py",
+            "from dranode.driver.core.pinning import pinned",
+            "slices.plan -> .*pinning.pinned",
+        ),
+    ],
+    "Layers of the simulator": [
+        ("sim/cel/overloads.py", "from dranode.sim.allocator import pools", "cel.overloads -> .*allocator.pools"),
+    ],
+    "No cycles": [
+        (
+            "driver/core/claims/effects.py",
+            "from dranode.driver.core.claims import prepare",
+            r"allowed in dranode\.driver\.core\.claims\.",
+        ),
+    ],
+    "Drivers and the simulator never see each other": [
+        ("cpu/share.py", "from dranode.sim.queues import amounts", "cpu.share -> .*sim.queues.amounts"),
+        ("gpu/semver.py", "def later():\n    from dranode.cpu import policies", "gpu.semver -> .*cpu.policies"),
+    ],
+    "The framework names no driver, and finds the simulator's commands by entry point": [
+        ("driver/cli/slices.py", "from dranode.sim.local import show", "cli.slices -> .*sim.local.show"),
+    ],
+    "Deciding modules import nothing that acts": [
+        ("driver/core/claims/prepare.py", "import sqlite3", "claims.prepare -> sqlite3"),
+        ("driver/core/slices/limits.py", "def later():\n    import urllib.request", "slices.limits -> urllib"),
+        ("cpu/pick.py", "from dranode.cpu import sysfs", "cpu.pick -> .*cpu.sysfs"),
+        ("sim/allocator/search.py", "import time", "allocator.search -> time"),
+    ],
+    "Protobuf and gRPC stay with kubelet, NRI, the stand-in kubelet and CEL": [
+        ("driver/local/store.py", "from dranode.proto import dra_v1_pb2", "local.store -> .*proto.dra_v1_pb2"),
+        ("driver/serve/probes.py", "import grpc", "serve.probes -> grpc"),
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def verdict(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What the linter prints about the tree with every violation planted in it."""
+    copy = tmp_path_factory.mktemp("planted")
+    for part in PARTS:
+        shutil.copytree(ROOT / part, copy / "dranode" / part, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", copy)
+    for violations in PLANTED.values():
+        for file, statement, _ in violations:
+            path = copy / "dranode" / file
+            path.write_text(f"{path.read_text()}\n{statement}\n")
+    program = Path(sys.executable).with_name("lint-imports")
+    answer = subprocess.run([program, "--no-cache"], cwd=copy, capture_output=True, text=True, check=False)
+    assert answer.returncode == 1, answer.stderr
+    return " ".join(answer.stdout.split())
+
+
+@pytest.mark.parametrize("contract", PLANTED)
+def test_a_planted_violation_breaks_its_contract(verdict: str, contract: str) -> None:
+    assert re.search(f"{re.escape(contract)} ?BROKEN", verdict), verdict
+    missing = [pattern for _, _, pattern in PLANTED[contract] if not re.search(pattern, verdict)]
+    assert missing == []
+
+
+def test_every_contract_has_a_planted_violation(verdict: str) -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    assert [contract["name"] for contract in contracts] == list(PLANTED)
+    assert "KEPT" not in verdict
