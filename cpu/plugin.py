@@ -17,8 +17,10 @@ from dranode.driver.core.claims.configs import Config
 from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Grant
 from dranode.driver.core.claims.health import DeviceHealth, Impairment
 from dranode.driver.core.claims.held import Held, Holding
+from dranode.driver.core.claims.hooks import Recovers
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.plugin import PictureLine, Plugin, Stop
+from dranode.driver.core.pinning.pins import Pins
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.root import Root
 
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 _POSITION: Final = re.compile(r"cpudev\d{3,}", re.ASCII)
 
 
-class CPUPlugin(Plugin):
+class CPUPlugin(Plugin, Pins, Recovers):
     """CPUs as devices; `Inventory.hardware` is the machine's `Topology`.
 
     Args:

@@ -16,6 +16,7 @@ from dranode.driver.core.claims.configs import Config
 from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Grant
 from dranode.driver.core.claims.health import DeviceHealth
 from dranode.driver.core.claims.held import ClaimRef, Held
+from dranode.driver.core.claims.hooks import Configures
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.plugin import Plugin, Stop
 from dranode.driver.machine.folder import HostRoot
@@ -37,7 +38,7 @@ from dranode.gpu.udev import GPUEvent, gpu_kernel_events
 _SHARING = ("exclusive", "shared")
 
 
-class GPUPlugin(Plugin):
+class GPUPlugin(Plugin, Configures):
     """NVIDIA, AMD and Intel GPUs, and any other with a render node, read from the machine's files.
 
     Args:

@@ -18,6 +18,7 @@ from dranode.driver.core.api.resource import Device, ResourceClaim
 from dranode.driver.core.claims.configs import Config
 from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Grant
 from dranode.driver.core.claims.held import ClaimRef, Held
+from dranode.driver.core.claims.hooks import Configures
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.plugin import Plugin
 
@@ -65,7 +66,7 @@ class Board:
     actions: list[str] = field(default_factory=list)
 
 
-class WiredLamps(Lamps):
+class WiredLamps(Lamps, Configures):
     """Lamps that must be lit and put out."""
 
     driver = "wired.example.com"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.on_record import Unread
 from dranode.driver.core.claims.plugin import Plugin
+from dranode.driver.core.pinning.pins import Pins
 from dranode.driver.core.pinning.snapshot import HeldClaims, HeldSnapshot
 from dranode.driver.node.record_store import Holders
 
@@ -32,25 +33,28 @@ class HeldView:
 
         While the ledger is unread, the snapshot is of what is known without it, and says so.
         """
-        if inventory is not self._inventory:
-            pool = self.plugin.pool(inventory)
-            self.snapshot = None if pool is None else replace(pool, claims=self._claims)
-            self._inventory = inventory
-        if self.snapshot is not None and unread is not None:
-            claims = HeldClaims.of(map(self.plugin.pinned, unread.records))
-            self.snapshot = replace(self.snapshot, claims=claims, unread=unread)
-        elif self.snapshot is not None:
-            self._claims = self._followed()
-            if self._claims is not self.snapshot.claims or self.snapshot.unread is not None:
-                self.snapshot = replace(self.snapshot, claims=self._claims, unread=None)
+        plugin = self.plugin
+        if not isinstance(plugin, Pins):
             self.holders.touched = frozenset()
+            return None
+        if self.snapshot is None or inventory is not self._inventory:
+            self.snapshot = replace(plugin.pool(inventory), claims=self._claims)
+            self._inventory = inventory
+        if unread is not None:
+            claims = HeldClaims.of(map(plugin.pinned, unread.records))
+            self.snapshot = replace(self.snapshot, claims=claims, unread=unread)
+            return self.snapshot
+        self._claims = self._followed(plugin)
+        if self._claims is not self.snapshot.claims or self.snapshot.unread is not None:
+            self.snapshot = replace(self.snapshot, claims=self._claims, unread=None)
+        self.holders.touched = frozenset()
         return self.snapshot
 
-    def _followed(self) -> HeldClaims:
+    def _followed(self, pins: Pins) -> HeldClaims:
         touched, told = self.holders.touched, self.holders.told
         if touched is None:
-            return HeldClaims.of(map(self.plugin.pinned, told()))
+            return HeldClaims.of(map(pins.pinned, told()))
         if not touched:
             return self._claims
         there = {uid: record for uid in touched if (record := self.holders.told_of(uid)) is not None}
-        return self._claims.changed(map(self.plugin.pinned, there.values()), touched - there.keys())
+        return self._claims.changed(map(pins.pinned, there.values()), touched - there.keys())

@@ -21,6 +21,7 @@ from dranode.driver.core.claims.effects import (
     WriteSpec,
 )
 from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.claims.hooks import Configures, Recovers
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.claims.record import Record
@@ -97,9 +98,11 @@ class Interpreter:
         """
         match effect:
             case Configure(record):
-                self.plugin.configure(record.ref, record.grants)
+                if isinstance(self.plugin, Configures):
+                    self.plugin.configure(record.ref, record.grants)
             case Restore(record):
-                self.plugin.restore(record.ref, record.grants)
+                if isinstance(self.plugin, Configures):
+                    self.plugin.restore(record.ref, record.grants)
             case WriteSpec(record):
                 self.write(record)
             case RemoveSpec(uid):
@@ -122,7 +125,8 @@ class Interpreter:
         """
         grants = self.plugin.complete(record.ref, record.grants)
         # A driver's own form says nothing of several requests, whose CDI devices kubelet goes on asking for.
-        original = None if self.plugin.recovers() and not any(grant.cpus is not None for grant in grants) else record
+        several = any(grant.cpus is not None for grant in grants)
+        original = None if isinstance(self.plugin, Recovers) and not several else record
         return self.specs.write(msgspec.structs.replace(record, grants=grants), original)
 
     def note(self, record: Record) -> None:

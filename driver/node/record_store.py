@@ -22,6 +22,7 @@ import msgspec
 from dranode.driver.core.api.errors import ClaimError, LedgerError
 from dranode.driver.core.claims.effects import Commit
 from dranode.driver.core.claims.held import ClaimRef, Held
+from dranode.driver.core.claims.hooks import Recovers, needs_configuring
 from dranode.driver.core.claims.on_record import Unread
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.claims.prepare import restarted
@@ -213,7 +214,7 @@ class Holders:
         if copy is not None:
             return copy
         try:
-            grant = self._plugin.recover(uid, spec)
+            grant = self._plugin.recover(uid, spec) if isinstance(self._plugin, Recovers) else None
         except Exception:
             log.exception("uid=%s driver=%s: its CDI spec is not understood", uid, self._plugin.driver)
             grant = None
@@ -291,7 +292,7 @@ class Holders:
             return
         with self.transaction():
             ledger.set_meta("boot_id", boot_id)
-            touched = (record for record in self.records.values() if self._plugin.configures(record.grants))
+            touched = (record for record in self.records.values() if needs_configuring(self._plugin, record.grants))
             self.commit(Commit(put=tuple(map(restarted, touched))))
 
     def try_writing(self) -> None:

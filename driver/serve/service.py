@@ -22,6 +22,7 @@ from dranode.driver.core.claims.events import MetadataMissing, RecordQuarantined
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.claims.record import Record
+from dranode.driver.core.pinning.pins import Pins
 from dranode.driver.core.slices.publication import PublisherStatus
 from dranode.driver.kubelet.listener import Listener
 from dranode.driver.node.metadata_files import DeviceMetadata
@@ -192,7 +193,7 @@ class DriverService:
         edges = self._edges
         if edges.nri_socket is None or edges.root is None or edges.pod_resources is None:
             return
-        if self.plugin.pool(self.node.inventory) is None:
+        if not isinstance(self.plugin, Pins):
             return
         from dranode.driver.serve.pinning import Pinning  # noqa: PLC0415 - listen first
 

@@ -16,6 +16,7 @@ from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant
 from dranode.driver.core.claims.held import ClaimRef, Held
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.record import Record
+from dranode.driver.core.pinning.pins import Pins
 from dranode.driver.core.pinning.snapshot import HeldClaim, HeldClaims, HeldSnapshot
 from dranode.driver.node.node import NodeClaims
 from tests.fakes import Lamps, allocated_claim, reference
@@ -52,7 +53,7 @@ def test_claims_that_came_and_went_leave_what_the_rest_would_have_made(
         assert told(claims) == told(HeldClaims.of(there.values()))
 
 
-class Lights(Lamps):
+class Lights(Lamps, Pins):
     """Lamps whose containers run on the CPU of their lamp's number."""
 
     def grant(self, claim: AllocatedClaim, held: Held, inventory: Inventory) -> ClaimGrant:

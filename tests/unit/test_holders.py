@@ -9,6 +9,7 @@ import pytest
 from dranode.cdi.spec import Spec
 from dranode.driver.core.api.errors import ClaimConflictError, ClaimError, LedgerError, UnreadError
 from dranode.driver.core.claims.grant import ClaimGrant
+from dranode.driver.core.claims.hooks import Recovers
 from dranode.driver.core.claims.record import Record
 from dranode.driver.node.ledger import Contents, Ledger
 from dranode.driver.node.node import NodeClaims
@@ -62,7 +63,7 @@ def test_claims_are_not_forgotten_because_the_cdi_directory_could_not_be_listed(
     assert isinstance(answers[1], ClaimError)
 
 
-class Puzzled(Lamps):
+class Puzzled(Lamps, Recovers):
     """A driver that cannot read what lies in the CDI directory, and fails in a way of its own."""
 
     def recover(self, uid: str, spec: Spec) -> ClaimGrant | None:

@@ -23,11 +23,13 @@ from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.core.claims.configs import Config
 from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Grant
 from dranode.driver.core.claims.held import ClaimRef, Held
+from dranode.driver.core.claims.hooks import Recovers
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.metadata import metadata_spec_file
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.claims.prepare import allocated
 from dranode.driver.core.claims.record import PreparedDevice, Record, fingerprint
+from dranode.driver.core.pinning.pins import Pins
 from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
 from dranode.driver.node.metadata_files import DeviceMetadata
 from dranode.driver.node.node import NodeClaims
@@ -710,7 +712,7 @@ def test_a_damaged_row_whose_uid_can_name_no_file_keeps_unprepare_going(tmp_path
 
 
 def test_a_damaged_row_is_still_told_to_whoever_pins(tmp_path: Path) -> None:
-    class Recoverable(Lamps):
+    class Recoverable(Lamps, Pins, Recovers):
         def recover(self, uid: str, spec: Spec) -> ClaimGrant:
             del uid, spec
             return ClaimGrant((), cpus=CPUSet((3,)), held=CPUSet((3,)))
@@ -738,7 +740,7 @@ def test_a_damaged_row_is_still_told_to_whoever_pins(tmp_path: Path) -> None:
 
 
 def test_a_damaged_row_whose_spec_names_no_device_holds_those_that_the_row_names(tmp_path: Path) -> None:
-    class Recoverable(Lamps):
+    class Recoverable(Lamps, Recovers):
         def recover(self, uid: str, spec: Spec) -> ClaimGrant:
             del uid, spec
             return ClaimGrant((), cpus=CPUSet((3,)), held=CPUSet((3,)))

@@ -16,6 +16,7 @@ from dranode.driver.core.claims.held import ClaimRef, Held
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.record import Record
 from dranode.driver.core.claims.uses import ClaimUse
+from dranode.driver.core.pinning.pins import Pins
 from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
 from dranode.driver.kubelet.podresources import PodResources
 from dranode.driver.machine.folder import HostRoot
@@ -28,7 +29,7 @@ MINE = ClaimRef("default", "mine", "a")
 POD = "pod-uid-mine"
 
 
-class PinnedLamps(Lamps):
+class PinnedLamps(Lamps, Pins):
     """Lamps whose containers are pinned, all to the same CPUs."""
 
     def grant(self, claim: AllocatedClaim, held: Held, inventory: Inventory) -> ClaimGrant:

@@ -11,7 +11,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeAlias
 
-from dranode.cdi.spec import Spec
 from dranode.driver.core.claims.configs import Config
 from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Grant
 from dranode.driver.core.claims.health import DeviceHealth, Impairment
@@ -20,7 +19,6 @@ from dranode.driver.core.claims.inventory import Inventory
 
 if TYPE_CHECKING:
     from dranode.driver.core.claims.record import Record
-    from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
 
 # How often a machine is read again of which nobody tells that it has changed.
 RESCAN_SECONDS: Final = 60.0
@@ -41,6 +39,10 @@ class Stop(Protocol):
 
 class Plugin(ABC):
     """A node driver. `discover` and `grant` are yours; every other method has a default that does nothing.
+
+    A driver that changes hardware for a claim is a `Configures` as well, one whose CDI specs have a given form a
+    `Recovers` (`dranode.driver.core.claims.hooks`), one that holds containers to CPUs a `Pins`
+    (`dranode.driver.core.pinning.pins`).
 
     Attributes:
         driver: the driver's name: a DNS subdomain of at most 63 characters, also `ResourceSlice.spec.driver`.
@@ -96,61 +98,6 @@ class Plugin(ABC):
     def describe(self, grant: Grant, record: Record, inventory: Inventory) -> Mapping[str, Any]:  # noqa: ARG002 - subclasses use it
         """What `status.devices[].data` says of a grant of the claim on record: a plain JSON object, 10 KiB at most."""
         return {}
-
-    def recover(self, uid: str, spec: Spec) -> ClaimGrant | None:  # noqa: ARG002 - subclasses use it
-        """What a CDI spec that lies on the node says claim `uid` was given; None if the spec is not this driver's.
-
-        Used where the record is lost: a damaged row, a corrupt ledger, another driver whose place this one takes. Write
-        one only for specs whose form is given: for a driver without, the framework keeps a copy of the record in every
-        spec and reads that. `grants` may be empty if the spec says `cpus`; they come back with the next Prepare.
-        """
-        return None
-
-    @classmethod
-    def recovers(cls) -> bool:
-        """Whether the driver has a `recover` of its own, so that its specs are not to carry a copy of the record."""
-        return cls.recover is not Plugin.recover
-
-    def adopted(self, claim: AllocatedClaim, found: ClaimGrant, inventory: Inventory) -> tuple[Grant, ...]:  # noqa: ARG002 - subclasses use it
-        """The grants of a claim of which `recover` found CPUs and no grants: what `grant` would note of its results.
-
-        Nothing is decided: what the claim holds is what was recovered.
-
-        Raises:
-            ClaimError: the claim's configurations contradict the machine.
-        """
-        return tuple(Grant.of(each.result) for each in claim.results)
-
-    def foreign(self, device: str) -> str:  # noqa: ARG002 - subclasses use it
-        """What hands out devices of that name under this driver's, where its claims cannot be taken over; else empty.
-
-        Asked about the devices of claims whose CDI specs lie on the node without a record.
-        """
-        return ""
-
-    def pool(self, inventory: Inventory) -> HeldSnapshot | None:  # noqa: ARG002 - subclasses use it
-        """What containers run on while no claim is on record; None for a driver that pins no containers.
-
-        With what `pinned` says of the claims on record it is enforced through NRI.
-        """
-        return None
-
-    def pinned(self, record: Record) -> HeldClaim:
-        """What a claim on record means for containers: a function of the record alone, called when it has changed."""
-        raise NotImplementedError(f"{self.driver} has a pool of CPUs and does not say what claims make of it")
-
-    def configures(self, grants: tuple[Grant, ...]) -> bool:  # noqa: ARG002 - subclasses use it
-        """Whether these grants need `configure` and `restore`: the ledger then keeps how far they have come."""
-        return False
-
-    def configure(self, claim: ClaimRef, grants: tuple[Grant, ...]) -> None:  # noqa: B027 - nothing to do by default
-        """Bring the hardware into the state that the grants need; called again after a crash, so idempotent.
-
-        Write through the `Root` that the driver was made for: it refuses where the machine is captured or made up.
-        """
-
-    def restore(self, claim: ClaimRef, grants: tuple[Grant, ...]) -> None:  # noqa: B027 - nothing to do by default
-        """Undo `configure`; works when the hardware is gone or was never configured."""
 
     def picture(self, inventory: Inventory, holdings: Iterable[Holding], width: int) -> Sequence[PictureLine]:  # noqa: ARG002 - subclasses use it
         """Draw the node for people, `width` columns wide: its hardware and who holds what; empty if there is none."""

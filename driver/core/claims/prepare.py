@@ -37,6 +37,7 @@ from dranode.driver.core.claims.effects import (
 )
 from dranode.driver.core.claims.grant import AllocatedClaim, AllocatedResult, ClaimGrant
 from dranode.driver.core.claims.held import ClaimRef, Held
+from dranode.driver.core.claims.hooks import Recovers, needs_configuring, plain_grants
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.metadata import POD_CLAIM_NAME, requests_of
 from dranode.driver.core.claims.plugin import Plugin
@@ -156,7 +157,7 @@ def decide(claim: AllocatedClaim, asked: ResourceClaim, held: Held, inventory: I
 
 
 def _record(claim: AllocatedClaim, grant: ClaimGrant, asked: ResourceClaim, plugin: Plugin) -> Record:
-    state = ClaimState.STARTED if plugin.configures(grant.grants) else ClaimState.COMPLETED
+    state = ClaimState.STARTED if needs_configuring(plugin, grant.grants) else ClaimState.COMPLETED
     return refreshed(record_of(claim, grant, (), state), asked)
 
 
@@ -201,7 +202,11 @@ def adopt(claim: AllocatedClaim, asked: ResourceClaim, record: Record, inventory
         ClaimError: a configuration of the claim contradicts the machine.
     """
     found = ClaimGrant(record.grants, cpus=CPUSet.parse(record.cpus), held=CPUSet.parse(record.held))
-    grants = record.grants or plugin.adopted(_counting(claim), found, inventory)
+    grants = record.grants
+    if not grants:
+        grants = (
+            plugin.adopted(_counting(claim), found, inventory) if isinstance(plugin, Recovers) else plain_grants(claim)
+        )
     named = _record(claim, ClaimGrant(grants), asked, plugin)
     return msgspec.structs.replace(named, edits=record.edits, cpus=record.cpus, held=record.held)
 
@@ -237,7 +242,7 @@ def unprepare_effects(
     claims = tuple(dict.fromkeys(claims))
     records = tuple({claim.uid: on_record[claim.uid] for claim in claims if claim.uid in on_record}.values())
     effects: list[Effect] = []
-    started = tuple(restarted(record) for record in records if plugin.configures(record.grants))
+    started = tuple(restarted(record) for record in records if needs_configuring(plugin, record.grants))
     if started:
         effects.append(Commit(put=started))
         effects.extend(Restore(record) for record in started)

@@ -20,6 +20,7 @@ from dranode.driver.core.api.errors import ClaimGoneError, DranodeError
 from dranode.driver.core.api.resource import ResourceClaim, ResourceClaimConsumerReference
 from dranode.driver.core.claims.allocation import readable_results
 from dranode.driver.core.claims.held import ClaimRef, Held
+from dranode.driver.core.claims.hooks import Recovers
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.claims.prepare import Known, adopt, allocated, check_pools, known
@@ -89,6 +90,8 @@ def _completed(record: Record, claim: ResourceClaim, inventory: Inventory, plugi
 
 def refusals(records: Iterable[Record], told: Told, plugin: Plugin) -> tuple[str, ...]:
     """One sentence for every unfinished record whose claim cannot be taken over."""
+    if not isinstance(plugin, Recovers):
+        return ()
     return tuple(
         f"claim {_ref(record, told)} was allocated device {device} by {whose}, which cannot be taken over: drain the "
         "node while that driver runs, then start this one"
