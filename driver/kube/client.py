@@ -20,9 +20,11 @@ import msgspec
 
 from dranode.driver.core.api.documents import API_GROUP, to_v1
 from dranode.driver.core.api.errors import DocumentError
-from dranode.driver.kube.connection import Outgoing, UnreachableError
+from dranode.driver.kube.connection import Outgoing
 from dranode.driver.kube.errors import ApiError, BrokenStreamError, error_of
+from dranode.driver.kube.http1 import BrokenError
 from dranode.driver.kube.retry import UNTOUCHED, Backoff
+from dranode.driver.kube.server import UnreachableError
 from dranode.driver.kube.versions import VERSIONS, best_version
 
 log = logging.getLogger(__name__)
@@ -210,21 +212,20 @@ class Client:
             BrokenStreamError: the connection breaks.
             ApiError: the request fails.
         """
-        import urllib3  # noqa: PLC0415 - loaded with the first request, as the connection is
-
+        broken = f"the connection to the API server broke: {request.what}"
         try:
             response = self._once(request, seconds, stream=True)
-        except urllib3.exceptions.HTTPError as error:  # in the middle of saying why it fails
-            raise BrokenStreamError(f"the connection to the API server broke: {request.what}") from error
+        except (BrokenError, TimeoutError) as error:  # in the middle of saying why it fails
+            raise BrokenStreamError(broken) from error
         try:
             opened(response)
             for line in response:
                 if line.strip():
                     yield _document(line)
-        except urllib3.exceptions.ReadTimeoutError:
+        except TimeoutError:
             return
-        except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
-            raise BrokenStreamError(f"the connection to the API server broke: {request.what}") from error
+        except BrokenError as error:
+            raise BrokenStreamError(broken) from error
         finally:
             response.close()
 

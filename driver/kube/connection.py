@@ -1,35 +1,29 @@
-"""The connection to an API server: where it is, who we are there, TLS; all of it as the `kubernetes` package reads it.
+"""The connection to an API server: kept sockets, authentication, and what a failure means.
 
-In a pod that is the service account, whose token kubelet renews in its file; elsewhere a kubeconfig. Requests go
-through the connection pool of the package's REST layer and carry the headers of its authentication settings. Bodies are
-bytes, so none of the ways in which the layer above re-labels or re-encodes them applies, and an answer comes back
-whatever its status.
+In a pod the credentials are the service account's, elsewhere those of a kubeconfig. Any thread may send; each request
+has a socket to itself, and a few are kept for the next ones.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import ssl
 import threading
-from collections.abc import Mapping
+import weakref
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
-from urllib.parse import urlsplit
+from typing import Final
 
-from dranode.driver.core.api.errors import DranodeError
-from dranode.driver.kube.package import submodules
+from dranode.driver.kube.http1 import BrokenError, Channel, Head
+from dranode.driver.kube.server import Server, UnreachableError
 from dranode.driver.kube.source import Credentials
 
 log = logging.getLogger(__name__)
 
-_CONNECT_SECONDS: Final = 3.0
 _UNAUTHORIZED: Final = 401
 # Claims that are fetched at a time, slices being watched, events, and some to spare.
-_POOL: Final = 16
-
-
-class UnreachableError(DranodeError):
-    """No answer came: no connection, none in time, or the server is not the one that it should be."""
+_KEPT: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,153 +47,194 @@ class Outgoing:
     stream: bool = False
 
 
-class Connection:
-    """One API server. The `kubernetes` package is loaded with the first request; any thread may send."""
+class Response:
+    """An answer. `data` is all of its body; iterating gives the lines of one that is left on the wire.
 
-    def __init__(self, source: Credentials) -> None:
-        """Name the credentials; nothing is read yet."""
-        self._source = source
-        self._lock = threading.Lock()
-        self._opened: _Opened | None = None
+    Attributes:
+        status: the HTTP status.
+        headers: by name in lower case.
+    """
 
-    def send(self, outgoing: Outgoing) -> Any:
-        """Send a request; the answer is urllib3's response, read whole unless it is a stream.
+    def __init__(self, head: Head, channel: Channel, done: Callable[[Channel], None]) -> None:
+        """The answer that begins with `head`; `done` takes the channel when the body has been read."""
+        self.status = head.status
+        self.headers = head.headers
+        self._channel = channel
+        self._body = channel.body(head)
+        self._done = done
+        self._data: bytes | None = None
 
-        Credentials that the server turns down, and certificates that do not fit, are read again once.
+    @property
+    def data(self) -> bytes:
+        """The body, read when it is first asked for.
 
         Raises:
-            UnreachableError: there is no answer.
+            BrokenError: the connection ended in the middle.
+            TimeoutError: nothing came in time.
         """
-        opened = self._open()
-        try:
-            answer = opened.send(outgoing)
-            if answer.status != _UNAUTHORIZED:
-                return answer
-            answer.drain_conn()
-            answer.release_conn()
-        except _TLSError as error:
-            log.warning("%s is not to be trusted: %s", opened, error)
-        opened = self._reopen(opened)
-        try:
-            return opened.send(outgoing)
-        except _TLSError as error:
-            raise UnreachableError(f"{opened} is not to be trusted: {error}") from error
+        if self._data is None:
+            self._data = b"".join(self._body)
+            self._done(self._channel)
+        return self._data
+
+    def __iter__(self) -> Iterator[bytes]:
+        """The body's lines as they come; raises as `data` does."""
+        rest = b""
+        for piece in self._body:
+            *lines, rest = (rest + piece).split(b"\n")
+            yield from lines
+        if rest:
+            yield rest
+
+    def shutdown(self) -> None:
+        """End the body for whoever reads it, from any thread."""
+        with contextlib.suppress(OSError):
+            self._channel.shutdown()
 
     def close(self) -> None:
-        """Drop the connections that are at rest."""
-        with self._lock:
-            if self._opened is not None:
-                self._opened.pool.close()
-
-    def _open(self) -> _Opened:
-        with self._lock:
-            if self._opened is None:
-                self._opened = _read(self._source)
-            return self._opened
-
-    def _reopen(self, stale: _Opened) -> _Opened:
-        with self._lock:
-            if self._opened is None or self._opened is stale:
-                log.info("reading the API server's credentials again")
-                # Requests that are on their way keep the old pool alive; its connections close with it.
-                self._opened = _read(self._source)
-            return self._opened
+        """Leave what is left of the body."""
+        self._channel.close()
 
 
 class _TLSError(Exception):
     """The server's certificate or ours does not fit."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Opened:
-    """What the credentials came to when they were read.
+class _ClosedMeanwhile(Exception):  # noqa: N818 - no error: another connection is taken
+    """The server closed a kept connection before it saw the request."""
 
-    Attributes:
-        configuration: the package's Configuration.
-        pool: urllib3's connection pool for the one server there is.
-        prefix: what goes before every path: the server's own path, if it has one, or all of it for a plain proxy.
-    """
 
-    configuration: Any
-    pool: Any
-    prefix: str
+class Connection:
+    """One API server. Credentials are read with the first request; any thread may send."""
 
-    def __str__(self) -> str:
-        return f"the API server at {self.configuration.host}"
+    def __init__(self, source: Credentials) -> None:
+        """Name the credentials; nothing is read yet."""
+        self._source = source
+        self._lock = threading.Lock()
+        self._server: Server | None = None
+        self._kept: list[Channel] = []
+        # Whoever drops a connection without a word leaves no socket open.
+        weakref.finalize(self, _close, self._kept)
 
-    def send(self, outgoing: Outgoing) -> Any:
-        import urllib3  # noqa: PLC0415 - a driver listens before it loads what it does not listen with
+    def send(self, outgoing: Outgoing) -> Response:
+        """Send a request.
 
-        errors = urllib3.exceptions
+        Credentials that the server turns down, and certificates that do not fit, are read again once.
+
+        Raises:
+            UnreachableError: there is no answer.
+        """
+        server = self._opened()
         try:
-            return self.pool.urlopen(
-                outgoing.method,
-                self.prefix + outgoing.path,
-                body=outgoing.body,
-                headers={**outgoing.headers, **self._authorization()},
-                timeout=urllib3.Timeout(connect=min(_CONNECT_SECONDS, outgoing.seconds), read=outgoing.seconds),
-                retries=False,
-                redirect=False,
-                preload_content=not outgoing.stream,
-            )
-        except errors.SSLError as error:
-            raise _TLSError(_root(error)) from error
-        except errors.NewConnectionError as error:  # for the package a kind of timeout
-            raise UnreachableError(f"{self} does not answer: {_root(error)}") from error
-        except errors.TimeoutError as error:
+            answer = self._sent(server, outgoing)
+            if answer.status != _UNAUTHORIZED:
+                return answer
+            answer.close()
+        except _TLSError as error:
+            log.warning("%s is not to be trusted: %s", server, error)
+        server = self._reopened(server)
+        try:
+            return self._sent(server, outgoing)
+        except _TLSError as error:
+            raise UnreachableError(f"{server} is not to be trusted: {error}") from error
+
+    def close(self) -> None:
+        """Drop the connections that are at rest."""
+        with self._lock:
+            _close(self._kept)
+
+    # --- credentials ---
+
+    def _opened(self) -> Server:
+        with self._lock:
+            if self._server is None:
+                self._server = self._read()
+            return self._server
+
+    def _reopened(self, stale: Server) -> Server:
+        self.close()
+        with self._lock:
+            if self._server is None or self._server is stale:
+                log.info("reading the API server's credentials again")
+                self._server = self._read()
+            return self._server
+
+    def _read(self) -> Server:
+        if self._source.kubeconfig:
+            from dranode.driver.kube.kubeconfig import kubeconfig_server  # noqa: PLC0415 - a pod does without
+
+            return kubeconfig_server(self._source.kubeconfig)
+        from dranode.driver.kube.pod_account import pod_server  # noqa: PLC0415 - a kubeconfig does without
+
+        return pod_server(self._source.service_account)
+
+    # --- requests ---
+
+    def _sent(self, server: Server, outgoing: Outgoing) -> Response:
+        request = _encoded(server, outgoing)
+        try:
+            while (channel := self._taken()) is not None:
+                with contextlib.suppress(_ClosedMeanwhile):
+                    return self._exchanged(channel, request, outgoing, kept=True)
+            channel = Channel(server.connect(outgoing.seconds))
+            return self._exchanged(channel, request, outgoing, kept=False)
+        except ssl.SSLError as error:
+            raise _TLSError(error.strerror or str(error)) from error
+        except TimeoutError as error:
             # Without a number: what is said again and again should be the same.
-            raise UnreachableError(f"{self} did not answer in time") from error
-        except (errors.HTTPError, OSError) as error:
-            raise UnreachableError(f"{self} does not answer: {_root(error)}") from error
-        except ValueError:
-            # http.client quotes a header that it cannot send, and one of them is the token.
-            raise UnreachableError(f"a header for {self} cannot be sent; look at the token's characters") from None
+            raise UnreachableError(f"{server} did not answer in time") from error
+        except BrokenError as error:
+            raise UnreachableError(f"{server} does not answer: {error}") from error
+        except OSError as error:
+            raise UnreachableError(f"{server} does not answer: {error.strerror or error}") from error
 
-    def _authorization(self) -> dict[str, str]:
+    def _taken(self) -> Channel | None:
+        while True:
+            with self._lock:
+                if not self._kept:
+                    return None
+                channel = self._kept.pop()
+            if channel.idle():
+                return channel
+            channel.close()
+
+    def _exchanged(self, channel: Channel, request: bytes, outgoing: Outgoing, *, kept: bool) -> Response:
         try:
-            settings = self.configuration.auth_settings().values()
-        except Exception as error:  # a token is read again from time to time, by whatever means a kubeconfig names
-            raise UnreachableError(f"the credentials for {self} cannot be read: {error}") from error
-        # A token file may end with a newline, which no header can carry; the error would show the token.
-        return {one["key"]: one["value"].strip() for one in settings if one["in"] == "header" and one["value"]}
+            answer = Response(channel.request(request, outgoing.seconds), channel, self._keep)
+            if not outgoing.stream:
+                _ = answer.data
+        except BaseException as error:
+            channel.close()
+            # A server closes what is kept when it likes; that it was about to says nothing of the request, but only a
+            # request that changes nothing may be sent twice.
+            if kept and outgoing.method == "GET" and isinstance(error, BrokenError) and error.untouched:
+                raise _ClosedMeanwhile from error
+            raise
+        return answer
+
+    def _keep(self, channel: Channel) -> None:
+        with self._lock:
+            if channel.reusable and len(self._kept) < _KEPT:
+                self._kept.append(channel)
+                return
+        channel.close()
 
 
-def _read(source: Credentials) -> _Opened:
-    loader = "config.kube_config" if source.kubeconfig else "config.incluster_config"
-    settings, rest, loading = submodules("client.configuration", "client.rest", loader)
-    configuration = settings.Configuration()
-    configuration.connection_pool_maxsize = _POOL
-    configuration.keep_alive = True
-    try:
-        if source.kubeconfig:
-            loading.load_kube_config(source.kubeconfig, client_configuration=configuration, persist_config=False)
-        else:
-            token, authority = (source.service_account / name for name in ("token", "ca.crt"))
-            loading.InClusterConfigLoader(str(token), str(authority)).load_and_set(configuration)
-        pools = rest.RESTClientObject(configuration).pool_manager
-        pools.connection_pool_kw["ssl_context"] = _tls(verify=configuration.verify_ssl)
-        host = urlsplit(configuration.host)
-        prefix = configuration.host if pools.proxy is not None and host.scheme == "http" else host.path
-        return _Opened(configuration, pools.connection_from_url(configuration.host), prefix.rstrip("/"))
-    except Exception as error:  # the package raises whatever its readers of YAML, base64 and certificates raise
-        origin = source.kubeconfig or source.service_account
-        raise UnreachableError(f"the credentials in {origin} cannot be used: {error}") from error
+def _close(channels: list[Channel]) -> None:
+    while channels:
+        channels.pop().close()
 
 
-def _tls(*, verify: bool) -> ssl.SSLContext:
-    """What urllib3 would make, as strict as Go and no stricter: clusters have certificates that RFC 5280 does not want.
+def _encoded(server: Server, outgoing: Outgoing) -> bytes:
+    """The request as it goes over the wire.
 
-    From Python 3.13 on such a certificate (EKS has no Authority Key Identifier) would not be trusted.
+    Raises:
+        UnreachableError: a header has a character that no header can carry; which one is not said, it may be the token.
     """
-    from urllib3.util.ssl_ import create_urllib3_context  # noqa: PLC0415 - loaded with the first request
-
-    context: ssl.SSLContext = create_urllib3_context(cert_reqs=ssl.CERT_REQUIRED if verify else ssl.CERT_NONE)
-    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-    return context
-
-
-def _root(error: BaseException) -> str:
-    """The innermost cause, which is the one that says something."""
-    while error.__cause__ is not None or error.__context__ is not None:
-        error = error.__cause__ or error.__context__ or error
-    return getattr(error, "strerror", None) or str(error)
+    headers = {"Host": server.host, **outgoing.headers, **server.headers()}
+    if outgoing.body is not None:
+        headers["Content-Length"] = str(len(outgoing.body))
+    lines = [f"{outgoing.method} {server.prefix}{outgoing.path} HTTP/1.1", *(f"{k}: {v}" for k, v in headers.items())]
+    if any("\n" in line or "\r" in line or not line.isascii() for line in lines):
+        raise UnreachableError(f"a header for {server} cannot be sent; look at the token's characters")
+    return "\r\n".join((*lines, "", "")).encode("ascii") + (outgoing.body or b"")

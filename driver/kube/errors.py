@@ -43,13 +43,16 @@ class BrokenStreamError(ApiError):
 
 
 def error_of(what: str, status: int, headers: Mapping[str, str], body: bytes) -> ApiError:
-    """The error for an answer to the request `what` (`get resourceclaims in namespace default`, say)."""
+    """The error for an answer to the request `what` (`get resourceclaims in namespace default`, say).
+
+    Names of headers are in lower case.
+    """
     said = _status_object(body)
     # A proxy's page or an admission webhook's reason may have many lines; a log's line and an event's note have one.
     message = " ".join(str(said.get("message") or body.decode(errors="replace")).split())
     details = said.get("details")
     details = details if isinstance(details, dict) else {}
-    wait = headers.get("Retry-After") or details.get("retryAfterSeconds") or 0
+    wait = headers.get("retry-after") or details.get("retryAfterSeconds") or 0
     return ApiError(
         _sentence(what, status, message[:_LONGEST]),
         status,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final, Protocol
@@ -17,6 +16,7 @@ from dranode.driver.core.api.documents import API_GROUP, decode, to_v1
 from dranode.driver.core.api.errors import DocumentError, in_words
 from dranode.driver.core.api.resource import ResourceSlice
 from dranode.driver.kube.client import ANSWER_SECONDS, APIRequest, Client
+from dranode.driver.kube.connection import Response
 from dranode.driver.kube.errors import ApiError, BrokenStreamError
 from dranode.driver.kube.retry import Backoff
 
@@ -95,18 +95,14 @@ class SliceWatch:
         self._node_name = node_name
         self._listener = listener
         self._stopped = threading.Event()
-        self._response: Any = None
+        self._response: Response | None = None
 
     def stop(self) -> None:
         """End `run` soon, from another thread."""
         self._stopped.set()
         response = self._response
-        shutdown: Callable[[], None] | None = getattr(response, "shutdown", None)
-        if shutdown is not None:
-            try:
-                shutdown()
-            except (ValueError, RuntimeError, OSError) as error:
-                log.debug("the watch had ended already: %s", error)
+        if response is not None:
+            response.shutdown()
 
     def run(self) -> None:
         """List, watch, and begin again where that is needed, until stopped."""
@@ -154,7 +150,7 @@ class SliceWatch:
                 break
         return version
 
-    def _opened(self, response: Any) -> None:
+    def _opened(self, response: Response) -> None:
         self._response = response
         if self._stopped.is_set():
             raise ApiError("the watch was stopped")

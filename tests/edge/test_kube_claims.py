@@ -119,14 +119,12 @@ def test_a_token_that_cannot_be_read_fails_each_claim_with_a_sentence(
     client = Client(connection, timing=Timing(dice=lambda: 0.0))
     claims = KubeClaims(client)
     assert isinstance(claims.get(refs[:1])[refs[0]], ResourceClaim)
-    opened = connection._opened
-    assert opened is not None
 
     def refuse(configuration: object) -> None:
         del configuration
         raise ValueError("token file exists but empty")
 
-    monkeypatch.setattr(opened.configuration, "refresh_api_key_hook", refuse)
+    monkeypatch.setattr("kubernetes.client.Configuration.auth_settings", refuse)
     threading.Timer(0.2, client.timing.stopped.set).start()
     answers = claims.get(refs)
     claims.close()

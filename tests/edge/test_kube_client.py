@@ -10,12 +10,12 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
-import urllib3
 
 from dranode.driver.core.api.errors import UsageError
 from dranode.driver.kube.client import APIRequest, Client, Timing
 from dranode.driver.kube.connection import Connection, Outgoing
 from dranode.driver.kube.errors import ApiError, BrokenStreamError
+from dranode.driver.kube.http1 import BrokenError
 from dranode.driver.kube.source import Credentials
 from tests.fakes_apiserver import CERTIFICATES, ApiServer, Fault, api_server
 
@@ -273,7 +273,7 @@ def test_a_stream_that_breaks_while_it_is_refused_is_a_broken_stream() -> None:
 
                 @property
                 def data(self) -> bytes:
-                    raise urllib3.exceptions.ProtocolError("Connection broken: IncompleteRead(7 bytes read)")
+                    raise BrokenError("the server closed the connection")
 
             return Broken()
 

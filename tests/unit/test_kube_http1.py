@@ -1,0 +1,118 @@
+"""HTTP/1.1 over a kept socket: what servers and proxies may send, and what they should not."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from dranode.driver.kube.http1 import BrokenError, Channel
+from dranode.driver.kube.server import Server
+
+ANSWERS = {
+    "a length": (b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nbody", b"body", True),
+    "chunks": (
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nbo\r\n2;x=y\r\ndy\r\n0\r\n\r\n",
+        b"body",
+        True,
+    ),
+    "trailers": (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: Chunked\r\n\r\n4\r\nbody\r\n0\r\nA: b\r\n\r\n", b"body", True),
+    "until the end": (b"HTTP/1.1 200 OK\r\n\r\nbody", b"body", False),
+    "an old server": (b"HTTP/1.0 200 OK\r\nContent-Length: 4\r\n\r\nbody", b"body", False),
+    "a last answer": (b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 4\r\n\r\nbody", b"body", False),
+    "no body": (b"HTTP/1.1 204 No Content\r\n\r\n", b"", True),
+    "a word before": (
+        b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length:0\r\n\r\n",
+        b"",
+        True,
+    ),
+}
+BROKEN = {
+    "nothing": b"",
+    "half a head": b"HTTP/1.1 200 OK\r\nContent-Le",
+    "half a body": b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nbody",
+    "half a chunk": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nbod",
+    "a chunk that is longer": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nbody\r\n0\r\n\r\n",
+    "another protocol": b"SSH-2.0-OpenSSH_9.6\r\n\r\n",
+    "no status": b"HTTP/1.1 OK\r\n\r\n",
+    "a negative length": b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
+    "a length in words": b"HTTP/1.1 200 OK\r\nContent-Length: four\r\n\r\nbody",
+    "a head without end": b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 20000,
+}
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[Channel, socket.socket]]:
+    ours, theirs = socket.socketpair()
+    channel = Channel(ours)
+    yield channel, theirs
+    channel.close()
+    theirs.close()
+
+
+@pytest.mark.parametrize("step", [1, 7, 1 << 16])
+@pytest.mark.parametrize("name", ANSWERS)
+def test_an_answer_is_read_however_it_is_cut(ends: tuple[Channel, socket.socket], name: str, step: int) -> None:
+    channel, server = ends
+    sent, body, reusable = ANSWERS[name]
+
+    def answer() -> None:
+        for at in range(0, len(sent), step):
+            server.sendall(sent[at : at + step])
+        if name == "until the end":
+            server.shutdown(socket.SHUT_WR)
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    head = channel.request(b"GET / HTTP/1.1\r\n\r\n", 10.0)
+    assert b"".join(channel.body(head)) == body
+    thread.join()
+    assert channel.reusable is reusable
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_an_answer_that_is_not_whole_is_broken(ends: tuple[Channel, socket.socket], name: str) -> None:
+    channel, server = ends
+
+    def answer() -> None:
+        server.sendall(BROKEN[name])
+        server.shutdown(socket.SHUT_WR)
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    with pytest.raises(BrokenError) as raised:
+        list(channel.body(channel.request(b"GET / HTTP/1.1\r\n\r\n", 10.0)))
+    assert raised.value.untouched is (name == "nothing")
+    assert not channel.reusable
+    thread.join()
+
+
+def test_a_kept_connection_that_was_closed_or_spoke_unasked_is_not_idle(ends: tuple[Channel, socket.socket]) -> None:
+    channel, server = ends
+    assert channel.idle()
+    server.sendall(b"HTTP/1.1 408 Request Timeout\r\n\r\n")
+    assert not channel.idle()
+
+
+def test_a_proxy_is_asked_for_a_tunnel_and_its_refusal_is_said() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        asked: list[bytes] = []
+
+        def refuse() -> None:
+            met, _ = listener.accept()
+            with met:
+                asked.append(met.recv(4096))
+                met.sendall(b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n")
+
+        thread = threading.Thread(target=refuse)
+        thread.start()
+        proxy = f"http://user:word@127.0.0.1:{listener.getsockname()[1]}"
+        server = Server("https://api.example:6443", dict, ssl.create_default_context(), proxy=proxy)
+        with pytest.raises(OSError, match="answered 407 to a connection to api"):
+            server.connect(5.0)
+        thread.join()
+    assert asked[0].startswith(b"CONNECT api.example:6443 HTTP/1.1\r\n")
+    assert b"Proxy-Authorization: Basic dXNlcjp3b3Jk\r\n" in asked[0]
