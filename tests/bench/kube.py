@@ -33,8 +33,8 @@ from dranode.driver.kubelet.sockets import socket_paths
 from dranode.proto import dra_v1_pb2 as dra
 from dranode.proto import pluginregistration_v1_pb2 as registration
 from tests.bench.table import Row
-from tests.fakes import allocated_claim, plain, reference
-from tests.fakes_apiserver import CERTIFICATES, ApiServer, api_server
+from tests.fakes.apiserver import CERTIFICATES, ApiServer, api_server
+from tests.fakes.drivers import allocated_claim, plain, reference
 
 _STARTS = 7
 _ROUNDS = 60

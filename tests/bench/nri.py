@@ -24,7 +24,7 @@ from dranode.driver.nri.events import RuntimePeer
 from dranode.driver.nri.handler import Handler
 from dranode.proto import nri_v1alpha1_pb2 as nri
 from tests.bench.table import Row
-from tests.fakes_nri import FakeRuntime, container, pod
+from tests.fakes.nri import FakeRuntime, container, pod
 
 _CPUS = 256
 _CLAIMS = 100

@@ -15,7 +15,7 @@ from dranode.cpu.policies import L3, PickPolicy, Threads
 from dranode.cpu.topology import Topology
 from dranode.driver.core.api.cpuset import CPUSet
 from tests.bench.table import Row
-from tests.fakes_topology import regular
+from tests.fakes.topology import regular
 
 LIMIT_MS: Final = 0.6
 _PICKS: Final = 400

@@ -29,7 +29,7 @@ from dranode.driver.local.store import Store
 from dranode.proto import dra_v1_pb2 as api
 from dranode.proto import nri_v1alpha1_pb2 as nri
 from tests.bench.table import Row
-from tests.fakes_nri import FakeRuntime, container, pod
+from tests.fakes.nri import FakeRuntime, container, pod
 
 _CLAIMS = 1000
 _ROUNDS = 200

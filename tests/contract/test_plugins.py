@@ -16,7 +16,7 @@ from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.plugins import installed, load_plugins
 from dranode.driver.testing import check_plugin
-from tests.fakes import Board, Lamps, WiredLamps
+from tests.fakes.drivers import Board, Lamps, WiredLamps
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "lamps" / "lamps.py"
 

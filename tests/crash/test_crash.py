@@ -15,7 +15,7 @@ from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.node.interpreter import Interpreter
 from dranode.driver.node.metadata_files import DeviceMetadata
 from dranode.driver.node.node import NodeClaims
-from tests.fakes import Board, Lamps, WiredLamps, allocated_claim, damage_ledger, reference
+from tests.fakes.drivers import Board, Lamps, WiredLamps, allocated_claim, damage_ledger, reference
 
 
 class PowerCutError(BaseException):

@@ -17,8 +17,8 @@ from dranode.driver.kube.claims import KubeClaims
 from dranode.driver.kube.client import Client, Timing
 from dranode.driver.kube.connection import Connection, Outgoing
 from dranode.driver.kube.source import Credentials
-from tests.fakes import allocated_claim, plain, reference
-from tests.fakes_apiserver import ApiServer, Fault, api_server
+from tests.fakes.apiserver import ApiServer, Fault, api_server
+from tests.fakes.drivers import allocated_claim, plain, reference
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from dranode.driver.kube.connection import Connection, Outgoing
 from dranode.driver.kube.errors import ApiError, BrokenStreamError
 from dranode.driver.kube.http1 import BrokenError
 from dranode.driver.kube.source import Credentials
-from tests.fakes_apiserver import CERTIFICATES, ApiServer, Fault, api_server
+from tests.fakes.apiserver import CERTIFICATES, ApiServer, Fault, api_server
 
 NODES = "/api/v1/nodes/node"
 GET_NODE = APIRequest("GET", NODES, "get nodes")

@@ -24,7 +24,7 @@ from dranode.driver.kube.errors import BrokenStreamError
 from dranode.driver.kube.publisher import KubePublisher
 from dranode.driver.kube.source import Credentials
 from dranode.driver.kube.watch import SliceWatch
-from tests.fakes_apiserver import ApiServer, Fault, api_server
+from tests.fakes.apiserver import ApiServer, Fault, api_server
 
 DRIVER = "d.example.com"
 

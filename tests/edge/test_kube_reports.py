@@ -33,8 +33,8 @@ from dranode.driver.kubelet.sockets import socket_paths
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.serve.edges import Edges
 from dranode.driver.serve.service import DriverService
-from tests.fakes import Lamps, allocated_claim, lose_copy, plain, reference
-from tests.fakes_apiserver import ApiServer, Fault, api_server
+from tests.fakes.apiserver import ApiServer, Fault, api_server
+from tests.fakes.drivers import Lamps, allocated_claim, lose_copy, plain, reference
 
 SHARE = "00000000-0000-0000-0000-000000000001"
 

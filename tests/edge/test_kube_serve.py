@@ -18,8 +18,8 @@ import pytest
 
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.local.kubelet import StandInKubelet
-from tests.fakes import allocated_claim, plain, reference
-from tests.fakes_apiserver import ApiServer, api_server
+from tests.fakes.apiserver import ApiServer, api_server
+from tests.fakes.drivers import allocated_claim, plain, reference
 
 CPU = "dra.cpu"
 MACHINE = "sockets=1,numa=2,l3=1,cores=4,threads=2"

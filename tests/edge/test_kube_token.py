@@ -10,7 +10,7 @@ from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.kube.client import APIRequest, Client
 from dranode.driver.kube.connection import Connection
 from dranode.driver.kube.source import Credentials
-from tests.fakes_apiserver import api_server
+from tests.fakes.apiserver import api_server
 
 
 def test_a_token_file_may_end_with_a_newline(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from dranode.driver.serve.edges import Edges
 from dranode.driver.serve.service import DriverService
 from dranode.proto import dra_v1_pb2, dra_v1beta1_pb2, drahealth_v1_pb2, drahealth_v1alpha1_pb2
 from dranode.proto import pluginregistration_v1_pb2 as registration
-from tests.fakes import Lamps, allocated_claim, reference
+from tests.fakes.drivers import Lamps, allocated_claim, reference
 
 LAMPS = Lamps.driver
 

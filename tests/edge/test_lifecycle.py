@@ -29,8 +29,8 @@ from dranode.driver.serve.edges import Edges
 from dranode.driver.serve.metrics import Metrics
 from dranode.driver.serve.service import DriverService
 from dranode.proto import drahealth_v1_pb2
-from tests.fakes import reference
-from tests.fakes_lifecycle import ApiClaims, HotplugRoot, KubeletPods, cpu_claim, leave_spec
+from tests.fakes.drivers import reference
+from tests.fakes.lifecycle import ApiClaims, HotplugRoot, KubeletPods, cpu_claim, leave_spec
 
 DRIVER = "dra.cpu"
 GROUP = "cpudevnuma000"

@@ -21,9 +21,9 @@ from dranode.driver.kubelet.sockets import socket_paths
 from dranode.driver.local.kubelet import StandInKubelet
 from dranode.driver.serve.edges import Edges
 from dranode.driver.serve.service import DriverService
-from tests.fakes import plain, reference
-from tests.fakes_apiserver import ApiServer, api_server
-from tests.fakes_lifecycle import HotplugRoot, cpu_claim
+from tests.fakes.apiserver import ApiServer, api_server
+from tests.fakes.drivers import plain, reference
+from tests.fakes.lifecycle import HotplugRoot, cpu_claim
 
 DRIVER = "dra.cpu"
 

@@ -14,7 +14,7 @@ from dranode.driver.local.kubelet import KubeletError
 from dranode.sim.allocator.features import Features
 from dranode.sim.cluster.workload import PodWithClaims, WorkloadDocuments
 from dranode.sim.local import start
-from tests.fakes import Board, Lamps, WiredLamps, allocated_claim
+from tests.fakes.drivers import Board, Lamps, WiredLamps, allocated_claim
 
 
 def test_sockets_that_find_no_short_folder_are_a_sentence_with_the_remedy(

@@ -11,7 +11,7 @@ from dranode.driver.nri.events import SynchronizeRequest
 from dranode.driver.nri.mux import MAX_FRAME, PLUGIN_CONNECTION, Demultiplexer, ProtocolError, frame
 from dranode.driver.nri.session import Session
 from dranode.proto import nri_v1alpha1_pb2 as nri
-from tests.fakes_nri import PLUGIN, container, pod
+from tests.fakes.nri import PLUGIN, container, pod
 
 MIB = 1 << 20
 

@@ -9,7 +9,7 @@ import pytest
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.kubelet.podresources import PodResources, PodResourcesError
 from dranode.driver.kubelet.registered import unprepare
-from tests.fakes_lifecycle import KubeletPods
+from tests.fakes.lifecycle import KubeletPods
 
 
 def test_a_kubelet_that_is_away_is_told_in_one_line(tmp_path: Path) -> None:

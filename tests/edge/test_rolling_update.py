@@ -27,7 +27,7 @@ from dranode.driver.kubelet.sockets import socket_paths
 from dranode.driver.local.kubelet import StandInKubelet
 from dranode.driver.local.store import Store
 from dranode.proto import nri_v1alpha1_pb2 as nri
-from tests.fakes_nri import FakeRuntime, container, pod
+from tests.fakes.nri import FakeRuntime, container, pod
 
 PROGRAM = Path(sys.executable).with_name("dranode")
 DRIVER = "dra.cpu"

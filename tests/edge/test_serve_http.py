@@ -27,7 +27,7 @@ from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.local.kubelet import KubeletError, StandInKubelet
 from dranode.driver.local.store import Store
-from tests.fakes_nri import FakeRuntime
+from tests.fakes.nri import FakeRuntime
 
 PROGRAM = Path(sys.executable).with_name("dranode")
 DRIVER = "dra.cpu"

@@ -30,10 +30,10 @@ from dranode.driver.machine.forms import open_machine
 from dranode.driver.serve.edges import Edges
 from dranode.driver.serve.service import DriverService
 from dranode.proto import nri_v1alpha1_pb2 as nri
-from tests.fakes import reference
-from tests.fakes_ledger import FAULTS, Fault, newer_schema
-from tests.fakes_lifecycle import ApiClaims, KubeletPods, cpu_claim
-from tests.fakes_nri import CallFailedError, FakeRuntime, container, pod, updates_of
+from tests.fakes.drivers import reference
+from tests.fakes.ledger import FAULTS, Fault, newer_schema
+from tests.fakes.lifecycle import ApiClaims, KubeletPods, cpu_claim
+from tests.fakes.nri import CallFailedError, FakeRuntime, container, pod, updates_of
 
 DRIVER = "dra.cpu"
 CLAIM = cpu_claim("a", "uid-a", "cpudevnuma000", 4)

@@ -19,7 +19,7 @@ from dranode.driver.core.claims.record import Record
 from dranode.driver.core.pinning.pins import Pins
 from dranode.driver.core.pinning.snapshot import HeldClaim, HeldClaims, HeldSnapshot
 from dranode.driver.node.node import NodeClaims
-from tests.fakes import Lamps, allocated_claim, reference
+from tests.fakes.drivers import Lamps, allocated_claim, reference
 
 UIDS = st.sampled_from("abcdef")
 CPUS = st.sets(st.integers(0, 9), max_size=4).map(CPUSet)

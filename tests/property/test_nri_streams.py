@@ -16,7 +16,7 @@ from dranode.driver.nri import ttrpc
 from dranode.driver.nri.events import CreateRequest, NRIEvent, StopRequest, SynchronizeRequest, UpdateRequest
 from dranode.driver.nri.mux import PLUGIN_CONNECTION, Demultiplexer, ProtocolError, frame
 from dranode.driver.nri.session import Session
-from tests.fakes_nri import Wire
+from tests.fakes.nri import Wire
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[1] / "vectors" / "nri-frames.json").read_text())
 CAPTURED = {

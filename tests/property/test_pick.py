@@ -12,7 +12,7 @@ from dranode.cpu.pick import Pick, PickError, pick
 from dranode.cpu.policies import L3, PickPolicy, Threads
 from dranode.cpu.topology import Topology
 from dranode.driver.core.api.cpuset import CPUSet
-from tests.fakes_topology import Place, topology
+from tests.fakes.topology import Place, topology
 
 # Uneven on purpose: cores of 1 to 4 threads, caches of 1 to 3 cores, and now and then no cache.
 _CORES = st.lists(st.sampled_from((1, 1, 2, 2, 2, 4)), min_size=1, max_size=3)

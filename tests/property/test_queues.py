@@ -15,7 +15,7 @@ from dranode.sim.queues.quota import Usage
 from dranode.sim.queues.run import Anywhere, run_queues
 from dranode.sim.queues.setup import Setup, load
 from dranode.sim.queues.values import FlavorResource, Workload
-from tests.queues_documents import (
+from tests.fakes.queues import (
     admitted,
     cluster_queue,
     cohort,

@@ -25,7 +25,7 @@ from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.slices.desired import desired_slices, publishable
 from dranode.driver.core.slices.limits import sanitize, slice_problems
 from dranode.driver.core.slices.plan import CreateSlice
-from tests.fakes_slices import SliceShelf
+from tests.fakes.slices import SliceShelf
 
 ONE = Quantity(1)
 COUNTERS = {"c": Counter(value=ONE)}

@@ -10,7 +10,7 @@ from dranode.cpu.sysfs import read_topology
 from dranode.cpu.topology import Topology
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.machine.forms import open_machine
-from tests.fakes_machine import CPU, NODE, machine
+from tests.fakes.machine import CPU, NODE, machine
 
 cpu_lists = st.sets(st.integers(0, 9), max_size=10).map(lambda cpus: str(CPUSet(cpus)))
 masks = st.integers(0, 0x3FF).map(lambda mask: f"{mask:x}")

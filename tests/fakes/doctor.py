@@ -1,0 +1,299 @@
+"""A node on disk and an API server in memory, healthy until a test breaks something of them."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import msgspec
+import pytest
+import yaml
+
+from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.diagnosis.facts import Facts
+from dranode.driver.core.diagnosis.runtime import TOLERANCE
+from dranode.driver.doctor.examine import NodeFiles, examine, wanted_by
+from dranode.driver.doctor.host import NodeHost
+from dranode.driver.kube.client import APIRequest
+from dranode.driver.kube.errors import ApiError
+from dranode.driver.kubelet.registration import Registration
+from dranode.driver.machine.forms import open_machine
+from dranode.driver.machine.synthetic import parse_description, synthetic_tree
+from dranode.driver.machine.tree import LazyFolder, Link, TreeEntry
+from dranode.driver.node.node import NodeClaims as Serving
+from dranode.driver.plugins import load_plugins
+from tests.fakes.drivers import allocated_claim
+
+MACHINE = "sockets=1,cores=4,threads=2"
+DRIVER = "dra.cpu"
+SOCKET = f"{DRIVER}-reg.sock"
+KUBELET = "var/lib/kubelet"
+NRI = "io.containerd.nri.v1.nri"
+CRI = "io.containerd.cri.v1.runtime"
+
+# What lets no container start without the driver but the driver's own.
+VALIDATOR = {"enable": True, "required_plugins": [DRIVER], "tolerate_missing_plugins_annotation": TOLERANCE}
+
+# Field that a gate lets through -> the gate.
+GATES = {
+    "allowMultipleAllocations": "DRAConsumableCapacity",
+    "nodeAllocatableResources": "DRANodeAllocatableResources",
+    "taints": "DRADeviceTaints",
+}
+
+
+def options(**changes: Any) -> dict[str, Any]:
+    """The options of `serve` with their defaults, but for `changes`."""
+    defaults = {
+        "reserved_cpus": "0",
+        "kubelet_root": "/var/lib/kubelet",
+        "cdi_dir": "/var/run/cdi",
+        "nri_socket": "/var/run/nri/nri.sock",
+    }
+    return {**defaults, **changes}
+
+
+@dataclass
+class FakeServer:
+    """An API server: what it has, what it allows, what it drops."""
+
+    versions: list[str] = field(default_factory=lambda: ["v1", "v1beta2"])
+    denied: set[str] = field(default_factory=set)
+    gates_off: set[str] = field(default_factory=set)
+    classes: set[str] = field(default_factory=lambda: {DRIVER})
+    nodes: dict[str, dict[str, str]] = field(
+        default_factory=lambda: {
+            "worker": {"kubeletVersion": "v1.36.3", "containerRuntimeVersion": "containerd://2.2.1"}
+        }
+    )
+    slices: list[dict[str, Any]] = field(default_factory=lambda: [slice_of("worker")])
+    objects: dict[str, Any] = field(default_factory=dict)
+    asked: list[APIRequest] = field(default_factory=list)
+    # What a proxy, or a server that is not whole, says at a path: None for the page that nothing is there.
+    damaged: dict[str, Any] = field(default_factory=dict)
+
+    def send(self, request: APIRequest, *, seconds: float = 0) -> Any:
+        del seconds
+        self.asked.append(request)
+        if request.path in self.damaged:
+            if self.damaged[request.path] is None:
+                raise ApiError(f"there is no {request.path}", 404)
+            return self.damaged[request.path]
+        for wanted, answer in self._routes().items():
+            if request.path.startswith(wanted):
+                return answer(request, request.path.removeprefix(wanted))
+        raise ApiError(f"there is no {request.path}", 404)
+
+    def _routes(self) -> dict[str, Callable[[APIRequest, str], Any]]:
+        routes: dict[str, Callable[[APIRequest, str], Any]] = {
+            "/apis/authorization.k8s.io/v1/": self._review,
+            "/api/v1/nodes/": self._node,
+        }
+        for version in self.versions:
+            root = f"/apis/resource.k8s.io/{version}"
+            routes |= {f"{root}/deviceclasses/": self._class, f"{root}/resourceslices": self._slices}
+        if self.versions:
+            routes["/apis/resource.k8s.io"] = self._group
+        routes["/apis"] = self._groups
+        return dict.fromkeys(self.objects, self._object) | routes
+
+    def _object(self, request: APIRequest, rest: str) -> Any:
+        if rest:
+            raise ApiError(f"there is no {request.path}", 404)
+        return self.objects[request.path]
+
+    def _groups(self, request: APIRequest, rest: str) -> Any:
+        if rest:
+            raise ApiError(f"there is no {request.path}", 404)
+        return {"groups": [{"name": "resource.k8s.io"}] if self.versions else []}
+
+    def _group(self, request: APIRequest, rest: str) -> Any:
+        if rest:
+            raise ApiError(f"there is no {request.path}", 404)
+        return {"versions": [{"version": version} for version in self.versions]}
+
+    def _review(self, request: APIRequest, rest: str) -> Any:
+        del rest
+        asked = request.body["spec"]["resourceAttributes"]
+        resource = "/".join(asked[key] for key in ("resource", "subresource") if key in asked)
+        return {"status": {"allowed": f"{asked['verb']} {resource}" not in self.denied}}
+
+    def _node(self, request: APIRequest, rest: str) -> Any:
+        if rest not in self.nodes:
+            raise ApiError(f"there is no {request.path}", 404, of_object=True)
+        return {"metadata": {"name": rest}, "status": {"nodeInfo": self.nodes[rest]}}
+
+    def _class(self, request: APIRequest, rest: str) -> Any:
+        if rest not in self.classes:
+            raise ApiError(f"there is no {request.path}", 404, of_object=True)
+        return {"metadata": {"name": rest}}
+
+    def _slices(self, request: APIRequest, rest: str) -> Any:
+        if request.method == "GET" and not rest:
+            return {"items": self.slices}
+        assert request.query == {"dryRun": "All"}
+        stored = json.loads(json.dumps(request.body))
+        for device in stored["spec"]["devices"]:
+            for name, gate in GATES.items():
+                if gate in self.gates_off:
+                    device.pop(name, None)
+        return stored
+
+
+def slice_of(pool: str, driver: str = DRIVER) -> dict[str, Any]:
+    return {
+        "metadata": {"name": f"{pool}-{driver}"},
+        "spec": {"driver": driver, "pool": {"name": pool}, "devices": [{"name": "d"}]},
+    }
+
+
+@dataclass
+class FakeNode:
+    """A node's file tree under `folder`, with living sockets."""
+
+    folder: Path
+    stack: ExitStack
+    server: FakeServer | None = field(default_factory=FakeServer)
+    options: dict[str, Any] = field(default_factory=options)
+    node_name: str = "worker"
+
+    def __post_init__(self) -> None:
+        for name in (f"{KUBELET}/plugins/{DRIVER}", f"{KUBELET}/plugins_registry", f"{KUBELET}/pod-resources"):
+            (self.folder / name).mkdir(parents=True)
+        (self.folder / "run" / "cdi").mkdir(parents=True)
+        # As on a real node; followed inside the tree, not on the machine that looks.
+        (self.folder / "var" / "run").symlink_to("/run")
+        self.write("sys/fs/cgroup/cgroup.controllers", "cpuset cpu io memory pids")
+        self.kubelet(reservedSystemCPUs="0")
+        self.write(f"{KUBELET}/cpu_manager_state", '{"policyName":"none","defaultCpuSet":"","checksum":1}')
+        self.containerd({"default_validator": VALIDATOR}, {})
+        self.listen("run/nri/nri.sock")
+        self.listen(f"{KUBELET}/pod-resources/kubelet.sock")
+        self.register(SOCKET)
+
+    def write(self, path: str, text: str) -> None:
+        (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (self.folder / path).write_text(text)
+
+    def kubelet(self, **config: Any) -> None:
+        self.write(f"{KUBELET}/config.yaml", yaml.safe_dump({"kind": "KubeletConfiguration", **config}))
+
+    def process(self, *arguments: str) -> None:
+        """A kubelet that runs with these flags."""
+        self.write("proc/77/comm", "kubelet\n")
+        self.write("proc/77/cmdline", "\0".join(["/usr/bin/kubelet", *arguments]) + "\0")
+
+    def runtime(self, name: str, *arguments: str) -> None:
+        """A container runtime that runs with these flags."""
+        self.write("proc/88/comm", f"{name}\n")
+        self.write("proc/88/cmdline", "\0".join([f"/usr/bin/{name}", *arguments]) + "\0")
+
+    def containerd(self, nri: dict[str, Any], cri: dict[str, Any], version: int = 3, **more: Any) -> None:
+        self.write("etc/containerd/config.toml", toml({"version": version, **more, "plugins": {NRI: nri, CRI: cri}}))
+
+    def listen(self, path: str) -> socket.socket:
+        place = self.folder / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        listening = self.stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        listening.bind(str(place))
+        listening.listen()
+        return listening
+
+    def dead(self, path: str) -> None:
+        (self.folder / path).unlink(missing_ok=True)
+        self.listen(path).close()
+
+    def silence(self) -> None:
+        """A runtime without NRI, or one that takes no plug-ins, makes no socket."""
+        (self.folder / "run/nri/nri.sock").unlink()
+
+    def register(self, name: str, driver: str = DRIVER, endpoint: str = "") -> None:
+        """A driver that serves a registration socket."""
+        registry = self.folder / KUBELET / "plugins_registry"
+        where = Path(endpoint or f"/{KUBELET}/plugins/{driver}/dra.sock")
+        handler = Registration(driver, where, (), lambda _: None).handler()
+        server = grpc.server(self.stack.enter_context(ThreadPoolExecutor(1)), handlers=[handler])
+        server.add_insecure_port(f"unix:{registry / name}")
+        server.start()
+        self.stack.callback(lambda: server.stop(None).wait())
+
+    def unregister(self) -> None:
+        (self.folder / KUBELET / "plugins_registry" / SOCKET).unlink()
+
+    def prepare(self, name: str = "a", pod: str = "") -> ResourceClaim:
+        """A claim that the driver has prepared: on record, with its CDI spec; for `pod-<name>`, or that of another."""
+        claim = allocated_claim(
+            name, DRIVER, ["cpudevnuma000"], consumedCapacity={"dra.cpu/cpu": "2"}, shareID=f"share-{name}"
+        )
+        if pod:
+            others = allocated_claim(pod, DRIVER, ["cpudevnuma000"]).status.reserved_for
+            claim = msgspec.structs.replace(claim, status=msgspec.structs.replace(claim.status, reserved_for=others))
+        (plugin,) = load_plugins(("cpu",), open_machine(MACHINE), self.options)
+        serving = Serving(plugin, self.folder / KUBELET / "plugins" / DRIVER, self.folder / "run" / "cdi")
+        serving.open()
+        ref = ClaimRef("default", name, claim.metadata.uid)
+        (answer,) = serving.prepare({ref: claim}).values()
+        serving.close()
+        assert isinstance(answer, tuple), answer
+        return claim
+
+    def facts(self) -> Facts:
+        wanted, plugins = wanted_by(("cpu",), open_machine(MACHINE), self.node_name, self.options)
+        files = NodeFiles("", "", "/etc/crio")
+        return examine(NodeHost.at(str(self.folder)), wanted, plugins, files, api=self.server)
+
+
+def toml(document: dict[str, Any], path: tuple[str, ...] = ()) -> str:
+    """A document of tables and plain values as TOML."""
+    head = [f"[{'.'.join(json.dumps(part) for part in path)}]"] if path else []
+    plain = [f"{key} = {json.dumps(value)}" for key, value in document.items() if not isinstance(value, dict)]
+    tables = [toml(value, (*path, key)) for key, value in document.items() if isinstance(value, dict)]
+    return "\n".join([*head, *plain, *tables])
+
+
+def write_machine(folder: Path, description: str = MACHINE) -> None:
+    """A synthetic machine's files in a folder."""
+    for path, node in _files(synthetic_tree(parse_description(description))):
+        place = folder / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(node, Link):
+            place.symlink_to(node.target)
+        elif isinstance(node, bytes):
+            place.write_bytes(node)
+
+
+def _files(tree: dict[str, TreeEntry], path: str = "") -> Iterator[tuple[str, TreeEntry]]:
+    for name, node in tree.items():
+        content = node.make() if isinstance(node, LazyFolder) else node
+        if isinstance(content, dict):
+            yield from _files(content, f"{path}{name}/")
+        else:
+            yield f"{path}{name}", content
+
+
+def forbid(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Let nobody look into a folder: what the kernel says to whoever is not root, which tests may well be."""
+    forbidden = str(folder)
+
+    def guarded(call: Callable[..., Any], within: str) -> Callable[..., Any]:
+        def guard(path: Any = ".", *arguments: Any, **options: Any) -> Any:
+            if not isinstance(path, int) and (os.fspath(path) + within).startswith(f"{forbidden}/"):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), os.fspath(path))
+            return call(path, *arguments, **options)
+
+        return guard
+
+    for name in ("stat", "lstat", "access"):
+        monkeypatch.setattr(os, name, guarded(getattr(os, name), ""))
+    for name in ("listdir", "scandir", "open"):
+        monkeypatch.setattr(os, name, guarded(getattr(os, name), "/"))

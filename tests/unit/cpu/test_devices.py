@@ -1,0 +1,330 @@
+"""The devices of every mode; rows of A.15, adapted to devices that are called by CPU id."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import pytest
+
+from dranode.cpu.devices import cpu_devices, left_out
+from dranode.cpu.options import CPUOptions, DeviceMode, GroupBy, check_reserved, read_options
+from dranode.cpu.policies import Threads
+from dranode.cpu.topology import Topology
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.documents import encode_json
+from dranode.driver.core.api.errors import UsageError
+from dranode.driver.core.claims.inventory import Inventory
+from dranode.driver.core.slices.desired import desired_slices, publishable
+from dranode.driver.core.slices.limits import slice_problems
+from tests.fakes.cpu import MACHINES, cpus, typed
+from tests.fakes.topology import regular, topology
+
+# Two sockets with one NUMA node each, four cores with two threads: the example of the reference sheet, 2.3.
+EXAMPLE = regular(sockets=2, numa=1, l3=1, cores=4, threads=2)
+INDIVIDUAL = CPUOptions(mode=DeviceMode.INDIVIDUAL)
+RANGE = {"default": "1", "validRange": {"min": "1", "step": "1"}}
+
+
+def published(machine: Topology, options: CPUOptions, roots: dict[str, CPUSet] | None = None) -> list[Any]:
+    made: list[Any] = json.loads(encode_json(cpu_devices(machine, options, roots or {})))
+    return made
+
+
+def names(machine: Topology, options: CPUOptions) -> list[str]:
+    return [device.name for device in cpu_devices(machine, options, {})]
+
+
+def test_a_numa_group_is_the_reference_device_with_a_request_policy() -> None:
+    roots = {"pci0000:17": cpus("0-3,8-11"), "pci0000:00": cpus("0-3,8-11"), "pci0000:80": cpus("4-7,12-15")}
+    options = CPUOptions(reserved=cpus("0,8"), compat_attributes=True, node_allocatable_mapping=True)
+    first, second = published(EXAMPLE, options, roots)
+    assert first == {
+        "name": "cpudevnuma000",
+        "allowMultipleAllocations": True,
+        "attributes": {
+            "resource.kubernetes.io/numaNode": {"int": 0},
+            "dra.cpu/numaNodeID": {"int": 0},
+            "dra.net/numaNode": {"int": 0},
+            "dra.cpu/socketID": {"int": 0},
+            "dra.cpu/smtEnabled": {"bool": True},
+            "dra.cpu/numCPUs": {"int": 6},
+            "resource.kubernetes.io/pcieRoot": {"strings": ["pci0000:00", "pci0000:17"]},
+        },
+        "capacity": {"dra.cpu/cpu": {"value": "6", "requestPolicy": RANGE}},
+        "nodeAllocatableResources": {"cpu": {"mapping": {"capacityKey": "dra.cpu/cpu", "capacityMultiplier": "1"}}},
+    }
+    assert (second["name"], second["capacity"]["dra.cpu/cpu"]["value"]) == ("cpudevnuma001", "8")
+
+
+def test_a_socket_group_tells_its_socket() -> None:
+    first, _ = published(EXAMPLE, CPUOptions(group_by=GroupBy.SOCKET, reserved=cpus("0,8")))
+    assert first == {
+        "name": "cpudevsocket000",
+        "allowMultipleAllocations": True,
+        "attributes": {
+            "dra.cpu/socketID": {"int": 0},
+            "dra.cpu/numCPUs": {"int": 6},
+            "dra.cpu/smtEnabled": {"bool": True},
+        },
+        "capacity": {"dra.cpu/cpu": {"value": "6", "requestPolicy": RANGE}},
+    }
+
+
+def test_the_machine_is_one_group() -> None:
+    (one,) = published(EXAMPLE, CPUOptions(group_by=GroupBy.MACHINE, reserved=cpus("0,8")))
+    assert one["name"] == "cpudevmachine"
+    assert one["attributes"] == {"dra.cpu/numCPUs": {"int": 14}, "dra.cpu/smtEnabled": {"bool": True}}
+    assert one["capacity"]["dra.cpu/cpu"]["value"] == "14"
+
+
+def test_an_individual_device_is_called_by_its_cpu() -> None:
+    options = CPUOptions(mode=DeviceMode.INDIVIDUAL, reserved=cpus("0,8"), node_allocatable_mapping=True)
+    first, second, *rest = published(EXAMPLE, options)
+    assert first == {
+        "name": "cpu001",
+        "attributes": {
+            "resource.kubernetes.io/numaNode": {"int": 0},
+            "dra.cpu/socketID": {"int": 0},
+            "dra.cpu/cpuID": {"int": 1},
+            "dra.cpu/coreID": {"int": 1},
+            "dra.cpu/cacheL3ID": {"int": 0},
+            "dra.cpu/coreType": {"string": "standard"},
+            "dra.cpu/smtEnabled": {"bool": True},
+        },
+        "nodeAllocatableResources": {"cpu": {"mapping": {"deviceMultiplier": "1"}}},
+    }
+    assert second["name"] == "cpu009"
+    assert len(rest) == 12
+
+
+def test_siblings_follow_one_another_and_names_do_not_shift() -> None:
+    assert names(MACHINES["M1"], INDIVIDUAL) == ["cpu000", "cpu002", "cpu001", "cpu003"]
+    reserved = CPUOptions(mode=DeviceMode.INDIVIDUAL, reserved=cpus("0"))
+    assert names(MACHINES["M1"], reserved) == ["cpu002", "cpu001", "cpu003"]
+    four_way = regular(sockets=1, numa=1, l3=1, cores=2, threads=4)
+    assert names(four_way, INDIVIDUAL)[:5] == ["cpu000", "cpu002", "cpu004", "cpu006", "cpu001"]
+
+
+@pytest.mark.parametrize(
+    ("machine", "reserved", "roots", "slices", "per_numa"),
+    [
+        ("M1", "", False, 1, {0: 4}),
+        ("M4", "0", False, 1, {0: 3, 1: 4}),
+        ("M2", "", False, 1, {0: 4}),
+        ("M3", "", False, 1, {0: 4}),
+        ("M4", "", False, 1, {0: 4, 1: 4}),
+        ("M7", "", False, 2, {0: 120, 1: 120}),
+        ("M7", "", True, 4, {0: 120, 1: 120}),
+        ("M6", "", False, 2, {0: 69, 1: 69}),
+        ("M5", "", False, 1, {0: 64, 1: 64}),
+        ("M1", "0-1", False, 1, {0: 2}),
+        ("M1", "0-3", False, 1, {}),
+    ],
+)
+def test_the_published_slice_counts_hold(
+    machine: str, reserved: str, *, roots: bool, slices: int, per_numa: dict[int, int]
+) -> None:
+    options = CPUOptions(mode=DeviceMode.INDIVIDUAL, reserved=cpus(reserved))
+    near = {"pci0000:00": MACHINES[machine].online} if roots else {}
+    made = cpu_devices(MACHINES[machine], options, near)
+    specs = desired_slices("dra.cpu", "worker1", Inventory(devices=made))
+    assert len(specs) == slices
+    nodes = Counter(device.attributes["resource.kubernetes.io/numaNode"].int_ for device in made)
+    assert nodes == per_numa
+
+
+def test_a_machine_of_1024_cpus_is_eight_slices() -> None:
+    made = cpu_devices(regular(sockets=2, numa=4, l3=4, cores=16, threads=2), INDIVIDUAL, {})
+    specs = desired_slices("dra.cpu", "worker1", Inventory(devices=made))
+    assert [len(spec.devices) for spec in specs] == [128] * 8
+    assert specs[-1].devices[-1].name == "cpu1023"
+
+
+@pytest.mark.parametrize(
+    ("reserved", "threads", "capacity"),
+    [
+        ("0-1", Threads.ANY, {"value": "6", "requestPolicy": RANGE}),
+        ("0-5", Threads.ANY, {"value": "2", "requestPolicy": RANGE}),
+        ("0-6", Threads.ANY, {"value": "1", "requestPolicy": {"default": "1", "validValues": ["1"]}}),
+        (
+            "0,4",
+            Threads.FULL_CORE,
+            {"value": "6", "requestPolicy": {"default": "2", "validRange": {"min": "2", "step": "2"}}},
+        ),
+        (
+            "0-1,4-5",
+            Threads.FULL_CORE,
+            {"value": "4", "requestPolicy": {"default": "2", "validRange": {"min": "2", "step": "2"}}},
+        ),
+        (
+            "0-2,4-6",
+            Threads.FULL_CORE,
+            {"value": "2", "requestPolicy": {"default": "2", "validValues": ["2"]}},
+        ),
+    ],
+)
+def test_a_capacity_says_which_requests_it_takes(reserved: str, threads: Threads, capacity: Any) -> None:
+    machine = regular(sockets=1, numa=1, l3=1, cores=4, threads=2)
+    (one,) = published(machine, CPUOptions(reserved=cpus(reserved), threads=threads))
+    assert one["capacity"] == {"dra.cpu/cpu": capacity}
+
+
+def test_a_group_without_cpus_is_no_device() -> None:
+    assert names(EXAMPLE, CPUOptions(reserved=cpus("0-3,8-11"))) == ["cpudevnuma001"]
+
+
+def test_a_half_reserved_core_is_not_promised_where_cores_are_whole() -> None:
+    options = CPUOptions(reserved=cpus("0"), threads=Threads.FULL_CORE)
+    first, _ = published(EXAMPLE, options)
+    assert first["capacity"]["dra.cpu/cpu"]["value"] == "6"
+    assert left_out(EXAMPLE, options) == (
+        "CPUs 8 share a core with reserved CPUs, so --threads full-core hands none of them out",
+    )
+
+
+def test_cores_of_unequal_size_are_asked_for_by_the_cpu() -> None:
+    hybrid = topology({0: (0, 0, 0, 0), 1: (0, 0, 0, 0), 2: (1, 0, 0, 0), 3: (2, 0, 0, 0)})
+    (one,) = published(hybrid, CPUOptions(threads=Threads.FULL_CORE))
+    assert one["capacity"]["dra.cpu/cpu"]["requestPolicy"] == RANGE
+
+
+def test_a_node_that_spans_sockets_tells_no_socket() -> None:
+    spanning = topology({cpu: (cpu, cpu // 2, 0, 0) for cpu in range(4)})
+    (one,) = published(spanning, CPUOptions())
+    assert "dra.cpu/socketID" not in one["attributes"]
+
+
+@pytest.mark.parametrize("group_by", [GroupBy.NUMANODE, GroupBy.SOCKET])
+def test_a_machine_that_tells_nothing_is_one_group(group_by: GroupBy) -> None:
+    untold = topology({cpu: (cpu, -1, None, None) for cpu in range(4)})
+    (one,) = published(untold, CPUOptions(group_by=group_by))
+    assert one["name"] in ("cpudevnuma000", "cpudevsocket000")
+    assert set(one["attributes"]) == {"dra.cpu/smtEnabled", "dra.cpu/numCPUs"}
+
+
+def test_what_an_individual_cpu_is_not_told_is_left_out() -> None:
+    untold = topology({0: (-1, -1, None, None)})
+    (one,) = published(untold, INDIVIDUAL)
+    assert set(one["attributes"]) == {"dra.cpu/cpuID", "dra.cpu/cacheL3ID", "dra.cpu/coreType", "dra.cpu/smtEnabled"}
+    assert one["attributes"]["dra.cpu/cacheL3ID"] == {"int": -1}
+
+
+def test_cpus_outside_every_node_are_named() -> None:
+    partly = topology({0: (0, 0, 0, 0), 1: (1, 0, None, 0)})
+    assert names(partly, CPUOptions()) == ["cpudevnuma000"]
+    assert left_out(partly, CPUOptions()) == ("CPUs 1 are in no device: the kernel tells no NUMA node for them",)
+
+
+def test_core_types_are_told_where_they_tell_something() -> None:
+    machine = typed(EXAMPLE, {cpu: "e-core" if cpu in (4, 5, 6, 7, 12, 13, 14, 15) else "p-core" for cpu in range(16)})
+    first, second = published(machine, CPUOptions())
+    assert first["attributes"]["dra.cpu/coreType"] == {"string": "p-core"}
+    assert second["attributes"]["dra.cpu/coreType"] == {"string": "e-core"}
+    (mixed,) = published(machine, CPUOptions(group_by=GroupBy.MACHINE))
+    assert "dra.cpu/coreType" not in mixed["attributes"]
+
+
+def test_isolated_cpus_are_told_where_there_are_any() -> None:
+    machine = replace(EXAMPLE, isolated=cpus("1,9"))
+    first, second = published(machine, CPUOptions())
+    assert first["attributes"]["dra.cpu/numIsolatedCPUs"] == {"int": 2}
+    assert second["attributes"]["dra.cpu/numIsolatedCPUs"] == {"int": 0}
+    isolated = [one["name"] for one in published(machine, INDIVIDUAL) if one["attributes"]["dra.cpu/isolated"]["bool"]]
+    assert isolated == ["cpu001", "cpu009"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "group_by", "threads", "machine"),
+    [
+        *product(
+            DeviceMode,
+            GroupBy,
+            (Threads.ANY, Threads.FULL_CORE),
+            (
+                EXAMPLE,
+                regular(sockets=1, numa=1, l3=1, cores=1, threads=1),
+                regular(sockets=2, numa=4, l3=2, cores=4, threads=2),
+                regular(sockets=1, numa=2, l3=1, cores=3, threads=4),
+                topology({cpu: (cpu, -1, None, None) for cpu in range(3)}),
+                topology({0: (0, 0, 3, 0), 1: (0, 0, 3, 0), 2: (1, 0, 9, 0)}),
+                MACHINES["M7"],
+            ),
+        )
+    ],
+)
+def test_every_mode_publishes_what_the_api_takes(
+    mode: DeviceMode, group_by: GroupBy, threads: Threads, machine: Topology
+) -> None:
+    roots = {f"pci0000:{index:02x}": machine.online for index in range(30)}
+    options = CPUOptions(
+        mode=mode, group_by=group_by, threads=threads, compat_attributes=True, node_allocatable_mapping=True
+    )
+    inventory = Inventory(devices=cpu_devices(machine, options, roots))
+    assert publishable(inventory).warnings == ()
+    for spec in desired_slices("dra.cpu", "worker1", inventory):
+        assert slice_problems(spec) == ()
+
+
+def test_too_many_roots_cost_the_attribute_and_not_the_device() -> None:
+    roots = {f"pci0000:{index:02x}": EXAMPLE.online for index in range(60)}
+    inventory = publishable(Inventory(devices=cpu_devices(EXAMPLE, CPUOptions(group_by=GroupBy.MACHINE), roots)))
+    assert set(inventory.devices[0].attributes) == {"dra.cpu/smtEnabled", "dra.cpu/numCPUs"}
+    (warning,) = inventory.warnings
+    assert warning == (
+        'attribute "resource.kubernetes.io/pcieRoot" of device "cpudevmachine" is left out: '
+        "the device has 62 attribute values, and 48 is the most"
+    )
+
+
+def test_options_are_read_as_serve_names_them() -> None:
+    options = {"cpu_device_mode": "grouped", "group_by": "socket", "reserved_cpus": "0-1", "threads": "full-core"}
+    assert read_options({**options, "compat_attributes": True, "gpu_sharing": "shared"}) == CPUOptions(
+        mode=DeviceMode.GROUPED,
+        group_by=GroupBy.SOCKET,
+        reserved=cpus("0-1"),
+        threads=Threads.FULL_CORE,
+        compat_attributes=True,
+    )
+    assert read_options({}) == CPUOptions()
+    # As manifests say it that leave the other option at its default.
+    single = {"cpu_device_mode": "individual", "group_by": "numanode"}
+    assert read_options(single) == CPUOptions(mode=DeviceMode.INDIVIDUAL)
+
+
+@pytest.mark.parametrize(
+    ("options", "phrase"),
+    [
+        ({"cpu_device_mode": "single"}, '--cpu-device-mode is grouped or individual, not "single"'),
+        ({"group_by": "l3"}, '--group-by is numanode or socket or machine, not "l3"'),
+        (
+            {"cpu_device_mode": "individual", "group_by": "socket"},
+            "--group-by socket says what a group is, and --cpu-device-mode individual publishes none",
+        ),
+        ({"threads": "half"}, '--threads is any or full-core, not "half"'),
+        ({"threads": "one-per-core"}, '--threads is any or full-core, not "one-per-core"'),
+        ({"reserved_cpus": "0-"}, '--reserved-cpus: "0-" in the cpu-list "0-" is neither a CPU nor a range'),
+    ],
+)
+def test_an_option_that_cannot_be_meant_is_refused(options: dict[str, str], phrase: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        read_options(options)
+    assert phrase in str(raised.value)
+
+
+def test_reserved_cpus_must_exist_and_leave_something() -> None:
+    offline = replace(EXAMPLE, offline=cpus("16-17"))
+    check_reserved(CPUOptions(reserved=cpus("0-14,16")), offline)
+    with pytest.raises(UsageError, match=r"--reserved-cpus 14-20 names CPUs .* does not have: 18-20; it has 0-17"):
+        check_reserved(CPUOptions(reserved=cpus("14-20")), offline)
+    with pytest.raises(UsageError, match="--reserved-cpus 0-15 leaves no CPU to hand out"):
+        check_reserved(CPUOptions(reserved=cpus("0-15")), offline)
+    with pytest.raises(UsageError, match="--reserved-cpus 0-16 leaves no CPU to hand out: 0-15 are all"):
+        check_reserved(CPUOptions(reserved=cpus("0-16")), offline)
+    firsts = CPUSet(core.first() for core in EXAMPLE.cores)
+    check_reserved(CPUOptions(reserved=firsts), offline)
+    with pytest.raises(UsageError, match="leaves no whole core to hand out with --threads full-core"):
+        check_reserved(CPUOptions(reserved=firsts, threads=Threads.FULL_CORE), offline)

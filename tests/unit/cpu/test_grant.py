@@ -1,0 +1,327 @@
+"""What claims are given in the grouped modes; vectors A.7 of ../vectors/cpu.json and the rows of A.9."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from dranode.cdi.spec import ContainerEdits
+from dranode.cpu.grant import adopted
+from dranode.cpu.options import CPUOptions, GroupBy
+from dranode.cpu.policies import Order, Threads
+from dranode.cpu.topology import Topology
+from dranode.driver.core.api.errors import ClaimConflictError, ClaimError
+from dranode.driver.core.api.resource import DeviceAttribute, DeviceRequestAllocationResult
+from dranode.driver.core.claims.grant import ClaimGrant
+from tests.fakes.cpu import MACHINES, claim, config, cpus, granted, holding, own, result
+from tests.fakes.topology import regular
+
+VECTORS = json.loads((Path(__file__).parents[2] / "vectors/cpu.json").read_text())["A.7"]
+NUMA = CPUOptions()
+SOCKET = CPUOptions(group_by=GroupBy.SOCKET)
+MACHINE = CPUOptions(group_by=GroupBy.MACHINE)
+SMT = regular(sockets=1, numa=2, l3=1, cores=4, threads=2)
+
+
+def replace_capacity(one: DeviceRequestAllocationResult, name: str) -> DeviceRequestAllocationResult:
+    """The result with what it consumes under another name."""
+    return msgspec.structs.replace(one, consumed_capacity={name: one.consumed_capacity["dra.cpu/cpu"]})
+
+
+@pytest.mark.parametrize("row", VECTORS, ids=lambda row: f"{row['topo']}-{row['groupBy']}-{row['want']}")
+def test_the_published_grouped_cases_hold(row: dict[str, Any]) -> None:
+    options = CPUOptions(group_by=GroupBy(row["groupBy"]), reserved=cpus(row.get("reserved", "")))
+    takes = row.get("takeList") or [["req", device, amount] for device, amount in row["take"].items()]
+    asked = claim(
+        [result(device, amount, request) for request, device, amount in takes],
+        [config({"cpuset": row["opaque"]})] if "opaque" in row else [],
+    )
+    held = holding(other=row["held"]) if "held" in row else holding()
+    if row["want"] == "error":
+        with pytest.raises(ClaimError):
+            granted(MACHINES[row["topo"]], asked, options, held)
+    else:
+        got = granted(MACHINES[row["topo"]], asked, options, held)
+        assert (str(got.cpus), str(got.held)) == (row["want"], row["want"])
+
+
+@pytest.mark.parametrize(
+    ("amount", "phrase"),
+    [
+        ("500m", "must be a whole number, got 500m"),
+        ("1500m", "must be a whole number, got 1500m"),
+        ("0", "must be positive, got 0"),
+        ("-1", "must be positive, got -1"),
+        (None, 'CPU capacity "dra.cpu/cpu" for device "cpudevnuma000" is missing'),
+    ],
+)
+def test_a_capacity_that_is_no_number_of_cpus_is_refused(amount: str | None, phrase: str) -> None:
+    with pytest.raises(ClaimError, match=phrase):
+        granted(MACHINES["M1"], claim([result("cpudevnuma000", amount)]))
+
+
+def test_the_amount_is_read_under_either_name_of_the_capacity() -> None:
+    short = replace_capacity(result("cpudevnuma000", 2), "cpu")
+    assert (
+        granted(MACHINES["M1"], claim([short])).cpus
+        == granted(MACHINES["M1"], claim([result("cpudevnuma000", 2)])).cpus
+    )
+
+
+def test_the_capacity_of_another_domain_is_no_number_of_cpus() -> None:
+    with pytest.raises(ClaimError, match=r'CPU capacity "dra.cpu/cpu" for device "cpudevnuma000" is missing'):
+        granted(MACHINES["M1"], claim([replace_capacity(result("cpudevnuma000", 2), "other.example.com/cpu")]))
+
+
+class TestOpaqueCpusets:
+    """A.9: machine M4, machine grouping, two CPUs, the request called like the claim."""
+
+    def grant(self, *configs: Any, name: str = "claim-1", held: str = "", reserved: str = "", request: str = "") -> Any:
+        asked = claim([result("cpudevmachine", 2, request or name)], configs, name)
+        options = CPUOptions(group_by=GroupBy.MACHINE, reserved=cpus(reserved))
+        return granted(MACHINES["M4"], asked, options, holding(other=held) if held else None)
+
+    @staticmethod
+    def form2(cpuset: str, version: str = "v1alpha1") -> dict[str, Any]:
+        return {"apiVersion": version, "cpuConfig": {"cpuset": cpuset}}
+
+    @pytest.mark.parametrize(("name", "cpuset"), [("claim-1", "0,4"), ("claim-2", "1,5")])
+    def test_a_cpuset_is_given_as_it_stands(self, name: str, cpuset: str) -> None:
+        got = self.grant(config(self.form2(cpuset)), name=name)
+        assert got.edits == ContainerEdits(env=(f"DRA_CPUSET_{name}={cpuset}",))
+
+    def test_cpus_of_another_claim_are_a_conflict_with_the_holder_named(self) -> None:
+        with pytest.raises(
+            ClaimConflictError,
+            match=r"of claim default/claim-2: .* conflict with already allocated claims; 4 held by default/other",
+        ) as raised:
+            self.grant(config(self.form2("4,5")), name="claim-2", held="0,4")
+        assert raised.value.holders == {"other"}
+
+    def test_a_held_cpu_is_a_conflict(self) -> None:
+        with pytest.raises(ClaimConflictError, match="conflict with already allocated claims"):
+            self.grant(config(self.form2("0,4")), held="4,5")
+
+    def test_configurations_of_other_drivers_are_never_parsed(self) -> None:
+        foreign = config('{"broken', driver="dra.gpu")
+        assert str(self.grant(foreign, config(self.form2("2,6"))).cpus) == "2,6"
+
+    def test_an_unknown_version_is_refused(self) -> None:
+        with pytest.raises(ClaimError, match='unsupported opaque config apiVersion: "v1beta1"'):
+            self.grant(config(self.form2("2,6", "v1beta1")))
+
+    def test_a_cpuset_from_a_class_is_refused(self) -> None:
+        with pytest.raises(
+            ClaimError, match="opaque config: configuration from DeviceClass is not supported by this driver"
+        ):
+            self.grant(config(self.form2("2,6"), source="FromClass"))
+
+    def test_a_configuration_for_another_request_is_none(self) -> None:
+        with pytest.raises(ClaimError, match="is targeted by 0 configurations, must be targeted by exactly 1"):
+            self.grant(config(self.form2("2,6"), ("different-request-name",)))
+
+    def test_two_cpusets_for_one_request_are_refused(self) -> None:
+        with pytest.raises(ClaimError, match="is targeted by 2 configurations, must be targeted by exactly 1"):
+            self.grant(config(self.form2("2,6")), config({"cpuset": "2,6"}))
+
+    @pytest.mark.parametrize("requests", [(), ("claim-1", "req-2")])
+    def test_a_configuration_for_all_or_several_requests_applies(self, requests: tuple[str, ...]) -> None:
+        assert str(self.grant(config(self.form2("2,6"), requests)).cpus) == "2,6"
+
+    @pytest.mark.parametrize("requests", [("claim-1",), ("claim-1/selected",)])
+    def test_a_subrequest_is_reached_by_either_name(self, requests: tuple[str, ...]) -> None:
+        got = self.grant(config(self.form2("2,6"), requests), request="claim-1/selected")
+        assert (str(got.cpus), got.grants[0].request) == ("2,6", "claim-1/selected")
+
+    def test_cpus_that_are_not_online_are_named(self) -> None:
+        machine = replace(MACHINES["M4"], offline=cpus("8"))
+        for named, said in (
+            ("99,100", "contain offline cores: 99-100; this machine has no CPU 99-100, but 0-8"),
+            ("0,8", "contain offline cores: 8"),
+        ):
+            asked = claim([result("cpudevmachine", 2)], [config(self.form2(named))])
+            with pytest.raises(ClaimError) as raised:
+                granted(machine, asked, CPUOptions(group_by=GroupBy.MACHINE))
+            assert str(raised.value).endswith(said)
+
+    def test_reserved_cpus_are_named(self) -> None:
+        with pytest.raises(ClaimError, match="contain reserved cores: 0"):
+            self.grant(config(self.form2("0,4")), reserved="0-1")
+
+    def test_one_cpuset_for_two_results_is_given_once(self) -> None:
+        asked = claim([result("cpudevmachine", 2, "a"), result("cpudevmachine", 2, "b")], [config(self.form2("0,4"))])
+        with pytest.raises(ClaimError, match="are already assigned to another device in this claim: 0,4"):
+            granted(MACHINES["M4"], asked, MACHINE)
+
+    def test_the_size_is_the_granted_capacity(self) -> None:
+        with pytest.raises(ClaimError, match="opaque config cpuset size 3 does not match requested capacity 2"):
+            self.grant(config({"cpuset": "0-2"}))
+
+    def test_policies_stand_beside_one_cpuset(self) -> None:
+        got = self.grant(config(own(sharing="pod"), source="FromClass"), config(own(cpuset="2,6")))
+        assert (str(got.cpus), got.grants[0].state) == ("2,6", {"sharing": "pod"})
+
+
+def test_machine_grouping_never_picks() -> None:
+    with pytest.raises(ClaimError, match='request "req" is targeted by 0 configurations'):
+        granted(MACHINES["M4"], claim([result("cpudevmachine", 2)]), MACHINE)
+
+
+def test_a_cpuset_stays_inside_the_group_that_was_allocated() -> None:
+    asked = claim([result("cpudevnuma000", 2)], [config({"cpuset": "0,2"})])
+    with pytest.raises(ClaimError, match="contain cores outside cpudevnuma000, which has 0-1,4-5: 2"):
+        granted(MACHINES["M4"], asked)
+    asked = claim([result("cpudevnuma000", 2)], [config({"cpuset": "1,4"})])
+    assert str(granted(MACHINES["M4"], asked).cpus) == "1,4"
+
+
+def test_a_cpuset_that_splits_cores_is_refused_where_whole_cores_are_handed_out() -> None:
+    asked = claim([result("cpudevmachine", 2)], [config({"cpuset": "0-1"})])
+    with pytest.raises(ClaimError, match="split cores, and this node hands out whole ones: 4-5 are missing"):
+        granted(MACHINES["M4"], asked, CPUOptions(group_by=GroupBy.MACHINE, threads=Threads.FULL_CORE))
+
+
+def test_too_little_left_because_of_others_is_a_conflict_that_names_them() -> None:
+    asked = claim([result("cpudevnuma000", 4, "big")], name="late")
+    with pytest.raises(ClaimConflictError) as raised:
+        granted(MACHINES["M4"], asked, held=holding(first="0-1", second="4,6"))
+    assert str(raised.value) == (
+        'request "big" of claim default/late was granted 4 CPUs of cpudevnuma000, which has 1 left: 5; '
+        "0-1 held by default/first and 4 by default/second"
+    )
+    assert raised.value.holders == {"first", "second"}
+
+
+def test_more_than_a_group_ever_has_is_no_conflict() -> None:
+    with pytest.raises(ClaimError, match="which has 3 left: 1,4-5; 4 are handed out in all: 0-1,4-5") as raised:
+        granted(MACHINES["M4"], claim([result("cpudevnuma000", 5)]), held=holding(other="0"))
+    assert not isinstance(raised.value, ClaimConflictError)
+
+
+def test_whole_cores_that_others_have_broken_are_a_conflict() -> None:
+    asked = claim([result("cpudevnuma000", 6)], [config(own(threads="full-core"))])
+    with pytest.raises(ClaimConflictError, match=r"6 CPUs in whole physical cores.*; 0-1 held by default/other"):
+        granted(SMT, asked, held=holding(other="0-1"))
+
+
+def test_one_per_core_holds_whole_cores_and_runs_on_one_thread_of_each() -> None:
+    asked = claim([result("cpudevnuma000", 8)], [config(own(threads="one-per-core"))])
+    got = granted(SMT, asked)
+    assert (str(got.cpus), str(got.held)) == ("0-3", "0-3,8-11")
+    assert got.edits == ContainerEdits(env=("DRA_CPUSET_claim-1=0-3", "DRANODE_HELD_claim-1=0-3,8-11"))
+
+
+def test_full_core_on_the_node_holds_for_claims_that_ask_for_nothing() -> None:
+    options = CPUOptions(threads=Threads.FULL_CORE)
+    asked = claim([result("cpudevnuma000", 2)], [config(own(threads="any"))])
+    assert str(granted(SMT, asked, options, holding(other="8-10")).cpus) == "3,11"
+    with pytest.raises(ClaimConflictError, match="cannot give 2 CPUs in whole physical cores"):
+        granted(SMT, asked, options, holding(other="8-11"))
+
+
+def test_policies_reach_the_picker() -> None:
+    asked = claim([result("cpudevnuma000", 2)], [config(own(spread={"policy": "spread"}, l3="ignore"))])
+    assert str(granted(SMT, asked).cpus) == "0-1"
+
+
+def test_a_later_claim_configuration_overrides_an_earlier_one_field_by_field() -> None:
+    configs = [
+        config(own(threads="one-per-core", sharing="pod"), source="FromClass"),
+        config(own(threads="full-core")),
+        config(own(cfsQuota="unlimited")),
+    ]
+    got = granted(SMT, claim([result("cpudevnuma000", 2)], configs))
+    assert got.cpus == got.held
+    assert got.grants[0].state == {"sharing": "pod", "cfsQuota": "unlimited"}
+
+
+def test_admin_access_holds_nothing_and_may_name_what_others_hold() -> None:
+    asked = claim([result("cpudevnuma000", 4, admin_access=True)])
+    got = granted(MACHINES["M4"], asked, held=holding(other="0-1,4-5"))
+    assert (str(got.cpus), str(got.held), got.edits) == ("", "", None)
+    assert got.grants[0].admin
+
+
+def test_the_share_comes_back_with_what_it_was_given() -> None:
+    got = granted(MACHINES["M4"], claim([result("cpudevnuma000", 2, share_id="share-1")]))
+    (one,) = got.grants
+    assert one.share_id == "share-1"
+    assert one.attributes == {
+        "dra.cpu/allocatedNumCPUs": DeviceAttribute(int_=2),
+        "dra.cpu/cpuset": DeviceAttribute(string="0,4"),
+    }
+
+
+def test_a_cpu_list_beyond_64_bytes_is_not_told_as_an_attribute() -> None:
+    even = ",".join(str(cpu) for cpu in range(0, 64, 2))
+    asked = claim([result("cpudevmachine", 32)], [config({"cpuset": even})])
+    got = granted(MACHINES["M5"], asked, MACHINE)
+    assert set(got.grants[0].attributes) == {"dra.cpu/allocatedNumCPUs"}
+
+
+def test_local_memory_names_the_numa_nodes() -> None:
+    with_memory = _with_memory(0, 1)
+    asked = claim([result("cpudevmachine", 2)], [config(own(cpuset="0,2", memory="local"))])
+    assert granted(with_memory, asked, MACHINE).grants[0].state == {"memory": "local", "mems": "0-1"}
+
+
+def test_local_memory_where_there_is_none_is_refused() -> None:
+    asked = claim([result("cpudevmachine", 2)], [config(own(cpuset="0,2", memory="local"))])
+    with pytest.raises(ClaimError, match="CPUs 2 are on NUMA node 1, which has none"):
+        granted(_with_memory(0), asked, MACHINE)
+
+
+@pytest.mark.parametrize(("has", "mems"), [("0,2", "0-1"), ("0,8-9", "0"), ("8-9", "")])
+def test_a_claim_that_comes_back_with_offline_cpus_has_the_memory_of_the_others(has: str, mems: str) -> None:
+    asked = claim([result("cpudevmachine", 2)], [config(own(memory="local"))])
+    found = ClaimGrant(grants=(), cpus=cpus(has), held=cpus(has))
+    (grant,) = adopted(asked, found, _with_memory(0, 1), MACHINE)
+    assert grant.state.get("mems", "") == mems
+
+
+def test_local_memory_of_which_the_kernel_says_nothing_is_refused_without_a_claim_about_nodes() -> None:
+    asked = claim([result("cpudevmachine", 2)], [config(own(cpuset="0,2", memory="local"))])
+    with pytest.raises(ClaimError, match="but the kernel does not tell which NUMA nodes have memory; leave out"):
+        granted(_with_memory(), asked, MACHINE)
+    nowhere = replace(
+        MACHINES["M4"], cpus={number: replace(cpu, numa=None) for number, cpu in MACHINES["M4"].cpus.items()}
+    )
+    with pytest.raises(ClaimError, match="but no NUMA node claims the CPUs 0,2; leave out"):
+        granted(nowhere, asked, MACHINE)
+
+
+def test_the_claim_that_would_take_the_last_shared_cpu_is_refused_where_none_are_reserved() -> None:
+    asked = claim([result("cpudevnuma000", 4)])
+    others = holding(other="2-3,6-7")
+    with pytest.raises(ClaimError, match=r"would take 0-1,4-5, the last CPUs .* set --reserved-cpus"):
+        granted(MACHINES["M4"], asked, CPUOptions(keep_shared=True), others)
+    assert str(granted(MACHINES["M4"], asked, CPUOptions(), others).cpus) == "0-1,4-5"
+    reserved = CPUOptions(keep_shared=True, reserved=cpus("0"))
+    assert str(granted(MACHINES["M4"], claim([result("cpudevnuma000", 3)]), reserved, others).cpus) == "1,4-5"
+    # Reserved CPUs that are offline are nothing to run on.
+    offline = CPUOptions(keep_shared=True, reserved=cpus("8"))
+    with pytest.raises(ClaimError, match="the last CPUs"):
+        granted(MACHINES["M4"], asked, offline, others)
+
+
+def test_a_group_that_the_node_does_not_have_is_refused() -> None:
+    with pytest.raises(
+        ClaimError, match="cpudevsocket000, which is no group of CPUs of this node by --group-by numanode"
+    ):
+        granted(MACHINES["M4"], claim([result("cpudevsocket000", 2)]))
+
+
+def _with_memory(*nodes: int) -> Topology:
+    return replace(MACHINES["M4"], memory_nodes=frozenset(nodes))
+
+
+def test_a_node_that_prefers_untouched_cores_gives_one_claim_both_threads_of_its_own() -> None:
+    options, held = replace(NUMA, order=Order.UNTOUCHED_FIRST), holding(other="0")
+    requests = [result("cpudevnuma000", 1, name) for name in ("a", "b")]
+    assert str(granted(SMT, claim(requests), NUMA, held).cpus) == "1,8"
+    assert str(granted(SMT, claim(requests), options, held).cpus) == "1,9"

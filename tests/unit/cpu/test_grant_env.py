@@ -1,0 +1,45 @@
+"""The claim's CPUs in its CDI spec, written and read back; the form is dra-driver-cpu's."""
+
+from __future__ import annotations
+
+import pytest
+
+from dranode.cdi.spec import CDIDevice, ContainerEdits, Spec
+from dranode.cpu.claim_env import claim_edits, spec_cpus
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.claims.grant import ClaimGrant
+from tests.fakes.cpu import cpus
+
+
+def spec(*env: str) -> Spec:
+    device = CDIDevice(name="claim-u", container_edits=ContainerEdits(env=env))
+    return Spec(cdi_version="0.8.0", kind="dra.k8s.io/cpu", devices=(device,))
+
+
+def test_a_claim_that_runs_on_all_it_holds_has_one_variable() -> None:
+    assert claim_edits("u", cpus("8,0-3"), cpus("0-3,8")) == ContainerEdits(env=("DRA_CPUSET_u=0-3,8",))
+
+
+def test_a_claim_without_cpus_has_no_edits() -> None:
+    assert claim_edits("u", CPUSet(), CPUSet()) is None
+
+
+@pytest.mark.parametrize(("on", "held"), [("0-3,8", "0-3,8"), ("0-1", "0-1,8-9")])
+def test_what_was_written_is_read_back(on: str, held: str) -> None:
+    edits = claim_edits("u", cpus(on), cpus(held))
+    assert edits is not None
+    assert spec_cpus("u", spec(*edits.env)) == ClaimGrant(grants=(), edits=edits, cpus=cpus(on), held=cpus(held))
+
+
+@pytest.mark.parametrize(
+    "env",
+    [(), ("DRA_CPUSET_v=0-1",), ("DRA_CPUSET_u=",), ("DRA_CPUSET_u=a-b",), ("DRA_CPUSET_u",), ("DRANODE_HELD_u=1",)],
+)
+def test_a_spec_that_says_nothing_of_the_claim_recovers_nothing(env: tuple[str, ...]) -> None:
+    assert spec_cpus("u", spec(*env)) is None
+
+
+def test_what_a_claim_runs_on_is_always_held() -> None:
+    got = spec_cpus("u", spec("DRA_CPUSET_u=0-1", "DRANODE_HELD_u=8"))
+    assert got is not None
+    assert got.held == cpus("0-1,8")

@@ -1,0 +1,146 @@
+"""CPUs that go and come back: which uevents count, what is unhealthy, which claims have less than they were given."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from dranode.cpu.health import impairments
+from dranode.cpu.hotplug import CPUEvent, cpu_event_of
+from dranode.cpu.options import CPUOptions, DeviceMode
+from dranode.cpu.plugin import CPUPlugin
+from dranode.cpu.policies import Threads
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.claims.health import Health
+from dranode.driver.core.claims.record import Record
+from dranode.driver.machine.udev import Events
+from tests.fakes.lifecycle import HotplugRoot
+
+
+@pytest.mark.parametrize(
+    ("action", "subsystem", "path", "event"),
+    [
+        ("offline", "cpu", "/devices/system/cpu/cpu3", CPUEvent("offline", 3)),
+        ("online", "cpu", "/devices/system/cpu/cpu127", CPUEvent("online", 127)),
+        ("add", "cpu", "/devices/system/cpu/cpu8", CPUEvent("add", 8)),
+        ("add", "cpu", "/devices/system/cpu/cpufreq", None),
+        ("change", "pci", "/devices/pci0000:00/0000:00:01.0", None),
+        ("add", "node", "/devices/system/node/node1", None),
+    ],
+)
+def test_a_uevent_is_an_event_if_it_is_about_a_cpu(
+    action: str, subsystem: str, path: str, event: CPUEvent | None
+) -> None:
+    assert cpu_event_of(action, subsystem, path, {}) == event
+
+
+def made(description: str, mode: DeviceMode = DeviceMode.GROUPED, reserved: str = "") -> tuple[CPUPlugin, HotplugRoot]:
+    machine = HotplugRoot(description)
+    return CPUPlugin(machine, CPUOptions(mode=mode, reserved=CPUSet.parse(reserved))), machine
+
+
+def unhealthy(driver: CPUPlugin) -> dict[str, str]:
+    told = list(driver.health(driver.discover()))
+    assert all(each.health is Health.UNHEALTHY for each in told)
+    return {each.device: each.message for each in told}
+
+
+def test_an_offline_cpu_is_unhealthy_in_individual_mode_even_if_it_never_was_online() -> None:
+    driver, machine = made("sockets=1,cores=4", DeviceMode.INDIVIDUAL, reserved="0,3")
+    machine.online = "0-1"
+    assert unhealthy(driver) == {"cpu002": "the CPU is offline"}
+    machine.online = "0-3"
+    assert unhealthy(driver) == {}
+
+
+def test_a_cpu_that_is_withdrawn_for_a_reserved_thread_of_its_core_is_not_said_to_be_offline() -> None:
+    machine = HotplugRoot("sockets=1,cores=2,threads=2")
+    options = CPUOptions(mode=DeviceMode.INDIVIDUAL, reserved=CPUSet.parse("2"), threads=Threads.FULL_CORE)
+    driver = CPUPlugin(machine, options)
+    machine.online = "0-1,3"
+    assert "cpu000" in [device.name for device in driver.discover().devices]
+    machine.online = "0-3"
+    assert "cpu000" not in [device.name for device in driver.discover().devices]
+    assert unhealthy(driver) == {}
+
+
+def test_a_group_is_unhealthy_only_when_its_last_cpu_is_gone() -> None:
+    driver, machine = made("sockets=2,cores=2")
+    assert unhealthy(driver) == {}
+    machine.online = "0-2"
+    assert unhealthy(driver) == {}
+    machine.online = "0-1"
+    assert unhealthy(driver) == {"cpudevnuma001": "every CPU of the group that may be handed out is offline"}
+
+
+def test_a_machine_that_is_left_with_its_reserved_cpus_publishes_nothing_and_goes_on() -> None:
+    driver, machine = made("sockets=1,cores=4", reserved="0")
+    driver.discover()
+    machine.online = "0"
+    assert driver.discover().devices == ()
+    assert unhealthy(driver) == {"cpudevnuma000": "every CPU of the group that may be handed out is offline"}
+
+
+@pytest.mark.parametrize(
+    ("online", "cpus", "held", "sentence"),
+    [
+        ("0-7", "2-3", "2-3", None),
+        (
+            "0-2,4-7",
+            "2-3",
+            "2-3",
+            (
+                "CPUs 3 are offline that claim default/a holds, which runs on 2 alone instead of 2-3: "
+                "bring them back or recreate its pods"
+            ),
+        ),
+        (
+            "0-1",
+            "2-3",
+            "2-3",
+            (
+                "CPUs 2-3 are offline that claim default/a holds, which cannot run on any of 2-3: "
+                "bring them back or recreate its pods"
+            ),
+        ),
+        (
+            "0-5,7",
+            "2",
+            "2,6",
+            (
+                "CPUs 6 are offline that claim default/a holds, which runs on 2 as before: "
+                "bring them back or recreate its pods"
+            ),
+        ),
+        ("0-1", "", "", None),
+    ],
+)
+def test_a_claim_that_holds_offline_cpus_is_impaired(online: str, cpus: str, held: str, sentence: str | None) -> None:
+    driver, machine = made("sockets=1,cores=8")
+    machine.online = online
+    record = Record(uid="u", namespace="default", name="a", cpus=cpus, held=held)
+    found = list(impairments(driver.discover().hardware, [record]))
+    assert [each.message for each in found] == ([] if sentence is None else [sentence])
+
+
+def test_the_machine_is_read_again_when_the_kernel_says_so() -> None:
+    class Once:
+        """One CPU goes offline; whoever waits longer has seen enough."""
+
+        def __init__(self) -> None:
+            self.events = [CPUEvent("offline", 1)]
+
+        def next(self, timeout: float) -> CPUEvent | None:
+            del timeout
+            return self.events.pop() if self.events else None
+
+    def source() -> Events[CPUEvent]:
+        return Once()
+
+    stop = threading.Event()
+    looks = 0
+    for _ in CPUPlugin(HotplugRoot("sockets=1,cores=4"), CPUOptions(), source).watch(stop):
+        looks += 1
+        stop.set()
+    assert looks == 1

@@ -1,0 +1,306 @@
+"""What the picker adds: real sizes, whole cores, one thread a core, required L3 caches, errors that say what fits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dranode.cpu.pick import Pick, PickError, pick
+from dranode.cpu.pick_l3 import Caches
+from dranode.cpu.policies import L3, Order, PickPolicy, Threads
+from dranode.cpu.sysfs import read_topology
+from dranode.cpu.topology import Topology
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.errors import UsageError
+from dranode.driver.machine.forms import open_machine
+from tests.fakes.topology import regular, topology
+
+# One package of 8 cores with 2 threads, one L3; and two packages of 2 NUMA nodes with 2 L3 caches of 4 such cores.
+SMALL = regular(1, 1, 1, 8, 2)
+SERVER = regular(2, 2, 2, 4, 2)
+# Two cores with 2 threads and four with 1.
+HYBRID = topology({cpu: ([0, 0, 4, 4, 8, 9, 10, 11][cpu], 0, 0, 0) for cpu in range(8)})
+
+
+def _cpus(machine: Topology, free: str, count: int, **wishes: object) -> str:
+    return str(pick(machine, CPUSet.parse(free), count, **wishes).cpus)  # type: ignore[arg-type]
+
+
+def _error(machine: Topology, free: str, count: int, **wishes: object) -> PickError:
+    with pytest.raises(PickError) as caught:
+        pick(machine, CPUSet.parse(free), count, **wishes)  # type: ignore[arg-type]
+    return caught.value
+
+
+def test_a_pick_of_nothing_is_empty() -> None:
+    assert pick(SMALL, SMALL.online, 0) == Pick(CPUSet(), CPUSet())
+
+
+def test_too_large_a_count_is_refused_with_what_is_free() -> None:
+    error = _error(SMALL, "5-7", 8)
+    assert str(error) == "cannot give 8 CPUs: 3 are free; ask for 3 (free: 5-7)"
+    assert (error.count, error.fits) == (8, (3,))
+
+
+def test_an_absurd_count_costs_no_memory() -> None:
+    assert _error(SMALL, "5-7", 10**30).fits == (3,)
+    assert _error(SMALL, "0-15", 10**30, threads=Threads.FULL_CORE, l3=L3.REQUIRE).fits == (16,)
+    assert _cpus(SMALL, "0-15", 4, policy=PickPolicy.NUMA_DISTRIBUTED, group=10**30) == "0-1,8-9"
+
+
+def test_nothing_free_is_said_as_such() -> None:
+    assert str(_error(SMALL, "", 1)) == "cannot give 1 CPU: none is free; wait for CPUs to become free"
+
+
+def test_candidates_that_are_not_online_are_never_picked() -> None:
+    assert str(_error(SMALL, "15-40", 2)) == "cannot give 2 CPUs: 1 is free; ask for 1 (free: 15)"
+
+
+def test_a_core_with_a_taken_sibling_is_not_whole_on_a_hybrid_machine() -> None:
+    # The reference compares with the average of one thread a core, and hands out the reserved CPU 0.
+    assert _cpus(HYBRID, "1-7", 2) == "4-5"
+
+
+def test_core_ids_that_contradict_the_siblings_split_no_core() -> None:
+    machine = regular(1, 1, 1, 2, 2)
+    machine = replace(machine, cpus={cpu: replace(one, core_id=cpu) for cpu, one in machine.cpus.items()})
+    assert _error(machine, "0-3", 1, threads=Threads.FULL_CORE).fits == (2,)
+    assert _cpus(machine, "0-3", 2, threads=Threads.FULL_CORE) == "0,2"
+    assert _cpus(machine, "0-3", 4, threads=Threads.ONE_PER_CORE) == "0-1"
+
+
+def test_a_core_in_several_packages_is_taken_whole_or_not_at_all() -> None:
+    machine = regular(1, 1, 1, 3, 2)
+    packages = {cpu: replace(one, package=cpu // 3) for cpu, one in machine.cpus.items()}
+    machine = replace(machine, cpus=packages, packages={0: CPUSet(range(3)), 1: CPUSet(range(3, 6))})
+    for count in (2, 4, 6):
+        cpus = pick(machine, machine.online, count, threads=Threads.FULL_CORE, l3=L3.IGNORE).cpus
+        assert machine.whole_cores(cpus) == cpus
+        assert len(cpus) == count
+
+
+def test_a_machine_with_a_sibling_offline_goes_on_after_a_pick() -> None:
+    uneven = topology({cpu: (cpu % 8, 0, 0, 0) for cpu in range(16) if cpu != 8})
+    free = uneven.online
+    for count in (1, 2, 3, 4, 5):
+        picked = pick(uneven, free, count).cpus
+        assert picked <= free
+        assert len(picked) == count
+        free -= picked
+    assert not free
+
+
+def test_a_package_with_fewer_cpus_than_another_is_taken_whole() -> None:
+    uneven = topology({cpu: (cpu, int(cpu >= 4), int(cpu >= 4), int(cpu >= 4)) for cpu in range(12)})
+    assert _cpus(uneven, "0-11", 4) == "0-3"
+    assert _cpus(uneven, "0-11", 8) == "0-7"
+
+
+def test_a_package_that_reaches_into_two_numa_nodes_is_taken_once() -> None:
+    # Packages 0 and 1 both have a CPU in either NUMA node, so each is met twice on the way.
+    crossed = topology({cpu: (cpu, cpu // 4, cpu % 2, 0) for cpu in range(8)})
+    for count in range(1, 9):
+        assert len(pick(crossed, crossed.online, count, l3=L3.IGNORE).cpus) == count
+
+
+def test_a_core_that_two_numa_nodes_share_is_taken_once() -> None:
+    # Broken firmware can say so; the core is met twice, under both nodes.
+    shared = topology({cpu: (cpu % 4, 0, cpu // 4, 0) for cpu in range(8)})
+    assert _cpus(shared, "0-2,4-6", 4, l3=L3.IGNORE) == "0-1,4-5"
+
+
+def test_cores_go_package_by_package_where_core_ids_repeat_and_there_are_no_caches() -> None:
+    # As one group without a cache, all cores stand side by side: 0 to 3 of package 0, then those of package 1.
+    bare = topology({cpu: (cpu % 4, cpu % 8 // 4, cpu % 8 // 4, None) for cpu in range(16)})
+    assert _cpus(bare, "2-6,10-14", 6) == "2-4,10-12"
+
+
+def test_cpus_without_numa_package_or_cache_information_are_picked_all_the_same() -> None:
+    bare = topology(dict.fromkeys(range(4), (-1, -1, None, None)))
+    assert _cpus(bare, "1-3", 2) == "1-2"
+
+
+@pytest.mark.parametrize("threads", [Threads.FULL_CORE, Threads.ONE_PER_CORE])
+def test_whole_cores_skip_cores_with_a_taken_thread(threads: Threads) -> None:
+    assert pick(SMALL, CPUSet.parse("1-3,8-11"), 4, threads=threads).held == CPUSet.parse("1-2,9-10")
+
+
+def test_one_per_core_runs_on_the_first_thread_and_holds_the_siblings() -> None:
+    picked = pick(SMALL, SMALL.online, 8, threads=Threads.ONE_PER_CORE)
+    assert picked == Pick(CPUSet.parse("0-3"), CPUSet.parse("0-3,8-11"))
+
+
+@pytest.mark.parametrize("threads", [Threads.FULL_CORE, Threads.ONE_PER_CORE])
+def test_an_odd_count_of_whole_cores_is_refused_with_the_counts_that_fit(threads: Threads) -> None:
+    error = _error(SMALL, "0-15", 3, threads=threads)
+    assert error.fits == (2, 4)
+    assert str(error) == (
+        "cannot give 3 CPUs in whole physical cores: 16 are free in whole physical cores; ask for 2 or 4 (free: 0-15)"
+    )
+
+
+def test_more_whole_cores_than_are_free_are_refused_with_the_count_that_fits() -> None:
+    assert _error(SMALL, "0-3,9-11", 8, threads=Threads.FULL_CORE).fits == (6,)
+
+
+def test_no_whole_core_is_said_as_such() -> None:
+    error = _error(SMALL, "0-7", 2, threads=Threads.FULL_CORE)
+    assert "none is free in whole physical cores; wait" in str(error)
+    assert error.fits == ()
+
+
+@pytest.mark.parametrize(("count", "cores"), [(1, "4"), (2, "4-5"), (3, "4-6"), (5, "0-1,4-6"), (7, "0-3,4-6")])
+def test_whole_cores_of_different_sizes_add_up_to_the_count(count: int, cores: str) -> None:
+    assert pick(HYBRID, HYBRID.online, count, threads=Threads.FULL_CORE).cpus == CPUSet.parse(cores)
+
+
+def test_a_core_is_left_out_if_the_rest_could_not_be_made_of_whole_cores() -> None:
+    # One core of 1, two of 2: the single thread comes first in order but would leave 3, which two cores cannot make.
+    mixed = topology({cpu: ([0, 1, 1, 2, 2][cpu], 0, 0, 0) for cpu in range(5)})
+    assert pick(mixed, mixed.online, 4, threads=Threads.FULL_CORE).cpus == CPUSet.parse("1-4")
+
+
+def test_whole_cores_are_spread_in_the_order_of_their_first_cpus() -> None:
+    picked = pick(
+        SMALL, SMALL.online - CPUSet((8,)), 4, policy=PickPolicy.SPREAD, threads=Threads.FULL_CORE, l3=L3.IGNORE
+    )
+    assert picked.cpus == CPUSet.parse("1-2,9-10")
+
+
+def test_a_required_cache_is_kept_where_preferring_it_would_cross() -> None:
+    # The two cores of cache 1 that come first have no 4 CPUs, so prefer goes on to the cores of any cache.
+    free = "0,1,2,4-6,36"
+    assert _cpus(SERVER, free, 4, l3=L3.PREFER) == "0-1,4,36"
+    assert _cpus(SERVER, free, 4, l3=L3.REQUIRE) == "4-6,36"
+    assert _error(SERVER, free, 5, l3=L3.REQUIRE).fits == (4,)
+
+
+def test_a_required_cache_refuses_what_only_two_caches_could_give() -> None:
+    error = _error(SERVER, "0-2,4-7,36-38", 8, l3=L3.REQUIRE)
+    assert str(error).startswith(
+        "cannot give 8 CPUs that keep to L3 caches (inside one, or whole ones and a part of one)"
+    )
+    assert error.fits == (7,)
+
+
+def test_a_large_count_with_required_caches_takes_whole_ones_and_one_part() -> None:
+    # Cache 0 is used in part, so it gives the part; the whole ones come first.
+    free = SERVER.online - CPUSet.parse("0,1")
+    picked = pick(SERVER, free, 20, l3=L3.REQUIRE).cpus
+    parts = [cache for cache in SERVER.l3 if cache & picked and not cache <= picked]
+    assert len(picked) == 20
+    assert len(parts) <= 1
+
+
+def test_whole_caches_and_a_part_are_found_among_caches_of_different_sizes() -> None:
+    # Caches of 8, 4 and 4 CPUs; 3 of the first are taken. 9 CPUs are both small caches and 1 of the large one.
+    uneven = topology({cpu: (cpu, 0, 0, (0 if cpu < 8 else cpu // 4)) for cpu in range(16)})
+    picked = pick(uneven, CPUSet.parse("3-15"), 9, l3=L3.REQUIRE).cpus
+    assert picked == CPUSet.parse("3,8-15")
+
+
+def test_as_much_as_possible_is_in_whole_caches() -> None:
+    # The cache of 12 is first in order and could give 9 beside the whole one of 8; whole, it leaves 5 to the used one.
+    uneven = topology({cpu: (cpu, 0, int(cpu >= 12), 0 if cpu < 12 else (cpu - 4) // 8) for cpu in range(28)})
+    caches = Caches.of(uneven.groups, CPUSet.parse("0-19,23-27").mask, whole=False)
+    entire, part, size = caches.split(17)
+    assert (list(entire), CPUSet.of_mask(part), size) == ([CPUSet.parse("0-11").mask], CPUSet.parse("23-27"), 5)
+
+
+def test_required_caches_and_whole_cores_hold_together() -> None:
+    free = SERVER.online - CPUSet.parse("0,4,9,13,16,20,25,29")
+    picked = pick(SERVER, free, 6, l3=L3.REQUIRE, threads=Threads.FULL_CORE).cpus
+    assert sum(bool(cache & picked) for cache in SERVER.l3) == 1
+    assert SERVER.whole_cores(picked) == picked
+    assert _error(SERVER, str(free), 8, l3=L3.REQUIRE, threads=Threads.FULL_CORE).fits == (6,)
+
+
+def test_required_caches_on_a_machine_without_any_are_refused() -> None:
+    bare = topology({cpu: (cpu, 0, 0, None) for cpu in range(4)})
+    error = _error(bare, "0-3", 2, l3=L3.REQUIRE)
+    assert str(error) == "cannot keep 2 CPUs to L3 caches: this machine tells of none; do without"
+
+
+def test_the_required_cache_may_be_shared_by_two_numa_nodes() -> None:
+    shared = topology({cpu: (cpu % 4, 0, cpu % 4 // 2, 0) for cpu in range(8)})
+    assert _cpus(shared, "0-1,4-5", 3, l3=L3.REQUIRE) == "0-1,4"
+
+
+def test_distributed_whole_cores_share_out_in_steps_of_a_core() -> None:
+    # 40 CPUs need three NUMA nodes of 16; in steps of a core that is 14, 14 and 12.
+    picked = pick(SERVER, SERVER.online, 40, policy=PickPolicy.NUMA_DISTRIBUTED, threads=Threads.FULL_CORE).cpus
+    assert sorted(len(node & picked) for node in SERVER.numa.values()) == [0, 12, 14, 14]
+    assert SERVER.whole_cores(picked) == picked
+
+
+def test_distributed_with_required_caches_keeps_to_the_caches() -> None:
+    picked = pick(SERVER, SERVER.online, 40, policy=PickPolicy.NUMA_DISTRIBUTED, l3=L3.REQUIRE).cpus
+    assert sum(bool(cache & picked) and not cache <= picked for cache in SERVER.l3) <= 1
+
+
+def test_distribution_leaves_out_a_remainder_that_no_node_can_take_in_whole_steps() -> None:
+    # The reference never ends here: every node has CPUs left, but none a whole step of 3.
+    nodes = regular(1, 8, 2, 2, 2)
+    free = CPUSet.parse("0-12,14-17,19,21-26,28-47,49,51-59,61-63")
+    assert len(pick(nodes, free, 21, policy=PickPolicy.NUMA_DISTRIBUTED, group=3).cpus) == 21
+
+
+def test_the_best_node_set_is_kept_though_later_ones_share_its_first_nodes() -> None:
+    # The reference overwrites the last node of the best set it has found, and ends with node 7.
+    nodes = regular(1, 8, 2, 2, 2)
+    picked = pick(nodes, nodes.online, 52, policy=PickPolicy.NUMA_DISTRIBUTED, group=2).cpus
+    assert [len(node & picked) for node in nodes.numa.values()] == [8, 8, 8, 8, 8, 6, 6, 0]
+
+
+def test_many_nodes_are_shared_out_without_a_search() -> None:
+    nodes = regular(4, 8, 1, 8, 2)
+    free = nodes.online - CPUSet(range(0, 256, 5))
+    picked = pick(nodes, free, 200, policy=PickPolicy.NUMA_DISTRIBUTED).cpus
+    shares = {len(node & picked) for node in nodes.numa.values()} - {0}
+    assert len(picked) == 200
+    assert max(shares) - min(shares) <= 1
+
+
+def test_a_group_without_distribution_is_a_wrong_use() -> None:
+    with pytest.raises(
+        UsageError, match="a group of 2 CPUs is of use to the policy numa-distributed only, not to packed"
+    ):
+        pick(SMALL, SMALL.online, 2, group=2)
+
+
+def test_a_group_of_nothing_is_a_wrong_use() -> None:
+    with pytest.raises(UsageError, match="a group of 0 CPUs cannot be handed out"):
+        pick(SMALL, SMALL.online, 2, policy=PickPolicy.NUMA_DISTRIBUTED, group=0)
+
+
+class TestUntouchedFirst:
+    """Cores of which others have a thread are left alone while the others can give the count."""
+
+    NODE = open_machine("sockets=2,numa=2,cores=16,threads=2")
+
+    def test_a_single_thread_comes_from_an_untouched_core(self) -> None:
+        machine, free = read_topology(self.NODE), CPUSet.parse("8-15,65,72-79")
+        assert str(pick(machine, free, 3).cpus) == "8,65,72"
+        assert str(pick(machine, free, 3, order=Order.UNTOUCHED_FIRST).cpus) == "8-9,72"
+
+    @pytest.mark.parametrize("count", [1, 4, 7, 14])
+    def test_touched_cores_are_taken_only_for_what_the_others_cannot_give(self, count: int) -> None:
+        machine = regular(sockets=1, numa=1, l3=1, cores=8, threads=2)
+        free = machine.online - CPUSet((0,))
+        picked = pick(machine, free, count, order=Order.UNTOUCHED_FIRST).cpus
+        assert len(picked) == count
+        assert CPUSet((8,)).isdisjoint(picked)
+        assert len(pick(machine, free, 15, order=Order.UNTOUCHED_FIRST).cpus) == 15
+
+    def test_where_nothing_is_touched_the_orders_agree(self) -> None:
+        machine = read_topology(self.NODE)
+        for count in range(1, 129):
+            picks = {pick(machine, machine.online, count, order=order).cpus for order in Order}
+            assert len(picks) == 1
+
+    def test_a_core_of_the_claims_own_is_no_strangers(self) -> None:
+        machine = regular(sockets=1, numa=1, l3=1, cores=2, threads=2)
+        free, own = CPUSet.parse("1-3"), CPUSet((0,))
+        assert str(pick(machine, free, 1, order=Order.UNTOUCHED_FIRST).cpus) == "1"
+        assert str(pick(machine, free, 1, order=Order.UNTOUCHED_FIRST, own=own).cpus) == "2"

@@ -1,0 +1,290 @@
+"""`dranode claims`: what is on record, who uses it, and whether it holds, by a made-up /proc and cgroup file system."""
+
+from __future__ import annotations
+
+import json
+import socket
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from dranode.cpu.options import CPUOptions
+from dranode.cpu.plugin import CPUPlugin
+from dranode.driver.cli.claims import command
+from dranode.driver.core.api.errors import DranodeError, MachineError
+from dranode.driver.core.diagnosis.placement import container_cgroup
+from dranode.driver.machine.forms import open_machine
+from dranode.driver.node.node import NodeClaims
+from tests.fakes.doctor import forbid
+from tests.fakes.drivers import reference
+from tests.fakes.lifecycle import KubeletPods, cpu_claim, leave_spec
+
+GROUP = "cpudevnuma000"
+PODS = "kubepods.slice/kubepods-burstable.slice"
+
+
+@dataclass
+class Machine:
+    """A machine of 8 CPUs as its kernel shows it, and the driver's records on it."""
+
+    folder: Path
+    claims: list[Any] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.write("sys/devices/system/cpu/online", "0-7\n")
+        self.data = self.folder / "kubelet" / "plugins" / "dra.cpu"
+        self.data.mkdir(parents=True)
+
+    def write(self, path: str, text: str) -> None:
+        place = self.folder / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)
+
+    def prepare(self, name: str, count: int) -> None:
+        """A claim `uid-<name>` of the pod `pod-<name>`, whose UID is `pod-uid-<name>`."""
+        node = NodeClaims(CPUPlugin(open_machine("sockets=1,cores=8"), CPUOptions()), self.data, self.folder / "cdi")
+        node.open()
+        claim = cpu_claim(name, f"uid-{name}", GROUP, count)
+        assert isinstance(node.prepare({reference(claim): claim})[f"uid-{name}"], tuple)
+        node.close()
+
+    def process(self, pid: int, name: str, cpus: str, cgroup: str = "system.slice/x.service", **more: str) -> None:
+        parent, state = more.pop("parent", "1"), more.pop("state", "S (sleeping)")
+        text = f"Name:\t{name}\nState:\t{state}\nPPid:\t{parent}\nCpus_allowed_list:\t{cpus}\n"
+        self.write(f"proc/{pid}/status", text)
+        self.write(f"proc/{pid}/cgroup", f"0::/{cgroup}\n")
+        if "env" in more:
+            self.write(f"proc/{pid}/environ", more["env"].replace(" ", "\0") + "\0")
+
+    def container(self, pid: int, name: str, cpus: str, env: str, effective: str | None = None) -> str:
+        """A container of the pod of that name; its process may run on `cpus`, its cgroup on `effective`."""
+        uid = f"pod_uid_{name}"
+        cgroup = f"{PODS}/kubepods-burstable-pod{uid}.slice/cri-containerd-{pid}.scope"
+        self.process(pid, name, cpus, cgroup, env=env)
+        self.write(f"sys/fs/cgroup/{cgroup}/cpuset.cpus.effective", f"{effective or cpus}\n")
+        return cgroup
+
+    def run(self, *arguments: str) -> tuple[list[dict[str, Any]], str | None]:
+        """The rows, and the sentence with which the command ends if its status is 1."""
+        done = CliRunner().invoke(command, [*self.options(), "-o", "json", *arguments])
+        failed = str(done.exception) if isinstance(done.exception, DranodeError) else None
+        assert failed is not None or done.exit_code == 0, done.output
+        return json.loads(done.stdout), failed
+
+    def table(self, *arguments: str) -> str:
+        return CliRunner().invoke(command, [*self.options(), *arguments]).output
+
+    def options(self) -> list[str]:
+        return ["--kubelet-root", str(self.folder / "kubelet"), "--machine", str(self.folder)]
+
+
+@pytest.fixture
+def machine() -> Iterator[Machine]:
+    # pytest's own folders can be too long for a socket's path.
+    with tempfile.TemporaryDirectory(prefix="dranode-") as name:
+        yield Machine(Path(name))
+
+
+@pytest.fixture
+def kubelet(machine: Machine) -> Iterator[KubeletPods]:
+    pods = KubeletPods(machine.folder / "kubelet" / "pod-resources" / "kubelet.sock")
+    yield pods
+    pods.close()
+
+
+def test_a_row_has_the_documented_keys(machine: Machine) -> None:
+    machine.prepare("a", 2)
+    assert machine.run() == (
+        [
+            {
+                "namespace": "default",
+                "name": "a",
+                "uid": "uid-a",
+                "driver": "dra.cpu",
+                "devices": [GROUP],
+                "cpus": "0-1",
+                "held": "0-1",
+                "state": "completed",
+                "pods": ["pod-a"],
+            }
+        ],
+        None,
+    )
+
+
+@pytest.mark.parametrize("folder", ["kubelet", "kubelet/plugins", "kubelet/plugins/dra.cpu"])
+def test_records_that_may_not_be_looked_at_are_not_none(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    machine.prepare("a", 2)
+    forbid(monkeypatch, machine.folder / folder)
+    done = CliRunner().invoke(command, machine.options())
+    assert isinstance(done.exception, DranodeError), done.output
+    assert f"{machine.folder}/{folder}" in str(done.exception)
+    assert str(done.exception).endswith("cannot be looked at: Permission denied; try as root")
+
+
+def test_kubelet_says_who_uses_a_claim(machine: Machine, kubelet: KubeletPods) -> None:
+    machine.prepare("a", 2)
+    kubelet.run("pod-other", "a", "uid-a")
+    ((row,), _) = machine.run()
+    assert row["pods"] == ["pod-a", "pod-other"]
+
+
+def test_a_claim_that_was_taken_over_without_a_name_gets_it_from_kubelet(
+    machine: Machine, kubelet: KubeletPods
+) -> None:
+    leave_spec(machine.folder / "cdi", "uid-left", "5-6")
+    machine.prepare("a", 2)
+    kubelet.run("pod-left", "left", "uid-left")
+    node = NodeClaims(CPUPlugin(open_machine("sockets=1,cores=8"), CPUOptions()), machine.data, machine.folder / "cdi")
+    node.take_in((record, record) for record in node.unfinished())
+    node.close()
+    rows, _ = machine.run()
+    assert [(row["name"], row["cpus"], row["pods"]) for row in rows] == [
+        ("a", "0-1", ["pod-a"]),
+        ("left", "5-6", ["pod-left"]),
+    ]
+
+
+def test_a_kubelet_that_does_not_answer_is_said_and_the_record_shown(machine: Machine) -> None:
+    machine.prepare("a", 2)
+    path = machine.folder / "nobody.sock"
+    with socket.socket(socket.AF_UNIX) as nobody:
+        nobody.bind(str(path))
+        done = CliRunner().invoke(command, [*machine.options(), "-o", "json", "--pod-resources-socket", str(path)])
+    assert done.stderr.startswith(
+        f"who uses the claims is not known: kubelet's pod-resources at {path} does not answer"
+    )
+    assert json.loads(done.stdout)[0]["pods"] == ["pod-a"]
+
+
+def test_containers_on_their_cpus_are_right(machine: Machine) -> None:
+    machine.prepare("a", 2)
+    cgroup = machine.container(100, "a", "0-1", "PATH=/bin DRA_CPUSET_uid-a=0-1")
+    machine.process(101, "child", "0", cgroup, env="PATH=/bin")
+    machine.process(200, "daemon", "2-7")
+    machine.process(300, "ended", "0-7", state="Z (zombie)")
+    ((row,), failed) = machine.run("--verify")
+    assert row["verify"] == {
+        "ok": True,
+        "containers": [{"pod": "pod-a", "cgroup": cgroup, "expected": "0-1", "found": "0-1", "ok": True}],
+        "intruders": [],
+    }
+    assert failed is None
+    assert "yes" in machine.table("--verify")
+
+
+def test_a_container_on_other_cpus_is_named_and_ends_with_status_1(machine: Machine) -> None:
+    machine.prepare("a", 2)
+    machine.container(100, "a", "0-7", "DRA_CPUSET_uid-a=0-1")
+    ((row,), failed) = machine.run("--verify")
+    (found,) = row["verify"]["containers"]
+    assert (row["verify"]["ok"], found["expected"], found["found"], found["ok"]) == (False, "0-1", "0-7", False)
+    assert failed == (
+        "a container with a claim does not run on the CPUs that it was given; the driver's log says what it does"
+    )
+    assert "NO" in machine.table("--verify")
+
+
+def test_a_container_with_two_claims_runs_on_both_and_intrudes_on_neither(machine: Machine) -> None:
+    machine.prepare("a", 2)
+    machine.prepare("b", 2)
+    machine.container(100, "a", "0-3", "DRA_CPUSET_uid-a=0-1 DRA_CPUSET_uid-b=2-3")
+    rows, failed = machine.run("--verify")
+    assert [(row["verify"]["ok"], row["verify"]["intruders"]) for row in rows] == [(True, []), (True, [])]
+    assert failed is None
+
+
+def test_cpus_that_are_offline_are_not_expected(machine: Machine) -> None:
+    machine.prepare("a", 2)
+    machine.write("sys/devices/system/cpu/online", "0,2-7\n")
+    machine.container(100, "a", "0", "DRA_CPUSET_uid-a=0-1")
+    ((row,), _) = machine.run("--verify")
+    assert row["verify"]["ok"] is True
+
+
+def test_processes_without_a_claim_on_exclusive_cpus_are_listed_but_for_the_kernels(machine: Machine) -> None:
+    machine.prepare("a", 2)
+    machine.container(100, "a", "0-1", "DRA_CPUSET_uid-a=0-1")
+    machine.container(150, "forger", "0-7", "DRA_CPUSET_uid-a=0-1")
+    machine.process(200, "daemon", "0-7")
+    machine.process(201, "other[red]", "2-7")
+    machine.process(3, "ksoftirqd/0", "0", parent="2")
+    machine.process(2, "kthreadd", "0-7", parent="0")
+    ((row,), failed) = machine.run("--verify")
+    assert row["verify"]["intruders"] == [
+        {"pid": 150, "name": "forger", "cpus": "0-7"},
+        {"pid": 200, "name": "daemon", "cpus": "0-7"},
+    ]
+    assert failed is None
+    assert "2 processes without a claim may run on CPUs that a claim holds" in machine.table("--verify")
+
+
+def test_containers_that_cannot_be_looked_into_are_not_called_right(machine: Machine) -> None:
+    machine.prepare("a", 2)
+    ((row,), _) = machine.run("--verify")
+    assert row["verify"]["ok"] is None
+    uid = "pod_uid_a"
+    machine.process(100, "secret", "0-1", f"{PODS}/kubepods-burstable-pod{uid}.slice/cri-containerd-1.scope")
+    ((row,), failed) = machine.run("--verify")
+    assert (row["verify"]["ok"], failed) == (None, None)
+    # One that is right does not speak for one that cannot be seen.
+    machine.container(101, "a", "0-1", "DRA_CPUSET_uid-a=0-1")
+    ((row,), failed) = machine.run("--verify")
+    assert (row["verify"]["ok"], failed) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"{cgroup}/cgroup.events": "populated 1\n", "{cgroup}/cpuset.cpus.effective": "0-1\n"},
+        {
+            "cpuset/{cgroup}/cgroup.procs": "",
+            "cpuset/{cgroup}/cpuset.effective_cpus": "0-1\n",
+            "pids/{cgroup}/pids.current": "1\n",
+        },
+    ],
+    ids=["v2", "v1"],
+)
+def test_the_proc_of_a_pod_is_not_taken_for_the_machines(machine: Machine, files: dict[str, str]) -> None:
+    machine.prepare("a", 2)
+    machine.process(1, "dranode", "0-7", "", env="PATH=/bin")
+    cgroup = f"{PODS}/kubepods-burstable-podpod_uid_a.slice/cri-containerd-{'a1' * 32}.scope"
+    for name, text in files.items():
+        machine.write(f"sys/fs/cgroup/{name.format(cgroup=cgroup)}", text)
+    done = CliRunner().invoke(command, [*machine.options(), "--verify"])
+    assert isinstance(done.exception, MachineError), done.output
+    assert "hostPID: true" in str(done.exception)
+    machine.process(100, "main", "0-1", cgroup, env="DRA_CPUSET_uid-a=0-1")
+    ((row,), failed) = machine.run("--verify")
+    assert (row["verify"]["ok"], failed) == (True, None)
+
+
+def test_the_processes_speak_for_a_cgroup_that_cannot_be_read(machine: Machine) -> None:
+    machine.prepare("a", 2)
+    cgroup = f"../../{PODS}/kubepods-burstable-podpod_uid_a.slice/crio-1.scope"
+    machine.process(100, "main", "0", cgroup, env="DRA_CPUSET_uid-a=0-1")
+    machine.process(101, "worker", "1", cgroup, env="DRA_CPUSET_uid-a=0-1")
+    ((row,), _) = machine.run("--verify")
+    (found,) = row["verify"]["containers"]
+    assert (found["found"], found["ok"]) == ("0-1", True)
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "container"),
+    [
+        ("kubepods/burstable/pod1-2/c1", "kubepods/burstable/pod1-2/c1"),
+        ("kubepods/burstable/pod1-2/c1/init.scope", "kubepods/burstable/pod1-2/c1"),
+        ("kubepods.slice/kubepods-pod1_2.slice/crio-c1.scope", "kubepods.slice/kubepods-pod1_2.slice/crio-c1.scope"),
+        ("kubepods/burstable/pod1-2", ""),
+        ("kubepods/burstable/pod3-4/c1", ""),
+    ],
+)
+def test_a_containers_cgroup_lies_in_that_of_its_pod(cgroup: str, container: str) -> None:
+    assert container_cgroup(cgroup, "1-2") == container

@@ -1,0 +1,118 @@
+"""A driver that is tried on a machine that is not ours leaves alone what it runs on."""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dranode.driver.core.api.errors import ClaimError, in_words
+from dranode.driver.core.claims.grant import Grant
+from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.machine.folder import HostRoot
+from dranode.driver.machine.forms import open_machine
+from dranode.driver.machine.root import Root
+from dranode.driver.node.node import NodeClaims
+from tests.fakes.drivers import Board, WiredLamps, allocated_claim
+
+FILE = "sys/class/lamps/lamp-0/brightness"
+
+
+class WritingLamps(WiredLamps):
+    """Lamps that are lit by a kernel file."""
+
+    def __init__(self, root: Root) -> None:
+        super().__init__(Board())
+        self.root = root
+
+    def configure(self, claim: ClaimRef, grants: tuple[Grant, ...]) -> None:
+        del claim, grants
+        self.root.write(FILE, "bright")
+
+
+def prepare(folder: Path, root: Root) -> object:
+    node = NodeClaims(WritingLamps(root), folder / "state", folder / "cdi")
+    (folder / "state").mkdir()
+    node.open()
+    claim = allocated_claim("a", WritingLamps.driver, ["lamp-0"])
+    (answer,) = node.prepare({ClaimRef("default", "a", claim.metadata.uid): claim}).values()
+    node.close()
+    return answer
+
+
+def lay(folder: Path) -> Path:
+    place = folder / FILE
+    place.parent.mkdir(parents=True)
+    place.write_text("dim")
+    return place
+
+
+@pytest.mark.parametrize("form", ["folder", "description", "YAML"])
+def test_a_machine_that_is_not_the_host_is_not_written_to(tmp_path: Path, form: str) -> None:
+    place = lay(tmp_path / "machine")
+    (tmp_path / "m.yaml").write_text(f'base: host\nfiles: {{"/{FILE}": dim}}\n')
+    machines = {"folder": str(tmp_path / "machine"), "description": "cores=2", "YAML": str(tmp_path / "m.yaml")}
+    answer = prepare(tmp_path, open_machine(machines[form]))
+    assert isinstance(answer, ClaimError)
+    assert f"a captured or made-up machine is not written to: '{FILE}'" in str(answer)
+    assert place.read_text() == "dim"
+
+
+def test_the_event_names_the_file_that_the_host_does_not_have(tmp_path: Path) -> None:
+    answer = prepare(tmp_path, HostRoot())
+    assert isinstance(answer, ClaimError)
+    assert f"FileNotFoundError: [Errno 2] No such file or directory: '/{FILE}'" in str(answer)
+
+
+def test_the_host_is_written_to_in_one_piece(tmp_path: Path) -> None:
+    place = lay(tmp_path)
+    HostRoot().write(str(place).lstrip("/"), "bri")
+    assert place.read_text() == "bri"
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (KeyError("a"), "KeyError('a')"),
+        (FileNotFoundError(2, "no\nsuch", "/a"), "FileNotFoundError: [Errno 2] no such: '/a'"),
+        (OSError(errno.EIO, "broken"), "OSError(5, 'broken')"),
+        (OSError(1, "no", "/a", None, "/b"), "PermissionError: [Errno 1] no: '/a' -> '/b'"),
+    ],
+)
+def test_an_error_is_told_with_its_file_and_in_one_line(error: Exception, words: str) -> None:
+    assert in_words(error) == words
+
+
+GUARDED = """
+import os, pathlib, sys
+from click.testing import CliRunner
+from dranode.driver.cli import cli
+def tried(call):
+    try:
+        call()
+    except OSError as error:
+        return error.strerror
+    return "written"
+path = pathlib.Path("/proc/sys/dranode/none")
+before = tried(lambda: path.write_text("x"))
+CliRunner().invoke(cli, ["slices", "--machine", sys.argv[1]])
+print(before)
+print(tried(lambda: path.write_text("x")))
+print(tried(lambda: os.close(os.open(b"/sys/kernel/../dranode", os.O_RDWR))))
+print(tried(lambda: pathlib.Path("/dev/null").write_text("x")))
+print(tried(lambda: pathlib.Path(sys.argv[2]).write_text("x")))
+print(tried(lambda: pathlib.Path("/proc/self/status").read_text()))
+"""
+
+
+@pytest.mark.parametrize("machine", ["host", "cores=2"])
+def test_a_driver_that_opens_kernel_files_by_itself_is_held_back_too(tmp_path: Path, machine: str) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", GUARDED, machine, str(tmp_path / "file")], capture_output=True, text=True, check=True
+    )
+    missing = "No such file or directory"
+    refused = missing if machine == "host" else "--machine names another machine, so the host is not written to"
+    assert ran.stdout.splitlines() == [missing, refused, refused, "written", "written", "written"]

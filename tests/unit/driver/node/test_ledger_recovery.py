@@ -1,0 +1,319 @@
+"""A ledger that is damaged, gone or older than it was: nothing is given twice, and nothing told is forgotten."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from dranode.cpu.options import CPUOptions
+from dranode.cpu.plugin import CPUPlugin
+from dranode.driver.cli.forget_lost import command
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.claims.record import Record
+from dranode.driver.core.claims.salvage import LOST, Copied, salvaged
+from dranode.driver.machine.forms import open_machine
+from dranode.driver.node.ledger import DOUBTFUL, Ledger, read_ledger
+from dranode.driver.node.ledger_copy import LedgerCopy
+from dranode.driver.node.node import NodeClaims
+from tests.fakes.drivers import lose_copy, reference
+from tests.fakes.lifecycle import cpu_claim
+
+MACHINE = "sockets=1,cores=8,threads=2"
+BOOT = "boot-1"
+
+
+def claim(number: int, count: int = 2) -> ResourceClaim:
+    return cpu_claim(f"c{number}", f"uid-{number}", "cpudevnuma000", count)
+
+
+def opened(folder: Path, boot: str = BOOT) -> NodeClaims:
+    (folder / "data").mkdir(exist_ok=True)
+    node = NodeClaims(CPUPlugin(open_machine(MACHINE), CPUOptions()), folder / "data", folder / "cdi")
+    node.open(boot)
+    return node
+
+
+def prepare(node: NodeClaims, asked: ResourceClaim) -> object:
+    return node.prepare({reference(asked): asked})[asked.metadata.uid]
+
+
+def with_claims(folder: Path, count: int = 3) -> dict[str, Record]:
+    """The records of a driver that has prepared so many claims and was killed; one more was unprepared."""
+    live = folder / "live"
+    live.mkdir()
+    node = opened(live)
+    for number in (*range(count), 99):
+        assert isinstance(prepare(node, claim(number)), tuple)
+    assert node.unprepare((reference(claim(99)),)) == {"uid-99": None}
+    # As they lie there when it is killed.
+    for name in ("data", "cdi"):
+        shutil.copytree(live / name, folder / name)
+    return {record.uid: record for record in node.records()}
+
+
+def ledger(folder: Path) -> Path:
+    return folder / "data" / "ledger.db"
+
+
+def reboot(folder: Path) -> None:
+    """CDI specs lie in memory."""
+    shutil.rmtree(folder / "cdi", ignore_errors=True)
+
+
+def checkpoint(folder: Path) -> bytes:
+    """Bring all of the journal into the file; the file's bytes."""
+    Ledger(ledger(folder)).close()
+    return ledger(folder).read_bytes()
+
+
+def header(folder: Path) -> None:
+    good = checkpoint(folder)
+    ledger(folder).write_bytes(b"x" * 16 + good[16:])
+
+
+def schema(folder: Path) -> None:
+    good = checkpoint(folder)
+    ledger(folder).write_bytes(good.replace(b"held TEXT", b"hold TEXT"))
+
+
+def gone(folder: Path) -> None:
+    for suffix in ("", "-wal", "-shm"):
+        ledger(folder).with_name(f"ledger.db{suffix}").unlink(missing_ok=True)
+
+
+def emptied(folder: Path) -> None:
+    gone(folder)
+    ledger(folder).touch()
+
+
+def half(folder: Path) -> None:
+    good = checkpoint(folder)
+    ledger(folder).write_bytes(good[: len(good) // 2])
+
+
+def journal_gone(folder: Path) -> None:
+    for suffix in ("-wal", "-shm"):
+        ledger(folder).with_name(f"ledger.db{suffix}").unlink(missing_ok=True)
+
+
+def rows(folder: Path) -> None:
+    good = checkpoint(folder)
+    ledger(folder).write_bytes(good.replace(b'"namespace"', b'"nam3space"'))
+
+
+HARM: list[Callable[[Path], None]] = [header, schema, gone, emptied, half, journal_gone, rows]
+
+
+@pytest.mark.parametrize("harm", HARM)
+@pytest.mark.parametrize("rebooted", [False, True])
+def test_the_copy_brings_every_record_back_as_it_was(
+    tmp_path: Path, harm: Callable[[Path], None], *, rebooted: bool
+) -> None:
+    before = with_claims(tmp_path)
+    harm(tmp_path)
+    if rebooted:
+        reboot(tmp_path)
+    node = opened(tmp_path)
+    assert {record.uid: record for record in node.records()} == before
+    assert isinstance(prepare(node, claim(4)), tuple)
+    assert {record.uid for record in read_ledger(ledger(tmp_path)).records} == {*before, "uid-4"}
+
+
+@pytest.mark.parametrize("harm", [header, schema])
+def test_rows_come_back_without_the_copy_and_new_claims_wait_for_the_administrator(
+    tmp_path: Path, harm: Callable[[Path], None]
+) -> None:
+    before = with_claims(tmp_path)
+    harm(tmp_path)
+    lose_copy(tmp_path)
+    reboot(tmp_path)
+    node = opened(tmp_path)
+    records = {record.uid: record for record in node.records()}
+    assert before.items() <= records.items()
+    refused = str(prepare(node, claim(4)))
+    assert "nothing new is handed out on this node: the ledger was lost" in refused
+    assert "run `dranode forget-lost --driver dra.cpu`" in refused
+    assert isinstance(prepare(node, claim(1)), tuple)
+
+
+@pytest.mark.parametrize("boot", [BOOT, "boot-2"])
+def test_a_node_of_which_nothing_is_left_says_so_until_it_is_told_to_forget(tmp_path: Path, boot: str) -> None:
+    with_claims(tmp_path)
+    for path in (tmp_path / "data").glob("ledger.db*"):
+        path.write_bytes(b"no database" * 1000)
+    reboot(tmp_path)
+    assert "run `dranode forget-lost" in str(prepare(opened(tmp_path, boot), claim(4)))
+    # What says so is as durable as the records are, and an earlier dranode does not pass over it.
+    header(tmp_path)
+    assert "run `dranode forget-lost" in str(prepare(opened(tmp_path, boot), claim(4)))
+    assert Ledger(ledger(tmp_path)).meta("schema") == str(DOUBTFUL)
+    assert read_ledger(ledger(tmp_path)).doubt == LOST
+    assert opened(tmp_path).forget_missing() == (LOST,)
+    node = opened(tmp_path, boot)
+    assert isinstance(prepare(node, claim(4)), tuple)
+    assert node.forget_missing() == ()
+    assert Ledger(ledger(tmp_path)).meta("schema") == "1"
+
+
+def test_a_copy_that_a_power_cut_may_have_shortened_is_held_but_not_taken_for_all(tmp_path: Path) -> None:
+    before = with_claims(tmp_path)
+    gone(tmp_path)
+    reboot(tmp_path)
+    node = opened(tmp_path, "boot-2")
+    assert {record.uid: record for record in node.records()} == before
+    assert "run `dranode forget-lost" in str(prepare(node, claim(4)))
+
+
+def test_a_copy_that_was_closed_is_believed_after_a_reboot(tmp_path: Path) -> None:
+    node = opened(tmp_path)
+    prepare(node, claim(1))
+    node.close()
+    gone(tmp_path)
+    reboot(tmp_path)
+    assert isinstance(prepare(opened(tmp_path, "boot-2"), claim(4)), tuple)
+
+
+def test_an_older_ledger_that_is_put_back_is_not_believed(tmp_path: Path) -> None:
+    node = opened(tmp_path)
+    prepare(node, claim(99))
+    node.close()
+    older = checkpoint(tmp_path)
+    node.unprepare((reference(claim(99)),))
+    prepare(node, claim(1))
+    before = {record.uid: record for record in node.records()}
+    node.close()
+    gone(tmp_path)
+    ledger(tmp_path).write_bytes(older)
+    reboot(tmp_path)
+    assert {record.uid: record for record in opened(tmp_path).records()} == before
+
+
+def test_an_earlier_dranode_beside_this_one_leaves_the_copy_behind_and_it_is_made_anew(tmp_path: Path) -> None:
+    with_claims(tmp_path)
+    earlier = Ledger(ledger(tmp_path))
+    with earlier.transaction():
+        earlier._db.execute("DELETE FROM claims WHERE uid = 'uid-1'")
+    for path in (tmp_path / "cdi").glob("*uid-1.json"):
+        path.unlink()
+    opened(tmp_path)
+    copied = LedgerCopy(tmp_path / "data" / "ledger.db-copy").read()
+    assert copied is not None
+    assert copied.records.keys() == {"uid-0", "uid-2"}
+
+
+def test_the_command_says_what_is_missing_and_forgets_it(tmp_path: Path) -> None:
+    data = tmp_path / "kubelet" / "plugins" / "dra.cpu"
+    data.parent.mkdir(parents=True)
+    with_claims(tmp_path)
+    for path in (tmp_path / "data").glob("ledger.db*"):
+        path.write_bytes(b"no database" * 1000)
+    reboot(tmp_path)
+    opened(tmp_path)
+    (tmp_path / "data").rename(data)
+    places = ["--machine", MACHINE, "--kubelet-root", str(tmp_path / "kubelet"), "--cdi-dir", str(tmp_path / "cdi")]
+    ran = [
+        CliRunner().invoke(command, [*places, *more])
+        for more in (["--dry-run"], ["--driver", "dra.cpu"], ["-o", "json"])
+    ]
+    assert [one.exit_code for one in ran] == [0, 0, 0]
+    assert "dra.cpu: new claims wait until it is forgotten" in ran[0].output
+    assert f"dra.cpu: {LOST}" in ran[0].output
+    assert "dra.cpu: forgotten: new claims are prepared" in ran[1].output
+    assert '"missing": []' in ran[2].output
+
+
+def test_a_new_node_is_in_no_doubt(tmp_path: Path) -> None:
+    assert opened(tmp_path).missing() == ()
+
+
+def test_what_of_a_claim_is_told_twice_is_held_as_both_say() -> None:
+    one = Record(uid="a", cpus="0-1", held="0-1", fingerprint="f")
+    other = Record(uid="a", cpus="2-3", held="2-3", fingerprint="g")
+    found = salvaged(Copied(3, {"a": one}, whole=False), {}, (other,), BOOT)
+    assert found.records["a"].held == "0-3"
+    assert found.doubt == LOST
+
+
+def test_a_disk_that_takes_no_copy_keeps_nobody_from_being_prepared(tmp_path: Path) -> None:
+    node = opened(tmp_path)
+    (tmp_path / "data" / "ledger.db-copy").unlink()
+    (tmp_path / "data" / "ledger.db-copy.new").mkdir()
+    assert isinstance(prepare(node, claim(1)), tuple)
+    assert not (tmp_path / "data" / "ledger.db-copy").exists()
+    (tmp_path / "data" / "ledger.db-copy.new").rmdir()
+    assert isinstance(prepare(node, claim(2)), tuple)
+    copied = LedgerCopy(tmp_path / "data" / "ledger.db-copy").read()
+    assert copied is not None
+    assert copied.records.keys() == {"uid-1", "uid-2"}
+
+
+def attack(folder: Path, dice: random.Random) -> None:
+    """Something bad happens to the ledger's files; only one of ledger and copy is hit, as one failing block does."""
+    data = folder / "data"
+    name = dice.choice(["ledger.db", "ledger.db", "ledger.db", "ledger.db-wal", "ledger.db-shm", "ledger.db-copy"])
+    path = data / name
+    if not path.exists():
+        return
+    good = bytearray(path.read_bytes())
+    pages = max(len(good) // 4096, 1)
+    one, other = (slice(4096 * at, 4096 * (at + 1)) for at in (dice.randrange(pages), dice.randrange(pages)))
+    match dice.randrange(6):
+        case 0:
+            del good[dice.randrange(len(good) + 1) :]
+        case 1:
+            good[one] = bytes(len(good[one]))
+        case 2:
+            good[one], good[other] = bytes(good[other]), bytes(good[one])
+        case 3:
+            good[one] = dice.randbytes(len(good[one]))
+        case 4:
+            for _ in range(dice.randrange(1, 20)):
+                good[dice.randrange(len(good))] ^= 1 << dice.randrange(8)
+        case 5:
+            path.unlink()
+            return
+    path.write_bytes(good)
+
+
+def killed(folder: Path, at: int) -> Path:
+    """The driver's files as they lie there when it is killed now, in a folder of their own."""
+    after = folder.parent / str(at)
+    for name in ("data", "cdi"):
+        if (folder / name).exists():
+            shutil.copytree(folder / name, after / name)
+    return after
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_no_attack_on_the_files_gives_a_cpu_twice_or_loses_a_claim_in_silence(tmp_path: Path, seed: int) -> None:
+    dice, folder = random.Random(seed), tmp_path / "begin"
+    folder.mkdir()
+    node = opened(folder)
+    told: dict[str, str] = {}
+    for number in range(12):
+        asked = claim(number, 1 + number % 2)
+        if isinstance(prepare(node, asked), tuple):
+            told[asked.metadata.uid] = node.holders.records[asked.metadata.uid].held
+        if dice.random() < 0.5 and told:
+            uid = dice.choice(sorted(told))
+            if node.unprepare((reference(claim(int(uid[4:]))),))[uid] is None:
+                del told[uid]
+        if dice.random() < 0.6:
+            if dice.random() < 0.5:
+                node.close()
+            folder = killed(folder, number)
+            attack(folder, dice)
+            if dice.random() < 0.4:
+                reboot(folder)
+            node = opened(folder)
+        held = [CPUSet.parse(cpus) for cpus in told.values()]
+        assert sum(map(len, held)) == len(CPUSet.union(held)), "a CPU was given twice"
+        known = {record.uid: record for record in node.records()}
+        assert all(CPUSet.parse(told[uid]) <= CPUSet.parse(known[uid].held) for uid in told.keys() & known.keys())
+        assert told.keys() <= known.keys() or node.missing(), "a claim was lost in silence"

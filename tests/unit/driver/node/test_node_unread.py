@@ -1,0 +1,165 @@
+"""A ledger that cannot be read is no empty one: what is known of claims without it, and that it is said."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dranode.cpu.options import CPUOptions
+from dranode.cpu.plugin import CPUPlugin
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.errors import LedgerError, UnreadError
+from dranode.driver.core.pinning.snapshot import HeldSnapshot
+from dranode.driver.machine.forms import open_machine
+from dranode.driver.node.node import NodeClaims
+from tests.fakes.drivers import reference
+from tests.fakes.ledger import FAULTS, Fault
+from tests.fakes.lifecycle import cpu_claim
+
+CLAIM = cpu_claim("a", "uid-a", "cpudevnuma000", 4)
+OTHER = cpu_claim("b", "uid-b", "cpudevnuma000", 1)
+
+
+class World:
+    """A node with one claim on record, whose driver comes again and again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "data").mkdir()
+        node = self.node()
+        node.open()
+        node.prepare({reference(CLAIM): CLAIM})
+        (record,) = node.records()
+        self.held = record.held
+        node.close()
+
+    def node(self) -> NodeClaims:
+        plugin = CPUPlugin(open_machine("sockets=1,cores=4,threads=2"), CPUOptions())
+        return NodeClaims(plugin, self.folder / "data", self.folder / "cdi")
+
+    def opened(self, told: list[HeldSnapshot]) -> NodeClaims:
+        node = self.node()
+        node.open()
+        node.watch(lambda snapshot: told.append(snapshot or HeldSnapshot()))
+        return node
+
+
+def held(snapshot: HeldSnapshot) -> list[tuple[str, str, str]]:
+    """The claims that a snapshot knows: UID, name, CPUs."""
+    return [(claim.claim.uid, claim.claim.name, str(claim.held)) for claim in snapshot.claims.values()]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+@pytest.fixture(params=FAULTS, ids=lambda fault: fault.__name__)
+def fault(request: pytest.FixtureRequest, world: World) -> Iterator[Callable[[], None]]:
+    broken: Fault = request.param
+    with broken(world.folder / "data" / "ledger.db") as mend:
+        yield mend
+
+
+def test_it_is_told_as_unread_with_what_the_specs_say_and_nothing_is_granted(
+    world: World, fault: Callable[[], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[HeldSnapshot] = []
+    node = world.opened(told)
+    (known,) = told
+    assert known.unread is not None
+    assert not known.unread.blind
+    assert held(known) == [("uid-a", "", world.held)]
+    assert [node.impediment] == [known.unread.reason]
+    for claim in (CLAIM, OTHER):
+        (answer,) = node.prepare({reference(claim): claim}).values()
+        assert isinstance(answer, UnreadError)
+    with pytest.raises(UnreadError):
+        node.records()
+    (said,) = [record.message for record in caplog.records if record.levelno >= logging.ERROR]
+    assert known.unread.reason in said
+    fault()
+    caplog.clear()
+    assert [record.uid for record in node.records()] == ["uid-a"]
+    assert held(told[-1]) == [("uid-a", "a", world.held)]
+    assert told[-1].unread is None
+    assert node.impediment is None
+    assert caplog.messages == ["the ledger can be read again"]
+    assert isinstance(node.prepare({reference(OTHER): OTHER})["uid-b"], tuple)
+
+
+def test_what_was_read_before_stays_known(world: World) -> None:
+    told: list[HeldSnapshot] = []
+    node = world.opened(told)
+    for spec in (world.folder / "cdi").iterdir():
+        spec.unlink()
+    (before,) = told
+    with newer_schema(world.folder / "data" / "ledger.db"):
+        world.folder.joinpath("data", "serialize.lock").unlink()
+        world.folder.joinpath("data", "serialize.lock").mkdir()
+        with pytest.raises(UnreadError, match=r"serialize\.lock cannot be opened"):
+            node.records()
+    assert held(told[-1]) == held(before)
+    assert told[-1].unread is not None
+    assert not told[-1].unread.blind
+
+
+def test_specs_that_cannot_be_listed_leave_the_records_known(world: World, tmp_path: Path) -> None:
+    (tmp_path / "cdi").rename(tmp_path / "away")
+    (tmp_path / "cdi").touch()
+    told: list[HeldSnapshot] = []
+    node = world.opened(told)
+    (known,) = told
+    assert known.unread is not None
+    assert "cannot be listed: Not a directory" in known.unread.reason
+    assert not known.unread.blind
+    assert held(known) == [("uid-a", "a", world.held)]
+    assert isinstance(node.prepare({reference(OTHER): OTHER})["uid-b"], LedgerError)
+    (tmp_path / "cdi").unlink()
+    (tmp_path / "away").rename(tmp_path / "cdi")
+    assert isinstance(node.prepare({reference(OTHER): OTHER})["uid-b"], tuple)
+    assert told[-1].unread is None
+
+
+@pytest.mark.parametrize("garbage", [True, False], ids=["spec is garbage", "specs cannot be listed"])
+def test_it_is_blind_where_neither_ledger_nor_specs_say_what_is_held(world: World, *, garbage: bool) -> None:
+    (spec,) = (world.folder / "cdi").iterdir()
+    if garbage:
+        spec.write_text("{")
+    else:
+        spec.unlink()
+        (world.folder / "cdi").rmdir()
+        (world.folder / "cdi").touch()
+    told: list[HeldSnapshot] = []
+    with newer_schema(world.folder / "data" / "ledger.db"):
+        world.opened(told)
+    (known,) = told
+    assert known.unread is not None
+    assert known.unread.blind
+
+
+def test_hardware_that_changes_meanwhile_is_told_with_what_is_known(world: World) -> None:
+    told: list[HeldSnapshot] = []
+    with newer_schema(world.folder / "data" / "ledger.db"):
+        node = world.opened(told)
+        node.plugin = CPUPlugin(open_machine("sockets=1,cores=8,threads=2"), CPUOptions())
+        assert node.rescan()
+    assert told[-1].online == CPUSet(range(16))
+    assert told[-1].unread is not None
+    assert held(told[-1]) == [("uid-a", "", world.held)]
+
+
+def newer_schema(path: Path) -> contextlib.AbstractContextManager[Callable[[], None]]:
+    return FAULTS[0](path)
+
+
+def test_the_first_fault_is_a_newer_schema(world: World) -> None:
+    with newer_schema(world.folder / "data" / "ledger.db"):
+        with contextlib.closing(sqlite3.connect(world.folder / "data" / "ledger.db")) as db:
+            (schema,) = db.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
+        assert int(schema) > 1

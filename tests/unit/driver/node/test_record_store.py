@@ -1,0 +1,109 @@
+"""The index of who holds what stays in step with the ledger, whatever goes wrong between."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dranode.cdi.spec import Spec
+from dranode.driver.core.api.errors import ClaimConflictError, ClaimError, LedgerError, UnreadError
+from dranode.driver.core.claims.grant import ClaimGrant
+from dranode.driver.core.claims.hooks import Recovers
+from dranode.driver.core.claims.record import Record
+from dranode.driver.node.ledger import Contents, Ledger
+from dranode.driver.node.node import NodeClaims
+from tests.fakes.drivers import Lamps, allocated_claim, reference
+
+
+def test_what_another_instance_committed_is_read_again_after_a_reading_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(0, 1000, 3))
+    here, there = (
+        NodeClaims(Lamps(), tmp_path, tmp_path / "cdi", clock=lambda: float(next(clock))) for _ in ("here", "there")
+    )
+    for node in (here, there):
+        node.open()
+    theirs, ours = (allocated_claim(name, Lamps.driver, ["lamp-0"]) for name in ("theirs", "ours"))
+    there.prepare({reference(theirs): theirs})
+    read = Ledger.read
+
+    def fails_once(ledger: Ledger) -> Contents:
+        del ledger
+        monkeypatch.setattr(Ledger, "read", read)
+        raise LedgerError("the disk does not answer")
+
+    monkeypatch.setattr(Ledger, "read", fails_once)
+    answers = [here.prepare({reference(ours): ours})[ours.metadata.uid] for _ in range(2)]
+    assert [type(answer) for answer in answers] == [UnreadError, ClaimConflictError]
+
+
+def test_claims_are_not_forgotten_because_the_cdi_directory_could_not_be_listed(tmp_path: Path) -> None:
+    clock = iter(range(0, 1000, 3))
+    data, cdi = tmp_path / "data", tmp_path / "cdi"
+    data.mkdir()
+    first = NodeClaims(Lamps(), data, cdi)
+    first.open()
+    theirs, ours = (allocated_claim(name, Lamps.driver, ["lamp-0"]) for name in ("theirs", "ours"))
+    first.prepare({reference(theirs): theirs})
+    first.close()
+    for path in data.glob("ledger.db*"):
+        path.write_bytes(b"no database" * 1000)
+    cdi.rename(tmp_path / "away")
+    cdi.touch()
+    node = NodeClaims(Lamps(), data, cdi, clock=lambda: float(next(clock)))
+    node.open()
+    answers = [node.prepare({reference(ours): ours})[ours.metadata.uid]]
+    cdi.unlink()
+    (tmp_path / "away").rename(cdi)
+    answers += [node.prepare({reference(ours): ours})[ours.metadata.uid]]
+    assert isinstance(answers[0], LedgerError)
+    assert "cannot be listed" in str(answers[0])
+    assert isinstance(answers[1], ClaimError)
+
+
+class Puzzled(Lamps, Recovers):
+    """A driver that cannot read what lies in the CDI directory, and fails in a way of its own."""
+
+    def recover(self, uid: str, spec: Spec) -> ClaimGrant | None:
+        raise KeyError(uid, spec.kind)
+
+
+def test_a_spec_that_a_driver_fails_to_read_blocks_new_grants_and_nothing_else(tmp_path: Path) -> None:
+    theirs, ours = (allocated_claim(name, Lamps.driver, ["lamp-0"]) for name in ("theirs", "ours"))
+    first = NodeClaims(Puzzled(), tmp_path, tmp_path / "cdi")
+    first.open()
+    first.prepare({reference(theirs): theirs})
+    first.close()
+    for path in tmp_path.glob("ledger.db*"):
+        path.unlink()
+    node = NodeClaims(Puzzled(), tmp_path, tmp_path / "cdi")
+    node.open()
+    refused = node.prepare({reference(ours): ours})[ours.metadata.uid]
+    assert "nothing new is handed out" in str(refused)
+    assert isinstance(node.prepare({reference(theirs): theirs})[theirs.metadata.uid], tuple)
+    assert node.unprepare((reference(theirs),)) == {theirs.metadata.uid: None}
+    assert isinstance(node.prepare({reference(ours): ours})[ours.metadata.uid], tuple)
+
+
+def test_claims_on_record_with_the_same_cpus_are_told_of_once_and_keep_them(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ledger = Ledger(tmp_path / "ledger.db")
+    with ledger.transaction():
+        ledger.commit(
+            put=(
+                Record(uid="uid-a", namespace="default", name="a", cpus="0-3", held="0-3", fingerprint="f"),
+                Record(uid="uid-b", namespace="default", name="b", cpus="2-5", held="2-5", fingerprint="g"),
+                Record(uid="uid-c", namespace="default", name="c", cpus="9", held="9"),
+            )
+        )
+    node = NodeClaims(Lamps(), tmp_path, tmp_path / "cdi")
+    node.open()
+    with ledger.transaction():
+        ledger.commit(drop=("uid-c",))
+    node.records()
+    (told,) = (message for message in caplog.messages if "both on record" in message)
+    assert told.startswith("claims default/a and default/b are both on record with CPUs 2-3, which one of them was")
+    assert str(node.holders.held.cpus) == "0-5"

@@ -1,0 +1,167 @@
+"""What a driver says of its devices, to whom and how often."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from dranode.driver.core.claims.health import DeviceHealth, Health
+from dranode.driver.core.claims.inventory import Inventory
+from dranode.driver.core.slices.publication import PublisherStatus
+from dranode.driver.kubelet.health import HealthService
+from dranode.driver.node.node import NodeClaims
+from dranode.driver.serve.announcer import Announcer
+from tests.fakes.drivers import Lamps
+from tests.fakes.ledger import Mend, newer_schema
+
+
+class FragileLamps(Lamps):
+    """Lamps of which some may be broken."""
+
+    broken: tuple[str, ...] = ()
+
+    def health(self, inventory: Inventory) -> Iterable[DeviceHealth]:
+        del inventory
+        return [DeviceHealth(name, Health.UNHEALTHY, "burnt out") for name in self.broken]
+
+
+class Shelf:
+    """A publisher that keeps what it was given."""
+
+    def __init__(self) -> None:
+        self.published: list[Inventory] = []
+        self.rested = 0
+
+    def publish(self, driver: str, inventory: Inventory) -> None:
+        assert driver == Lamps.driver
+        self.published.append(inventory)
+
+    def status(self, driver: str) -> PublisherStatus:
+        return PublisherStatus(published=bool(self.published), problem=driver)
+
+    def rest(self, driver: str) -> None:
+        del driver
+        self.rested += 1
+
+
+class World:
+    """A node with lamps, its announcer, and those who listen."""
+
+    def __init__(self, folder: Path, *, taints: bool = True) -> None:
+        (folder / "data").mkdir()
+        self.lamps, self.shelf, self.health = FragileLamps(2), Shelf(), HealthService("node")
+        self.node = NodeClaims(self.lamps, folder / "data", folder / "cdi")
+        self.node.open()
+        self.announcer = Announcer(self.node, self.health, self.shelf, self.shelf, taints=taints)
+
+    @property
+    def taints(self) -> list[list[list[str]]]:
+        """For everything that was published, the taints of each lamp."""
+        return [[[taint.key for taint in lamp.taints] for lamp in each.devices] for each in self.shelf.published]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+TAINT = [f"{Lamps.driver}/unhealthy"]
+
+
+def test_an_instance_that_was_not_told_to_publish_tells_kubelet_alone(world: World) -> None:
+    world.lamps.broken = ("lamp-1",)
+    world.announcer.report()
+    assert world.shelf.published == []
+    assert [device.health for device in world.health.devices] == [Health.HEALTHY, Health.UNHEALTHY]
+
+
+def test_a_taint_that_comes_or_goes_is_published_at_once_and_nothing_else_is(world: World) -> None:
+    world.announcer.begin()
+    world.announcer.report()
+    world.lamps.broken = ("lamp-1",)
+    for _ in range(3):
+        world.announcer.report()
+    world.lamps.broken = ()
+    for _ in range(3):
+        world.announcer.report()
+    assert world.taints == [[[], []], [[], TAINT], [[], []]]
+
+
+def test_without_taints_health_is_kubelets_alone(tmp_path: Path) -> None:
+    world = World(tmp_path, taints=False)
+    world.announcer.begin()
+    world.lamps.broken = ("lamp-1",)
+    world.announcer.report()
+    assert world.taints == [[[], []]]
+    assert world.health.devices[1].message == "burnt out"
+
+
+def test_devices_that_come_wait_for_whoever_noticed_them(world: World) -> None:
+    world.announcer.begin()
+    world.lamps.count = 3
+    world.node.rescan()
+    world.announcer.report()
+    assert [len(each.devices) for each in world.shelf.published] == [2]
+    world.announcer.publish()
+    assert [len(each.devices) for each in world.shelf.published] == [2, 3]
+
+
+def test_an_instance_that_rests_publishes_nothing_until_it_begins_again(world: World) -> None:
+    world.announcer.begin()
+    world.announcer.rest()
+    world.lamps.broken = ("lamp-1",)
+    world.announcer.report()
+    world.announcer.publish()
+    assert (len(world.shelf.published), world.shelf.rested) == (1, 1)
+    world.announcer.begin()
+    assert world.taints[-1] == [[], TAINT]
+
+
+def test_where_nobody_knows_of_slices_they_count_as_published_once_handed_over(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    announcer = Announcer(world.node, world.health, world.shelf)
+    assert not announcer.status().published
+    announcer.begin()
+    assert announcer.status().published
+    announcer.rest()
+    assert not announcer.status().published
+
+
+def test_a_lamp_that_is_gone_and_broken_is_still_told_to_kubelet(world: World) -> None:
+    world.lamps.broken = ("lamp-9",)
+    world.announcer.begin()
+    assert [device.device for device in world.health.devices] == ["lamp-0", "lamp-1", "lamp-9"]
+    assert world.taints == [[[], []]]
+
+
+def test_devices_are_withdrawn_while_nothing_can_be_handed_out_and_stay_healthy(
+    world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.announcer.begin()
+    world.lamps.count = 3
+    with newer_schema_at_the_next_look(tmp_path / "data" / "ledger.db", world.node) as mend:
+        world.node.look()
+        world.announcer.report()
+        world.announcer.report()
+        world.node.rescan()
+        world.announcer.publish()
+        assert [len(each.devices) for each in world.shelf.published] == [2, 0, 0]
+        assert [device.health for device in world.health.devices] == [Health.HEALTHY] * 3
+        mend()
+    world.node.look()
+    world.announcer.report()
+    world.announcer.report()
+    assert [len(each.devices) for each in world.shelf.published] == [2, 0, 0, 3]
+    assert [message for message in caplog.messages if message.startswith("driver=")] == [
+        f"driver={Lamps.driver} devices withdrawn",
+        f"driver={Lamps.driver} devices published again",
+    ]
+
+
+def newer_schema_at_the_next_look(path: Path, node: NodeClaims) -> contextlib.AbstractContextManager[Mend]:
+    # A connection that is open looks at the schema no more.
+    node.close()
+    return newer_schema(path)

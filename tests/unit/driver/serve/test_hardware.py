@@ -1,0 +1,110 @@
+"""Hardware that changes while something else goes wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dranode.driver.core.api.errors import LedgerError, MachineError
+from dranode.driver.core.claims.events import ClaimImpaired, Occurrence
+from dranode.driver.core.claims.grant import Grant
+from dranode.driver.core.claims.health import Impairment
+from dranode.driver.core.claims.inventory import Inventory
+from dranode.driver.core.claims.record import Record
+from dranode.driver.core.pinning.snapshot import HeldSnapshot
+from dranode.driver.node.node import NodeClaims
+from dranode.driver.serve.hardware import Hardware
+from tests.fakes.drivers import Lamps, allocated_claim, reference
+
+
+class FadingLamps(Lamps):
+    """Lamps that go out; what is said of them may fail."""
+
+    stumbles = 0
+
+    def impairments(self, inventory: Inventory, records: Iterable[Record]) -> Iterable[Impairment]:
+        for record in records:
+            if any(inventory.device(device) is None for device in record.devices):
+                yield Impairment(record.ref, "LampGone", "a lamp is gone")
+
+    def describe(self, grant: Grant, record: Record, inventory: Inventory) -> Mapping[str, Any]:
+        self._stumble()
+        return super().describe(grant, record, inventory)
+
+    def _stumble(self) -> None:
+        if self.stumbles:
+            self.stumbles -= 1
+            raise MachineError("the lamp does not answer")
+
+
+class World:
+    """A node that is looked at, and what was said of it."""
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "data").mkdir()
+        self.driver = FadingLamps()
+        self.node = NodeClaims(self.driver, folder / "data", folder / "cdi")
+        self.node.open()
+        self.published: list[int] = []
+        self.reports = 0
+        self.told: list[Occurrence] = []
+        self.hardware = Hardware(
+            self.node, lambda: self.published.append(len(self.node.inventory.devices)), self._report, self.told.append
+        )
+
+    def _report(self) -> None:
+        self.reports += 1
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_what_is_gone_is_withdrawn_while_the_ledger_cannot_be_read(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def unreadable() -> tuple[Record, ...]:
+        raise LedgerError("the ledger cannot be used")
+
+    monkeypatch.setattr(world.node, "records", unreadable)
+    world.driver.count = 3
+    for _ in range(2):
+        world.hardware.look()
+    assert (world.published, world.reports) == ([3], 1)
+    assert [message for message in caplog.messages if "ledger" in message] == [
+        "driver=lamps.example.com: the ledger cannot be used"
+    ]
+
+
+def test_hardware_that_changed_is_published_although_whoever_pins_stumbled_over_it(world: World) -> None:
+    stumbles = [MachineError("the watcher stumbles")]
+
+    def watcher(snapshot: HeldSnapshot | None) -> None:
+        del snapshot
+        if len(world.node.inventory.devices) == 3 and stumbles:
+            raise stumbles.pop()
+
+    world.node.watch(watcher)
+    world.driver.count = 3
+    for _ in range(2):
+        world.hardware.look()
+    assert (world.published, world.hardware.changes) == ([3], 1)
+
+
+def test_a_claim_that_lost_something_is_told_of_at_the_next_look_if_it_cannot_be_described_at_first(
+    world: World,
+) -> None:
+    claim = allocated_claim("a", Lamps.driver, ["lamp-3"])
+    world.node.prepare({reference(claim): claim})
+    world.driver.count, world.driver.stumbles = 3, 1
+    world.hardware.look()
+    assert (world.told, world.published) == ([], [3])
+    for _ in range(2):
+        world.hardware.look()
+    (told,) = world.told
+    assert isinstance(told, ClaimImpaired)
+    assert (told.sentence, list(world.hardware.impaired)) == ("a lamp is gone", [claim.metadata.uid])

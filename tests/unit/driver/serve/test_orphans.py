@@ -1,0 +1,222 @@
+"""Claims that nobody will ask to unprepare, on a real ledger, by a clock that a test moves."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from dranode.cpu.options import CPUOptions
+from dranode.cpu.plugin import CPUPlugin
+from dranode.driver.core.api.errors import DranodeError, LedgerError
+from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.claims.events import Occurrence, OrphanUnprepared
+from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.claims.reconcile import PATIENCE
+from dranode.driver.core.claims.uses import ClaimUse
+from dranode.driver.kubelet.podresources import PodResources, PodResourcesError
+from dranode.driver.machine.forms import open_machine
+from dranode.driver.node.node import NodeClaims
+from dranode.driver.serve.orphans import Orphans
+from dranode.driver.serve.takeover import take_over
+from dranode.driver.serve.witnesses import Witnesses
+from tests.fakes.drivers import reference
+from tests.fakes.lifecycle import KIND, ApiClaims, cpu_claim, leave_spec
+
+GROUP = "cpudevnuma000"
+
+
+class Kubelet(PodResources):
+    """kubelet's word, without a socket."""
+
+    def __init__(self) -> None:
+        self.uses: list[ClaimUse] | None = []
+
+    def claims(self, driver: str) -> tuple[ClaimUse, ...]:
+        assert driver == "dra.cpu"
+        if self.uses is None:
+            raise PodResourcesError("kubelet does not answer")
+        return tuple(self.uses)
+
+    def run(self, name: str, uid: str) -> None:
+        assert self.uses is not None
+        self.uses.append(ClaimUse("default", f"pod-{name}", "main", name, frozenset({f"{KIND}=claim-{uid}"})))
+
+
+@dataclass
+class World:
+    folder: Path
+    kubelet: Kubelet = field(default_factory=Kubelet)
+    api: ApiClaims = field(default_factory=ApiClaims)
+    running: frozenset[str] | None = frozenset()
+    now: float = 1000.0
+    told: list[Occurrence] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        (self.folder / "data").mkdir()
+        self.node = NodeClaims(
+            CPUPlugin(open_machine("sockets=1,cores=8"), CPUOptions()), self.folder / "data", self.folder / "cdi"
+        )
+        self.witnesses = Witnesses("dra.cpu", self.api, self.kubelet, lambda: self.running)
+        self.orphans = Orphans(self.node, self.witnesses, self.told.append, lambda: self.now)
+
+    def prepare(self, name: str, uid: str) -> None:
+        claim = cpu_claim(name, uid, GROUP, 2)
+        self.api.claims["default", name] = claim
+        answer = self.node.prepare({reference(claim): claim})[uid]
+        assert isinstance(answer, tuple)
+
+    def look_for(self, seconds: float) -> None:
+        """Look once a minute."""
+        end = self.now + seconds
+        while self.now < end:
+            self.orphans.look()
+            self.now += 60
+
+    def uids(self) -> list[str]:
+        return sorted(record.uid for record in self.node.records())
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    world = World(tmp_path)
+    world.node.open()
+    return world
+
+
+def test_a_claim_that_is_gone_and_unused_is_unprepared_after_ten_minutes_and_told(world: World) -> None:
+    world.prepare("a", "uid-a")
+    world.prepare("b", "uid-b")
+    del world.api.claims["default", "a"]
+    world.look_for(PATIENCE)
+    assert world.uids() == ["uid-a", "uid-b"]
+    assert world.orphans.waiting() == 1
+    world.look_for(60)
+    assert world.uids() == ["uid-b"]
+    (what,) = world.told
+    assert isinstance(what, OrphanUnprepared)
+    assert "claim default/a was unprepared, because it does not exist any more" in what.sentence
+    assert not (world.folder / "cdi" / "dra.k8s.io-cpu_claim-uid-a.json").exists()
+    assert world.orphans.released == 1
+    world.prepare("c", "uid-c")
+    assert [record.cpus for record in world.node.records() if record.name == "c"] == ["0-1"]
+
+
+def test_a_look_that_waits_for_the_api_server_while_it_is_to_end_unprepares_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another instance looks after the claims by then, or the ledger is closed."""
+    world.prepare("a", "uid-a")
+    del world.api.claims["default", "a"]
+    world.look_for(PATIENCE)
+    ask = world.api.get
+
+    def slow(refs: tuple[ClaimRef, ...]) -> Mapping[ClaimRef, ResourceClaim | DranodeError]:
+        world.orphans.stopping.set()
+        world.node.close()
+        return ask(refs)
+
+    monkeypatch.setattr(world.api, "get", slow)
+    world.look_for(120)
+    assert (world.told, world.orphans.released) == ([], 0)
+    assert world.uids() == ["uid-a"]
+
+
+def test_a_claim_whose_name_another_one_has_now_is_an_orphan(world: World) -> None:
+    world.prepare("a", "uid-a")
+    world.api.claims["default", "a"] = cpu_claim("a", "uid-new", GROUP, 2)
+    world.look_for(PATIENCE + 60)
+    assert world.uids() == []
+
+
+def test_while_kubelet_or_the_runtime_uses_it_or_says_nothing_a_claim_stays(world: World) -> None:
+    world.prepare("a", "uid-a")
+    del world.api.claims["default", "a"]
+    world.kubelet.run("a", "uid-a")
+    world.look_for(PATIENCE * 2)
+    world.kubelet.uses = None
+    world.look_for(PATIENCE * 2)
+    world.kubelet.uses = []
+    world.running = frozenset({"uid-a"})
+    world.look_for(PATIENCE * 2)
+    world.running = None
+    world.look_for(PATIENCE * 2)
+    assert world.uids() == ["uid-a"]
+    world.running = frozenset()
+    world.look_for(PATIENCE + 60)
+    assert world.uids() == []
+
+
+def test_an_api_server_that_is_away_frees_nothing(world: World) -> None:
+    world.prepare("a", "uid-a")
+    del world.api.claims["default", "a"]
+    world.api.away = True
+    world.look_for(PATIENCE * 3)
+    assert world.uids() == ["uid-a"]
+
+
+def test_the_api_server_is_asked_about_odd_claims_alone(world: World) -> None:
+    for name in "abc":
+        world.prepare(name, f"uid-{name}")
+        world.kubelet.run(name, f"uid-{name}")
+    world.look_for(300)
+    assert world.api.asked == []
+
+
+def test_a_stale_spec_of_the_other_driver_is_let_go_of_once_kubelet_tells_of_other_claims(world: World) -> None:
+    leave_spec(world.folder / "cdi", "uid-stale", "0-3")
+    world.node.close()
+    take_over(world.node, world.witnesses)
+    world.look_for(PATIENCE + 120)
+    assert world.uids() == ["uid-stale"]
+    world.prepare("a", "uid-a")
+    world.kubelet.run("a", "uid-a")
+    world.look_for(PATIENCE + 60)
+    assert world.uids() == ["uid-a"]
+
+
+def test_a_name_that_comes_late_is_put_on_record(world: World) -> None:
+    leave_spec(world.folder / "cdi", "uid-a", "0-3")
+    world.node.close()
+    take_over(world.node, world.witnesses)
+    world.kubelet.run("a", "uid-a")
+    world.api.claims["default", "a"] = cpu_claim("a", "uid-a", GROUP, 4)
+    world.look_for(60)
+    (record,) = world.node.records()
+    assert (record.name, record.cpus, record.devices) == ("a", "0-3", (GROUP,))
+
+
+def test_a_claim_that_is_prepared_again_at_the_last_moment_is_kept(world: World) -> None:
+    leave_spec(world.folder / "cdi", "uid-a", "0-3")
+    world.node.close()
+    (stale,) = world.node.records()
+    claim = cpu_claim("a", "uid-a", GROUP, 4)
+    world.node.prepare({reference(claim): claim})
+    assert world.node.release([stale]) == {}
+    assert world.uids() == ["uid-a"]
+
+
+def test_a_ledger_that_cannot_be_read_frees_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.prepare("a", "uid-a")
+
+    def broken() -> None:
+        raise LedgerError("the ledger cannot be used: disk I/O error")
+
+    monkeypatch.setattr(world.node.holders, "refresh", broken)
+    with pytest.raises(LedgerError, match="disk I/O error"):
+        world.orphans.look()
+    take_over(world.node, world.witnesses)
+    monkeypatch.undo()
+    assert world.uids() == ["uid-a"]
+
+
+def test_what_a_killed_driver_left_of_a_spec_is_taken_away(world: World) -> None:
+    world.prepare("mine", "a")
+    left = world.folder / "cdi" / "spec.0123456789abcdef.tmp"
+    left.touch()
+    os.utime(left, (0, 0))
+    world.look_for(60)
+    assert [path.name for path in left.parent.iterdir()] == ["dra.k8s.io-cpu_claim-a.json"]

@@ -1,0 +1,149 @@
+from dataclasses import replace
+
+from dranode.driver.core.api.documents import encode
+from dranode.driver.core.api.resource import DeviceTaint
+from dranode.gpu.devices import attributes, binary, counters, gpu_devices
+from dranode.gpu.inventory import GPU, Function, GPUInventory
+from dranode.gpu.scan import scan
+from tests.fakes.gpu import GIB, flex, hgx, laptop, mi300x
+
+
+def test_a_gpu_is_published_with_what_is_known_of_it() -> None:
+    (device, *_) = gpu_devices(scan(hgx().root()), shared=False)
+    assert encode(device) == {
+        "name": "gpu-0000-1b-00-0",
+        "attributes": {
+            "type": {"string": "gpu"},
+            "vendor": {"string": "nvidia"},
+            "model": {"string": "NVIDIA H100 80GB HBM3"},
+            "uuid": {"string": "GPU-00000000-0000-4000-8000-0123456789ab"},
+            "pciVendor": {"string": "0x10de"},
+            "pciDevice": {"string": "0x2330"},
+            "pciAddress": {"string": "0000:1b:00.0"},
+            "driver": {"string": "nvidia"},
+            "driverVersion": {"version": "550.54.15"},
+            "linkSpeed": {"int": 32000},
+            "linkWidth": {"int": 16},
+            "resource.kubernetes.io/pciBusID": {"string": "0000:1b:00.0"},
+            "resource.kubernetes.io/pcieRoot": {"string": "pci0000:19"},
+            "resource.kubernetes.io/numaNode": {"int": 0},
+        },
+    }
+
+
+def test_what_is_not_known_is_left_out() -> None:
+    assert encode(attributes(GPU("0000:03:00.0"))) == {
+        "type": {"string": "gpu"},
+        "vendor": {"string": "unknown"},
+        "pciAddress": {"string": "0000:03:00.0"},
+        "resource.kubernetes.io/pciBusID": {"string": "0000:03:00.0"},
+    }
+
+
+def test_a_bus_id_beyond_the_standard_form_is_left_out_and_the_address_stays() -> None:
+    told = attributes(GPU("10000:01:00.0", pcie_root="pci0000:17"))
+    assert "resource.kubernetes.io/pciBusID" not in told
+    assert told["pciAddress"].string == "10000:01:00.0"
+    assert told["resource.kubernetes.io/pcieRoot"].string == "pci0000:17"
+
+
+def test_a_version_that_is_none_is_left_out_and_the_device_stays() -> None:
+    gpu = GPU("0000:03:00.0", functions=(Function("0000:03:00.0", "amdgpu"),), driver_version="6.8.5-dkms")
+    told = attributes(gpu)
+    assert "driverVersion" not in told
+    assert told["driver"].string == "amdgpu"
+
+
+def test_a_model_of_more_than_64_bytes_is_cut_at_a_character() -> None:
+    told = attributes(GPU("0000:03:00.0", model="é" * 40))
+    assert told["model"].string == "é" * 32
+
+
+def test_a_part_takes_one_count_and_the_whole_takes_all() -> None:
+    inventory = scan(flex().root())
+    (pool,) = counters(inventory)
+    assert encode(pool) == {"name": "gpu-0000-4d-00-0", "counters": {"parts": {"value": "7"}}}
+    taken = {
+        device.name: [int(each.counters["parts"].value.value) for each in device.consumes_counters]
+        for device in gpu_devices(inventory, shared=False)
+    }
+    assert taken == {"gpu-0000-4d-00-0": [7], **{f"gpu-0000-4d-00-{vf}": [1] for vf in range(1, 8)}}
+
+
+def test_partitions_draw_on_their_own_gpu_only() -> None:
+    inventory = scan(mi300x(gpus=2, parts=4).root())
+    assert [each.name for each in counters(inventory)] == ["gpu-0000-0c-00-0", "gpu-0000-22-00-0"]
+    for device in gpu_devices(inventory, shared=False):
+        (taken,) = device.consumes_counters
+        assert device.name.startswith(taken.counter_set)
+
+
+def test_a_gpu_that_is_not_divided_needs_no_counters() -> None:
+    inventory = scan(hgx().root())
+    assert counters(inventory) == ()
+    assert all(device.consumes_counters == () for device in gpu_devices(inventory, shared=False))
+
+
+def test_a_part_whose_gpu_is_not_here_stands_alone() -> None:
+    whole, part, *_ = scan(flex().root()).gpus
+    inventory = GPUInventory((replace(part, parent="0000:99:00.0"),))
+    assert counters(inventory) == ()
+    assert gpu_devices(inventory, shared=False)[0].consumes_counters == ()
+    assert whole.parent is None
+
+
+def test_whole_gpus_come_before_parts_and_divided_ones_last() -> None:
+    machine = flex(vfs=2)
+    machine.pci("0000:90:00.0", 0x8086, 0x56C0, 0x038000)
+    assert [device.name for device in gpu_devices(scan(machine.root()), shared=False)] == [
+        "gpu-0000-90-00-0",
+        "gpu-0000-4d-00-1",
+        "gpu-0000-4d-00-2",
+        "gpu-0000-4d-00-0",
+    ]
+
+
+def test_a_shared_gpu_gives_one_share_and_its_part_of_the_memory_by_default() -> None:
+    (device,) = gpu_devices(scan(mi300x(gpus=1, parts=1).root()), shared=True)
+    assert device.allow_multiple_allocations is True
+    assert encode(device.capacity) == {
+        "shares": {
+            "value": "10",
+            "requestPolicy": {"default": "1", "validRange": {"min": "1", "step": "1"}},
+        },
+        "memory": {
+            "value": "192Gi",
+            "requestPolicy": {"default": "19660Mi", "validRange": {"min": "1Mi", "step": "1Mi"}},
+        },
+    }
+
+
+def test_a_shared_gpu_of_unknown_memory_has_shares_alone() -> None:
+    assert {tuple(device.capacity) for device in gpu_devices(scan(hgx().root()), shared=True)} == {("shares",)}
+
+
+def test_a_whole_gpu_has_no_policy_and_allows_one_claim() -> None:
+    device = gpu_devices(scan(flex(vfs=0).root()), shared=False)[0]
+    assert device.allow_multiple_allocations is None
+    assert encode(device.capacity) == {"memory": {"value": "16Gi"}}
+
+
+def test_taints_stand_on_the_devices_that_have_them() -> None:
+    taint = DeviceTaint(key="dra.gpu/unhealthy", value="wedged", effect="NoSchedule")
+    found = gpu_devices(scan(laptop().root()), shared=False, taints={"gpu-0000-01-00-0": (taint,)})
+    assert {device.name: device.taints for device in found} == {
+        "gpu-0000-00-02-0": (),
+        "gpu-0000-01-00-0": (taint,),
+    }
+
+
+def test_amounts_take_the_largest_suffix_that_leaves_them_whole() -> None:
+    assert [str(binary(amount)) for amount in (0, 1, 1000, 1024, 3 << 20, 80 * GIB, 1 << 60)] == [
+        "0",
+        "1",
+        "1000",
+        "1Ki",
+        "3Mi",
+        "80Gi",
+        "1024Pi",
+    ]

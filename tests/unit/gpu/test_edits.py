@@ -1,0 +1,186 @@
+import pytest
+
+from dranode.cdi.spec import ContainerEdits
+from dranode.driver.core.api.errors import ClaimError
+from dranode.gpu.config import GPUMode
+from dranode.gpu.edits import complete, device_nodes
+from dranode.gpu.grants import Intent
+from dranode.gpu.scan import scan
+from tests.fakes.gpu import DEVICES, DRIVERS, Machine, flex, hgx, laptop, mi300x
+
+
+def nodes(machine: Machine, intent: Intent) -> list[tuple[str, str, int | None, int | None]]:
+    return [(node.path, node.type, node.major, node.minor) for node in device_nodes(machine.root(), intent)]
+
+
+def refusal(machine: Machine, intent: Intent) -> str:
+    with pytest.raises(ClaimError) as caught:
+        device_nodes(machine.root(), intent)
+    return str(caught.value)
+
+
+H100 = Intent(address="0000:43:00.0", vendor="nvidia")
+PART = Intent(address="0000:0c:00.0", vendor="amd", partition=3)
+FLEX = Intent(address="0000:4d:00.0", vendor="intel")
+RTX = Intent(address="0000:01:00.0", vendor="nvidia", mode=GPUMode.GRAPHICS)
+
+
+def test_nvidia_compute_has_the_gpus_node_and_the_control_nodes() -> None:
+    assert nodes(hgx(), H100) == [
+        ("/dev/nvidia1", "c", 195, 1),
+        ("/dev/nvidiactl", "c", 195, 255),
+        ("/dev/nvidia-uvm", "c", 510, 0),
+        ("/dev/nvidia-uvm-tools", "c", 510, 1),
+    ]
+
+
+def test_nvidia_graphics_adds_modeset_and_drm() -> None:
+    assert [path for path, *_ in nodes(laptop(), RTX)][4:] == [
+        "/dev/nvidia-modeset",
+        "/dev/dri/card2",
+        "/dev/dri/renderD129",
+    ]
+
+
+def test_numbers_are_those_of_now_after_a_boot_that_moved_them() -> None:
+    machine = hgx()
+    machine.node("dev/nvidia-uvm", 234, 0)
+    machine.nvidia("0000:43:00.0", 6, "NVIDIA H100 80GB HBM3", "GPU-x")
+    assert nodes(machine, H100)[0] == ("/dev/nvidia6", "c", 195, 6)
+    assert ("/dev/nvidia-uvm", "c", 234, 0) in nodes(machine, H100)
+
+
+def test_an_amd_partition_has_kfd_and_its_own_render_node() -> None:
+    assert nodes(mi300x(gpus=1), PART) == [("/dev/kfd", "c", 511, 0), ("/dev/dri/renderD131", "c", 226, 131)]
+
+
+@pytest.mark.parametrize("in_function_bits", [False, True])
+@pytest.mark.parametrize("unread", [1, 3])
+def test_a_partition_keeps_its_render_node_while_another_one_does_not_read(
+    unread: int,
+    in_function_bits: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    machine = mi300x(gpus=1)
+    for part in range(8) if in_function_bits else ():
+        machine.kfd(1 + part, f"0000:0c:00.{part}", render=128 + part)
+    machine.fail(f"sys/class/kfd/kfd/topology/nodes/{unread}/properties")
+    assert nodes(machine, PART)[1] == ("/dev/dri/renderD131", "c", 226, 131)
+    assert [gpu.partition for gpu in scan(machine.root()).gpus] == [
+        None,
+        *(part for part in range(8) if part != unread - 1),
+    ]
+
+
+def test_a_whole_partitioned_gpu_has_the_render_nodes_of_all_parts_once() -> None:
+    paths = [path for path, *_ in nodes(mi300x(gpus=2), Intent(address="0000:22:00.0", vendor="amd"))]
+    assert paths == ["/dev/kfd", *(f"/dev/dri/renderD{minor}" for minor in range(136, 144))]
+
+
+def test_graphics_adds_the_card_of_each_part() -> None:
+    paths = [
+        path
+        for path, *_ in nodes(
+            mi300x(gpus=1, parts=2), Intent(address="0000:0c:00.0", vendor="amd", mode=GPUMode.GRAPHICS)
+        )
+    ]
+    assert sorted(paths) == [
+        "/dev/dri/card1",
+        "/dev/dri/card2",
+        "/dev/dri/renderD128",
+        "/dev/dri/renderD129",
+        "/dev/kfd",
+    ]
+
+
+def test_intel_compute_is_the_render_node() -> None:
+    assert nodes(flex(), FLEX) == [("/dev/dri/renderD128", "c", 226, 128)]
+
+
+def test_a_virtual_function_has_its_own_render_node() -> None:
+    assert nodes(flex(), Intent(address="0000:4d:00.3", vendor="intel")) == [("/dev/dri/renderD131", "c", 226, 131)]
+
+
+@pytest.mark.parametrize(
+    ("machine", "intent", "node"),
+    [
+        (hgx(), H100, "dev/nvidia1"),
+        (hgx(), H100, "dev/nvidia-uvm"),
+        (hgx(), H100, "dev/nvidiactl"),
+        (mi300x(gpus=1), PART, "dev/kfd"),
+        (mi300x(gpus=1), PART, "dev/dri/renderD131"),
+        (flex(), FLEX, "dev/dri/renderD128"),
+    ],
+)
+def test_a_node_that_is_not_there_is_named(machine: Machine, intent: Intent, node: str) -> None:
+    machine.remove(node)
+    assert f"GPU {intent.address} needs device node /{node}, which does not exist; " in refusal(machine, intent)
+
+
+def test_a_plain_file_in_place_of_a_node_is_named() -> None:
+    machine = flex()
+    machine.put("dev/dri/renderD128", b"")
+    assert "needs device node /dev/dri/renderD128, which cannot be used" in refusal(machine, FLEX)
+
+
+def test_nodes_that_a_container_can_do_without_may_be_missing() -> None:
+    machine = hgx()
+    machine.remove("dev/nvidia-uvm-tools")
+    assert [path for path, *_ in nodes(machine, H100)] == ["/dev/nvidia1", "/dev/nvidiactl", "/dev/nvidia-uvm"]
+
+
+def test_a_gpu_that_is_gone_since_it_was_published_is_named() -> None:
+    machine = hgx()
+    machine.remove(f"{DEVICES}/0000:43:00.0")
+    assert refusal(machine, H100).startswith("GPU 0000:43:00.0 is gone from the PCI bus")
+
+
+def test_a_gpu_whose_driver_is_gone_is_named() -> None:
+    machine = hgx()
+    machine.remove("proc/driver/nvidia")
+    assert refusal(machine, H100).startswith("GPU 0000:43:00.0 has no minor number in /proc/driver/nvidia")
+
+
+def test_a_partition_that_is_gone_since_it_was_published_is_named() -> None:
+    message = refusal(mi300x(gpus=1, parts=2), PART)
+    assert message.startswith("GPU 0000:0c:00.0 has no partition 3 any more, only 2")
+
+
+def test_a_gpu_on_vfio_has_no_nodes_for_compute() -> None:
+    machine = laptop()
+    machine.bind("0000:01:00.0", "vfio-pci")
+    message = refusal(machine, Intent(address="0000:01:00.0", vendor="nvidia"))
+    assert message.startswith("GPU 0000:01:00.0 is bound to vfio-pci, which has no nodes for mode compute")
+
+
+def test_a_gpu_that_is_not_on_vfio_has_no_nodes_for_it() -> None:
+    message = refusal(laptop(), Intent(address="0000:01:00.0", vendor="nvidia", mode=GPUMode.VFIO))
+    assert message.startswith("GPU 0000:01:00.0 is bound to nvidia, which has no nodes for mode vfio")
+
+
+def test_vfio_gives_the_groups_node_and_the_container() -> None:
+    machine = laptop()
+    machine.bind("0000:01:00.0", "nvgrace-gpu-vfio-pci")
+    machine.node("dev/vfio/vfio", 10, 196)
+    machine.node("dev/vfio/14", 240, 0)
+    intent = Intent(address="0000:01:00.0", vendor="nvidia", mode=GPUMode.VFIO)
+    assert nodes(machine, intent) == [("/dev/vfio/vfio", "c", 10, 196), ("/dev/vfio/14", "c", 240, 0)]
+
+
+@pytest.mark.parametrize(("machine", "intent", "groups"), [(mi300x(gpus=1), PART, (105,)), (hgx(), H100, ())])
+def test_the_groups_that_own_the_nodes_come_along_but_not_roots(
+    machine: Machine, intent: Intent, groups: tuple[int, ...]
+) -> None:
+    edits = complete(
+        machine.root(), intent, ContainerEdits(env=("A=b",)), lambda path: machine.groups.get(path.lstrip("/"))
+    )
+    assert edits.env == ("A=b",)
+    assert edits.additional_gids == groups
+
+
+def test_the_driver_that_a_gpu_is_unbound_from_is_said() -> None:
+    machine = flex(vfs=0)
+    folder = machine.root().resolve(f"{DEVICES}/0000:4d:00.0")
+    machine.remove(f"{folder}/driver")
+    machine.remove(f"{folder}/drm")
+    machine.remove(f"{DRIVERS}/xe")
+    assert refusal(machine, FLEX).startswith("GPU 0000:4d:00.0 has no device node /dev/dri/renderD*")

@@ -1,0 +1,250 @@
+from typing import Any
+
+import pytest
+
+from dranode.driver.core.api.errors import ClaimConflictError, ClaimError
+from dranode.driver.core.api.quantity import Quantity
+from dranode.driver.core.api.resource import DeviceRequestAllocationResult
+from dranode.driver.core.claims.configs import Config
+from dranode.driver.core.claims.grant import AllocatedClaim, AllocatedResult, ClaimGrant, Grant
+from dranode.driver.core.claims.held import ClaimRef, Held, Holding
+from dranode.gpu.config import parse_gpu_config
+from dranode.gpu.grants import Home, Intent, grant_gpus
+from dranode.gpu.inventory import GPUInventory
+from dranode.gpu.scan import scan
+from tests.fakes.gpu import DEVICES, Machine, flex, hgx, laptop, mi300x
+
+MINE = ClaimRef("default", "mine", "uid-mine")
+OTHER = ClaimRef("team", "other", "uid-other")
+FIRST, SECOND = "gpu-0000-1b-00-0", "gpu-0000-43-00-0"
+UUIDS = {FIRST: "GPU-00000000-0000-4000-8000-0123456789ab", SECOND: "GPU-00000001-0000-4000-8000-0123456789ab"}
+
+
+def config(**fields: Any) -> Config:
+    document = {"apiVersion": "dra.gpu/v1alpha1", "kind": "GPUConfig", **fields}
+    return Config("FromClaim", parse_gpu_config(Config("FromClaim", document, "config[0]")), "config[0]")
+
+
+def result(device: str, request: str = "gpu", **fields: Any) -> DeviceRequestAllocationResult:
+    return DeviceRequestAllocationResult(request=request, driver="dra.gpu", pool="node", device=device, **fields)
+
+
+def give(
+    machine: Machine | GPUInventory,
+    *results: DeviceRequestAllocationResult,
+    configs: tuple[Config, ...] = (),
+    held: Held | None = None,
+) -> ClaimGrant:
+    inventory = machine if isinstance(machine, GPUInventory) else scan(machine.root())
+    claim = AllocatedClaim(MINE, tuple(AllocatedResult(each, configs) for each in results))
+    return grant_gpus(claim, held or Held(), inventory)
+
+
+def refusal(
+    machine: Machine,
+    *results: DeviceRequestAllocationResult,
+    configs: tuple[Config, ...] = (),
+    held: Held | None = None,
+) -> str:
+    with pytest.raises(ClaimError) as caught:
+        give(machine, *results, configs=configs, held=held)
+    return str(caught.value)
+
+
+def env(one: Grant) -> list[str]:
+    assert one.edits is not None
+    return list(one.edits.env)
+
+
+def meant(one: Grant) -> Intent:
+    intent = Intent.of(one)
+    assert intent is not None
+    return intent
+
+
+def test_a_grant_records_what_is_meant_and_no_node() -> None:
+    (one,) = give(hgx(), result(FIRST)).grants
+    assert one.state == {"address": "0000:1b:00.0", "vendor": "nvidia"}
+    assert one.edits is not None
+    assert one.edits.device_nodes == ()
+    assert env(one) == [
+        f"DRA_GPU_0000_1B_00_0={UUIDS[FIRST]}",
+        "NVIDIA_VISIBLE_DEVICES=void",
+        "NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+    ]
+
+
+def test_variables_of_two_gpus_never_overwrite_each_other() -> None:
+    both = [env(one) for one in give(hgx(), result(FIRST), result(SECOND, "other")).grants]
+    values: dict[str, set[str]] = {}
+    for entry in (entry for entries in both for entry in entries):
+        name, _, value = entry.partition("=")
+        values.setdefault(name, set()).add(value)
+    assert {name for name, each in values.items() if len(each) > 1} == set()
+
+
+def test_a_partition_knows_its_number_and_is_named_by_address() -> None:
+    (one,) = give(mi300x(gpus=1), result("gpu-0000-0c-00-0-p3")).grants
+    assert meant(one).partition == 3
+    assert env(one) == ["DRA_GPU_0000_0C_00_0_P3=0000:0c:00.0"]
+
+
+def test_visibility_vendor_lists_the_gpus_of_the_request_on_each_of_its_grants() -> None:
+    configs = (config(visibility="vendor"),)
+    for one in give(hgx(), result(FIRST), result(SECOND), configs=configs).grants:
+        assert f"CUDA_VISIBLE_DEVICES={UUIDS[FIRST]},{UUIDS[SECOND]}" in env(one)
+
+
+@pytest.mark.parametrize(
+    ("machine", "device", "entry"),
+    [
+        (mi300x(gpus=1, parts=1), "gpu-0000-0c-00-0", "ROCR_VISIBLE_DEVICES=GPU-53b1c8f2d4e60700"),
+        (mi300x(gpus=1), "gpu-0000-0c-00-0-p1", "ROCR_VISIBLE_DEVICES=0"),
+        (flex(vfs=0), "gpu-0000-4d-00-0", "ZE_AFFINITY_MASK=0"),
+    ],
+)
+def test_each_vendor_has_its_list(machine: Machine, device: str, entry: str) -> None:
+    (one,) = give(machine, result(device), configs=(config(visibility="vendor"),)).grants
+    assert entry in env(one)
+
+
+def test_a_list_for_gpus_of_two_requests_is_refused() -> None:
+    message = refusal(hgx(), result(FIRST, "a"), result(SECOND, "b"), configs=(config(visibility="vendor"),))
+    assert message == (
+        "claim default/mine has visibility vendor and nvidia GPUs in requests a and b, but a container has room for "
+        "the list of one request; use one request or visibility none"
+    )
+
+
+def test_graphics_asks_for_all_of_nvidias_capabilities() -> None:
+    (one,) = give(hgx(), result(FIRST), configs=(config(mode="graphics"),)).grants
+    assert "NVIDIA_DRIVER_CAPABILITIES=all" in env(one)
+
+
+def test_admin_access_is_marked_and_holds_nothing() -> None:
+    held = Held.of((Holding(OTHER, frozenset({FIRST})),))
+    (one,) = give(hgx(), result(FIRST, admin_access=True), held=held).grants
+    assert one.admin
+    assert "DRA_ADMIN_ACCESS=true" in env(one)
+
+
+def test_admin_access_to_a_part_stands_beside_the_holder_of_the_whole() -> None:
+    held = Held.of((Holding(OTHER, frozenset({"gpu-0000-4d-00-0"})),))
+    (one,) = give(flex(), result("gpu-0000-4d-00-1", admin_access=True), held=held).grants
+    assert one.admin
+
+
+def test_admin_access_never_takes_a_gpu_from_its_driver() -> None:
+    (one,) = give(laptop(), result("gpu-0000-01-00-0", admin_access=True), configs=(config(mode="vfio"),)).grants
+    assert meant(one).homes == ()
+
+
+@pytest.mark.parametrize(
+    ("asked", "holds"),
+    [("gpu-0000-4d-00-0", "gpu-0000-4d-00-3"), ("gpu-0000-4d-00-3", "gpu-0000-4d-00-0")],
+)
+def test_a_gpu_and_its_parts_are_never_both_given_and_both_claims_are_named(asked: str, holds: str) -> None:
+    with pytest.raises(ClaimConflictError) as caught:
+        give(flex(), result(asked), held=Held.of((Holding(OTHER, frozenset({holds})),)))
+    assert str(caught.value) == (
+        f'claim default/mine was allocated device "{asked}", but claim team/other holds "{holds}" of the same GPU; '
+        "it can be prepared once that one is unprepared"
+    )
+    assert caught.value.holders == frozenset({"uid-other"})
+
+
+def test_two_parts_of_one_gpu_go_to_two_claims() -> None:
+    held = Held.of((Holding(OTHER, frozenset({"gpu-0000-4d-00-3"})),))
+    assert len(give(flex(), result("gpu-0000-4d-00-4"), held=held).grants) == 1
+
+
+def test_a_claim_with_the_whole_and_a_part_is_refused() -> None:
+    message = refusal(flex(), result("gpu-0000-4d-00-0", "a"), result("gpu-0000-4d-00-2", "b"))
+    assert '"gpu-0000-4d-00-0" and "gpu-0000-4d-00-2", which are the same silicon' in message
+
+
+def test_a_share_says_how_much_memory_it_has() -> None:
+    share = result(FIRST, share_id="8a3a", consumed_capacity={"shares": Quantity(1), "memory": Quantity("8Gi")})
+    (one,) = give(hgx(), share).grants
+    assert one.share_id == "8a3a"
+    assert f"DRA_GPU_0000_1B_00_0_MEMORY={8 << 30}" in env(one)
+    assert "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=8192M" in env(one)
+
+
+@pytest.mark.parametrize("name", ["memory", "dra.gpu/memory"])
+def test_the_memory_of_a_share_is_read_under_either_name(name: str) -> None:
+    (one,) = give(hgx(), result(FIRST, share_id="8a3a", consumed_capacity={name: Quantity("8Gi")})).grants
+    assert f"DRA_GPU_0000_1B_00_0_MEMORY={8 << 30}" in env(one)
+
+
+def test_a_lower_limit_wins_over_what_the_share_was_given() -> None:
+    share = result(FIRST, share_id="8a3a", consumed_capacity={"dra.gpu/memory": Quantity("8Gi")})
+    (one,) = give(hgx(), share, configs=(config(sharing={"memoryLimit": "6Gi"}),)).grants
+    assert "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=6144M" in env(one)
+
+
+def test_limits_of_several_gpus_go_by_position() -> None:
+    shares = [
+        result(device, share_id="8a3a", consumed_capacity={"memory": Quantity(memory)})
+        for device, memory in ((FIRST, "8Gi"), (SECOND, "4Gi"))
+    ]
+    for one in give(hgx(), *shares).grants:
+        assert "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=8192M,1=4096M" in env(one)
+
+
+def test_a_limit_above_what_was_allocated_is_refused_with_both_amounts() -> None:
+    share = result(FIRST, share_id="8a3a", consumed_capacity={"memory": Quantity("8Gi")})
+    message = refusal(hgx(), share, configs=(config(sharing={"memoryLimit": "16Gi"}),))
+    assert "sharing.memoryLimit 16Gi, more than the 8Gi that it was allocated" in message
+
+
+def test_a_limit_is_refused_where_no_variable_would_keep_it() -> None:
+    message = refusal(flex(vfs=0), result("gpu-0000-4d-00-0"), configs=(config(sharing={"memoryLimit": "1Gi"}),))
+    assert "intel GPUs have no variable that would keep it" in message
+
+
+def test_exclusive_use_of_a_share_is_refused() -> None:
+    message = refusal(hgx(), result(FIRST, share_id="8a3a"), configs=(config(sharing={"strategy": "exclusive"}),))
+    assert message.startswith(f'request "gpu" with device "{FIRST}" of claim default/mine is to be exclusive')
+
+
+def test_vfio_records_where_the_gpu_and_its_sound_function_came_from() -> None:
+    (one,) = give(laptop(), result("gpu-0000-01-00-0"), configs=(config(mode="vfio"),)).grants
+    assert meant(one).homes == (
+        Home(address="0000:01:00.0", driver="nvidia"),
+        Home(address="0000:01:00.1", driver="snd_hda_intel"),
+    )
+
+
+def test_a_gpu_that_an_administrator_keeps_on_vfio_stays_there() -> None:
+    machine = laptop()
+    machine.bind("0000:01:00.0", "vfio-pci")
+    machine.put(machine.root().resolve(f"{DEVICES}/0000:01:00.0/driver_override"), "vfio-pci")
+    (one,) = give(machine, result("gpu-0000-01-00-0"), configs=(config(mode="vfio"),)).grants
+    assert meant(one).homes == ()
+
+
+def test_of_a_gpu_on_vfio_that_nobody_pinned_the_kernel_knows_the_driver() -> None:
+    machine = laptop()
+    machine.bind("0000:01:00.0", "vfio-pci")
+    (one,) = give(machine, result("gpu-0000-01-00-0"), configs=(config(mode="vfio"),)).grants
+    assert meant(one).homes[0] == Home(address="0000:01:00.0", driver=None)
+
+
+@pytest.mark.parametrize(
+    ("machine", "one", "why"),
+    [
+        (hgx(), result(FIRST, share_id="8a3a"), "is a share"),
+        (mi300x(gpus=1), result("gpu-0000-0c-00-0-p1"), "is a partition"),
+        (flex(), result("gpu-0000-4d-00-0"), "has virtual functions"),
+    ],
+)
+def test_vfio_is_refused_for_what_is_not_a_function_of_its_own(
+    machine: Machine, one: DeviceRequestAllocationResult, why: str
+) -> None:
+    assert f"has mode vfio but {why}" in refusal(machine, one, configs=(config(mode="vfio"),))
+
+
+def test_a_virtual_function_goes_to_a_virtual_machine_alone() -> None:
+    (one,) = give(flex(), result("gpu-0000-4d-00-2"), configs=(config(mode="vfio"),)).grants
+    assert meant(one).homes == (Home(address="0000:4d:00.2", driver="xe"),)

@@ -1,0 +1,166 @@
+import pytest
+
+from dranode.driver.core.claims.health import Health
+from dranode.gpu.aer import aer_counts
+from dranode.gpu.health import (
+    AERCounts,
+    Cause,
+    GPUCondition,
+    counted,
+    expired,
+    handled,
+    present,
+    report,
+    taints,
+    wedged,
+    xid,
+)
+from dranode.gpu.inventory import GPUInventory
+from dranode.gpu.scan import scan
+from tests.fakes.gpu import DEVICES, flex, hgx, laptop
+
+NOON = 1_800_000_000.0
+GPU, NAME = "0000:01:00.0", "gpu-0000-01-00-0"
+
+
+def start() -> GPUCondition:
+    return present(GPUCondition(), scan(laptop().root()), NOON)
+
+
+def state(condition: GPUCondition, name: str = NAME) -> tuple[Health, str]:
+    (one,) = (each for each in report(condition) if each.device == name)
+    return one.health, one.message
+
+
+def test_gpus_are_healthy_until_something_is_seen() -> None:
+    assert {one.health for one in report(start())} == {Health.HEALTHY}
+    assert taints(start()) == {}
+
+
+def test_errors_from_before_the_first_look_are_history() -> None:
+    assert state(counted(start(), GPU, AERCounts(fatal=3, nonfatal=9), NOON)) == (Health.HEALTHY, "")
+
+
+@pytest.mark.parametrize(
+    ("counts", "cause", "words"),
+    [
+        (AERCounts(fatal=2), Cause.AER_FATAL, "2 uncorrected PCIe fatal"),
+        (AERCounts(nonfatal=1), Cause.AER_NONFATAL, "non-fatal"),
+    ],
+)
+def test_counters_that_grow_are_trouble_until_they_have_been_quiet(counts: AERCounts, cause: Cause, words: str) -> None:
+    condition = counted(counted(start(), GPU, AERCounts(), NOON), GPU, counts, NOON + 10)
+    health, message = state(condition)
+    assert health is Health.UNHEALTHY
+    assert words in message
+    assert taints(condition)[NAME][0].value == cause
+    assert state(expired(condition, NOON + 609)) == (health, message)
+    assert state(expired(condition, NOON + 610)) == (Health.HEALTHY, "")
+
+
+def test_more_errors_prolong_the_trouble_and_keep_its_beginning() -> None:
+    condition = counted(counted(start(), GPU, AERCounts(), NOON), GPU, AERCounts(fatal=1), NOON + 10)
+    condition = counted(condition, GPU, AERCounts(fatal=2), NOON + 500)
+    assert state(expired(condition, NOON + 1000))[0] is Health.UNHEALTHY
+    assert taints(condition)[NAME][0].time_added == "2027-01-15T08:00:10Z"
+
+
+def test_counters_that_fall_began_anew() -> None:
+    condition = counted(counted(start(), GPU, AERCounts(fatal=5), NOON), GPU, AERCounts(fatal=1), NOON)
+    assert state(condition)[0] is Health.HEALTHY
+    assert state(counted(condition, GPU, AERCounts(fatal=2), NOON))[0] is Health.UNHEALTHY
+
+
+def test_a_wedged_gpu_is_unhealthy_until_it_says_that_it_has_recovered() -> None:
+    condition = wedged(start(), GPU, "rebind,bus-reset", NOON)
+    assert "recovered by rebind,bus-reset" in state(condition)[1]
+    assert state(expired(condition, NOON + 1e6))[0] is Health.UNHEALTHY
+    assert state(wedged(condition, GPU, "none", NOON + 5)) == (Health.HEALTHY, "")
+
+
+@pytest.mark.parametrize("action", ["bind", "add"])
+def test_a_gpu_that_is_bound_anew_starts_anew(action: str) -> None:
+    condition = xid(wedged(start(), GPU, "rebind", NOON), GPU, 79, NOON)
+    assert state(handled(condition, "unbind", GPU))[0] is Health.UNHEALTHY
+    assert state(handled(condition, action, GPU))[0] is Health.HEALTHY
+
+
+@pytest.mark.parametrize("number", [13, 31, 43, 45, 68, 109])
+def test_xids_of_programs_say_nothing_about_the_gpu(number: int) -> None:
+    assert state(xid(start(), GPU, number, NOON))[0] is Health.HEALTHY
+
+
+def test_other_xids_last_an_hour() -> None:
+    condition = xid(start(), GPU, 48, NOON)
+    assert state(condition) == (Health.UNHEALTHY, "NVIDIA XID 48 (since 2027-01-15T08:00:00Z)")
+    assert state(expired(condition, NOON + 3600))[0] is Health.HEALTHY
+
+
+def test_a_gpu_that_vanishes_is_reported_until_it_is_back() -> None:
+    inventory = scan(laptop().root())
+    without = GPUInventory(inventory.gpus[:1])
+    condition = present(present(GPUCondition(), inventory, NOON), without, NOON + 1)
+    assert state(condition) == (
+        Health.UNHEALTHY,
+        "the GPU vanished from the PCI bus (since 2027-01-15T08:00:01Z)",
+    )
+    assert state(present(condition, inventory, NOON + 2)) == (Health.HEALTHY, "")
+
+
+def test_a_gpu_that_is_left_out_though_it_is_on_the_bus_is_not_said_to_have_vanished() -> None:
+    machine = laptop()
+    machine.fail(f"{DEVICES}/{GPU}/class")
+    assert state(present(start(), scan(machine.root()), NOON)) == (
+        Health.UNHEALTHY,
+        "PCI function 0000:01:00.0 is left out: its class cannot be read (since 2027-01-15T08:00:00Z)",
+    )
+    machine = laptop()
+    machine.nvidia(GPU, 0, "NVIDIA RTX", "GPU-x", excluded="Yes")
+    assert state(present(start(), scan(machine.root()), NOON))[1].startswith("GPU 0000:01:00.0 is left out: NVIDIA's")
+
+
+def test_parts_that_an_administrator_took_away_are_forgotten() -> None:
+    before, after = scan(flex().root()), scan(flex(vfs=0).root())
+    condition = present(present(GPUCondition(), before, NOON), after, NOON + 1)
+    assert [one.device for one in report(condition)] == ["gpu-0000-4d-00-0"]
+
+
+def test_trouble_of_a_gpu_is_its_parts_trouble_and_no_others() -> None:
+    condition = present(GPUCondition(), scan(flex(vfs=2).root()), NOON)
+    assert set(taints(wedged(condition, "0000:4d:00.0", "rebind", NOON))) == {
+        "gpu-0000-4d-00-0",
+        "gpu-0000-4d-00-1",
+        "gpu-0000-4d-00-2",
+    }
+    assert set(taints(wedged(condition, "0000:4d:00.1", "rebind", NOON))) == {"gpu-0000-4d-00-1"}
+
+
+def test_a_taint_is_the_same_at_every_look() -> None:
+    condition = wedged(start(), GPU, "rebind", NOON)
+    later = counted(condition, GPU, AERCounts(), NOON + 99)
+    assert taints(later) == taints(condition)
+    (taint,) = taints(condition)[NAME]
+    assert (taint.key, taint.value, taint.effect) == ("dra.gpu/unhealthy", "wedged", "NoSchedule")
+
+
+def test_a_message_fits_the_protocol_with_every_cause_at_once() -> None:
+    condition = wedged(start(), GPU, "rebind,bus-reset,vendor-specific", NOON)
+    condition = counted(counted(condition, GPU, AERCounts(), NOON), GPU, AERCounts(10**9, 10**9), NOON)
+    condition = xid(condition, GPU, 79, NOON)
+    condition = present(condition, GPUInventory(), NOON)
+    assert len(state(condition)[1].encode()) <= 1024
+
+
+def test_aer_counters_are_read_from_their_totals() -> None:
+    machine = hgx()
+    folder = machine.root().resolve(f"{DEVICES}/0000:1b:00.0")
+    machine.put(f"{folder}/aer_dev_fatal", "DLP 4\nTOTAL_ERR_FATAL 4")
+    assert aer_counts(machine.root(), "0000:1b:00.0") == AERCounts(fatal=4)
+
+
+def test_a_function_without_aer_or_with_nonsense_in_it_has_no_counts() -> None:
+    machine = hgx()
+    folder = machine.root().resolve(f"{DEVICES}/0000:1b:00.0")
+    machine.put(f"{folder}/aer_dev_fatal", "TOTAL_ERR_FATAL many")
+    assert aer_counts(machine.root(), "0000:1b:00.0") is None
+    assert aer_counts(machine.root(), "0000:ff:00.0") is None

@@ -1,0 +1,116 @@
+import json
+from typing import Any
+
+from dranode.driver.machine.tree import Link
+from dranode.gpu.config import GPUMode
+from dranode.gpu.libraries import user_space
+from tests.fakes.gpu import Machine, hgx
+
+ADDRESS = "0000:1b:00.0"
+UUID = "GPU-00000000-0000-4000-8000-0123456789ab"
+DEBIAN = "usr/lib/x86_64-linux-gnu"
+
+
+def with_libraries(folder: str = DEBIAN, version: str = "550.54.15") -> Machine:
+    machine = hgx()
+    machine.put("lib64/ld-linux-x86-64.so.2", b"")
+    for stem in ("libcuda", "libnvidia-ml", "libnvidia-glcore", "libnvidia-unknown"):
+        machine.put(f"{folder}/{stem}.so.{version}", b"")
+        machine.put(f"{folder}/{stem}.so.1", Link(f"{stem}.so.{version}"))
+    machine.put(f"{folder}/libcuda.so.535.1.1", b"")
+    machine.put(f"{folder}/libc.so.6", b"")
+    machine.put("usr/bin/nvidia-smi", b"")
+    return machine
+
+
+def mounted(machine: Machine, mode: GPUMode = GPUMode.COMPUTE) -> dict[str, str]:
+    return {mount.container_path: mount.host_path for mount in user_space(machine.root(), ADDRESS, mode).mounts}
+
+
+def vendor_spec(**changes: Any) -> bytes:
+    spec = {
+        "cdiVersion": "0.6.0",
+        "kind": "nvidia.com/gpu",
+        "containerEdits": {
+            "env": ["NVIDIA_VISIBLE_DEVICES=void"],
+            "deviceNodes": [{"path": "/dev/nvidiactl"}, {"path": "/dev/nvidia-missing"}],
+            "mounts": [{"hostPath": "/usr/bin/nvidia-smi", "containerPath": "/usr/bin/nvidia-smi", "options": ["ro"]}],
+            "hooks": [{"hookName": "createContainer", "path": "/usr/bin/nvidia-smi", "args": ["update-ldcache"]}],
+        },
+        "devices": [
+            {"name": UUID, "containerEdits": {"env": ["MINE=yes"]}},
+            {"name": "GPU-other", "containerEdits": {"env": ["MINE=no"]}},
+        ],
+        **changes,
+    }
+    return json.dumps(spec).encode()
+
+
+def test_the_running_drivers_libraries_go_where_both_families_of_images_look() -> None:
+    real = f"/{DEBIAN}/libcuda.so.550.54.15"
+    mounts = mounted(with_libraries())
+    for folder in ("/usr/lib/x86_64-linux-gnu", "/usr/lib64"):
+        assert mounts[f"{folder}/libcuda.so.1"] == real
+        assert mounts[f"{folder}/libcuda.so.550.54.15"] == real
+    assert mounts["/usr/bin/nvidia-smi"] == "/usr/bin/nvidia-smi"
+
+
+def test_libraries_of_another_version_or_of_others_stay_on_the_host() -> None:
+    names = {path.rpartition("/")[2].partition(".so")[0] for path in mounted(with_libraries())}
+    assert names == {"libcuda", "libnvidia-ml", "nvidia-smi"}
+    assert "/usr/lib64/libcuda.so.535.1.1" not in mounted(with_libraries())
+
+
+def test_graphics_brings_its_libraries_too() -> None:
+    assert "/usr/lib64/libnvidia-glcore.so.1" in mounted(with_libraries(), GPUMode.GRAPHICS)
+
+
+def test_vfio_brings_nothing() -> None:
+    assert not user_space(with_libraries().root(), ADDRESS, GPUMode.VFIO)
+
+
+def test_mounts_are_read_only() -> None:
+    options = {mount.options for mount in user_space(with_libraries().root(), ADDRESS, GPUMode.COMPUTE).mounts}
+    assert options == {("ro", "nosuid", "nodev", "bind")}
+
+
+def test_in_a_daemonset_the_nodes_files_are_found_and_named_as_the_runtime_sees_them() -> None:
+    machine = with_libraries(folder=f"host/{DEBIAN}")
+    assert mounted(machine)["/usr/lib64/libcuda.so.1"] == f"/{DEBIAN}/libcuda.so.550.54.15"
+
+
+def test_a_driver_in_a_container_keeps_its_root_in_the_path() -> None:
+    machine = with_libraries(folder="run/nvidia/driver/usr/lib64")
+    assert mounted(machine)["/usr/lib64/libcuda.so.1"] == "/run/nvidia/driver/usr/lib64/libcuda.so.550.54.15"
+
+
+def test_without_libraries_the_image_must_bring_them() -> None:
+    assert not user_space(hgx().root(), ADDRESS, GPUMode.COMPUTE)
+
+
+def test_nvidias_own_spec_wins_and_its_nodes_get_numbers_or_go() -> None:
+    machine = with_libraries()
+    machine.put("etc/cdi/nvidia.yaml", vendor_spec())
+    edits = user_space(machine.root(), ADDRESS, GPUMode.COMPUTE)
+    assert edits.env == ("NVIDIA_VISIBLE_DEVICES=void", "MINE=yes")
+    assert [(node.path, node.major, node.minor) for node in edits.device_nodes] == [("/dev/nvidiactl", 195, 255)]
+    assert [mount.host_path for mount in edits.mounts] == ["/usr/bin/nvidia-smi"]
+    assert [hook.args for hook in edits.hooks] == [("update-ldcache",)]
+
+
+def test_a_spec_that_names_files_of_an_older_driver_is_passed_over() -> None:
+    machine = with_libraries()
+    stale = {"mounts": [{"hostPath": "/usr/lib/libcuda.so.535.1.1", "containerPath": "/usr/lib/libcuda.so.1"}]}
+    machine.put("etc/cdi/nvidia.yaml", vendor_spec(containerEdits=stale))
+    assert "/usr/lib64/libcuda.so.1" in mounted(machine)
+
+
+def test_files_of_others_and_broken_ones_are_passed_over() -> None:
+    machine = with_libraries()
+    machine.put("etc/cdi/broken.yaml", b"{:")
+    machine.put("etc/cdi/other.json", vendor_spec(kind="example.com/net"))
+    machine.put("etc/cdi/odd.json", vendor_spec(devices="none"))
+    machine.put("etc/cdi/notes.txt", vendor_spec())
+    machine.put("etc/cdi/day.yaml", b"kind: example.com/net\nannotations: {made: 2026-02-30}")
+    machine.put("etc/cdi/hex.yaml", b"kind: example.com/net\nannotations: {mask: 0x_}")
+    assert "/usr/lib64/libcuda.so.1" in mounted(machine)

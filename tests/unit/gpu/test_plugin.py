@@ -1,0 +1,431 @@
+import itertools
+import json
+import threading
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dranode.driver.core.api.documents import decode
+from dranode.driver.core.api.errors import ClaimConflictError, ClaimError, DranodeError, UsageError
+from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.claims.grant import Grant
+from dranode.driver.core.claims.health import Health
+from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.slices.desired import publishable
+from dranode.driver.machine.folder import HostRoot
+from dranode.driver.machine.udev import Events
+from dranode.driver.node.node import NodeClaims
+from dranode.driver.testing import check_plugin
+from dranode.gpu.nvml import NVMLFacts
+from dranode.gpu.plugin import GPUPlugin, plugin
+from dranode.gpu.udev import GPUEvent
+from tests.fakes.drivers import DAMAGES
+from tests.fakes.gpu import DEVICES, DRIVERS, Crash, Kernel, Machine, crowd, flex, hgx, laptop, mi300x, plain
+
+GPU_CONFIG = {"apiVersion": "dra.gpu/v1alpha1", "kind": "GPUConfig"}
+RTX = "gpu-0000-01-00-0"
+
+
+def claim(name: str, *devices: str, admin: bool = False, share: str | None = None, **config: Any) -> ResourceClaim:
+    same = {"request": "gpu", "driver": "dra.gpu", "pool": "node", "adminAccess": admin or None, "shareID": share}
+    results = [{**same, "device": device} for device in devices]
+    opaque = {"source": "FromClaim", "opaque": {"driver": "dra.gpu", "parameters": {**GPU_CONFIG, **config}}}
+    return decode(
+        ResourceClaim,
+        {
+            "metadata": {"namespace": "default", "name": name, "uid": f"uid-{name}"},
+            "status": {"allocation": {"devices": {"results": results, "config": [opaque] if config else []}}},
+        },
+    )
+
+
+def ref(asked: ResourceClaim) -> ClaimRef:
+    return ClaimRef(asked.metadata.namespace, asked.metadata.name, asked.metadata.uid)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "data").mkdir()
+    return tmp_path
+
+
+@pytest.fixture
+def nodes(folder: Path) -> Iterator[Any]:
+    opened: list[NodeClaims] = []
+
+    def start(driver: GPUPlugin, boot_id: str = "") -> NodeClaims:
+        while opened:
+            opened.pop().close()
+        # A clock that leaps, so that no test waits for a holder that stays.
+        node = NodeClaims(driver, folder / "data", folder / "cdi", clock=itertools.count(step=10).__next__)
+        node.open(boot_id)
+        opened.append(node)
+        return node
+
+    yield start
+    while opened:
+        opened.pop().close()
+
+
+def prepare(node: NodeClaims, asked: ResourceClaim) -> Any:
+    answer = node.prepare({ref(asked): asked})[asked.metadata.uid]
+    if isinstance(answer, DranodeError):
+        raise answer
+    return answer
+
+
+def spec(folder: Path, asked: ResourceClaim) -> Any:
+    (path,) = (folder / "cdi").glob(f"*{asked.metadata.uid}*")
+    return json.loads(path.read_text())
+
+
+def bound(machine: Machine, address: str = "0000:01:00.0") -> str | None:
+    try:
+        return machine.root().readlink(f"{DEVICES}/{address}/driver").rpartition("/")[2]
+    except OSError:
+        return None
+
+
+@pytest.mark.parametrize("sharing", ["exclusive", "shared"])
+@pytest.mark.parametrize("make", [hgx, mi300x, flex, laptop])
+def test_the_driver_keeps_the_contract(make: Any, sharing: str, tmp_path: Path) -> None:
+    configs = [GPU_CONFIG, {**GPU_CONFIG, "visibility": "vendor"}]
+    check_plugin(plugin(make().root(), {"gpu_sharing": sharing}), tmp_path, configs)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("make", [hgx, mi300x, flex, laptop, crowd, plain])
+def test_the_api_server_would_take_what_is_published(make: Any, shared: bool) -> None:  # noqa: FBT001 - a parameter of the test
+    found = GPUPlugin(make().root(), shared=shared).discover()
+    sound = publishable(found)
+    assert sound.devices == found.devices
+    assert sound.warnings == found.warnings
+
+
+def test_a_sharing_that_there_is_not_is_wrong_usage() -> None:
+    with pytest.raises(UsageError, match='--gpu-sharing is exclusive or shared, not "sliced"'):
+        plugin(hgx().root(), {"gpu_sharing": "sliced"})
+
+
+def test_options_of_other_drivers_are_not_this_drivers_business() -> None:
+    assert plugin(hgx().root(), {"cpu_device_mode": "grouped"}).driver == "dra.gpu"
+
+
+def test_the_spec_has_the_numbers_of_now_and_the_ledger_has_none(nodes: Any, folder: Path) -> None:
+    machine, asked = hgx(), claim("a", "gpu-0000-1b-00-0")
+    node = nodes(GPUPlugin(machine.root()))
+    prepare(node, asked)
+    before = spec(folder, asked)["devices"][0]["containerEdits"]["deviceNodes"]
+    assert before[2] == {"path": "/dev/nvidia-uvm", "type": "c", "major": 510, "permissions": "rw", "minor": 0}
+    (record,) = node.records()
+    assert record.grants[0].edits.device_nodes == ()
+    machine.node("dev/nvidia-uvm", 234, 0)
+    prepare(node, asked)
+    assert spec(folder, asked)["devices"][0]["containerEdits"]["deviceNodes"][2]["major"] == 234
+
+
+def test_a_node_that_is_missing_is_an_error_at_prepare_and_no_spec(nodes: Any, folder: Path) -> None:
+    machine, asked = hgx(), claim("a", "gpu-0000-1b-00-0")
+    machine.remove("dev/nvidia-uvm")
+    node = nodes(GPUPlugin(machine.root()))
+    with pytest.raises(DranodeError, match="needs device node /dev/nvidia-uvm, which does not exist"):
+        prepare(node, asked)
+    assert list((folder / "cdi").glob("*")) == []
+    machine.node("dev/nvidia-uvm", 510, 0)
+    assert prepare(node, asked)[0].cdi == ("dra.gpu/claim=claim-uid-a-0",)
+
+
+def test_a_gpu_that_disappears_between_discovery_and_prepare_is_named(nodes: Any) -> None:
+    machine, asked = hgx(), claim("a", "gpu-0000-1b-00-0")
+    node = nodes(GPUPlugin(machine.root()))
+    machine.remove(f"{DEVICES}/0000:1b:00.0")
+    with pytest.raises(DranodeError, match=r"GPU 0000:1b:00\.0 is gone from the PCI bus"):
+        prepare(node, asked)
+    assert node.unprepare((ref(asked),)) == {"uid-a": None}
+
+
+def test_a_claim_for_a_held_gpu_is_refused_and_both_claims_are_named(nodes: Any) -> None:
+    node = nodes(GPUPlugin(hgx().root()))
+    prepare(node, claim("a", "gpu-0000-1b-00-0"))
+    with pytest.raises(ClaimConflictError, match=r"claim default/b .* claim default/a still holds"):
+        prepare(node, claim("b", "gpu-0000-1b-00-0"))
+
+
+def test_admin_access_is_given_beside_the_holder_and_marked(nodes: Any, folder: Path) -> None:
+    node = nodes(GPUPlugin(hgx().root()))
+    prepare(node, claim("a", "gpu-0000-1b-00-0"))
+    watcher = claim("b", "gpu-0000-1b-00-0", admin=True)
+    prepare(node, watcher)
+    assert "DRA_ADMIN_ACCESS=true" in spec(folder, watcher)["devices"][0]["containerEdits"]["env"]
+
+
+def test_unprepare_works_with_the_kernel_driver_gone(nodes: Any) -> None:
+    machine, asked = hgx(), claim("a", "gpu-0000-1b-00-0")
+    node = nodes(GPUPlugin(machine.root()))
+    prepare(node, asked)
+    for path in ("proc/driver/nvidia", f"{DRIVERS}/nvidia", "dev/nvidiactl", "dev/nvidia0", "sys/module/nvidia"):
+        machine.remove(path)
+    assert node.unprepare((ref(asked),)) == {"uid-a": None}
+    assert node.records() == ()
+
+
+def test_vfio_binds_at_prepare_and_gives_back_at_unprepare(nodes: Any, folder: Path) -> None:
+    machine, asked = laptop(), claim("vm", RTX, mode="vfio")
+    kernel = Kernel(machine)
+    node = nodes(GPUPlugin(machine.root(), live=kernel))
+    prepare(node, asked)
+    assert bound(machine) == "vfio-pci"
+    paths = [each["path"] for each in spec(folder, asked)["devices"][0]["containerEdits"]["deviceNodes"]]
+    assert paths == ["/dev/vfio/vfio", "/dev/vfio/14"]
+    node.unprepare((ref(asked),))
+    assert (bound(machine), bound(machine, "0000:01:00.1")) == ("nvidia", "snd_hda_intel")
+
+
+@pytest.mark.parametrize("after", range(9))
+def test_vfio_after_a_crash_at_any_write_ends_as_if_there_was_none(after: int, nodes: Any) -> None:
+    machine, asked = laptop(), claim("vm", RTX, mode="vfio")
+    node = nodes(GPUPlugin(machine.root(), live=Kernel(machine, after=after)))
+    try:
+        prepare(node, asked)
+    except Crash:
+        assert bound(machine) in ("nvidia", None, "vfio-pci")
+    # The restarted driver sees hardware halfway, and its record still knows where the functions came from.
+    node = nodes(GPUPlugin(machine.root(), live=Kernel(machine)))
+    prepare(node, asked)
+    assert bound(machine) == "vfio-pci"
+    node.unprepare((ref(asked),))
+    assert (bound(machine), bound(machine, "0000:01:00.1")) == ("nvidia", "snd_hda_intel")
+
+
+def test_vfio_after_a_reboot_is_bound_again_at_the_next_prepare(nodes: Any) -> None:
+    machine, asked = laptop(), claim("vm", RTX, mode="vfio")
+    prepare(nodes(GPUPlugin(machine.root(), live=Kernel(machine)), "boot-1"), asked)
+    booted = laptop()
+    node = nodes(GPUPlugin(booted.root(), live=Kernel(booted)), "boot-2")
+    prepare(node, asked)
+    assert bound(booted) == "vfio-pci"
+    node.unprepare((ref(asked),))
+    assert bound(booted) == "nvidia"
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize(
+    ("make", "has", "refused", "free"),
+    [
+        (hgx, "gpu-0000-1b-00-0", "gpu-0000-1b-00-0", "gpu-0000-43-00-0"),
+        (mi300x, "gpu-0000-0c-00-0-p3", "gpu-0000-0c-00-0", "gpu-0000-0c-00-0-p4"),
+        (mi300x, "gpu-0000-0c-00-0", "gpu-0000-0c-00-0-p4", "gpu-0000-22-00-0-p4"),
+        (flex, "gpu-0000-4d-00-3", "gpu-0000-4d-00-0", "gpu-0000-4d-00-4"),
+    ],
+)
+def test_after_damage_to_the_ledger_a_gpu_and_its_parts_stay_held_and_others_are_given(
+    *, make: Any, has: str, refused: str, free: str, damage: Callable[[Path], None], nodes: Any, folder: Path
+) -> None:
+    machine, asked = make(), claim("a", has)
+    first = prepare(nodes(GPUPlugin(machine.root())), asked)
+    damage(folder)
+    node = nodes(GPUPlugin(machine.root()))
+    with pytest.raises(ClaimConflictError, match="claim default/a"):
+        prepare(node, claim("b", refused))
+    assert [one.device for one in prepare(node, claim("c", free))] == [free]
+    assert prepare(node, asked) == first
+    assert {record.name: bool(record.fingerprint) for record in node.records()} == {"a": True, "c": True}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_after_damage_to_the_ledger_containers_are_told_what_they_were_told_before(
+    damage: Callable[[Path], None], nodes: Any, folder: Path
+) -> None:
+    machine, asked = hgx(), claim("a", "gpu-0000-1b-00-0", visibility="vendor")
+    prepare(nodes(GPUPlugin(machine.root())), asked)
+    before = spec(folder, asked)
+    damage(folder)
+    # A claim that was decided anew would be told another UUID.
+    machine.nvidia("0000:1b:00.0", 0, "NVIDIA H100 80GB HBM3", "GPU-ffffffff-0000-4000-8000-0123456789ab")
+    node = nodes(GPUPlugin(machine.root()))
+    prepare(node, asked)
+    assert spec(folder, asked) == before
+    machine.node("dev/nvidia-uvm", 234, 0)
+    prepare(node, asked)
+    assert spec(folder, asked)["devices"][0]["containerEdits"]["deviceNodes"][2]["major"] == 234
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_after_damage_to_the_ledger_shares_are_still_shared(
+    damage: Callable[[Path], None], nodes: Any, folder: Path
+) -> None:
+    machine, asked = hgx(), claim("a", "gpu-0000-1b-00-0", share="s-1")
+    prepare(nodes(GPUPlugin(machine.root(), shared=True)), asked)
+    damage(folder)
+    node = nodes(GPUPlugin(machine.root(), shared=True))
+    assert prepare(node, claim("b", "gpu-0000-1b-00-0", share="s-2"))[0].share_id == "s-2"
+    assert prepare(node, asked)[0].share_id == "s-1"
+    assert {ref.name for ref in node.holders.held.device_holders("gpu-0000-1b-00-0")} == {"a", "b"}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("adopted", [False, True])
+def test_after_damage_to_the_ledger_vfio_is_given_back_to_the_drivers_that_the_spec_remembers(
+    adopted: bool,  # noqa: FBT001 - a parameter of the test
+    damage: Callable[[Path], None],
+    nodes: Any,
+    folder: Path,
+) -> None:
+    machine, asked = laptop(), claim("vm", RTX, mode="vfio")
+    Kernel(machine).write(f"{DRIVERS}/snd_hda_intel/unbind", "0000:01:00.1")
+    prepare(nodes(GPUPlugin(machine.root(), live=Kernel(machine))), asked)
+    damage(folder)
+    node = nodes(GPUPlugin(machine.root(), live=Kernel(machine)), "boot-1")
+    if adopted:
+        prepare(node, asked)
+        assert bound(machine) == "vfio-pci"
+    assert node.unprepare((ref(asked),)) == {"uid-vm": None}
+    # The kernel alone would have bound the sound function to its driver, which an administrator had taken it from.
+    assert (bound(machine), bound(machine, "0000:01:00.1")) == ("nvidia", None)
+    assert node.records() == ()
+
+
+def test_a_gpu_of_another_vendor_stays_published_while_a_virtual_machine_has_it(nodes: Any) -> None:
+    machine = Machine()
+    machine.driver("mtgpu")
+    machine.driver("vfio-pci")
+    folder = machine.pci("0000:03:00.0", 0x1ED5, 0x0222, 0x030000, driver="mtgpu", group=7)
+    machine.drm(folder, 0, 128)
+    driver = GPUPlugin(machine.root(), live=Kernel(machine))
+    node = nodes(driver)
+    prepare(node, claim("vm", "gpu-0000-03-00-0", mode="vfio"))
+    assert bound(machine, "0000:03:00.0") == "vfio-pci"
+    node.rescan()
+    assert node.inventory.device("gpu-0000-03-00-0") is not None
+    assert [one.health for one in driver.health(node.inventory)] == [Health.HEALTHY]
+
+
+def test_vfio_on_a_machine_that_is_a_description_is_refused(nodes: Any) -> None:
+    node = nodes(GPUPlugin(laptop().root()))
+    with pytest.raises(DranodeError, match="this machine is a description"):
+        prepare(node, claim("vm", RTX, mode="vfio"))
+
+
+def test_a_wrong_configuration_says_where_it_stands(nodes: Any) -> None:
+    node = nodes(GPUPlugin(laptop().root()))
+    with pytest.raises(DranodeError, match=r"status\.allocation\.devices\.config\[0\]\.opaque\.parameters is no valid"):
+        prepare(node, claim("a", RTX, mode="fast"))
+
+
+def test_aer_errors_make_a_gpu_unhealthy_and_taint_it_until_it_has_been_quiet() -> None:
+    machine, now = laptop(), [1_800_000_000.0]
+    driver = GPUPlugin(machine.root(), tainted=True, clock=lambda: now[0])
+    found = driver.discover()
+    assert {one.health for one in driver.health(found)} == {Health.HEALTHY}
+    machine.put(machine.root().resolve(f"{DEVICES}/0000:01:00.0/aer_dev_fatal"), "DLP 1\nTOTAL_ERR_FATAL 1")
+    assert {one.device: one.health for one in driver.health(found)}[RTX] is Health.UNHEALTHY
+    assert [taint.value for taint in driver.discover().device(RTX).taints] == ["aer-fatal"]  # type: ignore[union-attr]
+    now[0] += 600
+    assert {one.health for one in driver.health(found)} == {Health.HEALTHY}
+    assert driver.discover() == found
+
+
+def test_without_device_taints_health_is_told_and_nothing_tainted() -> None:
+    driver = GPUPlugin(laptop().root())
+    found = driver.discover()
+    driver.note(GPUEvent("change", "0000:01:00.0", "rebind"))
+    assert {one.device: one.health for one in driver.health(found)}[RTX] is Health.UNHEALTHY
+    assert driver.discover() == found
+
+
+def test_the_watch_asks_for_a_reading_when_taints_are_due() -> None:
+    machine = laptop()
+
+    class Wedging:
+        def __init__(self) -> None:
+            self.events = [GPUEvent("change", "0000:01:00.0", "rebind")]
+
+        def next(self, timeout: float) -> GPUEvent | None:
+            del timeout
+            return self.events.pop() if self.events else None
+
+    driver, stop = GPUPlugin(machine.root(), tainted=True, events=Wedging), threading.Event()
+    driver.discover()
+    for _ in driver.watch(stop):
+        stop.set()
+    (taint,) = driver.discover().device(RTX).taints  # type: ignore[union-attr]
+    assert taint.value == "wedged"
+
+
+def test_without_kernel_events_the_machine_is_read_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
+    def refused() -> Events[GPUEvent]:
+        raise OSError(1, "Operation not permitted")
+
+    driver, stop = GPUPlugin(laptop().root(), events=refused), threading.Event()
+    stop.set()
+    assert list(driver.watch(stop)) == []
+    assert "no kernel events" in caplog.text
+
+
+def test_nvml_lets_go_of_a_gpu_before_it_is_taken_from_its_driver(nodes: Any) -> None:
+    machine = laptop()
+
+    class Library:
+        """NVML, which keeps the GPUs open unless it is told to let go of them."""
+
+        def __init__(self) -> None:
+            self.open = True
+            self.free = False
+
+        def gpus(self, bound: Collection[str]) -> dict[str, NVMLFacts]:
+            del bound
+            self.open = not self.free
+            return {}
+
+        def xids(self) -> tuple[tuple[str, int], ...]:
+            self.open = not self.free
+            return ()
+
+        @contextmanager
+        def released(self) -> Iterator[None]:
+            self.open, self.free = False, True
+            yield
+            self.free = False
+
+    class Busy(Kernel):
+        """A kernel that waits for whoever has the GPU open; a test must not."""
+
+        def write(self, path: str, content: str) -> None:
+            # Health is looked at from another thread at any time.
+            list(driver.health(driver.discover()))
+            if path.endswith("nvidia/unbind") and library.open:
+                raise OSError(16, "Device or resource busy")
+            super().write(path, content)
+
+    library = Library()
+    driver = GPUPlugin(machine.root(), live=Busy(machine), nvml=library)
+    prepare(nodes(driver), claim("vm", RTX, mode="vfio"))
+    assert bound(machine) == "vfio-pci"
+
+
+def test_a_claim_whose_record_was_lost_is_refused_and_never_starts_without_its_gpu() -> None:
+    driver = GPUPlugin(laptop().root())
+    lost = Grant(request="gpu", pool="node", device=RTX)
+    with pytest.raises(ClaimError, match="the record that says how was lost"):
+        driver.complete(ClaimRef("default", "a", "uid-a"), (lost,))
+    driver.restore(ClaimRef("default", "a", "uid-a"), (lost,))
+
+
+def test_a_card_that_is_plugged_in_is_found_by_the_next_reading(nodes: Any) -> None:
+    machine = laptop()
+    node = nodes(GPUPlugin(machine.root()))
+    assert not node.rescan()
+    machine.pci("0000:05:00.0", 0x1002, 0x740F, 0x038000)
+    assert node.rescan()
+    assert node.inventory.device("gpu-0000-05-00-0") is not None
+
+
+def test_the_machine_that_we_run_on_has_what_only_it_can_do() -> None:
+    here, elsewhere = plugin(HostRoot(), {}), plugin(hgx().root(), {})
+    assert here._live is not None
+    assert here._events is not None
+    assert elsewhere._live is None
+    assert elsewhere._events is None

@@ -1,0 +1,358 @@
+import errno
+import os
+
+import pytest
+
+from dranode.driver.core.api.errors import MachineError
+from dranode.driver.machine.confined import ConfinedRoot
+from dranode.gpu.inventory import GPU, GPUInventory, GPUKind
+from dranode.gpu.nvml import NVMLFacts
+from dranode.gpu.scan import scan
+from tests.fakes.gpu import (
+    AMD,
+    ASPEED,
+    AUDIO,
+    CONTROLLER_3D,
+    DEVICES,
+    DISPLAY,
+    GIB,
+    INTEL,
+    NVIDIA,
+    VGA,
+    Machine,
+    flex,
+    hgx,
+    laptop,
+    mi300x,
+    plain,
+    power,
+)
+
+
+def found(machine: Machine) -> GPUInventory:
+    return scan(machine.root())
+
+
+def only(machine: Machine) -> GPU:
+    (gpu,) = found(machine).gpus
+    return gpu
+
+
+def test_an_hgx_has_eight_gpus_and_neither_switches_nor_the_boards_display() -> None:
+    inventory = found(hgx())
+    assert [gpu.vendor for gpu in inventory.gpus] == ["nvidia"] * 8
+    assert [gpu.numa_node for gpu in inventory.gpus] == [0, 0, 0, 0, 1, 1, 1, 1]
+    first = inventory.gpus[0]
+    assert first.name == "gpu-0000-1b-00-0"
+    assert (first.model, first.driver, first.driver_version) == ("NVIDIA H100 80GB HBM3", "nvidia", "550.54.15")
+    assert (first.pcie_root, first.link_speed, first.link_width) == ("pci0000:19", 32000, 16)
+    assert first.uuid == "GPU-00000000-0000-4000-8000-0123456789ab"
+    assert inventory.warnings == ()
+
+
+def test_a_partitioned_mi300x_comes_with_its_parts_each_with_its_memory() -> None:
+    inventory = found(mi300x(gpus=1))
+    whole, *parts = inventory.gpus
+    assert (whole.kind, whole.memory, whole.partition_mode) == (GPUKind.GPU, 192 * GIB, "CPX_NPS4")
+    assert whole.uuid == "GPU-53b1c8f2d4e60700"
+    assert [part.name for part in parts] == [f"gpu-0000-0c-00-0-p{index}" for index in range(8)]
+    assert {(part.kind, part.memory, part.parent, part.uuid) for part in parts} == {
+        (GPUKind.PARTITION, 24 * GIB, "0000:0c:00.0", None)
+    }
+
+
+@pytest.mark.parametrize(
+    ("told", "uuid"),
+    [
+        ("d3b1c8f2d4e60700", "GPU-d3b1c8f2d4e60700"),
+        ("ffffffffffffffff", "GPU-ffffffffffffffff"),
+        ("00000000000000a1", "GPU-00000000000000a1"),
+        ("0000000000000000", None),
+        ("", None),
+        ("unknown", None),
+    ],
+)
+def test_an_amd_chip_has_64_bits_of_identity(told: str, uuid: str | None) -> None:
+    machine = mi300x(gpus=1, parts=1)
+    machine.put(f"{machine.root().resolve(f'{DEVICES}/0000:0c:00.0')}/unique_id", told)
+    assert only(machine).uuid == uuid
+
+
+def test_an_mi300x_in_one_part_is_one_gpu() -> None:
+    gpu = only(mi300x(gpus=1, parts=1))
+    assert (gpu.kind, gpu.partition_mode, gpu.memory) == (GPUKind.GPU, "SPX_NPS1", 192 * GIB)
+
+
+def test_a_gpu_in_parts_is_not_taken_for_whole_while_the_kernel_builds_kfds_tree_anew() -> None:
+    machine = mi300x(gpus=2)
+    whole = scan(machine.root())
+
+    class Rebuilt(ConfinedRoot):
+        """At the first look at the nodes there are the first three again."""
+
+        looks = 0
+
+        def listdir(self, path: str) -> list[str]:
+            found = super().listdir(path)
+            if path == "sys/class/kfd/kfd/topology/nodes":
+                self.looks += 1
+                return found[:3] if self.looks == 1 else found
+            return found
+
+    assert scan(Rebuilt(machine.root().files)) == whole
+
+
+@pytest.mark.parametrize(("count", "named"), [(1, "KFD node 1 cannot"), (8, "KFD node 1 and 7 more cannot")])
+def test_partitions_that_the_kernel_hides_are_said_to_be_unknown(count: int, named: str) -> None:
+    machine = mi300x(gpus=1, parts=count)
+    for node in range(1, 1 + count):
+        machine.fail(f"sys/class/kfd/kfd/topology/nodes/{node}/properties")
+    inventory = found(machine)
+    assert [gpu.kind for gpu in inventory.gpus] == [GPUKind.GPU]
+    (warning,) = inventory.warnings
+    assert warning == (
+        f"{named} be read, so whether AMD GPUs are in partitions is not known; "
+        "let this process use their render nodes (in a DaemonSet, privileged: true)"
+    )
+
+
+def test_kernels_that_put_the_part_into_the_function_bits_mean_the_same() -> None:
+    machine = mi300x(gpus=1, parts=4)
+    for part in range(4):
+        machine.kfd(1 + part, f"0000:0c:00.{part}", render=128 + part, memory=48 * GIB)
+    assert [gpu.partition for gpu in found(machine).gpus] == [None, 0, 1, 2, 3]
+
+
+def test_gpus_on_two_functions_of_one_slot_have_their_own_kfd_nodes() -> None:
+    machine = Machine()
+    machine.driver("amdgpu")
+    for function in range(2):
+        machine.pci(f"0000:0c:00.{function}", AMD, 0x74B5, DISPLAY, driver="amdgpu")
+        machine.kfd(1 + function, f"0000:0c:00.{function}", render=128 + function, memory=(1 + function) * GIB)
+    assert [(gpu.kind, gpu.memory) for gpu in found(machine).gpus] == [(GPUKind.GPU, GIB), (GPUKind.GPU, 2 * GIB)]
+
+
+def test_intel_virtual_functions_name_their_parent_and_have_the_memory_set_aside_for_them() -> None:
+    whole, *parts = found(flex()).gpus
+    assert (whole.kind, whole.memory, whole.model) == (GPUKind.GPU, 16 * GIB, "Data Center GPU Flex 170")
+    assert len(parts) == 7
+    assert {(part.kind, part.parent, part.memory, part.link_speed) for part in parts} == {
+        (GPUKind.VF, "0000:4d:00.0", 2 * GIB, None)
+    }
+
+
+def test_a_laptop_has_both_its_gpus_and_the_npu_is_none() -> None:
+    integrated, discrete = found(laptop()).gpus
+    assert (integrated.vendor, integrated.numa_node, integrated.link_speed) == ("intel", None, None)
+    assert (discrete.vendor, discrete.driver_version) == ("nvidia", "580.159.04")
+    assert [(function.address, function.driver) for function in discrete.functions] == [
+        ("0000:01:00.0", "nvidia"),
+        ("0000:01:00.1", "snd_hda_intel"),
+    ]
+
+
+def test_gpus_that_are_numa_nodes_are_near_the_cpus_not_their_own_memory() -> None:
+    gpus = found(power()).gpus
+    assert [(gpu.numa_node, gpu.memory_node) for gpu in gpus] == [
+        (0, 255),
+        (0, 254),
+        (0, 253),
+        (8, 252),
+        (8, 251),
+        (8, 250),
+    ]
+    assert {(gpu.vendor, gpu.memory) for gpu in gpus} == {("nvidia", 0x3F0000000)}
+
+
+def test_a_gpu_whose_numa_node_is_its_own_memory_is_near_the_cpus_beside_it() -> None:
+    machine = power()
+    machine.put(f"{DEVICES}/0004:05:00.0/numa_node", "255")
+    assert found(machine).gpus[0].numa_node == 0
+
+
+def test_a_server_without_gpus_has_none() -> None:
+    assert found(plain()) == GPUInventory()
+
+
+def test_a_machine_without_pci_has_none() -> None:
+    assert found(Machine()) == GPUInventory()
+
+
+def test_the_name_outlives_new_minor_numbers() -> None:
+    before = laptop()
+    after = laptop()
+    folder = after.root().resolve(f"{DEVICES}/0000:00:02.0")
+    after.remove(f"{folder}/drm")
+    after.drm(folder, 7, 135)
+    assert [gpu.name for gpu in found(before).gpus] == [gpu.name for gpu in found(after).gpus]
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EACCES, errno.EIO, errno.EINVAL])
+@pytest.mark.parametrize(
+    "file", ["numa_node", "max_link_speed", "max_link_width", "device", "unique_id", "current_compute_partition"]
+)
+def test_a_file_that_does_not_read_costs_its_value_only(file: str, number: int) -> None:
+    machine = mi300x(gpus=1, parts=1)
+    machine.fail(f"{DEVICES}/0000:0c:00.0/{file}", number)
+    gpu = only(machine)
+    lost = {
+        "numa_node": gpu.numa_node,
+        "max_link_speed": gpu.link_speed,
+        "max_link_width": gpu.link_width,
+        "device": gpu.device_id,
+        "unique_id": gpu.uuid,
+        "current_compute_partition": None if gpu.partition_mode == "NPS1" else gpu.partition_mode,
+    }
+    assert lost[file] is None
+    assert (gpu.vendor, gpu.pcie_root, gpu.memory) == ("amd", "pci0000:09", 192 * GIB)
+
+
+def test_a_function_whose_class_does_not_read_is_left_out_with_a_sentence() -> None:
+    machine = laptop()
+    machine.fail(f"{DEVICES}/0000:01:00.0/class")
+    inventory = found(machine)
+    assert [gpu.vendor for gpu in inventory.gpus] == ["intel"]
+    assert inventory.warnings == ("PCI function 0000:01:00.0 is left out: its class cannot be read",)
+
+
+class Denied(ConfinedRoot):
+    """A machine that has a path which cannot be opened, for this reason."""
+
+    path = DEVICES
+    number = errno.EMFILE
+
+    def listdir(self, path: str) -> list[str]:
+        self._refuse(path)
+        return super().listdir(path)
+
+    def read_bytes(self, path: str) -> bytes:
+        self._refuse(path)
+        return super().read_bytes(path)
+
+    def _refuse(self, path: str) -> None:
+        if path == self.path:
+            raise OSError(self.number, os.strerror(self.number), path)
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.EACCES, errno.EIO])
+def test_a_bus_that_cannot_be_listed_is_not_a_bus_without_gpus(number: int) -> None:
+    root = Denied(laptop().root().files)
+    root.number = number
+    with pytest.raises(MachineError, match=f"^/sys/bus/pci/devices cannot be read: {os.strerror(number)}$"):
+        scan(root)
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+@pytest.mark.parametrize("path", [f"{DEVICES}/0000:00:02.0/class", "proc/driver/nvidia/gpus/0000:01:00.0/information"])
+def test_a_process_that_can_open_nothing_draws_no_conclusion_about_the_machine(path: str, number: int) -> None:
+    root = Denied(laptop().root().files)
+    root.path, root.number = path, number
+    with pytest.raises(MachineError, match=f"^/{root.path} cannot be read: {os.strerror(number)}$"):
+        scan(root)
+
+
+@pytest.mark.parametrize("file", ["class", "device", "max_link_width", "driver_override"])
+def test_a_gpu_that_vanishes_while_it_is_read_is_not_found_by_half(file: str) -> None:
+    machine = laptop()
+    place = f"{machine.root().resolve(f'{DEVICES}/0000:01:00.0')}/{file}"
+
+    class Vanishing(ConfinedRoot):
+        def read_bytes(self, path: str) -> bytes:
+            if path in (place, f"{DEVICES}/0000:01:00.0/{file}"):
+                for gone in (f"{DEVICES}/0000:01:00.0", place.rpartition("/")[0], "proc/driver/nvidia/gpus"):
+                    machine.remove(gone)
+                raise OSError(errno.ENODEV, os.strerror(errno.ENODEV), path)
+            return super().read_bytes(path)
+
+    inventory = scan(Vanishing(machine.root().files))
+    assert [gpu.address for gpu in inventory.gpus] == ["0000:00:02.0"]
+    assert inventory.warnings == ()
+
+
+def test_a_vendor_that_nobody_knows_is_a_gpu_if_it_has_a_render_node() -> None:
+    machine = Machine()
+    folder = machine.pci("0000:03:00.0", 0x1ED5, 0x0222, VGA, driver="mtgpu")
+    machine.drm(folder, 0, 128)
+    gpu = only(machine)
+    assert (gpu.vendor, gpu.model, gpu.driver) == ("0x1ed5", None, "mtgpu")
+
+
+def test_a_vendor_that_nobody_knows_without_a_render_node_is_left_out_with_a_sentence() -> None:
+    machine = Machine()
+    machine.pci("0000:03:00.0", 0x1ED5, 0x0222, VGA)
+    inventory = found(machine)
+    assert inventory.gpus == ()
+    assert inventory.warnings == (
+        "PCI function 0000:03:00.0 of vendor 0x1ed5 is left out: it has no render node, so nothing could be given",
+    )
+
+
+def test_a_uuid_that_two_gpus_bear_is_published_by_neither() -> None:
+    machine = hgx()
+    machine.nvidia("0000:43:00.0", 1, "NVIDIA H100 80GB HBM3", "GPU-00000000-0000-4000-8000-0123456789ab")
+    inventory = found(machine)
+    assert [gpu.uuid is None for gpu in inventory.gpus] == [True, True, *[False] * 6]
+    (warning,) = inventory.warnings
+    assert warning == (
+        "UUID GPU-00000000-0000-4000-8000-0123456789ab is borne by gpu-0000-1b-00-0 and gpu-0000-43-00-0: "
+        "none of them is published with it"
+    )
+
+
+def test_a_uuid_of_question_marks_is_none() -> None:
+    machine = hgx()
+    machine.nvidia("0000:43:00.0", 1, "NVIDIA H100 80GB HBM3", "GPU-????????-????-????-????-????????????")
+    assert found(machine).gpus[1].uuid is None
+
+
+def test_a_gpu_that_the_driver_excludes_is_left_out() -> None:
+    machine = hgx()
+    machine.nvidia("0000:43:00.0", 1, "NVIDIA H100 80GB HBM3", "GPU-x", excluded="Yes")
+    inventory = found(machine)
+    assert len(inventory.gpus) == 7
+    assert inventory.warnings == ("GPU 0000:43:00.0 is left out: NVIDIA's driver is told to exclude it",)
+
+
+def test_an_information_file_that_stays_empty_leaves_what_sysfs_tells() -> None:
+    machine = hgx()
+    machine.put("proc/driver/nvidia/gpus/0000:1b:00.0/information", b"")
+    gpu = found(machine).gpus[0]
+    assert (gpu.model, gpu.uuid, gpu.driver_version) == ("H100 80GB HBM3", None, "550.54.15")
+
+
+def test_a_domain_of_five_digits_makes_a_name_and_sorts_last() -> None:
+    machine = Machine()
+    for address, root in (("10000:01:00.0", "pci0000:17"), ("0000:99:00.0", "pci0000:98")):
+        machine.pci(address, NVIDIA, 0x20B0, CONTROLLER_3D, root=root, bridges=("0000:17:05.5",))
+    assert [gpu.name for gpu in found(machine).gpus] == ["gpu-0000-99-00-0", "gpu-10000-01-00-0"]
+
+
+def test_a_gpu_bound_to_nothing_is_found_and_says_so() -> None:
+    machine = Machine()
+    machine.pci("0000:03:00.0", AMD, 0x740F, DISPLAY)
+    gpu = only(machine)
+    assert (gpu.driver, gpu.driver_version, gpu.model) == (None, None, "Instinct MI210")
+
+
+def test_each_driver_has_its_own_version_on_a_node_with_cards_of_two_vendors() -> None:
+    machine = hgx()
+    machine.driver("amdgpu")
+    machine.pci("0000:f0:00.0", AMD, 0x740F, DISPLAY, driver="amdgpu")
+    versions = {gpu.vendor: gpu.driver_version for gpu in found(machine).gpus}
+    assert versions == {"nvidia": "550.54.15", "amd": None}
+
+
+def test_nvml_adds_what_no_file_tells() -> None:
+    facts = {"0000:1b:00.0": NVMLFacts(memory=80 * GIB, compute_capability="9.0.0", uuid="GPU-other", model="other")}
+    gpu, *others = scan(hgx().root(), facts).gpus
+    assert (gpu.memory, gpu.compute_capability) == (80 * GIB, "9.0.0")
+    assert gpu.uuid == "GPU-00000000-0000-4000-8000-0123456789ab"
+    assert {other.memory for other in others} == {None}
+
+
+def test_the_sound_function_of_a_card_is_no_gpu() -> None:
+    machine = Machine()
+    machine.pci("0000:01:00.1", NVIDIA, 0x22BE, AUDIO)
+    machine.pci("0000:02:00.0", ASPEED, 0x2000, VGA)
+    machine.pci("0000:03:00.0", INTEL, 0x56A0, VGA)
+    assert [gpu.address for gpu in found(machine).gpus] == ["0000:03:00.0"]

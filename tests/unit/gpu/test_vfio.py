@@ -1,0 +1,195 @@
+import errno
+import logging
+
+import pytest
+
+from dranode.driver.core.api.errors import ClaimError
+from dranode.driver.core.claims.held import ClaimRef
+from dranode.gpu.grants import Home
+from dranode.gpu.vfio import give_back, take
+from tests.fakes.gpu import AUDIO, DEVICES, DRIVERS, NVIDIA, Crash, Kernel, Machine, laptop
+
+CLAIM = ClaimRef("default", "vm", "uid-vm")
+GPU, SOUND = "0000:01:00.0", "0000:01:00.1"
+HOMES = (Home(address=GPU, driver="nvidia"), Home(address=SOUND, driver="snd_hda_intel"))
+AT_HOME = {GPU: "nvidia", SOUND: "snd_hda_intel"}
+AWAY = {GPU: "vfio-pci", SOUND: "vfio-pci"}
+
+
+def drivers(machine: Machine) -> dict[str, str | None]:
+    found: dict[str, str | None] = {}
+    for address in (GPU, SOUND):
+        try:
+            found[address] = machine.root().readlink(f"{DEVICES}/{address}/driver").rpartition("/")[2]
+        except OSError:
+            found[address] = None
+    return found
+
+
+def overrides(machine: Machine) -> set[str]:
+    return {machine.root().read_bytes(f"{DEVICES}/{each}/driver_override").decode().strip() for each in (GPU, SOUND)}
+
+
+def refusal(machine: Machine, kernel: Kernel | None = None) -> str:
+    with pytest.raises(ClaimError) as caught:
+        take(machine.root(), kernel or Kernel(machine), CLAIM, HOMES)
+    return str(caught.value)
+
+
+def test_a_gpu_and_its_sound_function_go_and_come_back() -> None:
+    machine = laptop()
+    kernel = Kernel(machine)
+    take(machine.root(), kernel, CLAIM, HOMES)
+    assert drivers(machine) == AWAY
+    assert overrides(machine) == {"(null)"}
+    assert machine.root().device_number("dev/vfio/14") == ("c", 240, 14)
+    give_back(machine.root(), kernel, HOMES)
+    assert drivers(machine) == AT_HOME
+
+
+def test_what_is_done_is_not_done_again() -> None:
+    machine = laptop()
+    kernel = Kernel(machine)
+    take(machine.root(), kernel, CLAIM, HOMES)
+    before = len(kernel.writes)
+    take(machine.root(), kernel, CLAIM, HOMES)
+    assert len(kernel.writes) == before
+    give_back(machine.root(), kernel, HOMES)
+    before = len(kernel.writes)
+    give_back(machine.root(), kernel, HOMES)
+    assert len(kernel.writes) == before
+
+
+@pytest.mark.parametrize("address", [GPU, SOUND])
+def test_a_function_that_an_administrator_keeps_for_a_driver_is_left_alone(address: str) -> None:
+    machine = laptop()
+    kernel = Kernel(machine)
+    machine.put(machine.root().resolve(f"{DEVICES}/{address}/driver_override"), "nvidia")
+    assert refusal(machine, kernel) == (
+        f"claim default/vm cannot have GPU {GPU} in mode vfio: an administrator has set driver_override of function "
+        f"{address} to nvidia; clear it, or choose another mode"
+    )
+    assert (kernel.writes, drivers(machine)) == ([], AT_HOME)
+
+
+@pytest.mark.parametrize("after", range(9))
+def test_a_crash_after_any_write_is_made_good_by_taking_again(after: int) -> None:
+    machine = laptop()
+    crashing = Kernel(machine, after=after)
+    if after < 8:
+        with pytest.raises(Crash):
+            take(machine.root(), crashing, CLAIM, HOMES)
+    else:
+        take(machine.root(), crashing, CLAIM, HOMES)
+    take(machine.root(), Kernel(machine), CLAIM, HOMES)
+    assert drivers(machine) == AWAY
+    assert overrides(machine) == {"(null)"}
+
+
+@pytest.mark.parametrize("after", range(8))
+def test_a_crash_after_any_write_is_made_good_by_giving_back(after: int) -> None:
+    machine = laptop()
+    with pytest.raises(Crash):
+        take(machine.root(), Kernel(machine, after=after), CLAIM, HOMES)
+    give_back(machine.root(), Kernel(machine), HOMES)
+    assert drivers(machine) == AT_HOME
+    assert overrides(machine) == {"(null)"}
+
+
+@pytest.mark.parametrize("after", range(4))
+def test_a_crash_while_giving_back_is_made_good_by_giving_back_again(after: int) -> None:
+    machine = laptop()
+    take(machine.root(), Kernel(machine), CLAIM, HOMES)
+    with pytest.raises(Crash):
+        give_back(machine.root(), Kernel(machine, after=after), HOMES)
+    give_back(machine.root(), Kernel(machine), HOMES)
+    assert drivers(machine) == AT_HOME
+
+
+def test_a_function_that_was_bound_to_nothing_ends_bound_to_nothing() -> None:
+    machine = laptop()
+    Kernel(machine).write(f"{DRIVERS}/snd_hda_intel/unbind", SOUND)
+    homes = (HOMES[0], Home(address=SOUND, driver=""))
+    take(machine.root(), Kernel(machine), CLAIM, homes)
+    give_back(machine.root(), Kernel(machine), homes)
+    assert drivers(machine) == {GPU: "nvidia", SOUND: None}
+
+
+def test_where_only_the_kernel_knows_the_driver_it_is_asked() -> None:
+    machine = laptop()
+    kernel = Kernel(machine)
+    take(machine.root(), kernel, CLAIM, HOMES)
+    give_back(machine.root(), kernel, tuple(Home(address=home.address, driver=None) for home in HOMES))
+    assert drivers(machine) == AT_HOME
+    assert ("sys/bus/pci/drivers_probe", GPU) in kernel.writes
+
+
+def test_giving_back_works_with_the_driver_gone_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    machine = laptop()
+    take(machine.root(), Kernel(machine), CLAIM, HOMES)
+    machine.remove(f"{DRIVERS}/nvidia")
+    with caplog.at_level(logging.WARNING):
+        give_back(machine.root(), Kernel(machine), HOMES)
+    assert drivers(machine) == {GPU: None, SOUND: "snd_hda_intel"}
+    assert caplog.messages == [f"function={GPU} driver=nvidia not bound back: driver nvidia is not loaded"]
+
+
+def test_giving_back_works_with_the_gpu_gone() -> None:
+    machine = laptop()
+    take(machine.root(), Kernel(machine), CLAIM, HOMES)
+    machine.remove(f"{DEVICES}/{GPU}")
+    give_back(machine.root(), Kernel(machine), HOMES)
+    assert drivers(machine) == {GPU: None, SOUND: "snd_hda_intel"}
+
+
+def test_a_function_that_somebody_bound_elsewhere_meanwhile_stays_there() -> None:
+    machine = laptop()
+    machine.driver("nouveau")
+    machine.bind(GPU, "nouveau")
+    give_back(machine.root(), Kernel(machine), HOMES)
+    assert drivers(machine)[GPU] == "nouveau"
+
+
+def test_without_vfio_pci_the_claim_is_refused_and_nothing_written() -> None:
+    machine = laptop()
+    machine.remove(f"{DRIVERS}/vfio-pci")
+    kernel = Kernel(machine)
+    assert "run `modprobe vfio-pci` on the node" in refusal(machine, kernel)
+    assert kernel.writes == []
+
+
+def test_without_an_iommu_group_the_claim_is_refused() -> None:
+    machine = laptop()
+    machine.remove("sys/kernel/iommu_groups/14/devices")
+    assert "is in no IOMMU group" in refusal(machine)
+
+
+def test_a_stranger_in_the_group_is_named() -> None:
+    machine = laptop()
+    machine.driver("nvme")
+    machine.pci("0000:02:00.0", NVIDIA, 0x22BE, AUDIO, driver="nvme", group=14)
+    machine.pci("0000:00:01.0", 0x8086, 0x460D, 0x060400, driver="pcieport", group=14)
+    kernel = Kernel(machine)
+    assert "function 0000:02:00.0 of its IOMMU group 14 is bound to nvme" in refusal(machine, kernel)
+    assert kernel.writes == []
+
+
+def test_a_kernel_that_refuses_is_quoted_and_the_way_back_is_open() -> None:
+    machine = laptop()
+    message = refusal(machine, Kernel(machine, refuse=frozenset({"vfio-pci"})))
+    assert message.startswith("claim default/vm cannot have GPU function 0000:01:00.0 from nvidia for vfio-pci: ")
+    give_back(machine.root(), Kernel(machine), HOMES)
+    assert drivers(machine) == AT_HOME
+
+
+def test_the_made_up_kernel_refuses_what_linux_refuses() -> None:
+    machine = laptop()
+    kernel = Kernel(machine)
+    for path, content in (
+        (f"{DRIVERS}/vfio-pci/bind", GPU),
+        (f"{DRIVERS}/i915/unbind", GPU),
+        (f"{DRIVERS}/nvidia/bind", GPU),
+    ):
+        with pytest.raises(OSError, match="No such device") as caught:
+            kernel.write(path, content)
+        assert caught.value.errno == errno.ENODEV

@@ -1,0 +1,208 @@
+"""Selectors beyond the recorded ones: what is refused by name, and what would be easy to get wrong in silence."""
+
+import subprocess
+import sys
+
+import pytest
+
+from dranode.driver.core.api.documents import decode
+from dranode.driver.core.api.resource import Device
+from dranode.sim.cel.expression import (
+    MAX_EXPRESSION_BYTES,
+    CELCompileError,
+    CELRuntimeError,
+    CELUnsupportedError,
+    Selector,
+    compile_selector,
+)
+
+DRIVER = "d.example.com"
+DEVICE = decode(
+    Device,
+    {
+        "name": "d",
+        "attributes": {"version": {"version": "1.10.0"}, "numa": {"int": 1}, "model": {"string": "a,b"}},
+        "capacity": {"memory": {"value": "1Gi"}},
+    },
+)
+ATTRIBUTES = f'device.attributes["{DRIVER}"]'
+
+
+def matches(expression: str) -> bool:
+    return Selector(expression).matches(DRIVER, DEVICE)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        # a domain that is not there is an empty map, however it is looked up
+        'device.attributes.?nothing.hasValue() && device.attributes[?"x.y"].hasValue()',
+        '!has(device.attributes["x.y"].z) && !device.attributes.nothing.?z.hasValue()',
+        "has(device.attributes.nothing)",
+        '!has(device.capacity["x.y"].z)',
+        # versions and quantities are equal by value, and compare with nothing else
+        'quantity("1Gi") == quantity("1024Mi") && quantity("1500m") == quantity("1.5")',
+        f'{ATTRIBUTES}.version != "1.10.0" && {ATTRIBUTES}.version == semver("1.10.0+build")',
+        f"!({ATTRIBUTES}.version == null)",
+        'semver("1.0.0-alpha.1").isLessThan(semver("1.0.0-alpha.beta"))',
+        'semver("1.0.0-2").isLessThan(semver("1.0.0-10"))',
+        '!device.driver.matches("\U0001f4a1") && "\U0001f4a1".matches("^.$")',
+        # numbers of different types compare, also where the types are known
+        "1 < 1.5 && 2u >= 1 && 1.0 <= 1u",
+        # lists
+        '[1, 3].max() == 3 && ["b", "a"].min() == "a" && ![2, 1].isSorted() && [1.5, 2.5].sum() == 4.0',
+        f'{ATTRIBUTES}.model.split(",").indexOf("b") == 1 && [1, 2, 1].lastIndexOf(1) == 2 && [true].indexOf(1) == -1',
+        # addresses
+        'string(ip("10.0.0.1")) == "10.0.0.1" && ip.isCanonical("10.0.0.1") && ip("fe80::1").isLinkLocalUnicast()',
+        'cidr("10.1.2.3/8").masked() == cidr("10.0.0.0/8") && cidr("10.0.0.0/8").containsCIDR("10.1.0.0/16")',
+        'cidr("::/0").prefixLength() == 0 && !cidr("::/0").containsIP("10.0.0.1") && isCIDR("10.0.0.0/8")',
+        'ip("255.255.255.255").isGlobalUnicast() == false && ip("224.0.0.5").isLinkLocalMulticast()',
+        # a variable of a loop may be called device
+        "[1, 2].map(device, device + 1) == [2, 3]",
+        f"cel.bind(a, {ATTRIBUTES}, a.numa == 1 && !has(a.none))",
+    ],
+)  # fmt: skip
+def test_a_selector_holds(expression: str) -> None:
+    assert matches(expression)
+
+
+@pytest.mark.parametrize(
+    ("expression", "message"),
+    [
+        ('"1.2".find("1") == "1"', "find() of Kubernetes"),
+        ('url("https://x").getHost() == "x"', "url() of Kubernetes"),
+        ('authorizer.path("/x").check("get").allowed()', "authorizer() of Kubernetes"),
+        ('{"a": 1}.transformMap(k, v, v + 1) == {"a": 2}', "transformMap() of Kubernetes"),
+        ("has(device.allowMultipleAllocations)", "has() of a field of device is always true"),
+        ("+".join(["1"] * 40) + " == 40", "nested deeper than the 32 levels"),
+        ("(" * 40 + "true" + ")" * 40, "nested deeper than the 32 levels"),
+        ("dyn(optional.of(1)) == 1", "an optional value"),
+        ("[1].exists(x, (x > 0 ? dyn(x) : optional.of(1)) == 1)", "an optional value"),
+    ],
+)
+def test_what_only_kubernetes_can_judge_is_refused_by_name(expression: str, message: str) -> None:
+    with pytest.raises(CELUnsupportedError) as caught:
+        Selector(expression)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("expression", "message"),
+    [
+        ("1 == 1.0", "found no matching overload"),
+        (f'{ATTRIBUTES}.version.canonical_text == "1.10.0"', "canonical_text"),
+        ('kubernetes.Quantity{canonical_text: "1/1"} == quantity("1")', "kubernetes.Quantity"),
+        ('"a".matches("[")', "invalid regular expression"),
+        ('timestamp("x") > timestamp("2020-01-01T00:00:00Z")', "Timestamp"),
+        ('{"a": 1, 2: 3} != {}', "not all of one type"),
+        ("math.greatest(1, 2) == 2", "undeclared reference"),
+        ("true" + " " * MAX_EXPRESSION_BYTES, "longer than 10240 bytes"),
+        (f"{ATTRIBUTES}.zones.includes(1)", "includes"),
+    ],
+)
+def test_what_kubernetes_refuses_is_refused(expression: str, message: str) -> None:
+    with pytest.raises(CELCompileError) as caught:
+        Selector(expression)
+    assert not isinstance(caught.value, CELUnsupportedError)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("expression", "message"),
+    [
+        (f'{ATTRIBUTES}.version == "1.10.0"', "no such overload: kubernetes.Semver == string"),
+        (f"size({ATTRIBUTES}.version) == 1", "No matching overloads"),
+        (f"{ATTRIBUTES}.numa.isGreaterThan(semver('1.0.0'))", "overload"),
+        ("lists.range(100000000).size() > 0", "longer than 10000"),
+        ("[].max() == 1", "max called on empty list"),
+        ("lists.range(10000).all(a, lists.range(10000).all(b, a + b >= 0))", "operation cancelled"),
+        ('quantity("x").isInteger()', '"x" is not a quantity'),
+        ('ip("::ffff:10.0.0.1").family() == 4', "IPv4-mapped"),
+        ('cidr("10.0.0.0").prefixLength() == 8', "is not a network"),
+    ],
+)
+def test_what_fails_on_a_device_says_why(expression: str, message: str) -> None:
+    with pytest.raises(CELRuntimeError) as caught:
+        matches(expression)
+    assert message in str(caught.value)
+
+
+def test_a_version_that_is_none_is_an_error_of_the_device() -> None:
+    device = decode(Device, {"name": "d", "attributes": {"v": {"version": "v1"}}})
+    with pytest.raises(CELRuntimeError, match=r'attribute v: "v1" is not a semantic version'):
+        Selector("true").matches(DRIVER, device)
+
+
+def test_an_expression_is_compiled_once() -> None:
+    assert compile_selector("1 < 2") is compile_selector("1 < 2")
+    assert compile_selector("1 < 2") is not compile_selector("1 < 2", lists=True)
+
+
+GROWING = "+".join(["a"] * 20)
+LONG = "z" * 1000
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        f'["{LONG}"]' + f".map(a, {GROWING})" * 8 + "[0].size() > 0",
+        f"[{ATTRIBUTES}.model]" + f".map(a, {GROWING})" * 8 + "[0].size() > 0",
+        f"[dyn({ATTRIBUTES}.model)]" + f".map(a, {GROWING})" * 8 + "[0].size() > 0",
+        f'[b"{LONG}"]' + f".map(a, {GROWING})" * 8 + "[0].size() > 0",
+        '[["z"]]' + f".map(a, {GROWING})" * 8 + "[0].size() > 0",
+        f'["{LONG}"]' + '.map(a, a.replace("z", "zzzzzzzzzzzzzzzzzzzz"))' * 6 + "[0].size() > 0",
+        f'["{LONG}"]' + '.map(a, a.replace("", a))' * 4 + "[0].size() > 0",
+        f'["{LONG}"]' + ".map(a, [a, a, a, a, a, a, a, a, a].join(a))" * 9 + "[0].size() > 0",
+        f'lists.range(4500).map(a, "x").join("{LONG + LONG + LONG}").size() > 0',
+        '[[[["x"]]]]' + ".map(a, [a, a, a, a, a, a, a, a, a, a, a, a, a]).flatten()" * 7 + ".size() > 0",
+        f'lists.range(99).map(i, lists.range(99).map(j, {ATTRIBUTES}.model + "{LONG}")).size() > 0',
+        f'cel.bind(s, "{LONG}", [1, 2, 3].map(i, {{"a": s}}).map(i, lists.range(2000).map(j, i.a + i.a))).size() > 0',
+    ],
+)
+def test_what_an_expression_builds_is_bounded(expression: str) -> None:
+    with pytest.raises(CELRuntimeError, match="operation cancelled"):
+        matches(expression)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        'lists.range(90).map(a, lists.range(90).map(b, "x")).size() == 90',
+        "lists.range(4000).map(a, a + a).filter(a, a > 4)[0] == 6",
+        'lists.range(900).map(a, "x").join("-").size() == 1799',
+        "+".join([f"{ATTRIBUTES}.model"] * 28) + '!= ""',
+        'dyn(1) + dyn(2) == 3 && dyn("a") + dyn("b") == "ab" && [1] + [2] == [1, 2] && b"a" + b"b" == b"ab"',
+        'timestamp("2020-01-01T00:00:00Z") + duration("1h") > timestamp("2020-01-01T00:00:00Z")',
+        '["a", "b"].join() == "ab" && "aaa".replace("a", "bb", 1) == "bbaa" && [[1], [2, 3]].flatten() == [1, 2, 3]',
+        '{"k": "x" + "y"}.k == "xy" && [optional.of(1)].size() == 1 && [?optional.of(1)] == [1]',
+        f'cel.bind(s, "a" + {ATTRIBUTES}.model, s + s == "aa,baa,b")',
+    ],
+)
+def test_what_is_paid_for_has_the_same_value(expression: str) -> None:
+    assert matches(expression)
+
+
+def test_each_evaluation_has_a_budget_of_its_own() -> None:
+    selector = Selector(
+        f'lists.range(90).map(i, lists.range(90).map(j, "{"z" * 500}" + {ATTRIBUTES}.model)).size() > 0'
+    )
+    for _ in range(4):
+        assert selector.matches(DRIVER, DEVICE)
+
+
+def test_an_expression_that_grows_takes_little_memory() -> None:
+    script = """
+import resource
+from tests.unit.sim.cel.test_expression import GROWING, LONG, matches
+from dranode.sim.cel.expression import CELRuntimeError
+matches("true")
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for start in (f'["{LONG}"]', '[["z"]]'):
+    try:
+        matches(start + f".map(a, {GROWING})" * 8 + "[0].size() > 0")
+    except CELRuntimeError:
+        pass
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 80, "MiB"

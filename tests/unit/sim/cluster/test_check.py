@@ -1,0 +1,258 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from dranode.sim.cli.check import command
+
+EXAMPLES = Path(__file__).parents[3] / "vectors" / "kep-4816.yaml"
+
+
+def checked(*files: Path) -> tuple[int, list[dict[str, Any]]]:
+    result = CliRunner().invoke(command, [*map(str, files), "-o", "json"])
+    return result.exit_code, json.loads(result.stdout)
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "claim.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_the_examples_of_kep_4816_are_valid_and_count_every_alternative() -> None:
+    status, verdicts = checked(EXAMPLES)
+    assert status == 0
+    assert all(verdict["ok"] and not verdict["errors"] for verdict in verdicts)
+    listed = {"rdma-nic": 1, "big-gpu": 1, "mid-gpu": 1, "small-gpu": 2}
+    assert {verdict["name"]: verdict["quota"] for verdict in verdicts} == {
+        "exactly-v1beta2": {"big-gpu": 1},
+        "list-v1beta2": listed,
+        "list-v1beta1": listed,
+        "claim-cpu-10": {"dra.cpu": 1},
+        "device-consumer": {},
+    }
+
+
+def test_paths_are_those_of_the_form_in_which_the_document_is_written(tmp_path: Path) -> None:
+    text = """
+apiVersion: resource.k8s.io/%s
+kind: ResourceClaim
+metadata: {name: c}
+spec: {devices: {requests: [{name: r, %s}]}}
+"""
+    _, flat = checked(written(tmp_path, text % ("v1beta1", "deviceClassName: gpu, count: -1")))
+    _, nested = checked(written(tmp_path, text % ("v1", "exactly: {deviceClassName: gpu, count: -1}")))
+    assert [error["path"] for error in flat[0]["errors"]] == ["spec.devices.requests[0].count"]
+    assert [error["path"] for error in nested[0]["errors"]] == ["spec.devices.requests[0].exactly.count"]
+
+
+def test_admin_access_in_an_alternative_is_no_field_of_the_api(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        """
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaimTemplate
+metadata: {name: t}
+spec:
+  spec:
+    devices:
+      requests: [{name: r, firstAvailable: [{name: a, deviceClassName: gpu, adminAccess: true}]}]
+      config: [{opaque: {driver: other.example.com, parameters: {any: [thing]}}}]
+""",
+    )
+    status, verdicts = checked(path)
+    assert status == 1
+    where = "spec.spec.devices.requests[0].firstAvailable[0].adminAccess"
+    fields = "name, deviceClassName, selectors, allocationMode, count, tolerations, capacity"
+    assert verdicts[0]["errors"] == [{"path": where, "message": f"there is no such field; there are {fields}"}]
+
+
+def test_selectors_and_our_own_configurations_are_checked_with_their_path(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        """
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaim
+metadata: {name: c}
+spec:
+  devices:
+    requests: [{name: r, exactly: {deviceClassName: dra.cpu, selectors: [{cel: {expression: device.name == "x"}}]}}]
+    config: [{requests: [r], opaque: {driver: dra.cpu, parameters: {cpuset: 9-3}}}]
+---
+apiVersion: resource.k8s.io/v1
+kind: DeviceClass
+metadata: {name: cpu}
+spec: {config: [{opaque: {driver: dra.cpu, parameters: {cpuset: 1-2}}}]}
+""",
+    )
+    status, (claim, device_class) = checked(path)
+    assert status == 1
+    assert [error["path"] for error in claim["errors"]] == [
+        "spec.devices.requests[0].exactly.selectors[0].cel.expression",
+        "spec.devices.config[0].opaque.parameters.cpuset",
+    ]
+    assert "device.name" in claim["errors"][0]["message"]
+    assert "9-3" in claim["errors"][1]["message"]
+    assert device_class["errors"][0]["path"] == "spec.config[0].opaque.parameters"
+
+
+def test_what_does_not_decode_is_an_answer_too(tmp_path: Path) -> None:
+    path = written(tmp_path, "apiVersion: resource.k8s.io/v7\nkind: DeviceClass\n")
+    status, verdicts = checked(path, tmp_path / "missing.yaml")
+    assert status == 1
+    assert [verdict["errors"][0]["path"] for verdict in verdicts] == ["apiVersion", ""]
+    assert "missing.yaml cannot be read" in verdicts[1]["errors"][0]["message"]
+
+
+def test_bare_opaque_parameters_are_valid_if_a_driver_takes_them(tmp_path: Path) -> None:
+    forms = ('{"cpuset": "2-11"}', '{"apiVersion": "v1alpha1", "cpuConfig": {"cpuset": "2-11"}}')
+    for form in forms:
+        status, verdicts = checked(written(tmp_path, form))
+        assert (status, [verdict["ok"] for verdict in verdicts]) == (0, [True])
+
+
+def test_bare_opaque_parameters_that_no_driver_takes_are_answered_by_each(tmp_path: Path) -> None:
+    path = written(tmp_path, '{"apiVersion": "v1alpha1", "cpuConfig": {"cpuset": "11-2"}}')
+    status, (verdict,) = checked(path)
+    assert status == 1
+    errors = {error["path"]: error["message"] for error in verdict["errors"]}
+    assert errors["cpuConfig.cpuset"].startswith('dra.cpu: opaque config: failed to parse cpuset "11-2"')
+    assert any(error["message"].startswith("dra.gpu: ") for error in verdict["errors"])
+
+
+def test_a_path_is_a_path_whatever_a_driver_says(tmp_path: Path) -> None:
+    opaque = {"driver": "dra.gpu", "parameters": {"apiVersion": "v9", "kind": "GPUConfig"}}
+    claim = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": "a"},
+        "spec": {"devices": {"config": [{"opaque": opaque}]}},
+    }
+    (error,) = checked(written(tmp_path, json.dumps(claim)))[1][0]["errors"]
+    assert error["path"].startswith("spec.devices.config[0].opaque.parameters")
+    assert " " not in error["path"]
+
+
+def test_people_see_a_line_for_each_error(tmp_path: Path) -> None:
+    path = written(tmp_path, "apiVersion: resource.k8s.io/v1\nkind: ResourceClaim\nmetadata: {name: A}\nspec: {x: 1}\n")
+    result = CliRunner().invoke(command, [str(path)])
+    assert result.exit_code == 1
+    assert "spec.x: there is no such field" in result.stdout
+    assert 'metadata.name: "A" is not a DNS subdomain' in result.stdout
+
+
+def test_our_part_of_an_allocation_is_checked_and_that_of_others_is_not(tmp_path: Path) -> None:
+    text = """
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaim
+metadata: {name: c}
+spec: {devices: {requests: [{name: r, exactly: {deviceClassName: c}}]}}
+status:
+  allocation:
+    devices:
+      results: [{request: r, driver: %s, pool: p, device: d, consumedCapacity: {c: many}}]
+      config: [{source: FromClaim, opaque: {driver: %s, parameters: {cpuset: x}}}]
+"""
+
+    def errors(result: str, config: str) -> list[str]:
+        ((verdict,),) = (checked(written(tmp_path, text % (result, config)))[1],)
+        return [error["path"] for error in verdict["errors"]]
+
+    assert errors("other.example.com", "other.example.com") == []
+    assert errors("dra.cpu", "other.example.com") == ["status.allocation.devices.results[0].consumedCapacity{}"]
+    assert errors("other.example.com", "dra.cpu") == ["status.allocation.devices.config[0].opaque.parameters.cpuset"]
+
+
+CLAIM = """
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaim
+metadata: {name: c}
+spec: {devices: {requests: [{name: gpu, firstAvailable: [{name: mid-gpu, deviceClassName: gpu}]}]}}
+---
+"""
+POD = """
+apiVersion: v1
+kind: Pod
+metadata: {name: p}
+spec:
+  resourceClaims: [{name: gpus, resourceClaimName: c}]
+  containers: [{name: a, resources: {claims: [%s]}}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("use", "field", "message"),
+    [
+        ("{name: gpus, request: gpu/mid-gpu}", ".request", '"gpu/mid-gpu" is not a DNS label: name the request itself'),
+        ("{name: gpus, request: cpu}", ".request", 'the claim has no request "cpu"; there are: gpu'),
+        ("{name: gpu}", ".name", '"gpu" is no entry of spec.resourceClaims; there are: gpus'),
+    ],
+)
+def test_a_container_that_names_what_a_claim_has_not_is_invalid(
+    tmp_path: Path, use: str, field: str, message: str
+) -> None:
+    status, (claim, pod) = checked(written(tmp_path, CLAIM + POD % use))
+    assert (status, claim["ok"]) == (1, True)
+    assert [error["path"] for error in pod["errors"]] == [f"spec.containers[0].resources.claims[0]{field}"]
+    assert message in pod["errors"][0]["message"]
+
+
+def test_a_pod_that_uses_its_claims_rightly_is_valid(tmp_path: Path) -> None:
+    status, verdicts = checked(written(tmp_path, CLAIM + POD % "{name: gpus, request: gpu}"))
+    assert status == 0
+    assert [(verdict["kind"], verdict["ok"]) for verdict in verdicts] == [("ResourceClaim", True), ("Pod", True)]
+    assert checked(written(tmp_path, POD % "{name: gpus, request: elsewhere}"))[0] == 0, "the claim may be elsewhere"
+
+
+def test_claims_are_for_containers_and_each_is_used_once(tmp_path: Path) -> None:
+    twice = written(
+        tmp_path, POD % "{name: gpus}, {name: gpus, request: gpu}" + "  resources: {claims: [{name: gpus}]}"
+    )
+    _, (pod,) = checked(twice)
+    assert [error["path"] for error in pod["errors"]] == [
+        "spec.resources.claims",
+        "spec.containers[0].resources.claims[1]",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "version", "path"),
+    [
+        ("Deployment", "apps/v1", "spec.template"),
+        ("Job", "batch/v1", "spec.template"),
+        ("CronJob", "batch/v1", "spec.jobTemplate.spec.template"),
+    ],
+)
+def test_pod_templates_are_judged_like_pods(tmp_path: Path, kind: str, version: str, path: str) -> None:
+    use = {"name": "c", "resources": {"claims": [{"name": "gpus", "request": "none"}]}}
+    made: dict[str, Any] = {
+        "spec": {"resourceClaims": [{"name": "gpus", "resourceClaimName": "c"}], "containers": [use]}
+    }
+    for name in reversed(path.split(".")):
+        made = {name: made}
+    document = {"apiVersion": version, "kind": kind, "metadata": {"name": "x"}, **made}
+    status, (_, verdict) = checked(written(tmp_path, CLAIM + json.dumps(document)))
+    assert (status, verdict["kind"]) == (1, kind)
+    assert [error["path"] for error in verdict["errors"]] == [f"{path}.spec.containers[0].resources.claims[0].request"]
+
+
+def test_a_kind_with_a_typo_and_files_without_anything_to_check_are_errors(tmp_path: Path) -> None:
+    status, (verdict,) = checked(written(tmp_path, CLAIM.replace("ResourceClaim", "ResourceClam")))
+    assert (status, verdict["kind"], verdict["name"]) == (1, "ResourceClam", "c")
+    assert verdict["errors"][0]["path"] == "kind"
+    assert 'did you mean "ResourceClaim"' in verdict["errors"][0]["message"]
+    for text in ("", "apiVersion: v1\nkind: Service\nmetadata: {name: s}\n", "kind: List\nitems: []\n"):
+        status, (verdict,) = checked(written(tmp_path, text))
+        assert status == 1
+        assert "holds no" in verdict["errors"][0]["message"]
+
+
+def test_exactly_is_no_field_of_v1beta1(tmp_path: Path) -> None:
+    text = CLAIM.replace("firstAvailable: [{name: mid-gpu, deviceClassName: gpu}]", "exactly: {deviceClassName: gpu}")
+    assert checked(written(tmp_path, text))[0] == 0
+    status, (verdict,) = checked(written(tmp_path, text.replace("k8s.io/v1", "k8s.io/v1beta1")))
+    assert status == 1
+    assert verdict["errors"][0]["path"] == "spec.devices.requests[0]"
+    assert "v1beta1 has no exactly" in verdict["errors"][0]["message"]

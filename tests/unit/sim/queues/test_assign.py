@@ -1,0 +1,310 @@
+"""The search over flavors on cases of our own: what KEP-582 says, and what remembering means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import pytest
+
+from dranode.sim.queues.assign import Oracle, Simulation, assign, visiting_order
+from dranode.sim.queues.assignment import LAST_FLAVOR, Assignment, FlavorMode
+from dranode.sim.queues.progress import Moment, SearchState, still_valid
+from dranode.sim.queues.setup import Setup, load
+from dranode.sim.queues.values import FlavorResource, Workload
+from tests.fakes.queues import (
+    admitted,
+    cluster_queue,
+    cohort,
+    flavor,
+    group,
+    local_queue,
+    pod_set,
+    sources,
+    workload,
+)
+
+STOP, NEXT = "MayStopSearch", "TryNextFlavor"
+FLAVORS = ("one", "two", "three")
+
+
+def _setup(*documents: Mapping[str, Any]) -> Setup:
+    return load(sources([*(flavor(name) for name in FLAVORS), local_queue("door", "q"), *documents]))
+
+
+def _never(workload: Workload, of: FlavorResource, wanted: int) -> Simulation:
+    raise AssertionError(f"nobody asked for preemption of {wanted} {of} by {workload.key}")
+
+
+def _answers(**modes: FlavorMode) -> Oracle:
+    """An oracle with one answer for each flavor."""
+    return lambda _, of, __: Simulation(modes[of.flavor])
+
+
+def _taken(assignment: Assignment) -> list[dict[str, str]]:
+    return [{name: got.flavor for name, got in item.flavors.items()} for item in assignment.pod_sets]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A flavor made so that a request for 4 comes out in one way, in a cohort where another queue owns 10 of each."""
+
+    used: int
+    mode: FlavorMode | None = None
+
+    def documents(self, name: str) -> list[dict[str, Any]]:
+        return [admitted(f"user-{name}", "q", {"cpu": name}, {"cpu": self.used}, priority=9)] if self.used else []
+
+
+FITS = Kind(0)
+BORROWS = Kind(8)
+PREEMPTS = Kind(20, FlavorMode.PREEMPT)
+NOBODY = Kind(20, FlavorMode.NO_CANDIDATES)
+
+
+def _mixed(kinds: list[Kind], borrow: str, preempt: str) -> tuple[Assignment, SearchState]:
+    names = FLAVORS[: len(kinds)]
+    ten = {name: [10] for name in names}
+    fungibility = {"whenCanBorrow": borrow, "whenCanPreempt": preempt}
+    setup = _setup(
+        cluster_queue("q", group(["cpu"], **ten), cohort="c", flavorFungibility=fungibility),
+        cluster_queue("lender", group(["cpu"], **ten), cohort="c"),
+        *(document for name, kind in zip(names, kinds, strict=True) for document in kind.documents(name)),
+        workload("new", "door", pod_set(cpu=4)),
+    )
+    modes = {name: kind.mode for name, kind in zip(names, kinds, strict=True) if kind.mode is not None}
+    return assign(setup.queues, setup.usage, setup.pending[0], None, _answers(**modes))
+
+
+# kinds of the flavors: {(whenCanBorrow, whenCanPreempt): (chosen flavor, last index tried)}
+FOUR_WAYS: dict[str, tuple[list[Kind], dict[tuple[str, str], tuple[str, int]]]] = {
+    "a fit stops every search": (
+        [FITS, FITS],
+        dict.fromkeys(product((STOP, NEXT), (STOP, NEXT)), ("one", 0)),
+    ),
+    "borrowing before a fit": (
+        [BORROWS, FITS],
+        {(STOP, STOP): ("one", 0), (STOP, NEXT): ("one", 0), (NEXT, STOP): ("two", -1), (NEXT, NEXT): ("two", -1)},
+    ),
+    "preemption before a fit": (
+        [PREEMPTS, FITS],
+        {(STOP, STOP): ("one", 0), (STOP, NEXT): ("two", -1), (NEXT, STOP): ("one", 0), (NEXT, NEXT): ("two", -1)},
+    ),
+    "preemption before borrowing": (
+        [PREEMPTS, BORROWS],
+        {(STOP, STOP): ("one", 0), (STOP, NEXT): ("two", -1), (NEXT, STOP): ("one", 0), (NEXT, NEXT): ("two", -1)},
+    ),
+    "borrowing before preemption": (
+        [BORROWS, PREEMPTS],
+        {(STOP, STOP): ("one", 0), (STOP, NEXT): ("one", 0), (NEXT, STOP): ("two", -1), (NEXT, NEXT): ("one", -1)},
+    ),
+    "nobody to preempt never stops a search": (
+        [NOBODY, PREEMPTS, FITS],
+        {(STOP, STOP): ("two", 1), (STOP, NEXT): ("three", -1), (NEXT, STOP): ("two", 1), (NEXT, NEXT): ("three", -1)},
+    ),
+    "the first of equals is taken": (
+        [BORROWS, BORROWS],
+        {(STOP, STOP): ("one", 0), (STOP, NEXT): ("one", 0), (NEXT, STOP): ("one", -1), (NEXT, NEXT): ("one", -1)},
+    ),
+}
+CASES = [
+    pytest.param(kinds, *policies, *expected, id=f"{name}-{'-'.join(policies)}")
+    for name, (kinds, answers) in FOUR_WAYS.items()
+    for policies, expected in answers.items()
+]
+
+
+@pytest.mark.parametrize(("kinds", "borrow", "preempt", "chosen", "tried"), CASES)
+def test_the_two_policies_decide_where_the_search_stops(
+    kinds: list[Kind], borrow: str, preempt: str, chosen: str, tried: int
+) -> None:
+    assignment, state = _mixed(kinds, borrow, preempt)
+    assert _taken(assignment) == [{"cpu": chosen}]
+    assert state.tried == ({"cpu": tried},)
+
+
+def _grouped(*pod_sets: Mapping[str, Any]) -> Setup:
+    return _setup(
+        cluster_queue("q", group(["cpu", "memory"], one=[4, "8Gi"], two=[8, "8Gi"]), group(["gpu"], three=[2])),
+        workload("new", "door", *pod_sets),
+    )
+
+
+def test_the_resources_of_one_group_share_a_flavor_and_another_group_has_its_own() -> None:
+    setup = _grouped(pod_set(cpu=6, memory="1Gi", gpu=1))
+    assignment, state = assign(setup.queues, setup.usage, setup.pending[0], None, _never)
+    assert _taken(assignment) == [{"cpu": "two", "memory": "two", "gpu": "three"}]
+    assert state.tried == ({"cpu": LAST_FLAVOR, "memory": LAST_FLAVOR, "gpu": LAST_FLAVOR},)
+
+
+def test_one_group_without_room_leaves_the_pod_set_without_flavors() -> None:
+    setup = _grouped(pod_set(cpu=1, gpu=3))
+    assignment, state = assign(setup.queues, setup.usage, setup.pending[0], None, _never)
+    assert assignment.mode is FlavorMode.NO_FIT
+    assert _taken(assignment) == [{}]
+    assert state.tried == ({},)
+
+
+def test_a_pod_set_counts_what_the_ones_before_it_were_given() -> None:
+    setup = _grouped(pod_set("driver", cpu=3), pod_set("workers", 2, cpu=1))
+    assignment, _ = assign(setup.queues, setup.usage, setup.pending[0], None, _never)
+    assert _taken(assignment) == [{"cpu": "one"}, {"cpu": "two"}]
+    assert assignment.usage == {FlavorResource("one", "cpu"): 3000, FlavorResource("two", "cpu"): 2000}
+
+
+def test_pod_sets_after_one_that_does_not_fit_are_not_looked_at() -> None:
+    setup = _grouped(pod_set("a", cpu=1), pod_set("b", cpu=9), pod_set("c", cpu=1))
+    assignment, _ = assign(setup.queues, setup.usage, setup.pending[0], None, _never)
+    assert [item.pod_set.name for item in assignment.pod_sets] == ["a", "b"]
+    assert assignment.mode is FlavorMode.NO_FIT
+
+
+# queue's own limit, lender's limit, how much is asked for: what comes out
+LIMITS: list[tuple[dict[str, int], dict[str, int], int, FlavorMode, int]] = [
+    ({}, {}, 4, FlavorMode.FIT, 0),
+    ({}, {}, 14, FlavorMode.FIT, 1),
+    ({}, {}, 15, FlavorMode.NO_FIT, 0),
+    ({"borrowingLimit": 2}, {}, 6, FlavorMode.FIT, 1),
+    ({"borrowingLimit": 2}, {}, 7, FlavorMode.NO_FIT, 0),
+    ({}, {"lendingLimit": 3}, 7, FlavorMode.FIT, 1),
+    ({}, {"lendingLimit": 3}, 8, FlavorMode.NO_FIT, 0),
+    ({"borrowingLimit": 9}, {"lendingLimit": 3}, 8, FlavorMode.NO_FIT, 0),
+    ({"borrowingLimit": 0}, {}, 4, FlavorMode.FIT, 0),
+]
+
+
+@pytest.mark.parametrize(("own", "lender", "asked", "mode", "level"), LIMITS)
+def test_a_cohort_lends_up_to_both_limits(
+    own: dict[str, int], lender: dict[str, int], asked: int, mode: FlavorMode, level: int
+) -> None:
+    setup = _setup(
+        cohort("c"),
+        cluster_queue("q", group(["cpu"], one=[{"nominalQuota": 4, **own}]), cohort="c"),
+        cluster_queue("lender", group(["cpu"], one=[{"nominalQuota": 10, **lender}]), cohort="c"),
+        workload("new", "door", pod_set(cpu=asked)),
+    )
+    assignment, _ = assign(setup.queues, setup.usage, setup.pending[0], None, _never)
+    assert (assignment.mode, assignment.borrowing) == (mode, level)
+
+
+def _three() -> Setup:
+    return _setup(
+        cluster_queue("q", group(["cpu"], one=[4], two=[4], three=[4])), workload("new", "door", pod_set(cpu=1))
+    )
+
+
+@pytest.mark.parametrize(
+    ("last", "taken", "tried"), [(None, "one", 0), (0, "two", 1), (1, "three", -1), (-1, "one", 0)]
+)
+def test_the_next_attempt_starts_after_the_last_flavor_tried(last: int | None, taken: str, tried: int) -> None:
+    setup = _three()
+    state = None if last is None else SearchState(({"cpu": last},), generation=3, cycle=6)
+    assignment, after = assign(setup.queues, setup.usage, setup.pending[0], state, _never, now=Moment(3, 7))
+    assert _taken(assignment) == [{"cpu": taken}]
+    assert after.tried == ({"cpu": tried},)
+
+
+# generation then, generation now, cycles passed: does the state still count?
+AGES: list[tuple[int, int, int, bool]] = [
+    (3, 3, 1, True),
+    (3, 3, 9, True),
+    (3, 4, 1, True),
+    (3, 4, 2, False),
+    (4, 3, 2, True),
+]
+
+
+@pytest.mark.parametrize(("then", "now", "passed", "counts"), AGES)
+def test_a_generation_that_has_grown_resets_the_search(then: int, now: int, passed: int, counts: bool) -> None:  # noqa: FBT001 - a case
+    setup = _three()
+    first, state = assign(setup.queues, setup.usage, setup.pending[0], None, _never, now=Moment(then, 5))
+    second, _ = assign(setup.queues, setup.usage, setup.pending[0], state, _never, now=Moment(now, 5 + passed))
+    assert _taken(first) == [{"cpu": "one"}]
+    assert _taken(second) == [{"cpu": "two" if counts else "one"}]
+
+
+def test_another_shape_resets_the_search_even_in_the_next_cycle() -> None:
+    setup = _three()
+    _, state = assign(setup.queues, setup.usage, setup.pending[0], None, _never, now=Moment(1, 5))
+    other = _setup(cluster_queue("q", group(["cpu"], one=[4])), workload("new", "door", pod_set(cpu=2))).pending[0]
+    assert still_valid(state, setup.pending[0], Moment(1, 6))
+    assert not still_valid(state, other, Moment(1, 6))
+
+
+def test_resources_are_visited_by_the_hash_of_their_names() -> None:
+    # The published test vectors of FNV-1a, 64 bits: "" cbf29ce484222325, "a" af63dc4c8601ec8c, "b" af63df4c8601f1a5.
+    assert visiting_order(["", "b", "a"]) == ["a", "b", ""]
+
+
+@pytest.mark.parametrize(("above", "mode"), [("top", FlavorMode.RECLAIM), ("", FlavorMode.NO_FIT)])
+def test_beyond_its_own_quota_a_queue_may_preempt_for_what_a_part_of_the_tree_holds(
+    above: str, mode: FlavorMode
+) -> None:
+    setup = _setup(
+        *([cohort("top"), cluster_queue("far", group(["cpu"], one=[1]), cohort="top")] if above else []),
+        cohort("left", parent=above),
+        cluster_queue("q", group(["cpu"], one=[1]), cohort="left"),
+        cluster_queue("near", group(["cpu"], one=[3]), cohort="left"),
+        *([admitted("user", "far", {"cpu": "one"}, {"cpu": 3})] if above else []),
+        *([] if above else [admitted("user", "near", {"cpu": "one"}, {"cpu": 2})]),
+        workload("new", "door", pod_set(cpu=3)),
+    )
+    assignment, _ = assign(setup.queues, setup.usage, setup.pending[0], None, _answers(one=FlavorMode.RECLAIM))
+    assert assignment.mode is mode
+
+
+SELECTORS: list[tuple[str, dict[str, Any], str | None]] = [
+    ("a label that another flavor has", {"nodeSelector": {"zone": "b"}}, "two"),
+    ("a label that no flavor states", {"nodeSelector": {"disk": "ssd"}}, "one"),
+    ("a label that none has", {"nodeSelector": {"zone": "z"}}, None),
+    ("affinity to one of two", {"affinity": [("zone", "In", ["b", "z"])]}, "two"),
+    ("affinity away from one", {"affinity": [("zone", "NotIn", ["a"])]}, "two"),
+    ("affinity to a label that no flavor states", {"affinity": [("disk", "Exists", [])]}, "one"),
+    ("affinity by number", {"affinity": [("age", "Gt", ["3"])]}, "two"),
+    ("an operator that is not one", {"affinity": [("zone", "Is", ["a"])]}, None),
+]
+
+
+@pytest.mark.parametrize(("spec", "taken"), [case[1:] for case in SELECTORS], ids=[case[0] for case in SELECTORS])
+def test_a_flavor_has_to_suit_the_pods(spec: dict[str, Any], taken: str | None) -> None:
+    if "affinity" in spec:
+        terms = [
+            {"matchExpressions": [{"key": key, "operator": operator, "values": values}]}
+            for key, operator, values in spec["affinity"]
+        ]
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+        spec = {"affinity": {"nodeAffinity": required}}
+    setup = load(
+        sources(
+            [
+                flavor("one", zone="a", age="1"),
+                flavor("two", zone="b", age="5"),
+                cluster_queue("q", group(["cpu"], one=[4], two=[4])),
+                local_queue("door", "q"),
+                workload("new", "door", pod_set(cpu=1, spec=spec)),
+            ]
+        )
+    )
+    assignment, _ = assign(setup.queues, setup.usage, setup.pending[0], None, _never)
+    assert _taken(assignment) == [{"cpu": taken} if taken else {}]
+    if taken is None:
+        assert all("flavor" in attempt.worst.why for attempt in assignment.pod_sets[0].scans[0].attempts)
+
+
+def test_a_search_asks_for_preemption_of_all_that_the_pod_sets_need_together() -> None:
+    asked: list[tuple[str, str, int]] = []
+
+    def oracle(_: Workload, of: FlavorResource, wanted: int) -> Simulation:
+        asked.append((*of, wanted))
+        return Simulation(FlavorMode.PREEMPT)
+
+    setup = _setup(
+        cluster_queue("q", group(["cpu"], one=[10]), flavorFungibility={"whenCanPreempt": STOP}),
+        admitted("user", "q", {"cpu": "one"}, {"cpu": 8}),
+        workload("new", "door", pod_set("a", cpu=2), pod_set("b", 2, cpu=3)),
+    )
+    assignment, _ = assign(setup.queues, setup.usage, setup.pending[0], None, oracle)
+    assert asked == [("one", "cpu", 8000)]
+    assert [item.mode for item in assignment.pod_sets] == [FlavorMode.FIT, FlavorMode.PREEMPT]

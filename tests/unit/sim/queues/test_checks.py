@@ -1,0 +1,275 @@
+"""What makes no sense is one sentence with file, object and path."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dranode.driver.core.api.errors import DocumentError
+from dranode.sim.queues.setup import load
+from tests.fakes.queues import (
+    admitted,
+    cluster_queue,
+    cohort,
+    document,
+    flavor,
+    group,
+    local_queue,
+    pod_set,
+    sources,
+    workload,
+)
+
+BASE = [flavor("f"), flavor("g"), cluster_queue("q", group(["cpu"], f=[4])), local_queue("door", "q")]
+QUOTA = "spec.resourceGroups[0].flavors[0].resources[0]"
+
+
+def _queue(quota: dict[str, Any], cohort_name: str = "c", **spec: Any) -> dict[str, Any]:
+    return cluster_queue("bad", group(["cpu"], f=[{"nominalQuota": 4, **quota}]), cohort=cohort_name, **spec)
+
+
+def _with_status(**assignment: Any) -> dict[str, Any]:
+    made = admitted("w", "q", {"cpu": "f"}, {"cpu": 1})
+    made["status"]["admission"]["podSetAssignments"][0].update(assignment)
+    return made
+
+
+# name: (further documents, path, what the sentence says)
+REFUSED: dict[str, tuple[list[dict[str, Any]], str, str]] = {
+    "a flavor that nothing defines": (
+        [cluster_queue("bad", group(["cpu"], nope=[1]))],
+        "spec.resourceGroups[0].flavors[0].name",
+        'no document defines ResourceFlavor "nope"; add it',
+    ),
+    "an unknown flavor of a cohort": (
+        [cohort("bad", group(["cpu"], nope=[1]))],
+        "spec.resourceGroups[0].flavors[0].name",
+        'no document defines ResourceFlavor "nope"; add it',
+    ),
+    "a flavor in two groups": (
+        [cluster_queue("bad", group(["cpu"], f=[1]), group(["memory"], f=[1]))],
+        "spec.resourceGroups[1].flavors[0].name",
+        'flavor "f" stands twice; name it once',
+    ),
+    "a resource in two groups": (
+        [cluster_queue("bad", group(["cpu"], f=[1]), group(["cpu"], g=[1]))],
+        "spec.resourceGroups[1].coveredResources",
+        "cpu is covered twice; name it once",
+    ),
+    "quotas in another order than the resources": (
+        [
+            cluster_queue(
+                "bad",
+                {
+                    "coveredResources": ["cpu", "memory"],
+                    "flavors": [{"name": "f", "resources": [{"name": "cpu", "nominalQuota": 1}]}],
+                },
+            )
+        ],
+        "spec.resourceGroups[0].flavors[0].resources",
+        "has cpu where coveredResources has cpu, memory",
+    ),
+    "a negative quota": ([_queue({"nominalQuota": -1})], f"{QUOTA}.nominalQuota", "-1 is below 0"),
+    "a negative borrowing limit": ([_queue({"borrowingLimit": "-2"})], f"{QUOTA}.borrowingLimit", "-2 is below 0"),
+    "a negative lending limit": ([_queue({"lendingLimit": -1})], f"{QUOTA}.lendingLimit", "-1 is below 0"),
+    "a limit without a cohort": (
+        [_queue({"borrowingLimit": 1}, cohort_name="")],
+        f"{QUOTA}.borrowingLimit",
+        "1 limits nothing without cohortName",
+    ),
+    "more lent than owned": (
+        [_queue({"lendingLimit": 5})],
+        f"{QUOTA}.lendingLimit",
+        "5 is more than the nominalQuota 4",
+    ),
+    "a preference that cannot come to bear": (
+        [_queue({}, flavorFungibility={"preference": "PreemptionOverBorrowing"})],
+        "spec.flavorFungibility.preference",
+        "needs whenCanBorrow and whenCanPreempt to be TryNextFlavor",
+    ),
+    "borrowing while preempting without reclaim": (
+        [_queue({}, preemption={"borrowWithinCohort": {"policy": "LowerPriority"}})],
+        "spec.preemption.borrowWithinCohort",
+        "needs a reclaimWithinCohort other than Never",
+    ),
+    "a policy that is none for borrowing": (
+        [_queue({}, preemption={"borrowWithinCohort": {"policy": "Any"}})],
+        "spec.preemption.borrowWithinCohort.policy",
+        "Any is none of Never, LowerPriority",
+    ),
+    "a policy that is none within a queue": (
+        [_queue({}, preemption={"withinClusterQueue": "Any"})],
+        "spec.preemption.withinClusterQueue",
+        "Any is none of Never, LowerPriority, LowerOrNewerEqualPriority",
+    ),
+    "a policy that is none for reclaim": (
+        [_queue({}, preemption={"reclaimWithinCohort": "LowerOrNewerEqualPriority"})],
+        "spec.preemption.reclaimWithinCohort",
+        "LowerOrNewerEqualPriority is none of Never, LowerPriority, Any",
+    ),
+    "a word that is no policy": (
+        [_queue({}, preemption={"withinClusterQueue": "Sometimes"})],
+        "spec.preemption.withinClusterQueue",
+        "Sometimes",
+    ),
+    "a v1beta1 word in v1beta2": (
+        [_queue({}, flavorFungibility={"whenCanBorrow": "Borrow"})],
+        "spec.flavorFungibility.whenCanBorrow",
+        "Borrow",
+    ),
+    "an unknown queueing strategy": (
+        [_queue({}, queueingStrategy="Random")],
+        "spec.queueingStrategy",
+        '"Random" is none of BestEffortFIFO, StrictFIFO',
+    ),
+    "v1beta1's field in v1beta2": (
+        [document("ClusterQueue", "bad", {"cohort": "c"})],
+        "spec.cohort",
+        "v1beta2 calls this field cohortName",
+    ),
+    "v1beta2's field in v1beta1": (
+        [document("ClusterQueue", "bad", {"cohortName": "c"}, "kueue.x-k8s.io/v1beta1")],
+        "spec.cohortName",
+        "v1beta1 calls this field cohort",
+    ),
+    "a version that is neither": (
+        [document("ClusterQueue", "bad", {}, "kueue.x-k8s.io/v1alpha1")],
+        "apiVersion",
+        'read as v1beta1 and v1beta2, not as "v1alpha1"',
+    ),
+    "a cohort that is its own parent": (
+        [cohort("a", parent="a")],
+        "spec.parentName",
+        'cohorts "a" -> "a" are a cycle; take one parentName out',
+    ),
+    "a cycle of cohorts": (
+        [cohort("a", parent="b"), cohort("b", parent="c"), cohort("c", parent="a")],
+        "spec.parentName",
+        'cohorts "a" -> "b" -> "c" -> "a" are a cycle',
+    ),
+    "a local queue to nowhere": (
+        [local_queue("bad", "nope")],
+        "spec.clusterQueue",
+        'no document defines ClusterQueue "nope"; add it',
+    ),
+    "a workload to nowhere": (
+        [workload("w", "nope", pod_set(cpu=1))],
+        "spec.queueName",
+        'no document defines LocalQueue "default/nope"; add it',
+    ),
+    "a negative request": (
+        [workload("w", "door", pod_set(cpu=-1))],
+        "spec.podSets[0].template.spec.containers[0].resources.requests.cpu",
+        "-1 is below 0",
+    ),
+    "a negative count": ([workload("w", "door", pod_set(count=-1))], "spec.podSets[0].count", "-1 is below 0"),
+    "a least count above the count": (
+        [workload("w", "door", pod_set(count=2, min_count=3))],
+        "spec.podSets[0].minCount",
+        "3 is not between 1 and the count 2",
+    ),
+    "two pod sets of one name": (
+        [workload("w", "door", pod_set("a"), pod_set("a"))],
+        "spec.podSets[1].name",
+        'pod set "a" stands twice',
+    ),
+    "a priority class without its number": (
+        [document("Workload", "w", {"queueName": "door", "priorityClassRef": {"name": "high"}})],
+        "spec.priority",
+        'no document defines the WorkloadPriorityClass or PriorityClass "high"; add it, or write the number here',
+    ),
+    "an admitted workload in a queue that nothing defines": (
+        [admitted("w", "nope", {"cpu": "f"}, {"cpu": 1})],
+        "status.admission.clusterQueue",
+        'no document defines ClusterQueue "nope"',
+    ),
+    "an admitted workload in a flavor that its queue lacks": (
+        [admitted("w", "q", {"cpu": "g"}, {"cpu": 1})],
+        "status.admission.podSetAssignments[0].flavors.cpu",
+        'ClusterQueue "q" has no quota of cpu in flavor "g"',
+    ),
+    "an admitted pod set that the workload lacks": (
+        [_with_status(name="other")],
+        "status.admission.podSetAssignments[0].name",
+        'the workload has no pod set "other"',
+    ),
+    "negative usage": (
+        [_with_status(resourceUsage={"cpu": "-3"})],
+        "status.admission.podSetAssignments[0].resourceUsage.cpu",
+        "-3 is below 0",
+    ),
+    "a quota below its use": (
+        [admitted("w", "q", {"cpu": "f"}, {"cpu": "4500m"})],
+        f"{QUOTA}.nominalQuota",
+        'admitted workloads use 4500m of cpu in flavor "f" in this queue, 500m more in all than the quotas allow',
+    ),
+    "a cohort's quota below the use of its queues": (
+        [
+            cluster_queue("x", group(["cpu"], f=[1]), cohort="c"),
+            cluster_queue("y", group(["cpu"], f=[1]), cohort="c"),
+            admitted("w", "x", {"cpu": "f"}, {"cpu": 2}),
+            admitted("v", "y", {"cpu": "f"}, {"cpu": 1}),
+        ],
+        f"{QUOTA}.nominalQuota",
+        "1 more in all than the quotas allow",
+    ),
+    "quota by counters": (
+        [
+            {
+                "apiVersion": "config.kueue.x-k8s.io/v1beta2",
+                "kind": "Configuration",
+                "metadata": {"name": ""},
+                "resources": {
+                    "deviceClassMappings": [{"name": "m", "deviceClassNames": ["d"], "sources": [{"counter": {}}]}]
+                },
+            }
+        ],
+        "resources.deviceClassMappings[0].sources",
+        'counts "m" by sources',
+    ),
+    "fair sharing": (
+        [{"apiVersion": "config.kueue.x-k8s.io/v1beta2", "kind": "Configuration", "fairSharing": {"enable": True}}],
+        "fairSharing",
+        "preemption by fair shares is not simulated",
+    ),
+}
+
+
+@pytest.mark.parametrize(("documents", "path", "says"), REFUSED.values(), ids=REFUSED)
+def test_it_is_refused_with_file_object_and_path(documents: list[dict[str, Any]], path: str, says: str) -> None:
+    with pytest.raises(DocumentError) as refusal:
+        load(sources([*BASE, *documents]))
+    sentence = str(refusal.value)
+    assert refusal.value.path == path
+    assert sentence.startswith("queues.yaml, document ")
+    assert f": {path}: " in sentence
+    assert says in sentence
+    assert "\n" not in sentence
+
+
+def test_an_object_that_is_there_twice_is_refused_with_both_places() -> None:
+    with pytest.raises(
+        DocumentError, match=r"document 5 \(ClusterQueue q\) is there already, in queues.yaml, document 3"
+    ):
+        load(sources([*BASE, cluster_queue("q", group(["cpu"], f=[1]))]))
+
+
+def test_a_field_that_is_null_is_a_field_that_is_not_there() -> None:
+    queue = cluster_queue("q", group(["cpu"], f=[{"nominalQuota": 4, "borrowingLimit": None}]), preemption=None)
+    assert load(sources([flavor("f"), queue])).queues == load(sources([flavor("f"), BASE[2]])).queues
+
+
+def test_documents_of_other_kinds_are_left_alone() -> None:
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {}}
+    other = {"apiVersion": "example.com/v1", "kind": "ClusterQueue", "metadata": {"name": "x"}, "spec": 7}
+    assert set(load(sources([*BASE, pod, other])).queues.cluster_queues) == {"q"}
+
+
+def test_workloads_that_have_finished_or_are_not_active_do_not_count() -> None:
+    finished = admitted("w", "q", {"cpu": "f"}, {"cpu": 9})
+    finished["status"]["conditions"] = [{"type": "Finished", "status": "True"}]
+    inactive = workload("v", "door", pod_set(cpu=1))
+    inactive["spec"]["active"] = False
+    setup = load(sources([*BASE, finished, inactive]))
+    assert (setup.pending, setup.admitted) == ((), ())

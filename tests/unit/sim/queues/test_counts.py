@@ -1,0 +1,168 @@
+"""What a pod counts against quota: containers, and devices by DeviceClass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dranode.sim.queues.setup import load
+from dranode.sim.queues.values import Workload
+from tests.fakes.queues import cluster_queue, flavor, group, local_queue, sources, workload
+
+MAPPINGS = {
+    "apiVersion": "config.kueue.x-k8s.io/v1beta2",
+    "kind": "Configuration",
+    "resources": {
+        "deviceClassMappings": [
+            {"name": "gpus", "deviceClassNames": ["dra.gpu", "big-gpu"]},
+            {"name": "small", "deviceClassNames": ["small-gpu"]},
+        ]
+    },
+}
+
+
+def _read(spec: dict[str, Any], *documents: dict[str, Any], covered: tuple[str, ...] = ("cpu",)) -> Workload:
+    base = [flavor("f"), cluster_queue("q", group(covered, f=[9] * len(covered))), local_queue("door", "q"), MAPPINGS]
+    pods = {"name": "main", "count": 1, "template": {"spec": spec}}
+    return load(sources([*base, *documents, workload("w", "door", pods)])).pending[0]
+
+
+def _template(*requests: dict[str, Any], version: str = "v1") -> dict[str, Any]:
+    return {
+        "apiVersion": f"resource.k8s.io/{version}",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": "t", "namespace": "default"},
+        "spec": {"spec": {"devices": {"requests": list(requests)}}},
+    }
+
+
+def _exactly(device_class: str, **more: Any) -> dict[str, Any]:
+    return {"name": "r", "exactly": {"deviceClassName": device_class, **more}}
+
+
+def _list(*alternatives: tuple[str, int]) -> dict[str, Any]:
+    named = [
+        {"name": f"s{number}", "deviceClassName": device_class, "count": count}
+        for number, (device_class, count) in enumerate(alternatives)
+    ]
+    return {"name": "r", "firstAvailable": named}
+
+
+def _with_claims(*names: str) -> dict[str, Any]:
+    return {"resourceClaims": [{"name": f"c{n}", "resourceClaimTemplateName": name} for n, name in enumerate(names)]}
+
+
+def _asks(**requests: Any) -> dict[str, Any]:
+    return {"name": "c", "resources": {"requests": requests}}
+
+
+PODS: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
+    "containers run together": (
+        {"containers": [_asks(cpu=1, memory="1Gi"), _asks(cpu="500m")]},
+        {"cpu": 1500, "memory": 2**30},
+    ),
+    "init containers one after another": (
+        {"containers": [_asks(cpu=1)], "initContainers": [_asks(cpu=3), _asks(cpu=2, memory=5)]},
+        {"cpu": 3000, "memory": 5},
+    ),
+    "a sidecar beside all that follow it": (
+        {"containers": [_asks(cpu=1)], "initContainers": [{**_asks(cpu=2), "restartPolicy": "Always"}, _asks(cpu=3)]},
+        {"cpu": 5000},
+    ),
+    "limits stand in for requests": (
+        {"containers": [{"name": "c", "resources": {"limits": {"cpu": 2, "memory": 9}, "requests": {"cpu": 1}}}]},
+        {"cpu": 1000, "memory": 9},
+    ),
+    "what the pod asks for as a whole goes before its containers": (
+        {"containers": [_asks(cpu=1, memory=7)], "resources": {"requests": {"cpu": 4}}},
+        {"cpu": 4000, "memory": 7},
+    ),
+    "overhead comes on top": ({"containers": [_asks(cpu=1)], "overhead": {"cpu": "250m"}}, {"cpu": 1250}),
+}
+
+
+@pytest.mark.parametrize(("spec", "counts"), PODS.values(), ids=PODS)
+def test_containers_count_as_the_scheduler_adds_them_up(spec: dict[str, Any], counts: dict[str, int]) -> None:
+    assert dict(_read(spec).pod_sets[0].requests) == counts
+
+
+CLAIMS: dict[str, tuple[list[dict[str, Any]], dict[str, int]]] = {
+    "one device without a count": ([_exactly("dra.gpu")], {"gpus": 1}),
+    "a count": ([_exactly("dra.gpu", count=3)], {"gpus": 3}),
+    "two classes under one name": ([_exactly("dra.gpu"), _exactly("big-gpu", count=2)], {"gpus": 3}),
+    "admin access is free": ([_exactly("dra.gpu", adminAccess=True), _exactly("small-gpu")], {"small": 1}),
+    "each alternative of a list": ([_list(("big-gpu", 1), ("small-gpu", 2))], {"gpus": 1, "small": 2}),
+    "alternatives under one name": ([_list(("dra.gpu", 1), ("big-gpu", 2))], {"gpus": 3}),
+    "the largest of several alternatives in one class": ([_list(("dra.gpu", 1), ("dra.gpu", 4))], {"gpus": 4}),
+}
+
+
+@pytest.mark.parametrize(("requests", "counts"), CLAIMS.values(), ids=CLAIMS)
+def test_devices_count_by_class_under_mapped_names(requests: list[dict[str, Any]], counts: dict[str, int]) -> None:
+    assert dict(_read(_with_claims("t"), _template(*requests)).pod_sets[0].requests) == counts
+
+
+def test_a_template_counts_once_for_each_claim_made_from_it() -> None:
+    assert _read(_with_claims("t", "t"), _template(_exactly("dra.gpu"))).pod_sets[0].requests == {"gpus": 2}
+
+
+def test_a_claim_that_pods_share_counts_nothing() -> None:
+    spec = {"resourceClaims": [{"name": "c", "resourceClaimName": "shared"}], "containers": [_asks(cpu=1)]}
+    assert _read(spec).pod_sets[0].requests == {"cpu": 1000}
+
+
+UNCOUNTABLE: dict[str, tuple[list[dict[str, Any]], str]] = {
+    "a class without a mapping": (
+        [_template(_exactly("other"))],
+        'no deviceClassMappings entry names DeviceClass "other"',
+    ),
+    "all devices": ([_template(_exactly("dra.gpu", allocationMode="All"))], "cannot be counted before it is allocated"),
+    "a missing template": ([], 'there is no ResourceClaimTemplate "t"'),
+}
+
+
+@pytest.mark.parametrize(("documents", "why"), UNCOUNTABLE.values(), ids=UNCOUNTABLE)
+def test_what_cannot_be_counted_keeps_the_workload_out_and_says_why(documents: list[dict[str, Any]], why: str) -> None:
+    read = _read(_with_claims("t"), *documents)
+    assert read.inadmissible.startswith("pod set main: ")
+    assert why in read.inadmissible
+
+
+def test_a_stopped_queue_admits_nothing_and_says_so() -> None:
+    queue = cluster_queue("q", group(["cpu"], f=[9]), stopPolicy="Hold")
+    documents = [flavor("f"), queue, local_queue("door", "q"), workload("w", "door")]
+    assert load(sources(documents)).pending[0].inadmissible == "the queue is stopped (Hold)"
+
+
+def test_pods_count_where_the_queue_covers_them() -> None:
+    read = _read({"containers": [_asks(cpu=1)]}, covered=("cpu", "pods"))
+    assert read.pod_sets[0].requests == {"cpu": 1000, "pods": 1}
+
+
+def _device_class(name: str, created: str | None = None) -> dict[str, Any]:
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "DeviceClass",
+        "metadata": {"name": name, "creationTimestamp": created},
+        "spec": {"extendedResourceName": "example.com/gpu"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("classes", "counted"),
+    [
+        ([], "example.com/gpu"),
+        ([_device_class("unmapped")], "example.com/gpu"),
+        ([_device_class("dra.gpu")], "gpus"),
+        ([_device_class("small-gpu"), _device_class("dra.gpu")], "gpus"),
+        (
+            [_device_class("small-gpu", "2026-02-01T00:00:00Z"), _device_class("dra.gpu", "2026-01-01T00:00:00Z")],
+            "small",
+        ),
+    ],
+    ids=["no class", "a class without a mapping", "a mapped class", "the first by name", "the newest"],
+)
+def test_an_extended_resource_counts_under_the_name_of_its_class(classes: list[dict[str, Any]], counted: str) -> None:
+    read = _read({"containers": [_asks(**{"example.com/gpu": 2})]}, *classes)
+    assert dict(read.pod_sets[0].requests) == {counted: 2}

@@ -1,0 +1,178 @@
+"""Admitted workloads on real nodes with devices, through the allocator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import count
+from typing import Any
+
+from dranode.driver.core.api.resource import (
+    AllocationResult,
+    Device,
+    DeviceAllocationResult,
+    DeviceClass,
+    DeviceRequestAllocationResult,
+    Node,
+    ObjectMeta,
+    ResourcePool,
+    ResourceSlice,
+    ResourceSliceSpec,
+)
+from dranode.sim.allocator.allocate import Allocator
+from dranode.sim.allocator.features import Features
+from dranode.sim.allocator.state import Allocated
+from dranode.sim.fleet.run import ImaginedFleet, admit
+from dranode.sim.queues.placing import FleetNodes
+from dranode.sim.queues.run import QueueRun, run_queues
+from dranode.sim.queues.setup import load
+from tests.fakes.queues import cluster_queue, document, flavor, group, local_queue, pod_set, sources, workload
+
+DRIVER = "gpu.example.com"
+GPUS = {"reserved-1": 2, "reserved-2": 1, "spot-1": 2}
+CONFIGURATION = {
+    "apiVersion": "config.kueue.x-k8s.io/v1beta2",
+    "kind": "Configuration",
+    "resources": {"deviceClassMappings": [{"name": "gpus", "deviceClassNames": ["dra.gpu"]}]},
+}
+REQUEST = {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "dra.gpu"}}]}}
+TEMPLATE = document("ResourceClaimTemplate", "one", {"spec": REQUEST}, "resource.k8s.io/v1")
+SHARED = document("ResourceClaim", "shared", REQUEST, "resource.k8s.io/v1")
+FROM_TEMPLATE = {"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "one"}]}
+
+
+def _slice(node: str, gpus: int) -> ResourceSlice:
+    devices = tuple(Device(name=f"gpu-{number}") for number in range(gpus))
+    spec = ResourceSliceSpec(driver=DRIVER, pool=ResourcePool(name=node), node_name=node, devices=devices)
+    return ResourceSlice(metadata=ObjectMeta(name=node), spec=spec)
+
+
+def _run(
+    *documents: Mapping[str, Any], quota: tuple[int, int] = (9, 9), allocated: Allocated | None = None
+) -> tuple[QueueRun, FleetNodes]:
+    queue = cluster_queue(
+        "q",
+        group(["gpus", "cpu"], reserved=[quota[0], 99], spot=[quota[1], 99]),
+        preemption={"withinClusterQueue": "LowerPriority"},
+        flavorFungibility={"whenCanPreempt": "MayStopSearch"},
+    )
+    base = [flavor("reserved", tier="reserved"), flavor("spot", tier="spot"), queue, local_queue("door", "q")]
+    read = sources([*base, CONFIGURATION, TEMPLATE, SHARED, *documents])
+    setup = load(read)
+    ids = count()
+    allocator = Allocator(
+        [_slice(node, gpus) for node, gpus in GPUS.items()],
+        [DeviceClass(metadata=ObjectMeta(name="dra.gpu"))],
+        Features(),
+        new_share_id=lambda: str(next(ids)),
+    )
+    nodes = [Node(metadata=ObjectMeta(name=name, labels={"tier": name.partition("-")[0]})) for name in GPUS]
+    fleet = FleetNodes(allocator, nodes, allocated or Allocated(), setup, read)
+    return run_queues(setup, fleet), fleet
+
+
+def _devices(fleet: FleetNodes) -> dict[str, list[str]]:
+    """By pod, the devices that it got as `<node>/<device>`."""
+    return {
+        item.pod.removeprefix("default/"): [
+            f"{result.pool}/{result.device}"
+            for outcome in item.outcomes
+            if outcome.allocation is not None
+            for result in outcome.allocation.devices.results
+        ]
+        for placed in fleet.placements.values()
+        for item in placed
+    }
+
+
+def _wants(name: str, pods: int, **more: Any) -> dict[str, Any]:
+    return workload(name, "door", pod_set(count=pods, cpu=1, spec=FROM_TEMPLATE), **more)
+
+
+def test_the_pods_of_a_workload_get_devices_of_the_nodes_of_its_flavor() -> None:
+    _, fleet = _run(_wants("w", 3))
+    assert _devices(fleet) == {
+        "w-main-0": ["reserved-1/gpu-0"],
+        "w-main-1": ["reserved-1/gpu-1"],
+        "w-main-2": ["reserved-2/gpu-0"],
+    }
+
+
+def test_where_the_nodes_of_a_flavor_have_too_few_devices_the_next_flavor_is_tried_with_all_pods() -> None:
+    run, fleet = _run(_wants("a", 2, created=1), _wants("b", 2, created=2))
+    assert _devices(fleet) == {
+        "a-main-0": ["reserved-1/gpu-0"],
+        "a-main-1": ["reserved-1/gpu-1"],
+        "b-main-0": ["spot-1/gpu-0"],
+        "b-main-1": ["spot-1/gpu-1"],
+    }
+    failed = [row for row in run.attempts if row["workload"] == "b" and row["flavor"] == "reserved"]
+    assert all("its pods cannot be placed: pod default/b-main-1: " in row["reason"] for row in failed)
+    assert {row["next"] for row in failed} == {"spot"}
+
+
+def test_who_is_preempted_leaves_its_devices_to_the_one_that_comes_in() -> None:
+    low = _wants("low", 3)
+    flavors = {"gpus": "reserved", "cpu": "reserved"}
+    assignment = {"name": "main", "flavors": flavors, "count": 3}
+    low["status"] = {"admission": {"clusterQueue": "q", "podSetAssignments": [assignment]}}
+    _, fleet = _run(low, _wants("high", 3, priority=1), quota=(3, 0))
+    assert sorted(_devices(fleet)) == ["high-main-0", "high-main-1", "high-main-2"]
+
+
+def test_what_others_have_allocated_is_not_given_again() -> None:
+    result = DeviceRequestAllocationResult(request="r", driver=DRIVER, pool="reserved-1", device="gpu-0")
+    taken = Allocated().with_allocations([AllocationResult(devices=DeviceAllocationResult(results=(result,)))])
+    _, fleet = _run(_wants("w", 2), allocated=taken)
+    assert _devices(fleet) == {"w-main-0": ["reserved-1/gpu-1"], "w-main-1": ["reserved-2/gpu-0"]}
+
+
+def test_a_claim_that_workloads_share_is_allocated_once() -> None:
+    shares = {"resourceClaims": [{"name": "gpu", "resourceClaimName": "shared"}]}
+    pods = pod_set(count=2, cpu=1, spec=shares)
+    run, fleet = _run(workload("a", "door", pods, created=1), workload("b", "door", pods, created=2))
+    assert run.waiting == ()
+    assert [devices for devices in _devices(fleet).values() if devices] == [["reserved-1/gpu-0"]]
+
+
+def test_a_claim_that_workloads_share_stays_allocated_until_the_last_of_them_has_left() -> None:
+    shares = {"resourceClaims": [{"name": "gpu", "resourceClaimName": "shared"}]}
+    low, middle = (
+        workload(name, "door", pod_set(cpu=cpu, spec=shares), priority=priority)
+        for name, cpu, priority in (("low", 50, 0), ("middle", 40, 1))
+    )
+    assignment = {"name": "main", "flavors": {"cpu": "reserved"}, "count": 1}
+    for one in (low, middle):
+        one["status"] = {"admission": {"clusterQueue": "q", "podSetAssignments": [assignment]}}
+    high = workload("high", "door", pod_set(count=2, cpu=25, spec=FROM_TEMPLATE), priority=2)
+    _, fleet = _run(low, middle, high)
+    got = _devices(fleet)
+    assert (got["high-main-0"], got["high-main-1"]) == (["reserved-1/gpu-1"], ["reserved-2/gpu-0"])
+    assert "low-main-0" not in got
+
+
+def test_a_claim_that_the_documents_have_allocated_keeps_its_device() -> None:
+    results = [{"request": "gpu", "driver": DRIVER, "pool": "reserved-1", "device": "gpu-0"}]
+    taken = {**SHARED, "status": {"allocation": {"devices": {"results": results}}}}
+    queue = cluster_queue("q", group(["gpus", "cpu"], reserved=[9, 99]))
+    gpus = document("DeviceClass", "dra.gpu", {}, "resource.k8s.io/v1")
+    base = [flavor("reserved", tier="reserved"), queue, local_queue("door", "q"), CONFIGURATION, TEMPLATE, gpus]
+    node = Node(metadata=ObjectMeta(name="reserved-1", labels={"tier": "reserved"}))
+    fleet = ImaginedFleet(((node, "made up"),), (_slice("reserved-1", 2),))
+    _, report = admit(fleet, sources([*base, taken, _wants("w", 1)]), Features())
+    assert report is not None
+    (outcome,) = (outcome for item in report.placements for outcome in item.outcomes)
+    assert outcome.allocation is not None
+    assert [one.device for one in outcome.allocation.devices.results] == ["gpu-1"]
+
+
+def test_a_flavor_without_nodes_is_no_place_even_for_pods_without_claims() -> None:
+    pods = pod_set(cpu=1, spec={"nodeSelector": {"disk": "ssd"}})
+    run, _ = _run(workload("w", "door", pods))
+    assert run.waiting == ("w",)
+    assert "pod default/w-main-0: no node has the labels disk=ssd, tier=reserved" in run.attempts[0]["reason"]
+
+
+def test_a_missing_claim_is_told() -> None:
+    pods = pod_set(cpu=1, spec={"resourceClaims": [{"name": "gpu", "resourceClaimName": "nope"}]})
+    run, _ = _run(workload("w", "door", pods))
+    assert "lacks nope" in run.attempts[0]["reason"]
