@@ -11,6 +11,7 @@ from dranode.driver.core.api.errors import DranodeError, UsageError
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.diagnosis.facts import ClusterFacts, Facts, Kubelet, NodeFacts, RuntimeFacts, ServeOptions
 from dranode.driver.core.diagnosis.runtime import nri_answers
+from dranode.driver.core.pinning.pins import Pins
 from dranode.driver.doctor.cluster import Sender, read_cluster
 from dranode.driver.doctor.host import NodeHost, UnreadError
 from dranode.driver.doctor.kubelet import read_kubelet
@@ -66,7 +67,7 @@ def wanted_by(
         node=node,
         drivers=tuple(plugin.driver for plugin in loaded),
         # A driver that pins says on what.
-        pins=any(type(plugin).pool is not Plugin.pool for plugin in loaded),
+        pins=any(isinstance(plugin, Pins) for plugin in loaded),
         shares=shares,
         gated={flag: gate for option, (flag, gate) in _GATED.items() if options.get(option)},
         reserved=_reserved(str(options["reserved_cpus"])),

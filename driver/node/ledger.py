@@ -5,7 +5,7 @@ round. It runs in WAL mode with `synchronous=FULL`, so a commit that has returne
 one flush. A row that fails its checksum is quarantined, the others stay in use.
 
 A file is moved aside only if SQLite calls it corrupt (SQLITE_CORRUPT, SQLITE_NOTADB) or if it cannot be what was
-written: `dranode.driver.node.ledger_rows` looks at it whenever it is opened, and a statement that hits another number of
+written: `node.ledger_rows` looks at it whenever it is opened, and a statement that hits another number of
 rows than are on record says so too. Any other failure (I/O, no space, busy, read-only, a newer schema) keeps the file
 and surfaces as `LedgerError`.
 """
