@@ -17,6 +17,7 @@ COPY proto/ proto/
 COPY driver/ driver/
 COPY cpu/ cpu/
 COPY gpu/ gpu/
+COPY sim/ sim/
 # Bytecode is made here, once: the root file system is read-only later, and a driver has to start fast.
 RUN pip wheel --no-deps --no-build-isolation --wheel-dir wheels . \
     && pip --python /opt/dranode/bin/python install --no-index --no-deps --no-compile wheels/*.whl \

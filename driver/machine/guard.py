@@ -18,18 +18,26 @@ _HARMLESS: Final = (
     *("/dev/null", "/dev/zero", "/dev/full", "/dev/tty", "/dev/stdout", "/dev/stderr", "/dev/stdin", "/dev/ptmx"),
 )
 _WRITES: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-_installed: list[bool] = []
+# Python takes no audit hook back, so the one that was added looks whether it is to guard.
+_hooked: set[str] = set()
+_guarding: set[str] = set()
 
 
 def guard_host() -> None:
-    """Refuse to open the kernel's files for writing from now on; Python takes no such hook back."""
-    if not _installed:
-        _installed.append(True)
+    """Refuse to open the kernel's files for writing from now on."""
+    _guarding.add("host")
+    if not _hooked:
+        _hooked.add("host")
         sys.addaudithook(_look)
 
 
+def release_host() -> None:
+    """Let them be opened again, for a process that goes on with its own machine: a test's."""
+    _guarding.clear()
+
+
 def _look(event: str, arguments: tuple[Any, ...]) -> None:
-    if event != "open":
+    if event != "open" or not _guarding:
         return
     path, _, flags = arguments
     if not isinstance(path, (str, bytes)) or not isinstance(flags, int) or not flags & _WRITES:

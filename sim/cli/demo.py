@@ -36,7 +36,7 @@ def command() -> None:
     from dranode.sim.local.start import local_run
 
     screen = console()
-    with resources.as_file(resources.files("dranode.driver.local") / "demo.yaml") as claims:
+    with resources.as_file(resources.files("dranode.sim.cli") / "demo.yaml") as claims:
         text = Path(claims).read_text(encoding="utf-8")
         workload = read_workload(load_documents([claims]))
     plugins = load_plugins(["cpu"], open_machine(MACHINE), {})

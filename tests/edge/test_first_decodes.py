@@ -37,10 +37,10 @@ for thread in threads:
 @pytest.mark.parametrize(
     ("module", "kinds"),
     [
-        ("driver.core.resource", "ResourceSlice"),
-        ("driver.core.resource", "ResourceClaim"),
-        ("driver.core.resource", "ResourceClaim ResourceClaimTemplate Pod Node DeviceClass"),
-        ("driver.core.record", "Record"),
+        ("driver.core.api.resource", "ResourceSlice"),
+        ("driver.core.api.resource", "ResourceClaim"),
+        ("driver.core.api.resource", "ResourceClaim ResourceClaimTemplate Pod Node DeviceClass"),
+        ("driver.core.claims.record", "Record"),
         ("cdi.spec", "Spec"),
         ("cpu.config", "CPUConfig"),
         ("cpu.treatment", "Treatment"),

@@ -87,14 +87,14 @@ def test_the_readmes_commands_run(line: str) -> None:
 
 def test_the_readme_names_every_command() -> None:
     table = re.findall(r"^\| (`.*?) \|", read("README.md"), re.MULTILINE)
-    named = {word.strip("`") for row in table for word in re.findall(r"`([a-z]+)", row)}
+    named = {word.strip("`") for row in table for word in re.findall(r"`([a-z-]+)", row)}
     assert named | {"demo"} == {name.split()[0] for name in COMMANDS}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_what_a_page_names_is_there(page: Path) -> None:
     text = page.read_text()
-    for name in re.findall(r"`((?:cpu|cdi|driver|deploy|examples|gpu|tests|docs|proto)/[\w./-]*)`", text):
+    for name in re.findall(r"`((?:cpu|cdi|driver|deploy|examples|gpu|sim|tests|docs|proto)/[\w./-]*)`", text):
         assert (ROOT / name).exists(), name
     for variable in re.findall(r"\bDRANODE_[A-Z]+(?:_[A-Z]+)*\b(?!_)", text):
         assert any(variable == f"DRANODE_{(one.name or '').upper()}" for one in serve.params), variable
