@@ -119,7 +119,7 @@ def test_the_python_that_is_named_is_the_one_that_is_required() -> None:
 
 def demo_claims() -> list[tuple[str, dict[str, Any]]]:
     """The comment above each claim of the demo, and the claim."""
-    parts = read("driver", "local", "demo.yaml").split("---\n")
+    parts = read("sim", "cli", "demo.yaml").split("---\n")
     comments = [[line for line in part.splitlines() if line.startswith("# ")][-1] for part in parts]
     return [(comment, yaml.safe_load(part)) for comment, part in zip(comments, parts, strict=True)]
 
@@ -145,7 +145,7 @@ def test_the_demo_prepares_as_many_claims_as_is_said() -> None:
     claims, prepared = NUMBERS[len(states)], NUMBERS[states.count("prepared")]
     assert f"prepares {prepared} claims" in read("README.md")
     assert f"{prepared} of {claims} claims" in (COMMANDS["demo"].help or "")
-    assert f"The {claims} claims of" in read("driver", "local", "demo.yaml")
+    assert f"The {claims} claims of" in read("sim", "cli", "demo.yaml")
 
 
 # --- examples ---
