@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+RUNTIME := $(VENV)/.runtime
 
 .PHONY: help setup demo test lint bench interop interop-all interop-packages proto lock clean
 
@@ -18,14 +19,15 @@ help:
 setup: $(STAMP)
 
 $(STAMP): requirements/dev.lock pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "dranode needs Python 3.11 or newer")'
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo 'Installing into $(VENV) ...'
-	@$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/dev.lock
-	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@sh requirements/install.sh $(VENV) requirements/dev.lock $(PYTHON)
+	@touch $(RUNTIME) $@
+
+# What the program needs to run, and no more
+$(RUNTIME): requirements/serve.lock pyproject.toml
+	@sh requirements/install.sh $(VENV) requirements/serve.lock $(PYTHON)
 	@touch $@
 
-demo: setup
+demo: $(RUNTIME)
 	@$(BIN)/dranode demo
 
 test: setup
@@ -64,6 +66,8 @@ lock: setup
 		--no-header -o requirements/dev.lock pyproject.toml
 	@$(BIN)/uv pip compile -q --universal --generate-hashes --python-version 3.11 \
 		--no-header -o requirements/serve.lock pyproject.toml
+	@echo 'uv>=0.5,<1' | $(BIN)/uv pip compile -q --universal --generate-hashes --python-version 3.11 \
+		--no-header -o requirements/uv.lock -
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info
