@@ -24,7 +24,7 @@ from dranode.driver.node.node import NodeClaims
 from dranode.gpu.plugin import GPUPlugin
 from dranode.gpu.sysfs import PCI_DEVICES
 from tests.bench.table import Row
-from tests.fakes.gpu import crowd, hgx
+from tests.fakes.gpu_machines import crowd, hgx
 
 LIMIT_MS: Final = 50.0
 _ROUNDS: Final = 200

@@ -9,7 +9,7 @@ from dranode.driver.machine.root import Root
 from dranode.gpu.devices import gpu_devices
 from dranode.gpu.inventory import GPUInventory
 from dranode.gpu.scan import scan
-from tests.fakes.gpu import power
+from tests.fakes.gpu_machines import power
 
 MACHINES = Path(__file__).resolve().parents[2].parent / "shared" / "machines"
 

@@ -10,7 +10,8 @@ from dranode.gpu.health import AERCounts, GPUCondition, counted, expired, handle
 from dranode.gpu.plugin import GPUPlugin
 from dranode.gpu.scan import scan
 from dranode.gpu.semver import semver
-from tests.fakes.gpu import Machine, flex, hgx, laptop, mi300x, power
+from tests.fakes.gpu import Machine
+from tests.fakes.gpu_machines import flex, hgx, laptop, mi300x, power
 
 MACHINES = {"flex": flex, "hgx": hgx, "laptop": laptop, "mi300x": mi300x, "power": power}
 ERRORS = [errno.EPERM, errno.EACCES, errno.EIO, errno.EINVAL, errno.ENODEV]

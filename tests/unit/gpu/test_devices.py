@@ -5,7 +5,8 @@ from dranode.driver.core.api.resource import DeviceTaint
 from dranode.gpu.devices import attributes, binary, counters, gpu_devices
 from dranode.gpu.inventory import GPU, Function, GPUInventory
 from dranode.gpu.scan import scan
-from tests.fakes.gpu import GIB, flex, hgx, laptop, mi300x
+from tests.fakes.gpu import GIB
+from tests.fakes.gpu_machines import flex, hgx, laptop, mi300x
 
 
 def test_a_gpu_is_published_with_what_is_known_of_it() -> None:

@@ -6,7 +6,8 @@ from dranode.gpu.config import GPUMode
 from dranode.gpu.edits import complete, device_nodes
 from dranode.gpu.grants import Intent
 from dranode.gpu.scan import scan
-from tests.fakes.gpu import DEVICES, DRIVERS, Machine, flex, hgx, laptop, mi300x
+from tests.fakes.gpu import DEVICES, DRIVERS, Machine
+from tests.fakes.gpu_machines import flex, hgx, laptop, mi300x
 
 
 def nodes(machine: Machine, intent: Intent) -> list[tuple[str, str, int | None, int | None]]:

@@ -12,7 +12,8 @@ from dranode.gpu.config import parse_gpu_config
 from dranode.gpu.grants import Home, Intent, grant_gpus
 from dranode.gpu.inventory import GPUInventory
 from dranode.gpu.scan import scan
-from tests.fakes.gpu import DEVICES, Machine, flex, hgx, laptop, mi300x
+from tests.fakes.gpu import DEVICES, Machine
+from tests.fakes.gpu_machines import flex, hgx, laptop, mi300x
 
 MINE = ClaimRef("default", "mine", "uid-mine")
 OTHER = ClaimRef("team", "other", "uid-other")

@@ -17,7 +17,8 @@ from dranode.gpu.health import (
 )
 from dranode.gpu.inventory import GPUInventory
 from dranode.gpu.scan import scan
-from tests.fakes.gpu import DEVICES, flex, hgx, laptop
+from tests.fakes.gpu import DEVICES
+from tests.fakes.gpu_machines import flex, hgx, laptop
 
 NOON = 1_800_000_000.0
 GPU, NAME = "0000:01:00.0", "gpu-0000-01-00-0"

@@ -4,7 +4,8 @@ from typing import Any
 from dranode.driver.machine.tree import Link
 from dranode.gpu.config import GPUMode
 from dranode.gpu.libraries import user_space
-from tests.fakes.gpu import Machine, hgx
+from tests.fakes.gpu import Machine
+from tests.fakes.gpu_machines import hgx
 
 ADDRESS = "0000:1b:00.0"
 UUID = "GPU-00000000-0000-4000-8000-0123456789ab"

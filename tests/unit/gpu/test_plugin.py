@@ -23,7 +23,9 @@ from dranode.gpu.nvml import NVMLFacts
 from dranode.gpu.plugin import GPUPlugin, plugin
 from dranode.gpu.udev import GPUEvent
 from tests.fakes.drivers import DAMAGES
-from tests.fakes.gpu import DEVICES, DRIVERS, Crash, Kernel, Machine, crowd, flex, hgx, laptop, mi300x, plain
+from tests.fakes.gpu import DEVICES, DRIVERS, Machine
+from tests.fakes.gpu_kernel import Crash, Kernel
+from tests.fakes.gpu_machines import crowd, flex, hgx, laptop, mi300x, plain
 
 GPU_CONFIG = {"apiVersion": "dra.gpu/v1alpha1", "kind": "GPUConfig"}
 RTX = "gpu-0000-01-00-0"

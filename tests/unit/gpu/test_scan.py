@@ -8,25 +8,8 @@ from dranode.driver.machine.confined import ConfinedRoot
 from dranode.gpu.inventory import GPU, GPUInventory, GPUKind
 from dranode.gpu.nvml import NVMLFacts
 from dranode.gpu.scan import scan
-from tests.fakes.gpu import (
-    AMD,
-    ASPEED,
-    AUDIO,
-    CONTROLLER_3D,
-    DEVICES,
-    DISPLAY,
-    GIB,
-    INTEL,
-    NVIDIA,
-    VGA,
-    Machine,
-    flex,
-    hgx,
-    laptop,
-    mi300x,
-    plain,
-    power,
-)
+from tests.fakes.gpu import AMD, ASPEED, AUDIO, CONTROLLER_3D, DEVICES, DISPLAY, GIB, INTEL, NVIDIA, VGA, Machine
+from tests.fakes.gpu_machines import flex, hgx, laptop, mi300x, plain, power
 
 
 def found(machine: Machine) -> GPUInventory:

@@ -7,7 +7,9 @@ from dranode.driver.core.api.errors import ClaimError
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.gpu.grants import Home
 from dranode.gpu.vfio import give_back, take
-from tests.fakes.gpu import AUDIO, DEVICES, DRIVERS, NVIDIA, Crash, Kernel, Machine, laptop
+from tests.fakes.gpu import AUDIO, DEVICES, DRIVERS, NVIDIA, Machine
+from tests.fakes.gpu_kernel import Crash, Kernel
+from tests.fakes.gpu_machines import laptop
 
 CLAIM = ClaimRef("default", "vm", "uid-vm")
 GPU, SOUND = "0000:01:00.0", "0000:01:00.1"

@@ -1,0 +1,58 @@
+"""A driver of lamps on a node, and what lies in its folders: `data` with the ledger, `cdi` with the specs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from dranode.driver.core.api.documents import decode
+from dranode.driver.core.api.errors import DranodeError
+from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.claims.plugin import Plugin
+from dranode.driver.node.node import NodeClaims
+from tests.fakes.drivers import Lamps, plain, reference
+
+LAMPS = Lamps.driver
+
+
+def opened(folder: Path, plugin: Plugin | None = None, **options: Any) -> NodeClaims:
+    """A driver whose folders these are; `Lamps` unless another one is given."""
+    (folder / "data").mkdir(exist_ok=True)
+    node = NodeClaims(plugin or Lamps(), folder / "data", folder / "cdi", **options)
+    node.open()
+    return node
+
+
+def prepare(node: NodeClaims, *claims: ResourceClaim) -> dict[str, Any]:
+    """Prepare claims in one call: the devices or the error of each, by the claim's name."""
+    answers = node.prepare({reference(claim): claim for claim in claims})
+    return {claim.metadata.name: answers[claim.metadata.uid] for claim in claims}
+
+
+def unprepare(node: NodeClaims, *claims: ResourceClaim) -> dict[str, DranodeError | None]:
+    """Unprepare claims in one call: the error of each, by UID."""
+    return node.unprepare(tuple(map(reference, claims)))
+
+
+def specs(folder: Path) -> dict[str, Any]:
+    """The CDI specs that lie there, by file name."""
+    return {path.name: json.loads(path.read_bytes()) for path in (folder / "cdi").iterdir()}
+
+
+def given(spec: Any) -> list[list[str]]:
+    """The variables that containers are given: of every CDI device of which kubelet may be told."""
+    return [each["containerEdits"]["env"] for each in spec["devices"] if each["name"].startswith("claim-")]
+
+
+def spec_of(folder: Path, claim: ResourceClaim) -> Path:
+    """Where the CDI spec of a claim lies."""
+    return folder / "cdi" / f"{LAMPS}-claim_claim-{claim.metadata.uid}.json"
+
+
+def in_pool(claim: ResourceClaim, pool: str) -> ResourceClaim:
+    """The claim as if it had been allocated from another pool."""
+    document = plain(claim)
+    for result in document["status"]["allocation"]["devices"]["results"]:
+        result["pool"] = pool
+    return decode(ResourceClaim, document)

@@ -1,0 +1,102 @@
+"""What a decision does to the world: it configures and restores hardware, and writes specs; each claim fails alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from dranode.driver.core.api.errors import ClaimError, LedgerError
+from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.node.node import NodeClaims
+from tests.fakes.drivers import Board, Lamps, WiredLamps, allocated_claim
+from tests.fakes.node import LAMPS, opened, prepare, specs, unprepare
+
+
+def test_hardware_is_configured_once_and_restored_once(tmp_path: Path) -> None:
+    board = Board()
+    node = opened(tmp_path, WiredLamps(board))
+    claim = allocated_claim("a", WiredLamps.driver, ["lamp-0"])
+    prepare(node, claim)
+    prepare(node, claim)
+    assert board.lit == {"lamp-0"}
+    unprepare(node, claim)
+    assert board.lit == set()
+    assert board.actions == ["configure a", "restore a"]
+
+
+def test_hardware_is_configured_again_after_a_reboot(tmp_path: Path) -> None:
+    board = Board()
+    claim = allocated_claim("a", WiredLamps.driver, ["lamp-0"])
+    node = opened(tmp_path, WiredLamps(board))
+    prepare(node, claim)
+    node.close()
+    rebooted = NodeClaims(WiredLamps(board), tmp_path / "data", tmp_path / "cdi")
+    rebooted.open("another boot")
+    prepare(rebooted, claim)
+    assert board.actions == ["configure a", "configure a"]
+
+
+def test_a_reboot_is_not_forgotten_if_the_ledger_could_not_be_used_at_the_start(tmp_path: Path) -> None:
+    board = Board()
+    claim = allocated_claim("a", WiredLamps.driver, ["lamp-0"])
+    node = opened(tmp_path, WiredLamps(board))
+    prepare(node, claim)
+    node.close()
+    ledger = tmp_path / "data" / "ledger.db"
+    ledger.rename(ledger.with_name("away"))
+    ledger.mkdir()
+    rebooted = NodeClaims(WiredLamps(board), tmp_path / "data", tmp_path / "cdi")
+    rebooted.open("another boot")
+    assert isinstance(prepare(rebooted, claim)["a"], LedgerError)
+    ledger.rmdir()
+    ledger.with_name("away").rename(ledger)
+    assert len(prepare(rebooted, claim)["a"]) == 1
+    assert board.actions == ["configure a", "configure a"]
+
+
+def test_a_hardware_failure_is_the_claims_alone_and_cured_by_the_next_try(tmp_path: Path) -> None:
+    class Moody(WiredLamps):
+        def configure(self, claim: ClaimRef, grants: Any) -> None:
+            if claim.name == "a" and not self.board.actions:
+                self.board.actions.append("refused")
+                raise ClaimError("the fuse has blown; replace it")
+            super().configure(claim, grants)
+
+    node = opened(tmp_path, Moody(Board()))
+    a, b = (allocated_claim(name, WiredLamps.driver, [f"lamp-{n}"]) for n, name in enumerate("ab"))
+    answers = prepare(node, a, b)
+    assert str(answers["a"]) == "the fuse has blown; replace it"
+    assert len(answers["b"]) == 1
+    assert len(prepare(node, a)["a"]) == 1
+
+
+def test_a_bug_in_a_driver_fails_its_claim_and_no_other(tmp_path: Path) -> None:
+    class Buggy(Lamps):
+        def grant(self, claim: Any, held: Any, inventory: Any) -> Any:
+            if claim.ref.name == "a":
+                raise KeyError("oops")
+            return super().grant(claim, held, inventory)
+
+    node = opened(tmp_path, Buggy())
+    answers = prepare(node, allocated_claim("a", LAMPS, ["lamp-0"]), allocated_claim("b", LAMPS, ["lamp-1"]))
+    assert "met an error inside lamps.example.com: KeyError('oops')" in str(answers["a"])
+    assert len(answers["b"]) == 1
+
+
+def test_a_spec_that_cannot_be_written_is_told_and_written_by_the_next_try(tmp_path: Path) -> None:
+    node = opened(tmp_path)
+    (tmp_path / "cdi").rmdir() if (tmp_path / "cdi").exists() else None
+    (tmp_path / "cdi").write_text("a file in the way")
+    claim = allocated_claim("a", LAMPS, ["lamp-0"])
+    assert "the CDI spec of claim default/a cannot be written to" in str(prepare(node, claim)["a"])
+    (tmp_path / "cdi").unlink()
+    assert len(prepare(node, claim)["a"]) == 1
+    assert len(specs(tmp_path)) == 1
+
+
+def test_a_uid_that_would_leave_the_cdi_directory_removes_nothing(tmp_path: Path) -> None:
+    uid = "/../../victim"
+    (tmp_path / "cdi" / f"{LAMPS}-claim_claim-").mkdir(parents=True)
+    (tmp_path / "victim.json").touch()
+    assert opened(tmp_path).unprepare((ClaimRef("default", "a", uid),)) == {uid: None}
+    assert (tmp_path / "victim.json").exists()

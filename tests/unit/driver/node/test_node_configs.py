@@ -1,0 +1,101 @@
+"""Which of a claim's configurations reach the driver, and in which order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from dranode.driver.core.claims.configs import Config
+from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant
+from dranode.driver.core.claims.held import Held
+from dranode.driver.core.claims.inventory import Inventory
+from dranode.driver.core.claims.prepare import allocated
+from dranode.driver.core.claims.record import fingerprint
+from tests.fakes.drivers import Lamps, allocated_claim, reference
+from tests.fakes.node import LAMPS, given, opened, prepare, specs
+
+
+def test_equal_configurations_that_arrive_twice_count_once(tmp_path: Path) -> None:
+    class Listening(Lamps):
+        heard: tuple[Any, ...] = ()
+
+        def grant(self, claim: AllocatedClaim, held: Held, inventory: Inventory) -> ClaimGrant:
+            self.heard = tuple(config.parameters for each in claim.results for config in each.configs)
+            return super().grant(claim, held, inventory)
+
+    def config(colour: str, *requests: str) -> dict[str, Any]:
+        opaque = {"driver": LAMPS, "parameters": {"colour": colour}}
+        return {"source": "FromClaim", "requests": list(requests), "opaque": opaque}
+
+    red, blue, other = config("red", "r", "s"), config("blue", "r"), config("red", "r")
+    for number, (configs, heard) in enumerate(
+        (([red, red], 1), ([red, red, blue, blue], 2), ([red, blue, red], 2), ([red, other], 2))
+    ):
+        lamps = Listening()
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        node = opened(folder, lamps)
+        claim = allocated_claim("a", LAMPS, ["lamp-0"], config=configs)
+        prepare(node, claim)
+        assert len(lamps.heard) == heard
+        # The last one wins, as it does without the entries that do not count.
+        assert lamps.heard[-1] == lamps.parse_config(Config("FromClaim", configs[-1]["opaque"]["parameters"], ""))
+        assert isinstance(prepare(node, claim)["a"], tuple)
+
+
+def test_a_fingerprint_is_of_every_entry_so_that_a_claim_of_an_older_version_looks_the_same() -> None:
+    opaque = {"driver": LAMPS, "parameters": {"colour": "red"}}
+    twice = allocated_claim("a", LAMPS, ["lamp-0"], config=[{"source": "FromClaim", "opaque": opaque}] * 2)
+    asked = allocated(reference(twice), twice, Lamps())
+    assert fingerprint(asked) == "fe0afd780a66f76f"
+
+
+def test_other_drivers_results_and_configurations_are_never_looked_at(tmp_path: Path) -> None:
+    node = opened(tmp_path)
+    claim = allocated_claim(
+        "a",
+        "other.example.com",
+        ["x"],
+        config=[{"source": "FromClaim", "opaque": {"driver": "other.example.com", "parameters": {"broken": 1}}}],
+    )
+    assert prepare(node, claim)["a"] == ()
+    assert node.records() == ()
+    assert specs(tmp_path) == {} if (tmp_path / "cdi").exists() else True
+
+
+def test_a_configuration_that_names_the_main_request_reaches_its_alternatives(tmp_path: Path) -> None:
+    def config(source: str, requests: list[str], colour: str) -> dict[str, Any]:
+        return {
+            "source": source,
+            "requests": requests,
+            "opaque": {"driver": LAMPS, "parameters": {"colour": colour}},
+        }
+
+    claim = allocated_claim(
+        "a",
+        LAMPS,
+        {"r/big": "lamp-0", "s/small": "lamp-1", "t": "lamp-2"},
+        config=[
+            config("FromClass", [], "white"),
+            config("FromClaim", ["r"], "red"),
+            config("FromClaim", ["s/small"], "green"),
+            config("FromClaim", ["s/big"], "blue"),
+        ],
+    )
+    prepare(opened(tmp_path), claim)
+    (spec,) = specs(tmp_path).values()
+    assert [colour for _, colour in given(spec)] == [
+        "COLOUR=red",
+        "COLOUR=green",
+        "COLOUR=white",
+    ]
+
+
+def test_a_class_never_overrides_a_claim_whatever_the_order_in_the_allocation(tmp_path: Path) -> None:
+    config = [
+        {"source": source, "opaque": {"driver": LAMPS, "parameters": {"colour": colour}}}
+        for source, colour in (("FromClaim", "red"), ("FromClaim", "green"), ("FromClass", "white"))
+    ]
+    prepare(opened(tmp_path), allocated_claim("a", LAMPS, ["lamp-0"], config=config))
+    (spec,) = specs(tmp_path).values()
+    assert spec["devices"][0]["containerEdits"]["env"][1] == "COLOUR=green"

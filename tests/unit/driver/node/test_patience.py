@@ -1,0 +1,51 @@
+"""A claim in the way: who waits for the Unprepare that may be on its way, and how many do."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from pathlib import Path
+
+from dranode.driver.core.api.errors import ClaimConflictError
+from dranode.driver.node.patience import CONFLICT_WAIT, MAX_WAITING
+from tests.fakes.drivers import allocated_claim
+from tests.fakes.node import LAMPS, opened, prepare, unprepare
+
+
+def test_a_prepare_waits_for_the_unprepare_that_is_on_its_way(tmp_path: Path) -> None:
+    node = opened(tmp_path)
+    first, second = allocated_claim("a", LAMPS, ["lamp-1"]), allocated_claim("b", LAMPS, ["lamp-1"])
+    prepare(node, first)
+
+    def later() -> None:
+        time.sleep(0.05)
+        unprepare(node, first)
+
+    thread = threading.Thread(target=later)
+    thread.start()
+    answer = prepare(node, second)["b"]
+    thread.join()
+    assert [device.device for device in answer] == ["lamp-1"]
+
+
+def test_only_so_many_calls_wait_that_the_unprepare_gets_through(tmp_path: Path) -> None:
+    now = [0.0]
+    node = opened(tmp_path, clock=lambda: now[0])
+    held = allocated_claim("a", LAMPS, ["lamp-1"])
+    prepare(node, held)
+    with ThreadPoolExecutor(MAX_WAITING) as pool:
+        calls = [
+            pool.submit(prepare, node, allocated_claim(f"w{number}", LAMPS, ["lamp-1"]))
+            for number in range(MAX_WAITING)
+        ]
+        while node._places._value > 0:
+            time.sleep(0.001)
+        # The clock stands still: one more that waited would wait for ever.
+        assert isinstance(prepare(node, allocated_claim("b", LAMPS, ["lamp-1"]))["b"], ClaimConflictError)
+        unprepare(node, held)
+        wait(calls, return_when=FIRST_COMPLETED)
+        now[0] = CONFLICT_WAIT
+        answers = [next(iter(call.result().values())) for call in calls]
+    assert sum(isinstance(answer, tuple) for answer in answers) == 1
+    assert [node._places.acquire(blocking=False) for _ in range(MAX_WAITING)] == [True] * MAX_WAITING

@@ -1,0 +1,145 @@
+"""Specs that vanish or are altered under a driver that serves are written again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dranode.driver.core.claims.grant import Grant
+from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.claims.metadata import metadata_spec_file
+from dranode.driver.core.claims.record import Record
+from dranode.driver.node.metadata_files import DeviceMetadata
+from dranode.driver.node.node import NodeClaims
+from dranode.driver.serve.spec_watch import SpecWatch
+from tests.fakes.drivers import Lamps, allocated_claim
+from tests.fakes.node import LAMPS, opened, prepare, spec_of, specs
+
+
+def test_specs_that_lie_as_they_were_left_are_not_looked_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = opened(tmp_path, metadata=DeviceMetadata(LAMPS, tmp_path / "metadata", tmp_path / "cdi"))
+    claims = [allocated_claim(name, LAMPS, [f"lamp-{number}"]) for number, name in enumerate("ab")]
+    prepare(node, *claims)
+    looked_into: list[set[str]] = []
+    mend = node.mend_specs
+
+    def noted(uids: Iterable[str]) -> Any:
+        looked_into.append(set(uids))
+        return mend(looked_into[-1])
+
+    monkeypatch.setattr(node, "mend_specs", noted)
+    watch = SpecWatch(node)
+    watch.look()
+    assert looked_into == []
+    altered = tmp_path / "cdi" / metadata_spec_file(LAMPS, claims[1].metadata.uid, "r")
+    altered.write_text("{}")
+    watch.look()
+    assert looked_into == [{claims[1].metadata.uid}]
+    assert "metadata" in altered.read_text()
+
+
+def test_a_restart_writes_the_specs_that_are_missing_and_looks_into_the_others_a_few_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metadata = DeviceMetadata(LAMPS, tmp_path / "metadata", tmp_path / "cdi")
+    node = opened(tmp_path, Lamps(50), metadata=metadata)
+    claims = [allocated_claim(f"c{number}", LAMPS, [f"lamp-{number}"]) for number in range(50)]
+    prepare(node, *claims)
+    node.close()
+    whole = {path.name: path.read_bytes() for path in (tmp_path / "cdi").iterdir()}
+    spec_of(tmp_path, claims[0]).unlink()
+    (tmp_path / "cdi" / metadata_spec_file(LAMPS, claims[1].metadata.uid, "r")).unlink()
+    spec_of(tmp_path, claims[2]).write_text("{}")
+    again = NodeClaims(Lamps(50), tmp_path / "data", tmp_path / "cdi", metadata=metadata)
+    written: list[str] = []
+    write = again.interpreter.write
+
+    def noted(record: Record) -> bool:
+        written.append(record.name)
+        return write(record)
+
+    monkeypatch.setattr(again.interpreter, "write", noted)
+    again.open()
+    assert sorted(written) == ["c0", "c1"]
+    watch = SpecWatch(again)
+    looks = []
+    for _ in range(4):
+        before = len(written)
+        watch.look()
+        looks.append(len(written) - before)
+    assert (max(looks) < 30, sum(looks), looks[-1]) == (True, 48, 0)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "cdi").iterdir()} == whole
+    assert watch.rewritten == 1
+
+
+def test_a_spec_that_is_altered_while_others_wait_for_their_turn_is_mended_at_once(tmp_path: Path) -> None:
+    node = opened(tmp_path, Lamps(60))
+    claims = [allocated_claim(f"c{number}", LAMPS, [f"lamp-{number}"]) for number in range(60)]
+    prepare(node, *claims)
+    node.close()
+    again = opened(tmp_path, Lamps(60))
+    watch = SpecWatch(again)
+    watch.look()
+    for claim in claims:
+        whole = spec_of(tmp_path, claim).read_bytes()
+        spec_of(tmp_path, claim).write_text("{}")
+        watch.look()
+        assert spec_of(tmp_path, claim).read_bytes() == whole
+
+
+def test_metadata_that_could_not_be_written_again_is_tried_until_it_can(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = opened(tmp_path, metadata=DeviceMetadata(LAMPS, tmp_path / "metadata", tmp_path / "cdi"))
+    claim = allocated_claim("a", LAMPS, ["lamp-0"])
+    prepare(node, claim)
+    watch = SpecWatch(node)
+    watch.look()
+    lost = tmp_path / "cdi" / metadata_spec_file(LAMPS, claim.metadata.uid, "r")
+    lost.unlink()
+    (tmp_path / "metadata").rename(tmp_path / "away")
+    (tmp_path / "metadata").touch()
+    for _ in range(3):
+        watch.look()
+    (reason,) = caplog.messages
+    assert "claim default/a gets no device metadata" in reason
+    (tmp_path / "metadata").unlink()
+    (tmp_path / "away").rename(tmp_path / "metadata")
+    watch.look()
+    assert lost.exists()
+
+
+def test_a_driver_that_fails_at_one_spec_is_told_of_and_has_the_others_written_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Fragile(Lamps):
+        broken = ""
+
+        def complete(self, claim: ClaimRef, grants: tuple[Grant, ...]) -> tuple[Grant, ...]:
+            if claim.name == self.broken:
+                raise ZeroDivisionError
+            return grants
+
+    driver = Fragile()
+    node = opened(tmp_path, driver)
+    claims = [allocated_claim(name, LAMPS, [f"lamp-{index}"]) for index, name in enumerate("abc")]
+    prepare(node, *claims)
+    watch = SpecWatch(node)
+    watch.look()
+    driver.broken = "b"
+    for path in (tmp_path / "cdi").iterdir():
+        path.unlink()
+    for _ in range(2):
+        watch.look()
+    assert {name[-41:-5] for name in specs(tmp_path)} == {claims[0].metadata.uid, claims[2].metadata.uid}
+    (sentence,) = (message for message in caplog.messages if "ZeroDivisionError" in message)
+    assert sentence == (
+        f"uid={claims[1].metadata.uid}: the CDI spec of claim default/b cannot be written again, because "
+        f"{LAMPS} met an error inside it: ZeroDivisionError()"
+    )
+    driver.broken = ""
+    watch.look()
+    assert len(specs(tmp_path)) == len(claims)
