@@ -11,7 +11,7 @@ from dranode.cpu.policies import Threads
 from dranode.cpu.share import Asked, NodeView, Share, conflict
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import ClaimError
-from dranode.driver.core.api.names import named
+from dranode.driver.core.api.names import named_value
 from dranode.driver.core.api.resource import DeviceRequestAllocationResult
 
 _GATE: Final = "the DRAConsumableCapacity feature gate and a request for capacity give one"
@@ -45,7 +45,7 @@ def consumed_cpus(result: DeviceRequestAllocationResult) -> int:
     Raises:
         ClaimError: the amount is missing, fractional, zero or negative.
     """
-    amount = named(result.consumed_capacity, CAPACITY, result.driver)
+    amount = named_value(result.consumed_capacity, CAPACITY, result.driver)
     if amount is None:
         raise ClaimError(f'CPU capacity "{CAPACITY}" for device "{result.device}" is missing; {_GATE}')
     if amount.value <= 0:

@@ -14,7 +14,7 @@ from dranode.cpu.logical_cpu import CPU
 from dranode.driver.core.api.cpuset import CPUSet
 
 # The part of one group that lies inside another: the group's index, and the mask of the CPUs in both.
-Part = tuple[int, int]
+GroupPart = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +48,9 @@ class Groups:
     threads_per_core: int
     cpus_per_l3: int
     smallest_core: int
-    packages_of_numa: tuple[tuple[Part, ...], ...]
-    numa_of_package: tuple[tuple[Part, ...], ...]
-    l3_of_numa: tuple[tuple[Part, ...], ...]
+    packages_of_numa: tuple[tuple[GroupPart, ...], ...]
+    numa_of_package: tuple[tuple[GroupPart, ...], ...]
+    l3_of_numa: tuple[tuple[GroupPart, ...], ...]
     cores_of_numa: tuple[tuple[int, ...], ...]
     cores_of_package: tuple[tuple[int, ...], ...]
     cores_of_l3: tuple[tuple[int, ...], ...]
@@ -102,7 +102,7 @@ def _cores(by_id: Mapping[int, CPU], physical_cores: tuple[CPUSet, ...]) -> tupl
     return tuple(physical_cores[cpu.core].mask for cpu in firsts)
 
 
-def _parts(groups: tuple[int, ...], places: tuple[int, ...]) -> tuple[tuple[Part, ...], ...]:
+def _parts(groups: tuple[int, ...], places: tuple[int, ...]) -> tuple[tuple[GroupPart, ...], ...]:
     return tuple(tuple((index, mask & place) for index, mask in enumerate(groups) if mask & place) for place in places)
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from dranode.cpu.groups import Groups, Part
+from dranode.cpu.groups import GroupPart, Groups
 from dranode.cpu.pick_sums import CoreSizes
 
 
@@ -182,7 +182,7 @@ def _least_free(masks: Sequence[int], free: int) -> list[int]:
     return sorted([index for index, count in enumerate(counts) if count], key=counts.__getitem__)
 
 
-def _nested(outer: Iterable[int], parts: Sequence[tuple[Part, ...]], masks: Sequence[int], free: int) -> list[int]:
+def _nested(outer: Iterable[int], parts: Sequence[tuple[GroupPart, ...]], masks: Sequence[int], free: int) -> list[int]:
     """The groups inside each outer group that have a free CPU there, least free first, each group once."""
     order: dict[int, None] = {}
     for place in outer:

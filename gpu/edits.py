@@ -21,7 +21,7 @@ from dranode.gpu.grants import Intent
 from dranode.gpu.kfd import by_address, kfd_nodes
 from dranode.gpu.libraries import user_space
 from dranode.gpu.proc import nvidia_facts
-from dranode.gpu.sysfs import PCI, PCI_DEVICES, bound, drm_minors
+from dranode.gpu.sysfs import PCI, PCI_DEVICES, drm_minors, pci_function
 
 _PERMISSIONS: Final = "rw"
 
@@ -76,7 +76,7 @@ def device_nodes(root: Root, intent: Intent) -> tuple[DeviceNode, ...]:
         ClaimError: the GPU or one of its nodes is not there; names it.
     """
     address = intent.address
-    function = bound(root, address)
+    function = pci_function(root, address)
     if not root.exists(f"{PCI_DEVICES}/{address}"):
         raise ClaimError(f"GPU {address} is gone from the PCI bus; delete the claim so that it is allocated anew")
     if function.passthrough != (intent.mode is GPUMode.VFIO):

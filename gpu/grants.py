@@ -15,7 +15,7 @@ import msgspec
 from dranode.cdi.spec import ContainerEdits
 from dranode.driver.core.api.documents import decode
 from dranode.driver.core.api.errors import ClaimConflictError, ClaimError
-from dranode.driver.core.api.names import named
+from dranode.driver.core.api.names import named_value
 from dranode.driver.core.api.quantity import Quantity
 from dranode.driver.core.claims.grant import AllocatedClaim, AllocatedResult, ClaimGrant, Grant
 from dranode.driver.core.claims.held import ClaimRef, Held
@@ -101,7 +101,7 @@ def grant_gpus(claim: AllocatedClaim, held: Held, inventory: GPUInventory) -> Cl
 
 def consumed(allocated: AllocatedResult, capacity: str) -> Quantity | None:
     """How much of a capacity the share was given; its name may stand with the driver's domain or without."""
-    return named(allocated.result.consumed_capacity, capacity, allocated.result.driver)
+    return named_value(allocated.result.consumed_capacity, capacity, allocated.result.driver)
 
 
 def _grant(one: _Given, given: Sequence[_Given]) -> Grant:

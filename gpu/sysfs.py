@@ -55,7 +55,7 @@ def drm_minors(root: Root, folder: str) -> dict[str, int]:
     return {match["kind"]: int(match["minor"]) for match in found if match}
 
 
-def bound(root: Root, address: str) -> Function:
+def pci_function(root: Root, address: str) -> Function:
     """The function and the driver that it is bound to now."""
     return Function(address, link_name(root, f"{PCI_DEVICES}/{address}/driver"))
 
@@ -123,7 +123,7 @@ class PCI:
         if vendor in VENDORS and (pci_class != _ACCELERATOR or vendor in (AMD, NVIDIA)):
             return None
         # Whoever has it for a virtual machine took it from the driver that gave it a render node.
-        taken = pci_class != _ACCELERATOR and bound(self.root, address).passthrough
+        taken = pci_class != _ACCELERATOR and pci_function(self.root, address).passthrough
         if taken or "renderD" in drm_minors(self.root, f"{PCI_DEVICES}/{address}"):
             return None
         if pci_class == _ACCELERATOR:
@@ -171,7 +171,7 @@ class PCI:
     def _companions(self, address: str) -> tuple[Function, ...]:
         """The slot's other functions that are no GPUs: sound, USB."""
         others = (other for other in self._slots.get(address[:-2], ()) if other != address)
-        return tuple(bound(self.root, other) for other in others if self.left_out(other) == "")
+        return tuple(pci_function(self.root, other) for other in others if self.left_out(other) == "")
 
     def _folder(self, address: str) -> str:
         """The function's own folder: a dozen files are read in it, and the way through the bus is twice as long."""

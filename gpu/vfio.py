@@ -18,7 +18,7 @@ from dranode.driver.machine.root import Root
 from dranode.gpu.files import link_name, names, number, read_attribute
 from dranode.gpu.grants import Home
 from dranode.gpu.host import Live
-from dranode.gpu.sysfs import PCI_DEVICES, bound
+from dranode.gpu.sysfs import PCI_DEVICES, pci_function
 
 VFIO: Final = "vfio-pci"
 _DRIVERS: Final = "sys/bus/pci/drivers"
@@ -42,7 +42,7 @@ def take(root: Root, live: Live, claim: ClaimRef, homes: Iterable[Home]) -> None
     _check_group(root, claim, homes)
     _check_overrides(root, claim, homes)
     for home in homes:
-        function = bound(root, home.address)
+        function = pci_function(root, home.address)
         try:
             if not function.passthrough:
                 live.write(f"{PCI_DEVICES}/{home.address}/driver_override", VFIO)
@@ -70,7 +70,7 @@ def give_back(root: Root, live: Live, homes: Iterable[Home]) -> None:
 
 def _give_back(root: Root, live: Live, home: Home) -> None:
     _clear_override(root, live, home.address)
-    function = bound(root, home.address)
+    function = pci_function(root, home.address)
     if function.passthrough:
         live.write(f"{_DRIVERS}/{function.driver}/unbind", home.address)
     elif function.driver is not None:
@@ -91,7 +91,7 @@ def _clear_override(root: Root, live: Live, address: str) -> None:
 def _check_overrides(root: Root, claim: ClaimRef, homes: tuple[Home, ...]) -> None:
     for home in homes:
         override = read_attribute(root, f"{PCI_DEVICES}/{home.address}/driver_override")
-        if override not in (None, "", "(null)", VFIO) and not bound(root, home.address).passthrough:
+        if override not in (None, "", "(null)", VFIO) and not pci_function(root, home.address).passthrough:
             raise ClaimError(
                 f"claim {claim} cannot have GPU {homes[0].address} in mode vfio: an administrator has set "
                 f"driver_override of function {home.address} to {override}; clear it, or choose another mode"
@@ -108,7 +108,7 @@ def _check_group(root: Root, claim: ClaimRef, homes: tuple[Home, ...]) -> None:
             "turn the IOMMU on (intel_iommu=on, amd_iommu=on)"
         )
     for address in members:
-        function = bound(root, address)
+        function = pci_function(root, address)
         bridge = (number(root, f"{PCI_DEVICES}/{address}/class", 16) or 0) >> 16 == _BRIDGE
         if address not in ours and not bridge and function.driver is not None and not function.passthrough:
             raise ClaimError(

@@ -44,7 +44,7 @@ def command(root: Root, kubelet_root: str | None, output: str) -> None:
     topology = read_topology(root)
     holders = read_holders(root, kubelet_root)
     if not emit(topology_document(topology, holders), output):
-        show(topology, holders)
+        show_topology(topology, holders)
 
 
 def read_holders(root: Root, kubelet_root: str | None) -> Mapping[str, CPUSet]:
@@ -83,7 +83,7 @@ def topology_document(topology: Topology, holders: Mapping[str, CPUSet]) -> dict
     }
 
 
-def show(topology: Topology, holders: Mapping[str, CPUSet]) -> None:
+def show_topology(topology: Topology, holders: Mapping[str, CPUSet]) -> None:
     """Draw the machine on the terminal."""
     from rich.text import Text
 

@@ -61,7 +61,7 @@ def capture(root: Root, path: Path | None) -> None:
 @command.command
 @machine_option
 @output_option
-def show(root: Root, output: str) -> None:
+def show_machine(root: Root, output: str) -> None:
     """Say what a machine's files hold, in the kernel's words; `dranode topology` draws the CPUs.
 
     \b

@@ -13,7 +13,7 @@ from dranode.driver.core.diagnosis.facts import ClusterFacts, Facts, Kubelet, No
 from dranode.driver.core.diagnosis.runtime import nri_answers
 from dranode.driver.core.pinning.pins import Pins
 from dranode.driver.doctor.cluster import Sender, read_cluster
-from dranode.driver.doctor.host import NodeHost, UnreadError
+from dranode.driver.doctor.host import HostError, NodeHost
 from dranode.driver.doctor.kubelet import read_kubelet
 from dranode.driver.doctor.node import read_node
 from dranode.driver.doctor.runtime import read_runtime
@@ -119,7 +119,7 @@ def examine(
 def _kubelet(host: NodeHost, wanted: ServeOptions, files: NodeFiles, unseen: list[str]) -> Kubelet | None:
     try:
         return read_kubelet(host, wanted.kubelet_root, files.kubelet)
-    except UnreadError as error:
+    except HostError as error:
         unseen.append(str(error))
     except (AttributeError, TypeError, ValueError) as error:
         unseen.append(f"kubelet's configuration: it has a value of a wrong type: {error}")
@@ -131,7 +131,7 @@ def _runtime(host: NodeHost, told: str, files: NodeFiles, node: NodeFacts, unsee
     proof = "; NRI is on, for its socket answers" if nri_answers(node) else ""
     try:
         runtime, not_told = read_runtime(host, told, files.containerd, files.crio)
-    except UnreadError as error:
+    except HostError as error:
         unseen.append(f"{error}{proof}")
         return None
     unseen += [f"{sentence}{proof}" if not runtime.config else sentence for sentence in not_told]

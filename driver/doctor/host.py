@@ -19,7 +19,7 @@ from dranode.driver.machine.root import Root
 _ANSWER_SECONDS: Final = 0.5
 
 
-class UnreadError(DranodeError):
+class HostError(DranodeError):
     """Something could not be looked at; the text says what and why."""
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.diagnosis.facts import Kubelet
-from dranode.driver.doctor.host import NodeHost, UnreadError
+from dranode.driver.doctor.host import HostError, NodeHost
 from dranode.driver.doctor.processes import running
 
 _DEFAULT_ROOT: Final = "/var/lib/kubelet"
@@ -39,7 +39,7 @@ def read_kubelet(host: NodeHost, root: str, config: str = "") -> Kubelet:
     except OSError as error:
         # A kubelet without a configuration file has its defaults; one with a file that we cannot read has not.
         if process is None or named or not isinstance(error, FileNotFoundError):
-            raise UnreadError(
+            raise HostError(
                 f"kubelet's configuration: {path} cannot be read ({error.strerror}); name it with --kubelet-config, or "
                 "look from the node itself"
             ) from error
@@ -80,7 +80,7 @@ def _drop_ins(host: NodeHost, folder: str) -> Iterator[Mapping[str, Any]]:
             if name.endswith(".conf"):
                 yield _document(f"{folder}/{name}", host.text(f"{folder}/{name}"))
     except OSError as error:
-        raise UnreadError(f"kubelet's configuration: {error.filename} cannot be read ({error.strerror})") from error
+        raise HostError(f"kubelet's configuration: {error.filename} cannot be read ({error.strerror})") from error
 
 
 def _gates(text: str) -> dict[str, bool]:
@@ -94,11 +94,11 @@ def _document(path: str, text: str) -> Mapping[str, Any]:
     try:
         document = yaml.load(text, yaml.CSafeLoader)
     except yaml.YAMLError as error:
-        raise UnreadError(f"kubelet's configuration: {path} is not YAML: {error}") from error
+        raise HostError(f"kubelet's configuration: {path} is not YAML: {error}") from error
     if document is None:
         return {}
     if not isinstance(document, Mapping):
-        raise UnreadError(f"kubelet's configuration: {path} holds no object")
+        raise HostError(f"kubelet's configuration: {path} holds no object")
     return document
 
 
@@ -106,4 +106,4 @@ def _cpus(path: str, text: Any) -> CPUSet:
     try:
         return CPUSet.parse(str(text))
     except ValueError as error:
-        raise UnreadError(f"kubelet's configuration: reservedSystemCPUs in {path}: {error}") from error
+        raise HostError(f"kubelet's configuration: reservedSystemCPUs in {path}: {error}") from error

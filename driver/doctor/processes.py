@@ -9,8 +9,8 @@ from dranode.driver.doctor.host import NodeHost
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
-    """A process that runs.
+class Program:
+    """A program of the node that runs, such as the kubelet or the container runtime.
 
     Attributes:
         pid: its number.
@@ -21,7 +21,7 @@ class Process:
     flags: dict[str, str]
 
 
-def running(host: NodeHost, name: str) -> Process | None:
+def running(host: NodeHost, name: str) -> Program | None:
     """The process that the kernel knows by a name; None if none is to be seen.
 
     Raises:
@@ -33,13 +33,13 @@ def running(host: NodeHost, name: str) -> Process | None:
         try:
             # One that has ended and is not reaped yet has no command line any more.
             if host.text(f"/proc/{pid}/comm").strip() == name and (line := host.text(f"/proc/{pid}/cmdline")):
-                return Process(int(pid), _flags(line.split("\0")[1:]))
+                return Program(int(pid), _flags(line.split("\0")[1:]))
         except OSError:
             continue
     return None
 
 
-def files_of(host: NodeHost, process: Process) -> NodeHost | None:
+def files_of(host: NodeHost, process: Program) -> NodeHost | None:
     """The node as the process sees it: a pod that sees the node's processes has files of its own.
 
     None where that may not be looked at.

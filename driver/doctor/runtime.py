@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from dranode.driver.core.diagnosis.facts import RuntimeFacts
-from dranode.driver.doctor.host import NodeHost, UnreadError
+from dranode.driver.doctor.host import HostError, NodeHost
 from dranode.driver.doctor.processes import files_of, running
 
 CONTAINERD: Final = "/etc/containerd/config.toml"
@@ -55,7 +55,7 @@ def read_runtime(host: NodeHost, told: str, containerd: str = "", crio: str = CR
         if name == "cri-o":
             return _crio(view, _version(text), crio, certain=certain)
         return _containerd(view, _version(text), path, certain=certain)
-    except UnreadError as error:
+    except HostError as error:
         unseen = str(error)
     except PermissionError as error:
         unseen = f"the runtime's configuration: {error.filename} may not be looked into; try as root"
@@ -71,15 +71,15 @@ def _guess(host: NodeHost, containerd: str, crio: str, *, certain: bool) -> str:
         return "containerd"
     if host.names(crio):
         return "cri-o"
-    raise UnreadError(
+    raise HostError(
         f"the runtime's configuration: neither {containerd} nor {crio} is to be seen from here; name it with "
         "--containerd-config or --crio-config, or see on the node what `containerd config dump` or `crio status "
         "config` prints"
     )
 
 
-def _not_seen(path: str, command: str) -> UnreadError:
-    return UnreadError(
+def _not_seen(path: str, command: str) -> HostError:
+    return HostError(
         f"the runtime's configuration: {path} is not to be seen from here; see on the node what `{command}` prints"
     )
 
@@ -183,9 +183,9 @@ def _toml(host: NodeHost, path: str) -> dict[str, Any]:
     try:
         return tomllib.loads(host.text(path))
     except OSError as error:
-        raise UnreadError(f"the runtime's configuration: {path} cannot be read ({error.strerror})") from error
+        raise HostError(f"the runtime's configuration: {path} cannot be read ({error.strerror})") from error
     except tomllib.TOMLDecodeError as error:
-        raise UnreadError(f"the runtime's configuration: {path} is not TOML: {error}") from error
+        raise HostError(f"the runtime's configuration: {path} is not TOML: {error}") from error
 
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

@@ -47,7 +47,7 @@ class Outgoing:
     stream: bool = False
 
 
-class Response:
+class APIResponse:
     """An answer. `data` is all of its body; iterating gives the lines of one that is left on the wire.
 
     Attributes:
@@ -116,7 +116,7 @@ class Connection:
         # Whoever drops a connection without a word leaves no socket open.
         weakref.finalize(self, _close, self._kept)
 
-    def send(self, outgoing: Outgoing) -> Response:
+    def send(self, outgoing: Outgoing) -> APIResponse:
         """Send a request.
 
         Credentials that the server turns down, and certificates that do not fit, are read again once.
@@ -170,7 +170,7 @@ class Connection:
 
     # --- requests ---
 
-    def _sent(self, server: Server, outgoing: Outgoing) -> Response:
+    def _sent(self, server: Server, outgoing: Outgoing) -> APIResponse:
         request = _encoded(server, outgoing)
         try:
             while (channel := self._taken()) is not None:
@@ -198,9 +198,9 @@ class Connection:
                 return channel
             channel.close()
 
-    def _exchanged(self, channel: Channel, request: bytes, outgoing: Outgoing, *, kept: bool) -> Response:
+    def _exchanged(self, channel: Channel, request: bytes, outgoing: Outgoing, *, kept: bool) -> APIResponse:
         try:
-            answer = Response(channel.request(request, outgoing.seconds), channel, self._keep)
+            answer = APIResponse(channel.request(request, outgoing.seconds), channel, self._keep)
             if not outgoing.stream:
                 _ = answer.data
         except BaseException as error:

@@ -16,7 +16,7 @@ from dranode.driver.core.api.documents import API_GROUP, decode, to_v1
 from dranode.driver.core.api.errors import DocumentError, in_words
 from dranode.driver.core.api.resource import ResourceSlice
 from dranode.driver.kube.client import ANSWER_SECONDS, APIRequest, Client
-from dranode.driver.kube.connection import Response
+from dranode.driver.kube.connection import APIResponse
 from dranode.driver.kube.errors import ApiError, BrokenStreamError
 from dranode.driver.kube.retry import Backoff
 
@@ -95,7 +95,7 @@ class SliceWatch:
         self._node_name = node_name
         self._listener = listener
         self._stopped = threading.Event()
-        self._response: Response | None = None
+        self._response: APIResponse | None = None
 
     def stop(self) -> None:
         """End `run` soon, from another thread."""
@@ -150,7 +150,7 @@ class SliceWatch:
                 break
         return version
 
-    def _opened(self, response: Response) -> None:
+    def _opened(self, response: APIResponse) -> None:
         self._response = response
         if self._stopped.is_set():
             raise ApiError("the watch was stopped")

@@ -15,8 +15,8 @@ from dranode.driver.nri.events import RuntimePeer
 log = logging.getLogger(__name__)
 
 
-class Turns(Protocol):
-    """Whoever knows which instance answers."""
+class TakesTurns(Protocol):
+    """Knows which of two instances answers a request."""
 
     @property
     def active(self) -> bool:
@@ -36,7 +36,7 @@ class SharedEnforcer:
     """
 
     enforcer: Enforcer
-    authority: Turns
+    authority: TakesTurns
 
     def configured(self, runtime: RuntimePeer) -> None:
         """Take note of the runtime."""

@@ -22,7 +22,7 @@ from dranode.driver.machine.root import Root
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.nri.client import NRIClient
 from dranode.driver.nri.enforcer import EnforcementStatus, Enforcer
-from dranode.driver.nri.sharing import SharedEnforcer, Turns
+from dranode.driver.nri.sharing import SharedEnforcer, TakesTurns
 from dranode.driver.process.threads import Fatal, OwnedThread
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ class Pinning:
         pod_resources: PodResources,
         fatal: Fatal,
         *,
-        authority: Turns | None = None,
+        authority: TakesTurns | None = None,
         answered: Answered = _nobody,
         tell: Notify = notify_none,
         own_pod: str = "",

@@ -40,7 +40,7 @@ from dranode.sim.cel.expression import CELCompileError, compile_selector
 from dranode.sim.cluster.undecoded import all_problems
 from dranode.sim.cluster.workload import DEFAULT_NAMESPACE, request_names
 
-Named = TypeVar("Named", ResourceClaim, ResourceClaimTemplate)
+NamedClaim = TypeVar("NamedClaim", ResourceClaim, ResourceClaimTemplate)
 
 _SPECS: Final[Mapping[str, type[APIDocument]]] = {
     "ResourceClaim": ResourceClaimSpec,
@@ -110,9 +110,9 @@ def nothing_checked(files: Iterable[str]) -> CheckResult:
     return CheckResult(", ".join(files), "", "", (FieldError("", what),))
 
 
-def _named(documents: Iterable[SourceDocument], kind: type[Named]) -> dict[tuple[str, str], Named]:
+def _named(documents: Iterable[SourceDocument], kind: type[NamedClaim]) -> dict[tuple[str, str], NamedClaim]:
     """The documents of a kind by namespace and name, as far as they decode."""
-    found: dict[tuple[str, str], Named] = {}
+    found: dict[tuple[str, str], NamedClaim] = {}
     for source in documents:
         if source.kind == kind.__name__:
             with contextlib.suppress(DocumentError):  # it has a verdict of its own

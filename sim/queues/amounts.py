@@ -23,7 +23,7 @@ def amount(resource: str, quantity: Quantity) -> int:
     return ceil(value * 1000 if resource == CPU else value)
 
 
-def text(resource: str, number: int) -> str:
+def amount_text(resource: str, number: int) -> str:
     """The quantity that a number stands for, as people write it: `2500m`, `16Gi`, `3`."""
     if resource == CPU:
         return str(number // 1000) if number % 1000 == 0 else f"{number}m"

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from dranode.sim.queues.amounts import text
+from dranode.sim.queues.amounts import amount_text
 from dranode.sim.queues.assignment import (
     LAST_FLAVOR,
     Assignment,
@@ -210,15 +210,17 @@ class _Search:
         most = self.usage.capacity(name, of)
         if total > most:
             return FlavorVerdict(
-                FlavorMode.NO_FIT, why=f"{text(of.resource, total)} is more than the {self._most(of, most)}"
+                FlavorMode.NO_FIT, why=f"{amount_text(of.resource, total)} is more than the {self._most(of, most)}"
             )
         borrow, below_root = self.usage.borrow_level(name, of, total)
         free = self.usage.available(name, of)
         if total <= free:
             return FlavorVerdict(
-                FlavorMode.FIT, borrow, f"{text(of.resource, total)} of {text(of.resource, free)} available"
+                FlavorMode.FIT,
+                borrow,
+                f"{amount_text(of.resource, total)} of {amount_text(of.resource, free)} available",
             )
-        short = f"{text(of.resource, total - free)} more needed"
+        short = f"{amount_text(of.resource, total - free)} more needed"
         nominal = self.usage.nodes[name].quota(of).nominal
         if total > nominal and not below_root and not self._preempts_while_borrowing:
             return FlavorVerdict(FlavorMode.NO_FIT, borrow, f"{short}, and no preemption beyond the nominalQuota")
@@ -233,4 +235,4 @@ class _Search:
         )
 
     def _most(self, of: FlavorResource, most: int) -> str:
-        return f'{text(of.resource, most)} that "{self.queue.name}" can ever have'
+        return f'{amount_text(of.resource, most)} that "{self.queue.name}" can ever have'

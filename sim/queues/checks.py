@@ -11,7 +11,7 @@ from typing import Final
 
 from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.core.api.quantity import Quantity
-from dranode.sim.queues.amounts import text
+from dranode.sim.queues.amounts import amount_text
 from dranode.sim.queues.documents import (
     ClusterQueueSpec,
     FlavorQuotasSpec,
@@ -155,9 +155,10 @@ def check_use(usage: Usage, queue: str, groups: tuple[ResourceGroupSpec, ...]) -
                 of = FlavorResource(flavor.name, quota.name)
                 debt = -usage.balance(queue, of)
                 if debt > 0:
-                    used = text(of.resource, usage.at(usage.nodes[queue], of))
+                    used = amount_text(of.resource, usage.at(usage.nodes[queue], of))
+                    missing = amount_text(of.resource, debt)
                     raise DocumentError(
-                        f"admitted workloads use {used} of {of} in this queue, {text(of.resource, debt)} more in all"
+                        f"admitted workloads use {used} of {of} in this queue, {missing} more in all"
                         f" than the quotas allow (nominalQuota {quota.nominal_quota}); raise a quota or release some",
                         f"spec.resourceGroups[{number}].flavors[{index}].resources[{which}].nominalQuota",
                     )

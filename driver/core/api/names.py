@@ -45,7 +45,7 @@ def qualified(name: str, driver: str) -> str:
     return name if "/" in name else f"{driver}/{name}"
 
 
-def named(values: Mapping[str, T], name: str, driver: str) -> T | None:
+def named_value(values: Mapping[str, T], name: str, driver: str) -> T | None:
     """The value of that name among those of one driver, whether here or there the driver's domain is left out.
 
     Kubernetes promises neither form: it keeps the names of a slice as the driver wrote them so far, and may shorten

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dranode.driver.core.api.quantity import Quantity
-from dranode.sim.queues.amounts import amount, text
+from dranode.sim.queues.amounts import amount, amount_text
 from dranode.sim.queues.quota import Usage, unused_quota
 from dranode.sim.queues.values import ClusterQueue, Cohort, FlavorResource, Queues, Quota
 
@@ -120,4 +120,4 @@ def test_a_cohort_that_only_its_members_name_exists() -> None:
 )
 def test_amounts_are_whole_numbers_rounded_up(resource: str, written: str, number: int, printed: str) -> None:
     assert amount(resource, Quantity(written)) == number
-    assert text(resource, number) == printed
+    assert amount_text(resource, number) == printed
