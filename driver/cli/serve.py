@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 import os
 import signal
@@ -28,7 +27,7 @@ from dranode.driver.serve.probes import Probes
 
 if TYPE_CHECKING:
     from dranode.driver.core.claims.plugin import Plugin
-    from dranode.driver.serve.edges import Edges
+    from dranode.driver.serve.cluster import Cluster
 
 log = logging.getLogger(__name__)
 
@@ -99,23 +98,21 @@ def command(root: Root, drivers: tuple[str, ...], node_name: str, store: str | N
             listener.start()
         # A node waits for its driver: what follows is loaded once the sockets listen.
         from dranode.driver.kubelet.podresources import PodResources
+        from dranode.driver.nri.access import ContainerAccess
         from dranode.driver.serve.service import DriverService
 
         asked = PodResources(Path(options["pod_resources_socket"] or kubelet_root / "pod-resources" / "kubelet.sock"))
         stack.callback(asked.close)
-        edges = dataclasses.replace(
-            _edges(origin, node_name, options, stop.fatal, stack),
-            pod_resources=asked,
-            nri_socket=nri_socket,
-            root=root,
-            own_pod=options["pod_uid"],
-        )
+        cluster = _cluster(origin, node_name, options, stop.fatal, stack)
+        containers = None if nri_socket is None else ContainerAccess(nri_socket, root, options["pod_uid"])
         for plugin, listener in zip(plugins, listeners, strict=True):
             service = DriverService(
                 plugin,
-                edges,
+                cluster,
                 listener,
                 cdi=Path(options["cdi_dir"]).absolute(),
+                pod_resources=asked,
+                containers=containers,
                 taints=options["device_taints"],
                 counts=probes.counts,
             )
@@ -133,25 +130,19 @@ def _listener(plugin: Plugin, node_name: str, kubelet_root: Path, options: Mappi
     return Listener(plugin.driver, node_name, sockets, data, fatal, rolling=bool(options["pod_uid"]))
 
 
-def _edges(
+def _cluster(
     origin: str | Credentials, node_name: str, options: Mapping[str, Any], fatal: Fatal, stack: contextlib.ExitStack
-) -> Edges:
-    from dranode.driver.serve.edges import Edges
-
+) -> Cluster:
     if isinstance(origin, Credentials):
         from dranode.driver.kube.cluster import KubeCluster
 
         cluster = KubeCluster(origin, node_name, claim_status=options["claim_status"] == "on", fatal=fatal)
         stack.callback(cluster.close)
-        return Edges(
-            claims=cluster, publisher=cluster, publication=cluster, report=cluster.reporting, tell=cluster.tell
-        )
-    from dranode.driver.local.publisher import StorePublisher
+        return cluster
+    from dranode.driver.local.cluster import FolderCluster
     from dranode.driver.local.store import Store
 
-    folder = Store(Path(origin))
-    publisher = StorePublisher(folder, node_name)
-    return Edges(claims=folder, publisher=publisher, publication=publisher)
+    return FolderCluster(Store(Path(origin)), node_name)
 
 
 def _boot_id(root: Root) -> str:

@@ -1,114 +1,134 @@
-"""The cluster as a driver's edges, loaded when it is first needed: a driver listens before it connects."""
+"""The cluster behind an API server: claims come from it; slices, status and events go to it, over one connection."""
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Final
 
 from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.api.resource import ResourceClaim
-from dranode.driver.core.claims.calls import Answer, Preparer, PreparingNode
+from dranode.driver.core.claims.calls import PreparingNode
+from dranode.driver.core.claims.events import ClaimImpaired, ClaimRestored, Occurrence
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.inventory import Inventory
+from dranode.driver.core.slices.desired import publishable
 from dranode.driver.core.slices.publication import NOTHING_YET, PublisherStatus
+from dranode.driver.core.slices.wanted import DesiredSlices
+from dranode.driver.kube.claims import KubeClaims
+from dranode.driver.kube.client import Client, Timing
+from dranode.driver.kube.connection import Connection
+from dranode.driver.kube.events import KubeEvents
+from dranode.driver.kube.reports import ReportingNode
+from dranode.driver.kube.slice_loop import SliceLoop
 from dranode.driver.kube.source import Credentials
+from dranode.driver.kube.status import ClaimStatus
 from dranode.driver.process.threads import Fatal
 
-if TYPE_CHECKING:
-    from dranode.driver.core.claims.events import Occurrence
-    from dranode.driver.kube.edges import KubeEdges
+log = logging.getLogger(__name__)
+
+# How long the last events and the last status may take when the driver stops.
+_FLUSH_SECONDS: Final = 1.0
 
 
 class KubeCluster:
-    """Where claims come from and slices, status and events go. Any thread may call."""
+    """What the drivers of one node need of their API server. Any thread may call."""
 
-    def __init__(self, source: Credentials, node_name: str, *, claim_status: bool, fatal: Fatal) -> None:
-        """Name the cluster; nothing is loaded or sent yet.
+    def __init__(
+        self,
+        source: Credentials,
+        node_name: str,
+        *,
+        claim_status: bool,
+        fatal: Fatal,
+        timing: Timing | None = None,
+    ) -> None:
+        """Prepare to connect; the first request connects.
 
         Args:
             source: where the credentials are.
             node_name: the node.
             claim_status: whether `status.devices` of claims is written.
             fatal: ends the process with a sentence.
-
-        Raises:
-            UsageError: there are no credentials.
+            timing: clock, dice and patience.
         """
-        source.check()
-        self._source = source
+        self._connection = Connection(source)
+        self._client = Client(self._connection, timing=timing)
         self._node_name = node_name
         self._claim_status = claim_status
         self._fatal = fatal
+        self._claims = KubeClaims(self._client)
         self._lock = threading.Lock()
-        self._edges: KubeEdges | None = None
+        self._loops: dict[str, SliceLoop] = {}
+        self._events: dict[str, KubeEvents] = {}
+        self._statuses: dict[str, ClaimStatus] = {}
 
     def get(self, refs: tuple[ClaimRef, ...]) -> Mapping[ClaimRef, ResourceClaim | DranodeError]:
         """Each claim as it is now, or the reason why it cannot be had."""
-        return self.edges().claims.get(refs)
+        return self._claims.get(refs)
 
     def publish(self, driver: str, inventory: Inventory) -> None:
-        """This is the whole inventory of a driver now; returns at once.
+        """Publish the whole inventory that a driver has now; returns at once.
 
         Raises:
             UsageError: the driver's or the node's name is not one for the API.
         """
-        self.edges().publisher.publish(driver, inventory)
+        wanted = DesiredSlices(driver, self._node_name, inventory)
+        wanted.specs()
+        for problem in publishable(inventory).warnings[len(inventory.warnings) :]:
+            log.warning("driver=%s slices: %s", driver, problem)
+        loop = self._loops.get(driver)
+        if loop is None:
+            loop = self._loops[driver] = SliceLoop(self._client, wanted, self._fatal)
+            loop.start()
+        else:
+            loop.want(inventory)
 
     def status(self, driver: str) -> PublisherStatus:
         """How the driver's slices are."""
-        edges = self._edges
-        return NOTHING_YET if edges is None else edges.publisher.status(driver)
+        loop = self._loops.get(driver)
+        return NOTHING_YET if loop is None else loop.status
 
-    def rest(self, driver: str) -> None:
+    def pause(self, driver: str) -> None:
         """Publish nothing more for the driver until the next `publish`; its slices stay."""
-        edges = self._edges
-        if edges is not None:
-            edges.publisher.rest(driver)
+        loop = self._loops.pop(driver, None)
+        if loop is not None:
+            loop.stop()
 
-    def tell(self, driver: str, occurrence: Occurrence) -> None:
-        """Tell people of something that happened to a driver of this node; returns at once."""
-        self.edges().tell(driver, occurrence)
+    def notify(self, driver: str, occurrence: Occurrence) -> None:
+        """Write the events and the status that follow from what happened to a driver of this node; returns at once."""
+        self._events_of(driver).notify(occurrence)
+        status = self._status_of(driver)
+        if status is not None and isinstance(occurrence, (ClaimImpaired, ClaimRestored)) and occurrence.states:
+            # It has just changed, so what the status said before and since when does not matter.
+            status.say(occurrence.claim, occurrence.states, ())
 
-    def reporting(self, node: PreparingNode) -> Preparer:
+    def reporting(self, node: PreparingNode) -> ReportingNode:
         """The node of one driver, with its answers reported to the cluster."""
-        return _Reporting(self, node)
-
-    def edges(self) -> KubeEdges:
-        """What does all that, loaded now if it was not before."""
-        with self._lock:
-            if self._edges is None:
-                from dranode.driver.kube.edges import KubeEdges  # noqa: PLC0415 - listen first, load this then
-
-                self._edges = KubeEdges(
-                    self._source, self._node_name, claim_status=self._claim_status, fatal=self._fatal
-                )
-            return self._edges
+        driver = node.plugin.driver
+        return ReportingNode(node, self._events_of(driver), self._status_of(driver))
 
     def close(self) -> None:
-        """Say the last words and disconnect; slices stay."""
+        """Write the events and the status that wait, and disconnect; slices stay."""
         with self._lock:
-            edges, self._edges = self._edges, None
-        if edges is not None:
-            edges.close()
+            outgoing: list[ClaimStatus | KubeEvents] = [*self._statuses.values(), *self._events.values()]
+        for each in outgoing:
+            each.close(_FLUSH_SECONDS)
+        self._client.timing.stopped.set()
+        for loop in tuple(self._loops.values()):
+            loop.stop()
+        self._claims.close()
+        self._connection.close()
 
+    def _status_of(self, driver: str) -> ClaimStatus | None:
+        with self._lock:
+            if self._claim_status and driver not in self._statuses:
+                self._statuses[driver] = ClaimStatus(self._client, driver, self._fatal)
+            return self._statuses.get(driver)
 
-@dataclass(slots=True)
-class _Reporting:
-    """A reporting node that is loaded by its first call."""
-
-    cluster: KubeCluster
-    node: PreparingNode
-    _loaded: Preparer | None = field(default=None)
-
-    def prepare(self, asked: Mapping[ClaimRef, ResourceClaim | DranodeError]) -> Mapping[str, Answer]:
-        return self._load().prepare(asked)
-
-    def unprepare(self, refs: tuple[ClaimRef, ...]) -> Mapping[str, DranodeError | None]:
-        return self._load().unprepare(refs)
-
-    def _load(self) -> Preparer:
-        if self._loaded is None:
-            self._loaded = self.cluster.edges().reporting(self.node)
-        return self._loaded
+    def _events_of(self, driver: str) -> KubeEvents:
+        with self._lock:
+            if driver not in self._events:
+                self._events[driver] = KubeEvents(self._client, driver, self._node_name, self._fatal)
+            return self._events[driver]

@@ -39,8 +39,8 @@ class KubeEvents:
         self._outbox: Outbox[dict[str, Any]] = Outbox(f"{driver}-events", self._send, client.timing, fatal)
         self._sent = 0
 
-    def tell(self, occurrence: Occurrence) -> None:
-        """Write the events that tell of it, unless they were told already; returns at once."""
+    def notify(self, occurrence: Occurrence) -> None:
+        """Write the events of what happened, unless they were written lately; returns at once."""
         for event in events_of(occurrence, self._node_name):
             with self._lock:
                 allowance = self._allowance.admit(event, self._client.timing.clock())

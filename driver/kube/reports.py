@@ -1,4 +1,4 @@
-"""Tells the cluster what became of claims: a driver's node with a witness in front of it.
+"""Reports to the cluster what became of claims: a driver's node whose answers are seen on their way to kubelet.
 
 Answers pass through unchanged and at once; status and events follow from threads of their own.
 """
@@ -26,9 +26,9 @@ class ReportingNode:
     """A node whose answers are reported.
 
     Attributes:
-        node: who decides and acts.
-        events: where failures are told.
-        status: where claims' status is written; None if it is not.
+        node: decides and acts.
+        events: writes the events of failures.
+        status: writes claims' status; None if it is not written.
     """
 
     node: PreparingNode
@@ -66,7 +66,7 @@ class ReportingNode:
     def _failed(self, ref: ClaimRef, claim: ResourceClaim | DranodeError, error: str) -> None:
         fetched = isinstance(claim, ResourceClaim) and claim.metadata.uid == ref.uid
         pods = claim.status.reserved_for if isinstance(claim, ResourceClaim) and fetched else ()
-        self.events.tell(PrepareFailed(ref, pods, error))
+        self.events.notify(PrepareFailed(ref, pods, error))
         if self.status is not None and isinstance(claim, ResourceClaim) and fetched:
             states = failed_states(self.node.plugin.driver, claim, error)
             if states:

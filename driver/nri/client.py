@@ -3,7 +3,7 @@
 It connects, registers, answers, sends updates out of turn, and connects again when the connection ends, for whatever
 reason: every connection begins with the runtime's whole state, so nothing is lost but time.
 
-A mistake of whoever decides costs neither the thread nor the connection: a request is answered with an error, what is
+A mistake in a decision costs neither the thread nor the connection: a request is answered with an error, what is
 due unasked is tried again a second later, and what could not be taken in is told again on a new connection once
 decisions succeed again. Without a connection containers would start on every CPU.
 """
@@ -22,6 +22,7 @@ from typing import Final, assert_never
 from dranode.driver.core.api.errors import DranodeError, in_words
 from dranode.driver.core.pinning.containers import ContainerUpdate
 from dranode.driver.nri.attempts import Attempts
+from dranode.driver.nri.enforcer import Enforcer
 from dranode.driver.nri.events import (
     Configured,
     ContainerRemoved,
@@ -38,7 +39,6 @@ from dranode.driver.nri.events import (
     UpdateRequest,
     UpdatesAnswered,
 )
-from dranode.driver.nri.handler import Handler
 from dranode.driver.nri.mistakes import Mistakes
 from dranode.driver.nri.session import Session
 from dranode.driver.nri.wake import Wake
@@ -65,7 +65,7 @@ class NRIClient:
     def __init__(
         self,
         socket_path: str,
-        handler: Handler,
+        enforcer: Enforcer,
         *,
         name: str,
         index: str = "00",
@@ -78,20 +78,20 @@ class NRIClient:
 
         Args:
             socket_path: the runtime's NRI socket; it need not exist yet.
-            handler: whoever decides.
+            enforcer: decides what the runtime is answered.
             name: the plug-in's name; letters, digits and `_.+-`.
             index: two digits; runtimes call plug-ins in this order.
             fatal: ends the process, should the thread die.
             clock: seconds, monotonic.
             jitter: a number from 0 to 1.
-            answered: told of every request that was answered, with the method and the seconds that it took.
+            answered: called after every request that was answered, with the method and the seconds that it took.
 
         Raises:
             ValueError: no runtime would take the name or the index.
         """
         Session(name, index)
         self._path = socket_path
-        self._handler = handler
+        self._enforcer = enforcer
         self._identity = (name, index)
         self._clock = clock
         self._attempts = Attempts(socket_path, clock, jitter)
@@ -143,7 +143,7 @@ class NRIClient:
                         synchronized = session.synchronized
                         self._session = None
                         with self._mistakes.survived("the end of the connection was not noted"):
-                            self._handler.disconnected()
+                            self._enforcer.disconnected()
             except (OSError, DranodeError) as error:
                 if not self._stopping:
                     self._attempts.failed(error, synchronized=synchronized)
@@ -214,8 +214,8 @@ class NRIClient:
         updates: tuple[ContainerUpdate, ...] = ()
         due = succeeded = False
         with self._mistakes.survived("what is due for containers could not be decided"):
-            updates = self._handler.unsolicited()
-            due = not updates and self._handler.reconnection_due()
+            updates = self._enforcer.unsolicited()
+            due = not updates and self._enforcer.reconnection_due()
             succeeded = True
         if updates:
             session.update_containers(updates)
@@ -245,16 +245,16 @@ class NRIClient:
             case PluginAccepted():
                 pass
             case Configured():
-                self._handler.configured(event.runtime)
+                self._enforcer.configured(event.runtime)
                 log.info("connected to %s at %s", event.runtime, self._path)
             case ContainerStarted():
-                self._handler.started(event.container)
+                self._enforcer.started(event.container)
             case ContainerRemoved():
-                self._handler.removed(event.container)
+                self._enforcer.removed(event.container)
             case PodGone():
-                self._handler.pod_gone(event.pod)
+                self._enforcer.pod_gone(event.pod)
             case UpdatesAnswered():
-                self._handler.updates_answered(event.error)
+                self._enforcer.updates_answered(event.error)
             case ShutdownAnnounced():
                 log.info("the runtime announces the end of the connection")
             case _:
@@ -275,15 +275,15 @@ class NRIClient:
         try:
             match request:
                 case SynchronizeRequest():
-                    session.synchronize(request, self._handler.synchronize(request.containers))
+                    session.synchronize(request, self._enforcer.synchronize(request.containers))
                     log.info("synchronized containers=%d", len(request.containers))
                 case CreateRequest():
-                    resources, updates = self._handler.create(request.container)
+                    resources, updates = self._enforcer.create(request.container)
                     session.adjust(request, resources, updates)
                 case UpdateRequest():
-                    session.update(request, self._handler.update(request.container, request.wanted, request.quota))
+                    session.update(request, self._enforcer.update(request.container, request.wanted, request.quota))
                 case StopRequest():
-                    session.update(request, self._handler.stop(request.container))
+                    session.update(request, self._enforcer.stop(request.container))
         except DranodeError as error:
             log.warning("refused: %s", error)
             session.refuse(request, str(error))

@@ -2,6 +2,9 @@
 
 Decisions are those of `core.pinning.enforcement`. The thread that owns the connection calls all methods but
 `verify`, `status` and `claims_in_use`; those three look at the containers while that thread may change them.
+
+While a driver is being replaced two instances are asked everything. The one whose turn it is not decides the same, so
+that it can go on where the other one ends, and keeps it to itself: it is silent.
 """
 
 from __future__ import annotations
@@ -25,8 +28,10 @@ from dranode.driver.core.pinning.mending import Lag
 from dranode.driver.core.pinning.pinned import ContainerChange, Containers, Drift, changes, claims_of, drifted, settled
 from dranode.driver.core.pinning.snapshot import HeldSnapshot
 from dranode.driver.machine.root import Root
+from dranode.driver.nri.enforcement_status import EnforcementStatus
 from dranode.driver.nri.events import RuntimePeer
 from dranode.driver.nri.inquiry import ClaimSource, Inquiry
+from dranode.driver.nri.instance import ALONE, Instance
 from dranode.driver.nri.verifier import Verifier
 
 log = logging.getLogger(__name__)
@@ -45,52 +50,25 @@ class RefusedError(DranodeError):
     """A container cannot be created; the text goes to kubelet."""
 
 
-@dataclass(frozen=True, slots=True)
-class EnforcementStatus:
-    """What metrics, health and `doctor` show.
-
-    Attributes:
-        runtime: the runtime at the other end; None while there is none.
-        containers: how many are known.
-        waiting: how many have a mask that is not (yet) the right one.
-        lag: for how many seconds the first of them has been waiting.
-        refused: container creations that were refused, since start.
-        updates: masks that were sent to containers that existed, since start.
-        drifts: containers that were found on other CPUs than they should have, since start.
-        unpinned: containers that were found without a CPU set when a runtime connected, since start.
-        reconnections: those made to mend masks, since start.
-        connections: runtimes that were connected to, since start.
-    """
-
-    runtime: RuntimePeer | None = None
-    containers: int = 0
-    waiting: int = 0
-    lag: float = 0.0
-    refused: int = 0
-    updates: int = 0
-    drifts: int = 0
-    unpinned: int = 0
-    reconnections: int = 0
-    connections: int = 0
-
-
 @dataclass(slots=True)
 class Enforcer:
-    """Answers what a runtime asks.
+    """Answers what a runtime asks. Every method is to return within a fraction of the 2 s that a runtime waits.
 
     Attributes:
         node: the node service.
         root: where cgroups are read.
         clock: seconds, monotonic.
-        tell: tells people of containers that were not where they should be.
+        notify: makes known to people that containers were not where they should be.
         own_pod: the UID of the pod that this runs in; empty if it is not known.
+        instance: whether this instance answers, or another one.
     """
 
     node: ClaimSource
     root: Root
     clock: Callable[[], float] = time.monotonic
-    tell: Notify = notify_none
+    notify: Notify = notify_none
     own_pod: str = ""
+    instance: Instance = ALONE
     _containers: Containers = field(default_factory=Containers)
     _status: EnforcementStatus = field(default_factory=EnforcementStatus)
     _lag: Lag = field(default_factory=Lag)
@@ -107,7 +85,7 @@ class Enforcer:
 
     def __post_init__(self) -> None:
         self._inquiry = Inquiry(self.node, self.root)
-        self._verifier = Verifier(self.root, self.tell)
+        self._verifier = Verifier(self.root, self.notify)
 
     # --- what the runtime tells and asks ---
 
@@ -116,11 +94,44 @@ class Enforcer:
         self._status = replace(self._status, runtime=runtime, connections=self._status.connections + 1)
 
     def disconnected(self) -> None:
-        """Take note that nobody is at the other end. What is known of containers waits for the next Synchronize."""
+        """Take note that the connection has ended. What is known of containers waits for the next Synchronize."""
         self._status = replace(self._status, runtime=None)
 
     def synchronize(self, listed: tuple[Container, ...]) -> tuple[ContainerUpdate, ...]:
-        """What has to change of everything that exists."""
+        """What has to change of these containers: they exist, and no others."""
+        # The runtime synchronizes each instance apart, so that takes no turn.
+        with self._speaking(allowed=self.instance.active):
+            return self._said(self._synchronize(listed))
+
+    def create(self, container: Container) -> tuple[Resources, tuple[ContainerUpdate, ...]]:
+        """What a container gets that is about to be created, and what has to change of others.
+
+        Raises:
+            RefusedError: it may not be created; the text is for kubelet.
+            LedgerError: the ledger cannot be read.
+        """
+        with self._speaking(allowed=self.instance.turn(f"create {container.id}")):
+            try:
+                resources, updates = self._create(container)
+            except DranodeError as error:
+                if not self._silent:
+                    raise
+                log.debug("the other instance has to refuse this: %s", error)
+                return Resources(), ()
+            return Resources() if self._silent else resources, self._said(updates)
+
+    def update(self, container: Container, wanted: Resources, quota: int) -> tuple[ContainerUpdate, ...]:
+        """What becomes of a request for other CPUs, memory nodes or quota (microseconds, 0 if none) of a container."""
+        with self._speaking(allowed=self.instance.turn(f"update {container.id}")):
+            snapshot = self.node.snapshot()
+            return self._said(self._carry_out(enforcement.update(self._mended(), snapshot, container, wanted, quota)))
+
+    def stop(self, container: Container) -> tuple[ContainerUpdate, ...]:
+        """What has to change of others now that a container has stopped."""
+        with self._speaking(allowed=self.instance.turn(f"stop {container.id}")):
+            return self._said(self._carry_out(enforcement.stop(self._mended(), self.node.snapshot(), container)))
+
+    def _synchronize(self, listed: tuple[Container, ...]) -> tuple[ContainerUpdate, ...]:
         found = self._drifts
         drifts = (*self._reconnecting, *found)
         effective = self._verifier.read(listed, _READING)
@@ -134,7 +145,7 @@ class Enforcer:
             self._drifts = ()
         # In one step: other threads ask meanwhile which claims are in use.
         self._containers = Containers(allowed.change.put)
-        # The driver's own container always starts before anybody can answer for it.
+        # The driver's own container always starts before the driver can answer for it.
         unpinned = () if self._silent else tuple(each for each in allowed.unpinned if not self._is_own(each))
         if not self._silent:
             self._verifier.met(allowed.drifts, self._containers, self.node.snapshot())
@@ -145,16 +156,10 @@ class Enforcer:
         for container in unpinned:
             claims = claims_of(container, self._containers, self.node.snapshot())
             if claims:
-                self.tell(Unpinned(container.pod, claims, _unpinned((container,))))
+                self.notify(Unpinned(container.pod, claims, _unpinned((container,))))
         return updates
 
-    def create(self, container: Container) -> tuple[Resources, tuple[ContainerUpdate, ...]]:
-        """What a new container gets, and what has to change of others.
-
-        Raises:
-            RefusedError: it may not be created.
-            LedgerError: the ledger cannot be read.
-        """
+    def _create(self, container: Container) -> tuple[Resources, tuple[ContainerUpdate, ...]]:
         containers = self._mended()
 
         def decide(snapshot: HeldSnapshot, evidence: Evidence) -> Allowed | Ask:
@@ -166,15 +171,6 @@ class Enforcer:
 
         allowed = self._inquiry.decide(decide, containers)
         return allowed.resources, self._carry_out(allowed)
-
-    def update(self, container: Container, wanted: Resources, quota: int) -> tuple[ContainerUpdate, ...]:
-        """What becomes of a request for other resources."""
-        snapshot = self.node.snapshot()
-        return self._carry_out(enforcement.update(self._mended(), snapshot, container, wanted, quota))
-
-    def stop(self, container: Container) -> tuple[ContainerUpdate, ...]:
-        """What has to change of others now that a container has stopped."""
-        return self._carry_out(enforcement.stop(self._mended(), self.node.snapshot(), container))
 
     def started(self, container: Container) -> None:
         """Take note that a container runs."""
@@ -191,7 +187,9 @@ class Enforcer:
     # --- what is due without being asked ---
 
     def unsolicited(self) -> tuple[ContainerUpdate, ...]:
-        """Updates to send out of turn; none to a runtime that cannot take them."""
+        """Updates to send out of turn; none to a runtime that cannot take them, none from an instance that waits."""
+        if not self.instance.active:
+            return ()
         now = self.clock()
         containers = self._mended()
         snapshot = self.node.snapshot()
@@ -213,29 +211,18 @@ class Enforcer:
         if error:
             log.warning("the runtime did not apply every CPU set of %d containers: %s", len(self._sent), error)
             self._not_before = self.clock() + _RETRY
-            self.take_back(self._sent)
+            self._take_back(self._sent)
         self._sent = ()
-
-    @contextlib.contextmanager
-    def silently(self) -> Iterator[None]:
-        """Decide meanwhile what another instance answers: it is the other one that counts it and tells people of it."""
-        self._silent = True
-        try:
-            yield
-        finally:
-            self._silent = False
-
-    def take_back(self, updates: tuple[ContainerUpdate, ...]) -> None:
-        """Take note that these updates were decided and not sent: the containers may have other CPUs."""
-        late = (self._containers.get(update.container_id) for update in updates)
-        self._containers.carry_out(ContainerChange(tuple(replace(each, cpus=CPUSet()) for each in late if each)))
 
     def reconnection_due(self) -> bool:
         """Whether masks have been waiting for so long that a reconnection has to mend them; asked once, it is noted.
 
         So it is once the ledger can be read again: of containers that were taken in meanwhile only the runtime knows
-        all that tells whose they are, and it tells that once a connection.
+        all that tells whose they are, and it tells that once a connection. An instance that waits for its time needs
+        one for that reason as well, and for no other: no other instance can tell it.
         """
+        if not self.instance.active and self.is_certain():
+            return False
         now = self.clock()
         runtime = self._status.runtime
         if runtime is not None and not self.is_certain() and self.node.snapshot().unread is None:
@@ -291,6 +278,27 @@ class Enforcer:
         return frozenset(uid for pinned in self._containers for uid in pinned.claims)
 
     # --- how ---
+
+    @contextlib.contextmanager
+    def _speaking(self, *, allowed: bool) -> Iterator[None]:
+        """Decide meanwhile; the other instance counts and makes known what this one is not allowed to answer."""
+        self._silent = not allowed
+        try:
+            yield
+        finally:
+            self._silent = False
+
+    def _said(self, updates: tuple[ContainerUpdate, ...]) -> tuple[ContainerUpdate, ...]:
+        """What is answered of these updates: all of them, or none while this instance is silent."""
+        if self._silent:
+            self._take_back(updates)
+            return ()
+        return updates
+
+    def _take_back(self, updates: tuple[ContainerUpdate, ...]) -> None:
+        """Take note that these updates were decided and not sent: the containers may have other CPUs."""
+        late = (self._containers.get(update.container_id) for update in updates)
+        self._containers.carry_out(ContainerChange(tuple(replace(each, cpus=CPUSet()) for each in late if each)))
 
     def _is_own(self, container: Container) -> bool:
         return bool(self.own_pod) and container.pod.uid == self.own_pod

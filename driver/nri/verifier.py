@@ -27,13 +27,13 @@ class Verifier:
 
     Attributes:
         root: where cgroups are read.
-        tell: tells people of containers that were not where they should be.
+        notify: makes known to people that containers were not where they should be.
         drifts: containers that were found on other CPUs than they should have, since start.
         worth: the drifts that are to be mended now.
     """
 
     root: Root
-    tell: Notify
+    notify: Notify
     drifts: int = 0
     worth: tuple[Drift, ...] = ()
     _repairs: Repairs = field(default_factory=Repairs)
@@ -103,7 +103,7 @@ class Verifier:
         for fresh in self._repairs.fresh:
             log.warning("%s", fresh)
             claims = claims_of(fresh.container, containers, snapshot)
-            self.tell(DriftRepaired(fresh.container.pod, claims, f"{fresh}; it is put back"))
+            self.notify(DriftRepaired(fresh.container.pod, claims, f"{fresh}; it is put back"))
 
     def _look_at_quotas(self, cgroups: Cgroups, containers: Containers, snapshot: HeldSnapshot) -> None:
         """Tell of containers without a quota whose pod's cgroup, which NRI cannot reach, has one that is too small."""
@@ -119,4 +119,4 @@ class Verifier:
                 f"{len(each.cpus)} CPUs: raise or leave out the CPU limits of the pod and of its other containers"
             )
             log.warning("%s", sentence)
-            self.tell(QuotaStillCaps(each.container.pod, claims_of(each.container, containers, snapshot), sentence))
+            self.notify(QuotaStillCaps(each.container.pod, claims_of(each.container, containers, snapshot), sentence))

@@ -11,35 +11,15 @@ from __future__ import annotations
 import logging
 import threading
 from dataclasses import replace
-from typing import Final, Protocol
 
 from dranode.driver.core.claims.health import DeviceHealth, Health
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.slices.publication import PublisherStatus
 from dranode.driver.kubelet.health import HealthService
 from dranode.driver.node.node import NodeClaims
+from dranode.driver.serve.cluster import Cluster
 
 log = logging.getLogger(__name__)
-
-UNKNOWN: Final = PublisherStatus(published=True)
-"""Where nobody can say how the slices are: they are taken for published once they were handed over."""
-
-
-class Publisher(Protocol):
-    """Whoever keeps the driver's ResourceSlices as the inventory is."""
-
-    def publish(self, driver: str, inventory: Inventory) -> None:
-        """This is the whole inventory now."""
-
-
-class Publication(Protocol):
-    """Whoever knows how the slices are."""
-
-    def status(self, driver: str) -> PublisherStatus:
-        """How the driver's slices are."""
-
-    def rest(self, driver: str) -> None:
-        """Publish nothing more for the driver until the next `publish`; its slices stay."""
 
 
 class Announcer:
@@ -49,8 +29,7 @@ class Announcer:
         self,
         node: NodeClaims,
         health: HealthService,
-        publisher: Publisher,
-        publication: Publication | None = None,
+        cluster: Cluster,
         *,
         taints: bool = False,
     ) -> None:
@@ -58,16 +37,14 @@ class Announcer:
 
         Args:
             node: whose devices.
-            health: tells kubelet.
-            publisher: tells the cluster.
-            publication: knows what became of it; None if nobody does.
+            health: reports to kubelet.
+            cluster: publishes the slices.
             taints: whether unhealthy devices are tainted.
         """
         self._node = node
         self._driver = node.plugin.driver
         self._health = health
-        self._publisher = publisher
-        self._publication = publication
+        self._cluster = cluster
         self._taints = taints
         # Hot-plug, health and a change of authority come from different threads.
         self._lock = threading.Lock()
@@ -103,18 +80,15 @@ class Announcer:
         with self._lock:
             self._say(self._look(), always=False)
 
-    def rest(self) -> None:
+    def pause(self) -> None:
         """Leave the slices to another instance."""
         with self._lock:
             self._publishes, self._published = False, None
-            if self._publication is not None:
-                self._publication.rest(self._driver)
+            self._cluster.pause(self._driver)
 
     def status(self) -> PublisherStatus:
         """How the slices are."""
-        if self._publication is not None:
-            return self._publication.status(self._driver)
-        return UNKNOWN if self._published is not None else PublisherStatus()
+        return self._cluster.status(self._driver)
 
     def _look(self) -> Inventory:
         """The inventory as it is to be published once something can be handed out; its health goes to kubelet."""
@@ -137,7 +111,7 @@ class Announcer:
         if withdrawn != self._withdrawn:
             log.warning("driver=%s devices %s", self._driver, "withdrawn" if withdrawn else "published again")
         visible = replace(inventory, devices=(), counters=()) if withdrawn else inventory
-        self._publisher.publish(self._driver, visible)
+        self._cluster.publish(self._driver, visible)
         self._published, self._withdrawn = inventory, withdrawn
 
     def _taints_differ(self, inventory: Inventory) -> bool:

@@ -24,7 +24,7 @@ class Hardware:
         node: whose hardware.
         publish: says to the cluster and to kubelet what there is and how it is.
         report: says to kubelet how it is.
-        tell: whom to tell of claims that lose something.
+        notify: makes known to people which claims lose something.
         impaired: the claims that have less than they were given, by UID; replaced whole, so it may be read anywhere.
         changes: how often the hardware was found changed since start.
     """
@@ -32,7 +32,7 @@ class Hardware:
     node: NodeClaims
     publish: Callable[[], None]
     report: Callable[[], None]
-    tell: Notify = notify_none
+    notify: Notify = notify_none
     impaired: dict[str, Impairment] = field(default_factory=dict)
     changes: int = 0
     _unpublished: bool = False
@@ -92,7 +92,7 @@ class Hardware:
         for record in lost:
             each = now[record.uid]
             log.warning("claim=%s uid=%s driver=%s: %s", each.claim, record.uid, plugin.driver, each.message)
-            self.tell(ClaimImpaired(record.ref, record.pods, each.reason, each.message, states[record.uid]))
+            self.notify(ClaimImpaired(record.ref, record.pods, each.reason, each.message, states[record.uid]))
         for record in restored:
             log.info("claim=%s uid=%s driver=%s has again all that it was given", record.ref, record.uid, plugin.driver)
-            self.tell(ClaimRestored(record.ref, states[record.uid]))
+            self.notify(ClaimRestored(record.ref, states[record.uid]))

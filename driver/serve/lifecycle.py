@@ -54,7 +54,7 @@ class Lifecycle:
         *,
         publish: Callable[[], None],
         report: Callable[[], None],
-        tell: Notify,
+        notify: Notify,
         fatal: Fatal,
     ) -> None:
         """Prepare to look; `start` begins.
@@ -64,14 +64,14 @@ class Lifecycle:
             witnesses: who is asked about claims.
             publish: says to the cluster and to kubelet what there is and how it is.
             report: says to kubelet how it is.
-            tell: whom to tell of what happens to claims.
+            notify: makes known to people what happens to claims.
             fatal: ends the process with a sentence.
         """
         self._node = node
         self._stopping = threading.Event()
-        self._hardware = Hardware(node, publish, report, tell)
+        self._hardware = Hardware(node, publish, report, notify)
         self._specs = SpecWatch(node)
-        self._orphans = Orphans(node, witnesses, tell, stopping=self._stopping)
+        self._orphans = Orphans(node, witnesses, notify, stopping=self._stopping)
         name = node.plugin.driver
         self._quick = OwnedThread(f"{name}-specs", self._every(spec_watch.LOOK_SECONDS, self._specs.look), fatal)
         self._slow = (

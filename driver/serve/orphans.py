@@ -34,7 +34,7 @@ class Orphans:
     Attributes:
         node: whose claims.
         witnesses: who is asked about them.
-        tell: whom to tell of claims that were let go of.
+        notify: makes known to people which claims were let go of.
         clock: seconds, monotonic.
         stopping: set once claims are nobody's or another instance's to look after.
         released: how many were let go of since start.
@@ -42,7 +42,7 @@ class Orphans:
 
     node: NodeClaims
     witnesses: Witnesses
-    tell: Notify = notify_none
+    notify: Notify = notify_none
     clock: Callable[[], float] = time.monotonic
     stopping: threading.Event = field(default_factory=threading.Event)
     released: int = 0
@@ -99,4 +99,4 @@ class Orphans:
                 f"container has used it for {PATIENCE / 60:.0f} minutes"
             )
             log.warning("claim=%s uid=%s driver=%s: %s", record.ref, record.uid, self.node.plugin.driver, message)
-            self.tell(OrphanUnprepared(record.ref, message))
+            self.notify(OrphanUnprepared(record.ref, message))

@@ -18,11 +18,12 @@ from dranode.driver.core.claims.on_record import Unread
 from dranode.driver.core.pinning.identity import KubeletPodClaims
 from dranode.driver.core.pinning.snapshot import HeldSnapshot
 from dranode.driver.kubelet.podresources import PodResources, PodResourcesError
-from dranode.driver.machine.root import Root
 from dranode.driver.node.node import NodeClaims
+from dranode.driver.nri.access import ContainerAccess
 from dranode.driver.nri.client import NRIClient
-from dranode.driver.nri.enforcer import EnforcementStatus, Enforcer
-from dranode.driver.nri.sharing import SharedEnforcer, TakesTurns
+from dranode.driver.nri.enforcement_status import EnforcementStatus
+from dranode.driver.nri.enforcer import Enforcer
+from dranode.driver.nri.instance import ALONE, Instance
 from dranode.driver.process.threads import Fatal, OwnedThread
 
 log = logging.getLogger(__name__)
@@ -31,7 +32,7 @@ _VERIFY_SECONDS: Final = 30.0
 Answered = Callable[[str, float], None]
 
 
-def _nobody(request: str, seconds: float) -> None:
+def _uncounted(request: str, seconds: float) -> None:
     del request, seconds
 
 
@@ -41,39 +42,37 @@ class Pinning:
     def __init__(
         self,
         node: NodeClaims,
-        nri_socket: str,
-        root: Root,
+        access: ContainerAccess,
         pod_resources: PodResources,
         fatal: Fatal,
         *,
-        authority: TakesTurns | None = None,
-        answered: Answered = _nobody,
-        tell: Notify = notify_none,
-        own_pod: str = "",
+        instance: Instance = ALONE,
+        answered: Answered = _uncounted,
+        notify: Notify = notify_none,
     ) -> None:
         """Prepare to pin; `start` connects.
 
         Args:
             node: whose records are enforced.
-            nri_socket: the runtime's NRI socket.
-            root: where cgroups are read.
-            pod_resources: who is asked whether a pod has a claim.
+            access: how containers are reached.
+            pod_resources: kubelet's API that lists which containers have which claims.
             fatal: ends the process with a sentence.
-            authority: says whether this instance enforces or another one; None if there is no other.
-            answered: told of every request that was answered, with the seconds that it took.
-            tell: tells people of containers that were not where they should be.
-            own_pod: the UID of the pod that this runs in; empty if it is not known.
+            instance: whether this instance enforces, or another one.
+            answered: called after every request that was answered, with the seconds that it took.
+            notify: makes known to people that containers were not where they should be.
         """
-        self._authority = authority
+        self.socket = access.nri_socket
+        self._instance = instance
         self._node = node
         self._pod_resources = pod_resources
-        self._snapshot = HeldSnapshot(unread=Unread("nobody has read the ledger yet", blind=True))
+        self._snapshot = HeldSnapshot(unread=Unread("the ledger has not been read yet", blind=True))
         self._stopping = threading.Event()
         self._verifies = threading.Event()
-        self._enforcer = Enforcer(self, root, tell=tell, own_pod=own_pod)
+        self._enforcer = Enforcer(self, access.root, notify=notify, own_pod=access.own_pod, instance=instance)
         self._observe = answered
-        handler = self._enforcer if authority is None else SharedEnforcer(self._enforcer, authority)
-        self._client = NRIClient(nri_socket, handler, name=node.plugin.driver, fatal=fatal, answered=self._answered)
+        self._client = NRIClient(
+            access.nri_socket, self._enforcer, name=node.plugin.driver, fatal=fatal, answered=self._answered
+        )
         self._verifier = OwnedThread(f"{node.plugin.driver}-verify", self._verify, fatal)
 
     def start(self) -> None:
@@ -88,8 +87,8 @@ class Pinning:
         self._verifies.set()
         self._client.stop()
 
-    def take_over(self) -> None:
-        """Enforce from now on, beginning with a look at what the other instance has left."""
+    def become_active(self) -> None:
+        """Enforce from now on, beginning with a look at what another instance may have left undone."""
         self._verifies.set()
         self._client.notify()
 
@@ -134,7 +133,7 @@ class Pinning:
         while not self._stopping.is_set():
             self._verifies.wait(_VERIFY_SECONDS)
             self._verifies.clear()
-            if not self._stopping.is_set() and (self._authority is None or self._authority.active):
+            if not self._stopping.is_set() and self._instance.active:
                 self._enforcer.verify()
 
     # --- what the enforcer asks ---

@@ -10,12 +10,11 @@ one publishes, verifies and pins (`dranode.driver.serve.authority`).
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.claims.events import MetadataMissing, RecordQuarantined
@@ -29,11 +28,13 @@ from dranode.driver.node.metadata_files import DeviceMetadata
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.process.threads import OwnedThread
 from dranode.driver.serve.announcer import Announcer
-from dranode.driver.serve.edges import Edges
+from dranode.driver.serve.cluster import Cluster
 
 if TYPE_CHECKING:
-    from dranode.driver.core.claims.events import Notify
+    from dranode.driver.core.claims.events import Occurrence
     from dranode.driver.core.pinning.snapshot import HeldSnapshot
+    from dranode.driver.kubelet.podresources import PodResources
+    from dranode.driver.nri.access import ContainerAccess
     from dranode.driver.serve.authority import Authority
     from dranode.driver.serve.lifecycle import Lifecycle
     from dranode.driver.serve.pinning import Pinning
@@ -47,7 +48,7 @@ log = logging.getLogger(__name__)
 
 
 class ServiceCounters(Protocol):
-    """Whoever counts what a driver does."""
+    """Counts what a driver does."""
 
     def answered(self, call: str, succeeded: bool, seconds: float) -> None:  # noqa: FBT001 - see kubelet.service.Observe
         """One claim of a call, `prepare` or `unprepare`, was answered for."""
@@ -65,10 +66,12 @@ class DriverService:
     def __init__(
         self,
         plugin: Plugin,
-        edges: Edges,
+        cluster: Cluster,
         listener: Listener,
         *,
         cdi: Path,
+        pod_resources: PodResources | None = None,
+        containers: ContainerAccess | None = None,
         taints: bool = False,
         counts: Callable[[DriverService], ServiceCounters] | None = None,
     ) -> None:
@@ -76,11 +79,13 @@ class DriverService:
 
         Args:
             plugin: the driver.
-            edges: where claims come from and slices go.
+            cluster: where claims come from and where slices, status and events go.
             listener: its folder and its sockets; started here if it does not listen yet.
             cdi: the CDI directory.
+            pod_resources: kubelet's API that lists which containers have which claims; None if it cannot be asked.
+            containers: how containers are reached; None if they are not to be pinned.
             taints: whether unhealthy devices are tainted.
-            counts: makes whoever counts what the driver does, asked once the sockets listen; None if nobody does.
+            counts: makes the counters of what the driver does, once the sockets listen; None for no counters.
         """
         self.plugin = plugin
         metadata = DeviceMetadata(plugin.driver, listener.data / "dra-device-metadata", cdi)
@@ -90,9 +95,11 @@ class DriverService:
         self.pinning: Pinning | None = None
         self.lifecycle: Lifecycle | None = None
         self.listener = listener
-        self._edges = edges
+        self._cluster = cluster
+        self._pod_resources = pod_resources
+        self._containers = containers
         self._fatal = listener.fatal
-        self._announcer = Announcer(self.node, listener.health, edges.publisher, edges.publication, taints=taints)
+        self._announcer = Announcer(self.node, listener.health, cluster, taints=taints)
         self._authority: Authority | None = None
         self._make_counts = counts
         self._counts: ServiceCounters | None = None
@@ -119,8 +126,7 @@ class DriverService:
             if self.listener.rolling:
                 self._share()
             self._pin()
-            preparer = self.node if self._edges.report is None else self._edges.report(self.node)
-            self.listener.calls.answer_with(self._edges.claims, preparer)
+            self.listener.calls.answer_with(self._cluster, self._cluster.reporting(self.node))
             self._announcer.report()
             self._become_active()
         except BaseException:
@@ -129,7 +135,7 @@ class DriverService:
         OwnedThread(f"{self.plugin.driver}-health", self._watch_health, self._fatal).start()
 
     def _become_active(self) -> None:
-        """At once where there is nobody else, else when it is this instance's time."""
+        """Become active at once if this instance is alone, else when it is its time."""
         if self._authority is not None:
             self._stops.callback(self._authority.stop)
             self._authority.start()
@@ -141,18 +147,18 @@ class DriverService:
         """Publish, verify and pin from now on."""
         self._announcer.begin()
         if self.pinning is not None:
-            self.pinning.take_over()
+            self.pinning.become_active()
         self._look_after()
         for uid, reason in self.node.holders.damaged.items():
-            self._tell()(RecordQuarantined(uid, reason))
+            self._notify(RecordQuarantined(uid, reason))
 
     def _end(self) -> None:
-        """Leave that to another instance, or to nobody."""
+        """Leave that to another instance, if there is one."""
         if self.lifecycle is not None:
             self.lifecycle.stop()
             self.lifecycle = None
         if self._authority is not None:
-            self._announcer.rest()
+            self._announcer.pause()
 
     def _count(self) -> None:
         if self._make_counts is not None:
@@ -190,24 +196,20 @@ class DriverService:
                 log.error("driver=%s: %s", self.plugin.driver, error)  # noqa: TRY400 - the sentence says it all
 
     def _pin(self) -> None:
-        edges = self._edges
-        if edges.nri_socket is None or edges.root is None or edges.pod_resources is None:
-            return
-        if not isinstance(self.plugin, Pins):
+        if self._containers is None or self._pod_resources is None or not isinstance(self.plugin, Pins):
             return
         from dranode.driver.serve.pinning import Pinning  # noqa: PLC0415 - listen first
 
-        counted = {} if self._counts is None else {"answered": self._counts.nri_answered}
+        optional: dict[str, Any] = {} if self._counts is None else {"answered": self._counts.nri_answered}
+        if self._authority is not None:
+            optional["instance"] = self._authority
         self.pinning = Pinning(
             self.node,
-            edges.nri_socket,
-            edges.root,
-            edges.pod_resources,
+            self._containers,
+            self._pod_resources,
             self._fatal,
-            authority=self._authority,
-            tell=self._tell(),
-            own_pod=edges.own_pod,
-            **counted,
+            notify=self._notify,
+            **optional,
         )
         self.pinning.start()
         self._stops.callback(self.pinning.stop)
@@ -216,8 +218,7 @@ class DriverService:
         from dranode.driver.serve.takeover import take_over  # noqa: PLC0415 - listen first
         from dranode.driver.serve.witnesses import Witnesses  # noqa: PLC0415 - listen first
 
-        edges = self._edges
-        witnesses = Witnesses(self.plugin.driver, edges.claims, edges.pod_resources, self._running)
+        witnesses = Witnesses(self.plugin.driver, self._cluster, self._pod_resources, self._running)
         self._taken_over = take_over(self.node, witnesses)
         return witnesses
 
@@ -235,7 +236,7 @@ class DriverService:
         return True
 
     def _running(self) -> frozenset[str] | None:
-        # Without enforcement nobody but kubelet knows of containers.
+        # Without enforcement only kubelet knows of containers.
         return frozenset() if self.pinning is None else self.pinning.claims_in_use()
 
     def _look_after(self) -> None:
@@ -248,25 +249,21 @@ class DriverService:
             self._witnesses,
             publish=self._announcer.publish,
             report=self._announcer.report,
-            tell=self._tell(),
+            notify=self._notify,
             fatal=self._fatal,
         )
         self.lifecycle.start()
 
-    def _tell(self) -> Notify:
-        from dranode.driver.core.claims.events import notify_none  # noqa: PLC0415 - listen first
-
-        told = self._edges.tell
-        return notify_none if told is None else functools.partial(told, self.plugin.driver)
+    def _notify(self, occurrence: Occurrence) -> None:
+        self._cluster.notify(self.plugin.driver, occurrence)
 
     def _undescribed(self, claim: ClaimRef, reason: str) -> None:
-        self._tell()(MetadataMissing(claim, reason))
+        self._notify(MetadataMissing(claim, reason))
 
     def _in_use(self, ref: ClaimRef) -> bool | None:
         if self.pinning is not None:
             return self.pinning.in_use(ref)
-        asked = self._edges.pod_resources
-        return asked.in_use(self.plugin.driver, ref) if asked is not None else None
+        return None if self._pod_resources is None else self._pod_resources.in_use(self.plugin.driver, ref)
 
     # --- what probes and metrics show ---
 
@@ -298,7 +295,7 @@ class DriverService:
         elif self.listener.registration.status is None or not self.listener.registration.status.ok:
             yield "kubelet has asked for the driver and not registered it"
         if self.pinning is not None and not self.pinning.synchronized:
-            yield f"the container runtime has not told of its containers over NRI at {self._edges.nri_socket}"
+            yield f"the container runtime has not told of its containers over NRI at {self.pinning.socket}"
 
     def published(self) -> PublisherStatus:
         """How the slices are."""

@@ -17,10 +17,9 @@ from dranode.driver.core.api.errors import DranodeError, UsageError
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.sockets import socket_paths
+from dranode.driver.local.cluster import FolderCluster
 from dranode.driver.local.kubelet import StandInKubelet
-from dranode.driver.local.publisher import StorePublisher
 from dranode.driver.local.store import Store
-from dranode.driver.serve.edges import Edges
 from dranode.driver.serve.service import DriverService
 from dranode.sim.allocator.features import Features
 from dranode.sim.local.run import LocalRun, Progress
@@ -53,14 +52,14 @@ def local_run(
         drivers = tuple(plugins)
         sockets = _socket_root(root, drivers, stack)
         store = Store(folder / "store")
-        edges = Edges(claims=store, publisher=StorePublisher(store, node_name))
+        cluster = FolderCluster(store, node_name)
         services: dict[str, DriverService] = {}
         for plugin in drivers:
             progress(f"starting {plugin.driver}")
             _make(sockets / "plugins" / plugin.driver)
             paths, data = socket_paths(sockets, plugin.driver), root / "plugins" / plugin.driver
             listener = Listener(plugin.driver, node_name, paths, data, reasons.append)
-            service = services[plugin.driver] = DriverService(plugin, edges, listener, cdi=folder / "cdi")
+            service = services[plugin.driver] = DriverService(plugin, cluster, listener, cdi=folder / "cdi")
             service.start()
             stack.callback(service.stop)
         kubelet = StandInKubelet(sockets / "plugins_registry")

@@ -24,9 +24,7 @@ from dranode.driver.core.api.documents import API_VERSION
 from dranode.driver.core.api.resource import Device, ResourceClaim
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.inventory import Inventory
-from dranode.driver.kube.client import Client
-from dranode.driver.kube.connection import Connection
-from dranode.driver.kube.publisher import KubePublisher
+from dranode.driver.kube.cluster import KubeCluster
 from dranode.driver.kube.source import Credentials
 from dranode.driver.kubelet.rpc import caller
 from dranode.driver.kubelet.sockets import socket_paths
@@ -151,8 +149,8 @@ def _steady_writes() -> int:
         return len(api.writes()) - before
 
 
-def _publish(source: Credentials, inventory: Inventory) -> KubePublisher:
-    publisher = KubePublisher(Client(Connection(source)), "node", print)
+def _publish(source: Credentials, inventory: Inventory) -> KubeCluster:
+    publisher = KubeCluster(source, "node", claim_status=False, fatal=print)
     publisher.publish("bench.example.com", inventory)
     _until(lambda: publisher.status("bench.example.com").published)
     return publisher

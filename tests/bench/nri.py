@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.pods import PodSandbox
@@ -21,7 +22,6 @@ from dranode.driver.machine.forms import open_machine
 from dranode.driver.nri.client import NRIClient
 from dranode.driver.nri.enforcer import Enforcer
 from dranode.driver.nri.events import RuntimePeer
-from dranode.driver.nri.handler import Handler
 from dranode.proto import nri_v1alpha1_pb2 as nri
 from tests.bench.table import Row
 from tests.fakes.nri import FakeRuntime, container, pod
@@ -102,7 +102,7 @@ class _Empty:
 
 
 @contextlib.contextmanager
-def _connected(handler: Handler) -> Iterator[FakeRuntime]:
+def _connected(handler: Any) -> Iterator[FakeRuntime]:
     """A runtime with 500 containers, synchronized."""
     pods = [pod(f"pod-{number}") for number in range(_CONTAINERS)]
     listed = [container(f"c-{n}", f"pod-{n}", _ENV, state=nri.CONTAINER_RUNNING) for n in range(_CLAIMS, _CONTAINERS)]
@@ -143,7 +143,7 @@ def _whole(data: bytes) -> bool:
     return len(data) >= 18 and (data[8:12] == b"\0\0\0\0" or len(data) >= 26 + int.from_bytes(data[8:12], "big"))
 
 
-def _calls(handler: Handler, node: _Node | None = None) -> list[float]:
+def _calls(handler: Any, node: _Node | None = None) -> list[float]:
     """Seconds of each CreateContainer, of a container with a claim and one without in turn; sorted.
 
     With a node the shared pool changes before each, so that every other container is updated with the answer.

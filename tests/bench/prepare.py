@@ -22,30 +22,26 @@ from dranode.driver.core.api.documents import decode
 from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.rpc import caller, service
 from dranode.driver.kubelet.sockets import socket_paths
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.plugins import load_plugins
-from dranode.driver.serve.edges import Edges
 from dranode.driver.serve.service import DriverService
 from dranode.proto import dra_v1_pb2 as api
 from dranode.proto import drahealth_v1_pb2 as health
 from tests.bench.table import Row
+from tests.fakes.cluster import MemoryCluster
 
 _ROUNDS = 300
 _BODY = b"x" * 600
 
 
-class _Made:
+class _Made(MemoryCluster):
     """Claims made up on demand: claim number n wants CPU n of the machine."""
 
     def get(self, refs: tuple[ClaimRef, ...]) -> Mapping[ClaimRef, ResourceClaim | DranodeError]:
         return {ref: _claim(ref) for ref in refs}
-
-    def publish(self, driver: str, inventory: Inventory) -> None:
-        del driver, inventory
 
 
 def _claim(ref: ClaimRef) -> ResourceClaim:
@@ -85,7 +81,7 @@ def _driver(folder: Path, machine: str, *, held: int = 0, streams: int = 0) -> I
     made = _Made()
     driver = DriverService(
         plugin,
-        Edges(claims=made, publisher=made),
+        made,
         Listener(plugin.driver, "node", socket_paths(folder, plugin.driver), folder / "plugins" / plugin.driver, print),
         cdi=folder / "cdi",
     )

@@ -19,9 +19,9 @@ from dranode.driver.core.api.resource import Device, DeviceTaint
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.slices.publication import PublisherStatus
 from dranode.driver.kube.client import Client, Timing
-from dranode.driver.kube.connection import Connection, Outgoing
+from dranode.driver.kube.cluster import KubeCluster
+from dranode.driver.kube.connection import Outgoing
 from dranode.driver.kube.errors import BrokenStreamError
-from dranode.driver.kube.publisher import KubePublisher
 from dranode.driver.kube.source import Credentials
 from dranode.driver.kube.watch import SliceWatch
 from tests.fakes.apiserver import ApiServer, Fault, api_server
@@ -35,17 +35,17 @@ def inventory(*names: str, **fields: Any) -> Inventory:
 
 @dataclass
 class Publishing:
-    """A publisher, and its server."""
+    """A cluster, and its server."""
 
     api: ApiServer
-    publisher: KubePublisher
+    cluster: KubeCluster
 
     @property
     def status(self) -> PublisherStatus:
-        return self.publisher.status(DRIVER)
+        return self.cluster.status(DRIVER)
 
     def publish(self, wanted: Inventory) -> None:
-        self.publisher.publish(DRIVER, wanted)
+        self.cluster.publish(DRIVER, wanted)
 
     def published(self, wanted: Inventory) -> None:
         """Publish and wait until it is done."""
@@ -83,12 +83,12 @@ def api() -> Iterator[ApiServer]:
 def it(api: ApiServer, tmp_path: Path) -> Iterator[Publishing]:
     made = Publishing(api, connect(api, tmp_path))
     yield made
-    made.publisher.close()
+    made.cluster.close()
 
 
-def connect(api: ApiServer, folder: Path) -> KubePublisher:
+def connect(api: ApiServer, folder: Path) -> KubeCluster:
     source = Credentials(api.kubeconfig(folder / "kubeconfig"))
-    return KubePublisher(Client(Connection(source), timing=Timing(dice=lambda: 0.0)), "node", pytest.fail)
+    return KubeCluster(source, "node", claim_status=False, fatal=pytest.fail, timing=Timing(dice=lambda: 0.0))
 
 
 def test_slices_are_split_named_in_order_and_owned_by_the_node(it: Publishing) -> None:
@@ -313,7 +313,7 @@ def test_a_device_that_the_server_would_refuse_is_left_out_and_named(
 
 def test_a_publisher_that_rests_leaves_its_slices_and_mends_nothing(it: Publishing) -> None:
     it.published(inventory("a"))
-    it.publisher.rest(DRIVER)
+    it.cluster.pause(DRIVER)
     it.alter(lambda one: one["spec"].pop("devices"))
     assert it.status == PublisherStatus(problem="nothing was published yet")
     it.published(inventory("a"))
@@ -323,7 +323,7 @@ def test_a_publisher_that_rests_leaves_its_slices_and_mends_nothing(it: Publishi
 def test_a_node_name_that_is_none_is_refused_before_anything_is_sent(api: ApiServer, tmp_path: Path) -> None:
     source = Credentials(api.kubeconfig(tmp_path / "kubeconfig"))
     with pytest.raises(UsageError, match="--node-name"):
-        KubePublisher(Client(Connection(source)), "Not A Node", pytest.fail).publish(DRIVER, inventory("a"))
+        KubeCluster(source, "Not A Node", claim_status=False, fatal=pytest.fail).publish(DRIVER, inventory("a"))
     assert not api.seen
 
 
@@ -346,7 +346,7 @@ def test_a_publisher_that_rests_while_a_write_hangs_makes_no_other(
     it.publish(inventory(*(f"d{number}" for number in range(200))))
     it.eventually(lambda: not hanging.times)
     threads = [one for one in threading.enumerate() if one.name == f"{DRIVER}-slices"]
-    it.publisher.rest(DRIVER)
+    it.cluster.pause(DRIVER)
     for thread in threads:
         thread.join(10)
     assert len(it.api.requests("POST", "resourceslices")) == 1

@@ -24,14 +24,12 @@ from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.record import Record
 from dranode.driver.kube.client import Timing
 from dranode.driver.kube.cluster import KubeCluster
-from dranode.driver.kube.edges import KubeEdges
 from dranode.driver.kube.errors import ApiError
 from dranode.driver.kube.outbox import Outbox
 from dranode.driver.kube.source import Credentials
 from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.sockets import socket_paths
 from dranode.driver.node.node import NodeClaims
-from dranode.driver.serve.edges import Edges
 from dranode.driver.serve.service import DriverService
 from tests.fakes.apiserver import ApiServer, Fault, api_server
 from tests.fakes.drivers import Lamps, allocated_claim, lose_copy, plain, reference
@@ -247,10 +245,10 @@ def test_the_status_of_a_claim_that_is_gone_is_forgotten(
 
 def test_what_happens_unasked_is_told_on_pod_claim_and_node(api: ApiServer, cluster: KubeCluster) -> None:
     claim = ClaimRef("default", "a", "uid-a")
-    cluster.tell(
+    cluster.notify(
         Lamps.driver, DriftRepaired(PodSandbox("sandbox", "uid-p", "default", "p"), (claim,), "it ran elsewhere")
     )
-    cluster.tell(Lamps.driver, RecordQuarantined("uid-b", "the checksum differs"))
+    cluster.notify(Lamps.driver, RecordQuarantined("uid-b", "the checksum differs"))
     eventually(lambda: len(api.objects.all("events")) == 3)
     told = {(one["regarding"]["kind"], one["reason"]) for one in api.objects.all("events")}
     assert told == {("Pod", "CPUSetDrift"), ("ResourceClaim", "CPUSetDrift"), ("Node", "RecordQuarantined")}
@@ -270,7 +268,7 @@ def test_a_driver_that_starts_with_a_damaged_record_tells_the_node(
             (Path(name) / folder).mkdir(parents=True)
         service = DriverService(
             TalkingLamps(),
-            Edges(claims=cluster, publisher=cluster, report=cluster.reporting, tell=cluster.tell),
+            cluster,
             Listener(Lamps.driver, "node", socket_paths(Path(name), Lamps.driver), tmp_path / "data", pytest.fail),
             cdi=tmp_path / "cdi",
         )
@@ -282,7 +280,7 @@ def test_a_driver_that_starts_with_a_damaged_record_tells_the_node(
 
 
 def test_the_last_words_are_said_before_the_connection_closes(api: ApiServer, cluster: KubeCluster) -> None:
-    cluster.tell(Lamps.driver, RecordQuarantined("uid-b", "the checksum differs"))
+    cluster.notify(Lamps.driver, RecordQuarantined("uid-b", "the checksum differs"))
     cluster.close()
     assert len(api.objects.all("events")) == 1
 
@@ -359,7 +357,7 @@ def test_the_status_goes_with_whichever_instance_unprepares(
 
 
 def test_threads_that_come_at_once_share_one_outbox(api: ApiServer, tmp_path: Path) -> None:
-    edges = KubeEdges(
+    cluster = KubeCluster(
         Credentials(api.kubeconfig(tmp_path / "kubeconfig")), "node", claim_status=True, fatal=pytest.fail
     )
     both = threading.Barrier(2, timeout=1)
@@ -374,12 +372,12 @@ def test_threads_that_come_at_once_share_one_outbox(api: ApiServer, tmp_path: Pa
                     both.wait()
             return found
 
-    edges._statuses = Meeting()
+    cluster._statuses = Meeting()
     made: list[Any] = []
-    threads = [threading.Thread(target=lambda: made.append(edges._status_of("d"))) for _ in range(2)]
+    threads = [threading.Thread(target=lambda: made.append(cluster._status_of("d"))) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert made[0] is made[1]
-    edges.close()
+    cluster.close()

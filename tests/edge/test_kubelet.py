@@ -14,43 +14,25 @@ from typing import Any
 import grpc
 import pytest
 
-from dranode.driver.core.api.errors import ClaimError, DranodeError, UsageError
-from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.api.errors import DranodeError, UsageError
 from dranode.driver.core.claims.health import DeviceHealth, Health
-from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.kubelet.health import HealthService
 from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.rpc import caller
 from dranode.driver.kubelet.sockets import Sockets, socket_paths
 from dranode.driver.local.kubelet import KubeletError, StandInKubelet
-from dranode.driver.serve.edges import Edges
 from dranode.driver.serve.service import DriverService
 from dranode.proto import dra_v1_pb2, dra_v1beta1_pb2, drahealth_v1_pb2, drahealth_v1alpha1_pb2
 from dranode.proto import pluginregistration_v1_pb2 as registration
-from tests.fakes.drivers import Lamps, allocated_claim, reference
+from tests.fakes.cluster import MemoryCluster
+from tests.fakes.drivers import Lamps, allocated_claim
 
 LAMPS = Lamps.driver
 
 
-class Shelf:
-    """Claims by name, and the slices that were published."""
-
-    def __init__(self, *claims: ResourceClaim) -> None:
-        self.claims = {reference(claim): claim for claim in claims}
-        self.published: list[Inventory] = []
-
-    def get(self, refs: tuple[ClaimRef, ...]) -> dict[ClaimRef, ResourceClaim | DranodeError]:
-        return {ref: self.claims.get(ref, ClaimError(f"claim {ref} does not exist")) for ref in refs}
-
-    def publish(self, driver: str, inventory: Inventory) -> None:
-        assert driver == LAMPS
-        self.published.append(inventory)
-
-
 @pytest.fixture
-def shelf() -> Shelf:
-    return Shelf(
+def cluster() -> MemoryCluster:
+    return MemoryCluster(
         allocated_claim("a", LAMPS, {"big/first": "lamp-0", "s": "lamp-1"}, shareID="share-1"),
         allocated_claim("b", LAMPS, ["lamp-9"]),
     )
@@ -64,10 +46,10 @@ def root() -> Iterator[Path]:
         yield Path(name)
 
 
-def make(root: Path, shelf: Shelf, fatal: Any = None, pod_uid: str = "") -> DriverService:
+def make(root: Path, cluster: MemoryCluster, fatal: Any = None, pod_uid: str = "") -> DriverService:
     return DriverService(
         Lamps(),
-        Edges(claims=shelf, publisher=shelf),
+        cluster,
         Listener(
             LAMPS,
             "node",
@@ -81,8 +63,8 @@ def make(root: Path, shelf: Shelf, fatal: Any = None, pod_uid: str = "") -> Driv
 
 
 @pytest.fixture
-def service(root: Path, shelf: Shelf) -> Iterator[DriverService]:
-    service = make(root, shelf)
+def service(root: Path, cluster: MemoryCluster) -> Iterator[DriverService]:
+    service = make(root, cluster)
     service.start()
     yield service
     service.stop()
@@ -97,9 +79,9 @@ def channel(service: DriverService, root: Path) -> Iterator[grpc.Channel]:
 
 @pytest.mark.parametrize("api", [dra_v1_pb2, dra_v1beta1_pb2], ids=["v1", "v1beta1"])
 def test_every_claim_of_a_call_is_answered_a_failed_one_with_its_reason(
-    channel: grpc.Channel, shelf: Shelf, api: ModuleType
+    channel: grpc.Channel, cluster: MemoryCluster, api: ModuleType
 ) -> None:
-    asked = [api.Claim(namespace=ref.namespace, name=ref.name, uid=ref.uid) for ref in shelf.claims]
+    asked = [api.Claim(namespace=ref.namespace, name=ref.name, uid=ref.uid) for ref in cluster.claims]
     asked.append(api.Claim(namespace="default", name="gone", uid="uid-gone"))
     prepare = caller(channel, api.DESCRIPTOR, "DRAPlugin", "NodePrepareResources")
     answers = prepare(api.NodePrepareResourcesRequest(claims=asked)).claims
@@ -119,10 +101,10 @@ def test_every_claim_of_a_call_is_answered_a_failed_one_with_its_reason(
 
 
 def test_a_device_without_a_share_has_no_share_id(root: Path) -> None:
-    shelf = Shelf(allocated_claim("a", LAMPS, ["lamp-0"]))
-    service = make(root, shelf)
+    cluster = MemoryCluster(allocated_claim("a", LAMPS, ["lamp-0"]))
+    service = make(root, cluster)
     service.start()
-    (ref,) = shelf.claims
+    (ref,) = cluster.claims
     api = dra_v1_pb2
     with grpc.insecure_channel(f"unix:{socket_paths(root, LAMPS).dra}") as channel:
         prepare = caller(channel, api.DESCRIPTOR, "DRAPlugin", "NodePrepareResources")
@@ -148,11 +130,11 @@ def test_kubelet_is_told_name_endpoint_and_versions_newest_first(service: Driver
 
 @pytest.mark.parametrize("services", [("v1.DRAPlugin",), ("v1beta1.DRAPlugin",)])
 def test_a_kubelet_of_either_age_prepares_and_unprepares(
-    service: DriverService, root: Path, shelf: Shelf, services: tuple[str, ...]
+    service: DriverService, root: Path, cluster: MemoryCluster, services: tuple[str, ...]
 ) -> None:
     kubelet = StandInKubelet(root / "plugins_registry", services)
     kubelet.register([LAMPS])
-    ref = next(iter(shelf.claims))
+    ref = next(iter(cluster.claims))
     pod = {ref: frozenset({LAMPS})}
     prepared = kubelet.prepare(pod)
     kubelet.restart()
@@ -163,9 +145,9 @@ def test_a_kubelet_of_either_age_prepares_and_unprepares(
     assert service.node.records() == ()
 
 
-def test_a_rejected_registration_ends_the_process_with_kubelets_reason(root: Path, shelf: Shelf) -> None:
+def test_a_rejected_registration_ends_the_process_with_kubelets_reason(root: Path, cluster: MemoryCluster) -> None:
     reasons: list[str] = []
-    service = make(root, shelf, reasons.append)
+    service = make(root, cluster, reasons.append)
     service.start()
     kubelet = StandInKubelet(root / "plugins_registry", ("v9.DRAPlugin",))
     with pytest.raises(KubeletError, match="is supported"):
@@ -188,16 +170,16 @@ def test_the_socket_that_another_driver_left_when_it_was_killed_is_passed_over(r
 
 
 @pytest.mark.usefixtures("service")
-def test_the_slices_are_handed_to_the_publisher(shelf: Shelf) -> None:
-    assert [len(inventory.devices) for inventory in shelf.published] == [4]
+def test_the_slices_are_handed_to_the_cluster(cluster: MemoryCluster) -> None:
+    assert [len(inventory.devices) for inventory in cluster.published] == [4]
 
 
-def test_stale_sockets_are_replaced_and_gone_after_a_stop(root: Path, shelf: Shelf) -> None:
+def test_stale_sockets_are_replaced_and_gone_after_a_stop(root: Path, cluster: MemoryCluster) -> None:
     sockets = socket_paths(root, LAMPS)
     sockets.dra.parent.mkdir(parents=True)
     for path in (sockets.dra, sockets.registration):
         path.write_text("left by a crash")
-    service = make(root, shelf)
+    service = make(root, cluster)
     service.start()
     assert all(
         path.is_socket() and path.stat().st_mode & 0o777 == 0o600 for path in (sockets.dra, sockets.registration)
@@ -208,10 +190,10 @@ def test_stale_sockets_are_replaced_and_gone_after_a_stop(root: Path, shelf: She
 
 
 def test_a_second_driver_on_the_same_sockets_is_refused_and_disturbs_nothing(
-    service: DriverService, root: Path, shelf: Shelf
+    service: DriverService, root: Path, cluster: MemoryCluster
 ) -> None:
     with pytest.raises(UsageError, match=r"another process serves lamps\.example\.com from"):
-        make(root, shelf).start()
+        make(root, cluster).start()
     kubelet = StandInKubelet(root / "plugins_registry")
     kubelet.register([LAMPS])
     kubelet.close()
@@ -219,10 +201,10 @@ def test_a_second_driver_on_the_same_sockets_is_refused_and_disturbs_nothing(
     assert service.listener.registration.status.ok
 
 
-def test_a_registry_that_is_missing_is_one_sentence(root: Path, shelf: Shelf) -> None:
+def test_a_registry_that_is_missing_is_one_sentence(root: Path, cluster: MemoryCluster) -> None:
     (root / "plugins_registry").rmdir()
     with pytest.raises(DranodeError, match=r"plugins_registry.* cannot be"):
-        make(root, shelf).start()
+        make(root, cluster).start()
 
 
 def test_a_socket_path_over_107_bytes_is_refused_with_the_arithmetic() -> None:
@@ -262,13 +244,13 @@ def test_health_comes_whole_at_once_and_changes_at_once(
     stream.cancel()
 
 
-def test_open_health_streams_leave_room_for_calls(channel: grpc.Channel, shelf: Shelf) -> None:
+def test_open_health_streams_leave_room_for_calls(channel: grpc.Channel, cluster: MemoryCluster) -> None:
     watch = caller(channel, drahealth_v1_pb2.DESCRIPTOR, "DRAResourceHealth", "NodeWatchResources")
     streams = [watch(drahealth_v1_pb2.NodeWatchResourcesRequest()) for _ in range(8)]
     for stream in streams:
         next(stream)
     api = dra_v1_pb2
-    ref = next(iter(shelf.claims))
+    ref = next(iter(cluster.claims))
     prepare = caller(channel, api.DESCRIPTOR, "DRAPlugin", "NodePrepareResources")
     request = api.NodePrepareResourcesRequest(claims=[api.Claim(namespace="default", name=ref.name, uid=ref.uid)])
     with futures.ThreadPoolExecutor(4) as callers:
@@ -297,8 +279,10 @@ def test_a_stopped_health_service_ends_its_streams() -> None:
     assert not thread.is_alive()
 
 
-def test_a_second_instance_with_the_same_pod_uid_is_refused_and_the_first_goes_on(root: Path, shelf: Shelf) -> None:
-    first, second = make(root, shelf, pod_uid="uid-1"), make(root, shelf, pod_uid="uid-1")
+def test_a_second_instance_with_the_same_pod_uid_is_refused_and_the_first_goes_on(
+    root: Path, cluster: MemoryCluster
+) -> None:
+    first, second = make(root, cluster, pod_uid="uid-1"), make(root, cluster, pod_uid="uid-1")
     first.start()
     try:
         with pytest.raises(UsageError, match=r"another process listens on .*/dra-uid-1\.sock; stop it first"):

@@ -16,7 +16,7 @@ import pytest
 from dranode.cpu.options import CPUOptions, DeviceMode
 from dranode.cpu.plugin import CPUPlugin
 from dranode.driver.core.api.errors import DranodeError
-from dranode.driver.core.claims.events import ClaimImpaired, ClaimRestored, Occurrence
+from dranode.driver.core.claims.events import ClaimImpaired, ClaimRestored
 from dranode.driver.core.claims.plugin import Stop
 from dranode.driver.core.claims.record import Record
 from dranode.driver.kubelet.listener import Listener
@@ -25,7 +25,6 @@ from dranode.driver.kubelet.rpc import caller
 from dranode.driver.kubelet.sockets import socket_paths
 from dranode.driver.local.kubelet import KubeletError, StandInKubelet
 from dranode.driver.serve import spec_watch
-from dranode.driver.serve.edges import Edges
 from dranode.driver.serve.metrics import Metrics
 from dranode.driver.serve.service import DriverService
 from dranode.proto import drahealth_v1_pb2
@@ -55,7 +54,6 @@ class World:
     root: Path
     api: ApiClaims = field(default_factory=ApiClaims)
     machine: HotplugRoot = field(default_factory=lambda: HotplugRoot("sockets=1,cores=8"))
-    told: list[Occurrence] = field(default_factory=list)
     options: CPUOptions = field(default_factory=CPUOptions)
     service: DriverService | None = None
     pods: KubeletPods | None = None
@@ -73,14 +71,10 @@ class World:
         asked = PodResources(self.root / "pod-resources" / "kubelet.sock")
         self.service = DriverService(
             self.plugin,
-            Edges(
-                claims=self.api,
-                publisher=self.api,
-                pod_resources=asked,
-                tell=lambda driver, what: self.told.append(what) if driver == DRIVER else None,
-            ),
+            self.api,
             Listener(DRIVER, "node", socket_paths(self.root, DRIVER), self.root / "plugins" / DRIVER, pytest.fail),
             cdi=self.cdi,
+            pod_resources=asked,
         )
         self.service.start()
         return self.service
@@ -99,7 +93,7 @@ class World:
         self.plugin.changed = True
 
     def prepare(self, *claims: Any) -> Any:
-        self.api.claims |= {(claim.metadata.namespace, claim.metadata.name): claim for claim in claims}
+        self.api.by_name |= {(claim.metadata.namespace, claim.metadata.name): claim for claim in claims}
         kubelet = StandInKubelet(self.root / "plugins_registry")
         kubelet.register([DRIVER])
         try:
@@ -232,10 +226,10 @@ def health(world: World) -> dict[str, int]:
 def test_a_cpu_that_goes_offline_shrinks_its_group_and_impairs_the_claim_that_holds_it(world: World) -> None:
     world.start()
     world.prepare(cpu_claim("a", "uid-a", GROUP, 2), cpu_claim("b", "uid-b", GROUP, 2))
-    assert world.api.published[-1] == {GROUP: "8"}
+    assert world.api.capacities[-1] == {GROUP: "8"}
     world.hotplug("0,2-7")
-    until(lambda: world.api.published[-1] == {GROUP: "7"})
-    (what,) = world.told
+    until(lambda: world.api.capacities[-1] == {GROUP: "7"})
+    (what,) = world.api.occurrences
     assert isinstance(what, ClaimImpaired)
     assert (what.claim.name, what.reason, [pod.name for pod in what.pods]) == ("a", "CPUsOffline", ["pod-a"])
     assert "CPUs 1 are offline that claim default/a holds, which runs on 0 alone instead of 0-1" in what.sentence
@@ -249,9 +243,9 @@ def test_a_cpu_that_goes_offline_shrinks_its_group_and_impairs_the_claim_that_ho
     assert world.records()["uid-a"].held == "0-1"
     assert health(world) == {GROUP: 1}
     world.hotplug("0-7")
-    until(lambda: world.api.published[-1] == {GROUP: "8"})
+    until(lambda: world.api.capacities[-1] == {GROUP: "8"})
     assert world.service.lifecycle.status().impaired == {}
-    impaired, restored = world.told
+    impaired, restored = world.api.occurrences
     assert isinstance(impaired, ClaimImpaired)
     assert isinstance(restored, ClaimRestored)
     assert [(state.device, state.ready, state.reason) for state in (*impaired.states, *restored.states)] == [
@@ -265,10 +259,10 @@ def test_a_group_is_unhealthy_once_all_its_cpus_are_gone(world: World) -> None:
     world.start()
     assert health(world) == {"cpudevnuma000": 1, "cpudevnuma001": 1}
     world.hotplug("0-2")
-    until(lambda: world.api.published[-1] == {"cpudevnuma000": "2", "cpudevnuma001": "1"})
+    until(lambda: world.api.capacities[-1] == {"cpudevnuma000": "2", "cpudevnuma001": "1"})
     assert health(world) == {"cpudevnuma000": 1, "cpudevnuma001": 1}
     world.hotplug("0-1")
-    until(lambda: world.api.published[-1] == {"cpudevnuma000": "2"})
+    until(lambda: world.api.capacities[-1] == {"cpudevnuma000": "2"})
     until(lambda: health(world) == {"cpudevnuma000": 1, "cpudevnuma001": 2})
 
 
@@ -277,16 +271,16 @@ def test_an_individual_cpu_that_is_offline_is_withdrawn_and_unhealthy_until_it_i
     world.start()
     world.prepare(cpu_claim("a", "uid-a", "cpu003"))
     world.hotplug("0-2,4-7")
-    until(lambda: "cpu003" not in world.api.published[-1])
+    until(lambda: "cpu003" not in world.api.capacities[-1])
     until(lambda: health(world)["cpu003"] == 2)
     # The driver knows after a restart as well.
     world.stop()
     world.start()
     until(lambda: health(world)["cpu003"] == 2)
-    until(lambda: world.told[1:])
+    until(lambda: world.api.occurrences[1:])
     world.hotplug("0-7")
     until(lambda: health(world)["cpu003"] == 1)
-    assert "cpu003" in world.api.published[-1]
+    assert "cpu003" in world.api.capacities[-1]
 
 
 def test_hardware_that_cannot_be_read_is_said_once_and_what_was_known_stands(
@@ -299,5 +293,5 @@ def test_hardware_that_cannot_be_read_is_said_once_and_what_was_known_stands(
     until(lambda: not world.plugin.changed)
     assert len(service.node.inventory.devices) == 1
     world.hotplug("0-3")
-    until(lambda: world.api.published[-1] == {GROUP: "4"})
+    until(lambda: world.api.capacities[-1] == {GROUP: "4"})
     assert caplog.text.count("cannot be understood") == 1

@@ -19,7 +19,6 @@ from dranode.driver.kube.source import Credentials
 from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.sockets import socket_paths
 from dranode.driver.local.kubelet import StandInKubelet
-from dranode.driver.serve.edges import Edges
 from dranode.driver.serve.service import DriverService
 from tests.fakes.apiserver import ApiServer, api_server
 from tests.fakes.drivers import plain, reference
@@ -75,7 +74,7 @@ def test_a_claim_that_loses_a_cpu_has_a_condition_and_an_event_until_it_is_back(
     )
     service = DriverService(
         driver,
-        Edges(claims=cluster, publisher=cluster, report=cluster.reporting, tell=cluster.tell),
+        cluster,
         Listener(DRIVER, "node", socket_paths(root, DRIVER), root / "plugins" / DRIVER, pytest.fail),
         cdi=root / "cdi",
     )

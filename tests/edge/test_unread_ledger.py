@@ -27,7 +27,7 @@ from dranode.driver.kubelet.podresources import PodResources
 from dranode.driver.kubelet.sockets import socket_paths
 from dranode.driver.local.kubelet import KubeletError, StandInKubelet
 from dranode.driver.machine.forms import open_machine
-from dranode.driver.serve.edges import Edges
+from dranode.driver.nri.access import ContainerAccess
 from dranode.driver.serve.service import DriverService
 from dranode.proto import nri_v1alpha1_pb2 as nri
 from tests.fakes.drivers import reference
@@ -67,13 +67,7 @@ class World:
         machine = open_machine("sockets=1,cores=4,threads=2")
         service = DriverService(
             CPUPlugin(machine, CPUOptions()),
-            Edges(
-                claims=self.api,
-                publisher=self.api,
-                pod_resources=PodResources(self.pods.socket),
-                nri_socket=str(self.folder / "nri.sock"),
-                root=machine,
-            ),
+            self.api,
             Listener(
                 DRIVER,
                 "node",
@@ -83,6 +77,8 @@ class World:
                 rolling=bool(uid),
             ),
             cdi=self.folder / "cdi",
+            pod_resources=PodResources(self.pods.socket),
+            containers=ContainerAccess(str(self.folder / "nri.sock"), machine),
         )
         self.services[uid] = service
         service.start()
@@ -162,7 +158,7 @@ def test_alone_it_changes_nothing_gives_nothing_says_so_and_mends_itself(
     world: World, fault: Fault, caplog: pytest.LogCaptureFixture
 ) -> None:
     with_a_claim(world)
-    published = world.api.published[-1]
+    published = world.api.capacities[-1]
     world.stop()
     with fault(world.ledger) as mend:
         caplog.clear()
@@ -178,7 +174,7 @@ def test_alone_it_changes_nothing_gives_nothing_says_so_and_mends_itself(
         assert isinstance(world.prepare(OTHER), KubeletError)
         until(lambda: service.pinning is not None and service.pinning.synchronized)
         (missing,) = [sentence for sentence in service.missing() if "published" not in sentence]
-        assert world.api.published[-1] == {}
+        assert world.api.capacities[-1] == {}
         said = [record.message for record in caplog.records if record.levelno >= logging.ERROR]
         assert len(said) == 1, said
         assert missing.removeprefix(f"{DRIVER}: ") in said[0]
@@ -189,7 +185,7 @@ def test_alone_it_changes_nothing_gives_nothing_says_so_and_mends_itself(
         runtime, updates = world.synchronized()
         assert updates == {}
         until(lambda: service.missing() == ())
-        assert world.api.published[-1] == published
+        assert world.api.capacities[-1] == published
         assert isinstance(world.prepare(OTHER), tuple)
         assert given(runtime, "late", pod("p5")) == str(CPUSet.parse(SHARED) - CPUSet((2,)))
 
@@ -210,7 +206,7 @@ def test_beside_an_instance_that_reads_it_one_that_cannot_never_gets_a_say(world
     with_a_claim(world, "old")
     old = world.services["old"]
     until(lambda: old.missing() == ())
-    published = list(world.api.published)
+    published = list(world.api.capacities)
     with newer_schema(world.ledger) as mend:
         new = world.start("new")
         runtime, updates = world.synchronized()
@@ -221,14 +217,14 @@ def test_beside_an_instance_that_reads_it_one_that_cannot_never_gets_a_say(world
         assert not new.active
         assert given(runtime, "plain", pod("p3")) == ""
         assert any("newer dranode" in sentence for sentence in new.missing())
-        assert world.api.published == published
+        assert world.api.capacities == published
         mend()
         hung_up(runtime)
         _, updates = world.synchronized()
         assert updates == {}
         until(lambda: new.active and not old.active)
         until(lambda: new.missing() == ())
-        assert world.api.published[-1] == published[-1]
+        assert world.api.capacities[-1] == published[-1]
 
 
 def test_one_that_has_to_take_the_place_of_an_instance_that_goes_changes_nothing_until_it_can_read(
@@ -243,4 +239,4 @@ def test_one_that_has_to_take_the_place_of_an_instance_that_goes_changes_nothing
         assert updates_of(runtime.stop(EVERYBODY[1], PODS[1])) == {}
         assert given(runtime, "plain", pod("p3")) == SHARED
         assert new.missing() != ()
-        until(lambda: world.api.published[-1] == {})
+        until(lambda: world.api.capacities[-1] == {})

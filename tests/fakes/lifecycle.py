@@ -16,6 +16,7 @@ from dranode.driver.kubelet.rpc import service
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.machine.root import Root
 from dranode.proto import podresources_v1_pb2 as api
+from tests.fakes.cluster import MemoryCluster
 
 KIND = "dra.k8s.io/cpu"
 ONLINE = "sys/devices/system/cpu/online"
@@ -53,18 +54,20 @@ def cpu_claim(name: str, uid: str, device: str, count: int | None = None, **resu
     )
 
 
-class ApiClaims:
+class ApiClaims(MemoryCluster):
     """The claims that an API server has, and where slices go; `away` is an API server that does not answer.
 
     Attributes:
+        by_name: the claims that there are, by namespace and name.
         asked: every claim that was asked about, in order.
-        published: the names of the devices of every slice publication.
+        capacities: the CPUs of the devices of every slice publication, by name.
     """
 
     def __init__(self, *claims: ResourceClaim) -> None:
-        self.claims = {(claim.metadata.namespace, claim.metadata.name): claim for claim in claims}
+        super().__init__()
+        self.by_name = {(claim.metadata.namespace, claim.metadata.name): claim for claim in claims}
         self.asked: list[ClaimRef] = []
-        self.published: list[dict[str, str]] = []
+        self.capacities: list[dict[str, str]] = []
         self.away = False
 
     def get(self, refs: tuple[ClaimRef, ...]) -> dict[ClaimRef, ResourceClaim | DranodeError]:
@@ -74,12 +77,12 @@ class ApiClaims:
     def _get(self, ref: ClaimRef) -> ResourceClaim | DranodeError:
         if self.away:
             return DranodeError(f"claim {ref} cannot be fetched: nobody answers")
-        claim = self.claims.get((ref.namespace, ref.name))
+        claim = self.by_name.get((ref.namespace, ref.name))
         return claim if claim is not None else ClaimGoneError(f"claim {ref} does not exist any more")
 
     def publish(self, driver: str, inventory: Any) -> None:
-        del driver
-        self.published.append(
+        super().publish(driver, inventory)
+        self.capacities.append(
             {
                 device.name: str(device.capacity["dra.cpu/cpu"].value) if device.capacity else ""
                 for device in inventory.devices

@@ -8,7 +8,6 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -18,12 +17,12 @@ from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.sockets import socket_paths
+from dranode.driver.local.cluster import FolderCluster
 from dranode.driver.local.store import Store
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.node.ledger import read_ledger
 from dranode.driver.plugins import load_plugins
 from dranode.driver.process.locks import FileLock
-from dranode.driver.serve.edges import Edges
 from dranode.driver.serve.service import DriverService
 from tests.fakes.doctor import DRIVER, KUBELET, MACHINE, SOCKET, FakeNode, forbid
 from tests.fakes.lifecycle import KubeletPods
@@ -162,14 +161,9 @@ def test_nothing_is_undone_while_a_driver_serves(leaving: Leaving) -> None:
 def test_a_driver_that_serves_undoes_the_claims_itself(leaving: Leaving) -> None:
     (leaving.kubelet / "plugins_registry" / SOCKET).unlink()
     (plugin,) = load_plugins(("cpu",), open_machine(MACHINE), {})
-    store = Store(leaving.node.folder / "store")
-
-    class Nowhere:
-        def publish(self, driver: str, inventory: Any) -> None: ...
-
     service = DriverService(
         plugin,
-        Edges(claims=store, publisher=Nowhere()),
+        FolderCluster(Store(leaving.node.folder / "store"), "node"),
         Listener(
             DRIVER, "node", socket_paths(leaving.kubelet, DRIVER), leaving.kubelet / "plugins" / DRIVER, pytest.fail
         ),

@@ -51,7 +51,7 @@ def container(name: str, pod: str, cpus: str, *env: str) -> Container:
 def test_a_claims_container_that_was_not_pinned_is_told_and_a_shared_one_is_not(tmp_path: Path) -> None:
     told: list[Occurrence] = []
     (tmp_path / "sys").mkdir()
-    enforcer = Enforcer(Surroundings(), open_machine(str(tmp_path)), tell=told.append)
+    enforcer = Enforcer(Surroundings(), open_machine(str(tmp_path)), notify=told.append)
     enforcer.synchronize((container("c", "p", "", "DRA_CPUSET_uid-a=2-3"), container("s", "q", "")))
     (unpinned,) = told
     assert isinstance(unpinned, Unpinned)
@@ -66,7 +66,7 @@ def test_drift_is_told_once_with_the_claims_whose_cpus_they_are(tmp_path: Path) 
     group = tmp_path / "sys" / "fs" / "cgroup" / "c"
     group.mkdir(parents=True)
     (group / "cpuset.cpus.effective").write_text("0-7\n")
-    enforcer = Enforcer(Surroundings(), open_machine(str(tmp_path)), tell=told.append)
+    enforcer = Enforcer(Surroundings(), open_machine(str(tmp_path)), notify=told.append)
     enforcer.synchronize((container("c", "p", "2-3", "DRA_CPUSET_uid-a=2-3"),))
     enforcer.verify()
     enforcer.verify()
@@ -117,7 +117,7 @@ def test_a_lifted_quota_that_the_pods_own_cgroup_still_caps_is_told_once(
         reread = snapshot
 
     heard: list[Occurrence] = []
-    enforcer = Enforcer(Lifted(), open_machine(str(tmp_path)), tell=heard.append)
+    enforcer = Enforcer(Lifted(), open_machine(str(tmp_path)), notify=heard.append)
     enforcer.synchronize((replace(container("c", "p", "2-3", "DRA_CPUSET_uid-a=2-3"), cgroup="/pod/c"),))
     enforcer.verify()
     enforcer.verify()

@@ -24,6 +24,7 @@ from dranode.driver.kubelet.podresources import PodResources
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.node.node import NodeClaims
+from dranode.driver.nri.access import ContainerAccess
 from dranode.driver.serve.pinning import Pinning
 from tests.fakes.drivers import DAMAGES, reference
 from tests.fakes.nri import CallFailedError, FakeRuntime, container, pod, updates_of
@@ -98,7 +99,8 @@ class Pinned(Machine):
         self._listener.bind(str(folder / "nri.sock"))
         self._listener.listen()
         self.kubelet = PodResources(folder / "nobody.sock")
-        self.pinning = Pinning(self.node, str(folder / "nri.sock"), HostRoot(), self.kubelet, pytest.fail)
+        access = ContainerAccess(str(folder / "nri.sock"), HostRoot())
+        self.pinning = Pinning(self.node, access, self.kubelet, pytest.fail)
         self.pinning.start()
         self.sock, _ = self._listener.accept()
         self.runtime = FakeRuntime(self.sock)

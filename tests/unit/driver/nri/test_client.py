@@ -403,7 +403,7 @@ def test_a_mistake_in_what_is_due_unasked_is_said_once_and_tried_again(
     bench: Bench, caplog: pytest.LogCaptureFixture, method: str, error: Exception
 ) -> None:
     broken = Broken(getattr(bench.enforcer, method), error)
-    bench.client._handler = Handler(bench.enforcer, {method: broken})  # type: ignore[assignment]
+    bench.client._enforcer = Handler(bench.enforcer, {method: broken})  # type: ignore[assignment]
     bench.client.start()
     runtime = bench.accept()
     runtime.handshake()
@@ -426,7 +426,7 @@ def test_what_could_not_be_taken_in_is_told_again_on_a_new_connection_once_decis
     ticks = Broken(bench.enforcer.unsolicited, error)
     if method == "updates_answered":
         ticks.error = None
-    bench.client._handler = Handler(bench.enforcer, {method: broken, "unsolicited": ticks})  # type: ignore[assignment]
+    bench.client._enforcer = Handler(bench.enforcer, {method: broken, "unsolicited": ticks})  # type: ignore[assignment]
     bench.client.start()
     runtime = bench.accept()
     runtime.handshake([P2], [container("s", "p2", cpus="0-7", state=nri.CONTAINER_RUNNING)], NEW)
@@ -452,7 +452,7 @@ def test_what_could_not_be_taken_in_is_told_again_on_a_new_connection_once_decis
 @MISTAKES
 def test_a_mistake_at_the_end_of_a_connection_does_not_keep_from_the_next(bench: Bench, error: Exception) -> None:
     broken = Broken(bench.enforcer.disconnected, error)
-    bench.client._handler = Handler(bench.enforcer, {"disconnected": broken})  # type: ignore[assignment]
+    bench.client._enforcer = Handler(bench.enforcer, {"disconnected": broken})  # type: ignore[assignment]
     bench.client.start()
     runtime = bench.accept()
     runtime.handshake()

@@ -80,7 +80,7 @@ def test_a_mask_that_changes_while_the_kernel_is_asked_is_no_drift() -> None:
 
     told: list[Occurrence] = []
     kernel = Kernel(str(HELD.shared))
-    enforcer = Enforcer(node, kernel, tell=told.append)
+    enforcer = Enforcer(node, kernel, notify=told.append)
     assert enforcer.synchronize((OTHER,)) == ()
     enforcer._verifier.root = Slow("0-7")
     assert enforcer.verify() == ()
@@ -109,7 +109,7 @@ def test_drift_that_no_reconnection_cures_is_left_alone_on_an_old_runtime_too() 
 
     now = [0.0]
     told: list[Occurrence] = []
-    enforcer = Enforcer(Node(), Elsewhere(), clock=lambda: now[0], tell=told.append)
+    enforcer = Enforcer(Node(), Elsewhere(), clock=lambda: now[0], notify=told.append)
     enforcer.configured(RuntimePeer("containerd", "v1.7.27"))
     enforcer.synchronize((OTHER,))
     for _ in range(240):
@@ -156,7 +156,7 @@ def test_the_claims_in_use_stay_known_while_the_runtime_tells_everything_again()
 def test_a_mask_that_the_runtime_stored_and_did_not_write_is_mended_with_the_answer_to_synchronize() -> None:
     told: list[Occurrence] = []
     kernel = Kernel("0-7")
-    enforcer = Enforcer(Node(), kernel, tell=told.append)
+    enforcer = Enforcer(Node(), kernel, notify=told.append)
     (update,) = enforcer.synchronize((OTHER,))
     assert (update.container_id, update.resources.cpus) == ("c2", HELD.shared)
     assert [type(each) for each in told] == [DriftRepaired]
@@ -183,7 +183,7 @@ def test_a_mask_that_was_given_up_is_mended_once_with_every_connection_all_the_s
 
 def test_a_mask_that_the_pool_has_grown_out_of_is_late_and_no_drift() -> None:
     told: list[Occurrence] = []
-    enforcer = Enforcer(Node(), Kernel("0-7"), tell=told.append)
+    enforcer = Enforcer(Node(), Kernel("0-7"), notify=told.append)
     late = replace(OTHER, cpus=CPUSet(range(8)))
     assert [each.container_id for each in enforcer.synchronize((late,))] == ["c2"]
     assert told == []

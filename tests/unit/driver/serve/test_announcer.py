@@ -10,10 +10,10 @@ import pytest
 
 from dranode.driver.core.claims.health import DeviceHealth, Health
 from dranode.driver.core.claims.inventory import Inventory
-from dranode.driver.core.slices.publication import PublisherStatus
 from dranode.driver.kubelet.health import HealthService
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.serve.announcer import Announcer
+from tests.fakes.cluster import MemoryCluster
 from tests.fakes.drivers import Lamps
 from tests.fakes.ledger import Mend, newer_schema
 
@@ -28,39 +28,20 @@ class FragileLamps(Lamps):
         return [DeviceHealth(name, Health.UNHEALTHY, "burnt out") for name in self.broken]
 
 
-class Shelf:
-    """A publisher that keeps what it was given."""
-
-    def __init__(self) -> None:
-        self.published: list[Inventory] = []
-        self.rested = 0
-
-    def publish(self, driver: str, inventory: Inventory) -> None:
-        assert driver == Lamps.driver
-        self.published.append(inventory)
-
-    def status(self, driver: str) -> PublisherStatus:
-        return PublisherStatus(published=bool(self.published), problem=driver)
-
-    def rest(self, driver: str) -> None:
-        del driver
-        self.rested += 1
-
-
 class World:
     """A node with lamps, its announcer, and those who listen."""
 
     def __init__(self, folder: Path, *, taints: bool = True) -> None:
         (folder / "data").mkdir()
-        self.lamps, self.shelf, self.health = FragileLamps(2), Shelf(), HealthService("node")
+        self.lamps, self.cluster, self.health = FragileLamps(2), MemoryCluster(), HealthService("node")
         self.node = NodeClaims(self.lamps, folder / "data", folder / "cdi")
         self.node.open()
-        self.announcer = Announcer(self.node, self.health, self.shelf, self.shelf, taints=taints)
+        self.announcer = Announcer(self.node, self.health, self.cluster, taints=taints)
 
     @property
     def taints(self) -> list[list[list[str]]]:
         """For everything that was published, the taints of each lamp."""
-        return [[[taint.key for taint in lamp.taints] for lamp in each.devices] for each in self.shelf.published]
+        return [[[taint.key for taint in lamp.taints] for lamp in each.devices] for each in self.cluster.published]
 
 
 @pytest.fixture
@@ -74,7 +55,7 @@ TAINT = [f"{Lamps.driver}/unhealthy"]
 def test_an_instance_that_was_not_told_to_publish_tells_kubelet_alone(world: World) -> None:
     world.lamps.broken = ("lamp-1",)
     world.announcer.report()
-    assert world.shelf.published == []
+    assert world.cluster.published == []
     assert [device.health for device in world.health.devices] == [Health.HEALTHY, Health.UNHEALTHY]
 
 
@@ -104,30 +85,20 @@ def test_devices_that_come_wait_for_whoever_noticed_them(world: World) -> None:
     world.lamps.count = 3
     world.node.rescan()
     world.announcer.report()
-    assert [len(each.devices) for each in world.shelf.published] == [2]
+    assert [len(each.devices) for each in world.cluster.published] == [2]
     world.announcer.publish()
-    assert [len(each.devices) for each in world.shelf.published] == [2, 3]
+    assert [len(each.devices) for each in world.cluster.published] == [2, 3]
 
 
-def test_an_instance_that_rests_publishes_nothing_until_it_begins_again(world: World) -> None:
+def test_an_instance_that_pauses_publishes_nothing_until_it_begins_again(world: World) -> None:
     world.announcer.begin()
-    world.announcer.rest()
+    world.announcer.pause()
     world.lamps.broken = ("lamp-1",)
     world.announcer.report()
     world.announcer.publish()
-    assert (len(world.shelf.published), world.shelf.rested) == (1, 1)
+    assert (len(world.cluster.published), world.cluster.paused) == (1, [Lamps.driver])
     world.announcer.begin()
     assert world.taints[-1] == [[], TAINT]
-
-
-def test_where_nobody_knows_of_slices_they_count_as_published_once_handed_over(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    announcer = Announcer(world.node, world.health, world.shelf)
-    assert not announcer.status().published
-    announcer.begin()
-    assert announcer.status().published
-    announcer.rest()
-    assert not announcer.status().published
 
 
 def test_a_lamp_that_is_gone_and_broken_is_still_told_to_kubelet(world: World) -> None:
@@ -148,13 +119,13 @@ def test_devices_are_withdrawn_while_nothing_can_be_handed_out_and_stay_healthy(
         world.announcer.report()
         world.node.rescan()
         world.announcer.publish()
-        assert [len(each.devices) for each in world.shelf.published] == [2, 0, 0]
+        assert [len(each.devices) for each in world.cluster.published] == [2, 0, 0]
         assert [device.health for device in world.health.devices] == [Health.HEALTHY] * 3
         mend()
     world.node.look()
     world.announcer.report()
     world.announcer.report()
-    assert [len(each.devices) for each in world.shelf.published] == [2, 0, 0, 3]
+    assert [len(each.devices) for each in world.cluster.published] == [2, 0, 0, 3]
     assert [message for message in caplog.messages if message.startswith("driver=")] == [
         f"driver={Lamps.driver} devices withdrawn",
         f"driver={Lamps.driver} devices published again",

@@ -5,17 +5,15 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.errors import ClaimError, DranodeError
 from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.claims.record import Record
 from dranode.driver.core.slices.publication import PublisherStatus
@@ -23,9 +21,9 @@ from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.sockets import socket_paths
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.plugins import load_plugins
-from dranode.driver.serve.edges import Edges
 from dranode.driver.serve.metrics import Metrics, prefix_of
 from dranode.driver.serve.service import DriverService
+from tests.fakes.cluster import MemoryCluster
 from tests.fakes.drivers import Lamps, allocated_claim, reference
 
 # Name, type and labels as dra-driver-cpu registers them (pkg/metrics/metrics.go).
@@ -41,25 +39,14 @@ REFERENCE = {
 }
 
 
-@dataclass
-class Cluster:
-    """Claims by name, and a publisher that says how it is doing."""
+class Cluster(MemoryCluster):
+    """A cluster that says how the slices are."""
 
-    claims: dict[ClaimRef, ResourceClaim] = field(default_factory=dict)
-    told: PublisherStatus = field(default_factory=lambda: PublisherStatus(published=True, created=2, repairs=1))
-
-    def get(self, refs: tuple[ClaimRef, ...]) -> dict[ClaimRef, ResourceClaim | DranodeError]:
-        return {ref: self.claims.get(ref, ClaimError(f"claim {ref} does not exist")) for ref in refs}
-
-    def publish(self, driver: str, inventory: Inventory) -> None:
-        del driver, inventory
+    told = PublisherStatus(published=True, created=2, repairs=1)
 
     def status(self, driver: str) -> PublisherStatus:
         del driver
         return self.told
-
-    def rest(self, driver: str) -> None:
-        del driver
 
 
 @dataclass
@@ -94,7 +81,7 @@ def worlds() -> Iterator[dict[str, World]]:
         for plugin in plugins:
             service = DriverService(
                 plugin,
-                Edges(claims=cluster, publisher=cluster, publication=cluster),
+                cluster,
                 Listener(
                     plugin.driver,
                     "node",

@@ -65,7 +65,7 @@ class World:
 
     def prepare(self, name: str, uid: str) -> None:
         claim = cpu_claim(name, uid, GROUP, 2)
-        self.api.claims["default", name] = claim
+        self.api.by_name["default", name] = claim
         answer = self.node.prepare({reference(claim): claim})[uid]
         assert isinstance(answer, tuple)
 
@@ -90,7 +90,7 @@ def world(tmp_path: Path) -> World:
 def test_a_claim_that_is_gone_and_unused_is_unprepared_after_ten_minutes_and_told(world: World) -> None:
     world.prepare("a", "uid-a")
     world.prepare("b", "uid-b")
-    del world.api.claims["default", "a"]
+    del world.api.by_name["default", "a"]
     world.look_for(PATIENCE)
     assert world.uids() == ["uid-a", "uid-b"]
     assert world.orphans.waiting() == 1
@@ -110,7 +110,7 @@ def test_a_look_that_waits_for_the_api_server_while_it_is_to_end_unprepares_noth
 ) -> None:
     """Another instance looks after the claims by then, or the ledger is closed."""
     world.prepare("a", "uid-a")
-    del world.api.claims["default", "a"]
+    del world.api.by_name["default", "a"]
     world.look_for(PATIENCE)
     ask = world.api.get
 
@@ -127,14 +127,14 @@ def test_a_look_that_waits_for_the_api_server_while_it_is_to_end_unprepares_noth
 
 def test_a_claim_whose_name_another_one_has_now_is_an_orphan(world: World) -> None:
     world.prepare("a", "uid-a")
-    world.api.claims["default", "a"] = cpu_claim("a", "uid-new", GROUP, 2)
+    world.api.by_name["default", "a"] = cpu_claim("a", "uid-new", GROUP, 2)
     world.look_for(PATIENCE + 60)
     assert world.uids() == []
 
 
 def test_while_kubelet_or_the_runtime_uses_it_or_says_nothing_a_claim_stays(world: World) -> None:
     world.prepare("a", "uid-a")
-    del world.api.claims["default", "a"]
+    del world.api.by_name["default", "a"]
     world.kubelet.run("a", "uid-a")
     world.look_for(PATIENCE * 2)
     world.kubelet.uses = None
@@ -152,7 +152,7 @@ def test_while_kubelet_or_the_runtime_uses_it_or_says_nothing_a_claim_stays(worl
 
 def test_an_api_server_that_is_away_frees_nothing(world: World) -> None:
     world.prepare("a", "uid-a")
-    del world.api.claims["default", "a"]
+    del world.api.by_name["default", "a"]
     world.api.away = True
     world.look_for(PATIENCE * 3)
     assert world.uids() == ["uid-a"]
@@ -183,7 +183,7 @@ def test_a_name_that_comes_late_is_put_on_record(world: World) -> None:
     world.node.close()
     take_over(world.node, world.witnesses)
     world.kubelet.run("a", "uid-a")
-    world.api.claims["default", "a"] = cpu_claim("a", "uid-a", GROUP, 4)
+    world.api.by_name["default", "a"] = cpu_claim("a", "uid-a", GROUP, 4)
     world.look_for(60)
     (record,) = world.node.records()
     assert (record.name, record.cpus, record.devices) == ("a", "0-3", (GROUP,))

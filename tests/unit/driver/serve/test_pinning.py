@@ -21,6 +21,7 @@ from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
 from dranode.driver.kubelet.podresources import PodResources
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.node.node import NodeClaims
+from dranode.driver.nri.access import ContainerAccess
 from dranode.driver.serve.pinning import Pinning
 from tests.fakes.drivers import Lamps, allocated_claim
 from tests.fakes.nri import FakeRuntime, container, pod
@@ -75,7 +76,7 @@ def test_a_runtime_that_is_heard_of_while_kubelet_is_asked_does_not_vouch_for_wh
     node.open()
     node.prepare({MINE: allocated_claim(MINE.name, Lamps.driver, ["lamp-0"], uid=MINE.uid)})
     kubelet = Kubelet(tmp_path / "kubelet.sock")
-    pinning = Pinning(node, str(tmp_path / "nri.sock"), HostRoot(), kubelet, pytest.fail)
+    pinning = Pinning(node, ContainerAccess(str(tmp_path / "nri.sock"), HostRoot()), kubelet, pytest.fail)
     pinning.start()
     sock, _ = listener.accept()
 

@@ -86,7 +86,7 @@ class World:
 @pytest.fixture
 def world() -> World:
     node, kernel, told = Node(), Widened(), list[Occurrence]()
-    enforcer = Enforcer(node, kernel, tell=told.append)
+    enforcer = Enforcer(node, kernel, notify=told.append)
     enforcer.configured(RuntimePeer("containerd", "v2.3.4", "v0.12.1"))
     return World(node, kernel, enforcer, told)
 

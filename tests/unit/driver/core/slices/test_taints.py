@@ -8,7 +8,7 @@ from dranode.driver.core.api.resource import Device, DeviceTaint, ResourceSlice
 from dranode.driver.core.claims.health import DeviceHealth, Health
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.slices.taints import taint_key, tainted
-from dranode.driver.local.publisher import StorePublisher
+from dranode.driver.local.cluster import FolderCluster
 from dranode.driver.local.store import Store
 
 DRIVER = "lamps.example.com"
@@ -41,10 +41,10 @@ def test_health_of_a_device_that_is_gone_changes_nothing() -> None:
 
 def test_a_taint_is_published_stays_and_goes(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    publisher = StorePublisher(store, "node")
+    cluster = FolderCluster(store, "node")
 
     def published(inventory: Inventory) -> ResourceSlice:
-        publisher.publish(DRIVER, inventory)
+        cluster.publish(DRIVER, inventory)
         (one,) = store.list(ResourceSlice)
         return one
 

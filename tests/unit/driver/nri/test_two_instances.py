@@ -15,9 +15,9 @@ from dranode.driver.core.pinning.containers import Container, Resources
 from dranode.driver.core.pinning.identity import KubeletPodClaims
 from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
 from dranode.driver.machine.forms import open_machine
-from dranode.driver.nri.enforcer import EnforcementStatus, Enforcer, RefusedError
+from dranode.driver.nri.enforcement_status import EnforcementStatus
+from dranode.driver.nri.enforcer import Enforcer, RefusedError
 from dranode.driver.nri.events import RuntimePeer
-from dranode.driver.nri.sharing import SharedEnforcer
 
 EMPTY = HeldSnapshot(online=CPUSet(range(8)), variable="DRA_CPUSET_", cdi_kind="dra.k8s.io/cpu")
 CLAIM = HeldClaim(ClaimRef("default", "mine", "a"), CPUSet((2, 3)), CPUSet((2, 3)), frozenset(("p1",)))
@@ -44,7 +44,7 @@ class Node:
 
 @dataclass
 class Word:
-    """Whoever says whose turn it is."""
+    """Says whose turn it is."""
 
     active: bool = False
     turns: list[str] = field(default_factory=list)
@@ -65,78 +65,77 @@ def word() -> Word:
 
 
 @pytest.fixture
-def shared(node: Node, word: Word) -> SharedEnforcer:
-    shared = SharedEnforcer(Enforcer(node, open_machine("sockets=1,cores=8")), word)
-    shared.configured(RuntimePeer("containerd", "v2.3.0", "v0.12.1"))
-    return shared
+def enforcer(node: Node, word: Word) -> Enforcer:
+    enforcer = Enforcer(node, open_machine("sockets=1,cores=8"), instance=word)
+    enforcer.configured(RuntimePeer("containerd", "v2.3.0", "v0.12.1"))
+    return enforcer
 
 
 def test_the_silent_one_adjusts_nothing_refuses_nothing_and_says_nothing_unasked(
-    shared: SharedEnforcer, node: Node
+    enforcer: Enforcer, node: Node
 ) -> None:
-    assert shared.synchronize((OTHER,)) == ()
+    assert enforcer.synchronize((OTHER,)) == ()
     node.now = HELD
-    assert shared.create(MINE) == (Resources(), ())
-    assert shared.create(UNKNOWN) == (Resources(), ())
-    assert shared.update(OTHER, Resources(CPUSet((1,))), 0) == ()
-    assert shared.stop(MINE) == ()
-    assert shared.unsolicited() == ()
-    assert not shared.reconnection_due()
+    assert enforcer.create(MINE) == (Resources(), ())
+    assert enforcer.create(UNKNOWN) == (Resources(), ())
+    assert enforcer.update(OTHER, Resources(CPUSet((1,))), 0) == ()
+    assert enforcer.stop(MINE) == ()
+    assert enforcer.unsolicited() == ()
+    assert not enforcer.reconnection_due()
 
 
 def test_the_silent_one_leaves_it_to_the_other_one_to_count_and_to_tell_people(node: Node, word: Word) -> None:
     told: list[Occurrence] = []
-    enforcer = Enforcer(node, open_machine("sockets=1,cores=8"), tell=told.append)
-    shared = SharedEnforcer(enforcer, word)
+    enforcer = Enforcer(node, open_machine("sockets=1,cores=8"), notify=told.append, instance=word)
     node.now = HELD
     for word.active in (False, True):
-        shared.synchronize((MINE, OTHER))
+        enforcer.synchronize((MINE, OTHER))
         if not word.active:
-            shared.create(UNKNOWN)
+            enforcer.create(UNKNOWN)
             assert told == []
             assert enforcer.status() == replace(EnforcementStatus(), containers=2)
     assert [type(each) for each in told] == [Unpinned]
     assert (enforcer.status().unpinned, enforcer.status().updates) == (2, 2)
 
 
-def test_what_it_left_unsaid_it_says_when_its_time_comes(shared: SharedEnforcer, node: Node, word: Word) -> None:
-    shared.synchronize((OTHER,))
+def test_what_it_left_unsaid_it_says_when_its_time_comes(enforcer: Enforcer, node: Node, word: Word) -> None:
+    enforcer.synchronize((OTHER,))
     node.now = HELD
-    shared.create(MINE)
+    enforcer.create(MINE)
     word.active = True
-    said = {update.container_id: str(update.resources.cpus) for update in shared.unsolicited()}
+    said = {update.container_id: str(update.resources.cpus) for update in enforcer.unsolicited()}
     assert said == {"c2": "0-1,4-7"}
-    shared.updates_answered("")
-    assert shared.unsolicited() == ()
+    enforcer.updates_answered("")
+    assert enforcer.unsolicited() == ()
 
 
 def test_it_knows_what_the_other_one_gave_and_keeps_a_claim_for_its_container(
-    shared: SharedEnforcer, node: Node, word: Word
+    enforcer: Enforcer, node: Node, word: Word
 ) -> None:
     node.now = HELD
-    shared.create(MINE)
-    shared.started(replace(MINE, started=True))
+    enforcer.create(MINE)
+    enforcer.started(replace(MINE, started=True))
     word.active = True
-    assert shared.unsolicited() == ()
+    assert enforcer.unsolicited() == ()
     with pytest.raises(RefusedError, match="in use by container"):
-        shared.create(replace(MINE, id="c9", name="second"))
+        enforcer.create(replace(MINE, id="c9", name="second"))
 
 
-def test_the_one_whose_turn_it_is_answers_in_full(shared: SharedEnforcer, node: Node, word: Word) -> None:
+def test_the_one_whose_turn_it_is_answers_in_full(enforcer: Enforcer, node: Node, word: Word) -> None:
     word.active = True
-    assert [update.container_id for update in shared.synchronize((OTHER,))] == ["c2"]
+    assert [update.container_id for update in enforcer.synchronize((OTHER,))] == ["c2"]
     node.now = HELD
-    resources, updates = shared.create(MINE)
+    resources, updates = enforcer.create(MINE)
     assert str(resources.cpus) == "2-3"
     assert [update.container_id for update in updates] == ["c2"]
     with pytest.raises(RefusedError):
-        shared.create(UNKNOWN)
+        enforcer.create(UNKNOWN)
     assert word.turns == ["create c1", "create c3"]
 
 
-def test_turns_are_taken_for_a_request_and_its_container(shared: SharedEnforcer, word: Word) -> None:
-    shared.create(OTHER)
-    shared.update(OTHER, Resources(), 0)
-    shared.stop(OTHER)
-    shared.removed(OTHER)
+def test_turns_are_taken_for_a_request_and_its_container(enforcer: Enforcer, word: Word) -> None:
+    enforcer.create(OTHER)
+    enforcer.update(OTHER, Resources(), 0)
+    enforcer.stop(OTHER)
+    enforcer.removed(OTHER)
     assert word.turns == ["create c2", "update c2", "stop c2"]

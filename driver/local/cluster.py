@@ -1,32 +1,38 @@
-"""Publishes a driver's ResourceSlices into the store, by the same plan as in a cluster."""
+"""A folder in place of a cluster: claims come from it, and slices go into it by the same plan as in a cluster."""
 
 from __future__ import annotations
 
 import random
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 import msgspec
 
-from dranode.driver.core.api.resource import ResourceSlice
+from dranode.driver.core.api.errors import DranodeError
+from dranode.driver.core.api.resource import ResourceClaim, ResourceSlice
+from dranode.driver.core.claims.calls import Preparer
+from dranode.driver.core.claims.events import Occurrence
+from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.slices.desired import desired_slices
 from dranode.driver.core.slices.plan import CreateSlice, DeleteSlice, UpdateSlice, plan
 from dranode.driver.core.slices.publication import PublisherStatus
 from dranode.driver.local.store import Store
+from dranode.driver.node.node import NodeClaims
 
 # The API server's alphabet for generated names.
 _ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"
 
 
 @dataclass
-class StorePublisher:
-    """Keeps the slices of one node in a store.
+class FolderCluster:
+    """The cluster of one node. Its folder has no place for status and events: those are in the log alone.
 
     Attributes:
-        store: where they go.
-        node_name: whose they are.
+        store: the folder.
+        node_name: the node.
         seed: of the random part of names, so that a run can be repeated.
     """
 
@@ -41,7 +47,7 @@ class StorePublisher:
         self._random = random.Random(self.seed)  # noqa: S311 - names, not secrets
 
     def publish(self, driver: str, inventory: Inventory) -> None:
-        """Bring the store to what the driver has now.
+        """Bring the slices in the folder to the whole inventory that the driver has now.
 
         Raises:
             DranodeError: the store cannot be written.
@@ -68,6 +74,17 @@ class StorePublisher:
         """How the driver's slices are."""
         return self._statuses.get(driver, PublisherStatus())
 
-    def rest(self, driver: str) -> None:
-        """Another instance has the driver's slices now."""
+    def pause(self, driver: str) -> None:
+        """Another instance has the driver's slices until the next `publish`."""
         self._statuses[driver] = replace(self.status(driver), published=False)
+
+    def get(self, refs: tuple[ClaimRef, ...]) -> Mapping[ClaimRef, ResourceClaim | DranodeError]:
+        """Each claim as it is now, or the reason why it cannot be had."""
+        return self.store.get(refs)
+
+    def notify(self, driver: str, occurrence: Occurrence) -> None:
+        """Do nothing: the log has it already."""
+
+    def reporting(self, node: NodeClaims) -> Preparer:
+        """The node itself: its answers go to kubelet alone."""
+        return node

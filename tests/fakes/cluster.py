@@ -1,0 +1,57 @@
+"""Clusters in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from dranode.driver.core.api.errors import ClaimError, DranodeError
+from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.claims.events import Occurrence
+from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.claims.inventory import Inventory
+from dranode.driver.core.slices.publication import NOTHING_YET, PublisherStatus
+from tests.fakes.drivers import reference
+
+if TYPE_CHECKING:
+    from dranode.driver.core.claims.calls import Preparer
+    from dranode.driver.node.node import NodeClaims
+
+
+class MemoryCluster:
+    """A cluster with these claims, which keeps what it is given and publishes at once.
+
+    Attributes:
+        claims: the claims that there are.
+        published: every inventory that was published.
+        drivers: the drivers that published them.
+        paused: the drivers whose slices were left to another instance, in order.
+        occurrences: what people were notified of.
+    """
+
+    def __init__(self, *claims: ResourceClaim) -> None:
+        self.claims = {reference(claim): claim for claim in claims}
+        self.published: list[Inventory] = []
+        self.drivers: set[str] = set()
+        self.paused: list[str] = []
+        self.occurrences: list[Occurrence] = []
+
+    def get(self, refs: tuple[ClaimRef, ...]) -> Mapping[ClaimRef, ResourceClaim | DranodeError]:
+        return {ref: self.claims.get(ref, ClaimError(f"claim {ref} does not exist")) for ref in refs}
+
+    def publish(self, driver: str, inventory: Inventory) -> None:
+        self.published.append(inventory)
+        self.drivers.add(driver)
+
+    def status(self, driver: str) -> PublisherStatus:
+        return PublisherStatus(published=True) if driver in self.drivers else NOTHING_YET
+
+    def pause(self, driver: str) -> None:
+        self.paused.append(driver)
+
+    def notify(self, driver: str, occurrence: Occurrence) -> None:
+        del driver
+        self.occurrences.append(occurrence)
+
+    def reporting(self, node: NodeClaims) -> Preparer:
+        return node
