@@ -58,7 +58,7 @@ def capture(root: Root, path: Path | None) -> None:
         click.echo(f"left out {len(recording.left_out) - _MOST_NAMED} more", err=True)
 
 
-@command.command
+@command.command("show")
 @machine_option
 @output_option
 def show_machine(root: Root, output: str) -> None:
