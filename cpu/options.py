@@ -52,7 +52,7 @@ class CPUOptions:
     group_by: GroupBy = GroupBy.NUMANODE
     reserved: CPUSet = field(default_factory=CPUSet)
     threads: Threads = Threads.ANY
-    order: Order = Order.REFERENCE
+    order: Order = Order.UNTOUCHED_FIRST
     expose_pcie_roots: bool = False
     compat_attributes: bool = False
     node_allocatable_mapping: bool = False
@@ -88,7 +88,7 @@ def read_options(options: Mapping[str, object]) -> CPUOptions:
         group_by=group_by,
         reserved=reserved,
         threads=_choice("--threads", _THREADS, options.get("threads", Threads.ANY)),
-        order=_choice("--order", Order, options.get("order", Order.REFERENCE)),
+        order=_choice("--order", Order, options.get("order", Order.UNTOUCHED_FIRST)),
         **{flag: bool(options.get(flag)) for flag in _FLAGS},
     )
 

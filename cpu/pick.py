@@ -3,8 +3,10 @@
 The answer never leaves the candidates and depends on nothing but the arguments. What is taken from where is said in
 `pick_packed` (packed, spread), `pick_distributed` (over NUMA nodes) and `pick_l3` (`l3: require`). The wishes combine:
 
-- `order: untouched-first` picks among the cores of which nobody else has a thread, if they can give the count; else,
-  and by default, dra-driver-cpu's order holds, which fills cores up that are partly taken.
+- `order: untouched-first`, the default, takes threads of cores that others have part of only for what all other cores
+  cannot give, and finishes a core that the same claim has part of rather than open another. `order: reference` is
+  dra-driver-cpu's, which fills cores up that are partly taken. Where it takes none of those the two answer the same.
+- Balance over NUMA nodes and required L3 caches come before that order, where the untouched cores cannot give them.
 - `threads`: with whole cores (`full-core`, `one-per-core`) only cores whose threads are all candidates count at all.
 - `l3: require` keeps the policy's own answer where it keeps to the caches, and looks for another one only otherwise.
 - `l3: prefer` comes before `spread`, as in dra-driver-cpu; `numa-distributed` looks at caches only if required to.
@@ -12,7 +14,6 @@ The answer never leaves the candidates and depends on nothing but the arguments.
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
 from math import lcm
 from typing import Final
@@ -66,7 +67,7 @@ def pick(
     group: int | None = None,
     threads: Threads = Threads.ANY,
     l3: L3 = L3.PREFER,
-    order: Order = Order.REFERENCE,
+    order: Order = Order.UNTOUCHED_FIRST,
     own: CPUSet = _NONE,
 ) -> Pick:
     """Pick `count` of the candidates; CPUs that are not online are no candidates.
@@ -81,7 +82,7 @@ def pick(
         threads: what of a physical core may be taken.
         l3: what L3 caches matter.
         order: which cores single threads come from.
-        own: CPUs that the same claim has already; for whoever prefers untouched cores their cores are untouched.
+        own: CPUs that the same claim has already; a core of which only they are taken is untouched by others.
 
     Raises:
         PickError: the candidates cannot give that count in this way.
@@ -91,17 +92,64 @@ def pick(
         raise UsageError(f"a group of {group} CPUs is of use to the policy numa-distributed only, not to {policy}")
     if group is not None and group < 1:
         raise UsageError(f"a group of {group} CPUs cannot be handed out; it takes at least 1")
+    free = candidates & topology.online
+    wishes = _Wishes(policy, group or 1, threads, l3)
     if order is Order.UNTOUCHED_FIRST and threads is Threads.ANY:
-        untouched = _untouched(topology, candidates, own)
-        if len(untouched) >= count and untouched != candidates & topology.online:
-            with contextlib.suppress(PickError):
-                return pick(topology, untouched, count, policy=policy, group=group, l3=l3)
-    groups = topology.groups
-    free = (candidates & topology.online).mask
-    whole = threads is not Threads.ANY
+        return _untouched_first(topology, free, count, wishes, own)
+    return _in_reference_order(topology, free, count, wishes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wishes:
+    """What a pick looks at, as of `pick`; the order apart."""
+
+    policy: PickPolicy
+    group: int
+    threads: Threads
+    l3: L3
+
+    @property
+    def balanced(self) -> bool:
+        """Whether the CPUs have to be picked at one time, because how many are where matters."""
+        return self.policy is PickPolicy.NUMA_DISTRIBUTED or self.l3 is L3.REQUIRE
+
+
+def _untouched_first(topology: Topology, free: CPUSet, count: int, wishes: _Wishes, own: CPUSet) -> Pick:
+    """The reference's pick, unless another takes fewer threads of cores that others have part of, or opens fewer."""
+    picked = _in_reference_order(topology, free, count, wishes)
+    untouched = CPUSet.union(core & free for core in topology.cores if core <= free | own)
+    if len(picked.cpus - untouched) > max(0, count - len(untouched)):
+        picked = _fewest_touched(topology, free, untouched, count, wishes) or picked
+    opened = CPUSet.union(core & untouched for core in topology.cores if not core.isdisjoint(own))
+    if not opened or count > len(untouched) or wishes.balanced or wishes.policy is PickPolicy.SPREAD:
+        return picked
+    finished = _in_reference_order(topology, opened, min(count, len(opened)), wishes).cpus
+    cpus = finished | _in_reference_order(topology, untouched - opened, count - len(finished), wishes).cpus
+    fewer = len(topology.whole_cores(cpus - opened)) < len(topology.whole_cores(picked.cpus - opened))
+    return Pick(cpus, cpus) if fewer else picked
+
+
+def _fewest_touched(topology: Topology, free: CPUSet, untouched: CPUSet, count: int, wishes: _Wishes) -> Pick | None:
+    """All that the untouched cores can give, and the rest of others; None if that is not what was asked for."""
+    try:
+        if count <= len(untouched):
+            return _in_reference_order(topology, untouched, count, wishes)
+    except PickError:
+        return None
+    if wishes.balanced:
+        return None
+    cpus = untouched | _in_reference_order(topology, free - untouched, count - len(untouched), wishes).cpus
+    return Pick(cpus, cpus)
+
+
+def _in_reference_order(topology: Topology, candidates: CPUSet, count: int, wishes: _Wishes) -> Pick:
+    """The pick as dra-driver-cpu orders it."""
+    groups, free = topology.groups, candidates.mask
+    policy, l3 = wishes.policy, wishes.l3
+    whole = wishes.threads is not Threads.ANY
     if whole:
         free = sum(core for core in groups.cores if core & free == core)
-    held = _by_policy(groups, free, count, policy, group or 1, prefer_l3=l3 is not L3.IGNORE, whole=whole)
+    held = _by_policy(groups, free, count, policy, wishes.group, prefer_l3=l3 is not L3.IGNORE, whole=whole)
     caches = Caches.of(groups, free, whole=whole) if l3 is L3.REQUIRE else None
     if caches is not None and (held is None or not caches.accept(held)):
         held = required(groups, caches, count, spread=policy is PickPolicy.SPREAD, whole=whole)
@@ -110,13 +158,10 @@ def pick(
         held = _whole_anyway(groups, free, count, caches)
     if held is None:
         raise _refusal(groups, CPUSet.of_mask(free), count, caches, whole=whole)
-    cpus = sum(core & -core for core in groups.cores if core & held) if threads is Threads.ONE_PER_CORE else held
+    cpus = held
+    if wishes.threads is Threads.ONE_PER_CORE:
+        cpus = sum(core & -core for core in groups.cores if core & held)
     return Pick(CPUSet.of_mask(cpus), CPUSet.of_mask(held))
-
-
-def _untouched(topology: Topology, candidates: CPUSet, own: CPUSet) -> CPUSet:
-    """The candidates on cores of which nobody but the claim itself has a thread."""
-    return CPUSet.union(core & candidates for core in topology.cores if core <= candidates | own)
 
 
 def _by_policy(

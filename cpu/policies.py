@@ -14,10 +14,10 @@ class PickPolicy(StrEnum):
 
 
 class Order(StrEnum):
-    """Which cores single threads come from: the reference's packing, or cores that nobody else has part of."""
+    """Which cores single threads come from: those that no other claim has part of, or those of dra-driver-cpu."""
 
-    REFERENCE = "reference"
     UNTOUCHED_FIRST = "untouched-first"
+    REFERENCE = "reference"
 
 
 class Threads(StrEnum):

@@ -53,9 +53,10 @@ from dranode.driver.machine.root import Root
 @click.option(
     "--order",
     type=click.Choice([word.value for word in Order]),
-    default=Order.REFERENCE.value,
+    default=Order.UNTOUCHED_FIRST.value,
     show_default=True,
-    help="untouched-first: no core of which others have a thread, if that can be helped; reference fills those up.",
+    help="untouched-first: no core of which others have a thread, if that can be helped; reference: dra-driver-cpu's, "
+    "which fills those up.",
 )
 @output_option
 def command(

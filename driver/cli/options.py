@@ -175,9 +175,9 @@ def driver_options(function: F) -> F:
             ),
             _option(
                 "--order",
-                type=click.Choice(["reference", "untouched-first"]),
-                default="reference",
-                help="untouched-first keeps single threads off cores that other claims have part of.",
+                type=click.Choice(["untouched-first", "reference"]),
+                default="untouched-first",
+                help="Which cores single threads come from; reference fills up those that other claims have part of.",
             ),
             _option(
                 "--gpu-sharing",

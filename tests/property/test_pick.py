@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dranode.cpu.pick import Pick, PickError, pick
-from dranode.cpu.policies import L3, PickPolicy, Threads
+from dranode.cpu.policies import L3, Order, PickPolicy, Threads
 from dranode.cpu.topology import Topology
 from dranode.driver.core.api.cpuset import CPUSet
-from tests.fakes.topology import Place, topology
+from tests.fakes.topology import Place, regular, topology
 
 # Uneven on purpose: cores of 1 to 4 threads, caches of 1 to 3 cores, and now and then no cache.
 _CORES = st.lists(st.sampled_from((1, 1, 2, 2, 2, 4)), min_size=1, max_size=3)
@@ -38,6 +38,16 @@ def machines(draw: st.DrawFn) -> Topology:
             node += 1
     ids = draw(st.permutations(range(len(places))))
     return topology(dict(zip(ids, places, strict=True)))
+
+
+@st.composite
+def held(draw: st.DrawFn) -> tuple[Topology, CPUSet, CPUSet, int]:
+    """A machine, what is free of it, what the same claim has of the rest, and a count that is free."""
+    machine = draw(machines())
+    taken = CPUSet(draw(st.sets(st.sampled_from(sorted(machine.online)), max_size=len(machine.online) - 1)))
+    own = CPUSet(draw(st.sets(st.sampled_from(sorted(taken))))) if taken else taken
+    free = machine.online - taken
+    return machine, free, own, draw(st.integers(1, len(free)))
 
 
 @st.composite
@@ -159,3 +169,60 @@ def test_whole_cores_are_whole_even_where_the_kernel_has_them_in_several_places(
     if isinstance(picked, Pick):
         assert len(picked.held) == count
         assert machine.whole_cores(picked.held) == picked.held
+
+
+def _strangers(machine: Topology, free: CPUSet, own: CPUSet) -> CPUSet:
+    """What is free of cores that other claims have part of."""
+    return CPUSet.union(core & free for core in machine.cores if not core <= free | own)
+
+
+@given(held(), st.sampled_from((PickPolicy.PACKED, PickPolicy.SPREAD)), st.sampled_from((L3.PREFER, L3.IGNORE)))
+def test_no_more_threads_of_others_cores_are_taken_than_has_to_be(
+    request: tuple[Topology, CPUSet, CPUSet, int], policy: PickPolicy, l3: L3
+) -> None:
+    machine, free, own, count = request
+    strangers = _strangers(machine, free, own)
+    picked = pick(machine, free, count, policy=policy, l3=l3, own=own).cpus
+    assert len(picked) == count
+    assert picked <= free
+    assert len(picked & strangers) == max(0, count - len(free - strangers))
+
+
+@given(held(), *_WISHES)
+def test_the_orders_agree_where_the_references_takes_no_part_of_others_cores_that_an_untouched_one_could_give(
+    request: tuple[Topology, CPUSet, CPUSet, int], policy: PickPolicy, group: int, threads: Threads, l3: L3
+) -> None:
+    machine, free, _, count = request
+    strangers = _strangers(machine, free, CPUSet())
+    step = group if policy is PickPolicy.NUMA_DISTRIBUTED else None
+
+    def answer(order: Order) -> str:
+        try:
+            return repr(pick(machine, free, count, policy=policy, group=step, threads=threads, l3=l3, order=order))
+        except PickError as error:
+            return str(error)
+
+    try:
+        packed = pick(
+            machine, free, count, policy=policy, group=step, threads=threads, l3=l3, order=Order.REFERENCE
+        ).cpus
+    except PickError:
+        packed = CPUSet()
+    if len(packed & strangers) <= max(0, count - len(free - strangers)):
+        assert answer(Order.UNTOUCHED_FIRST) == answer(Order.REFERENCE)
+
+
+@given(st.integers(1, 2), st.integers(1, 2), st.integers(1, 2), st.sampled_from((1, 2, 4)), st.data())
+def test_no_more_cores_are_opened_than_the_count_needs(
+    sockets: int, numa: int, l3: int, threads: int, data: st.DataObject
+) -> None:
+    machine = regular(sockets, numa, l3, 2, threads)
+    taken = CPUSet(data.draw(st.sets(st.sampled_from(sorted(machine.online)), max_size=len(machine.online) - 1)))
+    own = CPUSet(data.draw(st.sets(st.sampled_from(sorted(taken))))) if taken else taken
+    free = machine.online - taken
+    count = data.draw(st.integers(1, len(free)))
+    untouched = free - _strangers(machine, free, own)
+    halves = CPUSet.union(core & untouched for core in machine.cores if not core.isdisjoint(own))
+    picked = pick(machine, free, count, own=own).cpus
+    opened = sum(not core.isdisjoint(picked) for core in machine.cores if core <= free)
+    assert opened == -(-max(0, min(count, len(untouched)) - len(halves)) // threads)

@@ -281,26 +281,39 @@ class TestUntouchedFirst:
 
     def test_a_single_thread_comes_from_an_untouched_core(self) -> None:
         machine, free = read_topology(self.NODE), CPUSet.parse("8-15,65,72-79")
-        assert str(pick(machine, free, 3).cpus) == "8,65,72"
-        assert str(pick(machine, free, 3, order=Order.UNTOUCHED_FIRST).cpus) == "8-9,72"
+        assert str(pick(machine, free, 3, order=Order.REFERENCE).cpus) == "8,65,72"
+        assert str(pick(machine, free, 3).cpus) == "8-9,72"
 
     @pytest.mark.parametrize("count", [1, 4, 7, 14])
     def test_touched_cores_are_taken_only_for_what_the_others_cannot_give(self, count: int) -> None:
         machine = regular(sockets=1, numa=1, l3=1, cores=8, threads=2)
         free = machine.online - CPUSet((0,))
-        picked = pick(machine, free, count, order=Order.UNTOUCHED_FIRST).cpus
+        picked = pick(machine, free, count).cpus
         assert len(picked) == count
         assert CPUSet((8,)).isdisjoint(picked)
-        assert len(pick(machine, free, 15, order=Order.UNTOUCHED_FIRST).cpus) == 15
+        assert len(pick(machine, free, 15).cpus) == 15
 
-    def test_where_nothing_is_touched_the_orders_agree(self) -> None:
-        machine = read_topology(self.NODE)
-        for count in range(1, 129):
-            picks = {pick(machine, machine.online, count, order=order).cpus for order in Order}
-            assert len(picks) == 1
+    def test_a_count_that_needs_touched_cores_takes_no_more_of_them_than_it_has_to(self) -> None:
+        # Untouched are 0,4 and 2,6; the reference takes both single threads and leaves half a core.
+        machine, free = regular(sockets=1, numa=1, l3=2, cores=2, threads=2), CPUSet.parse("0-4,6")
+        assert str(pick(machine, free, 5).cpus) == "0-2,4,6"
 
     def test_a_core_of_the_claims_own_is_no_strangers(self) -> None:
         machine = regular(sockets=1, numa=1, l3=1, cores=2, threads=2)
         free, own = CPUSet.parse("1-3"), CPUSet((0,))
-        assert str(pick(machine, free, 1, order=Order.UNTOUCHED_FIRST).cpus) == "1"
-        assert str(pick(machine, free, 1, order=Order.UNTOUCHED_FIRST, own=own).cpus) == "2"
+        assert str(pick(machine, free, 1).cpus) == "1"
+        assert str(pick(machine, free, 1, own=own).cpus) == "2"
+
+    def test_a_core_that_the_claim_has_part_of_is_finished_rather_than_another_opened(self) -> None:
+        # In the cache's order the core of 5 comes last; taken, it leaves one untouched core more to others.
+        machine = regular(sockets=1, numa=1, l3=1, cores=6, threads=2)
+        free, own = machine.online - CPUSet((5,)), CPUSet((5,))
+        assert str(pick(machine, free, 3, order=Order.REFERENCE).cpus) == "0-1,6"
+        assert str(pick(machine, free, 3, own=own).cpus) == "0,6,11"
+        assert str(pick(machine, free, 4, own=own).cpus) == "0-1,6-7"
+        assert str(pick(machine, free, 3, own=own, policy=PickPolicy.SPREAD, l3=L3.IGNORE).cpus) == "0-2"
+
+    def test_balance_comes_before_untouched_cores(self) -> None:
+        machine = regular(sockets=2, numa=1, l3=1, cores=2, threads=2)
+        free, wishes = CPUSet.parse("0-1,4-6"), {"policy": PickPolicy.NUMA_DISTRIBUTED, "group": 1}
+        assert str(pick(machine, free, 5, **wishes).cpus) == "0-1,4-6"  # type: ignore[arg-type]

@@ -13,14 +13,20 @@ from typing import Any, Final
 import pytest
 
 from dranode.cpu.groups import Groups
-from dranode.cpu.pick import PickError, pick
+from dranode.cpu.pick import Pick, PickError
+from dranode.cpu.pick import pick as pick_in_any_order
 from dranode.cpu.pick_packed import core_order, numa_order, package_order
-from dranode.cpu.policies import L3, PickPolicy
+from dranode.cpu.policies import L3, Order, PickPolicy
 from dranode.cpu.topology import Topology
 from dranode.driver.core.api.cpuset import CPUSet
 from tests.fakes.topology import Place, regular, topology
 
 VECTORS: Final[dict[str, Any]] = json.loads((Path(__file__).parents[2] / "vectors" / "cpu.json").read_text())
+
+
+def pick(machine: Topology, candidates: CPUSet, count: int, **wishes: Any) -> Pick:
+    """The pick in the order of the driver whose answers these are."""
+    return pick_in_any_order(machine, candidates, count, order=Order.REFERENCE, **wishes)
 
 
 def _rule(cpus: int, rule: str) -> Topology:
