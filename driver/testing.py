@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 from dranode.cdi.names import written_kind_problem
 from dranode.driver.core.api.documents import decode
-from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.api.resource import Device, ResourceClaim
 from dranode.driver.core.claims.allocation import results_of
+from dranode.driver.core.claims.answers import Conflict, Prepared, Refused
 from dranode.driver.core.claims.configs import configs_for
 from dranode.driver.core.claims.grant import AllocatedClaim, AllocatedResult
 from dranode.driver.core.claims.held import ClaimRef, Held
@@ -107,7 +107,7 @@ def _check_restart(node: NodeClaims, claim: ResourceClaim, folder: Path) -> None
 def _check_stranger(node: NodeClaims, plugin: Plugin) -> None:
     stranger = _claim(plugin, "stranger", (Device(name="no-such-device"),))
     answer = node.prepare({_ref(stranger): stranger})[stranger.metadata.uid]
-    _must(isinstance(answer, DranodeError), "a claim for a device that does not exist must be refused")
+    _must(not isinstance(answer, Prepared), "a claim for a device that does not exist must be refused")
     nothing = ClaimRef("default", "never-prepared", "uid-never-prepared")
     _must(_unprepared(node, nothing) is None, "Unprepare of a claim that was never prepared must succeed")
 
@@ -147,13 +147,18 @@ def _ref(claim: ResourceClaim) -> ClaimRef:
 
 def _prepared(node: NodeClaims, claim: ResourceClaim) -> tuple[PreparedDevice, ...]:
     answer = node.prepare({_ref(claim): claim})[claim.metadata.uid]
-    if isinstance(answer, tuple):
-        return answer
-    raise AssertionError(f"Prepare of {claim.metadata.name} failed: {answer}") from answer
+    match answer:
+        case Prepared(devices):
+            return devices
+        case Refused(reason) | Conflict(reason):
+            raise AssertionError(f"Prepare of {claim.metadata.name} failed: {reason}")
+        case _:
+            assert_never(answer)
 
 
-def _unprepared(node: NodeClaims, ref: ClaimRef) -> DranodeError | None:
-    return node.unprepare((ref,))[ref.uid]
+def _unprepared(node: NodeClaims, ref: ClaimRef) -> str | None:
+    refusal = node.unprepare((ref,))[ref.uid]
+    return None if refusal is None else refusal.reason
 
 
 def _must(holds: bool, sentence: str) -> None:  # noqa: FBT001 - an assertion, spelt so that -O keeps it

@@ -18,6 +18,7 @@ from dranode.driver.node.specs import Specs
 from dranode.driver.process.locks import FileLock
 
 if TYPE_CHECKING:
+    from dranode.driver.core.claims.answers import Refused
     from dranode.driver.core.claims.plugin import Plugin
     from dranode.driver.core.diagnosis.draining import Left, LeftClaim
 
@@ -80,10 +81,10 @@ class _DrainedNode:
         with self._alone(needed=not dry_run and not through_driver):
             found = self._left()
             undone = [claim.ref for claim in found.claims if claim.idle or force]
-            answers: Mapping[str, DranodeError | None] = {}
+            answers: Mapping[str, Refused | None] = {}
             if undone and not dry_run:
                 answers = self._through_driver(undone) if through_driver else self._unprepare(undone)
-        gone = {uid for uid, error in answers.items() if error is None}
+        gone = {uid for uid, refusal in answers.items() if refusal is None}
         return {
             "driver": self._plugin.driver,
             "claims": [_claim(claim, answers, dry_run=dry_run) for claim in found.claims],
@@ -129,7 +130,7 @@ class _DrainedNode:
         refs = (*named.values(), *(ClaimRef("", "", uid) for uid in sorted(unnamed - set(named))))
         return left(refs, uses, kept)
 
-    def _unprepare(self, refs: list[ClaimRef]) -> Mapping[str, DranodeError | None]:
+    def _unprepare(self, refs: list[ClaimRef]) -> Mapping[str, Refused | None]:
         from dranode.driver.node.metadata_files import DeviceMetadata
         from dranode.driver.node.node import NodeClaims
 
@@ -140,7 +141,7 @@ class _DrainedNode:
         finally:
             node.close()
 
-    def _through_driver(self, refs: list[ClaimRef]) -> Mapping[str, DranodeError | None]:
+    def _through_driver(self, refs: list[ClaimRef]) -> Mapping[str, Refused | None]:
         from dranode.driver.kubelet.registered import unprepare, who_serves
 
         for socket in sorted((self._kubelet_root / "plugins_registry").glob("*.sock")):
@@ -150,11 +151,11 @@ class _DrainedNode:
         raise DranodeError(f"no driver serves {self._plugin.driver} on this node; leave out --through-driver")
 
 
-def _claim(claim: LeftClaim, answers: Mapping[str, DranodeError | None], *, dry_run: bool) -> dict[str, Any]:
+def _claim(claim: LeftClaim, answers: Mapping[str, Refused | None], *, dry_run: bool) -> dict[str, Any]:
     uid = claim.ref.uid
-    error = answers.get(uid)
+    refusal = answers.get(uid)
     if uid in answers:
-        state = "failed" if error is not None else "unprepared"
+        state = "failed" if refusal is not None else "unprepared"
     elif dry_run and claim.idle:
         state = "left"
     else:
@@ -165,7 +166,7 @@ def _claim(claim: LeftClaim, answers: Mapping[str, DranodeError | None], *, dry_
         "uid": uid,
         "users": None if claim.users is None else list(claim.users),
         "state": state,
-        "error": None if error is None else str(error),
+        "error": None if refusal is None else refusal.reason,
     }
 
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import assert_never
 
 from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.api.resource import ResourceClaim
-from dranode.driver.core.claims.calls import Answer, PreparingNode
+from dranode.driver.core.claims.answers import Answer, Conflict, Prepared, Refused
+from dranode.driver.core.claims.calls import PreparingNode
 from dranode.driver.core.claims.events import PrepareFailed
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.status import failed_states, prepared_states
@@ -45,8 +47,8 @@ class ReportingNode:
                 log.exception("claim=%s uid=%s: not reported", ref, ref.uid)
         return answers
 
-    def unprepare(self, refs: tuple[ClaimRef, ...]) -> Mapping[str, DranodeError | None]:
-        """Unprepare claims; None or an error for each, by UID."""
+    def unprepare(self, refs: tuple[ClaimRef, ...]) -> Mapping[str, Refused | None]:
+        """Unprepare claims; for each, by UID, None or why it is not unprepared."""
         answers = self.node.unprepare(refs)
         # Those without a record too: another instance may have prepared them, or they failed, and said so.
         for ref in refs:
@@ -55,15 +57,23 @@ class ReportingNode:
         return answers
 
     def _report(self, ref: ClaimRef, claim: ResourceClaim | DranodeError, answer: Answer) -> None:
-        if isinstance(answer, DranodeError):
-            self._failed(ref, claim, str(answer))
-        elif self.status is not None and isinstance(claim, ResourceClaim):
-            record = self.node.record(ref.uid)
-            if record is not None:
-                states = prepared_states(self.node.plugin, record, self.node.inventory)
-                self.status.say(ref, states, claim.status.devices)
+        match answer:
+            case Prepared():
+                self._prepared(ref, claim)
+            case Refused(reason) | Conflict(reason):
+                self._refused(ref, claim, reason)
+            case _:
+                assert_never(answer)
 
-    def _failed(self, ref: ClaimRef, claim: ResourceClaim | DranodeError, error: str) -> None:
+    def _prepared(self, ref: ClaimRef, claim: ResourceClaim | DranodeError) -> None:
+        if self.status is None or not isinstance(claim, ResourceClaim):
+            return
+        record = self.node.record(ref.uid)
+        if record is not None:
+            states = prepared_states(self.node.plugin, record, self.node.inventory)
+            self.status.say(ref, states, claim.status.devices)
+
+    def _refused(self, ref: ClaimRef, claim: ResourceClaim | DranodeError, error: str) -> None:
         fetched = isinstance(claim, ResourceClaim) and claim.metadata.uid == ref.uid
         pods = claim.status.reserved_for if isinstance(claim, ResourceClaim) and fetched else ()
         self.events.notify(PrepareFailed(ref, pods, error))

@@ -9,7 +9,7 @@ from typing import Final
 
 import grpc
 
-from dranode.driver.core.api.errors import DranodeError
+from dranode.driver.core.claims.answers import Refused
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.kubelet.rpc import caller
 from dranode.proto import dra_v1_pb2 as dra
@@ -45,8 +45,8 @@ def who_serves(socket: Path) -> Registrant | None:
     return Registrant(info.type, info.name, info.endpoint)
 
 
-def unprepare(endpoint: Path, refs: Iterable[ClaimRef]) -> dict[str, DranodeError | None]:
-    """Have a driver unprepare claims; None or an error for each, by UID."""
+def unprepare(endpoint: Path, refs: Iterable[ClaimRef]) -> dict[str, Refused | None]:
+    """Have a driver unprepare claims; for each, by UID, None or why it is not unprepared."""
     asked = dra.NodeUnprepareResourcesRequest(
         claims=[dra.Claim(namespace=ref.namespace, name=ref.name, uid=ref.uid) for ref in refs]
     )
@@ -55,10 +55,10 @@ def unprepare(endpoint: Path, refs: Iterable[ClaimRef]) -> dict[str, DranodeErro
         try:
             answers = call(asked, timeout=_UNPREPARE_SECONDS).claims
         except grpc.RpcError as error:
-            failure = DranodeError(f"the driver at {endpoint} does not answer: {error.details() or error.code()}")
+            failure = Refused(f"the driver at {endpoint} does not answer: {error.details() or error.code()}")
             return dict.fromkeys((claim.uid for claim in asked.claims), failure)
     return {
-        claim.uid: DranodeError(answers[claim.uid].error or "the driver did not answer for it")
+        claim.uid: Refused(answers[claim.uid].error or "the driver did not answer for it")
         if claim.uid not in answers or answers[claim.uid].error
         else None
         for claim in asked.claims

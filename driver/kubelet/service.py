@@ -10,12 +10,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, assert_never
 
 import grpc
 
-from dranode.driver.core.api.errors import DranodeError, in_words
-from dranode.driver.core.claims.calls import Answer, Claims, Preparer
+from dranode.driver.core.api.errors import in_words
+from dranode.driver.core.claims.answers import Answer, Conflict, Prepared, Refused
+from dranode.driver.core.claims.calls import Claims, Preparer
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.kubelet.rpc import service
 from dranode.driver.process.logs import operation
@@ -67,8 +68,8 @@ class DRAService:
             answers = self.unprepare(_refs(request))
             return api.NodeUnprepareResourcesResponse(
                 claims={
-                    uid: api.NodeUnprepareResourceResponse(error="" if error is None else str(error))
-                    for uid, error in answers.items()
+                    uid: api.NodeUnprepareResourceResponse(error="" if refusal is None else refusal.reason)
+                    for uid, refusal in answers.items()
                 }
             )
 
@@ -81,45 +82,41 @@ class DRAService:
             began = self._clock()
             answers: Mapping[str, Answer] = self._asked(refs, lambda claims, node: node.prepare(claims.get(refs)))
             for ref in refs:
-                answer = answers[ref.uid]
-                outcome = f"error={answer}" if isinstance(answer, DranodeError) else f"devices={len(answer)}"
+                outcome = _outcome(answers[ref.uid])
                 log.info("prepare driver=%s claim=%s uid=%s %s", self._driver, ref, ref.uid, outcome)
-            self._answered("prepare", answers.values(), began)
+            self._answered("prepare", (isinstance(answer, Prepared) for answer in answers.values()), began)
         return answers
 
-    def unprepare(self, refs: tuple[ClaimRef, ...]) -> Mapping[str, DranodeError | None]:
-        """Unprepare claims; None or an error for each, by UID."""
+    def unprepare(self, refs: tuple[ClaimRef, ...]) -> Mapping[str, Refused | None]:
+        """Unprepare claims; for each, by UID, None or why it is not unprepared."""
         with operation():
             began = self._clock()
-            answers: Mapping[str, DranodeError | None] = self._asked(refs, lambda _, node: node.unprepare(refs))
+            answers: Mapping[str, Refused | None] = self._asked(refs, lambda _, node: node.unprepare(refs))
             for ref in refs:
-                error = answers[ref.uid]
-                outcome = "done" if error is None else f"error={error}"
+                refusal = answers[ref.uid]
+                outcome = "done" if refusal is None else f"error={refusal.reason}"
                 log.info("unprepare driver=%s claim=%s uid=%s %s", self._driver, ref, ref.uid, outcome)
-            self._answered("unprepare", answers.values(), began)
+            self._answered("unprepare", (refusal is None for refusal in answers.values()), began)
         return answers
 
     def _asked(
         self, refs: tuple[ClaimRef, ...], ask: Callable[[Claims, Preparer], Mapping[str, T]]
-    ) -> Mapping[str, T | DranodeError]:
+    ) -> Mapping[str, T | Refused]:
         """What whoever answers says of each claim, or why nobody can; a call is never left without an answer."""
         answerers = self._wait()
         if answerers is None:
-            return self._not_yet(refs)
+            return _refused(refs, f"{self._driver} has not read its hardware and ledger yet; kubelet will ask again")
         try:
             return ask(*answerers)
         except Exception as error:
             log.exception("driver=%s claims=%s: no answer", self._driver, ", ".join(map(str, refs)))
-            return dict.fromkeys(
-                (ref.uid for ref in refs),
-                DranodeError(f"{self._driver} met an error inside it, which its log tells of: {in_words(error)}"),
-            )
+            return _refused(refs, f"{self._driver} met an error inside it, which its log tells of: {in_words(error)}")
 
-    def _answered(self, call: str, answers: Iterable[Answer | None], began: float) -> None:
+    def _answered(self, call: str, successes: Iterable[bool], began: float) -> None:
         seconds = self._clock() - began
         log.debug("%s driver=%s seconds=%.6f", call, self._driver, seconds)
-        for answer in answers:
-            self.observe(call, not isinstance(answer, DranodeError), seconds)
+        for succeeded in successes:
+            self.observe(call, succeeded, seconds)
 
     def answer_with(self, claims: Claims, node: Preparer) -> None:
         """From now on calls are answered with claims from `claims`, prepared by `node`."""
@@ -136,19 +133,33 @@ class DRAService:
         self._settled.wait(_READY_SECONDS)
         return self._answerers
 
-    def _not_yet(self, refs: tuple[ClaimRef, ...]) -> dict[str, DranodeError]:
-        error = DranodeError(f"{self._driver} has not read its hardware and ledger yet; kubelet will ask again")
-        return dict.fromkeys((ref.uid for ref in refs), error)
-
 
 def _refs(request: Any) -> tuple[ClaimRef, ...]:
     return tuple(ClaimRef(claim.namespace, claim.name, claim.uid) for claim in request.claims)
 
 
+def _refused(refs: Iterable[ClaimRef], reason: str) -> dict[str, Refused]:
+    return dict.fromkeys((ref.uid for ref in refs), Refused(reason))
+
+
+def _outcome(answer: Answer) -> str:
+    match answer:
+        case Prepared(devices):
+            return f"devices={len(devices)}"
+        case Refused(reason) | Conflict(reason):
+            return f"error={reason}"
+        case _:
+            assert_never(answer)
+
+
 def _prepared(api: ModuleType, answer: Answer) -> Any:
-    if isinstance(answer, DranodeError):
-        return api.NodePrepareResourceResponse(error=str(answer))
-    return api.NodePrepareResourceResponse(devices=[_device(api, device) for device in answer])
+    match answer:
+        case Prepared(devices):
+            return api.NodePrepareResourceResponse(devices=[_device(api, device) for device in devices])
+        case Refused(reason) | Conflict(reason):
+            return api.NodePrepareResourceResponse(error=reason)
+        case _:
+            assert_never(answer)
 
 
 def _device(api: ModuleType, prepared: PreparedDevice) -> Any:

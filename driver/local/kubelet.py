@@ -19,6 +19,7 @@ from typing import Any, Final
 import grpc
 
 from dranode.driver.core.api.errors import DranodeError
+from dranode.driver.core.claims.answers import Prepared, Refused
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.record import PreparedDevice
 from dranode.driver.kubelet.rpc import caller
@@ -124,44 +125,40 @@ class StandInKubelet:
             return f"endpoint {info.endpoint} of plugin {info.name} is already registered"
         return None
 
-    def prepare(
-        self, claims: Mapping[ClaimRef, frozenset[str]]
-    ) -> dict[ClaimRef, tuple[PreparedDevice, ...] | KubeletError]:
+    def prepare(self, claims: Mapping[ClaimRef, frozenset[str]]) -> dict[ClaimRef, Prepared | Refused]:
         """Prepare the claims of one pod, given with the drivers of their results: one call a driver.
 
-        The pod can start if no answer is an error. Where the real kubelet stops at the first one, this one goes on, so
+        The pod can start if no claim is refused. Where the real kubelet stops at the first one, this one goes on, so
         that every claim has its own answer.
         """
-        answers: dict[ClaimRef, tuple[PreparedDevice, ...] | KubeletError] = dict.fromkeys(claims, ())
+        answers: dict[ClaimRef, Prepared | Refused] = dict.fromkeys(claims, Prepared())
         for driver in sorted({driver for drivers in claims.values() for driver in drivers}):
             batch = [ref for ref, drivers in claims.items() if driver in drivers]
             for ref, answer in self._prepare(driver, batch).items():
-                before = answers[ref]
-                if isinstance(before, tuple):
-                    answers[ref] = answer if isinstance(answer, KubeletError) else before + answer
+                answers[ref] = _together(answers[ref], answer)
         return answers
 
-    def _prepare(self, driver: str, refs: list[ClaimRef]) -> dict[ClaimRef, tuple[PreparedDevice, ...] | KubeletError]:
+    def _prepare(self, driver: str, refs: list[ClaimRef]) -> dict[ClaimRef, Prepared | Refused]:
         batch = [ref for ref in refs if (driver, ref.uid) not in self._prepared]
-        failures: dict[ClaimRef, KubeletError] = {}
+        refused: dict[ClaimRef, Refused] = {}
         try:
             if batch:
-                failures = self._call_prepare(self._plugin(driver), batch)
+                refused = self._call_prepare(self._plugin(driver), batch)
         except KubeletError as error:
-            failures = dict.fromkeys(batch, error)
-        return {ref: failures.get(ref) or self._prepared[driver, ref.uid] for ref in refs}
+            refused = dict.fromkeys(batch, Refused(str(error)))
+        return {ref: refused.get(ref) or Prepared(self._prepared[driver, ref.uid]) for ref in refs}
 
-    def _call_prepare(self, plugin: _Plugin, batch: list[ClaimRef]) -> dict[ClaimRef, KubeletError]:
+    def _call_prepare(self, plugin: _Plugin, batch: list[ClaimRef]) -> dict[ClaimRef, Refused]:
         api = plugin.api
         with _said(f"NodePrepareResources failed for driver {plugin.name}"):
             response = plugin.call("NodePrepareResources", api.NodePrepareResourcesRequest(claims=_claims(api, batch)))
-        failures: dict[ClaimRef, KubeletError] = {}
+        refused: dict[ClaimRef, Refused] = {}
         for ref, answer in _answers(plugin, batch, response):
             if answer.error:
-                failures[ref] = KubeletError(answer.error)
+                refused[ref] = Refused(answer.error)
             else:
                 self._prepared[plugin.name, ref.uid] = tuple(_prepared(device) for device in answer.devices)
-        return failures
+        return refused
 
     def unprepare(self, claims: Mapping[ClaimRef, frozenset[str]]) -> None:
         """Unprepare claims, one call a driver.
@@ -206,6 +203,17 @@ class StandInKubelet:
         if driver not in self._plugins:
             raise KubeletError(f"DRA driver {driver} is not registered")
         return self._plugins[driver]
+
+
+def _together(answer: Prepared | Refused, further: Prepared | Refused) -> Prepared | Refused:
+    """The answer of several drivers for one claim: the first refusal, or the devices of all."""
+    match answer, further:
+        case Prepared(devices), Prepared(more):
+            return Prepared(devices + more)
+        case Prepared(), Refused():
+            return further
+        case _:
+            return answer
 
 
 def _claims(api: ModuleType, refs: Iterable[ClaimRef]) -> list[Any]:

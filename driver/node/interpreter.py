@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
 from typing import assert_never
 
 import msgspec
 
-from dranode.driver.core.api.errors import ClaimError, DranodeError, in_words
+from dranode.driver.core.api.errors import DranodeError, in_words
+from dranode.driver.core.claims.answers import Refused
 from dranode.driver.core.claims.effects import (
     Commit,
     Configure,
@@ -54,9 +55,9 @@ class Interpreter:
     left: dict[str, Marks] = field(default_factory=dict)
     undescribed: Callable[[ClaimRef, str], None] = lambda _claim, _reason: None
 
-    def carry_out(self, effects: Iterable[Effect]) -> dict[str, DranodeError]:
+    def carry_out(self, effects: Iterable[Effect]) -> dict[str, Refused]:
         """Carry effects out in order; one that fails ends its claim's effects and no other's. Failures come by UID."""
-        failures: dict[str, DranodeError] = {}
+        failures: dict[str, Refused] = {}
         for effect in effects:
             if isinstance(effect, Commit):
                 self.commit(effect, failures)
@@ -68,15 +69,15 @@ class Interpreter:
                 self.act(effect)
             except DranodeError as error:
                 log.warning("uid=%s driver=%s: %s", uid, self.plugin.driver, error)
-                failures[uid] = error
+                failures[uid] = Refused(str(error))
             except Exception as error:
                 log.exception("uid=%s driver=%s: %s failed", uid, self.plugin.driver, type(effect).__name__)
-                failures[uid] = ClaimError(
+                failures[uid] = Refused(
                     f"{type(effect).__name__} failed inside {self.plugin.driver}: {in_words(error)}"
                 )
         return failures
 
-    def commit(self, commit: Commit, failures: Mapping[str, DranodeError]) -> None:
+    def commit(self, commit: Commit, failures: Container[str]) -> None:
         """Commit what belongs to claims that have not failed.
 
         Raises:

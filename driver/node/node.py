@@ -13,10 +13,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import assert_never
 
-from dranode.driver.core.api.errors import ClaimConflictError, ClaimError, DranodeError, UnreadError, in_words
+from dranode.driver.core.api.errors import ClaimConflictError, DranodeError, UnreadError, in_words
 from dranode.driver.core.api.resource import ResourceClaim
-from dranode.driver.core.claims.calls import Answer
+from dranode.driver.core.claims.answers import Answer, Changed, Conflict, Outcome, Prepared, Refused
 from dranode.driver.core.claims.effects import Commit, WriteMetadata, WriteSpec
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.inventory import Inventory
@@ -49,10 +50,6 @@ log = logging.getLogger(__name__)
 Watcher = Callable[[HeldSnapshot | None], None]
 InUse = Callable[[ClaimRef], bool | None]
 OnGranted = Callable[[Record], None]
-
-
-class _ChangedError(DranodeError):
-    """The allocation has changed under a record, and somebody must say whether a container uses the claim."""
 
 
 def nobody_to_ask(claim: ClaimRef) -> bool | None:
@@ -296,13 +293,13 @@ class NodeClaims:
             self.interpreter.carry_out(map(WriteSpec, filter(self._writable, put)))
             return put
 
-    def mend_specs(self, uids: Iterable[str]) -> dict[str, DranodeError | None]:
+    def mend_specs(self, uids: Iterable[str]) -> dict[str, Refused | None]:
         """Write again the specs of these claims that are not as they should be; those claims, with what went wrong.
 
         Raises:
             LedgerError: the ledger cannot be read.
         """
-        mended: dict[str, DranodeError | None] = {}
+        mended: dict[str, Refused | None] = {}
         with self._lock.held():
             records = (self.holders.records.get(uid) for uid in uids)
             for record in (each for each in records if each is not None and self._writable(each)):
@@ -312,9 +309,9 @@ class NodeClaims:
                     self.interpreter.describe(record)
                     self.interpreter.note(record)
                 except DranodeError as error:
-                    mended[record.uid] = error
+                    mended[record.uid] = Refused(str(error))
                 except Exception as error:  # noqa: BLE001 - told by whoever looks, once and not at every look
-                    mended[record.uid] = ClaimError(
+                    mended[record.uid] = Refused(
                         f"the CDI spec of claim {record.ref} cannot be written again, because {self.plugin.driver} met "
                         f"an error inside it: {in_words(error)}"
                     )
@@ -328,7 +325,9 @@ class NodeClaims:
     def _prepare_all(
         self, asked: Mapping[ClaimRef, ResourceClaim | DranodeError], patience: Patience
     ) -> dict[str, Answer]:
-        answers: dict[str, Answer] = {ref.uid: claim for ref, claim in asked.items() if isinstance(claim, DranodeError)}
+        answers: dict[str, Answer] = {
+            ref.uid: Refused(str(claim)) for ref, claim in asked.items() if isinstance(claim, DranodeError)
+        }
         answers |= twins(asked)
         pending = {
             ref: claim for ref, claim in asked.items() if isinstance(claim, ResourceClaim) and ref.uid not in answers
@@ -336,62 +335,82 @@ class NodeClaims:
         while pending:
             try:
                 with self._lock.held():
-                    answers.update(self._prepare(pending))
+                    outcomes = self._prepare(pending)
             except DranodeError as error:
-                return answers | dict.fromkeys((ref.uid for ref in pending), error)
+                return answers | dict.fromkeys((ref.uid for ref in pending), Refused(str(error)))
             again: set[ClaimRef] = set()
-            for ref in [ref for ref in pending if isinstance(answers[ref.uid], _ChangedError)]:
-                refusal = self._forget_unused(ref)
-                if refusal is not None:
-                    answers[ref.uid] = refusal
-                else:
+            waiting: set[ClaimRef] = set()
+            for ref in pending:
+                answer = self._settled(outcomes[ref.uid])
+                if answer is None:
                     again.add(ref)
-            waiting = {ref for ref in pending if isinstance(answers[ref.uid], ClaimConflictError)}
+                    continue
+                answers[ref.uid] = answer
+                if isinstance(answer, Conflict):
+                    waiting.add(ref)
             if waiting and patience.wait(self._lock.freed):
                 again |= waiting
             pending = {ref: claim for ref, claim in pending.items() if ref in again}
         return answers
 
-    def _prepare(self, asked: Mapping[ClaimRef, ResourceClaim]) -> dict[str, Answer]:
-        answers: dict[str, Answer] = {}
+    def _settled(self, outcome: Outcome) -> Answer | None:
+        """The answer that an attempt came to; None if nothing is in the way of another attempt any more."""
+        match outcome:
+            case Changed(claim):
+                return self._forget_unused(claim)
+            case Prepared() | Refused() | Conflict():
+                return outcome
+            case _:
+                assert_never(outcome)
+
+    def _prepare(self, asked: Mapping[ClaimRef, ResourceClaim]) -> dict[str, Outcome]:
+        outcomes: dict[str, Outcome] = {}
         decided: dict[str, Record] = {}
         before = self.holders.known(asked)
         with self.holders.transaction():
             for ref, claim in asked.items():
-                try:
-                    record = self._decide(ref, claim, before.get(ref.uid))
-                except DranodeError as error:
-                    answers[ref.uid] = error
-                except Exception as error:
-                    log.exception("claim=%s uid=%s driver=%s: no decision", ref, ref.uid, self.plugin.driver)
-                    answers[ref.uid] = ClaimError(
-                        f"claim {ref} met an error inside {self.plugin.driver}: {in_words(error)}"
-                    )
+                decision = self._decided(ref, claim, before.get(ref.uid))
+                if not isinstance(decision, Record):
+                    outcomes[ref.uid] = decision
+                elif decision.grants:
+                    decided[ref.uid] = decision
+                    self.holders.reserve(decision)
                 else:
                     # A claim of which nothing is this driver's holds nothing and leaves no record.
-                    answers[ref.uid] = ()
-                    if record.grants:
-                        decided[ref.uid] = record
-                        self.holders.reserve(record)
+                    outcomes[ref.uid] = Prepared()
             effects = prepare_effects(decided.values(), self.holders.records)
             first = effects[0] if effects else None
             if isinstance(first, Commit):
                 self.holders.commit(first)
                 effects = effects[1:]
         failures = self.interpreter.carry_out(effects)
-        answers.update((uid, self._answer(record)) for uid, record in decided.items())
+        outcomes.update((uid, Prepared(self._devices(record))) for uid, record in decided.items())
         for uid, record in decided.items():
             if uid not in before and uid not in failures:
                 self.granted(record)
-        return answers | failures
+        return outcomes | failures
 
-    def _answer(self, record: Record) -> tuple[PreparedDevice, ...]:
+    def _devices(self, record: Record) -> tuple[PreparedDevice, ...]:
         devices = prepared_devices(self.specs.kind, record)
         if self.metadata is None:
             return devices
         return with_metadata(devices, self.metadata.ids(record, there=self.left_as(record.uid) is not None))
 
-    def _decide(self, ref: ClaimRef, claim: ResourceClaim, record: Record | None) -> Record:
+    def _decided(
+        self, ref: ClaimRef, claim: ResourceClaim, record: Record | None
+    ) -> Record | Refused | Conflict | Changed:
+        """The decision of a claim as a value, whatever it meets."""
+        try:
+            return self._decide(ref, claim, record)
+        except ClaimConflictError as error:
+            return Conflict(str(error), error.holders)
+        except DranodeError as error:
+            return Refused(str(error))
+        except Exception as error:
+            log.exception("claim=%s uid=%s driver=%s: no decision", ref, ref.uid, self.plugin.driver)
+            return Refused(f"claim {ref} met an error inside {self.plugin.driver}: {in_words(error)}")
+
+    def _decide(self, ref: ClaimRef, claim: ResourceClaim, record: Record | None) -> Record | Changed:
         self.holders.refuse_damaged(ref)
         mine = allocated(ref, claim, self.plugin)
         relation = known(mine, record)
@@ -406,13 +425,13 @@ class NodeClaims:
                     # Its allocation says what it was given; only others have to wait for that.
                     return decide(mine, claim, self.holders.held, self.inventory, self.plugin)
                 case Known.CHANGED:
-                    raise _ChangedError(str(ref))
+                    return Changed(ref)
         if mine.results:
             self.holders.refuse_blocked()
         return decide(mine, claim, self.holders.held, self.inventory, self.plugin)
 
-    def _forget_unused(self, ref: ClaimRef) -> DranodeError | None:
-        """Unprepare a claim whose allocation has changed under its record; an error if a container may still use it."""
+    def _forget_unused(self, ref: ClaimRef) -> Refused | None:
+        """Unprepare a claim whose allocation has changed under its record; refused if a container may still use it."""
         used = self._in_use(ref)
         if used is False:
             return self.unprepare((ref,))[ref.uid]
@@ -421,19 +440,17 @@ class NodeClaims:
             if used
             else "neither NRI nor kubelet's pod-resources can say whether a container still uses it"
         )
-        return ClaimError(
-            f"claim {ref} is prepared for another allocation than it has now, and {reason}; delete its pods"
-        )
+        return Refused(f"claim {ref} is prepared for another allocation than it has now, and {reason}; delete its pods")
 
-    def unprepare(self, refs: tuple[ClaimRef, ...]) -> dict[str, DranodeError | None]:
-        """Undo the claims of one call; an answer for every claim, by UID. A claim that is unknown is undone already."""
+    def unprepare(self, refs: tuple[ClaimRef, ...]) -> dict[str, Refused | None]:
+        """Undo the claims of one call; for each, by UID, None or why it is not undone. An unknown claim is undone."""
         try:
             with self._lock.held():
                 return self._undo(refs)
         except DranodeError as error:
-            return dict.fromkeys((ref.uid for ref in refs), error)
+            return dict.fromkeys((ref.uid for ref in refs), Refused(str(error)))
 
-    def release(self, records: Iterable[Record]) -> dict[str, DranodeError | None]:
+    def release(self, records: Iterable[Record]) -> dict[str, Refused | None]:
         """Undo claims that nobody will ask to undo, if their records are still these; an answer for each that is.
 
         Raises:
@@ -442,7 +459,7 @@ class NodeClaims:
         with self._lock.held():
             return self._undo(tuple(each.ref for each in records if self.holders.records.get(each.uid) == each))
 
-    def _undo(self, refs: tuple[ClaimRef, ...]) -> dict[str, DranodeError | None]:
+    def _undo(self, refs: tuple[ClaimRef, ...]) -> dict[str, Refused | None]:
         effects = unprepare_effects(refs, self.holders.known(refs), self.plugin)
         damaged = self.holders.damaged_among(refs)
         if damaged:

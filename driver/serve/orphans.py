@@ -88,10 +88,10 @@ class Orphans:
             self._release([record for record in found if record.uid in due])
 
     def _release(self, due: list[Record]) -> None:
-        failures = self.node.release(due)
+        answers = self.node.release(due)
         for record in due:
             # A claim that was prepared again meanwhile has no answer, and one that failed is tried again.
-            if failures.get(record.uid, Exception()) is not None:
+            if record.uid not in answers or answers[record.uid] is not None:
                 continue
             self.released += 1
             message = (

@@ -100,7 +100,7 @@ class SpecWatch:
 
     def _mend(self, uids: set[str]) -> None:
         answers = self.node.mend_specs(uids)
-        failing = {uid: str(error) for uid, error in answers.items() if error is not None}
+        failing = {uid: refusal.reason for uid, refusal in answers.items() if refusal is not None}
         for uid, reason in failing.items():
             if self._failing.get(uid) != reason:
                 log.error("uid=%s: %s", uid, reason)

@@ -17,6 +17,7 @@ from dranode.driver.core.api.resource import (
     ResourceSlice,
 )
 from dranode.driver.core.claims.allocation import drivers_of
+from dranode.driver.core.claims.answers import Prepared, Refused
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.record import PreparedDevice, Record
 from dranode.driver.local.kubelet import KubeletError, StandInKubelet
@@ -161,17 +162,17 @@ class LocalRun:
         cpus = {record.uid: record.cpus for record in self.records() if record.cpus}
         for claim in claims:
             answer = answers[_ref(claim)]
-            failed = isinstance(answer, KubeletError)
+            prepared = isinstance(answer, Prepared)
             yield ClaimResult(
                 namespace=claim.metadata.namespace,
                 name=claim.metadata.name,
                 uid=claim.metadata.uid,
                 node=self.node_name,
                 allocation=claim.status.allocation,
-                devices=() if isinstance(answer, KubeletError) else answer,
-                cdi_files=() if failed else self._cdi_files(claim.metadata.uid),
-                cpus=cpus.get(claim.metadata.uid) if not failed else None,
-                error=str(answer) if failed else None,
+                devices=answer.devices if isinstance(answer, Prepared) else (),
+                cdi_files=self._cdi_files(claim.metadata.uid) if prepared else (),
+                cpus=cpus.get(claim.metadata.uid) if prepared else None,
+                error=answer.reason if isinstance(answer, Refused) else None,
                 notes=(*notes[claim.metadata.uid], *self._strangers(claim)),
             )
 

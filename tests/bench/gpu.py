@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from dranode.driver.core.api.documents import decode
-from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.claims.answers import Prepared
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.machine.confined import ConfinedRoot
 from dranode.driver.machine.folder import FolderFiles
@@ -92,8 +92,8 @@ def _prepare() -> Iterable[Row]:
         for _ in range(_ROUNDS):
             with _timed(times["prepare"]):
                 answer = node.prepare({ref: claim})[ref.uid]
-            if isinstance(answer, DranodeError):
-                raise answer
+            if not isinstance(answer, Prepared):
+                raise RuntimeError(answer.reason)  # noqa: TRY004 - a refusal is no wrong type
             node.unprepare((ref,))
             with _timed(times["commit"]):
                 db.execute("INSERT INTO t VALUES (?)", (_BODY,))

@@ -21,6 +21,7 @@ import grpc
 from dranode.driver.core.api.documents import decode
 from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.claims.answers import Prepared
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.rpc import caller, service
@@ -89,7 +90,7 @@ def _driver(folder: Path, machine: str, *, held: int = 0, streams: int = 0) -> I
     for start in range(0, held, 500):
         refs = [_ref(number) for number in range(start, min(start + 500, held))]
         answers = driver.node.prepare({ref: _claim(ref) for ref in refs})
-        if not all(isinstance(answer, tuple) for answer in answers.values()):
+        if not all(isinstance(answer, Prepared) for answer in answers.values()):
             raise RuntimeError(f"the benchmark's own claims are refused: {next(iter(answers.values()))}")
     with grpc.insecure_channel(f"unix:{socket_paths(folder, plugin.driver).dra}") as channel:
         prepare = caller(channel, api.DESCRIPTOR, "DRAPlugin", "NodePrepareResources")

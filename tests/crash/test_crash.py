@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.claims.answers import Refused
 from dranode.driver.core.claims.effects import Effect
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.node.interpreter import Interpreter
@@ -41,7 +41,7 @@ class Fused(Interpreter):
         self._spend()
         super().commit(commit, failures)
 
-    def carry_out(self, effects: Iterable[Effect]) -> dict[str, DranodeError]:
+    def carry_out(self, effects: Iterable[Effect]) -> dict[str, Refused]:
         # The first commit of a Prepare is part of the decision's transaction and was spent there.
         found = super().carry_out(effects)
         self._spend()

@@ -19,6 +19,7 @@ import pytest
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.documents import decode
 from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.claims.answers import Prepared, Refused
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.record import PreparedDevice
 from dranode.driver.local.kubelet import KubeletError, StandInKubelet
@@ -101,9 +102,9 @@ def disturb(kubelet: StandInKubelet, dice: random.Random, told: dict[int, tuple[
                 del told[number]
                 continue
             answer = kubelet.prepare(pod)[reference(number)]
-            if isinstance(answer, KubeletError):
-                raise answer
-            told[number] = answer
+            if isinstance(answer, Refused):
+                raise KubeletError(answer.reason)
+            told[number] = answer.devices
 
 
 def check(folder: Path, told: dict[int, tuple[PreparedDevice, ...] | None]) -> None:
@@ -133,9 +134,9 @@ def test_whatever_kubelet_was_told_survives_a_kill_at_any_moment(folder: Path) -
             # A restarted kubelet sends everything again; what it was told before must be what it is told now.
             for number, answer in list(told.items()):
                 again = kubelet.prepare({reference(number): frozenset({DRIVER})})[reference(number)]
-                assert isinstance(again, tuple), again
-                assert again == answer or answer is None
-                told[number] = again
+                assert isinstance(again, Prepared), again
+                assert again.devices == answer or answer is None
+                told[number] = again.devices
             check(folder, told)
             timer = threading.Timer(dice.uniform(0.01, 0.2), process.send_signal, [signal.SIGKILL])
             timer.start()

@@ -16,6 +16,7 @@ import pytest
 from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.api.pods import PodSandbox
 from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.claims.answers import Prepared, Refused
 from dranode.driver.core.claims.calls import Preparer
 from dranode.driver.core.claims.events import DriftRepaired, RecordQuarantined
 from dranode.driver.core.claims.grant import Grant
@@ -99,7 +100,7 @@ def test_a_prepared_claim_has_its_devices_in_its_status_until_it_is_unprepared(
     claim = put(api, "a", "lamp-0")
     ref = reference(claim)
     answers = reported.prepare({ref: claim})
-    assert isinstance(answers[ref.uid], tuple)
+    assert isinstance(answers[ref.uid], Prepared)
     (entry,) = eventually(lambda: devices(api, "a"))
     assert (entry["driver"], entry["device"], entry["shareID"]) == (Lamps.driver, "lamp-0", SHARE)
     assert entry["conditions"][0]["status"] == "True"
@@ -156,7 +157,7 @@ def test_without_claim_status_none_is_written_and_failures_are_told_all_the_same
 
 def test_a_driver_that_says_what_cannot_be_written_has_its_claim_prepared(api: ApiServer, reported: Preparer) -> None:
     claim = put(api, "a", "lamp-3")
-    assert isinstance(reported.prepare({reference(claim): claim})[reference(claim).uid], tuple)
+    assert isinstance(reported.prepare({reference(claim): claim})[reference(claim).uid], Prepared)
     other = put(api, "b", "lamp-1")
     reported.prepare({reference(other): other})
     eventually(lambda: devices(api, "b"))
@@ -168,7 +169,7 @@ def test_a_failed_prepare_is_told_on_claim_and_pod_and_in_the_status(api: ApiSer
     ref = reference(claim)
     for _ in range(3):
         answers = reported.prepare({ref: claim})
-    assert isinstance(answers[ref.uid], DranodeError)
+    assert isinstance(answers[ref.uid], Refused)
     eventually(lambda: len(api.objects.all("events")) == 2)
     events = {one["regarding"]["kind"]: one for one in api.objects.all("events")}
     assert events["Pod"]["regarding"]["name"] == "pod-a"
@@ -205,7 +206,7 @@ def test_kubelet_does_not_wait_for_a_server_that_is_slow(api: ApiServer, reporte
             return False
 
     api.faults.append(Held())
-    assert isinstance(reported.prepare({reference(claim): claim})[reference(claim).uid], tuple)
+    assert isinstance(reported.prepare({reference(claim): claim})[reference(claim).uid], Prepared)
     assert not devices(api, "a")
     asked.set()
     eventually(lambda: devices(api, "a"))
@@ -224,7 +225,7 @@ def test_a_missing_right_is_logged_once_and_disturbs_nobody(
     api.faults.append(Fault("PATCH", status=403, times=99, body='{"message":"cannot patch resource"}'))
     for number in range(3):
         claim = put(api, f"c{number}", f"lamp-{number}")
-        assert isinstance(reported.prepare({reference(claim): claim})[reference(claim).uid], tuple)
+        assert isinstance(reported.prepare({reference(claim): claim})[reference(claim).uid], Prepared)
     eventually(lambda: len(api.requests("PATCH")) == 3)
     eventually(lambda: any("cannot patch resource" in line for line in caplog.messages))
     assert sum("resourceclaims/driver" in line for line in caplog.messages) == 1

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from dranode.driver.core.claims.answers import Prepared
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.local.kubelet import StandInKubelet
 from tests.fakes.apiserver import ApiServer, api_server
@@ -137,7 +138,7 @@ def test_a_token_that_kubelet_renews_is_read_again(api: ApiServer) -> None:
         it.eventually(it.slices)
         api.tokens = {"second"}
         (it.folder / "token").write_text("second")
-        assert isinstance(it.kubelet.prepare({ref: frozenset({CPU})})[ref], tuple)
+        assert isinstance(it.kubelet.prepare({ref: frozenset({CPU})})[ref], Prepared)
         assert "second" not in it.log()
 
 
@@ -149,7 +150,7 @@ def test_a_server_that_comes_late_holds_up_neither_kubelet_nor_the_slices(api: A
         it.eventually(lambda: "does not answer" in it.log())
         api.start()
         it.eventually(it.slices)
-        assert isinstance(it.kubelet.prepare({ref: frozenset({CPU})})[ref], tuple)
+        assert isinstance(it.kubelet.prepare({ref: frozenset({CPU})})[ref], Prepared)
 
 
 def test_serve_without_a_cluster_says_what_to_name() -> None:

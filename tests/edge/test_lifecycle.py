@@ -16,6 +16,7 @@ import pytest
 from dranode.cpu.options import CPUOptions, DeviceMode
 from dranode.cpu.plugin import CPUPlugin
 from dranode.driver.core.api.errors import DranodeError
+from dranode.driver.core.claims.answers import Refused
 from dranode.driver.core.claims.events import ClaimImpaired, ClaimRestored
 from dranode.driver.core.claims.plugin import Stop
 from dranode.driver.core.claims.record import Record
@@ -100,10 +101,12 @@ class World:
             answers = kubelet.prepare({reference(claim): frozenset({DRIVER}) for claim in claims})
         finally:
             kubelet.close()
-        failures = [answer for answer in answers.values() if isinstance(answer, KubeletError)]
-        if failures:
-            raise failures[0]
-        return {ref.uid: answer for ref, answer in answers.items()}
+        devices: dict[str, Any] = {}
+        for ref, answer in answers.items():
+            if isinstance(answer, Refused):
+                raise KubeletError(answer.reason)
+            devices[ref.uid] = answer.devices
+        return devices
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ import pytest
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.documents import decode
 from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.claims.answers import Prepared
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.kubelet.sockets import socket_paths
 from dranode.driver.local.kubelet import StandInKubelet
@@ -194,7 +195,7 @@ class Node:
 
     def prepare(self, number: int) -> None:
         answer = self.kubelet.prepare({reference(number): frozenset({DRIVER})})[reference(number)]
-        assert isinstance(answer, tuple), f"claim {number} was refused: {answer}"
+        assert isinstance(answer, Prepared), f"claim {number} was refused: {answer}"
         (spec,) = (self.folder / "cdi").glob(f"*claim-uid-{number}.json")
         told = re.search(rf"DRA_CPUSET_uid-{number}=([0-9,-]+)", spec.read_text())
         assert told is not None

@@ -24,6 +24,7 @@ import pytest
 
 from dranode.driver.core.api.documents import decode
 from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.claims.answers import Prepared
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.local.kubelet import KubeletError, StandInKubelet
 from dranode.driver.local.store import Store
@@ -202,7 +203,7 @@ def test_without_http_nobody_listens_and_claims_are_prepared_all_the_same(folder
     try:
         with contextlib.closing(kubelet):
             kubelet.register([DRIVER])
-            assert isinstance(kubelet.prepare({REF: frozenset({DRIVER})})[REF], tuple)
+            assert isinstance(kubelet.prepare({REF: frozenset({DRIVER})})[REF], Prepared)
         assert not [each for each in psutil.Process(process.pid).net_connections() if each.status == "LISTEN"]
     finally:
         process.kill()
@@ -227,7 +228,7 @@ def many_descriptors() -> Iterator[None]:
 
 
 def prepare_and_unprepare(kubelet: StandInKubelet) -> None:
-    assert isinstance(kubelet.prepare({REF: frozenset({DRIVER})})[REF], tuple)
+    assert isinstance(kubelet.prepare({REF: frozenset({DRIVER})})[REF], Prepared)
     kubelet.unprepare({REF: frozenset({DRIVER})})
 
 

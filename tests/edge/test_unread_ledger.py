@@ -22,10 +22,11 @@ import pytest
 from dranode.cpu.options import CPUOptions
 from dranode.cpu.plugin import CPUPlugin
 from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.claims.answers import Prepared, Refused
 from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.podresources import PodResources
 from dranode.driver.kubelet.sockets import socket_paths
-from dranode.driver.local.kubelet import KubeletError, StandInKubelet
+from dranode.driver.local.kubelet import StandInKubelet
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.nri.access import ContainerAccess
 from dranode.driver.serve.service import DriverService
@@ -148,7 +149,7 @@ def with_a_claim(world: World, uid: str = "") -> None:
     """A driver was here and has gone."""
     world.start(uid)
     runtime, _ = world.synchronized()
-    assert isinstance(world.prepare(CLAIM), tuple)
+    assert isinstance(world.prepare(CLAIM), Prepared)
     assert given(runtime, "mine", PODS[0], CLAIMS) == EXCLUSIVE
     world.kubelet.restart()
 
@@ -171,7 +172,7 @@ def test_alone_it_changes_nothing_gives_nothing_says_so_and_mends_itself(
         assert given(runtime, "again", PODS[0], CLAIMS) == EXCLUSIVE
         with pytest.raises(CallFailedError, match=r"ledger|newer dranode"):
             given(runtime, "unknown", pod("p4"), ("DRA_CPUSET_uid-z=2",))
-        assert isinstance(world.prepare(OTHER), KubeletError)
+        assert isinstance(world.prepare(OTHER), Refused)
         until(lambda: service.pinning is not None and service.pinning.synchronized)
         (missing,) = [sentence for sentence in service.missing() if "published" not in sentence]
         assert world.api.capacities[-1] == {}
@@ -186,7 +187,7 @@ def test_alone_it_changes_nothing_gives_nothing_says_so_and_mends_itself(
         assert updates == {}
         until(lambda: service.missing() == ())
         assert world.api.capacities[-1] == published
-        assert isinstance(world.prepare(OTHER), tuple)
+        assert isinstance(world.prepare(OTHER), Prepared)
         assert given(runtime, "late", pod("p5")) == str(CPUSet.parse(SHARED) - CPUSet((2,)))
 
 

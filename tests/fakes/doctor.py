@@ -19,6 +19,7 @@ import pytest
 import yaml
 
 from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.claims.answers import Prepared
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.diagnosis.facts import Facts
 from dranode.driver.core.diagnosis.runtime import TOLERANCE
@@ -244,7 +245,7 @@ class FakeNode:
         ref = ClaimRef("default", name, claim.metadata.uid)
         (answer,) = serving.prepare({ref: claim}).values()
         serving.close()
-        assert isinstance(answer, tuple), answer
+        assert isinstance(answer, Prepared), answer
         return claim
 
     def facts(self) -> Facts:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from dranode.driver.core.api.documents import decode
-from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.claims.answers import Prepared, Refused
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.node.node import NodeClaims
 from tests.fakes.drivers import Lamps, plain, reference
@@ -25,13 +25,14 @@ def opened(folder: Path, plugin: Plugin | None = None, **options: Any) -> NodeCl
 
 
 def prepare(node: NodeClaims, *claims: ResourceClaim) -> dict[str, Any]:
-    """Prepare claims in one call: the devices or the error of each, by the claim's name."""
+    """Prepare claims in one call: the devices or the refusal of each, by the claim's name."""
     answers = node.prepare({reference(claim): claim for claim in claims})
-    return {claim.metadata.name: answers[claim.metadata.uid] for claim in claims}
+    named = {claim.metadata.name: answers[claim.metadata.uid] for claim in claims}
+    return {name: answer.devices if isinstance(answer, Prepared) else answer for name, answer in named.items()}
 
 
-def unprepare(node: NodeClaims, *claims: ResourceClaim) -> dict[str, DranodeError | None]:
-    """Unprepare claims in one call: the error of each, by UID."""
+def unprepare(node: NodeClaims, *claims: ResourceClaim) -> dict[str, Refused | None]:
+    """Unprepare claims in one call: the refusal of each, by UID."""
     return node.unprepare(tuple(map(reference, claims)))
 
 

@@ -14,6 +14,7 @@ import grpc
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.documents import decode
 from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.claims.answers import Refused
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.kubelet.rpc import service
 from dranode.driver.local.kubelet import KubeletError, StandInKubelet
@@ -165,9 +166,9 @@ class Node:
         }
         self._store.put(decode(ResourceClaim, document))
         answer = self.kubelet.prepare({ref: frozenset((DRIVER,))})[ref]
-        if isinstance(answer, KubeletError):
-            raise answer
-        cdi = tuple(name for device in answer for name in device.cdi)
+        if isinstance(answer, Refused):
+            raise KubeletError(answer.reason)
+        cdi = tuple(name for device in answer.devices for name in device.cdi)
         (spec,) = (self.folder / "cdi").glob(f"*{ref.uid}.json")
         (variable,) = json.loads(spec.read_text())["devices"][0]["containerEdits"]["env"]
         return CPUSet.parse(variable.partition("=")[2]), cdi

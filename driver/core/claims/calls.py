@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from dranode.driver.core.api.errors import DranodeError
     from dranode.driver.core.api.resource import ResourceClaim
+    from dranode.driver.core.claims.answers import Answer, Refused
     from dranode.driver.core.claims.held import ClaimRef
     from dranode.driver.core.claims.inventory import Inventory
     from dranode.driver.core.claims.plugin import Plugin
-    from dranode.driver.core.claims.record import PreparedDevice, Record
-
-Answer: TypeAlias = "tuple[PreparedDevice, ...] | DranodeError"
-"""What a claim of a Prepare is answered: its devices, or why there are none."""
+    from dranode.driver.core.claims.record import Record
 
 
 class Claims(Protocol):
@@ -30,8 +28,8 @@ class Preparer(Protocol):
     def prepare(self, asked: Mapping[ClaimRef, ResourceClaim | DranodeError]) -> Mapping[str, Answer]:
         """Prepare claims; an answer for each, by UID."""
 
-    def unprepare(self, refs: tuple[ClaimRef, ...]) -> Mapping[str, DranodeError | None]:
-        """Unprepare claims; None or an error for each, by UID."""
+    def unprepare(self, refs: tuple[ClaimRef, ...]) -> Mapping[str, Refused | None]:
+        """Unprepare claims; for each, by UID, None or why it is not unprepared."""
 
 
 class PreparingNode(Preparer, Protocol):

@@ -24,6 +24,7 @@ from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import ClaimConflictError, ClaimError, DocumentError
 from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.core.claims.allocation import results_of
+from dranode.driver.core.claims.answers import Refused
 from dranode.driver.core.claims.configs import configs_for
 from dranode.driver.core.claims.effects import (
     Commit,
@@ -93,13 +94,13 @@ def allocated(ref: ClaimRef, claim: ResourceClaim, plugin: Plugin) -> AllocatedC
     )
 
 
-def twins(refs: Iterable[ClaimRef]) -> dict[str, ClaimError]:
-    """An error for every UID under which one call names several claims: it has one answer, and nobody knows whose."""
+def twins(refs: Iterable[ClaimRef]) -> dict[str, Refused]:
+    """A refusal for every UID under which one call names several claims: it has one answer, and nobody knows whose."""
     by_uid: dict[str, dict[ClaimRef, None]] = {}
     for ref in refs:
         by_uid.setdefault(ref.uid, {})[ref] = None
     return {
-        uid: ClaimError(
+        uid: Refused(
             f"claims {' and '.join(map(str, same))} were asked for in one call with the same UID {uid}, so neither is "
             "prepared; recreate their pods"
         )

@@ -11,6 +11,7 @@ import pytest
 from dranode.driver.core.api.documents import decode
 from dranode.driver.core.api.errors import ClaimConflictError, ClaimError, DranodeError, UsageError
 from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.claims.answers import Conflict, Prepared, Refused
 from dranode.driver.core.claims.grant import Grant
 from dranode.driver.core.claims.health import Health
 from dranode.driver.core.claims.held import ClaimRef
@@ -74,9 +75,13 @@ def nodes(folder: Path) -> Iterator[Any]:
 
 def prepare(node: NodeClaims, asked: ResourceClaim) -> Any:
     answer = node.prepare({ref(asked): asked})[asked.metadata.uid]
-    if isinstance(answer, DranodeError):
-        raise answer
-    return answer
+    match answer:
+        case Prepared(devices):
+            return devices
+        case Conflict(reason, holders):
+            raise ClaimConflictError(reason, holders)
+        case Refused(reason):
+            raise DranodeError(reason)
 
 
 def spec(folder: Path, asked: ResourceClaim) -> Any:

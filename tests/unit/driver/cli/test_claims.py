@@ -17,6 +17,7 @@ from dranode.cpu.options import CPUOptions
 from dranode.cpu.plugin import CPUPlugin
 from dranode.driver.cli.claims import command
 from dranode.driver.core.api.errors import DranodeError, MachineError
+from dranode.driver.core.claims.answers import Prepared
 from dranode.driver.core.diagnosis.placement import container_cgroup
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.node.node import NodeClaims
@@ -50,7 +51,7 @@ class Machine:
         node = NodeClaims(CPUPlugin(open_machine("sockets=1,cores=8"), CPUOptions()), self.data, self.folder / "cdi")
         node.open()
         claim = cpu_claim(name, f"uid-{name}", GROUP, count)
-        assert isinstance(node.prepare({reference(claim): claim})[f"uid-{name}"], tuple)
+        assert isinstance(node.prepare({reference(claim): claim})[f"uid-{name}"], Prepared)
         node.close()
 
     def process(self, pid: int, name: str, cpus: str, cgroup: str = "system.slice/x.service", **more: str) -> None:

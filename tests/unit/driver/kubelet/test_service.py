@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dranode.driver.core.api.errors import DranodeError
+from dranode.driver.core.claims.answers import Refused
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.registered import unprepare
@@ -41,7 +41,7 @@ def test_an_error_inside_the_driver_is_an_answer_for_every_claim(call: str, capl
     service.answer_with(broken, broken)
     answers = getattr(service, call)(REFS)
     assert answers.keys() == {"uid-a", "uid-b"}
-    assert all(isinstance(answer, DranodeError) for answer in answers.values())
+    assert all(isinstance(answer, Refused) for answer in answers.values())
     assert "dra.example met an error inside it" in str(answers["uid-a"])
     assert "Traceback" in caplog.text
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from dranode.driver.core.api.errors import ClaimError, in_words
+from dranode.driver.core.api.errors import in_words
+from dranode.driver.core.claims.answers import Refused
 from dranode.driver.core.claims.grant import Grant
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.machine.folder import HostRoot
@@ -56,14 +57,14 @@ def test_a_machine_that_is_not_the_host_is_not_written_to(tmp_path: Path, form: 
     (tmp_path / "m.yaml").write_text(f'base: host\nfiles: {{"/{FILE}": dim}}\n')
     machines = {"folder": str(tmp_path / "machine"), "description": "cores=2", "YAML": str(tmp_path / "m.yaml")}
     answer = prepare(tmp_path, open_machine(machines[form]))
-    assert isinstance(answer, ClaimError)
+    assert isinstance(answer, Refused)
     assert f"a captured or made-up machine is not written to: '{FILE}'" in str(answer)
     assert place.read_text() == "dim"
 
 
 def test_the_event_names_the_file_that_the_host_does_not_have(tmp_path: Path) -> None:
     answer = prepare(tmp_path, HostRoot())
-    assert isinstance(answer, ClaimError)
+    assert isinstance(answer, Refused)
     assert f"FileNotFoundError: [Errno 2] No such file or directory: '/{FILE}'" in str(answer)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from dranode.cdi.spec import Spec
 from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.errors import ClaimConflictError, LedgerError
+from dranode.driver.core.claims.answers import Conflict, Refused
 from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Grant
 from dranode.driver.core.claims.held import ClaimRef, Held
 from dranode.driver.core.claims.hooks import Recovers
@@ -55,7 +55,7 @@ def test_while_the_ledger_cannot_be_used_nothing_is_handed_out_and_the_file_stay
         db.execute("UPDATE meta SET value = '99' WHERE key = 'schema'")
     again = opened(tmp_path)
     answer = prepare(again, allocated_claim("b", LAMPS, ["lamp-1"]))["b"]
-    assert isinstance(answer, LedgerError)
+    assert isinstance(answer, Refused)
     assert "newer dranode" in str(answer)
     assert [path.name for path in (tmp_path / "data").glob("*corrupt*")] == []
 
@@ -72,7 +72,7 @@ def test_a_damaged_record_comes_back_from_the_spec_and_others_never_wait(
     damage(tmp_path)
     again = opened(tmp_path)
     refused = prepare(again, allocated_claim("thief", LAMPS, ["lamp-0"]))["thief"]
-    assert isinstance(refused, ClaimConflictError)
+    assert isinstance(refused, Conflict)
     assert "which claim default/a still holds" in str(refused)
     assert len(prepare(again, new)["b"]) == 1
     assert prepare(again, claim) == first
@@ -133,7 +133,7 @@ def test_a_claim_whose_containers_get_nothing_is_not_forgotten_with_its_ledger(
     node.close()
     damage(tmp_path)
     answer = prepare(opened(tmp_path, Silent()), allocated_claim("b", LAMPS, ["lamp-0"]))["b"]
-    assert isinstance(answer, ClaimConflictError)
+    assert isinstance(answer, Conflict)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_a_spec_that_can_be_read_again_blocks_no_longer(tmp_path: Path, damage: 
     spec_of(tmp_path, claim).write_bytes(whole)
     assert len(prepare(again, new)["b"]) == 1
     assert ("lamp-0",) in told[-1]
-    assert isinstance(prepare(again, allocated_claim("thief", LAMPS, ["lamp-0"]))["thief"], ClaimConflictError)
+    assert isinstance(prepare(again, allocated_claim("thief", LAMPS, ["lamp-0"]))["thief"], Conflict)
     assert prepare(again, claim) == first
 
 
@@ -282,7 +282,7 @@ def test_a_damaged_row_whose_spec_names_no_device_holds_those_that_the_row_names
     node.close()
     damage_rows(tmp_path)
     again = opened(tmp_path, Recoverable())
-    assert isinstance(prepare(again, allocated_claim("b", LAMPS, ["lamp-0"]))["b"], ClaimConflictError)
+    assert isinstance(prepare(again, allocated_claim("b", LAMPS, ["lamp-0"]))["b"], Conflict)
     assert len(prepare(again, allocated_claim("c", LAMPS, ["lamp-1"]))["c"]) == 1
 
 

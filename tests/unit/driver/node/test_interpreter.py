@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from dranode.driver.core.api.errors import ClaimError, LedgerError
+from dranode.driver.core.api.errors import ClaimError
+from dranode.driver.core.claims.answers import Refused
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.node.node import NodeClaims
 from tests.fakes.drivers import Board, Lamps, WiredLamps, allocated_claim
@@ -47,7 +48,7 @@ def test_a_reboot_is_not_forgotten_if_the_ledger_could_not_be_used_at_the_start(
     ledger.mkdir()
     rebooted = NodeClaims(WiredLamps(board), tmp_path / "data", tmp_path / "cdi")
     rebooted.open("another boot")
-    assert isinstance(prepare(rebooted, claim)["a"], LedgerError)
+    assert isinstance(prepare(rebooted, claim)["a"], Refused)
     ledger.rmdir()
     ledger.with_name("away").rename(ledger)
     assert len(prepare(rebooted, claim)["a"]) == 1

@@ -15,6 +15,7 @@ from dranode.cpu.plugin import CPUPlugin
 from dranode.driver.cli.forget_lost import command
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.claims.answers import Prepared
 from dranode.driver.core.claims.record import Record
 from dranode.driver.core.claims.salvage import LOST, Copied, salvaged
 from dranode.driver.machine.forms import open_machine
@@ -49,7 +50,7 @@ def with_claims(folder: Path, count: int = 3) -> dict[str, Record]:
     live.mkdir()
     node = opened(live)
     for number in (*range(count), 99):
-        assert isinstance(prepare(node, claim(number)), tuple)
+        assert isinstance(prepare(node, claim(number)), Prepared)
     assert node.unprepare((reference(claim(99)),)) == {"uid-99": None}
     # As they lie there when it is killed.
     for name in ("data", "cdi"):
@@ -121,7 +122,7 @@ def test_the_copy_brings_every_record_back_as_it_was(
         reboot(tmp_path)
     node = opened(tmp_path)
     assert {record.uid: record for record in node.records()} == before
-    assert isinstance(prepare(node, claim(4)), tuple)
+    assert isinstance(prepare(node, claim(4)), Prepared)
     assert {record.uid for record in read_ledger(ledger(tmp_path)).records} == {*before, "uid-4"}
 
 
@@ -139,7 +140,7 @@ def test_rows_come_back_without_the_copy_and_new_claims_wait_for_the_administrat
     refused = str(prepare(node, claim(4)))
     assert "nothing new is handed out on this node: the ledger was lost" in refused
     assert "run `dranode forget-lost --driver dra.cpu`" in refused
-    assert isinstance(prepare(node, claim(1)), tuple)
+    assert isinstance(prepare(node, claim(1)), Prepared)
 
 
 @pytest.mark.parametrize("boot", [BOOT, "boot-2"])
@@ -156,7 +157,7 @@ def test_a_node_of_which_nothing_is_left_says_so_until_it_is_told_to_forget(tmp_
     assert read_ledger(ledger(tmp_path)).doubt == LOST
     assert opened(tmp_path).forget_missing() == (LOST,)
     node = opened(tmp_path, boot)
-    assert isinstance(prepare(node, claim(4)), tuple)
+    assert isinstance(prepare(node, claim(4)), Prepared)
     assert node.forget_missing() == ()
     assert Ledger(ledger(tmp_path)).meta("schema") == "1"
 
@@ -176,7 +177,7 @@ def test_a_copy_that_was_closed_is_believed_after_a_reboot(tmp_path: Path) -> No
     node.close()
     gone(tmp_path)
     reboot(tmp_path)
-    assert isinstance(prepare(opened(tmp_path, "boot-2"), claim(4)), tuple)
+    assert isinstance(prepare(opened(tmp_path, "boot-2"), claim(4)), Prepared)
 
 
 def test_an_older_ledger_that_is_put_back_is_not_believed(tmp_path: Path) -> None:
@@ -244,10 +245,10 @@ def test_a_disk_that_takes_no_copy_keeps_nobody_from_being_prepared(tmp_path: Pa
     node = opened(tmp_path)
     (tmp_path / "data" / "ledger.db-copy").unlink()
     (tmp_path / "data" / "ledger.db-copy.new").mkdir()
-    assert isinstance(prepare(node, claim(1)), tuple)
+    assert isinstance(prepare(node, claim(1)), Prepared)
     assert not (tmp_path / "data" / "ledger.db-copy").exists()
     (tmp_path / "data" / "ledger.db-copy.new").rmdir()
-    assert isinstance(prepare(node, claim(2)), tuple)
+    assert isinstance(prepare(node, claim(2)), Prepared)
     copied = LedgerCopy(tmp_path / "data" / "ledger.db-copy").read()
     assert copied is not None
     assert copied.records.keys() == {"uid-1", "uid-2"}
@@ -298,7 +299,7 @@ def test_no_attack_on_the_files_gives_a_cpu_twice_or_loses_a_claim_in_silence(tm
     told: dict[str, str] = {}
     for number in range(12):
         asked = claim(number, 1 + number % 2)
-        if isinstance(prepare(node, asked), tuple):
+        if isinstance(prepare(node, asked), Prepared):
             told[asked.metadata.uid] = node.holders.records[asked.metadata.uid].held
         if dice.random() < 0.5 and told:
             uid = dice.choice(sorted(told))

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from dranode.driver.core.api.resource import Device, ResourceClaim
+from dranode.driver.core.claims.answers import Prepared
 from dranode.driver.core.claims.grant import Grant
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.inventory import Inventory
@@ -44,8 +45,8 @@ def node(metadata: DeviceMetadata) -> NodeClaims:
 
 def prepare(node: NodeClaims, claim: ResourceClaim) -> list[tuple[str, ...]]:
     answer = node.prepare({reference(claim): claim})[claim.metadata.uid]
-    assert isinstance(answer, tuple), answer
-    return [device.cdi for device in answer]
+    assert isinstance(answer, Prepared), answer
+    return [device.cdi for device in answer.devices]
 
 
 def test_containers_of_any_user_can_read_it_whatever_the_mask(metadata: DeviceMetadata) -> None:

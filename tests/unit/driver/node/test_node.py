@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from dranode.driver.core.api.errors import ClaimConflictError, ClaimError
+from dranode.driver.core.api.errors import ClaimError
 from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.claims.answers import Conflict, Refused
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.record import PreparedDevice
 from dranode.driver.core.pinning.snapshot import HeldSnapshot
@@ -104,7 +105,7 @@ def test_a_device_that_another_claim_holds_is_refused_with_both_named(tmp_path: 
     first, second = allocated_claim("a", LAMPS, ["lamp-1"]), allocated_claim("b", LAMPS, ["lamp-1"])
     prepare(node, first)
     refused = prepare(node, second)["b"]
-    assert isinstance(refused, ClaimConflictError)
+    assert isinstance(refused, Conflict)
     assert 'claim default/b was allocated device "lamp-1", which claim default/a still holds' in str(refused)
     assert [record.name for record in node.records()] == ["a"]
 
@@ -114,7 +115,7 @@ def test_claims_of_one_call_see_each_other(tmp_path: Path) -> None:
     node = opened(tmp_path, clock=lambda: float(next(clock)))
     answers = prepare(node, allocated_claim("a", LAMPS, ["lamp-1"]), allocated_claim("b", LAMPS, ["lamp-1"]))
     assert len(answers["a"]) == 1
-    assert isinstance(answers["b"], ClaimConflictError)
+    assert isinstance(answers["b"], Conflict)
 
 
 def test_admin_access_stands_beside_the_holder_and_holds_nothing(tmp_path: Path) -> None:
@@ -147,9 +148,9 @@ def test_a_claim_that_cannot_be_meant_is_refused_and_loses_nothing(
     node = opened(tmp_path)
     good = allocated_claim("good", LAMPS, ["lamp-3"])
     answers = prepare(node, claim, good)
-    assert isinstance(answers["a"], ClaimError)
+    assert isinstance(answers["a"], Refused)
     with pytest.raises(ClaimError, match=sentence):
-        raise answers["a"]
+        raise ClaimError(answers["a"].reason)
     assert len(answers["good"]) == 1
     assert [record.name for record in node.records()] == ["good"]
 
@@ -248,6 +249,6 @@ def test_whoever_could_not_take_in_the_records_is_told_them_again_with_the_next_
 
     node.watch(watcher)
     claim = allocated_claim("a", LAMPS, ["lamp-0"])
-    assert isinstance(prepare(node, claim)["a"], ClaimError)
+    assert isinstance(prepare(node, claim)["a"], Refused)
     assert len(prepare(node, claim)["a"]) == 1
     assert told == [0, 1, 1]

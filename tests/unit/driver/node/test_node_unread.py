@@ -13,7 +13,8 @@ import pytest
 from dranode.cpu.options import CPUOptions
 from dranode.cpu.plugin import CPUPlugin
 from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.errors import LedgerError, UnreadError
+from dranode.driver.core.api.errors import UnreadError
+from dranode.driver.core.claims.answers import Prepared, Refused
 from dranode.driver.core.pinning.snapshot import HeldSnapshot
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.node.node import NodeClaims
@@ -78,7 +79,7 @@ def test_it_is_told_as_unread_with_what_the_specs_say_and_nothing_is_granted(
     assert [node.impediment] == [known.unread.reason]
     for claim in (CLAIM, OTHER):
         (answer,) = node.prepare({reference(claim): claim}).values()
-        assert isinstance(answer, UnreadError)
+        assert answer == Refused(known.unread.reason)
     with pytest.raises(UnreadError):
         node.records()
     (said,) = [record.message for record in caplog.records if record.levelno >= logging.ERROR]
@@ -90,7 +91,7 @@ def test_it_is_told_as_unread_with_what_the_specs_say_and_nothing_is_granted(
     assert told[-1].unread is None
     assert node.impediment is None
     assert caplog.messages == ["the ledger can be read again"]
-    assert isinstance(node.prepare({reference(OTHER): OTHER})["uid-b"], tuple)
+    assert isinstance(node.prepare({reference(OTHER): OTHER})["uid-b"], Prepared)
 
 
 def test_what_was_read_before_stays_known(world: World) -> None:
@@ -119,10 +120,10 @@ def test_specs_that_cannot_be_listed_leave_the_records_known(world: World, tmp_p
     assert "cannot be listed: Not a directory" in known.unread.reason
     assert not known.unread.blind
     assert held(known) == [("uid-a", "a", world.held)]
-    assert isinstance(node.prepare({reference(OTHER): OTHER})["uid-b"], LedgerError)
+    assert node.prepare({reference(OTHER): OTHER})["uid-b"] == Refused(known.unread.reason)
     (tmp_path / "cdi").unlink()
     (tmp_path / "away").rename(tmp_path / "cdi")
-    assert isinstance(node.prepare({reference(OTHER): OTHER})["uid-b"], tuple)
+    assert isinstance(node.prepare({reference(OTHER): OTHER})["uid-b"], Prepared)
     assert told[-1].unread is None
 
 

@@ -7,7 +7,7 @@ import time
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from pathlib import Path
 
-from dranode.driver.core.api.errors import ClaimConflictError
+from dranode.driver.core.claims.answers import Conflict
 from dranode.driver.node.patience import CONFLICT_WAIT, MAX_WAITING
 from tests.fakes.drivers import allocated_claim
 from tests.fakes.node import LAMPS, opened, prepare, unprepare
@@ -42,7 +42,7 @@ def test_only_so_many_calls_wait_that_the_unprepare_gets_through(tmp_path: Path)
         while node._places._value > 0:
             time.sleep(0.001)
         # The clock stands still: one more that waited would wait for ever.
-        assert isinstance(prepare(node, allocated_claim("b", LAMPS, ["lamp-1"]))["b"], ClaimConflictError)
+        assert isinstance(prepare(node, allocated_claim("b", LAMPS, ["lamp-1"]))["b"], Conflict)
         unprepare(node, held)
         wait(calls, return_when=FIRST_COMPLETED)
         now[0] = CONFLICT_WAIT

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from dranode.cdi.spec import Spec
-from dranode.driver.core.api.errors import ClaimConflictError, ClaimError, LedgerError, UnreadError
+from dranode.driver.core.api.errors import LedgerError
+from dranode.driver.core.claims.answers import Conflict, Prepared, Refused
 from dranode.driver.core.claims.grant import ClaimGrant
 from dranode.driver.core.claims.hooks import Recovers
 from dranode.driver.core.claims.record import Record
@@ -36,7 +37,8 @@ def test_what_another_instance_committed_is_read_again_after_a_reading_that_fail
 
     monkeypatch.setattr(Ledger, "read", fails_once)
     answers = [here.prepare({reference(ours): ours})[ours.metadata.uid] for _ in range(2)]
-    assert [type(answer) for answer in answers] == [UnreadError, ClaimConflictError]
+    assert [type(answer) for answer in answers] == [Refused, Conflict]
+    assert str(answers[0]) == "the disk does not answer"
 
 
 def test_claims_are_not_forgotten_because_the_cdi_directory_could_not_be_listed(tmp_path: Path) -> None:
@@ -58,9 +60,9 @@ def test_claims_are_not_forgotten_because_the_cdi_directory_could_not_be_listed(
     cdi.unlink()
     (tmp_path / "away").rename(cdi)
     answers += [node.prepare({reference(ours): ours})[ours.metadata.uid]]
-    assert isinstance(answers[0], LedgerError)
+    assert isinstance(answers[0], Refused)
     assert "cannot be listed" in str(answers[0])
-    assert isinstance(answers[1], ClaimError)
+    assert isinstance(answers[1], Conflict)
 
 
 class Puzzled(Lamps, Recovers):
@@ -82,9 +84,9 @@ def test_a_spec_that_a_driver_fails_to_read_blocks_new_grants_and_nothing_else(t
     node.open()
     refused = node.prepare({reference(ours): ours})[ours.metadata.uid]
     assert "nothing new is handed out" in str(refused)
-    assert isinstance(node.prepare({reference(theirs): theirs})[theirs.metadata.uid], tuple)
+    assert isinstance(node.prepare({reference(theirs): theirs})[theirs.metadata.uid], Prepared)
     assert node.unprepare((reference(theirs),)) == {theirs.metadata.uid: None}
-    assert isinstance(node.prepare({reference(ours): ours})[ours.metadata.uid], tuple)
+    assert isinstance(node.prepare({reference(ours): ours})[ours.metadata.uid], Prepared)
 
 
 def test_claims_on_record_with_the_same_cpus_are_told_of_once_and_keep_them(

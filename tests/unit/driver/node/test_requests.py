@@ -16,6 +16,7 @@ from dranode.cpu.plugin import CPUPlugin
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.documents import decode
 from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.claims.answers import Prepared
 from dranode.driver.core.claims.effects import Commit
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.claims.record import PreparedDevice, Record
@@ -71,8 +72,8 @@ class Machine:
 
     def prepare(self, asked: ResourceClaim) -> None:
         answer = self.node.prepare({reference(asked): asked})[UID]
-        assert isinstance(answer, tuple), answer
-        self.devices = answer
+        assert isinstance(answer, Prepared), answer
+        self.devices = answer.devices
 
     def given(self, request: str | None) -> tuple[str, ...]:
         """The CDI ids that kubelet passes to a container that names the request, or the claim alone."""

@@ -13,6 +13,7 @@ from dranode.cpu.options import CPUOptions
 from dranode.cpu.plugin import CPUPlugin
 from dranode.driver.core.api.errors import DranodeError, LedgerError
 from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.claims.answers import Prepared
 from dranode.driver.core.claims.events import Occurrence, OrphanUnprepared
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.reconcile import PATIENCE
@@ -67,7 +68,7 @@ class World:
         claim = cpu_claim(name, uid, GROUP, 2)
         self.api.by_name["default", name] = claim
         answer = self.node.prepare({reference(claim): claim})[uid]
-        assert isinstance(answer, tuple)
+        assert isinstance(answer, Prepared)
 
     def look_for(self, seconds: float) -> None:
         """Look once a minute."""

@@ -1,0 +1,65 @@
+"""What became of a claim of a Prepare or an Unprepare, as values.
+
+A plug-in raises (`core.api.errors`); what is handed on, compared and waited for are these.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dranode.driver.core.api.sentence import one_sentence
+from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.claims.record import PreparedDevice
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """The claim is prepared; `devices` has one entry for each of its results, and none if no result is the driver's."""
+
+    devices: tuple[PreparedDevice, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """What was asked for was not done; `reason` is one sentence for a person, with what to do."""
+
+    reason: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reason", one_sentence(self.reason))
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """Other claims hold what the claim needs; it can be prepared once they are unprepared.
+
+    Attributes:
+        reason: one sentence for a person.
+        holders: the UIDs of those claims, as far as they are known.
+    """
+
+    reason: str
+    holders: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reason", one_sentence(self.reason))
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """The claim is prepared for another allocation than it has now, which has to be undone first."""
+
+    claim: ClaimRef
+
+
+Answer = Prepared | Refused | Conflict
+"""The answer to a Prepare."""
+
+Outcome = Answer | Changed
+"""What one attempt at a Prepare came to; `Changed` is settled before there is an answer."""
