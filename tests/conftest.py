@@ -1,14 +1,23 @@
 """For all tests: an example takes as long as the machine takes; no test fails on a clock."""
 
 from collections.abc import Iterator
+from typing import Final
 
 import pytest
 from hypothesis import settings
 
 from dranode.driver.machine.guard import release_host
+from tests.fakes.waiting import PATIENCE
 
 settings.register_profile("dranode", deadline=None)
 settings.load_profile("dranode")
+
+# What a driver on a node grants to a peer on the same node. In a test the peer is a thread of the same busy process.
+_LIMITS: Final = (
+    "dranode.driver.kubelet.podresources._TIMEOUT",
+    "dranode.driver.kubelet.registered._TIMEOUT",
+    "dranode.driver.local.kubelet._NOTIFY_SECONDS",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -16,3 +25,11 @@ def _own_machine() -> Iterator[None]:
     """A command that was tried on a made-up machine guards the host for the life of its process, which is ours."""
     yield
     release_host()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _patient_with_peers() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for limit in _LIMITS:
+            patch.setattr(limit, PATIENCE)
+        yield

@@ -25,6 +25,7 @@ from dranode.driver.core.claims.record import PreparedDevice
 from dranode.driver.local.kubelet import KubeletError, StandInKubelet
 from dranode.driver.local.store import Store
 from dranode.driver.node.ledger import read_ledger
+from tests.fakes.waiting import PATIENCE
 
 PROGRAM = Path(sys.executable).with_name("dranode")
 DRIVER = "dra.cpu"
@@ -70,10 +71,10 @@ def serving(folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], StandInKube
     kubelet = StandInKubelet(folder / "kubelet" / "plugins_registry")
     try:
         # A socket that a killed driver left behind is there before its successor replaces it.
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE
         while True:
             try:
-                kubelet.register([DRIVER])
+                kubelet.register([DRIVER], PATIENCE)
                 break
             except KubeletError:
                 assert process.poll() is None, (folder / "log").read_text()
@@ -148,7 +149,7 @@ def test_whatever_kubelet_was_told_survives_a_kill_at_any_moment(folder: Path) -
         for number in told:
             kubelet.unprepare({reference(number): frozenset({DRIVER})})
         process.terminate()
-        assert process.wait(20) == 0
+        assert process.wait(PATIENCE) == 0
     assert read_ledger(folder / "kubelet" / "plugins" / DRIVER / "ledger.db").records == ()
     assert list((folder / "cdi").glob("*.json")) == []
     assert list((folder / "kubelet" / "plugins_registry").iterdir()) == []

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from dranode.driver.kubelet.rpc import caller
 from dranode.driver.local.store import Store
 from dranode.driver.node.ledger import read_ledger
 from dranode.proto import dra_v1_pb2 as api
+from tests.fakes.waiting import PATIENCE
 
 PROGRAM: Final = Path(sys.executable).with_name("dranode")
 DRIVER: Final = "dra.cpu"
@@ -75,7 +77,7 @@ class Instances:
 
     def stop(self, name: str, number: int) -> int:
         self.running[name].send_signal(number)
-        return self.running[name].wait(20)
+        return self.running[name].wait(PATIENCE)
 
     def call(self, name: str, method: str, number: int) -> Any:
         """The answer for one claim; None if the instance was gone before it answered."""
@@ -150,10 +152,10 @@ def disturb(instances: Instances, told: Told, own: list[int], seed: int, ended: 
 
 def kill(instances: Instances, told: Told, dice: random.Random, ended: threading.Event) -> None:
     """Kill one instance, or both at once, after they have answered for a while, and start it again."""
-    before, patience = told.answered, 200
+    before, ends = told.answered, time.monotonic() + PATIENCE
     ended.wait(dice.uniform(0.05, 0.3))
-    while told.answered < before + ANSWERS and patience and not ended.wait(0.05):
-        patience -= 1
+    while told.answered < before + ANSWERS and time.monotonic() < ends and not ended.wait(0.05):
+        pass
     for name in dice.choice((INSTANCES[:1], INSTANCES[1:], INSTANCES)):
         instances.stop(name, signal.SIGKILL)
         instances.start(name)

@@ -25,6 +25,7 @@ from dranode.driver.cli import cli
 from dranode.driver.cli.options import config_file
 from dranode.driver.cli.serve import command as serve
 from dranode.driver.core.claims.configs import Config
+from tests.fakes.waiting import PATIENCE
 from tests.kubernetes_schemas import is_known, problems
 
 ROOT = Path(__file__).parents[2]
@@ -92,7 +93,7 @@ def test_a_session_prints_what_the_manual_shows(block: Block, tmp_path: Path) ->
         program, *arguments = shlex.split(command)
         assert program == "dranode"
         done = subprocess.run(
-            [PROGRAM, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+            [PROGRAM, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False
         )
         assert (done.returncode, done.stderr) == (0, "")
         assert matches(expected, done.stdout.splitlines()), done.stdout
@@ -150,7 +151,7 @@ def test_claims_of_the_manual_are_prepared(block: Block, tmp_path: Path) -> None
     (tmp_path / "claims.yaml").write_text(block.text)
     for arguments in (["check", "claims.yaml"], ["local", "--machine", "cores=8,threads=2", "claims.yaml"]):
         done = subprocess.run(
-            [PROGRAM, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+            [PROGRAM, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False
         )
         assert (done.returncode, done.stderr) == (0, "")
 

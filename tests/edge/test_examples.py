@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.fakes.waiting import PATIENCE
 from tests.kubernetes_schemas import documents, is_known, problems
 
 ROOT = Path(__file__).parents[2]
@@ -37,7 +38,7 @@ def run(path: Path) -> dict[str, Any]:
     program, *arguments = shlex.split(command)
     assert program == "dranode"
     done = subprocess.run(
-        [PROGRAM, *arguments, "-o", "json"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+        [PROGRAM, *arguments, "-o", "json"], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
     answer: dict[str, Any] = json.loads(done.stdout)

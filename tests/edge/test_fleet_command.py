@@ -10,13 +10,15 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.fakes.waiting import PATIENCE
+
 PROGRAM = Path(sys.executable).with_name("dranode")
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def local(cwd: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [PROGRAM, "local", *arguments], cwd=cwd, capture_output=True, text=True, timeout=60, check=False
+        [PROGRAM, "local", *arguments], cwd=cwd, capture_output=True, text=True, timeout=PATIENCE, check=False
     )
 
 

@@ -19,6 +19,7 @@ from dranode.driver.kube.connection import Connection, Outgoing
 from dranode.driver.kube.source import Credentials
 from tests.fakes.apiserver import ApiServer, Fault, api_server
 from tests.fakes.drivers import allocated_claim, plain, reference
+from tests.fakes.waiting import PATIENCE
 
 
 @pytest.fixture
@@ -66,7 +67,7 @@ def test_the_claims_of_a_call_are_fetched_at_the_same_time(api: ApiServer, claim
     refs = tuple(put(api, f"c{number}") for number in range(8))
     claims.get(refs[:1])
     # Every answer waits until all eight were asked for: one after another, none would ever come.
-    everybody = threading.Barrier(8, timeout=5)
+    everybody = threading.Barrier(8, timeout=PATIENCE)
     met: list[int] = []
 
     class Meeting(Fault):
@@ -176,14 +177,14 @@ def test_the_patience_is_that_of_the_call_and_not_of_each_claim(monkeypatch: pyt
                 self.now += 30.0
             else:
                 waited.set()
-                released.wait(10)
+                released.wait(PATIENCE)
             return SimpleNamespace(status=200, headers={}, data=b"{}")
 
     wire = Hanging()
     made = KubeClaims(Client(wire, timing=Timing(clock=lambda: wire.now, dice=lambda: 0.0)))
     try:
         answers = made.get(refs)
-        assert waited.wait(10)
+        assert waited.wait(PATIENCE)
         assert [str(answers[ref]) for ref in refs[:3]] == [
             f"claim default/{ref.name} cannot be fetched: the API server took more than 25 s for the claims of this "
             "call; kubelet will ask again"

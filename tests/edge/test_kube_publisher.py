@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +24,7 @@ from dranode.driver.kube.errors import BrokenStreamError
 from dranode.driver.kube.source import Credentials
 from dranode.driver.kube.watch import SliceWatch
 from tests.fakes.apiserver import ApiServer, Fault, api_server
+from tests.fakes.waiting import PATIENCE, eventually
 
 DRIVER = "d.example.com"
 
@@ -53,13 +53,7 @@ class Publishing:
         self.eventually(lambda: self.status.published)
 
     def eventually(self, holds: Callable[[], Any]) -> Any:
-        ends = time.monotonic() + 20
-        while time.monotonic() < ends:
-            found = holds()
-            if found:
-                return found
-            time.sleep(0.005)
-        pytest.fail(f"it did not come about in time: {self.status}")
+        return eventually(holds, lambda: self.status)
 
     def slices(self) -> list[Any]:
         return self.api.objects.all("resourceslices")
@@ -176,8 +170,8 @@ def test_watching_goes_on_after_the_server_has_forgotten_the_place(
     it.api.gone_as_event = as_event
     it.api.watch_seconds = 0.1
     it.published(inventory("a"))
-    time.sleep(0.3)
-    # The first watch has ended as it should, and the next one is not asked for before a second has passed.
+    # The next one is not asked for before a second has passed.
+    it.eventually(lambda: it.api.watches_ended)
     it.api.watch_seconds = 3600
     it.alter(lambda one: one["spec"].pop("devices"))
     it.api.objects.forget()
@@ -341,14 +335,16 @@ def test_a_publisher_that_rests_while_a_write_hangs_makes_no_other(
     it: Publishing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dranode.driver.kube.slice_loop._JOIN_SECONDS", 0.1)
-    hanging = Fault(method="POST", path="resourceslices", seconds=1.0)
+    released = threading.Event()
+    hanging = Fault(method="POST", path="resourceslices", release=released)
     it.api.faults.append(hanging)
     it.publish(inventory(*(f"d{number}" for number in range(200))))
     it.eventually(lambda: not hanging.times)
     threads = [one for one in threading.enumerate() if one.name == f"{DRIVER}-slices"]
     it.cluster.pause(DRIVER)
+    released.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(PATIENCE)
     assert len(it.api.requests("POST", "resourceslices")) == 1
 
 

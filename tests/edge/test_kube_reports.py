@@ -7,7 +7,7 @@ import sqlite3
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from dranode.driver.node.node import NodeClaims
 from dranode.driver.serve.service import DriverService
 from tests.fakes.apiserver import ApiServer, Fault, api_server
 from tests.fakes.drivers import Lamps, allocated_claim, lose_copy, plain, reference
+from tests.fakes.waiting import PATIENCE, eventually
 
 SHARE = "00000000-0000-0000-0000-000000000001"
 
@@ -78,14 +79,6 @@ def put(api: ApiServer, name: str, device: str) -> ResourceClaim:
     claim = allocated_claim(name, Lamps.driver, [device], shareID=SHARE)
     api.put("resourceclaims", plain(claim))
     return claim
-
-
-def eventually(holds: Callable[[], Any]) -> Any:
-    ends = time.monotonic() + 20
-    while not (found := holds()):
-        assert time.monotonic() < ends
-        time.sleep(0.005)
-    return found
 
 
 def devices(api: ApiServer, name: str) -> list[Any]:
@@ -202,7 +195,7 @@ def test_kubelet_does_not_wait_for_a_server_that_is_slow(api: ApiServer, reporte
         def takes(self, method: str, path: str) -> bool:
             del path
             if method == "PATCH":
-                asked.wait(5)
+                asked.wait(PATIENCE)
             return False
 
     api.faults.append(Held())
@@ -293,16 +286,16 @@ def test_the_newest_word_replaces_one_that_waits() -> None:
     def send(item: int) -> None:
         sent.append(item)
         first.set()
-        go_on.wait(5)
+        go_on.wait(PATIENCE)
 
     outbox: Outbox[int] = Outbox("test", send, Timing(), pytest.fail)
     outbox.put("a", 1)
-    first.wait(5)
+    first.wait(PATIENCE)
     for item in (2, 3):
         outbox.put("a", item)
     outbox.put("b", 4)
     go_on.set()
-    outbox.close(5)
+    outbox.close(PATIENCE)
     outbox.put("c", 5)
     assert sent == [1, 3, 4]
 
@@ -320,7 +313,7 @@ def test_a_word_that_may_pass_later_is_tried_until_a_newer_one_takes_its_place()
     eventually(lambda: tried)
     outbox.put("a", 2)
     eventually(lambda: 2 in tried)
-    outbox.close(5)
+    outbox.close(PATIENCE)
     assert tried[-1] == 2
 
 
@@ -338,7 +331,7 @@ def test_new_words_do_not_bring_the_server_back_what_it_wants_to_be_spared() -> 
         outbox.put("a", item)
         time.sleep(0.01)
     assert tried == [1]
-    outbox.close(5)
+    outbox.close(PATIENCE)
     assert tried == [1, 11], "one last try when the driver stops"
 
 

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.local.kubelet import StandInKubelet
 from tests.fakes.apiserver import ApiServer, api_server
 from tests.fakes.drivers import allocated_claim, plain, reference
+from tests.fakes.waiting import PATIENCE, eventually
 
 CPU = "dra.cpu"
 MACHINE = "sockets=1,numa=2,l3=1,cores=4,threads=2"
@@ -41,14 +41,12 @@ class Serving:
 
     def eventually(self, holds: Callable[[], Any]) -> Any:
         """Wait until something holds; what it says then."""
-        ends = time.monotonic() + 20
-        while time.monotonic() < ends:
-            found = holds()
-            if found:
-                return found
+
+        def alive() -> Any:
             assert self.process.poll() is None, self.log()
-            time.sleep(0.01)
-        pytest.fail(f"it did not come about in time; the log says:\n{self.log()}")
+            return holds()
+
+        return eventually(alive, self.log)
 
     def slices(self) -> list[Any]:
         return self.api.objects.all("resourceslices")
@@ -74,7 +72,7 @@ def serving(api: ApiServer, *arguments: str) -> Iterator[Serving]:
         finally:
             kubelet.close()
             process.kill()
-            process.wait(10)
+            process.wait(PATIENCE)
 
 
 @pytest.fixture
@@ -94,7 +92,7 @@ def test_a_driver_publishes_prepares_reports_and_leaves_its_slices(api: ApiServe
     ref = put_claim(api, "a")
     missing = ClaimRef("default", "gone", "uid-gone")
     with serving(api) as it:
-        it.kubelet.register([CPU])
+        it.kubelet.register([CPU], PATIENCE)
         (published,) = it.eventually(it.slices)
         assert published["metadata"]["name"].startswith("00000-dra.cpu-node-")
         assert published["metadata"]["ownerReferences"] == [
@@ -118,7 +116,7 @@ def test_a_driver_publishes_prepares_reports_and_leaves_its_slices(api: ApiServe
         it.kubelet.unprepare({ref: frozenset({CPU})})
         it.eventually(lambda: "devices" not in api.objects.all("resourceclaims")[0]["status"])
         it.process.send_signal(signal.SIGTERM)
-        assert it.process.wait(10) == 0
+        assert it.process.wait(PATIENCE) == 0
         assert len(it.slices()) == 1
         assert "Traceback" not in it.log()
 
@@ -134,7 +132,7 @@ def test_what_others_do_to_the_slices_is_undone(api: ApiServer) -> None:
 def test_a_token_that_kubelet_renews_is_read_again(api: ApiServer) -> None:
     ref = put_claim(api, "a")
     with serving(api) as it:
-        it.kubelet.register([CPU])
+        it.kubelet.register([CPU], PATIENCE)
         it.eventually(it.slices)
         api.tokens = {"second"}
         (it.folder / "token").write_text("second")
@@ -146,7 +144,7 @@ def test_a_server_that_comes_late_holds_up_neither_kubelet_nor_the_slices(api: A
     ref = put_claim(api, "a")
     api.stop()
     with serving(api) as it:
-        it.kubelet.register([CPU])
+        it.kubelet.register([CPU], PATIENCE)
         it.eventually(lambda: "does not answer" in it.log())
         api.start()
         it.eventually(it.slices)
@@ -161,6 +159,6 @@ def test_serve_without_a_cluster_says_what_to_name() -> None:
         (("--kubeconfig", "missing"), "there is no kubeconfig missing"),
     ):
         command = [program, "serve", "--machine", MACHINE, "--nri-socket", "none", *arguments]
-        ended = subprocess.run(command, check=False, capture_output=True, text=True, env=environment, timeout=20)
+        ended = subprocess.run(command, check=False, capture_output=True, text=True, env=environment, timeout=PATIENCE)
         assert ended.returncode == 2
         assert message in ended.stderr

@@ -26,6 +26,7 @@ from dranode.proto import dra_v1_pb2, dra_v1beta1_pb2, drahealth_v1_pb2, draheal
 from dranode.proto import pluginregistration_v1_pb2 as registration
 from tests.fakes.cluster import MemoryCluster
 from tests.fakes.drivers import Lamps, allocated_claim
+from tests.fakes.waiting import PATIENCE
 
 LAMPS = Lamps.driver
 
@@ -133,12 +134,12 @@ def test_a_kubelet_of_either_age_prepares_and_unprepares(
     service: DriverService, root: Path, cluster: MemoryCluster, services: tuple[str, ...]
 ) -> None:
     kubelet = StandInKubelet(root / "plugins_registry", services)
-    kubelet.register([LAMPS])
+    kubelet.register([LAMPS], PATIENCE)
     ref = next(iter(cluster.claims))
     pod = {ref: frozenset({LAMPS})}
     prepared = kubelet.prepare(pod)
     kubelet.restart()
-    kubelet.register([LAMPS])
+    kubelet.register([LAMPS], PATIENCE)
     assert kubelet.prepare(pod) == prepared
     kubelet.unprepare(pod)
     kubelet.close()
@@ -151,7 +152,7 @@ def test_a_rejected_registration_ends_the_process_with_kubelets_reason(root: Pat
     service.start()
     kubelet = StandInKubelet(root / "plugins_registry", ("v9.DRAPlugin",))
     with pytest.raises(KubeletError, match="is supported"):
-        kubelet.register([LAMPS])
+        kubelet.register([LAMPS], PATIENCE)
     service.stop()
     assert len(reasons) == 1
     assert "kubelet turned the driver lamps.example.com down: none of the plugin's versions" in reasons[0]
@@ -163,7 +164,7 @@ def test_the_socket_that_another_driver_left_when_it_was_killed_is_passed_over(r
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(left))
     kubelet = StandInKubelet(root / "plugins_registry")
-    kubelet.register([LAMPS])
+    kubelet.register([LAMPS], PATIENCE)
     with pytest.raises(KubeletError, match=r"^no registration socket of gone\.example\.com .*gone.* failed: "):
         kubelet.register(["gone.example.com"], seconds=0)
     kubelet.close()
@@ -195,7 +196,7 @@ def test_a_second_driver_on_the_same_sockets_is_refused_and_disturbs_nothing(
     with pytest.raises(UsageError, match=r"another process serves lamps\.example\.com from"):
         make(root, cluster).start()
     kubelet = StandInKubelet(root / "plugins_registry")
-    kubelet.register([LAMPS])
+    kubelet.register([LAMPS], PATIENCE)
     kubelet.close()
     assert service.listener.registration.status is not None
     assert service.listener.registration.status.ok
@@ -254,7 +255,7 @@ def test_open_health_streams_leave_room_for_calls(channel: grpc.Channel, cluster
     prepare = caller(channel, api.DESCRIPTOR, "DRAPlugin", "NodePrepareResources")
     request = api.NodePrepareResourcesRequest(claims=[api.Claim(namespace="default", name=ref.name, uid=ref.uid)])
     with futures.ThreadPoolExecutor(4) as callers:
-        answers = list(callers.map(lambda _: prepare(request, timeout=10), range(4)))
+        answers = list(callers.map(lambda _: prepare(request, timeout=PATIENCE), range(4)))
     assert all(len(answer.claims[ref.uid].devices) == 2 for answer in answers)
     for stream in streams:
         stream.cancel()
@@ -275,7 +276,7 @@ def test_a_stopped_health_service_ends_its_streams() -> None:
     thread = threading.Thread(target=lambda: seen.extend(method(None, Context())))
     thread.start()
     health.stop()
-    thread.join(5)
+    thread.join(PATIENCE)
     assert not thread.is_alive()
 
 
@@ -288,7 +289,7 @@ def test_a_second_instance_with_the_same_pod_uid_is_refused_and_the_first_goes_o
         with pytest.raises(UsageError, match=r"another process listens on .*/dra-uid-1\.sock; stop it first"):
             second.start()
         kubelet = StandInKubelet(root / "plugins_registry")
-        kubelet.register([LAMPS])
+        kubelet.register([LAMPS], PATIENCE)
         kubelet.close()
     finally:
         first.stop()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ from dranode.driver.serve.service import DriverService
 from dranode.proto import drahealth_v1_pb2
 from tests.fakes.drivers import reference
 from tests.fakes.lifecycle import ApiClaims, HotplugRoot, KubeletPods, cpu_claim, leave_spec
+from tests.fakes.waiting import PATIENCE, eventually
 
 DRIVER = "dra.cpu"
 GROUP = "cpudevnuma000"
@@ -96,7 +96,7 @@ class World:
     def prepare(self, *claims: Any) -> Any:
         self.api.by_name |= {(claim.metadata.namespace, claim.metadata.name): claim for claim in claims}
         kubelet = StandInKubelet(self.root / "plugins_registry")
-        kubelet.register([DRIVER])
+        kubelet.register([DRIVER], PATIENCE)
         try:
             answers = kubelet.prepare({reference(claim): frozenset({DRIVER}) for claim in claims})
         finally:
@@ -121,13 +121,6 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
         world.stop()
         if world.pods is not None:
             world.pods.close()
-
-
-def until(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_a_node_of_the_other_driver_is_taken_over_with_names_pods_and_cpus(world: World) -> None:
@@ -206,12 +199,12 @@ def test_a_spec_that_vanishes_or_is_altered_is_written_again_within_a_second(
     path = world.cdi / "dra.k8s.io-cpu_claim-uid-a.json"
     whole = path.read_bytes()
     path.unlink()
-    until(lambda: path.exists() and path.read_bytes() == whole)
+    eventually(lambda: path.exists() and path.read_bytes() == whole)
     path.write_bytes(b"{}")
-    until(lambda: path.read_bytes() == whole)
+    eventually(lambda: path.read_bytes() == whole)
     world.cdi.rename(world.root / "moved away")
-    until(lambda: path.exists() and path.read_bytes() == whole)
-    until(lambda: caplog.text.count("wrote its CDI spec again") == 3)
+    eventually(lambda: path.exists() and path.read_bytes() == whole)
+    eventually(lambda: caplog.text.count("wrote its CDI spec again") == 3)
     assert world.service is not None
     assert world.service.lifecycle is not None
     assert world.service.lifecycle.status().specs_rewritten == 3
@@ -220,7 +213,7 @@ def test_a_spec_that_vanishes_or_is_altered_is_written_again_within_a_second(
 def health(world: World) -> dict[str, int]:
     with grpc.insecure_channel(f"unix:{socket_paths(world.root, DRIVER).dra}") as channel:
         watch = caller(channel, drahealth_v1_pb2.DESCRIPTOR, "DRAResourceHealth", "NodeWatchResources")
-        stream = watch(drahealth_v1_pb2.NodeWatchResourcesRequest(), timeout=10, wait_for_ready=True)
+        stream = watch(drahealth_v1_pb2.NodeWatchResourcesRequest(), timeout=PATIENCE, wait_for_ready=True)
         response = next(iter(stream))
         stream.cancel()
     return {device.device.device_name: device.health for device in response.devices}
@@ -231,7 +224,7 @@ def test_a_cpu_that_goes_offline_shrinks_its_group_and_impairs_the_claim_that_ho
     world.prepare(cpu_claim("a", "uid-a", GROUP, 2), cpu_claim("b", "uid-b", GROUP, 2))
     assert world.api.capacities[-1] == {GROUP: "8"}
     world.hotplug("0,2-7")
-    until(lambda: world.api.capacities[-1] == {GROUP: "7"})
+    eventually(lambda: world.api.capacities[-1] == {GROUP: "7"})
     (what,) = world.api.occurrences
     assert isinstance(what, ClaimImpaired)
     assert (what.claim.name, what.reason, [pod.name for pod in what.pods]) == ("a", "CPUsOffline", ["pod-a"])
@@ -246,7 +239,7 @@ def test_a_cpu_that_goes_offline_shrinks_its_group_and_impairs_the_claim_that_ho
     assert world.records()["uid-a"].held == "0-1"
     assert health(world) == {GROUP: 1}
     world.hotplug("0-7")
-    until(lambda: world.api.capacities[-1] == {GROUP: "8"})
+    eventually(lambda: world.api.capacities[-1] == {GROUP: "8"})
     assert world.service.lifecycle.status().impaired == {}
     impaired, restored = world.api.occurrences
     assert isinstance(impaired, ClaimImpaired)
@@ -262,11 +255,11 @@ def test_a_group_is_unhealthy_once_all_its_cpus_are_gone(world: World) -> None:
     world.start()
     assert health(world) == {"cpudevnuma000": 1, "cpudevnuma001": 1}
     world.hotplug("0-2")
-    until(lambda: world.api.capacities[-1] == {"cpudevnuma000": "2", "cpudevnuma001": "1"})
+    eventually(lambda: world.api.capacities[-1] == {"cpudevnuma000": "2", "cpudevnuma001": "1"})
     assert health(world) == {"cpudevnuma000": 1, "cpudevnuma001": 1}
     world.hotplug("0-1")
-    until(lambda: world.api.capacities[-1] == {"cpudevnuma000": "2"})
-    until(lambda: health(world) == {"cpudevnuma000": 1, "cpudevnuma001": 2})
+    eventually(lambda: world.api.capacities[-1] == {"cpudevnuma000": "2"})
+    eventually(lambda: health(world) == {"cpudevnuma000": 1, "cpudevnuma001": 2})
 
 
 def test_an_individual_cpu_that_is_offline_is_withdrawn_and_unhealthy_until_it_is_back(world: World) -> None:
@@ -274,15 +267,15 @@ def test_an_individual_cpu_that_is_offline_is_withdrawn_and_unhealthy_until_it_i
     world.start()
     world.prepare(cpu_claim("a", "uid-a", "cpu003"))
     world.hotplug("0-2,4-7")
-    until(lambda: "cpu003" not in world.api.capacities[-1])
-    until(lambda: health(world)["cpu003"] == 2)
+    eventually(lambda: "cpu003" not in world.api.capacities[-1])
+    eventually(lambda: health(world)["cpu003"] == 2)
     # The driver knows after a restart as well.
     world.stop()
     world.start()
-    until(lambda: health(world)["cpu003"] == 2)
-    until(lambda: world.api.occurrences[1:])
+    eventually(lambda: health(world)["cpu003"] == 2)
+    eventually(lambda: world.api.occurrences[1:])
     world.hotplug("0-7")
-    until(lambda: health(world)["cpu003"] == 1)
+    eventually(lambda: health(world)["cpu003"] == 1)
     assert "cpu003" in world.api.capacities[-1]
 
 
@@ -291,10 +284,10 @@ def test_hardware_that_cannot_be_read_is_said_once_and_what_was_known_stands(
 ) -> None:
     service = world.start()
     world.hotplug("no list")
-    until(lambda: "no list" in caplog.text)
+    eventually(lambda: "no list" in caplog.text)
     world.hotplug("no list")
-    until(lambda: not world.plugin.changed)
+    eventually(lambda: not world.plugin.changed)
     assert len(service.node.inventory.devices) == 1
     world.hotplug("0-3")
-    until(lambda: world.api.capacities[-1] == {GROUP: "4"})
+    eventually(lambda: world.api.capacities[-1] == {GROUP: "4"})
     assert caplog.text.count("cannot be understood") == 1

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from dranode.driver.serve.service import DriverService
 from tests.fakes.apiserver import ApiServer, api_server
 from tests.fakes.drivers import plain, reference
 from tests.fakes.lifecycle import HotplugRoot, cpu_claim
+from tests.fakes.waiting import PATIENCE, eventually
 
 DRIVER = "dra.cpu"
 
@@ -56,14 +56,6 @@ def root() -> Iterator[Path]:
         yield Path(name)
 
 
-def eventually(holds: Callable[[], Any]) -> Any:
-    ends = time.monotonic() + 10
-    while not (found := holds()):
-        assert time.monotonic() < ends
-        time.sleep(0.01)
-    return found
-
-
 def test_a_claim_that_loses_a_cpu_has_a_condition_and_an_event_until_it_is_back(api: ApiServer, root: Path) -> None:
     claim = cpu_claim("a", "uid-a", "cpudevnuma000", 2, shareID="00000000-0000-0000-0000-000000000001")
     api.put("resourceclaims", plain(claim))
@@ -86,7 +78,7 @@ def test_a_claim_that_loses_a_cpu_has_a_condition_and_an_event_until_it_is_back(
 
     try:
         service.start()
-        kubelet.register([DRIVER])
+        kubelet.register([DRIVER], PATIENCE)
         kubelet.prepare({reference(claim): frozenset({DRIVER})})
         eventually(lambda: condition().get("status") == "True")
 
@@ -95,7 +87,8 @@ def test_a_claim_that_loses_a_cpu_has_a_condition_and_an_event_until_it_is_back(
         eventually(lambda: condition().get("status") == "False")
         assert condition()["reason"] == "CPUsOffline"
         assert "CPUs 1 are offline that claim default/a holds" in condition()["message"]
-        events = eventually(lambda: len(api.objects.all("events")) == 2 and api.objects.all("events"))
+        eventually(lambda: len(api.objects.all("events")) == 2)
+        events = api.objects.all("events")
         assert {(event["regarding"]["kind"], event["regarding"]["name"], event["reason"]) for event in events} == {
             ("ResourceClaim", "a", "CPUsOffline"),
             ("Pod", "pod-a", "CPUsOffline"),

@@ -15,13 +15,14 @@ import yaml
 from dranode.driver.core.api.errors import DranodeError
 from dranode.sim.allocator.features import Features
 from dranode.sim.local.start import local_run
+from tests.fakes.waiting import PATIENCE
 
 PROGRAM = Path(sys.executable).with_name("dranode")
 SERVER = "sockets=2,numa=2,cores=4,threads=2"
 
 
 def dranode(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([PROGRAM, *arguments], cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run([PROGRAM, *arguments], cwd=cwd, capture_output=True, text=True, timeout=PATIENCE, check=False)
 
 
 def local(cwd: Path, *arguments: str | Path, claims: list[dict[str, Any]]) -> tuple[int, dict[str, Any], str]:

@@ -29,13 +29,13 @@ from dranode.driver.local.kubelet import StandInKubelet
 from dranode.driver.local.store import Store
 from dranode.proto import nri_v1alpha1_pb2 as nri
 from tests.fakes.nri import FakeRuntime, container, pod
+from tests.fakes.waiting import PATIENCE, eventually
 
 PROGRAM = Path(sys.executable).with_name("dranode")
 DRIVER = "dra.cpu"
 ONLINE = CPUSet(range(32))
 RESERVED = CPUSet((0, 16))
 CLAIMS = 20
-SECONDS = 30.0
 
 
 def claim(number: int) -> ResourceClaim:
@@ -184,7 +184,7 @@ class Node:
         address = re.search(r"listening http=127\.0\.0\.1:(\d+)", self.log(uid))
         if address is None:
             return ""
-        connection = http.client.HTTPConnection("127.0.0.1", int(address[1]), timeout=5)
+        connection = http.client.HTTPConnection("127.0.0.1", int(address[1]), timeout=PATIENCE)
         connection.request("GET", "/readyz")
         text = connection.getresponse().read().decode()
         connection.close()
@@ -240,7 +240,7 @@ class Node:
 
     def until(self, condition: Callable[[], bool], dice: random.Random, *, steps: bool = True) -> None:
         """Let things happen until something is so."""
-        deadline = time.monotonic() + SECONDS
+        deadline = time.monotonic() + PATIENCE
         while not condition():
             assert time.monotonic() < deadline, {uid: self.log(uid) for uid in self.instances}
             if steps and self.runtime.plugins:
@@ -274,11 +274,8 @@ def node(request: pytest.FixtureRequest) -> Iterator[Node]:
 def register(node: Node, uid: str) -> None:
     """Have kubelet find the instance: it is the one that is called from now on."""
     registration = socket_paths(node.folder / "kubelet", DRIVER, uid).registration
-    deadline = time.monotonic() + SECONDS
-    while not registration.is_socket():
-        assert time.monotonic() < deadline, node.log(uid)
-        time.sleep(0.01)
-    node.kubelet.register([DRIVER])
+    eventually(registration.is_socket, lambda: node.log(uid))
+    node.kubelet.register([DRIVER], PATIENCE)
 
 
 def test_a_rolling_update_refuses_no_claim_removes_no_slice_and_pins_every_container(node: Node) -> None:

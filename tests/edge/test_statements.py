@@ -18,6 +18,7 @@ from click.testing import CliRunner
 from dranode.driver.cli import cli
 from dranode.driver.cli.serve import command as serve
 from tests.edge.test_docs import PROGRAM, ROOT, parse
+from tests.fakes.waiting import PATIENCE
 
 PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
@@ -80,7 +81,9 @@ def readme_commands() -> list[str]:
 @pytest.mark.parametrize("line", readme_commands())
 def test_the_readmes_commands_run(line: str) -> None:
     _, *arguments = shlex.split(line)
-    done = subprocess.run([PROGRAM, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [PROGRAM, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout
 

@@ -11,8 +11,7 @@ import logging
 import os
 import socket
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,6 +34,7 @@ from tests.fakes.drivers import reference
 from tests.fakes.ledger import FAULTS, Fault, newer_schema
 from tests.fakes.lifecycle import ApiClaims, KubeletPods, cpu_claim
 from tests.fakes.nri import CallFailedError, FakeRuntime, container, pod, updates_of
+from tests.fakes.waiting import PATIENCE, eventually
 
 DRIVER = "dra.cpu"
 CLAIM = cpu_claim("a", "uid-a", "cpudevnuma000", 4)
@@ -83,7 +83,7 @@ class World:
         )
         self.services[uid] = service
         service.start()
-        self.kubelet.register([DRIVER])
+        self.kubelet.register([DRIVER], PATIENCE)
         return service
 
     def stop(self, uid: str = "") -> None:
@@ -110,7 +110,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
         folder = Path(name)
         (folder / "plugins_registry").mkdir()
         listener = stack.enter_context(socket.socket(socket.AF_UNIX))
-        listener.settimeout(20)
+        listener.settimeout(PATIENCE)
         listener.bind(str(folder / "nri.sock"))
         listener.listen()
         kubelet = StandInKubelet(folder / "plugins_registry")
@@ -136,13 +136,6 @@ def hung_up(runtime: FakeRuntime) -> None:
     with contextlib.suppress(ConnectionError):
         while True:
             runtime.pump()
-
-
-def until(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def with_a_claim(world: World, uid: str = "") -> None:
@@ -173,7 +166,7 @@ def test_alone_it_changes_nothing_gives_nothing_says_so_and_mends_itself(
         with pytest.raises(CallFailedError, match=r"ledger|newer dranode"):
             given(runtime, "unknown", pod("p4"), ("DRA_CPUSET_uid-z=2",))
         assert isinstance(world.prepare(OTHER), Refused)
-        until(lambda: service.pinning is not None and service.pinning.synchronized)
+        eventually(lambda: service.pinning is not None and service.pinning.synchronized)
         (missing,) = [sentence for sentence in service.missing() if "published" not in sentence]
         assert world.api.capacities[-1] == {}
         said = [record.message for record in caplog.records if record.levelno >= logging.ERROR]
@@ -185,7 +178,7 @@ def test_alone_it_changes_nothing_gives_nothing_says_so_and_mends_itself(
         assert not [method for method, _ in runtime.wire.received if method == "UpdateContainers"]
         runtime, updates = world.synchronized()
         assert updates == {}
-        until(lambda: service.missing() == ())
+        eventually(lambda: service.missing() == ())
         assert world.api.capacities[-1] == published
         assert isinstance(world.prepare(OTHER), Prepared)
         assert given(runtime, "late", pod("p5")) == str(CPUSet.parse(SHARED) - CPUSet((2,)))
@@ -200,20 +193,39 @@ def test_one_that_was_truncated_is_made_again_from_the_specs_and_nobody_moves(wo
     runtime, updates = world.synchronized()
     assert updates == {}
     assert given(runtime, "plain", pod("p3")) == SHARED
-    until(lambda: service.missing() == ())
+    eventually(lambda: service.missing() == ())
 
 
-def test_beside_an_instance_that_reads_it_one_that_cannot_never_gets_a_say(world: World) -> None:
+def counted_looks(monkeypatch: pytest.MonkeyPatch, service: DriverService) -> list[None]:
+    """A list that grows with every look of a service at who has the authority."""
+    looks: list[None] = []
+    authority = service._authority
+    assert authority is not None
+    follow = authority._follow
+
+    def counted() -> None:
+        follow()
+        looks.append(None)
+
+    monkeypatch.setattr(authority, "_follow", counted)
+    return looks
+
+
+def test_beside_an_instance_that_reads_it_one_that_cannot_never_gets_a_say(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with_a_claim(world, "old")
     old = world.services["old"]
-    until(lambda: old.missing() == ())
+    eventually(lambda: old.missing() == ())
     published = list(world.api.capacities)
     with newer_schema(world.ledger) as mend:
         new = world.start("new")
         runtime, updates = world.synchronized()
         assert updates == {}
-        until(lambda: new.pinning is not None and new.pinning.synchronized)
-        time.sleep(1.0)  # five times as long as authority takes to pass
+        eventually(lambda: new.pinning is not None and new.pinning.synchronized)
+        # Both look often enough for authority to pass, if it were to.
+        looks = [counted_looks(monkeypatch, service) for service in (old, new)]
+        eventually(lambda: all(len(each) >= 5 for each in looks))
         assert old.active
         assert not new.active
         assert given(runtime, "plain", pod("p3")) == ""
@@ -223,8 +235,8 @@ def test_beside_an_instance_that_reads_it_one_that_cannot_never_gets_a_say(world
         hung_up(runtime)
         _, updates = world.synchronized()
         assert updates == {}
-        until(lambda: new.active and not old.active)
-        until(lambda: new.missing() == ())
+        eventually(lambda: new.active and not old.active)
+        eventually(lambda: new.missing() == ())
         assert world.api.capacities[-1] == published[-1]
 
 
@@ -236,8 +248,8 @@ def test_one_that_has_to_take_the_place_of_an_instance_that_goes_changes_nothing
         new = world.start("new")
         runtime, _ = world.synchronized()
         world.stop("old")
-        until(lambda: new.active)
+        eventually(lambda: new.active)
         assert updates_of(runtime.stop(EVERYBODY[1], PODS[1])) == {}
         assert given(runtime, "plain", pod("p3")) == SHARED
         assert new.missing() != ()
-        until(lambda: world.api.capacities[-1] == {})
+        eventually(lambda: world.api.capacities[-1] == {})

@@ -18,6 +18,7 @@ from urllib.parse import parse_qsl, urlsplit
 import yaml
 
 from tests.fakes.apiobjects import KINDS, Document, Kind, Objects, Refusal, kind_of, served, stored
+from tests.fakes.waiting import PATIENCE
 
 CERTIFICATES = Path(__file__).parents[1] / "vectors" / "apiserver"
 
@@ -26,13 +27,15 @@ CERTIFICATES = Path(__file__).parents[1] / "vectors" / "apiserver"
 class Fault:
     """What goes wrong with requests whose method and path match, for the next `times` of them.
 
-    `seconds` passes first. Then the connection is dropped, or `status` is answered; with neither, the request goes on.
+    `seconds` pass first, or the time until `release` is set. Then the connection is dropped, or `status` is answered;
+    with neither, the request goes on.
     """
 
     method: str = ""
     path: str = ""
     times: int = 1
     seconds: float = 0.0
+    release: threading.Event | None = None
     status: int = 0
     headers: Mapping[str, str] = field(default_factory=dict)
     body: str = '{"kind":"Status","message":"made to fail","code":0}'
@@ -72,6 +75,7 @@ class ApiServer:
         seen: the requests that came.
         watch_seconds: how long a watch lasts at most.
         mute: watches say nothing, not even that time passes.
+        watches_ended: how many watches have lasted as long as they may.
         gone_as_event: answer a watch from a forgotten version with an event, as the watch cache does, not status 410.
     """
 
@@ -82,6 +86,7 @@ class ApiServer:
     bookmark_seconds: float = 0.2
     watch_seconds: float = 3600.0
     mute: bool = False
+    watches_ended: int = 0
     gone_as_event: bool = True
     faults: list[Fault] = field(default_factory=list)
     after: list[Fault] = field(default_factory=list)
@@ -221,6 +226,8 @@ class _Handler(BaseHTTPRequestHandler):
         fault = api.fault(api.faults, self.command, parts.path)
         if fault is not None:
             time.sleep(fault.seconds)
+            if fault.release is not None:
+                fault.release.wait(PATIENCE)
             if fault.drop:
                 seen(0)
                 self.close_connection = True
@@ -295,6 +302,7 @@ class _Handler(BaseHTTPRequestHandler):
             if not news:
                 mark = {"kind": kind.kind, "metadata": {"resourceVersion": str(version)}, "spec": {}}
                 self._event("BOOKMARK", {**mark, "apiVersion": f"{kind.group}/{asked.version}"})
+        api.watches_ended += 1
         # A server that goes away breaks off; only one that has had enough ends its answer.
         self.close_connection = not api.running
         if api.running:

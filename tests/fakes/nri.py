@@ -10,6 +10,7 @@ from typing import Any
 from dranode.driver.nri import ttrpc
 from dranode.driver.nri.mux import PLUGIN_CONNECTION, RUNTIME_CONNECTION, Demultiplexer, frame
 from dranode.proto import nri_v1alpha1_pb2 as nri
+from tests.fakes.waiting import PATIENCE
 
 PLUGIN = "nri.pkg.api.v1alpha1.Plugin"
 _HEADER = struct.Struct(">IIBB")
@@ -121,7 +122,7 @@ class Wire:
 class FakeRuntime:
     """The runtime's end of one connected socket; every method blocks for at most `patience` seconds."""
 
-    def __init__(self, sock: socket.socket, patience: float = 5.0) -> None:
+    def __init__(self, sock: socket.socket, patience: float = PATIENCE) -> None:
         self.wire = Wire()
         self.sock = sock
         sock.settimeout(patience)

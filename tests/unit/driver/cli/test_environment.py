@@ -12,6 +12,7 @@ from dranode.driver.cli.environment import check_environment
 from dranode.driver.cli.options import variables
 from dranode.driver.cli.serve import command as serve
 from dranode.driver.core.api.errors import UsageError
+from tests.fakes.waiting import PATIENCE
 
 PROGRAM = Path(sys.executable).with_name("dranode")
 
@@ -62,7 +63,7 @@ def test_the_program_refuses_one_before_it_does_anything(tmp_path: Path) -> None
             env=environment,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE,
             check=False,
         )
         assert (done.returncode, done.stdout) == (2, "")

@@ -11,6 +11,7 @@ import pytest
 
 from dranode.driver.kube.http1 import BrokenError, Channel
 from dranode.driver.kube.server import Server
+from tests.fakes.waiting import PATIENCE
 
 ANSWERS = {
     "a length": (b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nbody", b"body", True),
@@ -67,7 +68,7 @@ def test_an_answer_is_read_however_it_is_cut(ends: tuple[Channel, socket.socket]
 
     thread = threading.Thread(target=answer)
     thread.start()
-    head = channel.request(b"GET / HTTP/1.1\r\n\r\n", 10.0)
+    head = channel.request(b"GET / HTTP/1.1\r\n\r\n", PATIENCE)
     assert b"".join(channel.body(head)) == body
     thread.join()
     assert channel.reusable is reusable
@@ -84,7 +85,7 @@ def test_an_answer_that_is_not_whole_is_broken(ends: tuple[Channel, socket.socke
     thread = threading.Thread(target=answer)
     thread.start()
     with pytest.raises(BrokenError) as raised:
-        list(channel.body(channel.request(b"GET / HTTP/1.1\r\n\r\n", 10.0)))
+        list(channel.body(channel.request(b"GET / HTTP/1.1\r\n\r\n", PATIENCE)))
     assert raised.value.untouched is (name == "nothing")
     assert not channel.reusable
     thread.join()
@@ -112,7 +113,7 @@ def test_a_proxy_is_asked_for_a_tunnel_and_its_refusal_is_said() -> None:
         proxy = f"http://user:word@127.0.0.1:{listener.getsockname()[1]}"
         server = Server("https://api.example:6443", dict, ssl.create_default_context(), proxy=proxy)
         with pytest.raises(OSError, match="answered 407 to a connection to api"):
-            server.connect(5.0)
+            server.connect(PATIENCE)
         thread.join()
     assert asked[0].startswith(b"CONNECT api.example:6443 HTTP/1.1\r\n")
     assert b"Proxy-Authorization: Basic dXNlcjp3b3Jk\r\n" in asked[0]

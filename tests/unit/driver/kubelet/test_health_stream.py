@@ -12,6 +12,7 @@ from dranode.driver.core.claims.health import DeviceHealth, Health
 from dranode.driver.kubelet import health as health_module
 from dranode.driver.kubelet.health import HealthService
 from dranode.proto import drahealth_v1_pb2 as api
+from tests.fakes.waiting import PATIENCE
 
 
 class Context:
@@ -85,7 +86,7 @@ def test_a_stream_that_ends_makes_no_other_stream_speak(monkeypatch: pytest.Monk
     assert len(said) == 1
     health.report([DeviceHealth("d", Health.UNHEALTHY)])
     health.stop()
-    thread.join(5)
+    thread.join(PATIENCE)
     assert not thread.is_alive()
     # The change may have been said before the end; nothing was said because of the other stream.
     assert [report.devices[0].health for report in said] in ([1], [1, 2])

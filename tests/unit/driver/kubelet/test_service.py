@@ -17,6 +17,7 @@ from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.registered import unprepare
 from dranode.driver.kubelet.service import DRAService
 from dranode.driver.kubelet.sockets import socket_paths
+from tests.fakes.waiting import PATIENCE
 
 REFS = (ClaimRef("default", "a", "uid-a"), ClaimRef("default", "b", "uid-b"))
 
@@ -68,6 +69,6 @@ def test_a_call_that_waits_for_a_driver_that_cannot_start_is_answered_when_the_s
     listener.start()
     with futures.ThreadPoolExecutor() as pool:
         asked = pool.submit(unprepare, sockets.dra, REFS[:1])
-        assert arrived.wait(10)
+        assert arrived.wait(PATIENCE)
         listener.close()
         assert "has not read its hardware and ledger yet" in str(asked.result()["uid-a"])

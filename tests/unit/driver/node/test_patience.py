@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from pathlib import Path
 
@@ -11,15 +10,17 @@ from dranode.driver.core.claims.answers import Conflict
 from dranode.driver.node.patience import CONFLICT_WAIT, MAX_WAITING
 from tests.fakes.drivers import allocated_claim
 from tests.fakes.node import LAMPS, opened, prepare, unprepare
+from tests.fakes.waiting import eventually
 
 
 def test_a_prepare_waits_for_the_unprepare_that_is_on_its_way(tmp_path: Path) -> None:
-    node = opened(tmp_path)
+    # The clock stands still: whoever waits, waits for ever.
+    node = opened(tmp_path, clock=lambda: 0.0)
     first, second = allocated_claim("a", LAMPS, ["lamp-1"]), allocated_claim("b", LAMPS, ["lamp-1"])
     prepare(node, first)
 
     def later() -> None:
-        time.sleep(0.05)
+        eventually(lambda: node._places._value < MAX_WAITING)
         unprepare(node, first)
 
     thread = threading.Thread(target=later)
@@ -39,8 +40,7 @@ def test_only_so_many_calls_wait_that_the_unprepare_gets_through(tmp_path: Path)
             pool.submit(prepare, node, allocated_claim(f"w{number}", LAMPS, ["lamp-1"]))
             for number in range(MAX_WAITING)
         ]
-        while node._places._value > 0:
-            time.sleep(0.001)
+        eventually(lambda: node._places._value == 0)
         # The clock stands still: one more that waited would wait for ever.
         assert isinstance(prepare(node, allocated_claim("b", LAMPS, ["lamp-1"]))["b"], Conflict)
         unprepare(node, held)

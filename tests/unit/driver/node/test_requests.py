@@ -29,6 +29,7 @@ from dranode.driver.nri.access import ContainerAccess
 from dranode.driver.serve.pinning import Pinning
 from tests.fakes.drivers import DAMAGES, reference
 from tests.fakes.nri import CallFailedError, FakeRuntime, container, pod, updates_of
+from tests.fakes.waiting import PATIENCE
 
 UID = "0f1e2d3c-0000-4000-8000-000000000001"
 POD = "pod-uid-a"
@@ -96,7 +97,7 @@ class Pinned(Machine):
         super().__init__(folder)
         self.tells_devices = tells_devices
         self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.settimeout(5)
+        self._listener.settimeout(PATIENCE)
         self._listener.bind(str(folder / "nri.sock"))
         self._listener.listen()
         self.kubelet = PodResources(folder / "nobody.sock")

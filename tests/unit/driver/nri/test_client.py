@@ -29,6 +29,7 @@ from dranode.driver.nri.events import RuntimePeer
 from dranode.driver.nri.wake import Wake
 from dranode.proto import nri_v1alpha1_pb2 as nri
 from tests.fakes.nri import CallFailedError, FakeRuntime, container, pod, updates_of
+from tests.fakes.waiting import PATIENCE, eventually
 
 NEW, OLD = "v0.12.1", ""
 P1, P2 = pod("p1"), pod("p2")
@@ -87,7 +88,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     (tmp_path / "sys" / "fs" / "cgroup").mkdir(parents=True)
     path = tmp_path / "nri.sock"
     listener = socket.socket(socket.AF_UNIX)
-    listener.settimeout(5)
+    listener.settimeout(PATIENCE)
     listener.bind(str(path))
     listener.listen()
     node, now = Node(ledger=HELD), [0.0]
@@ -114,13 +115,6 @@ class Handler:
         return self._instead.get(name) or getattr(self._enforcer, name)
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 5
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-
-
 def test_a_client_registers_synchronizes_and_pins(bench: Bench) -> None:
     bench.node.now = HELD
     bench.client.start()
@@ -129,7 +123,7 @@ def test_a_client_registers_synchronizes_and_pins(bench: Bench) -> None:
     assert (registered.plugin_name, registered.plugin_idx) == ("dra.cpu", "00")
     synced = runtime.handshake([P2], [container("s", "p2", state=nri.CONTAINER_RUNNING)])
     assert updates_of(synced) == {"s": "0-1,4-7"}
-    until(lambda: bench.client.synchronized)
+    eventually(lambda: bench.client.synchronized)
     created = runtime.create(container("g", "p1", ENV), P1)
     assert created.adjust.linux.resources.cpu.cpus == "2-3"
     with pytest.raises(CallFailedError, match="in use by container") as refused:
@@ -186,7 +180,7 @@ def test_a_new_runtime_is_told_of_a_changed_pool_out_of_turn(bench: Bench) -> No
     bench.client.notify()
     second = nri.UpdateContainersRequest.FromString(runtime.wait_for("UpdateContainers", 2))
     assert updates_of(second) == {"s": "0-7"}
-    until(lambda: bench.enforcer.status().waiting == 0)
+    eventually(lambda: bench.enforcer.status().waiting == 0)
 
 
 def test_an_old_runtime_is_told_with_the_next_answer_and_the_lag_is_counted(bench: Bench) -> None:
@@ -195,12 +189,12 @@ def test_an_old_runtime_is_told_with_the_next_answer_and_the_lag_is_counted(benc
     runtime.handshake([P2], [container("s", "p2", cpus="0-7", state=nri.CONTAINER_RUNNING)], OLD)
     bench.node.now = HELD
     bench.client.notify()
-    until(lambda: bench.enforcer.status().waiting == 1)
+    eventually(lambda: bench.enforcer.status().waiting == 1)
     bench.now[0] += 7.0
     assert bench.enforcer.status().lag == 7.0
     answer = runtime.stop(container("x", "p9"), pod("p9"))
     assert updates_of(answer) == {"s": "0-1,4-7"}
-    until(lambda: bench.enforcer.status().waiting == 0)
+    eventually(lambda: bench.enforcer.status().waiting == 0)
     assert [name for name, _ in runtime.wire.received] == ["RegisterPlugin"]
 
 
@@ -211,14 +205,14 @@ def test_lag_that_no_answer_mends_is_mended_by_one_reconnection(bench: Bench) ->
     runtime.handshake([P2], listed, OLD)
     bench.node.now = HELD
     bench.client.notify()
-    until(lambda: bench.enforcer.status().waiting == 1)
+    eventually(lambda: bench.enforcer.status().waiting == 1)
     bench.now[0] += 60.0
     again = bench.accept()
     assert updates_of(again.handshake([P2], listed, OLD)) == {"s": "0-1,4-7"}
     assert bench.enforcer.status().reconnections == 1
     bench.node.now = EMPTY
     bench.client.notify()
-    until(lambda: bench.enforcer.status().waiting == 1)
+    eventually(lambda: bench.enforcer.status().waiting == 1)
     bench.now[0] += 300.0
     assert updates_of(again.stop(container("x", "p9"), pod("p9"))) == {"s": "0-7"}
     assert bench.enforcer.status().reconnections == 1
@@ -234,12 +228,12 @@ def test_updates_that_the_runtime_could_not_apply_are_sent_again_later(
     bench.node.now = HELD
     bench.client.notify()
     runtime.wait_for("UpdateContainers")
-    until(lambda: "did not apply every CPU set of 1 containers" in caplog.text)
-    until(lambda: bench.enforcer.status().waiting == 1)
+    eventually(lambda: "did not apply every CPU set of 1 containers" in caplog.text)
+    eventually(lambda: bench.enforcer.status().waiting == 1)
     runtime.wire.update_error = ""
     bench.now[0] += 31.0
     runtime.wait_for("UpdateContainers", 2)
-    until(lambda: bench.enforcer.status().waiting == 0)
+    eventually(lambda: bench.enforcer.status().waiting == 0)
 
 
 def test_drift_that_the_kernel_shows_is_repaired(bench: Bench) -> None:
@@ -271,7 +265,7 @@ def test_on_an_old_runtime_drift_is_repaired_although_the_runtime_tells_the_righ
     runtime.handshake([P2], listed, OLD)
     (group / "cpuset.cpus.effective").write_text("0-1\n")
     bench.enforcer.verify()
-    until(lambda: bench.enforcer.status().waiting == 1)
+    eventually(lambda: bench.enforcer.status().waiting == 1)
     bench.now[0] += 60.0
     assert updates_of(bench.accept().handshake([P2], listed, OLD)) == {"s": "0-7"}
 
@@ -295,7 +289,7 @@ def test_a_runtime_that_refuses_the_plugin_is_left_and_tried_again(bench: Bench)
     with pytest.raises(ConnectionError):
         first.pump()
     bench.accept().handshake()
-    until(lambda: bench.client.synchronized)
+    eventually(lambda: bench.client.synchronized)
 
 
 def test_a_runtime_that_never_answers_is_left_and_tried_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,7 +301,7 @@ def test_a_runtime_that_never_answers_is_left_and_tried_again(bench: Bench, monk
     with pytest.raises(ConnectionError):
         silent.pump()
     bench.accept().handshake()
-    until(lambda: bench.client.synchronized)
+    eventually(lambda: bench.client.synchronized)
 
 
 def test_a_runtime_that_hangs_over_an_update_is_left(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,7 +327,7 @@ def test_garbage_is_said_once_and_heals(bench: Bench, caplog: pytest.LogCaptureF
         with pytest.raises(ConnectionError):
             runtime.pump()
     bench.accept().handshake()
-    until(lambda: bench.client.synchronized)
+    eventually(lambda: bench.client.synchronized)
     (said,) = [record.message for record in caplog.records if "not the NRI protocol" in record.message]
     assert said == (
         f"no NRI connection to {bench.path}, trying again until there is one: the runtime announced an NRI frame of "
@@ -350,7 +344,7 @@ def test_truncation_is_said_and_heals(bench: Bench, caplog: pytest.LogCaptureFix
     runtime.sock.sendall(data[:-3])
     runtime.sock.close()
     bench.accept().handshake()
-    until(lambda: bench.client.synchronized)
+    eventually(lambda: bench.client.synchronized)
     assert "in the middle of a message" in caplog.text
 
 
@@ -360,7 +354,7 @@ def test_an_unknown_nri_version_is_served_as_an_old_one(bench: Bench) -> None:
     runtime.handshake([P2], [container("s", "p2", cpus="0-7", state=nri.CONTAINER_RUNNING)], "v9.next")
     bench.node.now = HELD
     bench.client.notify()
-    until(lambda: bench.enforcer.status().waiting == 1)
+    eventually(lambda: bench.enforcer.status().waiting == 1)
     assert [name for name, _ in runtime.wire.received] == ["RegisterPlugin"]
 
 
@@ -407,12 +401,12 @@ def test_a_mistake_in_what_is_due_unasked_is_said_once_and_tried_again(
     bench.client.start()
     runtime = bench.accept()
     runtime.handshake()
-    until(lambda: broken.calls > 3)
+    eventually(lambda: broken.calls > 3)
     assert runtime.create(container("g", "p1"), P1).adjust.linux.resources.cpu.cpus == "0-7"
     assert caplog.text.count("what is due for containers could not be decided") == 1
     broken.error = None
     calls = broken.calls
-    until(lambda: broken.calls > calls + 1)
+    eventually(lambda: broken.calls > calls + 1)
     assert bench.client.synchronized
     assert bench.enforcer.status().connections == 1
 
@@ -438,7 +432,7 @@ def test_what_could_not_be_taken_in_is_told_again_on_a_new_connection_once_decis
         runtime.tell_all(container("s", "p2"), P2)
         # The connection is kept as long as a new one would not get further: it refuses what it cannot decide.
         calls = ticks.calls
-        until(lambda: ticks.calls > calls + 2)
+        eventually(lambda: ticks.calls > calls + 2)
         assert bench.client.synchronized
         ticks.error = None
     with pytest.raises(ConnectionError):
@@ -446,7 +440,7 @@ def test_what_could_not_be_taken_in_is_told_again_on_a_new_connection_once_decis
     assert broken.calls
     broken.error = None
     bench.accept().handshake([P2], [], NEW)
-    until(lambda: bench.client.synchronized and bench.enforcer.status().containers == 0)
+    eventually(lambda: bench.client.synchronized and bench.enforcer.status().containers == 0)
 
 
 @MISTAKES
@@ -458,7 +452,7 @@ def test_a_mistake_at_the_end_of_a_connection_does_not_keep_from_the_next(bench:
     runtime.handshake()
     runtime.sock.close()
     bench.accept().handshake()
-    until(lambda: bench.client.synchronized)
+    eventually(lambda: bench.client.synchronized)
     assert broken.calls == 1
 
 
@@ -483,7 +477,7 @@ def test_a_synchronization_that_failed_is_tried_again_on_a_new_connection(bench:
     del bench.node.snapshot
     # An old runtime leaves the first connection open, and is silent on it from then on.
     bench.accept().handshake()
-    until(lambda: bench.client.synchronized)
+    eventually(lambda: bench.client.synchronized)
 
 
 def test_a_socket_that_is_not_there_is_waited_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -492,14 +486,14 @@ def test_a_socket_that_is_not_there_is_waited_for(tmp_path: Path, caplog: pytest
     enforcer = Enforcer(Node(), open_machine("sockets=1,cores=2"))
     client = NRIClient(str(path), enforcer, name="dra.cpu", fatal=pytest.fail, jitter=lambda: 1.0)
     client.start()
-    until(lambda: "No such file or directory" in caplog.text)
+    eventually(lambda: "No such file or directory" in caplog.text)
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.settimeout(5)
+        listener.settimeout(PATIENCE)
         listener.bind(str(path))
         listener.listen()
         with listener.accept()[0] as sock:
             FakeRuntime(sock).handshake()
-            until(lambda: client.synchronized)
+            eventually(lambda: client.synchronized)
     client.stop()
     assert caplog.text.count("No such file or directory") == 1
 
@@ -530,13 +524,13 @@ def test_a_runtime_that_comes_back_after_bad_connections_is_met_at_once(
     bench.client.start()
     bench.accept().sock.close()
     with socket.socket(socket.AF_UNIX) as another:
-        another.settimeout(5)
+        another.settimeout(PATIENCE)
         another.bind(f"{bench.path}.new")
         another.listen()
         Path(f"{bench.path}.new").rename(bench.path)
         with another.accept()[0] as sock:
             FakeRuntime(sock).handshake()
-            until(lambda: bench.client.synchronized)
+            eventually(lambda: bench.client.synchronized)
 
 
 def test_reasons_that_alternate_are_said_once_each_and_garbage_does_not_fill_the_log(
@@ -551,7 +545,7 @@ def test_reasons_that_alternate_are_said_once_each_and_garbage_does_not_fill_the
             runtime.sock.sendall(struct.pack(">II", 1, 0xFFFF0000 + number))
         runtime.sock.close()
     bench.accept().handshake()
-    until(lambda: bench.client.synchronized)
+    eventually(lambda: bench.client.synchronized)
     assert caplog.text.count("the runtime closed the connection") == 1
     assert len(caplog.records) == 8
 

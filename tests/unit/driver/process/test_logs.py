@@ -15,6 +15,7 @@ import pytest
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.process.logs import JSONFormatter, TextFormatter, operation, set_up
 from dranode.proto import dra_v1_pb2
+from tests.fakes.waiting import PATIENCE
 
 log = logging.getLogger("dranode.test")
 
@@ -47,7 +48,7 @@ def test_every_line_of_a_call_has_its_id_and_no_other_line_has_one(lines: io.Str
 
 @pytest.mark.parametrize("lines", ["text"], indirect=True)
 def test_calls_at_the_same_time_keep_their_ids_apart(lines: io.StringIO) -> None:
-    both = threading.Barrier(2, timeout=5)
+    both = threading.Barrier(2, timeout=PATIENCE)
 
     def call(name: str) -> None:
         with operation(lambda: name):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from dranode.driver.process.locks import FileLock
 from dranode.driver.serve.authority import Authority, Role
+from tests.fakes.waiting import eventually
 
 
 class Instance:
@@ -183,18 +185,55 @@ def test_it_waits_for_an_instance_that_knows_nothing_of_handing_over(
     assert new.look() is Role.ACTIVE
 
 
-def test_the_own_thread_passes_authority_on_within_a_second(tmp_path: Path, done: list[str]) -> None:
+def test_the_own_thread_passes_authority_on(tmp_path: Path, done: list[str]) -> None:
     old, new = Instance(tmp_path, "old", done), Instance(tmp_path, "new", done)
     for each in (old, new):
         each.authority.start()
-    for _ in range(200):
-        if new.authority.active and done[-1:] == ["new begins"]:
-            break
-        new.authority._stopped.wait(0.02)
+    eventually(lambda: new.authority.active and done[-1:] == ["new begins"], lambda: done)
     assert done == ["old begins", "old ends", "new begins"]
     for each in (old, new):
         each.authority.stop()
         each.authority.close()
+
+
+class Waits(threading.Event):
+    """What the own thread waits for between two looks: no time passes, and every wait is noted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[tuple[float | None, bool]] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waits.append((timeout, self.is_set()))
+        return self.is_set()
+
+
+def test_the_own_thread_waits_between_two_looks_and_a_request_ends_one_wait_alone(tmp_path: Path) -> None:
+    looks: list[int] = []
+    waits = Waits()
+
+    def follow() -> None:
+        looks.append(len(waits.waits))
+        if len(looks) == 3:
+            authority._stopped.set()
+
+    authority = Authority(
+        tmp_path,
+        "one",
+        prepared=lambda: True,
+        able=lambda: True,
+        begin=lambda: None,
+        end=lambda: None,
+        follow=follow,
+        fatal=pytest.fail,
+    )
+    authority._looks = waits
+    assert authority.turn("create a")
+    authority._run()
+    assert looks == [1, 2, 3]
+    assert waits.waits == [(0.2, True), (0.2, False), (0.2, False)]
+    authority.stop()
+    authority.close()
 
 
 def test_one_that_can_decide_nothing_takes_authority_only_where_nobody_else_wants_it(

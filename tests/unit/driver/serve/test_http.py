@@ -15,6 +15,7 @@ from dranode.driver.core.api.errors import DranodeError, UsageError
 from dranode.driver.serve.http import MAX_HEAD, Page, verdict
 from dranode.driver.serve.http_address import bind_address, parse_address
 from dranode.driver.serve.http_server import MAX_CONNECTIONS, HTTPPages
+from tests.fakes.waiting import PATIENCE
 
 missing: list[str] = []
 # Set while the slow page may be made.
@@ -36,7 +37,7 @@ class Clock:
 
 
 def slow(accept: str) -> Page:
-    may_end.wait(20)
+    may_end.wait(PATIENCE)
     return Page(b"at last" + accept.encode())
 
 
@@ -71,7 +72,7 @@ def pages(clock: Clock) -> Iterator[HTTPPages]:
 
 
 def connect(pages: HTTPPages) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", pages.port), timeout=10)
+    return socket.create_connection(("127.0.0.1", pages.port), timeout=PATIENCE)
 
 
 def ask(pages: HTTPPages, data: bytes) -> bytes:
@@ -90,7 +91,7 @@ def all_of(sock: socket.socket) -> bytes:
 
 
 def get(pages: HTTPPages, path: str, method: str = "GET", **headers: str) -> tuple[int, str, str]:
-    connection = http.client.HTTPConnection("127.0.0.1", pages.port, timeout=5)
+    connection = http.client.HTTPConnection("127.0.0.1", pages.port, timeout=PATIENCE)
     connection.request(method, path, headers=headers)
     response = connection.getresponse()
     body = response.read().decode()
@@ -164,7 +165,7 @@ def test_one_connection_too_many_costs_the_oldest(pages: HTTPPages) -> None:
 def test_whoever_has_most_connections_loses_one(pages: HTTPPages) -> None:
     with contextlib.ExitStack() as stack:
         scraper = stack.enter_context(
-            socket.create_connection(("127.0.0.1", pages.port), timeout=10, source_address=("127.0.0.2", 0))
+            socket.create_connection(("127.0.0.1", pages.port), timeout=PATIENCE, source_address=("127.0.0.2", 0))
         )
         for _ in range(2 * MAX_CONNECTIONS):
             stack.enter_context(connect(pages))
@@ -281,5 +282,5 @@ def test_every_address_is_served_where_no_host_is_named() -> None:
     assert listener is not None
     with listener:
         port = listener.getsockname()[1]
-        with socket.create_connection(("127.0.0.1", port), timeout=5) as client:
+        with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as client:
             assert client.getpeername()[1] == port

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +24,7 @@ from dranode.driver.nri.access import ContainerAccess
 from dranode.driver.serve.pinning import Pinning
 from tests.fakes.drivers import Lamps, allocated_claim
 from tests.fakes.nri import FakeRuntime, container, pod
+from tests.fakes.waiting import PATIENCE, eventually
 
 MINE = ClaimRef("default", "mine", "a")
 POD = "pod-uid-mine"
@@ -63,7 +63,7 @@ class Kubelet(PodResources):
 @pytest.fixture
 def listener(tmp_path: Path) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX) as sock:
-        sock.settimeout(5)
+        sock.settimeout(PATIENCE)
         sock.bind(str(tmp_path / "nri.sock"))
         sock.listen()
         yield sock
@@ -82,10 +82,7 @@ def test_a_runtime_that_is_heard_of_while_kubelet_is_asked_does_not_vouch_for_wh
 
     def synchronize() -> None:
         FakeRuntime(sock).handshake([pod(POD)], [container("c", POD, ("DRA_CPUSET_a=2-3",), cpus="2-3")])
-        deadline = time.monotonic() + 5
-        while not pinning.synchronized:
-            assert time.monotonic() < deadline
-            time.sleep(0.002)
+        eventually(lambda: pinning.synchronized)
 
     kubelet.meanwhile = synchronize
     try:

@@ -16,6 +16,7 @@ from dranode.driver.core.api.validation import FieldError
 from dranode.driver.core.claims.configs import Config
 from dranode.driver.core.claims.events import MAX_NOTE
 from dranode.driver.process.logs import TextFormatter
+from tests.fakes.waiting import PATIENCE
 
 PROGRAM = Path(sys.executable).with_name("dranode")
 FORGED = "2026-01-01T00:00:00.000 INFO prepare driver=dra.cpu claim=default/other devices=1"
@@ -85,7 +86,7 @@ def test_check_lets_no_document_steer_the_terminal(tmp_path: Path) -> None:
         f'    config: [{{opaque: {{driver: dra.cpu, parameters: {{cpuset: "{name}"}}}}}}]\n'
     )
     done = subprocess.run(
-        [PROGRAM, "check", "claim.yaml"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        [PROGRAM, "check", "claim.yaml"], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     assert done.returncode == 1
     assert "\\x1b[2J" in done.stdout

@@ -286,6 +286,7 @@ def changed(**fields: Any) -> ResourceSliceSpec:
         (changed(driver="a" * 64), "the driver's name"),
         (changed(pool=ResourcePool(name="a//b")), "the pool's name"),
         (changed(pool=ResourcePool(name="a" * 254)), "the pool's name"),
+        (changed(pool=ResourcePool(name=f"{'a' * 126}/{'a' * 127}")), "the pool's name"),
         (changed(pool=ResourcePool(name="a", resource_slice_count=0)), "generation 0 and 0 slices"),
         (changed(node_name=None), "exactly one of nodeName"),
         (changed(all_nodes=True), "exactly one of nodeName"),
@@ -315,6 +316,7 @@ def test_a_slice_beyond_a_limit_is_refused(spec: ResourceSliceSpec, why: str) ->
     "spec",
     [
         SLICE,
+        changed(pool=ResourcePool(name=f"{'a' * 126}/{'a' * 126}", generation=1, resource_slice_count=1)),
         changed(shared_counters=(SET,)),
         changed(devices=tuple(Device(name=f"d{index}") for index in range(128))),
         changed(
