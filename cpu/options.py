@@ -65,7 +65,7 @@ _FLAGS: Final = ("expose_pcie_roots", "compat_attributes", "node_allocatable_map
 
 
 def read_options(options: Mapping[str, object]) -> CPUOptions:
-    """The CPU driver's part of `serve`'s options (snake case); what is missing has its default.
+    """The CPU driver's options (snake case), as a factory of a driver gets them; what is missing has its default.
 
     Raises:
         UsageError: a value cannot be meant; names option and value.
@@ -75,7 +75,7 @@ def read_options(options: Mapping[str, object]) -> CPUOptions:
         reserved = CPUSet.parse(text)
     except ValueError as error:
         raise UsageError(f"--reserved-cpus: {error}") from error
-    mode = _choice("--cpu-device-mode", DeviceMode, options.get("cpu_device_mode", DeviceMode.GROUPED))
+    mode = _choice("--cpu-device-mode", DeviceMode, options.get("device_mode", DeviceMode.GROUPED))
     group_by = _choice("--group-by", GroupBy, options.get("group_by", GroupBy.NUMANODE))
     # What manifests say by default beside any mode is no wish.
     if mode is DeviceMode.INDIVIDUAL and group_by is not GroupBy.NUMANODE:

@@ -6,6 +6,7 @@ by the methods that use it.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from dranode.driver.core.claims.record import Record
     from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
     from dranode.driver.machine.udev import Events
+
+log = logging.getLogger(__name__)
 
 # dra-driver-cpu's names in individual mode: positions in a list that is not told, so no CPU follows from one.
 _POSITION: Final = re.compile(r"cpudev\d{3,}", re.ASCII)
@@ -146,12 +149,17 @@ class CPUPlugin(Plugin, Pins, Recovers):
 
 
 def plugin(root: Root, options: Mapping[str, object]) -> Plugin:
-    """Make the CPU driver for the machine under `root`; `options` are those of `serve` in snake case.
+    """Make the CPU driver for the machine under `root`, with the options of `dranode.cpu.declared`.
 
     Raises:
         UsageError: an option has a value that cannot be meant.
     """
-    return CPUPlugin(root, read_options(options), _kernel_events if isinstance(root, HostRoot) else None)
+    read = read_options(options)
+    if read.keep_shared and not read.reserved:
+        log.warning(
+            "no CPU is reserved, so the claim that would take the last shared CPU will be refused; set --reserved-cpus"
+        )
+    return CPUPlugin(root, read, _kernel_events if isinstance(root, HostRoot) else None)
 
 
 def _kernel_events() -> Events[CPUEvent]:

@@ -1,35 +1,97 @@
-"""Drivers by name, found through the entry point group `dranode.plugins`."""
+"""Drivers by name, found through entry points: `dranode.plugins` makes them, `dranode.options` lists their options."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
+from typing import Any, Final
 
 from dranode.driver.core.api.errors import UsageError
+from dranode.driver.core.claims.options import Declarations, declarations
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.machine.root import Root
 
-GROUP = "dranode.plugins"
+log = logging.getLogger(__name__)
+
+GROUP: Final = "dranode.plugins"
+# Its objects are tuples of `Option`, in modules that import little: every start of the program loads them.
+OPTIONS_GROUP: Final = "dranode.options"
+# The drivers that run where no driver is named: what this package itself says, whatever else is installed.
+DEFAULT_GROUP: Final = "dranode.default"
+_PACKAGE: Final = "dranode."
+
+
+@cache
+def _entry_points() -> EntryPoints:
+    # Looking through every installed package takes longer than all that is done with what is found: it is done once.
+    groups = entry_points()
+    return EntryPoints(point for group in (GROUP, OPTIONS_GROUP, DEFAULT_GROUP) for point in groups.select(group=group))
 
 
 def installed() -> dict[str, EntryPoint]:
-    """The entry points of all installed drivers, by short name (`cpu`, `gpu`, ...)."""
-    return {point.name: point for point in entry_points(group=GROUP)}
+    """The entry points of all installed drivers, by short name."""
+    return {point.name: point for point in _entry_points().select(group=GROUP)}
+
+
+def default_drivers() -> tuple[str, ...]:
+    """The short names of the drivers that run where no driver is named."""
+    return tuple(point.name for point in _entry_points().select(group=DEFAULT_GROUP) if _is_ours(point))
+
+
+@cache
+def declared() -> Declarations:
+    """The options of all installed drivers; this package's own are taken in first, so that no other can take a name."""
+    points = _entry_points().select(group=OPTIONS_GROUP)
+    ordered = sorted(points, key=lambda point: (not _is_ours(point), point.name))
+    return declarations((point.name, _loaded(point)) for point in ordered)
 
 
 def load_plugins(names: Iterable[str], root: Root, options: Mapping[str, Any]) -> list[Plugin]:
     """Make the drivers of these names, for the machine under `root`.
 
-    An entry point is a function `(root, options) -> Plugin`; `options` are those of `serve` in snake case.
+    An entry point is a function `(root, options) -> Plugin`. It gets the driver's own options in snake case, all of
+    them, and those of the framework that there are; never another driver's.
+
+    Args:
+        names: short names; one that stands there twice is made once.
+        root: the machine's files.
+        options: what the command was given, by the names that its parameters have.
 
     Raises:
-        UsageError: no driver of that name is installed, or it refuses the options.
+        UsageError: no driver of that name is installed, its options are not declared as they should be, or it refuses
+            their values.
     """
-    points = installed()
+    points, found = installed(), declared()
+    wanted = list(dict.fromkeys(names))
+    for driver, problem in sorted(found.problems.items()):
+        if driver in wanted:
+            raise UsageError(problem)
+        log.warning("%s", problem)
     plugins: list[Plugin] = []
-    for name in dict.fromkeys(names):
+    for name in wanted:
         if name not in points:
             raise UsageError(f'no driver "{name}" is installed; there is {", ".join(sorted(points)) or "none"}')
-        plugins.append(points[name].load()(root, options))
+        plugins.append(points[name].load()(root, dict(_options_of(name, found, options))))
     return plugins
+
+
+def _options_of(driver: str, found: Declarations, options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The framework's options, then the driver's own, so that its own count where both are called the same."""
+    drivers = {each.parameter for each in found.options}
+    yield from ((name, value) for name, value in options.items() if name not in drivers)
+    for each in found.of(driver):
+        yield each.field, options.get(each.parameter, each.option.default)
+
+
+def _loaded(point: EntryPoint) -> object:
+    try:
+        return point.load()
+    except Exception as error:  # noqa: BLE001 - a third party's module may raise anything, and must stop no other driver
+        return error
+
+
+def _is_ours(point: EntryPoint) -> bool:
+    # By where it leads: to ask for the package's name is to read its metadata with a parser of mails.
+    return point.value.startswith(_PACKAGE)

@@ -178,12 +178,12 @@ class GPUPlugin(Plugin, Configures):
 
 
 def plugin(root: Root, options: Mapping[str, object]) -> GPUPlugin:
-    """The driver for the machine under `root`, with the options of `serve` in snake case.
+    """The driver for the machine under `root`, with the options of `dranode.gpu.declared`.
 
     Raises:
-        UsageError: `gpu_sharing` is none of its values.
+        UsageError: `sharing` is none of its values.
     """
-    sharing = options.get("gpu_sharing") or "exclusive"
+    sharing = options.get("sharing") or "exclusive"
     if sharing not in _SHARING:
         raise UsageError(f'--gpu-sharing is exclusive or shared, not "{sharing}"')
     here = isinstance(root, HostRoot)

@@ -66,7 +66,7 @@ class _Commands(click.Group):
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="dranode")
 def cli() -> None:
-    """Kubernetes DRA node drivers for CPUs and GPUs, and everything to try them without a cluster.
+    """Kubernetes DRA node drivers, and everything to try them without a cluster.
 
     \b
     Example:
@@ -74,9 +74,9 @@ def cli() -> None:
       dranode topology --machine sockets=2,numa=2,cores=4,threads=2
     """
     from dranode.driver.cli.environment import check_environment
-    from dranode.driver.cli.options import variables
+    from dranode.driver.cli.options import unknown_prefixes, variables
 
-    check_environment(os.environ, variables())
+    check_environment(os.environ, variables(), unknown_prefixes())
 
 
 def main() -> None:

@@ -28,7 +28,7 @@ _NAMED: Final = 20
 
 @click.command(short_help="The claims on record on this node.")
 @click.option("--kubelet-root", default="/var/lib/kubelet", metavar="DIR", envvar="DRANODE_KUBELET_ROOT")
-@click.option("--driver", "drivers", multiple=True, metavar="NAME", help="Only this driver (dra.cpu).")
+@click.option("--driver", "drivers", multiple=True, metavar="NAME", help="Only this driver, by its full name.")
 @click.option(
     "--pod-resources-socket",
     default="",

@@ -48,7 +48,7 @@ def command(
 
     \b
     Example:
-      dranode doctor --reserved-cpus 0-1
+      dranode doctor --nri-socket /run/nri/nri.sock
       kubectl exec -n dranode ds/dranode -- dranode doctor
       kubectl debug node/worker -it --image=dranode:0.1.0 --profile=sysadmin -- dranode doctor --root /host
     """

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dranode.driver.cli.machine_option import machine_option
+from dranode.driver.cli.options import which_drivers
 from dranode.driver.cli.output import console, emit, fail, output_option
 from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.claims.held import ClaimRef
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 @click.command(short_help="Unprepare what is left on this node before the driver is removed.")
 @machine_option
-@click.option("--driver", "drivers", multiple=True, default=("cpu",), metavar="NAME", help="Default: cpu.")
+@which_drivers
 @click.option("--kubelet-root", default="/var/lib/kubelet", metavar="DIR", envvar="DRANODE_KUBELET_ROOT")
 @click.option("--cdi-dir", default="/var/run/cdi", metavar="DIR", envvar="DRANODE_CDI_DIR")
 @click.option("--dry-run", is_flag=True, help="Only say what is left.")

@@ -9,19 +9,20 @@ from typing import Final
 from dranode.driver.core.api.errors import UsageError
 
 _OURS: Final = "DRANODE_"
-# Kubernetes tells containers of the Services of their namespace, `dranode` or `dranode-metrics` among them, and a
-# container with a claim of dra.cpu is told what the claim holds.
+# Kubernetes names the Services of a namespace to its containers, `dranode` or `dranode-metrics` among them, and drivers
+# name what a claim holds to its containers.
 _SERVICE: Final = "_SERVICE_HOST"
 _OF_SERVICE: Final = ("_SERVICE_HOST", "_SERVICE_PORT", "_PORT")
-_TOLD: Final = ("DRANODE_HELD_",)
+_OF_CLAIMS: Final = ("DRANODE_HELD_", "DRANODE_CPUSET_")
 
 
-def check_environment(environment: Mapping[str, str], known: Iterable[str]) -> None:
+def check_environment(environment: Mapping[str, str], known: Iterable[str], others: Iterable[str] = ()) -> None:
     """Refuse variables that look like options and are none.
 
     Args:
         environment: names and values.
         known: the names that mean something.
+        others: beginnings of names that may mean something, for all that can be said.
 
     Raises:
         UsageError: a variable is unknown; names the nearest one that is there.
@@ -31,7 +32,7 @@ def check_environment(environment: Mapping[str, str], known: Iterable[str]) -> N
         name.removesuffix(_SERVICE) + end for name in environment if name.endswith(_SERVICE) for end in _OF_SERVICE
     )
     for name in sorted(set(environment) - set(names)):
-        if name.startswith(_OURS) and not name.startswith((*_TOLD, *services)):
+        if name.startswith(_OURS) and not name.startswith((*_OF_CLAIMS, *services, *others)):
             ends = [each.removeprefix(_OURS) for each in names]
             near = difflib.get_close_matches(name.removeprefix(_OURS), ends, 1)
             hint = f"did you mean {_OURS}{near[0]}?" if near else f"there are {', '.join(names)}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dranode.driver.cli.options import default_node_name
+from dranode.driver.cli.options import default_node_name, which_drivers
 from dranode.driver.cli.output import console, emit, output_option
 from dranode.driver.core.api.errors import UsageError
 
@@ -20,7 +20,7 @@ _STYLES = {"passed": "green", "stopped": "red", "unseen": "yellow"}
 
 @click.command(short_help="Where one claim stopped on its way to a container, and why.")
 @click.argument("claim", metavar="NAMESPACE/CLAIM")
-@click.option("--driver", "drivers", multiple=True, default=("cpu",), metavar="NAME", help="Default: cpu.")
+@which_drivers
 @click.option("--store", metavar="DIR", help="Look for the claim in a folder of YAML files.")
 @click.option("--kubeconfig", default="", metavar="FILE", help="Default: in-cluster.")
 @click.option("--node-name", default=default_node_name, metavar="NAME", help="Default: NODE_NAME, else this host.")

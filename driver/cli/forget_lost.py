@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @click.command(short_help="Hand out again what is kept back since a ledger was lost.")
 @machine_option
-@click.option("--driver", "drivers", multiple=True, default=("dra.cpu",), metavar="NAME", help="Default: dra.cpu.")
+@click.option("--driver", "drivers", multiple=True, metavar="NAME", help="Default: those that serve by default.")
 @click.option("--kubelet-root", default="/var/lib/kubelet", metavar="DIR", envvar="DRANODE_KUBELET_ROOT")
 @click.option("--cdi-dir", default="/var/run/cdi", metavar="DIR", envvar="DRANODE_CDI_DIR")
 @click.option("--dry-run", is_flag=True, help="Only say what is missing.")
@@ -35,12 +35,12 @@ def command(
     \b
     Example:
       dranode forget-lost --dry-run
-      dranode forget-lost --driver dra.cpu
+      dranode forget-lost --kubelet-root /var/lib/kubelet
     """
     from dranode.driver.node.node import NodeClaims
 
     report: list[dict[str, Any]] = []
-    for plugin in (_plugin(name, root) for name in dict.fromkeys(drivers)):
+    for plugin in _plugins(drivers, root):
         folder = Path(kubelet_root).absolute() / "plugins" / plugin.driver
         if not (folder / "ledger.db").exists():
             fail(f"{folder} has no ledger, so {plugin.driver} keeps nothing back; is --kubelet-root right?")
@@ -59,11 +59,14 @@ def command(
         console().print(f"{row['driver']}: {done if row['missing'] else 'nothing is missing'}", markup=False)
 
 
-def _plugin(driver: str, root: Root) -> Plugin:
-    """The installed driver of this name, as `dranode claims` shows it."""
-    from dranode.driver.plugins import installed, load_plugins
+def _plugins(drivers: tuple[str, ...], root: Root) -> list[Plugin]:
+    """The installed drivers of these names, as `dranode claims` shows them; without names, those of `serve`."""
+    from dranode.driver.plugins import default_drivers, installed, load_plugins
 
-    found = {plugin.driver: plugin for plugin in load_plugins(installed(), root, {})}
-    if driver not in found:
-        raise UsageError(f"no driver {driver} is installed; there is {', '.join(sorted(found)) or 'none'}")
-    return found[driver]
+    if not drivers:
+        return load_plugins(default_drivers(), root, {})
+    known = {plugin.driver: plugin for plugin in load_plugins(installed(), root, {})}
+    for driver in drivers:
+        if driver not in known:
+            raise UsageError(f"no driver {driver} is installed; there is {', '.join(sorted(known)) or 'none'}")
+    return [known[driver] for driver in dict.fromkeys(drivers)]

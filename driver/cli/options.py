@@ -8,41 +8,20 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
 import click
 
 from dranode.driver.core.api.errors import DocumentError, UsageError
+from dranode.driver.core.claims.options import FRAMEWORK_KEYS, DriverOption
+from dranode.driver.plugins import declared, default_drivers, installed
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Key in the file -> parameter. Where dra-driver-cpu has a key, it is that one.
-_KEYS: Final = {
-    "drivers": "drivers",
-    "hostnameOverride": "node_name",
-    "kubeconfig": "kubeconfig",
-    "kubeletRootDir": "kubelet_root",
-    "cdiDir": "cdi_dir",
-    "nriSocket": "nri_socket",
-    "bindAddress": "http_address",
-    "podResourcesSocket": "pod_resources_socket",
-    "claimStatus": "claim_status",
-    "podUID": "pod_uid",
-    "gpuSharing": "gpu_sharing",
-    "cpuDeviceMode": "cpu_device_mode",
-    "groupBy": "group_by",
-    "reservedCPUs": "reserved_cpus",
-    "threads": "threads",
-    "order": "order",
-    "exposePCIeRoots": "expose_pcie_roots",
-    "compatAttributes": "compat_attributes",
-    "publishNodeAllocatableResourceMapping": "node_allocatable_mapping",
-    "deviceTaints": "device_taints",
-    "logFormat": "log_format",
-    "verbosity": "verbosity",
-}
 _FILE_VERSION: Final = "v1alpha1"
+# The key under which every driver has a section.
+_SECTIONS: Final = "plugins"
 
 
 def _read_config(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
@@ -69,22 +48,70 @@ def config_file(path: str, parameters: Mapping[str, click.Parameter]) -> dict[st
         return {}
     if not isinstance(document, Mapping):
         raise UsageError(f"{path}: a configuration is a map of options, not a {type(document).__name__}")
-    folded = {key.lower(): key for key in _KEYS}
     values: dict[str, Any] = {}
+    places: dict[str, str] = {}
+    keys = _keys()
+    for place, key, value in _entries(path, document):
+        near = next((known for known in keys if known[0] == place and known[1].lower() == key.lower()), None)
+        if (place, key) not in keys:
+            known = ", ".join(sorted(name for section, name in keys if section == place)) or "none"
+            hint = f'is spelled "{near[1]}" here' if near else f"is unknown; there are {known}"
+            raise UsageError(f'{path}: the key "{key}"{_under(place)} {hint}')
+        name = keys[place, key]
+        if name in places:
+            raise UsageError(f'{path}: "{key}"{_under(place)} says what {places[name]} says too; leave one of them out')
+        places[name] = f'"{key}"{_under(place)}'
+        # A command that shares only some options passes over the others: one file serves every command.
+        if name in parameters:
+            values[name] = _checked(path, f"{_section(place)}{key}", value, parameters[name])
+    return values
+
+
+def _entries(path: str, document: Mapping[Any, Any]) -> Iterator[tuple[str, str, Any]]:
+    """Section (a driver, or empty for the top level), key and value of everything that the file sets."""
     for key, value in document.items():
         if key == "apiVersion":
             if value != _FILE_VERSION:
                 raise UsageError(f'{path}: unsupported apiVersion "{value}", want "{_FILE_VERSION}"')
+        elif key == _SECTIONS:
+            yield from _in_sections(path, value)
+        else:
+            yield "", str(key), value
+
+
+def _in_sections(path: str, sections: object) -> Iterator[tuple[str, str, Any]]:
+    if not isinstance(sections, Mapping):
+        raise UsageError(f"{path}: {_SECTIONS} must be a map of drivers, not {sections!r}")
+    drivers = installed()
+    for driver, section in sections.items():
+        if driver not in drivers:
+            raise UsageError(
+                f'{path}: {_SECTIONS} has "{driver}", but the installed drivers are {", ".join(sorted(drivers))}'
+            )
+        # What a driver with unreadable options would take, nobody can say; load_plugins refuses or warns.
+        if driver in declared().problems:
             continue
-        if key not in _KEYS:
-            near = folded.get(str(key).lower()) or ("apiVersion" if str(key).lower() == "apiversion" else None)
-            hint = f'is spelled "{near}" here' if near else f"is unknown; there are {', '.join(sorted(_KEYS))}"
-            raise UsageError(f'{path}: the key "{key}" {hint}')
-        name = _KEYS[key]
-        # A command that shares only some options passes over the others: one file serves every command.
-        if name in parameters:
-            values[name] = _checked(path, key, value, parameters[name])
-    return values
+        if not isinstance(section, Mapping):
+            raise UsageError(f"{path}: {_section(driver)[:-1]} must be a map of options, not {section!r}")
+        yield from ((driver, str(key), value) for key, value in section.items())
+
+
+def _keys() -> dict[tuple[str, str], str]:
+    """Section and key -> parameter."""
+    keys = {("", key): name for key, name in FRAMEWORK_KEYS.items()}
+    for each in declared().options:
+        keys[each.driver, each.key] = each.parameter
+        if each.option.top_key:
+            keys["", each.option.top_key] = each.parameter
+    return keys | {("", "apiVersion"): "", ("", _SECTIONS): ""}
+
+
+def _section(driver: str) -> str:
+    return f"{_SECTIONS}.{driver}." if driver else ""
+
+
+def _under(driver: str) -> str:
+    return f" under {_section(driver)[:-1]}" if driver else ""
 
 
 def _checked(path: str, key: str, value: Any, parameter: click.Parameter) -> Any:
@@ -107,6 +134,21 @@ def _option(*names: str, **attributes: Any) -> Callable[[F], F]:
     return click.option(*names, envvar="DRANODE_" + flag[2:].upper().replace("-", "_"), show_envvar=False, **attributes)
 
 
+def _declared_option(each: DriverOption) -> Callable[[F], F]:
+    option = each.option
+    attributes: dict[str, Any] = {"default": option.default, "help": option.help}
+    flags = each.flags
+    if option.choices:
+        attributes["type"] = click.Choice(option.choices)
+    elif isinstance(option.default, bool):
+        flags = tuple(f"{flag}/--no-{flag.removeprefix('--')}" for flag in flags)
+    elif isinstance(option.default, int):
+        attributes["type"] = int
+    if option.metavar:
+        attributes["metavar"] = option.metavar
+    return click.option(*flags, each.parameter, envvar=list(each.variables), show_envvar=False, **attributes)
+
+
 def _apply(options: tuple[Callable[[F], F], ...], function: F) -> F:
     for option in reversed(options):
         function = option(function)
@@ -114,15 +156,34 @@ def _apply(options: tuple[Callable[[F], F], ...], function: F) -> F:
 
 
 def variables() -> frozenset[str]:
-    """The environment variables of all options."""
+    """The environment variables of all options, those of installed drivers among them."""
     function = serve_options(driver_options(lambda: None))
     given = (parameter.envvar or () for parameter in function.__click_params__)  # type: ignore[attr-defined]
     return frozenset(name for names in given for name in ([names] if isinstance(names, str) else names))
 
 
+def unknown_prefixes() -> tuple[str, ...]:
+    """How the variables of drivers begin whose options cannot be read, so that nobody can say which they have."""
+    return tuple(DriverOption.variable_prefix(driver) for driver in declared().problems)
+
+
 def default_node_name() -> str:
     """`NODE_NAME` from the downward API, else the lower-cased host name."""
     return os.environ.get("NODE_NAME") or socket.gethostname().strip().lower()
+
+
+def which_drivers(function: F) -> F:
+    """`--driver`, which may be repeated: the short names of installed drivers."""
+    default = default_drivers()
+    known = ", ".join(sorted(installed()))
+    return _option(
+        "--driver",
+        "drivers",
+        multiple=True,
+        default=default,
+        metavar="NAME",
+        help=f"A driver: {known}; may be repeated (default {', '.join(default)}).",
+    )(function)
 
 
 def driver_options(function: F) -> F:
@@ -138,69 +199,15 @@ def driver_options(function: F) -> F:
                 envvar="DRANODE_CONFIG",
                 help="Read options from a YAML file; environment (DRANODE_*) and flags win over it.",
             ),
-            _option(
-                "--driver",
-                "drivers",
-                multiple=True,
-                default=("cpu",),
-                metavar="NAME",
-                help="A driver to run: cpu, gpu or an installed one; may be repeated (default cpu).",
-            ),
+            which_drivers,
             _option(
                 "--node-name",
                 default=default_node_name,
                 metavar="NAME",
                 help="The node (default NODE_NAME, else the lower-cased host name).",
             ),
-            _option(
-                "--cpu-device-mode",
-                type=click.Choice(["grouped", "individual"]),
-                default="grouped",
-                help="One device a group of CPUs, or one a CPU.",
-            ),
-            _option(
-                "--group-by",
-                type=click.Choice(["numanode", "socket", "machine"]),
-                default="numanode",
-                help="What a group is.",
-            ),
-            _option(
-                "--reserved-cpus", default="", metavar="LIST", help="CPUs for the system, never handed out (0-1,8)."
-            ),
-            _option(
-                "--threads",
-                type=click.Choice(["any", "full-core"]),
-                default="any",
-                help="full-core publishes whole physical cores as the step of every request.",
-            ),
-            _option(
-                "--order",
-                type=click.Choice(["untouched-first", "reference"]),
-                default="untouched-first",
-                help="Which cores single threads come from; reference fills up those that other claims have part of.",
-            ),
-            _option(
-                "--gpu-sharing",
-                type=click.Choice(["exclusive", "shared"]),
-                default="exclusive",
-                help="Whether several claims may have one GPU.",
-            ),
-            _option(
-                "--expose-pcie-roots/--no-expose-pcie-roots",
-                default=False,
-                help="Publish the PCIe roots near a group (needs DRAListTypeAttributes).",
-            ),
-            _option(
-                "--compat-attributes/--no-compat-attributes",
-                default=False,
-                help="Publish dra-driver-cpu's deprecated attributes too.",
-            ),
-            _option(
-                "--node-allocatable-mapping/--no-node-allocatable-mapping",
-                default=False,
-                help="Publish nodeAllocatableResources (needs DRANodeAllocatableResources).",
-            ),
             _option("--device-taints/--no-device-taints", default=False, help="Taint unhealthy devices."),
+            *map(_declared_option, declared().options),
         ),
         function,
     )

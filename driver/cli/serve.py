@@ -69,7 +69,7 @@ def command(root: Root, drivers: tuple[str, ...], node_name: str, store: str | N
 
     \b
     Example:
-      dranode serve --driver cpu --reserved-cpus 0-1
+      dranode serve --node-name worker --log-format json
       dranode serve --kubeconfig ~/.kube/config --kubelet-root state/kubelet --cdi-dir state/cdi
       dranode serve --store state/store --kubelet-root state/kubelet --cdi-dir state/cdi
     """
@@ -79,10 +79,6 @@ def command(root: Root, drivers: tuple[str, ...], node_name: str, store: str | N
     stop = _Stop()
     kubelet_root = Path(options["kubelet_root"]).absolute()
     nri_socket = None if options["nri_socket"] == "none" else options["nri_socket"]
-    if nri_socket is not None and "cpu" in drivers and not options["reserved_cpus"]:
-        log.warning(
-            "no CPU is reserved, so the claim that would take the last shared CPU will be refused; set --reserved-cpus"
-        )
     origin = store or Credentials(options["kubeconfig"])
     if isinstance(origin, Credentials):
         origin.check()

@@ -27,8 +27,8 @@ def command(root: Root, drivers: tuple[str, ...], node_name: str, output: str, *
 
     \b
     Example:
-      dranode slices --machine sockets=2,numa=2,l3=4,cores=4,threads=2 --group-by socket
-      dranode slices --driver cpu --driver gpu -o yaml
+      dranode slices --machine sockets=2,numa=2,l3=4,cores=4,threads=2
+      dranode slices --node-name worker --device-taints -o yaml
     """
     slices: list[ResourceSlice] = []
     for plugin in load_plugins(drivers, root, {**options, "node_name": node_name}):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import DranodeError, UsageError
+from dranode.driver.core.claims.options import DriverOption
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.diagnosis.facts import ClusterFacts, Facts, Kubelet, NodeFacts, RuntimeFacts, ServeOptions
 from dranode.driver.core.diagnosis.runtime import nri_answers
@@ -18,14 +19,10 @@ from dranode.driver.doctor.kubelet import read_kubelet
 from dranode.driver.doctor.node import read_node
 from dranode.driver.doctor.runtime import read_runtime
 from dranode.driver.machine.root import Root
-from dranode.driver.plugins import load_plugins
+from dranode.driver.plugins import declared, load_plugins
 
-# The option, the flag that turns it on, and the gate without which a server drops what it publishes.
-_GATED: Final = {
-    "expose_pcie_roots": ("--expose-pcie-roots", "DRAListTypeAttributes"),
-    "node_allocatable_mapping": ("--node-allocatable-mapping", "DRANodeAllocatableResources"),
-    "device_taints": ("--device-taints", "DRADeviceTaints"),
-}
+# The framework's own flag that is like a driver's option with a gate.
+_TAINTS: Final = ("device_taints", "--device-taints", "DRADeviceTaints")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,23 +51,28 @@ def wanted_by(
     loaded = load_plugins(drivers, root, options)
     plugins: list[Plugin] = []
     refusals: list[str] = []
-    shares = False
-    for plugin in loaded:
+    own = [each for name in drivers for each in declared().of(name)]
+    reserving = [each for each in own if each.option.reserves]
+    sharing: set[str] = set()
+    for name, plugin in zip(dict.fromkeys(drivers), loaded, strict=True):
         try:
             inventory = plugin.discover()
         except DranodeError as error:
             refusals.append(f"{plugin.driver} does not start: {error}")
             continue
         plugins.append(plugin)
-        shares |= any(device.allow_multiple_allocations for device in inventory.devices)
+        if any(device.allow_multiple_allocations for device in inventory.devices):
+            sharing.add(name)
     return ServeOptions(
         node=node,
         drivers=tuple(plugin.driver for plugin in loaded),
         # A driver that pins says on what.
-        pins=any(isinstance(plugin, Pins) for plugin in loaded),
-        shares=shares,
-        gated={flag: gate for option, (flag, gate) in _GATED.items() if options.get(option)},
-        reserved=_reserved(str(options["reserved_cpus"])),
+        pinning=tuple(plugin.driver for plugin in loaded if isinstance(plugin, Pins)),
+        shares=bool(sharing),
+        unshared=tuple(_set(each) for each in own if each.driver in sharing and each.option.unshared),
+        gated=_gated(own, options),
+        reserved=CPUSet(cpu for each in reserving for cpu in _cpus(each, options)),
+        reserving=" and ".join(each.flags[0] for each in reserving),
         kubelet_root=str(options["kubelet_root"]),
         cdi_dir=str(options["cdi_dir"]),
         nri_socket="" if options["nri_socket"] == "none" else str(options["nri_socket"]),
@@ -78,11 +80,26 @@ def wanted_by(
     ), tuple(plugins)
 
 
-def _reserved(text: str) -> CPUSet:
+def _gated(own: Iterable[DriverOption], options: Mapping[str, Any]) -> dict[str, str]:
+    """The flags that are on and whose fields a server may drop, with the feature gate that each needs."""
+    name, flag, gate = _TAINTS
+    needed = {each.flags[0]: each.option.gate for each in own if each.option.gate and _value(each, options)}
+    return needed | ({flag: gate} if options.get(name) else {})
+
+
+def _cpus(each: DriverOption, options: Mapping[str, Any]) -> CPUSet:
     try:
-        return CPUSet.parse(text)
+        return CPUSet.parse(str(_value(each, options)))
     except ValueError as error:
-        raise UsageError(f"--reserved-cpus: {error}") from error
+        raise UsageError(f"{each.flags[0]}: {error}") from error
+
+
+def _value(each: DriverOption, options: Mapping[str, Any]) -> Any:
+    return options.get(each.parameter, each.option.default)
+
+
+def _set(each: DriverOption) -> str:
+    return f"{each.flags[0]} {each.option.unshared}"
 
 
 def examine(

@@ -88,7 +88,7 @@ def parse_description(text: str) -> Description:
 
 
 def synthetic_tree(machine: Description) -> dict[str, TreeEntry]:
-    """The files of the machine that the CPU driver reads, as Linux 6 writes them."""
+    """The files of the machine that tell of its CPUs, as Linux 6 writes them."""
     system: dict[str, TreeEntry] = {"cpu": _cpu_folder(machine), "node": _node_folder(machine)}
     return {"sys": {"devices": {"system": system}}}
 

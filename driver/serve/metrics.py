@@ -1,7 +1,7 @@
 """Metrics for Prometheus: dra-driver-cpu's eight families under their names, and what else an operator watches.
 
-dra-driver-cpu's families begin with the driver's name, `dra_cpu_`; another driver's are called after it. Everything
-else is `dranode_...` with the driver as a label. Counts of events are kept here; what has a state is read when somebody
+dra-driver-cpu's families begin with its driver's name; a driver of another name has them under that. Everything else
+is `dranode_...` with the driver as a label. Counts of events are kept here; what has a state is read when somebody
 asks. Loading the library costs memory and time, so `serve` does so after it listens, and not at all without HTTP.
 """
 
@@ -111,7 +111,7 @@ class DriverMetrics:
 
 
 def prefix_of(driver: str) -> str:
-    """How the names of a driver's own metrics begin: `dra.cpu` -> `dra_cpu`."""
+    """How the names of a driver's own metrics begin: `lamps.example.com` -> `lamps_example_com`."""
     return re.sub(r"\W", "_", driver, flags=re.ASCII)
 
 

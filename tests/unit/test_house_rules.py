@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
+import tokenize
 import tomllib
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
+
+from dranode.driver.plugins import declared, installed
 
 ROOT = Path(__file__).parents[2]
 PARTS = ("cdi", "cpu", "driver", "gpu", "proto", "sim")
@@ -70,6 +76,7 @@ def test_every_part_is_typed() -> None:
 def test_serve_loads_no_library_that_only_people_or_the_local_run_need() -> None:
     script = """
 import sys
+import tokenize
 from dranode.driver.cli import options, serve
 import dranode.driver.local.store, dranode.driver.serve.service
 heavy = ("rich", "cel_expr_python", "yaml", "kubernetes", "prometheus_client")
@@ -77,3 +84,57 @@ print(*(name for name in heavy if name in sys.modules))
 """
     loaded = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
     assert loaded.split() == []
+
+
+# Files of the kernel are called so, and other projects' drivers.
+_KERNELS = {f"driver/machine/{name}.py": {"cpu"} for name in ("synthetic", "summary", "cgroups")}
+_OTHERS = ("dra-driver-cpu", "dra_driver_cpu")
+
+
+def _texts(path: Path) -> Iterator[str]:
+    """Every string, comment and identifier of a module."""
+    with path.open("rb") as file:
+        for token in tokenize.tokenize(file.readline):
+            if token.type in (tokenize.STRING, tokenize.COMMENT, tokenize.NAME):
+                yield token.string
+
+
+@cache
+def _words() -> tuple[frozenset[str], re.Pattern[str]]:
+    """The short names of our drivers, and a pattern of everything else that names one or an option of one."""
+    short = frozenset(point.name for point in installed().values() if point.value.startswith("dranode."))
+    words = {form.format(name) for name in short for form in ("dra.{}", "dra_{}")}
+    words |= {form.format(name.upper()) for name in short for form in ("{} driver", "{}Config")}
+    # An option of one plain word, such as `order`, is a word like any other without its hyphens.
+    words |= {flag for each in declared().options for flag in each.flags}
+    words |= {each.parameter for each in declared().options if "_" in each.parameter}
+    return short, re.compile(rf"(?<![\w-])(?:{'|'.join(map(re.escape, sorted(words)))})(?![\w-])")
+
+
+def names_of_drivers(path: Path, text: str) -> set[str]:
+    """What in a text of the framework names a driver of ours, or an option of one."""
+    short, pattern = _words()
+    for other in _OTHERS:
+        text = text.replace(other, "")
+    quoted = text.strip("\"'")
+    kernels = _KERNELS.get(str(path.relative_to(ROOT)), set())
+    return set(pattern.findall(text)) | ({quoted} if quoted in short - kernels and quoted != text else set())
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "driver").rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_framework_names_no_driver_and_no_option_of_one(path: Path) -> None:
+    assert {word: text for text in _texts(path) for word in names_of_drivers(path, text)} == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ('"cpu"', "cpu"),
+        ('"one for dra.gpu alone"', "dra.gpu"),
+        ("group_by", "group_by"),
+        ('"pass --reserved-cpus 0"', "--reserved-cpus"),
+        ("# the GPU driver", "GPU driver"),
+    ],
+)
+def test_a_name_of_a_driver_would_be_seen(text: str, word: str) -> None:
+    assert names_of_drivers(ROOT / "driver" / "plugins.py", text) == {word}

@@ -62,10 +62,10 @@ def feature_gate_off(facts: Facts) -> Iterator[Fault]:
     for gate in dropped or ():
         if gate == _SHARED and facts.wanted.shares:
             yield Fault(
-                "the API server drops allowMultipleAllocations, so one claim takes all CPUs of a group and the driver "
-                "publishes none of them",
+                "the API server drops allowMultipleAllocations, so one claim takes all of a shared device and the "
+                "driver publishes none of them",
                 f"switch on the feature gate {_SHARED} in kube-apiserver, kube-scheduler and kubelet (it is on from "
-                "1.36), or use --cpu-device-mode individual",
+                f"1.36){', or use ' if facts.wanted.unshared else ''}{' '.join(facts.wanted.unshared)}",
             )
             continue
         options = " and ".join(option for option, needed in facts.wanted.gated.items() if needed == gate)

@@ -55,10 +55,12 @@ class ServeOptions:
     Attributes:
         node: the node's name.
         drivers: the names of the drivers.
-        pins: whether one of them pins containers, which needs NRI.
+        pinning: the names of those that hold containers to CPUs, which needs NRI.
         shares: whether one of them publishes devices that several claims may have.
+        unshared: the options with which none of them does, such as `--lamps-sharing off`; empty if there are none.
         gated: feature gate of every other option that is on and whose fields a server may drop, by option.
-        reserved: `--reserved-cpus`.
+        reserved: the CPUs that no claim gets.
+        reserving: the flag that says so; empty if no driver has one.
         kubelet_root: `--kubelet-root`.
         cdi_dir: `--cdi-dir`.
         nri_socket: `--nri-socket`; empty for none.
@@ -67,10 +69,12 @@ class ServeOptions:
 
     node: str
     drivers: tuple[str, ...]
-    pins: bool = True
+    pinning: tuple[str, ...] = ()
     shares: bool = True
+    unshared: tuple[str, ...] = ()
     gated: Mapping[str, str] = field(default_factory=dict)
     reserved: CPUSet = field(default_factory=CPUSet)
+    reserving: str = ""
     kubelet_root: str = "/var/lib/kubelet"
     cdi_dir: str = "/var/run/cdi"
     nri_socket: str = "/var/run/nri/nri.sock"

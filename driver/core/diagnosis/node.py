@@ -23,7 +23,7 @@ def options_refused(facts: Facts) -> Iterator[Fault]:
 def cpu_manager_static(facts: Facts) -> Iterator[Fault]:
     """The CPU manager of kubelet and the driver would set the same cgroups."""
     kubelet = facts.kubelet
-    if kubelet is not None and facts.wanted.pins and kubelet.cpu_manager == "static":
+    if kubelet is not None and facts.wanted.pinning and kubelet.cpu_manager == "static":
         yield Fault(
             f"kubelet's CPU manager has the policy static ({kubelet.cpu_manager_place}), and hands out the CPUs that "
             "this driver hands out",
@@ -55,31 +55,31 @@ def kubelet_gate_off(facts: Facts) -> Iterator[Fault]:
 
 def reserved_differ(facts: Facts) -> Iterator[Fault]:
     """The CPUs that kubelet keeps for the system are handed out, or the other way round."""
-    kubelet, ours = facts.kubelet, facts.wanted.reserved
-    if kubelet is None or not facts.wanted.pins or not kubelet.reserved or kubelet.reserved == ours:
+    kubelet, ours, flag = facts.kubelet, facts.wanted.reserved, facts.wanted.reserving
+    if kubelet is None or not facts.wanted.pinning or not kubelet.reserved or kubelet.reserved == ours:
         return
     yield Fault(
         f"kubelet reserves the CPUs {kubelet.reserved} for the system ({kubelet.config}) and the driver "
-        f"{ours or 'none'} (--reserved-cpus)",
-        f"pass --reserved-cpus {kubelet.reserved}",
+        f"{ours or 'none'}{f' ({flag})' if flag else ''}",
+        f"pass {flag} {kubelet.reserved}" if flag else f"configure the driver to keep {kubelet.reserved} from claims",
     )
 
 
 def no_reserved(facts: Facts) -> Iterator[Fault]:
     """Claims may take every CPU but one."""
-    kubelet = facts.kubelet
-    if facts.wanted.pins and not facts.wanted.reserved and not (kubelet is not None and kubelet.reserved):
+    kubelet, flag = facts.kubelet, facts.wanted.reserving
+    if facts.wanted.pinning and not facts.wanted.reserved and not (kubelet is not None and kubelet.reserved):
         yield Fault(
             "no CPU is reserved, so the system and containers without claims may be left with a single CPU, and the "
             "claim that would take that one is refused",
-            "pass --reserved-cpus, two CPUs or more on a server",
+            f"{f'pass {flag}' if flag else 'configure the driver to reserve some'}, two CPUs or more on a server",
         )
 
 
 def _places(facts: Facts, state: PathState) -> Iterator[Place]:
     places = facts.node.places if facts.node is not None else ()
     for place in places:
-        if place.state is state and (facts.wanted.pins or place.use != "NRI"):
+        if place.state is state and (facts.wanted.pinning or place.use != "NRI"):
             yield place
 
 
@@ -138,7 +138,7 @@ def socket_path_too_long(facts: Facts) -> Iterator[Fault]:
 
 def no_cpuset_controller(facts: Facts) -> Iterator[Fault]:
     """The kernel cannot pin containers."""
-    if facts.node is not None and facts.node.cpuset is False and facts.wanted.pins:
+    if facts.node is not None and facts.node.cpuset is False and facts.wanted.pinning:
         yield Fault(
             "the kernel's cgroups have no cpuset controller here, so no container can be pinned",
             "delegate it: rootless and nested clusters need Delegate=cpuset for the user's service",

@@ -18,11 +18,11 @@ _SHORT: Final = 1.0
 TOLERANCE: Final = "tolerate-missing-plugins.noderesource.dev"
 _REQUIRE: Final = {
     _CONTAINERD: (
-        'set enable = true, required_plugins = ["dra.cpu"] and tolerate_missing_plugins_annotation = "{tolerance}" '
+        'set enable = true, required_plugins = [{drivers}] and tolerate_missing_plugins_annotation = "{tolerance}" '
         'under [plugins."io.containerd.nri.v1.nri".default_validator] in {config}'
     ),
     "CRI-O": (
-        'set nri_enable_default_validator = true, nri_validator_required_plugins = ["dra.cpu"] and '
+        "set nri_enable_default_validator = true, nri_validator_required_plugins = [{drivers}] and "
         'nri_validator_tolerate_missing_plugins_annotation = "{tolerance}" under [crio.nri.default_validator] in '
         "{config}"
     ),
@@ -38,7 +38,7 @@ def _configured(facts: Facts) -> RuntimeFacts | None:
 
 
 def _pinning(facts: Facts) -> RuntimeFacts | None:
-    return _configured(facts) if facts.wanted.pins else None
+    return _configured(facts) if facts.wanted.pinning else None
 
 
 def nri_answers(node: NodeFacts | None) -> bool:
@@ -85,10 +85,10 @@ def nri_socket_differs(facts: Facts) -> Iterator[Fault]:
 
 def nri_unused(facts: Facts) -> Iterator[Fault]:
     """The driver is told to do without NRI."""
-    if facts.wanted.pins and not facts.wanted.nri_socket:
+    if facts.wanted.pinning and not facts.wanted.nri_socket:
         yield Fault(
             "--nri-socket none leaves every container on all CPUs, whatever its claim says",
-            "leave the option out, or do not run the CPU driver",
+            f"leave the option out, or do not run {' and '.join(facts.wanted.pinning)}",
         )
 
 
@@ -132,7 +132,8 @@ def plugin_not_required(facts: Facts) -> Iterator[Fault]:
     if runtime.version is not None and runtime.version < first:
         fix = f"upgrade to {runtime.name} {first[0]}.{first[1]} or newer, whose NRI can require a plug-in"
     else:
-        fix = _REQUIRE[runtime.name].format(config=runtime.config, tolerance=TOLERANCE)
+        drivers = ", ".join(f'"{driver}"' for driver in facts.wanted.pinning)
+        fix = _REQUIRE[runtime.name].format(config=runtime.config, tolerance=TOLERANCE, drivers=drivers)
     yield Fault("no NRI plug-in is required, so containers that start while the driver is away are not pinned", fix)
 
 
@@ -153,7 +154,7 @@ def required_without_tolerance(facts: Facts) -> Iterator[Fault]:
 
 
 def _requires(facts: Facts, runtime: RuntimeFacts) -> bool:
-    # A plug-in may be named with its index: 00-dra.cpu.
+    # A plug-in may be named with its index: 00-dra.example.com.
     names = {name.partition("-")[2] if name[:2].isdigit() else name for name in runtime.required}
     return runtime.validator and any(driver in names for driver in facts.wanted.drivers)
 

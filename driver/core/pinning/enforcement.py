@@ -235,7 +235,7 @@ def _conflict(container: Container, claim: HeldClaim, user: Container) -> str:
     if container.pod.uid != user.pod.uid:
         remedy = "only containers of one pod may share it; give each pod a claim of its own (a ResourceClaimTemplate)"
     else:
-        remedy = 'one container may use it at a time unless its CPUConfig says "sharing: pod"'
+        remedy = 'one container may use it at a time unless its configuration says "sharing: pod"'
     return f"claim {claim.claim} is in use by {user}, so {container} cannot have it: {remedy}"
 
 
@@ -244,13 +244,13 @@ def _no_cpus(container: Container, claims: Iterable[HeldClaim], snapshot: HeldSn
     if snapshot.unread is not None and not names:
         return (
             f"nobody can say which CPUs are free for {container}, which has no claim: {snapshot.unread.reason}; "
-            "set --reserved-cpus so that such containers always have some"
+            "reserve CPUs, so that such containers always have some"
         )
     if names:
         return f"every CPU of {names} is offline, so {container} cannot run: bring them back or recreate the pod"
     return (
         f"claims hold every CPU ({snapshot.held}), so none is left for {container}, which has no claim: "
-        "set --reserved-cpus so that such containers always have some"
+        "reserve CPUs, so that such containers always have some"
     )
 
 

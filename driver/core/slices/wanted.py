@@ -52,7 +52,7 @@ class DesiredSlices:
         return (
             f"the API server drops allowMultipleAllocations, so the devices of {self.driver} that several claims share "
             f"are withdrawn ({count}); turn the feature gate {CONSUMABLE} on in API server and scheduler (on from "
-            "Kubernetes 1.36), or publish devices that are not shared, such as CPUs with --cpu-device-mode individual"
+            "Kubernetes 1.36), or have the driver publish devices that are not shared (dranode doctor names the option)"
         )
 
     def specs(self) -> tuple[ResourceSliceSpec, ...]:

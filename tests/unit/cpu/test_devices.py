@@ -281,7 +281,7 @@ def test_too_many_roots_cost_the_attribute_and_not_the_device() -> None:
 
 
 def test_options_are_read_as_serve_names_them() -> None:
-    options = {"cpu_device_mode": "grouped", "group_by": "socket", "reserved_cpus": "0-1", "threads": "full-core"}
+    options = {"device_mode": "grouped", "group_by": "socket", "reserved_cpus": "0-1", "threads": "full-core"}
     assert read_options({**options, "compat_attributes": True, "gpu_sharing": "shared"}) == CPUOptions(
         mode=DeviceMode.GROUPED,
         group_by=GroupBy.SOCKET,
@@ -291,17 +291,17 @@ def test_options_are_read_as_serve_names_them() -> None:
     )
     assert read_options({}) == CPUOptions()
     # As manifests say it that leave the other option at its default.
-    single = {"cpu_device_mode": "individual", "group_by": "numanode"}
+    single = {"device_mode": "individual", "group_by": "numanode"}
     assert read_options(single) == CPUOptions(mode=DeviceMode.INDIVIDUAL)
 
 
 @pytest.mark.parametrize(
     ("options", "phrase"),
     [
-        ({"cpu_device_mode": "single"}, '--cpu-device-mode is grouped or individual, not "single"'),
+        ({"device_mode": "single"}, '--cpu-device-mode is grouped or individual, not "single"'),
         ({"group_by": "l3"}, '--group-by is numanode or socket or machine, not "l3"'),
         (
-            {"cpu_device_mode": "individual", "group_by": "socket"},
+            {"device_mode": "individual", "group_by": "socket"},
             "--group-by socket says what a group is, and --cpu-device-mode individual publishes none",
         ),
         ({"threads": "half"}, '--threads is any or full-core, not "half"'),

@@ -33,7 +33,7 @@ def driver(**options: Any) -> CPUPlugin:
     [
         {},
         {"group_by": "socket"},
-        {"cpu_device_mode": "individual"},
+        {"device_mode": "individual"},
         {"reserved_cpus": "0,8", "threads": "full-core", "compat_attributes": True, "node_allocatable_mapping": True},
     ],
 )

@@ -100,7 +100,7 @@ def bound(machine: Machine, address: str = "0000:01:00.0") -> str | None:
 @pytest.mark.parametrize("make", [hgx, mi300x, flex, laptop])
 def test_the_driver_keeps_the_contract(make: Any, sharing: str, tmp_path: Path) -> None:
     configs = [GPU_CONFIG, {**GPU_CONFIG, "visibility": "vendor"}]
-    check_plugin(plugin(make().root(), {"gpu_sharing": sharing}), tmp_path, configs)
+    check_plugin(plugin(make().root(), {"sharing": sharing}), tmp_path, configs)
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -114,11 +114,11 @@ def test_the_api_server_would_take_what_is_published(make: Any, shared: bool) ->
 
 def test_a_sharing_that_there_is_not_is_wrong_usage() -> None:
     with pytest.raises(UsageError, match='--gpu-sharing is exclusive or shared, not "sliced"'):
-        plugin(hgx().root(), {"gpu_sharing": "sliced"})
+        plugin(hgx().root(), {"sharing": "sliced"})
 
 
 def test_options_of_other_drivers_are_not_this_drivers_business() -> None:
-    assert plugin(hgx().root(), {"cpu_device_mode": "grouped"}).driver == "dra.gpu"
+    assert plugin(hgx().root(), {"device_mode": "grouped"}).driver == "dra.gpu"
 
 
 def test_the_spec_has_the_numbers_of_now_and_the_ledger_has_none(nodes: Any, folder: Path) -> None:

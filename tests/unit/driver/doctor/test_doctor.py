@@ -647,7 +647,7 @@ def test_rights_of_the_drivers_account_are_asked_where_somebody_else_asks(node: 
 
 
 def test_a_driver_that_pins_nothing_needs_no_nri() -> None:
-    facts = Facts(ServeOptions(node="worker", drivers=("dra.gpu",), pins=False, nri_socket=""))
+    facts = Facts(ServeOptions(node="worker", drivers=("dra.gpu",), nri_socket=""))
     assert diagnose(facts) == ()
 
 

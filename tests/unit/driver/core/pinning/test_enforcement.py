@@ -370,7 +370,7 @@ def test_containers_without_a_claim_get_the_reserved_cpus_only_when_nothing_else
 def test_without_any_shared_cpu_a_container_without_a_claim_is_refused_and_no_empty_mask_is_sent() -> None:
     before = running(snapshot(), container("s", "p2", cpus="0-7"))
     on_record = snapshot(claim("a", "0-7"))
-    assert "set --reserved-cpus" in refusal(before, on_record, container("new", "p3"))
+    assert "reserve CPUs" in refusal(before, on_record, container("new", "p3"))
     allowed = made(before, on_record, container("g", env=env("a", "0-7")))
     assert allowed.updates == ()
 

@@ -132,7 +132,7 @@ def test_where_nobody_knows_what_is_held_a_new_container_gets_reserved_cpus_or_i
     world.node.now = BLIND
     assert world.enforcer.create(NEW)[0].cpus == CPUSet((7,))
     world.node.now = replace(BLIND, reserved=CPUSet())
-    with pytest.raises(RefusedError, match=f"nobody can say which CPUs are free .* {REASON}; set --reserved-cpus"):
+    with pytest.raises(RefusedError, match=f"nobody can say which CPUs are free .* {REASON}; reserve CPUs"):
         world.enforcer.create(NEW)
 
 

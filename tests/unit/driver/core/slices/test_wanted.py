@@ -26,7 +26,7 @@ def test_devices_that_the_server_cannot_keep_shared_are_withdrawn_and_the_gate_i
     assert names(wanted) == ["single"]
     assert wanted.problem is not None
     assert "turn the feature gate DRAConsumableCapacity on" in wanted.problem
-    assert "--cpu-device-mode individual" in wanted.problem
+    assert "publish devices that are not shared" in wanted.problem
 
 
 def test_without_any_other_device_one_empty_slice_is_left() -> None:

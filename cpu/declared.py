@@ -1,0 +1,76 @@
+"""The CPU driver's options, as `dranode.options` lists them. Older flags and keys have no driver's name."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dranode.driver.core.claims.options import Option
+
+OPTIONS: Final = (
+    Option(
+        "device-mode",
+        "One device a group of CPUs, or one a CPU.",
+        default="grouped",
+        choices=("grouped", "individual"),
+        unshared="individual",
+        top_key="cpuDeviceMode",
+    ),
+    Option(
+        "group-by",
+        "What a group is.",
+        default="numanode",
+        choices=("numanode", "socket", "machine"),
+        flag="--group-by",
+        top_key="groupBy",
+    ),
+    Option(
+        "reserved-cpus",
+        "CPUs for the system, never handed out (0-1,8).",
+        metavar="LIST",
+        reserves=True,
+        flag="--reserved-cpus",
+        key="reservedCPUs",
+        top_key="reservedCPUs",
+    ),
+    Option(
+        "threads",
+        "full-core publishes whole physical cores as the step of every request.",
+        default="any",
+        choices=("any", "full-core"),
+        flag="--threads",
+        top_key="threads",
+    ),
+    Option(
+        "order",
+        "Which cores single threads come from; reference fills up those that other claims have part of.",
+        default="untouched-first",
+        choices=("untouched-first", "reference"),
+        flag="--order",
+        top_key="order",
+    ),
+    Option(
+        "expose-pcie-roots",
+        "Publish the PCIe roots near a group (needs DRAListTypeAttributes).",
+        default=False,
+        gate="DRAListTypeAttributes",
+        flag="--expose-pcie-roots",
+        key="exposePCIeRoots",
+        top_key="exposePCIeRoots",
+    ),
+    Option(
+        "compat-attributes",
+        "Publish dra-driver-cpu's deprecated attributes too.",
+        default=False,
+        flag="--compat-attributes",
+        top_key="compatAttributes",
+    ),
+    Option(
+        "node-allocatable-mapping",
+        "Publish nodeAllocatableResources (needs DRANodeAllocatableResources).",
+        default=False,
+        gate="DRANodeAllocatableResources",
+        flag="--node-allocatable-mapping",
+        key="publishNodeAllocatableResourceMapping",
+        top_key="publishNodeAllocatableResourceMapping",
+    ),
+)

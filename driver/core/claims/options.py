@@ -1,0 +1,206 @@
+"""The options of drivers: each driver declares its own, and what they are called follows from its name.
+
+A driver `lamps` lists them under the entry point group `dranode.options`, by the name that it has in `dranode.plugins`.
+Its option `colour-map` is the flag `--lamps-colour-map`, the variable `DRANODE_LAMPS_COLOUR_MAP`, the key `colourMap`
+in the section `plugins: lamps:` of the configuration file, and `options["colour_map"]` for the driver.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+# What the framework's own keys in the configuration file set. Where dra-driver-cpu has a key, it is that one.
+FRAMEWORK_KEYS: Final[Mapping[str, str]] = {
+    "drivers": "drivers",
+    "hostnameOverride": "node_name",
+    "kubeconfig": "kubeconfig",
+    "kubeletRootDir": "kubelet_root",
+    "cdiDir": "cdi_dir",
+    "nriSocket": "nri_socket",
+    "bindAddress": "http_address",
+    "podResourcesSocket": "pod_resources_socket",
+    "claimStatus": "claim_status",
+    "podUID": "pod_uid",
+    "deviceTaints": "device_taints",
+    "logFormat": "log_format",
+    "verbosity": "verbosity",
+}
+# The flags of the commands that take drivers' options as well.
+FRAMEWORK_FLAGS: Final = frozenset(
+    f"--{name}"
+    for name in (
+        *("cdi-dir", "claim-status", "config", "containerd-config", "crio-config", "device-taints", "driver"),
+        *(
+            "feature-gates",
+            "help",
+            "http-address",
+            "keep",
+            "kubeconfig",
+            "kubelet-config",
+            "kubelet-root",
+            "log-format",
+        ),
+        *("machine", "no-device-taints", "node-name", "nodes", "nri-socket", "output", "pod-resources-socket"),
+        *("pod-uid", "queues", "root", "scores", "service-account", "state", "store", "svg"),
+    )
+)
+_NAME: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option that a driver declares; a value that cannot be meant raises ValueError at once.
+
+    Attributes:
+        name: lower-case words with hyphens, without the driver's name: `colour-map`.
+        help: one sentence for `--help`.
+        default: a text, a whole number, or for a switch (`--lamps-dim/--no-lamps-dim`) whether it is on.
+        choices: the texts that are allowed; empty for any.
+        metavar: what stands for the value in `--help`.
+        gate: the feature gate without which an API server drops what is published while the option is on.
+        reserves: whether it is a list of CPUs (`0-1,8`) that no claim gets; `doctor` compares it with kubelet's.
+        unshared: the value with which no device may be had by several claims.
+        flag: a second flag, without the driver's name; its variable counts as well.
+        key: the key in the driver's section of the file; the name in camel case if left empty.
+        top_key: a second key, at the top level of the file.
+    """
+
+    name: str
+    help: str
+    default: str | bool | int = ""
+    choices: tuple[str, ...] = ()
+    metavar: str = ""
+    gate: str = ""
+    reserves: bool = False
+    unshared: str = ""
+    flag: str = ""
+    key: str = ""
+    top_key: str = ""
+
+    def __post_init__(self) -> None:
+        if _NAME.fullmatch(self.name) is None:
+            raise ValueError(f'the option "{self.name}" is not lower-case words with hyphens, such as colour-map')
+        if not self.help.strip():
+            raise ValueError(f'the option "{self.name}" has no help')
+        if self.choices and self.default not in self.choices:
+            raise ValueError(
+                f'the option "{self.name}" is {" or ".join(self.choices)}, not "{self.default}", its default'
+            )
+        if self.flag and _NAME.fullmatch(self.flag.removeprefix("--")) is None:
+            raise ValueError(f'the flag "{self.flag}" of the option "{self.name}" is not one such as --colour-map')
+
+
+@dataclass(frozen=True, slots=True)
+class DriverOption:
+    """An option under the name of its driver."""
+
+    driver: str
+    option: Option
+
+    @property
+    def field(self) -> str:
+        """What the driver calls it: `colour_map`."""
+        return self.option.name.replace("-", "_")
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """The flag that people know, and the other one if there are two."""
+        own = f"--{_words(self.driver)}-{self.option.name}"
+        return (self.option.flag, own) if self.option.flag else (own,)
+
+    @property
+    def parameter(self) -> str:
+        """What the program calls it, among the options of all drivers."""
+        return self.flags[0].removeprefix("--").replace("-", "_")
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """The environment variables that set it, the driver's own first."""
+        return tuple(f"DRANODE_{flag.removeprefix('--').replace('-', '_').upper()}" for flag in reversed(self.flags))
+
+    @staticmethod
+    def variable_prefix(driver: str) -> str:
+        """How the variables of a driver begin."""
+        return f"DRANODE_{_words(driver).replace('-', '_').upper()}_"
+
+    @property
+    def key(self) -> str:
+        """Its key in the driver's section of the configuration file: `colourMap`."""
+        first, *others = self.option.name.split("-")
+        return self.option.key or first + "".join(word.capitalize() for word in others)
+
+    @property
+    def names(self) -> Iterator[str]:
+        """Every name that no other driver's option may have: its flags, and its key at the top level of the file."""
+        yield from self.flags
+        if isinstance(self.option.default, bool):
+            yield from (f"--no-{flag.removeprefix('--')}" for flag in self.flags)
+        if self.option.top_key:
+            yield f"{self.option.top_key}:"
+
+
+@dataclass(frozen=True, slots=True)
+class Declarations:
+    """What installed drivers declare.
+
+    Attributes:
+        options: those of all drivers, a driver's own together and in its order.
+        problems: drivers whose options are left out -> why, as a sentence.
+    """
+
+    options: tuple[DriverOption, ...] = ()
+    problems: Mapping[str, str] = field(default_factory=dict)
+
+    def of(self, driver: str) -> tuple[DriverOption, ...]:
+        """The options of one driver."""
+        return tuple(each for each in self.options if each.driver == driver)
+
+
+def declarations(declared: Iterable[tuple[str, object]]) -> Declarations:
+    """Take in what drivers declare, in this order; the options of one that cannot be meant are left out as a whole.
+
+    Args:
+        declared: driver and what its entry point holds, or the error of loading it.
+    """
+    holders = dict.fromkeys((*FRAMEWORK_FLAGS, *(f"{key}:" for key in FRAMEWORK_KEYS)), "dranode itself")
+    options: list[DriverOption] = []
+    problems: dict[str, str] = {}
+    for driver, value in declared:
+        problem = _problem(driver, value)
+        own = [DriverOption(driver, option) for option in value] if isinstance(value, tuple) and not problem else []
+        taken: dict[str, str] = {}
+        for name in (name for each in own for name in each.names):
+            holder = holders.get(name) or taken.get(name)
+            if holder is not None and problem is None:
+                problem = _collision(name, driver, holder)
+            taken[name] = f'the driver "{driver}"'
+        if problem is not None:
+            problems[driver] = problem
+            continue
+        holders |= taken
+        options += own
+    return Declarations(tuple(options), problems)
+
+
+def _words(driver: str) -> str:
+    """The short name of a driver as a part of a flag."""
+    return re.sub("[^a-z0-9]+", "-", driver.lower())
+
+
+def _problem(driver: str, value: object) -> str | None:
+    if isinstance(value, Exception):
+        return f'the options of the driver "{driver}" cannot be loaded: {type(value).__name__}: {value}'
+    if not isinstance(value, tuple) or not all(isinstance(each, Option) for each in value):
+        kind = type(value).__name__
+        return f'the options of the driver "{driver}" are not a tuple of dranode.driver.Option, but a {kind}'
+    return None
+
+
+def _collision(name: str, driver: str, holder: str) -> str:
+    what = f"the flag {name}" if name.startswith("--") else f'the key "{name.removesuffix(":")}"'
+    if holder == f'the driver "{driver}"':
+        return f'the driver "{driver}" declares {what} twice; rename one of its options'
+    return f'{what} is declared by the driver "{driver}" and by {holder}; rename the option, or uninstall one of them'

@@ -1,0 +1,18 @@
+"""The GPU driver's options, as `dranode.options` lists them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dranode.driver.core.claims.options import Option
+
+OPTIONS: Final = (
+    Option(
+        "sharing",
+        "Whether several claims may have one GPU.",
+        default="exclusive",
+        choices=("exclusive", "shared"),
+        unshared="exclusive",
+        top_key="gpuSharing",
+    ),
+)

@@ -1,0 +1,207 @@
+"""Options that drivers declare: flags, variables, sections of the file, and what a broken declaration does."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from dranode.driver.cli import cli
+from dranode.driver.cli.options import config_file
+from dranode.driver.cli.serve import command as serve
+from dranode.driver.core.api.errors import UsageError
+from dranode.driver.core.claims.options import FRAMEWORK_FLAGS, FRAMEWORK_KEYS
+from dranode.driver.plugins import declared
+
+PROGRAM = Path(sys.executable).with_name("dranode")
+PARAMETERS = {option.name or "": option for option in serve.params}
+MACHINE = "sockets=2,cores=2,threads=2"
+
+SOUND = """
+from dranode.driver.core.claims.options import Option
+OPTIONS = (Option("count", "How many.", default=2), Option("dim", "Dark.", default=False))
+"""
+PLUGIN = """
+from dranode.driver.core.api.resource import Device
+from dranode.driver.core.claims.grant import ClaimGrant
+from dranode.driver.core.claims.inventory import Inventory
+from dranode.driver.core.claims.plugin import Plugin
+
+class Wall(Plugin):
+    driver = "wall.example.com"
+    def __init__(self, options): self.options = options
+    def discover(self):
+        assert not {"group_by", "threads", "gpu_sharing"} & set(self.options), self.options
+        name = "dim" if self.options["dim"] else "bright"
+        return Inventory(tuple(Device(name=f"{name}-{n}") for n in range(self.options["count"])))
+    def grant(self, claim, held, inventory): return ClaimGrant(())
+
+def plugin(root, options): return Wall(options)
+"""
+
+
+def install(folder: Path, options: str = SOUND) -> Path:
+    """A third party's package, as an installer leaves it behind."""
+    (folder / "wall_options.py").write_text(options)
+    (folder / "wall.py").write_text(PLUGIN)
+    info = folder / "wall-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: wall\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(
+        "[dranode.plugins]\nwall = wall:plugin\n[dranode.options]\nwall = wall_options:OPTIONS\n"
+        "[dranode.default]\nwall = wall:plugin\n"
+    )
+    return folder
+
+
+def run(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    variables = {"PYTHONPATH": str(folder), "PATH": "/usr/bin:/bin", **environment}
+    return subprocess.run(
+        [PROGRAM, *arguments], cwd=folder, env=variables, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def names(done: subprocess.CompletedProcess[str]) -> list[str]:
+    assert (done.returncode, done.stderr) == (0, "")
+    return [device["name"] for each in json.loads(done.stdout) for device in each["spec"]["devices"]]
+
+
+WALL = ("slices", "--machine", "cores=2", "--driver", "wall", "-o", "json")
+
+
+def test_a_driver_has_flags_variables_and_a_section_of_its_own(tmp_path: Path) -> None:
+    install(tmp_path)
+    (tmp_path / "config.yaml").write_text(
+        "drivers: [wall]\nplugins:\n  wall: {count: 1, dim: true}\n  cpu: {order: reference}\n"
+    )
+    assert names(run(tmp_path, *WALL)) == ["bright-0", "bright-1"]
+    assert names(run(tmp_path, *WALL, "--wall-count", "3", DRANODE_WALL_COUNT="5")) == [
+        "bright-0",
+        "bright-1",
+        "bright-2",
+    ]
+    assert names(run(tmp_path, *WALL, DRANODE_WALL_DIM="true", DRANODE_WALL_COUNT="1")) == ["dim-0"]
+    assert names(run(tmp_path, "slices", "--config", "config.yaml", "-o", "json")) == ["dim-0"]
+    assert names(run(tmp_path, "slices", "--config", "config.yaml", "-o", "json", "--no-wall-dim")) == ["bright-0"]
+    shown = run(tmp_path, "serve", "--help").stdout
+    assert "--wall-count INTEGER" in shown
+    assert "--wall-dim / --no-wall-dim" in shown
+    assert "(default cpu)" in " ".join(shown.split())
+
+
+def test_a_misspelt_variable_or_key_of_a_driver_is_refused(tmp_path: Path) -> None:
+    install(tmp_path)
+    done = run(tmp_path, *WALL, DRANODE_WALL_COUNTS="5")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "DRANODE_WALL_COUNTS is unknown: did you mean DRANODE_WALL_COUNT?" in done.stderr
+    (tmp_path / "config.yaml").write_text("plugins: {wall: {Count: 1}}\n")
+    assert (
+        'the key "Count" under plugins.wall is spelled "count" here'
+        in run(tmp_path, *WALL, "--config", "config.yaml").stderr
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ("import no_such_module", 'the options of the driver "wall" cannot be loaded: ModuleNotFoundError'),
+        (
+            SOUND.replace('"Dark."', '"Dark.", flag="--threads"'),
+            'the flag --threads is declared by the driver "wall" and by the driver "cpu"',
+        ),
+    ],
+    ids=["broken", "colliding"],
+)
+def test_a_broken_declaration_is_one_warning_until_its_driver_is_asked_for(
+    tmp_path: Path, options: str, sentence: str
+) -> None:
+    install(tmp_path, options)
+    (tmp_path / "config.yaml").write_text("plugins: {wall: {count: 1}}\n")
+    others = run(
+        tmp_path, "slices", "--machine", MACHINE, "--config", "config.yaml", "-o", "json", DRANODE_WALL_COUNT="3"
+    )
+    assert others.returncode == 0
+    assert len(json.loads(others.stdout)) == 1
+    (line,) = others.stderr.splitlines()
+    assert sentence in line
+    asked = run(tmp_path, *WALL)
+    assert (asked.returncode, asked.stdout) == (2, "")
+    assert asked.stderr.startswith("dranode: ")
+    assert sentence in asked.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("plugins: {fpga: {}}", 'plugins has "fpga", but the installed drivers are cpu, gpu'),
+        ("plugins: [cpu]", "plugins must be a map of drivers"),
+        ("plugins: {cpu: socket}", "plugins.cpu must be a map of options, not 'socket'"),
+        ("plugins: {cpu: {groupBy: l3}}", 'plugins.cpu.groupBy must be one of numanode, socket, machine, not "l3"'),
+        (
+            "plugins: {cpu: {sharing: shared}}",
+            'the key "sharing" under plugins.cpu is unknown; there are compatAttributes',
+        ),
+        (
+            "groupBy: socket\nplugins: {cpu: {groupBy: socket}}",
+            '"groupBy" under plugins.cpu says what "groupBy" says too',
+        ),
+    ],
+)
+def test_a_section_that_cannot_be_meant_is_refused(tmp_path: Path, text: str, sentence: str) -> None:
+    (tmp_path / "config.yaml").write_text(text)
+    with pytest.raises(UsageError) as refused:
+        config_file(str(tmp_path / "config.yaml"), PARAMETERS)
+    assert sentence in str(refused.value)
+
+
+# What configuration files, manifests and scripts have said before options were declared.
+FORMER = {
+    "cpuDeviceMode": ("--cpu-device-mode", "individual"),
+    "groupBy": ("--group-by", "socket"),
+    "reservedCPUs": ("--reserved-cpus", "0-1"),
+    "threads": ("--threads", "full-core"),
+    "order": ("--order", "reference"),
+    "gpuSharing": ("--gpu-sharing", "shared"),
+    "exposePCIeRoots": ("--expose-pcie-roots", True),
+    "compatAttributes": ("--compat-attributes", True),
+    "publishNodeAllocatableResourceMapping": ("--node-allocatable-mapping", True),
+}
+
+
+@pytest.mark.parametrize("key", FORMER)
+def test_flags_variables_and_keys_from_before_mean_the_same(key: str, tmp_path: Path) -> None:
+    flag, value = FORMER[key]
+    name = flag.removeprefix("--").replace("-", "_")
+    (tmp_path / "config.yaml").write_text(json.dumps({key: value}))
+    assert config_file(str(tmp_path / "config.yaml"), PARAMETERS) == {name: value}
+    words = [flag] if value is True else [flag, str(value)]
+    assert serve.make_context("serve", words, resilient_parsing=False).params[name] == value
+    assert f"DRANODE_{name.upper()}" in (PARAMETERS[name].envvar or ())
+
+
+def commands() -> Iterator[tuple[str, click.Command]]:
+    context = click.Context(cli)
+    for name in cli.list_commands(context):
+        found = cli.get_command(context, name)
+        if found is not None and any(each.name == "group_by" for each in found.params):
+            yield name, found
+
+
+def test_the_list_of_the_frameworks_own_flags_and_keys_is_complete() -> None:
+    drivers = {name for each in declared().options for name in each.names}
+    found = dict(commands())
+    assert set(found) == {"serve", "slices", "doctor", "local"}
+    flags = {
+        flag
+        for each in found.values()
+        for parameter in each.params
+        for flag in (*parameter.opts, *parameter.secondary_opts)
+        if flag.startswith("--")
+    }
+    assert flags - drivers | {"--help"} == FRAMEWORK_FLAGS
+    assert set(FRAMEWORK_KEYS.values()) < set(PARAMETERS)
