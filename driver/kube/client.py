@@ -56,11 +56,15 @@ class Timing:
     Attributes:
         clock: seconds, never going back.
         dice: a number in [0, 1).
+        idle: how long nothing may have been said of claims before their status is written, in seconds.
+        delay: the longest that a claim's status may wait for that.
         stopped: set when the driver stops; waiting ends then.
     """
 
     clock: Callable[[], float] = time.monotonic
     dice: Callable[[], float] = random.random
+    idle: float = 1.0
+    delay: float = 3.0
     stopped: threading.Event = field(default_factory=threading.Event)
 
 

@@ -1,18 +1,15 @@
-"""What is sent to the API server when there is time for it.
-
-Nobody waits for it, and the newest word on a thing replaces older ones.
-"""
+"""Sends to the API server what no call waits for, from a thread of its own."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
 from dranode.driver.kube.client import Timing
 from dranode.driver.kube.errors import ApiError
+from dranode.driver.kube.pending import PendingItems
 from dranode.driver.kube.retry import Backoff
 from dranode.driver.process.threads import Fatal, OwnedThread
 
@@ -21,22 +18,36 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _BACKOFF: Final = Backoff(first=0.5, most=30.0)
-_MOST: Final = 1000
 
 
 class Outbox(Generic[T]):
     """Items by key, sent one after another by a thread of their own.
 
-    What fails and may pass is tried again; what is refused is logged, each reason once in a row, and dropped. Of more
-    than a thousand items the oldest are dropped.
+    The newest item of a key replaces an older one. What fails and may pass is tried again; what is refused is logged,
+    each reason once in a row, and dropped.
     """
 
-    def __init__(self, name: str, send: Callable[[T], None], timing: Timing, fatal: Fatal) -> None:
-        """Send through `send`, which raises ApiError; the thread called `name` starts with the first item."""
+    def __init__(
+        self,
+        name: str,
+        send: Callable[[T], None],
+        timing: Timing,
+        fatal: Fatal,
+        pending: PendingItems[T] | None = None,
+    ) -> None:
+        """Send through `send`, which raises ApiError; the thread called `name` starts with the first item.
+
+        Args:
+            name: the name of the thread and of what it sends, in the log.
+            send: sends an item.
+            timing: clock, dice and patience.
+            fatal: ends the process, should the thread die.
+            pending: says how long items wait; None for not at all.
+        """
         self._name = name
         self._send = send
         self._timing = timing
-        self._items: OrderedDict[str, T] = OrderedDict()
+        self._pending: PendingItems[T] = PendingItems() if pending is None else pending
         self._changed = threading.Condition()
         self._closing = False
         self._refused = ""
@@ -47,14 +58,22 @@ class Outbox(Generic[T]):
         with self._changed:
             if self._closing:
                 return
-            self._items.pop(key, None)
-            self._items[key] = item
-            if len(self._items) > _MOST:
-                dropped, _ = self._items.popitem(last=False)
-                log.warning("%s: too much waits for the API server; %s is dropped", self._name, dropped)
+            dropped = self._pending.put(key, item, self._timing.clock())
+            if dropped is not None:
+                log.warning("outbox=%s too much waits for the API server; %s is dropped", self._name, dropped)
             if not self._thread.is_alive():
                 self._thread.start()
             self._changed.notify_all()
+
+    def __contains__(self, key: str) -> bool:
+        """Whether something waits under the key."""
+        with self._changed:
+            return key in self._pending
+
+    def take_back(self, key: str) -> T | None:
+        """Remove and return what waits under a key; None if nothing does, or if some of it may have been sent."""
+        with self._changed:
+            return self._pending.take_back(key, self._timing.clock())
 
     def close(self, seconds: float) -> None:
         """Send what waits, as far as that takes no longer than `seconds`, and nothing more."""
@@ -67,12 +86,10 @@ class Outbox(Generic[T]):
     def _run(self) -> None:
         failures = 0
         while True:
-            with self._changed:
-                while not self._items:
-                    if self._closing:
-                        return
-                    self._changed.wait()
-                key, item = next(iter(self._items.items()))
+            taken = self._next()
+            if taken is None:
+                return
+            key, item = taken
             try:
                 self._send(item)
                 failures, self._refused = 0, ""
@@ -87,8 +104,18 @@ class Outbox(Generic[T]):
                     failures += 1
                     continue
                 if str(error) != self._refused:
-                    log.warning("%s: %s", self._name, error)
+                    log.warning("outbox=%s %s", self._name, error)
                 self._refused = str(error)
             with self._changed:
-                if self._items.get(key) is item:
-                    del self._items[key]
+                self._pending.done(key, item)
+
+    def _next(self) -> tuple[str, T] | None:
+        """The next item to send and its key, once it is due; None at the end."""
+        with self._changed:
+            while True:
+                wait = self._pending.wait(self._timing.clock())
+                if wait is not None and (wait == 0 or self._closing):
+                    return self._pending.take()
+                if self._closing:
+                    return None
+                self._changed.wait(wait)

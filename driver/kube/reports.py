@@ -39,12 +39,13 @@ class ReportingNode:
 
     def prepare(self, asked: Mapping[ClaimRef, ResourceClaim | DranodeError]) -> Mapping[str, Answer]:
         """Prepare claims; an answer for each, by UID."""
+        new = {ref.uid for ref in asked if self.status is not None and self.node.record(ref.uid) is None}
         answers = self.node.prepare(asked)
         for ref, claim in asked.items():
             try:
-                self._report(ref, claim, answers[ref.uid])
+                self._report(ref, claim, answers[ref.uid], new=ref.uid in new)
             except Exception:  # what a plug-in says of a device may be anything, and the claim is prepared all the same
-                log.exception("claim=%s uid=%s: not reported", ref, ref.uid)
+                log.exception("claim=%s uid=%s driver=%s: not reported", ref, ref.uid, self.node.plugin.driver)
         return answers
 
     def unprepare(self, refs: tuple[ClaimRef, ...]) -> Mapping[str, Refused | None]:
@@ -56,22 +57,25 @@ class ReportingNode:
                 self.status.withdraw(ref)
         return answers
 
-    def _report(self, ref: ClaimRef, claim: ResourceClaim | DranodeError, answer: Answer) -> None:
+    def _report(self, ref: ClaimRef, claim: ResourceClaim | DranodeError, answer: Answer, *, new: bool) -> None:
         match answer:
             case Prepared():
-                self._prepared(ref, claim)
+                self._prepared(ref, claim, new=new)
             case Refused(reason) | Conflict(reason):
                 self._refused(ref, claim, reason)
             case _:
                 assert_never(answer)
 
-    def _prepared(self, ref: ClaimRef, claim: ResourceClaim | DranodeError) -> None:
+    def _prepared(self, ref: ClaimRef, claim: ResourceClaim | DranodeError, *, new: bool) -> None:
         if self.status is None or not isinstance(claim, ResourceClaim):
             return
         record = self.node.record(ref.uid)
         if record is not None:
             states = prepared_states(self.node.plugin, record, self.node.inventory)
-            self.status.say(ref, states, claim.status.devices)
+            # Another instance may have unprepared it before the status is written.
+            self.status.say(
+                ref, states, claim.status.devices, new=new, still=lambda: self.node.record(ref.uid) is not None
+            )
 
     def _refused(self, ref: ClaimRef, claim: ResourceClaim | DranodeError, error: str) -> None:
         fetched = isinstance(claim, ResourceClaim) and claim.metadata.uid == ref.uid

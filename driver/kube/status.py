@@ -1,7 +1,9 @@
 """Writes `status.devices` of claims by server-side apply under the driver's own field manager.
 
-Nobody waits for it: what was prepared is prepared, whether the API server has heard of it or not. From Kubernetes 1.36
-it takes the verb `associated-node:patch` on `resourceclaims/driver` beside `patch` on `resourceclaims/status`.
+No call waits for it: what was prepared is prepared, whether the API server knows of it or not. It is written after an
+idle moment, so that it does not compete with kubelet's calls, and not at all for a claim that is unprepared before.
+From Kubernetes 1.36 it takes the verb `associated-node:patch` on `resourceclaims/driver` beside `patch` on
+`resourceclaims/status`.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from dranode.driver.kube.client import APPLY, APIRequest, Client
 from dranode.driver.kube.errors import ApiError
 from dranode.driver.kube.events import utc_now
 from dranode.driver.kube.outbox import Outbox
+from dranode.driver.kube.pending import PendingItems
 from dranode.driver.process.threads import Fatal
 
 log = logging.getLogger(__name__)
@@ -30,10 +33,19 @@ _PAST: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT, HTTPStatus.
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """What is to be said of a claim; nothing, if there are no entries."""
+    """What is to be said of a claim.
+
+    Attributes:
+        claim: the claim.
+        entries: the driver's entries; none to remove them.
+        first: whether its status has no entry of this driver before this is written, whichever instance prepared it.
+        still: whether it is to be said still.
+    """
 
     claim: ClaimRef
     entries: tuple[dict[str, Any], ...]
+    first: bool = False
+    still: Callable[[], bool] = lambda: True
 
 
 class ClaimStatus:
@@ -44,18 +56,44 @@ class ClaimStatus:
         self._client = client
         self._driver = driver
         self._now = now
-        self._outbox: Outbox[_Said] = Outbox(f"{driver}-status", self._send, client.timing, fatal)
+        timing = client.timing
+        pending: PendingItems[_Said] = PendingItems(timing.idle, timing.delay)
+        self._outbox: Outbox[_Said] = Outbox(f"{driver}-status", self._send, timing, fatal, pending)
+        # The UIDs of claims whose status may have entries of this process.
+        self._written: set[str] = set()
 
-    def say(self, claim: ClaimRef, states: Sequence[DeviceState], before: Sequence[Any]) -> None:
-        """Say how the claim's devices are; `before` is its `status.devices`. Returns at once."""
+    def say(
+        self,
+        claim: ClaimRef,
+        states: Sequence[DeviceState],
+        before: Sequence[Any],
+        *,
+        new: bool = False,
+        still: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Say how the claim's devices are. Returns at once.
+
+        Args:
+            claim: the claim.
+            states: its devices.
+            before: its `status.devices`.
+            new: whether no instance of the driver had prepared it before.
+            still: asked before it is written: whether the claim is as it is said to be.
+        """
         now = self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
         entries = device_statuses(self._driver, states, before, now)
         if not is_said(self._driver, entries, before):
-            self._outbox.put(claim.uid, _Said(claim, entries))
+            first = new and is_said(self._driver, (), before)
+            self._outbox.put(claim.uid, _Said(claim, entries, first, still))
+        elif claim.uid in self._outbox and self._outbox.take_back(claim.uid) is None:
+            # Something else is being written at this moment.
+            self._outbox.put(claim.uid, _Said(claim, entries, still=still))
 
     def withdraw(self, claim: ClaimRef) -> None:
-        """Say nothing any more: the claim is not prepared. Returns at once."""
-        self._outbox.put(claim.uid, _Said(claim, ()))
+        """Remove the driver's entries, because the claim is not prepared any more. Returns at once."""
+        moot = self._outbox.take_back(claim.uid)
+        if moot is None or not moot.first or claim.uid in self._written:
+            self._outbox.put(claim.uid, _Said(claim, ()))
 
     def close(self, seconds: float) -> None:
         """Write what waits, for no longer than `seconds`."""
@@ -63,6 +101,14 @@ class ClaimStatus:
 
     def _send(self, said: _Said) -> None:
         claim = said.claim
+        if not said.still():
+            log.debug(
+                "claim=%s uid=%s driver=%s: no status is written: it is unprepared", claim, claim.uid, self._driver
+            )
+            return
+        # Before the request, because one that fails may have been carried out all the same.
+        if said.entries:
+            self._written.add(claim.uid)
 
         def request(root: str, version: str) -> APIRequest:
             return APIRequest(
@@ -84,4 +130,6 @@ class ClaimStatus:
         except ApiError as error:
             if error.status not in _PAST:
                 raise
-            log.debug("claim=%s uid=%s: its status is not written: %s", claim, claim.uid, error)
+            log.debug("claim=%s uid=%s driver=%s: its status is not written: %s", claim, claim.uid, self._driver, error)
+        if not said.entries:
+            self._written.discard(claim.uid)

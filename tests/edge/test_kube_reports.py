@@ -65,7 +65,7 @@ def node(tmp_path: Path) -> Iterator[NodeClaims]:
 @pytest.fixture
 def cluster(api: ApiServer, tmp_path: Path) -> Iterator[KubeCluster]:
     source = Credentials(api.kubeconfig(tmp_path / "kubeconfig"))
-    made = KubeCluster(source, "node", claim_status=True, fatal=pytest.fail)
+    made = KubeCluster(source, "node", claim_status=True, fatal=pytest.fail, timing=Timing(idle=0.0))
     yield made
     made.close()
 

@@ -1,0 +1,135 @@
+"""When the status of a claim is written, with a clock that only the test moves."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.claims.status import DeviceState
+from dranode.driver.kube.client import Client, Timing
+from dranode.driver.kube.status import ClaimStatus
+
+CLAIM = ClaimRef("default", "a", "uid-a")
+READY = (DeviceState("node", "lamp-0", None, ready=True, reason="Prepared", message="ok"),)
+
+
+class Server:
+    """Keeps what is written."""
+
+    def __init__(self) -> None:
+        self.written: list[list[Any]] = []
+        self.changed = threading.Condition()
+
+    def write(self, request: Any) -> Any:
+        with self.changed:
+            self.written.append(request("/apis/resource.k8s.io/v1", "v1").body["status"].get("devices", []))
+            self.changed.notify_all()
+
+    def wait(self, count: int) -> None:
+        with self.changed:
+            assert self.changed.wait_for(lambda: len(self.written) >= count, 10)
+
+
+class World:
+    """A claim's status, whose time is moved by hand."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.looked = threading.Event()
+        self.server = Server()
+        client = Client(None, timing=Timing(clock=self.clock))  # type: ignore[arg-type]
+        client.resource = self.server.write  # type: ignore[assignment, method-assign]
+        self.status = ClaimStatus(client, "lamps.example.com", pytest.fail)
+
+    def clock(self) -> float:
+        if threading.current_thread().name.endswith("-status"):
+            self.looked.set()
+        return self.now
+
+    def later(self, seconds: float) -> None:
+        """Move the clock, and wait until the thread that writes has looked at it."""
+        self.looked.clear()
+        with self.status._outbox._changed:
+            self.now += seconds
+            self.status._outbox._changed.notify_all()
+        assert self.looked.wait(10)
+
+    @property
+    def written(self) -> list[list[str]]:
+        return [[entry["device"] for entry in entries] for entries in self.server.written]
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    made = World()
+    yield made
+    made.status.close(10)
+
+
+def test_a_claim_that_is_unprepared_within_a_second_has_no_status_written(world: World) -> None:
+    world.status.say(CLAIM, READY, (), new=True)
+    world.later(0.5)
+    world.status.withdraw(CLAIM)
+    world.status.close(10)
+    assert world.written == []
+
+
+def test_a_status_is_written_after_an_idle_moment_and_removed_after_another(world: World) -> None:
+    world.status.say(CLAIM, READY, (), new=True)
+    assert world.written == []
+    world.later(1.0)
+    world.server.wait(1)
+    world.status.withdraw(CLAIM)
+    assert len(world.written) == 1
+    world.later(1.0)
+    world.server.wait(2)
+    assert world.written == [["lamp-0"], []]
+
+
+def test_only_the_newest_status_of_a_claim_is_written(world: World) -> None:
+    for message in ("one", "two", "three"):
+        states = (DeviceState("node", "lamp-0", None, ready=False, reason="Broken", message=message),)
+        world.status.say(CLAIM, states, (), new=True)
+    world.status.close(10)
+    assert [entries[0]["conditions"][0]["message"] for entries in world.server.written] == ["three"]
+
+
+@pytest.mark.parametrize("new", [True, False], ids=["another entry", "prepared before"])
+def test_an_entry_that_another_instance_may_have_written_is_removed(world: World, *, new: bool) -> None:
+    before = [{"driver": "lamps.example.com", "pool": "node", "device": "lamp-9"}] if new else []
+    world.status.say(CLAIM, READY, before, new=new)
+    world.status.withdraw(CLAIM)
+    world.status.close(10)
+    assert world.written == [[]]
+
+
+def test_an_entry_that_was_written_before_a_newer_one_waited_is_removed(world: World) -> None:
+    world.status.say(CLAIM, READY, (), new=True)
+    world.later(1.0)
+    world.server.wait(1)
+    world.status.say(CLAIM, READY, (), new=True)
+    world.status.withdraw(CLAIM)
+    world.status.close(10)
+    assert world.written == [["lamp-0"], []]
+
+
+def test_a_claim_that_another_instance_unprepared_meanwhile_has_no_status_written(world: World) -> None:
+    on_record = [True]
+    world.status.say(CLAIM, READY, (), new=True, still=lambda: bool(on_record))
+    on_record.clear()
+    world.status.close(10)
+    assert world.written == []
+
+
+def test_a_claim_that_is_prepared_again_at_once_keeps_its_status(world: World) -> None:
+    world.status.say(CLAIM, READY, (), new=True)
+    world.later(1.0)
+    world.server.wait(1)
+    world.status.withdraw(CLAIM)
+    world.status.say(CLAIM, READY, world.server.written[0])
+    world.status.close(10)
+    assert world.written == [["lamp-0"]]

@@ -1,0 +1,58 @@
+"""Which of the items that wait is sent next, and when."""
+
+from __future__ import annotations
+
+import pytest
+
+from dranode.driver.kube.pending import PendingItems
+
+
+@pytest.fixture
+def pending() -> PendingItems[str]:
+    return PendingItems(idle=1.0, limit=3.0)
+
+
+def test_an_item_waits_until_nothing_has_come_for_a_while(pending: PendingItems[str]) -> None:
+    assert pending.wait(0.0) is None
+    pending.put("a", "first", 10.0)
+    assert pending.wait(10.25) == 0.75
+    pending.put("b", "second", 10.5)
+    assert pending.wait(10.5) == 1.0
+    assert pending.wait(11.5) == 0.0
+    assert pending.take() == ("a", "first")
+
+
+def test_items_that_keep_coming_delay_none_for_longer_than_the_limit(pending: PendingItems[str]) -> None:
+    for tenths in range(0, 40, 5):
+        pending.put(f"{tenths}", "item", tenths / 10)
+    assert pending.wait(2.75) == 0.25
+    assert pending.wait(3.5) == 0.0
+    # A newer item takes the older one's place, also in its time.
+    pending.put("0", "newer", 3.5)
+    assert (pending.wait(3.5), pending.take()) == (0.0, ("0", "newer"))
+
+
+def test_an_item_that_was_not_taken_can_be_taken_back(pending: PendingItems[str]) -> None:
+    pending.put("a", "item", 0.0)
+    assert pending.take_back("a", 0.5) == "item"
+    assert (pending.take_back("a", 0.5), pending.wait(0.5), "a" in pending) == (None, None, False)
+
+
+def test_what_may_have_been_sent_in_part_cannot_be_taken_back(pending: PendingItems[str]) -> None:
+    pending.put("a", "item", 0.0)
+    key, item = pending.take()
+    pending.put("a", "newer", 1.0)
+    assert pending.take_back("a", 1.0) is None
+    pending.done(key, item)
+    assert pending.take() == ("a", "newer")
+
+
+def test_without_an_idle_moment_an_item_is_due_at_once() -> None:
+    pending: PendingItems[str] = PendingItems()
+    pending.put("a", "item", 5.0)
+    assert pending.wait(5.0) == 0.0
+
+
+def test_of_too_many_items_the_oldest_is_dropped(pending: PendingItems[str]) -> None:
+    dropped = [pending.put(f"{number}", f"item-{number}", 0.0) for number in range(1001)]
+    assert (dropped[999], dropped[1000], len(pending)) == (None, "item-0", 1000)
