@@ -109,12 +109,12 @@ class KubeCluster:
         driver = node.plugin.driver
         return ReportingNode(node, self._events_of(driver), self._status_of(driver))
 
-    def close(self) -> None:
-        """Write the events and the status that wait, and disconnect; slices stay."""
+    def close(self, seconds: float = _FLUSH_SECONDS) -> None:
+        """Write the events and the status that wait, each for no longer than `seconds`, and disconnect; slices stay."""
         with self._lock:
             outgoing: list[ClaimStatus | KubeEvents] = [*self._statuses.values(), *self._events.values()]
         for each in outgoing:
-            each.close(_FLUSH_SECONDS)
+            each.close(seconds)
         self._client.timing.stopped.set()
         for loop in tuple(self._loops.values()):
             loop.stop()

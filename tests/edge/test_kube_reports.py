@@ -123,7 +123,7 @@ def test_a_repeated_prepare_writes_no_status_again(api: ApiServer, reported: Pre
     eventually(lambda: devices(api, "a"))
     again = cluster.get((ref,))
     reported.prepare(again)
-    cluster.close()
+    cluster.close(20)
     assert len(api.requests("PATCH")) == 1
 
 
@@ -143,7 +143,7 @@ def test_without_claim_status_none_is_written_and_failures_are_told_all_the_same
     cluster = KubeCluster(source, "node", claim_status=False, fatal=pytest.fail)
     good, bad = put(api, "a", "lamp-0"), put(api, "b", "lamp-9")
     cluster.reporting(node).prepare({reference(good): good, reference(bad): bad})
-    cluster.close()
+    cluster.close(20)
     assert len(api.objects.all("events")) == 2
     assert not api.requests("PATCH")
 
@@ -275,7 +275,7 @@ def test_a_driver_that_starts_with_a_damaged_record_tells_the_node(
 
 def test_the_last_words_are_said_before_the_connection_closes(api: ApiServer, cluster: KubeCluster) -> None:
     cluster.notify(Lamps.driver, RecordQuarantined("uid-b", "the checksum differs"))
-    cluster.close()
+    cluster.close(20)
     assert len(api.objects.all("events")) == 1
 
 
