@@ -5,13 +5,14 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 RUNTIME := $(VENV)/.runtime
 
-.PHONY: help setup demo test lint bench interop interop-all interop-packages proto lock clean
+.PHONY: help setup demo test lint bench bench-peer interop interop-all interop-packages proto lock clean
 
 help:
 	@echo 'make demo    the main job: a driver publishes, allocates, prepares and takes down, on a made-up server'
 	@echo 'make test    the tests'
 	@echo 'make lint    ruff, mypy, import-linter'
 	@echo 'make bench   speed and memory, each beside a floor measured in the same run'
+	@echo 'make bench-peer  the way of every pod beside dra-driver-cpu, PEER=its program; needs root'
 	@echo 'make interop the CPU driver beside a real containerd; needs root and Go'
 	@echo 'make proto   generate the protobuf modules from proto/*.proto'
 	@echo 'make lock    resolve the dependencies again'
@@ -41,6 +42,10 @@ lint: setup
 
 bench: setup
 	@$(BIN)/python -m tests.bench
+
+# Beside a program of dra-driver-cpu that was built before; without PEER this driver alone.
+bench-peer: setup
+	@$(BIN)/python -m tests.bench.peer $(if $(PEER),--peer $(PEER)) $(PEER_OPTIONS)
 
 # Real container runtimes, built from their modules: needs root and Go, and says why where it cannot run.
 interop: setup interop-packages

@@ -46,7 +46,7 @@ _MAX_MS = 150
 _IN_A_POD = """
 import pathlib, sys
 from dranode.driver.kube import source
-source.Source.__init__.__defaults__ = ("", pathlib.Path(sys.argv.pop(1)))
+source.Credentials.__init__.__defaults__ = ("", pathlib.Path(sys.argv.pop(1)))
 from dranode.driver.cli import main
 main()
 """

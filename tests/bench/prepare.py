@@ -112,7 +112,7 @@ def _driver(folder: Path, machine: str, *, held: int = 0, streams: int = 0) -> I
 
 
 @contextlib.contextmanager
-def _echo(folder: Path) -> Iterator[Callable[[int], None]]:
+def echo(folder: Path) -> Iterator[Callable[[int], None]]:
     """The same call and answer through gRPC, with nothing behind it."""
     device = api.Device(request_names=["r"], pool_name="node", device_name="cpudevmachine", cdi_device_ids=["k/c=d"])
 
@@ -132,7 +132,7 @@ def _echo(folder: Path) -> Iterator[Callable[[int], None]]:
 
 
 @contextlib.contextmanager
-def _commit(folder: Path, rows: int) -> Iterator[Callable[[int], None]]:
+def commit(folder: Path, rows: int) -> Iterator[Callable[[int], None]]:
     """One durable SQLite commit of a row, among `rows` others."""
     db = sqlite3.connect(folder / "floor.db", isolation_level=None)
     db.execute("PRAGMA journal_mode=WAL")
@@ -151,7 +151,7 @@ def _commit(folder: Path, rows: int) -> Iterator[Callable[[int], None]]:
     db.close()
 
 
-def _rename(folder: Path) -> Callable[[int], None]:
+def rename(folder: Path) -> Callable[[int], None]:
     """One small file written and renamed, not flushed."""
 
     def once(number: int) -> None:
@@ -186,10 +186,10 @@ def bench() -> Iterator[Row]:
                 "empty": stack.enter_context(_driver(folder / "empty", machine)),
                 "full": stack.enter_context(_driver(folder / "full", machine, held=held)),
                 "watched": stack.enter_context(_driver(folder / "watched", machine, streams=8)),
-                "echo": stack.enter_context(_echo(folder / "echo")),
-                "commit": stack.enter_context(_commit(folder / "commit", 0)),
-                "commit-full": stack.enter_context(_commit(folder / "commit-full", held)),
-                "rename": _rename(folder / "rename"),
+                "echo": stack.enter_context(echo(folder / "echo")),
+                "commit": stack.enter_context(commit(folder / "commit", 0)),
+                "commit-full": stack.enter_context(commit(folder / "commit-full", held)),
+                "rename": rename(folder / "rename"),
             },
             first=held,
         )

@@ -1,0 +1,172 @@
+"""The two drivers as their DaemonSets run them, and kubelet's calls to either.
+
+Each runs in a mount namespace of its own, in which `/run` is empty but for the folders of CDI and NRI: dra-driver-cpu
+finds both at fixed places.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from dranode.driver.kubelet.rpc import caller
+from dranode.driver.kubelet.sockets import socket_paths
+from dranode.proto import dra_v1_pb2 as dra
+from dranode.proto import pluginregistration_v1_pb2 as registration
+from tests.bench.peer.surroundings import Api, uid
+from tests.bench.peer.usage import Usage, usage
+
+_SECONDS = 60
+_NAMESPACE = """
+mount -t tmpfs tmpfs /run && mkdir -p /run/cdi /run/nri &&
+mount --bind "$1/cdi" /run/cdi && mount --bind "$1/nri" /run/nri && shift && exec "$@"
+"""
+
+# `serve` as in a pod: its service account is where the first argument says, and what guards a host while another
+# machine is tried is off, as it is on a host.
+_IN_A_POD = """
+import pathlib, sys
+from dranode.driver.kube import source
+from dranode.driver.machine import guard
+source.Credentials.__init__.__defaults__ = ("", pathlib.Path(sys.argv.pop(1)))
+guard.guard_host = lambda: None
+from dranode.driver.cli import main
+main()
+"""
+
+# The command of a driver on a machine's folder, by its group of devices; paths are below the working folder.
+Command = Callable[[Path, str], Sequence[str]]
+
+
+def dranode(machine: Path, group_by: str) -> Sequence[str]:
+    """This project's driver."""
+    program = [sys.executable, "-c", _IN_A_POD, "account", "serve"]
+    where = ["--machine", str(machine), "--node-name", "node", "--kubelet-root", "kubelet"]
+    return [*program, *where, "--http-address", "127.0.0.1:0", "--group-by", group_by, "--reserved-cpus", "0"]
+
+
+def peer(program: Path) -> Command:
+    """dra-driver-cpu, as a program of these options; `HOST_ROOT` names its machine."""
+
+    def command(machine: Path, group_by: str) -> Sequence[str]:
+        host = ["env", f"HOST_ROOT={machine}", str(program), "--kubeconfig", "kubeconfig"]
+        where = ["--hostname-override", "node", "--kubelet-root-dir", str(machine.parent / "kubelet")]
+        return [*host, *where, "--bind-address", "127.0.0.1:0", "--group-by", group_by, "--reserved-cpus", "0"]
+
+    return command
+
+
+@dataclass(slots=True)
+class Driver:
+    """A driver that serves.
+
+    Attributes:
+        pid: its process.
+        started: how it came up.
+    """
+
+    pid: int
+    started: Started
+    _prepare: Callable[..., Any]
+    _unprepare: Callable[..., Any]
+
+    def prepare(self, numbers: Sequence[int]) -> float:
+        """Milliseconds of a call that prepares these claims."""
+        return _timed(self._prepare, dra.NodePrepareResourcesRequest(claims=_claims(numbers)))
+
+    def unprepare(self, numbers: Sequence[int]) -> float:
+        """Milliseconds of a call that takes them back."""
+        return _timed(self._unprepare, dra.NodeUnprepareResourcesRequest(claims=_claims(numbers)))
+
+    def usage(self) -> Usage:
+        """What it has used so far."""
+        return usage(self.pid)
+
+
+@dataclass(slots=True)
+class Started:
+    """How a driver came up: milliseconds since exec, and of CPU, until it was known and until the first Prepare."""
+
+    info: float
+    info_cpu: float
+    prepared: float = 0.0
+    prepared_cpu: float = 0.0
+
+
+def _claims(numbers: Sequence[int]) -> list[Any]:
+    return [dra.Claim(namespace="default", name=f"claim-{number}", uid=uid(number)) for number in numbers]
+
+
+def _timed(call: Callable[..., Any], request: Any) -> float:
+    began = time.perf_counter()
+    answer = call(request, timeout=_SECONDS, wait_for_ready=True)
+    took = (time.perf_counter() - began) * 1000
+    if errors := [each.error for each in answer.claims.values() if each.error]:
+        raise RuntimeError(errors[0])
+    return took
+
+
+@contextlib.contextmanager
+def serving(
+    command: Command, folder: Path, machine: Path, api: Api, *, group_by: str, first: Sequence[int]
+) -> Iterator[Driver]:
+    """A driver that has been registered as by kubelet, and has prepared the claims `first` in its first call."""
+    (folder / "kubelet" / "plugins_registry").mkdir(parents=True, exist_ok=True)
+    for name in ("cdi", "nri"):
+        (folder / name).mkdir(exist_ok=True)
+    api.kubeconfig(folder / "kubeconfig")
+    api.account(folder / "account")
+    (folder / "machine").symlink_to(machine)
+    sockets = socket_paths(folder / "kubelet", "dra.cpu")
+    within = ["unshare", "-m", "--propagation", "private", "sh", "-c", _NAMESPACE, "sh", str(folder)]
+    with (folder / "log").open("ab") as log:
+        began = time.perf_counter()
+        process = subprocess.Popen(
+            [*within, *command(folder / "machine", group_by)], cwd=folder, stderr=log, stdout=log, env=_environment(api)
+        )
+        try:
+            started = _registered(process, sockets.registration, began)
+            with grpc.insecure_channel(f"unix:{sockets.dra}") as channel:
+                driver = Driver(
+                    process.pid,
+                    started,
+                    caller(channel, dra.DESCRIPTOR, "DRAPlugin", "NodePrepareResources"),
+                    caller(channel, dra.DESCRIPTOR, "DRAPlugin", "NodeUnprepareResources"),
+                )
+                if first:
+                    driver.prepare(first)
+                    started.prepared = (time.perf_counter() - began) * 1000
+                    started.prepared_cpu = driver.usage().cpu / 1000
+                yield driver
+        finally:
+            process.terminate()
+            process.wait(20)
+
+
+def _environment(api: Api) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("DRANODE_", "KUBE"))}
+    return {**kept, "KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(api.port)}
+
+
+def _registered(process: subprocess.Popen[bytes], path: Path, began: float) -> Started:
+    ends = time.monotonic() + _SECONDS
+    while not path.is_socket():
+        if process.poll() is not None or time.monotonic() > ends:
+            raise RuntimeError(f"the driver does not listen at {path}; {path.parents[2]}/log says why")
+        time.sleep(0.001)
+    with grpc.insecure_channel(f"unix:{path}") as channel:
+        ask = caller(channel, registration.DESCRIPTOR, "Registration", "GetInfo")
+        ask(registration.InfoRequest(), timeout=_SECONDS, wait_for_ready=True)
+        started = Started((time.perf_counter() - began) * 1000, usage(process.pid).cpu / 1000)
+        notify = caller(channel, registration.DESCRIPTOR, "Registration", "NotifyRegistrationStatus")
+        notify(registration.RegistrationStatus(plugin_registered=True), timeout=_SECONDS)
+    return started
