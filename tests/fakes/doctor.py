@@ -21,7 +21,8 @@ import yaml
 from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.core.claims.answers import Prepared
 from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.diagnosis.facts import Facts
+from dranode.driver.core.diagnosis.facts import Facts, Finding
+from dranode.driver.core.diagnosis.rules import diagnose
 from dranode.driver.core.diagnosis.runtime import TOLERANCE
 from dranode.driver.doctor.examine import NodeFiles, examine, wanted_by
 from dranode.driver.doctor.host import NodeHost
@@ -37,6 +38,7 @@ from tests.fakes.drivers import allocated_claim
 
 MACHINE = "sockets=1,cores=4,threads=2"
 DRIVER = "dra.cpu"
+POD_UID = "3f0ae3c1-0c1e-4c9b-a5f5-5f2c1c0d0001"
 SOCKET = f"{DRIVER}-reg.sock"
 KUBELET = "var/lib/kubelet"
 NRI = "io.containerd.nri.v1.nri"
@@ -298,3 +300,14 @@ def forbid(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         monkeypatch.setattr(os, name, guarded(getattr(os, name), ""))
     for name in ("listdir", "scandir", "open"):
         monkeypatch.setattr(os, name, guarded(getattr(os, name), "/"))
+
+
+def server_of(node: FakeNode) -> FakeServer:
+    """The API server that the node asks; the node must have one."""
+    assert node.server is not None
+    return node.server
+
+
+def diagnosed(node: FakeNode) -> tuple[Finding, ...]:
+    """What doctor says of the node."""
+    return diagnose(node.facts())

@@ -1,0 +1,67 @@
+"""The NRI client beside a runtime on a real socket, with the real decisions behind it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.errors import LedgerError
+from dranode.driver.core.api.pods import PodSandbox
+from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.pinning.identity import KubeletPodClaims
+from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
+from dranode.driver.nri.client import NRIClient
+from dranode.driver.nri.enforcer import Enforcer
+from tests.fakes.nri import FakeRuntime, pod
+
+NEW, OLD = "v0.12.1", ""
+P1, P2 = pod("p1"), pod("p2")
+ENV = ("DRA_CPUSET_a=2-3",)
+EMPTY = HeldSnapshot(online=CPUSet(range(8)), variable="DRA_CPUSET_", cdi_kind="dra.k8s.io/cpu")
+CLAIM = HeldClaim(ClaimRef("default", "mine", "a"), CPUSet((2, 3)), CPUSet((2, 3)), frozenset(("p1",)))
+HELD = replace(EMPTY, claims={"a": CLAIM})
+
+
+@dataclass
+class Node:
+    """A node service: what is on record, what the ledger says when it is read again, and kubelet."""
+
+    now: HeldSnapshot = EMPTY
+    ledger: HeldSnapshot | None = None
+    kubelet: Mapping[str, KubeletPodClaims] | None = field(default_factory=dict)
+    asked: list[tuple[PodSandbox, ...]] = field(default_factory=list)
+
+    def snapshot(self) -> HeldSnapshot:
+        return self.now
+
+    def reread(self) -> HeldSnapshot:
+        if self.ledger is None:
+            raise LedgerError("the ledger cannot be read: disk I/O error")
+        self.now = self.ledger
+        return self.now
+
+    def pod_claims(self, pods: tuple[PodSandbox, ...]) -> Mapping[str, KubeletPodClaims] | None:
+        self.asked.append(pods)
+        return self.kubelet
+
+
+@dataclass
+class Bench:
+    """A client and the socket at which it looks for a runtime."""
+
+    path: Path
+    listener: socket.socket
+    node: Node
+    enforcer: Enforcer
+    client: NRIClient
+    fatal: list[str]
+    now: list[float]
+    accepted: list[socket.socket] = field(default_factory=list)
+
+    def accept(self) -> FakeRuntime:
+        sock, _ = self.listener.accept()
+        self.accepted.append(sock)
+        return FakeRuntime(sock)

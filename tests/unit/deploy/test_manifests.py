@@ -1,0 +1,199 @@
+"""The manifests of `deploy/`: valid, least, and saying what the driver does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from dranode.driver.cli.serve import command as serve
+from dranode.driver.core.diagnosis.facts import Right
+from dranode.driver.core.diagnosis.runtime import TOLERANCE
+from dranode.driver.doctor.cluster import RIGHTS
+from tests.fakes.kustomize import COMPONENTS, DEPLOY, KUSTOMIZATION_KEYS, built, by_kubectl, kustomization, pod, the
+from tests.kubernetes_schemas import documents, problems
+
+
+@pytest.mark.parametrize("folder", [DEPLOY, *COMPONENTS], ids=lambda path: path.name)
+def test_every_manifest_follows_kubernetes_schemas(folder: Path) -> None:
+    found = {f"{one['kind']} {one['metadata']['name']}": problems(one) for one in built(folder)}
+    assert len(found) >= 9
+    assert {name: wrong for name, wrong in found.items() if wrong} == {}
+
+
+def test_the_schemas_refuse_what_an_api_server_would() -> None:
+    manifest = the("DaemonSet", "dranode")
+    manifest["spec"]["template"]["spec"]["containers"][0]["privilegd"] = True
+    del manifest["spec"]["selector"]
+    assert [problem.partition(":")[0] for problem in problems(manifest)] == [
+        "spec.selector",
+        "spec.template.spec.containers.0.privilegd",
+    ]
+
+
+def test_components_go_together(tmp_path: Path) -> None:
+    (daemonset,) = [one for one in by_kubectl(tmp_path, COMPONENTS) if one["kind"] == "DaemonSet"]
+    (container,) = daemonset["spec"]["template"]["spec"]["containers"]
+    assert {"/etc/containerd", "/etc/crio", "/dev"} < {mount["mountPath"] for mount in container["volumeMounts"]}
+
+
+@pytest.mark.parametrize("folder", [DEPLOY, *COMPONENTS], ids=lambda path: path.name)
+def test_kubectl_builds_the_same_as_this_test(folder: Path, tmp_path: Path) -> None:
+    components = [] if folder == DEPLOY else [folder]
+    theirs = {(one["kind"], one["metadata"]["name"]): one for one in by_kubectl(tmp_path, components)}
+    label = {"app.kubernetes.io/part-of": "dranode"}
+    for one in built(folder):
+        one["metadata"]["labels"] = {**one["metadata"].get("labels", {}), **label}
+        assert theirs.pop((one["kind"], one["metadata"]["name"])) == one
+    assert theirs == {}
+
+
+def test_every_file_is_part_of_a_kustomization() -> None:
+    for folder in (DEPLOY, *COMPONENTS):
+        spec = kustomization(folder)
+        assert set(spec) <= KUSTOMIZATION_KEYS
+        assert {path.name for path in folder.glob("*.yaml")} == {*spec.get("resources", ()), "kustomization.yaml"}
+
+
+def test_what_people_take_without_git_is_whole() -> None:
+    # A link is a file with a path in it to whoever has a zip archive, a raw download or no symbolic links.
+    assert [path for path in DEPLOY.rglob("*") if path.is_symlink()] == []
+    (daemonset,) = documents(DEPLOY / "daemonset.yaml")
+    assert daemonset["kind"] == "DaemonSet"
+
+
+def test_the_kustomization_names_every_component() -> None:
+    named = re.findall(r"#   - (components/\S+)", (DEPLOY / "kustomization.yaml").read_text())
+    assert named == [f"components/{folder.name}" for folder in COMPONENTS]
+
+
+def test_only_objects_of_a_namespace_name_one() -> None:
+    named = {one["kind"] for one in built(DEPLOY) if "namespace" in one["metadata"]}
+    assert named == {"ServiceAccount", "DaemonSet"}
+    assert (
+        the("NetworkPolicy", "dranode", DEPLOY / "components" / "network-policy")["metadata"]["namespace"] == "dranode"
+    )
+
+
+def test_the_network_policy_is_for_the_port_and_the_pods_of_the_daemonset() -> None:
+    spec = the("NetworkPolicy", "dranode", DEPLOY / "components" / "network-policy")["spec"]
+    daemonset = the("DaemonSet", "dranode")["spec"]
+    assert spec["podSelector"] == daemonset["selector"]
+    (container,) = daemonset["template"]["spec"]["containers"]
+    (rule,) = spec["ingress"]
+    assert [port["port"] for port in rule["ports"]] == [port["name"] for port in container["ports"]]
+    assert spec["policyTypes"] == ["Ingress"]
+
+
+@pytest.mark.parametrize("folder", [DEPLOY, *COMPONENTS], ids=lambda path: path.name)
+def test_the_driver_has_no_right_that_it_does_not_need(folder: Path) -> None:
+    spec = pod(folder)
+    (container,) = spec["containers"]
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
+    context = container["securityContext"]
+    assert (context["runAsUser"], context["privileged"], context["allowPrivilegeEscalation"]) == (0, False, False)
+    assert context["readOnlyRootFilesystem"] is True
+    assert context["capabilities"] == {"drop": ["ALL"]}
+    writable = {mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")}
+    assert writable == {
+        "/var/lib/kubelet/plugins",
+        "/var/lib/kubelet/plugins_registry",
+        "/var/run/cdi",
+        "/var/run/nri",
+        "/tmp",
+    }
+    # Everything else that is mounted is the node's.
+    assert [volume["name"] for volume in spec["volumes"] if "hostPath" not in volume] == ["tmp"]
+
+
+def test_every_mount_has_its_volume() -> None:
+    for folder in (DEPLOY, *COMPONENTS):
+        spec = pod(folder)
+        (container,) = spec["containers"]
+        assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in spec["volumes"]}
+
+
+def test_a_new_driver_comes_before_the_old_one_goes() -> None:
+    spec = the("DaemonSet", "dranode")["spec"]
+    assert spec["updateStrategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+    (container,) = pod()["containers"]
+    assert "hostPort" not in container["ports"][0]
+    fields = {one["name"]: one["valueFrom"]["fieldRef"]["fieldPath"] for one in container["env"] if "valueFrom" in one}
+    assert fields == {"NODE_NAME": "spec.nodeName", "POD_UID": "metadata.uid", "POD_IP": "status.podIP"}
+
+
+def test_probes_reach_the_address_that_the_driver_listens_on() -> None:
+    (container,) = pod()["containers"]
+    (address,) = [one["value"] for one in container["env"] if one["name"] == "DRANODE_HTTP_ADDRESS"]
+    (port,) = container["ports"]
+    assert address == f"[$(POD_IP)]:{port['containerPort']}"
+    probes = {name: container[name]["httpGet"] for name in ("startupProbe", "livenessProbe", "readinessProbe")}
+    assert {probe["port"] for probe in probes.values()} == {port["name"]}
+    assert probes["readinessProbe"]["path"] == "/readyz"
+    assert probes["livenessProbe"]["path"] == "/healthz"
+
+
+@pytest.mark.parametrize("folder", [DEPLOY, *COMPONENTS], ids=lambda path: path.name)
+def test_serve_takes_the_arguments_and_the_environment(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (container,) = pod(folder)["containers"]
+    for one in container["env"]:
+        monkeypatch.setenv(one["name"], one.get("value", "x"))
+    program, *arguments = container["args"]
+    assert program == "serve"
+    parsed = serve.make_context("serve", arguments).params
+    assert parsed["drivers"] == (("cpu", "gpu") if folder.name == "gpu" else ("cpu",))
+    assert parsed["pod_uid"] == parsed["node_name"] == "x"
+    assert parsed["http_address"] == "[$(POD_IP)]:8080"
+    mounted = {mount["mountPath"] for mount in container["volumeMounts"]}
+    assert {parsed["cdi_dir"], str(Path(parsed["nri_socket"]).parent)} < mounted
+
+
+def test_the_role_is_the_least_one() -> None:
+    rules = the("ClusterRole", "dranode")["rules"]
+    allowed = {
+        f"{group or 'core'}/{resource}": (sorted(rule["verbs"]), rule.get("resourceNames"))
+        for rule in rules
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+    drivers = ["dra.cpu", "dra.gpu"]
+    assert allowed == {
+        "resource.k8s.io/resourceslices": (["create", "delete", "list", "update", "watch"], None),
+        "resource.k8s.io/resourceclaims": (["get"], None),
+        "resource.k8s.io/resourceclaims/status": (["patch"], None),
+        "resource.k8s.io/resourceclaims/driver": (["associated-node:patch"], drivers),
+        "resource.k8s.io/deviceclasses": (["get"], drivers),
+        "core/nodes": (["get"], None),
+        "events.k8s.io/events": (["create"], None),
+        "dranode/own-slices": (["write"], None),
+    }
+
+
+def test_doctor_asks_for_the_rights_of_the_role() -> None:
+    granted = {
+        Right(verb, resource, group)
+        for rule in the("ClusterRole", "dranode")["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+        if resource not in ("deviceclasses", "resourceclaims/driver", "own-slices")
+    }
+    assert set(RIGHTS) == granted
+
+
+def test_the_binding_is_for_the_account_of_the_daemonset() -> None:
+    (subject,) = the("ClusterRoleBinding", "dranode")["subjects"]
+    account = the("ServiceAccount", "dranode")["metadata"]
+    assert (subject["name"], subject["namespace"]) == (account["name"], account["namespace"])
+    assert pod()["serviceAccountName"] == account["name"]
+
+
+def test_the_drivers_own_pod_starts_where_the_runtime_requires_the_driver() -> None:
+    metadata = the("DaemonSet", "dranode")["spec"]["template"]["metadata"]
+    assert metadata["annotations"] == {TOLERANCE: "true"}
+
+
+def test_the_namespace_lets_the_pod_in() -> None:
+    labels = the("Namespace", "dranode")["metadata"]["labels"]
+    assert labels["pod-security.kubernetes.io/enforce"] == "privileged"

@@ -1,0 +1,163 @@
+"""What `doctor` cannot see, or sees in another form than it knows, is said and not judged."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+
+from dranode.driver.core.diagnosis.rules import diagnose
+from tests.fakes.doctor import KUBELET, NRI, FakeNode, diagnosed, forbid, server_of
+
+
+def test_what_cannot_be_seen_is_said_and_not_judged(node: FakeNode) -> None:
+    node.server = None
+    (node.folder / KUBELET / "config.yaml").unlink()
+    node.write("etc/containerd/config.toml", "version = 2\n")
+    facts = node.facts()
+    assert diagnose(facts)[0].code == "plugin-not-required"
+    assert len(diagnose(facts)) == 1
+    seen = "\n".join(facts.unseen)
+    for part in ("the API server", "kubelet's configuration", "whether NRI is on", "whether CDI is on"):
+        assert part in seen
+
+
+@pytest.mark.parametrize(
+    ("folder", "told"),
+    [
+        (KUBELET, ["kubelet's configuration", "plugins_registry", "ledger.db", "kubelet.sock"]),
+        (f"{KUBELET}/plugins", ["ledger.db"]),
+        (f"{KUBELET}/plugins_registry", ["who is in kubelet's registry of plug-ins"]),
+        ("etc/containerd", ["the runtime's configuration"]),
+        ("run/cdi", []),
+        ("etc/kubelet.d", ["kubelet's configuration"]),
+    ],
+)
+def test_what_may_not_be_looked_into_is_said_and_not_judged(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch, folder: str, told: list[str]
+) -> None:
+    node.process(*(["--config-dir=/etc/kubelet.d"] if "kubelet.d" in folder else []))
+    (node.folder / "etc" / "kubelet.d").mkdir()
+    forbid(monkeypatch, node.folder / folder)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    facts = node.facts()
+    assert diagnose(facts) == ()
+    seen = "\n".join(facts.unseen)
+    assert [part for part in told if part not in seen] == []
+
+
+@pytest.mark.parametrize("told", ["containerd://1.7.24", "containerd://2.2.1", "cri-o://1.29.4", "cri-o://1.35.1", ""])
+def test_a_runtime_configuration_that_is_not_to_be_seen_is_not_taken_for_the_defaults(
+    node: FakeNode, told: str
+) -> None:
+    server_of(node).nodes["worker"]["containerRuntimeVersion"] = told
+    (node.folder / "etc/containerd/config.toml").unlink()
+    facts = node.facts()
+    assert diagnose(facts) == ()
+    (unseen,) = (sentence for sentence in facts.unseen if "the runtime's configuration" in sentence)
+    assert "crio status config" in unseen if "cri-o" in told else "containerd config dump" in unseen
+    assert ("NRI is on" in unseen) is True
+
+
+# What doctor looks at, as a path of the node -> what is told where it is not there. Nothing else is found for it.
+INPUTS = {
+    f"{KUBELET}/config.yaml": set[str](),
+    f"{KUBELET}/cpu_manager_state": set[str](),
+    "etc/containerd/config.toml": set[str](),
+    "sys/fs/cgroup/cgroup.controllers": set[str](),
+    f"{KUBELET}/plugins": {"place-missing"},
+    f"{KUBELET}/plugins_registry": {"place-missing"},
+    f"{KUBELET}/pod-resources": {"place-missing"},
+    f"{KUBELET}/pod-resources/kubelet.sock": {"place-missing"},
+    "run/nri": {"place-missing"},
+    "run/nri/nri.sock": {"place-missing"},
+    "proc": set[str](),
+    "opt": set[str](),
+    "etc": set[str](),
+    "sys": set[str](),
+    "run": {"place-missing"},
+    "var": {"place-missing"},
+}
+
+
+@pytest.mark.parametrize("path", INPUTS)
+def test_what_is_not_there_is_judged_by_itself_alone(node: FakeNode, path: str) -> None:
+    gone = node.folder / path
+    if gone.is_dir():
+        shutil.rmtree(gone)
+    else:
+        gone.unlink(missing_ok=True)
+    assert {finding.code for finding in diagnosed(node)} == INPUTS[path]
+
+
+def test_specs_that_may_not_be_looked_at_are_not_called_missing(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.prepare()
+    forbid(monkeypatch, node.folder / "run" / "cdi")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    facts = node.facts()
+    assert diagnose(facts) == ()
+    assert any("/var/run/cdi" in sentence for sentence in facts.unseen)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "plugins = 3",
+        "imports = 3",
+        "imports = [3]",
+        f'[plugins]\n"{NRI}" = 3',
+        f'[plugins."{NRI}"]\ndefault_validator = 3',
+    ],
+)
+def test_a_runtime_file_of_another_form_is_said_and_not_judged(node: FakeNode, text: str) -> None:
+    node.write("etc/containerd/config.toml", text)
+    facts = node.facts()
+    assert diagnose(facts) == ()
+    assert any("the runtime's configuration" in sentence for sentence in facts.unseen)
+
+
+@pytest.mark.parametrize("text", ["[]", "3", "featureGates: [3]", "featureGates: 3", "a: [", "reservedSystemCPUs: [x]"])
+def test_a_kubelet_file_of_another_form_is_said_and_not_judged(node: FakeNode, text: str) -> None:
+    node.write(f"{KUBELET}/config.yaml", text)
+    facts = node.facts()
+    assert diagnose(facts) == ()
+    assert any("kubelet's configuration" in sentence for sentence in facts.unseen)
+
+
+def test_every_answer_of_the_server_may_be_missing_and_nothing_is_judged_by_that(node: FakeNode) -> None:
+    answers = server_of(node)
+    node.facts()
+    damages: list[object] = [None, {}, {"kind": "Status"}, [], "text"]
+    for path in {request.path for request in answers.asked}:
+        for damage in damages:
+            answers.damaged = {path: damage}
+            facts = node.facts()
+            assert diagnose(facts) == (), path
+            assert len(facts.unseen) > (os.geteuid() != 0), path
+
+
+def test_a_configuration_that_kubelet_was_told_of_and_is_not_there_is_not_taken_for_its_defaults(
+    node: FakeNode,
+) -> None:
+    node.process("--config=/etc/kubernetes/kubelet.yaml")
+    facts = node.facts()
+    assert facts.kubelet is None
+    assert any("/etc/kubernetes/kubelet.yaml cannot be read" in sentence for sentence in facts.unseen)
+
+
+def test_a_runtime_file_that_is_no_toml_is_said_with_its_place(node: FakeNode) -> None:
+    node.write("etc/containerd/config.toml", "version = \n")
+    facts = node.facts()
+    assert facts.runtime is not None
+    assert (facts.runtime.config, facts.runtime.nri, facts.runtime.cdi) == ("", None, None)
+    assert any("/etc/containerd/config.toml is not TOML" in sentence for sentence in facts.unseen)
+
+
+def test_a_server_that_answers_nothing_leaves_the_rest_to_be_judged(node: FakeNode) -> None:
+    server_of(node).nodes.clear()
+    server_of(node).denied.add("list resourceslices")
+    codes = [finding.code for finding in diagnosed(node)]
+    assert codes == ["node-missing", "rbac-missing"]

@@ -1,0 +1,149 @@
+"""Mistakes of ours behind the client: each is said once, costs one call at most, and is tried again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from dranode.driver.core.api.errors import LedgerError
+from dranode.driver.core.pinning.snapshot import HeldSnapshot
+from dranode.driver.nri.enforcer import Enforcer
+from dranode.driver.nri.events import RuntimePeer
+from dranode.proto import nri_v1alpha1_pb2 as nri
+from tests.fakes.nri import CallFailedError, container
+from tests.fakes.nri_client import HELD, NEW, P1, P2, Bench
+from tests.fakes.waiting import eventually
+
+
+class Handler:
+    """The enforcer with some of its methods replaced."""
+
+    def __init__(self, enforcer: Enforcer, instead: Mapping[str, Callable[..., object]]) -> None:
+        self._enforcer = enforcer
+        self._instead = instead
+
+    def __getattr__(self, name: str) -> object:
+        return self._instead.get(name) or getattr(self._enforcer, name)
+
+
+def test_a_failing_handler_is_answered_with_an_error_and_the_thread_lives(bench: Bench) -> None:
+    bench.client.start()
+    runtime = bench.accept()
+    runtime.handshake()
+
+    def broken() -> HeldSnapshot:
+        raise ZeroDivisionError("a mistake of ours")
+
+    bench.node.snapshot = broken  # type: ignore[method-assign]
+    with pytest.raises(CallFailedError, match="a mistake of ours"):
+        runtime.create(container("g", "p1"), P1)
+    del bench.node.snapshot
+    assert runtime.create(container("g", "p1"), P1).adjust.linux.resources.cpu.cpus == "0-7"
+
+
+class Broken:
+    """A handler's method that fails until it is mended."""
+
+    def __init__(self, works: Callable[..., object], error: Exception) -> None:
+        self.error: Exception | None = error
+        self.calls = 0
+        self._works = works
+
+    def __call__(self, *arguments: object) -> object:
+        self.calls += 1
+        if self.error is not None:
+            raise self.error
+        return self._works(*arguments)
+
+
+MISTAKES = pytest.mark.parametrize("error", [ZeroDivisionError("a mistake"), LedgerError("no ledger")], ids=repr)
+
+
+@MISTAKES
+@pytest.mark.parametrize("method", ["unsolicited", "reconnection_due"])
+def test_a_mistake_in_what_is_due_unasked_is_said_once_and_tried_again(
+    bench: Bench, caplog: pytest.LogCaptureFixture, method: str, error: Exception
+) -> None:
+    broken = Broken(getattr(bench.enforcer, method), error)
+    bench.client._enforcer = Handler(bench.enforcer, {method: broken})  # type: ignore[assignment]
+    bench.client.start()
+    runtime = bench.accept()
+    runtime.handshake()
+    eventually(lambda: broken.calls > 3)
+    assert runtime.create(container("g", "p1"), P1).adjust.linux.resources.cpu.cpus == "0-7"
+    assert caplog.text.count("what is due for containers could not be decided") == 1
+    broken.error = None
+    calls = broken.calls
+    eventually(lambda: broken.calls > calls + 1)
+    assert bench.client.synchronized
+    assert bench.enforcer.status().connections == 1
+
+
+@MISTAKES
+@pytest.mark.parametrize("method", ["configured", "started", "removed", "pod_gone", "updates_answered"])
+def test_what_could_not_be_taken_in_is_told_again_on_a_new_connection_once_decisions_succeed(
+    bench: Bench, method: str, error: Exception
+) -> None:
+    broken = Broken(getattr(bench.enforcer, method), error)
+    ticks = Broken(bench.enforcer.unsolicited, error)
+    if method == "updates_answered":
+        ticks.error = None
+    bench.client._enforcer = Handler(bench.enforcer, {method: broken, "unsolicited": ticks})  # type: ignore[assignment]
+    bench.client.start()
+    runtime = bench.accept()
+    runtime.handshake([P2], [container("s", "p2", cpus="0-7", state=nri.CONTAINER_RUNNING)], NEW)
+    if method == "updates_answered":
+        bench.enforcer.configured(RuntimePeer("containerd", "v2.4.0", NEW))
+        bench.node.now = HELD
+        bench.client.notify()
+    else:
+        runtime.tell_all(container("s", "p2"), P2)
+        # The connection is kept as long as a new one would not get further: it refuses what it cannot decide.
+        calls = ticks.calls
+        eventually(lambda: ticks.calls > calls + 2)
+        assert bench.client.synchronized
+        ticks.error = None
+    with pytest.raises(ConnectionError):
+        runtime.wait_for("another connection")
+    assert broken.calls
+    broken.error = None
+    bench.accept().handshake([P2], [], NEW)
+    eventually(lambda: bench.client.synchronized and bench.enforcer.status().containers == 0)
+
+
+@MISTAKES
+def test_a_mistake_at_the_end_of_a_connection_does_not_keep_from_the_next(bench: Bench, error: Exception) -> None:
+    broken = Broken(bench.enforcer.disconnected, error)
+    bench.client._enforcer = Handler(bench.enforcer, {"disconnected": broken})  # type: ignore[assignment]
+    bench.client.start()
+    runtime = bench.accept()
+    runtime.handshake()
+    runtime.sock.close()
+    bench.accept().handshake()
+    eventually(lambda: bench.client.synchronized)
+    assert broken.calls == 1
+
+
+def test_an_observer_that_fails_costs_nothing(bench: Bench) -> None:
+    broken = Broken(lambda _method, _seconds: None, ZeroDivisionError("a mistake"))
+    bench.client._answered = broken  # type: ignore[assignment]
+    bench.client.start()
+    runtime = bench.accept()
+    runtime.handshake()
+    assert runtime.create(container("g", "p1"), P1).adjust.linux.resources.cpu.cpus == "0-7"
+    assert (broken.calls, bench.enforcer.status().connections) == (2, 1)
+
+
+def test_a_synchronization_that_failed_is_tried_again_on_a_new_connection(bench: Bench) -> None:
+    def broken() -> HeldSnapshot:
+        raise ZeroDivisionError("a mistake of ours")
+
+    bench.node.snapshot = broken  # type: ignore[method-assign]
+    bench.client.start()
+    with pytest.raises(CallFailedError, match="a mistake of ours"):
+        bench.accept().handshake()
+    del bench.node.snapshot
+    # An old runtime leaves the first connection open, and is silent on it from then on.
+    bench.accept().handshake()
+    eventually(lambda: bench.client.synchronized)
