@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Final
 
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import MachineError
+from dranode.driver.machine.pci import PCIE_ROOT
 from dranode.driver.machine.root import Root, read_text
 
-# The form of the standard attribute resource.kubernetes.io/pcieRoot; extended domains (VMD) have more digits.
-_ROOT: Final = re.compile(r"pci([0-9a-f]{4}:[0-9a-f]{2})", re.ASCII)
 # The list, and the mask that older kernels have alone.
 _NEAR: Final = (("cpulistaffinity", CPUSet.parse), ("cpuaffinity", CPUSet.parse_mask))
 
@@ -30,7 +28,7 @@ def read_pcie_roots(root: Root) -> tuple[Mapping[str, CPUSet], tuple[str, ...]]:
         raise MachineError(f"/sys/devices cannot be read: {error.strerror or error}") from error
     near: dict[str, CPUSet] = {}
     warnings: list[str] = []
-    for name, match in ((name, _ROOT.fullmatch(name)) for name in names):
+    for name, match in ((name, PCIE_ROOT.fullmatch(name)) for name in names):
         if match is None:
             continue
         folder = f"sys/devices/{name}/pci_bus/{match[1]}"

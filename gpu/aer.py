@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dranode.driver.machine.attributes import read_attribute
+from dranode.driver.machine.pci import PCI_DEVICES
 from dranode.driver.machine.root import Root
-from dranode.gpu.files import read_attribute
 from dranode.gpu.health import AERCounts
-from dranode.gpu.sysfs import PCI_DEVICES
 
 
 def aer_counts(root: Root, address: str) -> AERCounts | None:

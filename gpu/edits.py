@@ -14,14 +14,15 @@ import msgspec
 
 from dranode.cdi.spec import ContainerEdits, DeviceNode
 from dranode.driver.core.api.errors import ClaimError
+from dranode.driver.machine.attributes import link_name, names
+from dranode.driver.machine.pci import PCI_DEVICES
 from dranode.driver.machine.root import Root
 from dranode.gpu.config import GPUMode
-from dranode.gpu.files import link_name, names
 from dranode.gpu.grants import Intent
 from dranode.gpu.kfd import by_address, kfd_nodes
 from dranode.gpu.libraries import user_space
 from dranode.gpu.proc import nvidia_facts
-from dranode.gpu.sysfs import PCI, PCI_DEVICES, drm_minors, pci_function
+from dranode.gpu.sysfs import PCI, drm_minors, pci_function
 
 _PERMISSIONS: Final = "rw"
 

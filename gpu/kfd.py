@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from dranode.driver.machine.attributes import integer, names, read_attribute
 from dranode.driver.machine.root import Root
-from dranode.gpu.files import integer, names, read_attribute
 
 _NODES: Final = "sys/class/kfd/kfd/topology/nodes"
 # How often a topology is read that changes all the while; the last reading counts as it is.

@@ -16,9 +16,9 @@ from typing import Final
 import msgspec
 
 from dranode.cdi.spec import ContainerEdits, DeviceNode, Mount, Spec
+from dranode.driver.machine.attributes import names
 from dranode.driver.machine.root import Root
 from dranode.gpu.config import GPUMode
-from dranode.gpu.files import names
 from dranode.gpu.proc import NvidiaFacts, nvidia_facts, nvidia_version
 
 _KIND: Final = "nvidia.com/gpu"

@@ -45,7 +45,7 @@ class GPUPlugin(Plugin, Configures):
         root: the machine's files.
         shared: whether several claims may have one GPU.
         tainted: whether unhealthy GPUs are tainted.
-        live: what only the machine that we run on can do; None for a captured or made-up machine.
+        live: what only the machine that we run on can say; None for a captured or made-up machine.
         nvml: NVIDIA's management library.
         events: opens the kernel's event source.
         clock: seconds since 1970.
@@ -114,19 +114,13 @@ class GPUPlugin(Plugin, Configures):
     def configure(self, claim: ClaimRef, grants: tuple[Grant, ...]) -> None:
         """Bind the GPUs of mode `vfio` to `vfio-pci`."""
         for intent in _taking(grants):
-            if self._live is None:
-                raise ClaimError(
-                    f"claim {claim} has mode vfio for GPU {intent.address}, which binds drivers, and this machine is a "
-                    "description; run on the machine itself, or choose mode compute or graphics"
-                )
             with nullcontext() if self._nvml is None else self._nvml.released():
-                vfio.take(self._root, self._live, claim, intent.homes)
+                vfio.take(self._root, claim, intent.homes)
 
     def restore(self, claim: ClaimRef, grants: tuple[Grant, ...]) -> None:  # noqa: ARG002 - grants suffice
         """Bind the GPUs of mode `vfio` to where they were."""
         for intent in _taking(grants):
-            if self._live is not None:
-                vfio.give_back(self._root, self._live, intent.homes)
+            vfio.give_back(self._root, intent.homes)
 
     def health(self, inventory: Inventory) -> Iterable[DeviceHealth]:
         """Look at the counters, take in NVML's events, and say how every GPU is that was ever published."""

@@ -11,8 +11,8 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from dranode.driver.machine.attributes import integer, names, read_attribute
 from dranode.driver.machine.root import Root
-from dranode.gpu.files import integer, names, read_attribute
 from dranode.gpu.sysfs import PROC_NVIDIA
 
 _UUID: Final = re.compile(r"GPU-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")

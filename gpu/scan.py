@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from dranode.driver.machine.attributes import number, read_attribute
+from dranode.driver.machine.pci import PCI_DEVICES
 from dranode.driver.machine.root import Root
-from dranode.gpu.files import number, read_attribute
 from dranode.gpu.inventory import AMD, GPU, NVIDIA, GPUInventory, GPUKind, doubtful_uuids, sort_key
 from dranode.gpu.kfd import KFDNode, by_address, hidden_nodes, kfd_nodes
 from dranode.gpu.nvml import NVMLFacts
 from dranode.gpu.proc import nvidia_facts, nvidia_version
-from dranode.gpu.sysfs import PCI, PCI_DEVICES
+from dranode.gpu.sysfs import PCI
 
 
 def scan(root: Root, nvml: Mapping[str, NVMLFacts] | None = None) -> GPUInventory:

@@ -10,13 +10,12 @@ import re
 from functools import cached_property
 from typing import Final
 
-from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.machine.attributes import all_names, link_name, names, number, read_attribute
+from dranode.driver.machine.pci import PCI_DEVICES, numa_node, pci_folder, pcie_root
 from dranode.driver.machine.root import Root
-from dranode.gpu.files import all_names, cpu_mask, link_name, names, number, read_attribute
 from dranode.gpu.inventory import ADDRESS, AMD, GPU, NVIDIA, VENDORS, Function, GPUKind
 from dranode.gpu.models import model_name
 
-PCI_DEVICES: Final = "sys/bus/pci/devices"
 PROC_NVIDIA: Final = "proc/driver/nvidia"
 
 # Base class and subclass: VGA, 3D, other display, processing accelerator.
@@ -41,8 +40,6 @@ DISPLAYS: Final = {
     0x80EE: "VirtualBox",
 }
 
-_FOLDER: Final = re.compile(r"(?:\.\./\.\./\.\./|/sys/)(?P<folder>devices/pci.*?)/?")
-_ROOT: Final = re.compile(r"sys/devices/(?P<root>pci[0-9a-f]{4}:[0-9a-f]{2})/")
 _SPEED: Final = re.compile(r"(?P<gigatransfers>[0-9]+(?:\.[0-9]+)?) GT/s")
 _CHIP: Final = re.compile(r"[0-9a-fA-F]{1,16}")
 _UNKNOWN_WIDTHS: Final = frozenset({0, 255})
@@ -77,16 +74,6 @@ class PCI:
             MachineError: they cannot be listed.
         """
         return tuple(name for name in all_names(self.root, PCI_DEVICES) if ADDRESS.fullmatch(name))
-
-    @cached_property
-    def _nodes(self) -> dict[int, CPUSet]:
-        """The CPUs of every NUMA node that has any."""
-        nodes: dict[int, CPUSet] = {}
-        for name in names(self.root, "sys/devices/system/node"):
-            cpus = cpu_mask(self.root, f"sys/devices/system/node/{name}/cpumap")
-            if cpus and name[4:].isdecimal():
-                nodes[int(name[4:])] = cpus
-        return nodes
 
     def vendor(self, address: str) -> int | None:
         """The PCI vendor; NVIDIA's driver vouches for a function whose `vendor` file does not read."""
@@ -133,7 +120,7 @@ class PCI:
 
     def gpu(self, address: str) -> GPU:
         """What PCI, DRM and the kernel driver's own files tell of the GPU at this address."""
-        folder = self._folder(address)
+        folder = pci_folder(self.root, address)
         vendor_id = self.vendor(address)
         device_id = number(self.root, f"{folder}/device", 16)
         function = Function(address, link_name(self.root, f"{folder}/driver"))
@@ -147,8 +134,8 @@ class PCI:
             model=self._product(folder, vendor_id) or model_name(vendor_id, device_id),
             driver_version=self._version(function.driver),
             uuid=self._unique_id(folder, vendor_id),
-            pcie_root=self._pcie_root(folder),
-            numa_node=self._numa_node(folder),
+            pcie_root=pcie_root(self.root, address),
+            numa_node=numa_node(self.root, address),
             # A virtual function has no link of its own, and its memory is its parent's to tell.
             link_speed=self._link_speed(folder) if parent is None else None,
             link_width=self._link_width(folder) if parent is None else None,
@@ -172,27 +159,6 @@ class PCI:
         """The slot's other functions that are no GPUs: sound, USB."""
         others = (other for other in self._slots.get(address[:-2], ()) if other != address)
         return tuple(pci_function(self.root, other) for other in others if self.left_out(other) == "")
-
-    def _folder(self, address: str) -> str:
-        """The function's own folder: a dozen files are read in it, and the way through the bus is twice as long."""
-        link = f"{PCI_DEVICES}/{address}"
-        try:
-            match = _FOLDER.fullmatch(self.root.readlink(link))
-        except OSError:
-            return link
-        return f"sys/{match['folder']}" if match and match["folder"].endswith(f"/{address}") else link
-
-    def _pcie_root(self, folder: str) -> str | None:
-        match = _ROOT.match(folder)
-        return None if match is None else match["root"]
-
-    def _numa_node(self, folder: str) -> int | None:
-        """The kernel's `numa_node`; where there is no such file or it names a node without CPUs, the CPUs' own node."""
-        node = number(self.root, f"{folder}/numa_node", 10)
-        if node is not None and (node < 0 or node in self._nodes or not self._nodes):
-            return node if node >= 0 else None
-        local = cpu_mask(self.root, f"{folder}/local_cpus")
-        return next((id_ for id_, cpus in self._nodes.items() if cpus == local), None)
 
     def _link_speed(self, folder: str) -> int | None:
         match = _SPEED.match(read_attribute(self.root, f"{folder}/max_link_speed") or "")

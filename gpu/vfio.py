@@ -14,11 +14,11 @@ from typing import Final
 
 from dranode.driver.core.api.errors import ClaimError
 from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.machine.attributes import link_name, names, number, read_attribute
+from dranode.driver.machine.pci import PCI_DEVICES
 from dranode.driver.machine.root import Root
-from dranode.gpu.files import link_name, names, number, read_attribute
 from dranode.gpu.grants import Home
-from dranode.gpu.host import Live
-from dranode.gpu.sysfs import PCI_DEVICES, pci_function
+from dranode.gpu.sysfs import pci_function
 
 VFIO: Final = "vfio-pci"
 _DRIVERS: Final = "sys/bus/pci/drivers"
@@ -27,7 +27,7 @@ _BRIDGE: Final = 0x06  # PCI base class; bridges stay with their driver
 log = logging.getLogger(__name__)
 
 
-def take(root: Root, live: Live, claim: ClaimRef, homes: Iterable[Home]) -> None:
+def take(root: Root, claim: ClaimRef, homes: Iterable[Home]) -> None:
     """Bind the functions to `vfio-pci`; those that are bound to it or a variant of it stay.
 
     Raises:
@@ -45,47 +45,49 @@ def take(root: Root, live: Live, claim: ClaimRef, homes: Iterable[Home]) -> None
         function = pci_function(root, home.address)
         try:
             if not function.passthrough:
-                live.write(f"{PCI_DEVICES}/{home.address}/driver_override", VFIO)
+                root.write(f"{PCI_DEVICES}/{home.address}/driver_override", VFIO)
                 if function.driver is not None:
-                    live.write(f"{_DRIVERS}/{function.driver}/unbind", home.address)
-                live.write(f"{_DRIVERS}/{VFIO}/bind", home.address)
-            _clear_override(root, live, home.address)
+                    root.write(f"{_DRIVERS}/{function.driver}/unbind", home.address)
+                root.write(f"{_DRIVERS}/{VFIO}/bind", home.address)
+            _clear_override(root, home.address)
         except OSError as error:
+            ours = error.errno != errno.EROFS
+            advice = "see the node's kernel log" if ours else "run on the machine itself, or choose another mode"
             raise ClaimError(
                 f"claim {claim} cannot have GPU function {home.address} from {function.driver or 'no driver'} for "
-                f"{VFIO}: {error.strerror}; see the node's kernel log"
+                f"{VFIO}: {error.strerror}; {advice}"
             ) from error
 
 
-def give_back(root: Root, live: Live, homes: Iterable[Home]) -> None:
+def give_back(root: Root, homes: Iterable[Home]) -> None:
     """Bind the functions to where they were; a driver or a function that is gone is a warning, no error."""
     for home in homes:
         if not root.exists(f"{PCI_DEVICES}/{home.address}"):
             continue
         try:
-            _give_back(root, live, home)
+            _give_back(root, home)
         except OSError as error:
             log.warning("function=%s driver=%s not bound back: %s", home.address, home.driver or "any", error.strerror)
 
 
-def _give_back(root: Root, live: Live, home: Home) -> None:
-    _clear_override(root, live, home.address)
+def _give_back(root: Root, home: Home) -> None:
+    _clear_override(root, home.address)
     function = pci_function(root, home.address)
     if function.passthrough:
-        live.write(f"{_DRIVERS}/{function.driver}/unbind", home.address)
+        root.write(f"{_DRIVERS}/{function.driver}/unbind", home.address)
     elif function.driver is not None:
         return
     if home.driver is None:
-        live.write("sys/bus/pci/drivers_probe", home.address)
+        root.write("sys/bus/pci/drivers_probe", home.address)
     elif home.driver:
         if not root.exists(f"{_DRIVERS}/{home.driver}"):
             raise OSError(errno.ENODEV, f"driver {home.driver} is not loaded")
-        live.write(f"{_DRIVERS}/{home.driver}/bind", home.address)
+        root.write(f"{_DRIVERS}/{home.driver}/bind", home.address)
 
 
-def _clear_override(root: Root, live: Live, address: str) -> None:
+def _clear_override(root: Root, address: str) -> None:
     if read_attribute(root, f"{PCI_DEVICES}/{address}/driver_override") == VFIO:
-        live.write(f"{PCI_DEVICES}/{address}/driver_override", "\n")
+        root.write(f"{PCI_DEVICES}/{address}/driver_override", "\n")
 
 
 def _check_overrides(root: Root, claim: ClaimRef, homes: tuple[Home, ...]) -> None:

@@ -6,6 +6,7 @@ import errno
 import os
 from dataclasses import dataclass, field
 
+from dranode.driver.machine.confined import ConfinedRoot
 from tests.fakes.gpu import DEVICES, DRIVERS, Machine
 
 
@@ -13,9 +14,9 @@ class Crash(BaseException):
     """The process died."""
 
 
-@dataclass
-class Kernel:
-    """The machine while it runs: what `dranode.gpu.host.Live` promises.
+@dataclass(eq=False)
+class Kernel(ConfinedRoot):
+    """The machine while it runs: a `Root` that can be written to, and what `dranode.gpu.host.Live` promises.
 
     Attributes:
         machine: its files.
@@ -30,6 +31,9 @@ class Kernel:
     writes: list[tuple[str, str]] = field(default_factory=list)
     _last_driver: dict[str, str] = field(default_factory=dict)
     _drm: dict[str, tuple[int | None, int | None]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__init__(self.machine.root().files)
 
     def group(self, path: str) -> int | None:
         return self.machine.groups.get(path)

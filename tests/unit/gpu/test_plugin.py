@@ -182,7 +182,7 @@ def test_unprepare_works_with_the_kernel_driver_gone(nodes: Any) -> None:
 def test_vfio_binds_at_prepare_and_gives_back_at_unprepare(nodes: Any, folder: Path) -> None:
     machine, asked = laptop(), claim("vm", RTX, mode="vfio")
     kernel = Kernel(machine)
-    node = nodes(GPUPlugin(machine.root(), live=kernel))
+    node = nodes(GPUPlugin(kernel, live=kernel))
     prepare(node, asked)
     assert bound(machine) == "vfio-pci"
     paths = [each["path"] for each in spec(folder, asked)["devices"][0]["containerEdits"]["deviceNodes"]]
@@ -194,13 +194,13 @@ def test_vfio_binds_at_prepare_and_gives_back_at_unprepare(nodes: Any, folder: P
 @pytest.mark.parametrize("after", range(9))
 def test_vfio_after_a_crash_at_any_write_ends_as_if_there_was_none(after: int, nodes: Any) -> None:
     machine, asked = laptop(), claim("vm", RTX, mode="vfio")
-    node = nodes(GPUPlugin(machine.root(), live=Kernel(machine, after=after)))
+    node = nodes(GPUPlugin(Kernel(machine, after=after), live=Kernel(machine)))
     try:
         prepare(node, asked)
     except Crash:
         assert bound(machine) in ("nvidia", None, "vfio-pci")
     # The restarted driver sees hardware halfway, and its record still knows where the functions came from.
-    node = nodes(GPUPlugin(machine.root(), live=Kernel(machine)))
+    node = nodes(GPUPlugin(Kernel(machine), live=Kernel(machine)))
     prepare(node, asked)
     assert bound(machine) == "vfio-pci"
     node.unprepare((ref(asked),))
@@ -209,9 +209,9 @@ def test_vfio_after_a_crash_at_any_write_ends_as_if_there_was_none(after: int, n
 
 def test_vfio_after_a_reboot_is_bound_again_at_the_next_prepare(nodes: Any) -> None:
     machine, asked = laptop(), claim("vm", RTX, mode="vfio")
-    prepare(nodes(GPUPlugin(machine.root(), live=Kernel(machine)), "boot-1"), asked)
+    prepare(nodes(GPUPlugin(Kernel(machine), live=Kernel(machine)), "boot-1"), asked)
     booted = laptop()
-    node = nodes(GPUPlugin(booted.root(), live=Kernel(booted)), "boot-2")
+    node = nodes(GPUPlugin(Kernel(booted), live=Kernel(booted)), "boot-2")
     prepare(node, asked)
     assert bound(booted) == "vfio-pci"
     node.unprepare((ref(asked),))
@@ -283,9 +283,9 @@ def test_after_damage_to_the_ledger_vfio_is_given_back_to_the_drivers_that_the_s
 ) -> None:
     machine, asked = laptop(), claim("vm", RTX, mode="vfio")
     Kernel(machine).write(f"{DRIVERS}/snd_hda_intel/unbind", "0000:01:00.1")
-    prepare(nodes(GPUPlugin(machine.root(), live=Kernel(machine))), asked)
+    prepare(nodes(GPUPlugin(Kernel(machine), live=Kernel(machine))), asked)
     damage(folder)
-    node = nodes(GPUPlugin(machine.root(), live=Kernel(machine)), "boot-1")
+    node = nodes(GPUPlugin(Kernel(machine), live=Kernel(machine)), "boot-1")
     if adopted:
         prepare(node, asked)
         assert bound(machine) == "vfio-pci"
@@ -301,7 +301,7 @@ def test_a_gpu_of_another_vendor_stays_published_while_a_virtual_machine_has_it(
     machine.driver("vfio-pci")
     folder = machine.pci("0000:03:00.0", 0x1ED5, 0x0222, 0x030000, driver="mtgpu", group=7)
     machine.drm(folder, 0, 128)
-    driver = GPUPlugin(machine.root(), live=Kernel(machine))
+    driver = GPUPlugin(Kernel(machine), live=Kernel(machine))
     node = nodes(driver)
     prepare(node, claim("vm", "gpu-0000-03-00-0", mode="vfio"))
     assert bound(machine, "0000:03:00.0") == "vfio-pci"
@@ -312,7 +312,7 @@ def test_a_gpu_of_another_vendor_stays_published_while_a_virtual_machine_has_it(
 
 def test_vfio_on_a_machine_that_is_a_description_is_refused(nodes: Any) -> None:
     node = nodes(GPUPlugin(laptop().root()))
-    with pytest.raises(DranodeError, match="this machine is a description"):
+    with pytest.raises(DranodeError, match="captured or made-up machine is not written to; run on the machine itself"):
         prepare(node, claim("vm", RTX, mode="vfio"))
 
 
@@ -408,7 +408,7 @@ def test_nvml_lets_go_of_a_gpu_before_it_is_taken_from_its_driver(nodes: Any) ->
             super().write(path, content)
 
     library = Library()
-    driver = GPUPlugin(machine.root(), live=Busy(machine), nvml=library)
+    driver = GPUPlugin(Busy(machine), live=Kernel(machine), nvml=library)
     prepare(nodes(driver), claim("vm", RTX, mode="vfio"))
     assert bound(machine) == "vfio-pci"
 

@@ -34,31 +34,31 @@ def overrides(machine: Machine) -> set[str]:
 
 def refusal(machine: Machine, kernel: Kernel | None = None) -> str:
     with pytest.raises(ClaimError) as caught:
-        take(machine.root(), kernel or Kernel(machine), CLAIM, HOMES)
+        take(kernel or Kernel(machine), CLAIM, HOMES)
     return str(caught.value)
 
 
 def test_a_gpu_and_its_sound_function_go_and_come_back() -> None:
     machine = laptop()
     kernel = Kernel(machine)
-    take(machine.root(), kernel, CLAIM, HOMES)
+    take(kernel, CLAIM, HOMES)
     assert drivers(machine) == AWAY
     assert overrides(machine) == {"(null)"}
     assert machine.root().device_number("dev/vfio/14") == ("c", 240, 14)
-    give_back(machine.root(), kernel, HOMES)
+    give_back(kernel, HOMES)
     assert drivers(machine) == AT_HOME
 
 
 def test_what_is_done_is_not_done_again() -> None:
     machine = laptop()
     kernel = Kernel(machine)
-    take(machine.root(), kernel, CLAIM, HOMES)
+    take(kernel, CLAIM, HOMES)
     before = len(kernel.writes)
-    take(machine.root(), kernel, CLAIM, HOMES)
+    take(kernel, CLAIM, HOMES)
     assert len(kernel.writes) == before
-    give_back(machine.root(), kernel, HOMES)
+    give_back(kernel, HOMES)
     before = len(kernel.writes)
-    give_back(machine.root(), kernel, HOMES)
+    give_back(kernel, HOMES)
     assert len(kernel.writes) == before
 
 
@@ -80,10 +80,10 @@ def test_a_crash_after_any_write_is_made_good_by_taking_again(after: int) -> Non
     crashing = Kernel(machine, after=after)
     if after < 8:
         with pytest.raises(Crash):
-            take(machine.root(), crashing, CLAIM, HOMES)
+            take(crashing, CLAIM, HOMES)
     else:
-        take(machine.root(), crashing, CLAIM, HOMES)
-    take(machine.root(), Kernel(machine), CLAIM, HOMES)
+        take(crashing, CLAIM, HOMES)
+    take(Kernel(machine), CLAIM, HOMES)
     assert drivers(machine) == AWAY
     assert overrides(machine) == {"(null)"}
 
@@ -92,8 +92,8 @@ def test_a_crash_after_any_write_is_made_good_by_taking_again(after: int) -> Non
 def test_a_crash_after_any_write_is_made_good_by_giving_back(after: int) -> None:
     machine = laptop()
     with pytest.raises(Crash):
-        take(machine.root(), Kernel(machine, after=after), CLAIM, HOMES)
-    give_back(machine.root(), Kernel(machine), HOMES)
+        take(Kernel(machine, after=after), CLAIM, HOMES)
+    give_back(Kernel(machine), HOMES)
     assert drivers(machine) == AT_HOME
     assert overrides(machine) == {"(null)"}
 
@@ -101,10 +101,10 @@ def test_a_crash_after_any_write_is_made_good_by_giving_back(after: int) -> None
 @pytest.mark.parametrize("after", range(4))
 def test_a_crash_while_giving_back_is_made_good_by_giving_back_again(after: int) -> None:
     machine = laptop()
-    take(machine.root(), Kernel(machine), CLAIM, HOMES)
+    take(Kernel(machine), CLAIM, HOMES)
     with pytest.raises(Crash):
-        give_back(machine.root(), Kernel(machine, after=after), HOMES)
-    give_back(machine.root(), Kernel(machine), HOMES)
+        give_back(Kernel(machine, after=after), HOMES)
+    give_back(Kernel(machine), HOMES)
     assert drivers(machine) == AT_HOME
 
 
@@ -112,35 +112,35 @@ def test_a_function_that_was_bound_to_nothing_ends_bound_to_nothing() -> None:
     machine = laptop()
     Kernel(machine).write(f"{DRIVERS}/snd_hda_intel/unbind", SOUND)
     homes = (HOMES[0], Home(address=SOUND, driver=""))
-    take(machine.root(), Kernel(machine), CLAIM, homes)
-    give_back(machine.root(), Kernel(machine), homes)
+    take(Kernel(machine), CLAIM, homes)
+    give_back(Kernel(machine), homes)
     assert drivers(machine) == {GPU: "nvidia", SOUND: None}
 
 
 def test_where_only_the_kernel_knows_the_driver_it_is_asked() -> None:
     machine = laptop()
     kernel = Kernel(machine)
-    take(machine.root(), kernel, CLAIM, HOMES)
-    give_back(machine.root(), kernel, tuple(Home(address=home.address, driver=None) for home in HOMES))
+    take(kernel, CLAIM, HOMES)
+    give_back(kernel, tuple(Home(address=home.address, driver=None) for home in HOMES))
     assert drivers(machine) == AT_HOME
     assert ("sys/bus/pci/drivers_probe", GPU) in kernel.writes
 
 
 def test_giving_back_works_with_the_driver_gone_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
     machine = laptop()
-    take(machine.root(), Kernel(machine), CLAIM, HOMES)
+    take(Kernel(machine), CLAIM, HOMES)
     machine.remove(f"{DRIVERS}/nvidia")
     with caplog.at_level(logging.WARNING):
-        give_back(machine.root(), Kernel(machine), HOMES)
+        give_back(Kernel(machine), HOMES)
     assert drivers(machine) == {GPU: None, SOUND: "snd_hda_intel"}
     assert caplog.messages == [f"function={GPU} driver=nvidia not bound back: driver nvidia is not loaded"]
 
 
 def test_giving_back_works_with_the_gpu_gone() -> None:
     machine = laptop()
-    take(machine.root(), Kernel(machine), CLAIM, HOMES)
+    take(Kernel(machine), CLAIM, HOMES)
     machine.remove(f"{DEVICES}/{GPU}")
-    give_back(machine.root(), Kernel(machine), HOMES)
+    give_back(Kernel(machine), HOMES)
     assert drivers(machine) == {GPU: None, SOUND: "snd_hda_intel"}
 
 
@@ -148,7 +148,7 @@ def test_a_function_that_somebody_bound_elsewhere_meanwhile_stays_there() -> Non
     machine = laptop()
     machine.driver("nouveau")
     machine.bind(GPU, "nouveau")
-    give_back(machine.root(), Kernel(machine), HOMES)
+    give_back(Kernel(machine), HOMES)
     assert drivers(machine)[GPU] == "nouveau"
 
 
@@ -180,7 +180,7 @@ def test_a_kernel_that_refuses_is_quoted_and_the_way_back_is_open() -> None:
     machine = laptop()
     message = refusal(machine, Kernel(machine, refuse=frozenset({"vfio-pci"})))
     assert message.startswith("claim default/vm cannot have GPU function 0000:01:00.0 from nvidia for vfio-pci: ")
-    give_back(machine.root(), Kernel(machine), HOMES)
+    give_back(Kernel(machine), HOMES)
     assert drivers(machine) == AT_HOME
 
 

@@ -1,0 +1,68 @@
+"""Where PCI functions sit: the root complex and the NUMA node, as sysfs says it."""
+
+from __future__ import annotations
+
+import pytest
+
+from dranode.driver import Root, numa_node, pcie_root
+from tests.fakes.machine import machine
+
+ADDRESS = "0000:17:00.0"
+FOLDER = f"sys/devices/pci0000:16/0000:16:01.0/{ADDRESS}"
+LINK = {f"sys/bus/pci/devices/{ADDRESS}": f"../../../devices/pci0000:16/0000:16:01.0/{ADDRESS}"}
+NODES = {
+    "sys/devices/system/node/node0/cpumap": "0f",
+    "sys/devices/system/node/node1/cpumap": "f0",
+    "sys/devices/system/node/node9/cpumap": "00",
+}
+
+
+def server(files: dict[str, str], nodes: dict[str, str] = NODES) -> Root:
+    placed = {f"{FOLDER}/{name}": content for name, content in files.items()}
+    return machine({f"{FOLDER}/class": "0x030000", **placed, **nodes}, LINK)
+
+
+def test_the_root_complex_is_the_folder_that_the_functions_link_leads_to() -> None:
+    assert pcie_root(server({}), ADDRESS) == "pci0000:16"
+
+
+@pytest.mark.parametrize(
+    ("link", "address"),
+    [
+        (None, ADDRESS),
+        (f"../../../devices/pci10000:e0/10000:e0:06.0/{ADDRESS}", ADDRESS),
+        (f"../../../devices/platform/soc/{ADDRESS}", ADDRESS),
+        ("../../../devices/pci0000:16/0000:17:00.1", ADDRESS),
+        (None, "no address"),
+    ],
+    ids=["no such function", "an extended domain", "no PCI bridge", "another function", "no address"],
+)
+def test_a_root_complex_that_is_not_known_is_none(link: str | None, address: str) -> None:
+    links = {f"sys/bus/pci/devices/{ADDRESS}": link} if link else {}
+    assert pcie_root(machine({"proc/x": ""}, links), address) is None
+
+
+@pytest.mark.parametrize(
+    ("files", "node"),
+    [
+        ({"numa_node": "1"}, 1),
+        ({"numa_node": "-1", "local_cpus": "0f"}, None),
+        # A GPU's own memory is a node without CPUs.
+        ({"numa_node": "9", "local_cpus": "f0"}, 1),
+        ({"local_cpus": "0f"}, 0),
+        ({"local_cpus": "ff"}, None),
+        ({"numa_node": "near"}, None),
+        ({}, None),
+    ],
+)
+def test_the_numa_node_is_that_of_the_cpus_near_the_function(files: dict[str, str], node: int | None) -> None:
+    assert numa_node(server(files), ADDRESS) == node
+
+
+def test_a_kernel_that_shows_no_nodes_is_believed() -> None:
+    assert numa_node(server({"numa_node": "1"}, {}), ADDRESS) == 1
+    assert numa_node(server({}, {}), ADDRESS) is None
+
+
+def test_a_function_that_is_not_there_has_no_node() -> None:
+    assert numa_node(machine({"proc/x": ""}), ADDRESS) is None
