@@ -1,40 +1,111 @@
 """The contract test for drivers: run `check_plugin(your_plugin)` in your own tests.
 
 It needs nothing but a folder to write to: claims are made up from the devices that the driver publishes and put through
-the same code that serves kubelet.
+the same code that serves kubelet. A driver that writes to hardware is tried on a `ScratchMachine`.
 """
 
 from __future__ import annotations
 
+import os
+import pickle
 import re
-from collections.abc import Iterable, Mapping
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, assert_never
 
 from dranode.cdi.names import written_kind_problem
 from dranode.driver.core.api.documents import decode
+from dranode.driver.core.api.errors import in_words
 from dranode.driver.core.api.resource import Device, ResourceClaim
-from dranode.driver.core.claims.allocation import results_of
 from dranode.driver.core.claims.answers import Conflict, Prepared, Refused
-from dranode.driver.core.claims.configs import configs_for
-from dranode.driver.core.claims.grant import AllocatedClaim, AllocatedResult
+from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Grant
 from dranode.driver.core.claims.held import ClaimRef, Held
+from dranode.driver.core.claims.hooks import Configures
+from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.plugin import Plugin
+from dranode.driver.core.claims.prepare import allocated
 from dranode.driver.core.claims.record import PreparedDevice
 from dranode.driver.core.slices.desired import publishable
+from dranode.driver.machine.confined import ConfinedRoot
+from dranode.driver.machine.folder import FolderFiles
 from dranode.driver.node.node import NodeClaims
 
 _DRIVER: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
 _MAX_DRIVER: Final = 63
+_UNDONE: Final = "must bring the hardware back to where it was before configure()"
+_SEEDS: Final = ("1", "2")
+_CANNOT_LOAD: Final = 75
+# Reads a driver, decides in its name and writes the decisions; a driver that cannot be loaded there is no fault of it.
+_ELSEWHERE: Final = f"""
+import importlib, pickle, sys
+sys.path[:], module, driver = pickle.load(sys.stdin.buffer)
+try:
+    importlib.import_module(module)
+    plugin, inventory, claims = pickle.loads(driver)
+except Exception:
+    sys.exit({_CANNOT_LOAD})
+from dranode.driver import Held
+sys.stdout.buffer.write(pickle.dumps([plugin.grant(claim, Held(), inventory) for claim in claims]))
+"""
 
 
-def check_plugin(plugin: Plugin, folder: Path, configs: Iterable[Mapping[str, Any]] = ()) -> None:
-    """Prove a driver: what it publishes, and that Prepare and Unprepare of every device behave.
+class ScratchMachine(ConfinedRoot):
+    """A folder as a machine that a test may write to, as the kernel would let it: files that are there, in one piece.
+
+    Args:
+        folder: holds `sys/`, `proc/` or `dev/`.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(FolderFiles(str(folder)))
+        self.folder = folder
+
+    def write(self, path: str, content: str) -> None:
+        """Write over a file; one that is not there is not made."""
+        place = self.folder / self.resolve(path)
+        with place.open("r+", encoding="utf-8") as file:
+            file.truncate()
+            file.write(content)
+
+    def contents(self) -> Mapping[str, bytes]:
+        """Every file, by path."""
+        paths = (path for path in sorted(self.folder.rglob("*")) if path.is_file() and not path.is_symlink())
+        return {str(path.relative_to(self.folder)): path.read_bytes() for path in paths}
+
+    @contextmanager
+    def gone(self) -> Iterator[None]:
+        """Have nothing in the machine meanwhile, as when a card is pulled out."""
+        away = self.folder.with_name(f"{self.folder.name}.gone")
+        self.folder.rename(away)
+        self.folder.mkdir()
+        try:
+            yield
+        finally:
+            self.folder.rmdir()
+            away.rename(self.folder)
+
+
+def check_plugin(
+    plugin: Plugin,
+    folder: Path,
+    configs: Iterable[Mapping[str, Any]] = (),
+    *,
+    machine: ScratchMachine | None = None,
+) -> None:
+    """Prove a driver: what it publishes, what it decides, and that Prepare and Unprepare of every device behave.
+
+    Whether `grant` depends on the order in which a set of texts comes is seen in processes of their own, if the driver,
+    its inventory and its grants can be pickled.
 
     Args:
         plugin: the driver, on hardware (real or made up) with at least one device.
         folder: an empty folder for ledger and CDI specs.
         configs: opaque parameters that the driver accepts, each tried on the first device.
+        machine: what the driver was made for, to see what `configure` and `restore` do to it; without it they are
+            called in every order, and only what they raise is seen.
 
     Raises:
         AssertionError: the driver breaks the contract; says where.
@@ -44,11 +115,22 @@ def check_plugin(plugin: Plugin, folder: Path, configs: Iterable[Mapping[str, An
     (folder / "data").mkdir(parents=True)
     node = NodeClaims(plugin, folder / "data", folder / "cdi")
     node.open()
-    for number, device in enumerate(devices):
-        _check_life(node, device, _claim(plugin, f"claim-{number}", (device,)))
-    for number, parameters in enumerate(configs):
-        _check_life(node, devices[0], _claim(plugin, f"config-{number}", devices[:1], parameters))
-    _check_purity(node, _claim(plugin, "pure", devices[:1]))
+    tried = [(device, _claim(plugin, f"claim-{number}", (device,))) for number, device in enumerate(devices)]
+    tried += [
+        (devices[0], _claim(plugin, f"config-{number}", devices[:1], parameters))
+        for number, parameters in enumerate(configs)
+    ]
+    before = None if machine is None else machine.contents()
+    for device, claim in tried:
+        _check_life(node, device, claim)
+        _must(machine is None or machine.contents() == before, f"Unprepare of {device.name} {_UNDONE}")
+    claims = [allocated(_ref(claim), claim, plugin) for _, claim in tried]
+    check_decisions(plugin, node.inventory, claims)
+    if isinstance(plugin, Configures):
+        for asked in claims:
+            grants = plugin.grant(asked, Held(), node.inventory).grants
+            if plugin.configures(grants):
+                _check_hardware(plugin, asked.ref, grants, machine)
     _check_restart(node, _claim(plugin, "restarted", devices[:1]), folder)
     _check_stranger(node, plugin)
     node.close()
@@ -85,11 +167,79 @@ def _check_life(node: NodeClaims, device: Device, claim: ResourceClaim) -> None:
     _must(node.records() == (), f"Unprepare of {device.name} left a record")
 
 
-def _check_purity(node: NodeClaims, claim: ResourceClaim) -> None:
-    ref, results = _ref(claim), results_of(claim.status.allocation, node.plugin.driver)
-    asked = AllocatedClaim(ref, tuple(AllocatedResult(result, configs_for(result, ())) for result in results))
-    grants = [node.plugin.grant(asked, Held(), node.inventory) for _ in range(2)]
-    _must(grants[0] == grants[1], "grant() must be a function of its arguments: two equal calls gave different grants")
+def check_decisions(plugin: Plugin, inventory: Inventory, claims: Sequence[AllocatedClaim]) -> None:
+    """Prove that `grant` is a function of its arguments: in any order, after any other call, in any process.
+
+    Raises:
+        AssertionError: it is not; says what it depends on.
+    """
+    held = Held()
+    first = [plugin.grant(claim, held, inventory) for claim in claims]
+    _must(held == Held(), "grant() must not change what other claims hold")
+    for claim, grant in reversed([*zip(claims, first, strict=True)]):
+        again = plugin.grant(claim, Held(), inventory)
+        _must(
+            again == grant,
+            f"grant() must be a function of its arguments: claim {claim.ref} got something else after other calls",
+        )
+    for seed in _SEEDS:
+        answer = _elsewhere(plugin, inventory, claims, seed)
+        _must(
+            answer is None or answer == first,
+            "grant() must be a function of its arguments: in another process it gave something else; "
+            "is there a set whose order counts, or a variable of the environment?",
+        )
+
+
+def _elsewhere(
+    plugin: Plugin, inventory: Inventory, claims: Sequence[AllocatedClaim], seed: str
+) -> list[ClaimGrant] | None:
+    """What `grant` answers in a process where sets of texts have another order; None if the driver cannot go there."""
+    try:
+        task = pickle.dumps((sys.path, plugin.__class__.__module__, pickle.dumps((plugin, inventory, claims))))
+    except Exception:  # noqa: BLE001 - what a driver is made of may refuse in any way
+        return None
+    environment = {"PYTHONHASHSEED": seed, "PATH": os.environ.get("PATH", "")}
+    done = subprocess.run(  # noqa: S603 - this interpreter
+        [sys.executable, "-c", _ELSEWHERE], input=task, capture_output=True, env=environment, check=False
+    )
+    if done.returncode == _CANNOT_LOAD:
+        return None
+    _must(done.returncode == 0, f"grant() failed in another process: {done.stderr.decode(errors='replace')[-500:]}")
+    answer: list[ClaimGrant] = pickle.loads(done.stdout)  # noqa: S301 - what this function's own process wrote
+    return answer
+
+
+def _check_hardware(
+    plugin: Configures, claim: ClaimRef, grants: tuple[Grant, ...], machine: ScratchMachine | None
+) -> None:
+    def seen() -> object:
+        return None if machine is None else machine.contents()
+
+    before = seen()
+    _done(plugin.restore, claim, grants, "restore() must work where nothing was configured")
+    _must(seen() == before, "restore() must leave alone what was never configured")
+    _done(plugin.configure, claim, grants, "configure() failed")
+    configured = seen()
+    _done(plugin.configure, claim, grants, "configure() must be idempotent: called again, as after a crash, it failed")
+    _must(seen() == configured, "configure() must be idempotent: called again, it left the hardware in another state")
+    _done(plugin.restore, claim, grants, "restore() failed")
+    _must(seen() == before, f"restore() {_UNDONE}")
+    _done(plugin.restore, claim, grants, "restore() must work again, as after a crash")
+    if machine is not None:
+        _done(plugin.configure, claim, grants, "configure() failed")
+        with machine.gone():
+            _done(plugin.restore, claim, grants, "restore() must work when the hardware is gone")
+        _done(plugin.restore, claim, grants, "restore() must work when the hardware has come back")
+
+
+def _done(
+    act: Callable[[ClaimRef, tuple[Grant, ...]], None], claim: ClaimRef, grants: tuple[Grant, ...], sentence: str
+) -> None:
+    try:
+        act(claim, grants)
+    except Exception as error:
+        raise AssertionError(f"{sentence}: {in_words(error)}") from error
 
 
 def _check_restart(node: NodeClaims, claim: ResourceClaim, folder: Path) -> None:

@@ -8,14 +8,16 @@ from types import ModuleType
 
 import pytest
 
+from dranode.cdi.spec import ContainerEdits
 from dranode.driver.core.api.errors import ClaimError, UsageError
 from dranode.driver.core.api.resource import Device, DeviceAttribute
 from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Grant
-from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.claims.held import ClaimRef, Held, Holding
+from dranode.driver.core.claims.hooks import Configures
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.plugins import installed, load_plugins
-from dranode.driver.testing import check_plugin
+from dranode.driver.testing import ScratchMachine, check_plugin
 from tests.fakes.drivers import Board, Lamps, WiredLamps
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "lamps" / "lamps.py"
@@ -126,3 +128,146 @@ class Misnamed(Lamps):
 def test_a_driver_that_breaks_the_contract_is_told_where(tmp_path: Path, plugin: Lamps, sentence: str) -> None:
     with pytest.raises(AssertionError, match=sentence):
         check_plugin(plugin, tmp_path / "state")
+
+
+# --- what only a second look sees ---
+
+
+class Wall:
+    """Lamps that are switched by a register, on a machine that can be written to."""
+
+    def __init__(self, folder: Path) -> None:
+        for name in ("lamp-0", "lamp-1"):
+            (folder / "sys/class/lamps" / name).mkdir(parents=True)
+            (folder / "sys/class/lamps" / name / "lit").write_text("0")
+        self.machine = ScratchMachine(folder)
+
+
+class Switched(Lamps, Configures):
+    """A sound driver, which each faulty one below breaks in one place."""
+
+    def __init__(self, machine: ScratchMachine) -> None:
+        super().__init__(2)
+        self.machine = machine
+
+    def configures(self, grants: tuple[Grant, ...]) -> bool:
+        return bool(grants)
+
+    def configure(self, claim: ClaimRef, grants: tuple[Grant, ...]) -> None:
+        del claim
+        for grant in grants:
+            self.machine.write(self.register(grant), "1")
+
+    def restore(self, claim: ClaimRef, grants: tuple[Grant, ...]) -> None:
+        del claim
+        for grant in grants:
+            if self.machine.exists(self.register(grant)):
+                self.machine.write(self.register(grant), "0")
+
+    def register(self, grant: Grant) -> str:
+        return f"sys/class/lamps/{grant.device}/lit"
+
+
+class Toggling(Switched):
+    """Turns the switch over instead of setting it."""
+
+    def configure(self, claim: ClaimRef, grants: tuple[Grant, ...]) -> None:
+        del claim
+        for grant in grants:
+            lit = self.machine.read_bytes(self.register(grant)) == b"1"
+            self.machine.write(self.register(grant), "0" if lit else "1")
+
+
+class Once(Switched):
+    """Refuses what it has done before."""
+
+    def configure(self, claim: ClaimRef, grants: tuple[Grant, ...]) -> None:
+        if self.machine.read_bytes(self.register(grants[0])) == b"1":
+            raise ClaimError("lamp-0 is lit already")
+        super().configure(claim, grants)
+
+
+class Sure(Switched):
+    """Takes it for granted that lamps stay on the wall."""
+
+    def restore(self, claim: ClaimRef, grants: tuple[Grant, ...]) -> None:
+        del claim
+        for grant in grants:
+            self.machine.write(self.register(grant), "0")
+
+
+class Leaving(Switched):
+    """Leaves the lamps on."""
+
+    def restore(self, claim: ClaimRef, grants: tuple[Grant, ...]) -> None:
+        del claim, grants
+
+
+class Remembering(Lamps):
+    """Gives a claim something else after another claim of the same process."""
+
+    def __init__(self) -> None:
+        super().__init__(2)
+        self.last = ""
+
+    def grant(self, claim: AllocatedClaim, held: Held, inventory: Inventory) -> ClaimGrant:
+        before, self.last = self.last, claim.results[0].result.device
+        granted = super().grant(claim, held, inventory)
+        changed = before not in ("", self.last)
+        return ClaimGrant(granted.grants, edits=ContainerEdits(env=("SECOND=1",)) if changed else None)
+
+
+class Shuffled(Lamps):
+    """Writes a set down in the order in which it comes."""
+
+    def grant(self, claim: AllocatedClaim, held: Held, inventory: Inventory) -> ClaimGrant:
+        names = {device.name for device in inventory.devices}
+        env = (f"LAMPS={','.join(names)}",)
+        return ClaimGrant(super().grant(claim, held, inventory).grants, edits=ContainerEdits(env=env))
+
+
+class Taking(Lamps):
+    """Enters what it gives by itself."""
+
+    def grant(self, claim: AllocatedClaim, held: Held, inventory: Inventory) -> ClaimGrant:
+        held.add(Holding(claim.ref))
+        return super().grant(claim, held, inventory)
+
+
+def test_a_driver_that_writes_to_hardware_keeps_the_contract(tmp_path: Path) -> None:
+    wall = Wall(tmp_path / "machine")
+    check_plugin(Switched(wall.machine), tmp_path / "state", machine=wall.machine)
+    assert set(wall.machine.contents().values()) == {b"0"}
+
+
+@pytest.mark.parametrize(
+    ("faulty", "sentence"),
+    [
+        (Toggling, "configure.. must be idempotent: called again, it left the hardware in another state"),
+        (Once, "configure.. must be idempotent: called again, as after a crash, it failed: .*lamp-0 is lit already"),
+        (Sure, "restore.. must work when the hardware is gone: FileNotFoundError"),
+        (Leaving, "Unprepare of lamp-0 must bring the hardware back to where it was"),
+    ],
+)
+def test_a_driver_that_breaks_what_it_configures_is_found(
+    tmp_path: Path, faulty: type[Switched], sentence: str
+) -> None:
+    wall = Wall(tmp_path / "machine")
+    with pytest.raises(AssertionError, match=sentence):
+        check_plugin(faulty(wall.machine), tmp_path / "state", machine=wall.machine)
+
+
+@pytest.mark.parametrize(
+    ("faulty", "sentence"),
+    [
+        (Remembering(), r"claim default/claim-\d got something else after other calls"),
+        (Shuffled(12), "in another process it gave something else"),
+        (Taking(), r"grant\(\) must not change what other claims hold"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_grant_that_depends_on_anything_but_its_arguments_is_found(
+    tmp_path: Path, faulty: Lamps, sentence: str
+) -> None:
+    with pytest.raises(AssertionError, match=sentence):
+        check_plugin(faulty, tmp_path / "state")
