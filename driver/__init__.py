@@ -1,0 +1,150 @@
+"""What a driver's author imports: `from dranode.driver import Plugin, Device, ...`, and nothing deeper.
+
+A name's module is loaded when the name is asked for, because `serve` listens before it loads what decides, and every
+module below passes through this one. docs/drivers.md is the page about it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from dranode.cdi.spec import ContainerEdits, DeviceNode, Hook, Mount, Spec
+    from dranode.driver.core.api.cpuset import CPUSet
+    from dranode.driver.core.api.errors import ClaimConflictError, ClaimError, DranodeError, MachineError, UsageError
+    from dranode.driver.core.api.quantity import Quantity
+    from dranode.driver.core.api.resource import (
+        CapacityRequestPolicy,
+        CapacityRequestPolicyRange,
+        Counter,
+        CounterSet,
+        Device,
+        DeviceAttribute,
+        DeviceCapacity,
+        DeviceCounterConsumption,
+        DeviceTaint,
+    )
+    from dranode.driver.core.claims.configs import Config
+    from dranode.driver.core.claims.grant import AllocatedClaim, AllocatedResult, ClaimGrant, Grant
+    from dranode.driver.core.claims.health import DeviceHealth, Health, Impairment
+    from dranode.driver.core.claims.held import ClaimRef, Held, Holding
+    from dranode.driver.core.claims.hooks import Configures, Recovers
+    from dranode.driver.core.claims.inventory import Inventory
+    from dranode.driver.core.claims.options import Option
+    from dranode.driver.core.claims.plugin import PictureLine, Plugin, Stop
+    from dranode.driver.core.claims.record import Record
+    from dranode.driver.core.pinning.pins import Pins
+    from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
+    from dranode.driver.machine.forms import open_machine
+    from dranode.driver.machine.pci import numa_node, pcie_root
+    from dranode.driver.machine.root import Root, read_text
+    from dranode.driver.testing import ScratchMachine, check_plugin
+
+__all__ = [
+    "AllocatedClaim",
+    "AllocatedResult",
+    "CPUSet",
+    "CapacityRequestPolicy",
+    "CapacityRequestPolicyRange",
+    "ClaimConflictError",
+    "ClaimError",
+    "ClaimGrant",
+    "ClaimRef",
+    "Config",
+    "Configures",
+    "ContainerEdits",
+    "Counter",
+    "CounterSet",
+    "Device",
+    "DeviceAttribute",
+    "DeviceCapacity",
+    "DeviceCounterConsumption",
+    "DeviceHealth",
+    "DeviceNode",
+    "DeviceTaint",
+    "DranodeError",
+    "Grant",
+    "Health",
+    "Held",
+    "HeldClaim",
+    "HeldSnapshot",
+    "Holding",
+    "Hook",
+    "Impairment",
+    "Inventory",
+    "MachineError",
+    "Mount",
+    "Option",
+    "PictureLine",
+    "Pins",
+    "Plugin",
+    "Quantity",
+    "Record",
+    "Recovers",
+    "Root",
+    "ScratchMachine",
+    "Spec",
+    "Stop",
+    "UsageError",
+    "check_plugin",
+    "numa_node",
+    "open_machine",
+    "pcie_root",
+    "read_text",
+]
+
+# Module -> the names that it gives the seam; tests compare it with the imports above, which type checkers read.
+_SEAM: Final = {
+    "dranode.cdi.spec": ("ContainerEdits", "DeviceNode", "Hook", "Mount", "Spec"),
+    "dranode.driver.core.api.cpuset": ("CPUSet",),
+    "dranode.driver.core.api.errors": (
+        "ClaimConflictError",
+        "ClaimError",
+        "DranodeError",
+        "MachineError",
+        "UsageError",
+    ),
+    "dranode.driver.core.api.quantity": ("Quantity",),
+    "dranode.driver.core.api.resource": (
+        "CapacityRequestPolicy",
+        "CapacityRequestPolicyRange",
+        "Counter",
+        "CounterSet",
+        "Device",
+        "DeviceAttribute",
+        "DeviceCapacity",
+        "DeviceCounterConsumption",
+        "DeviceTaint",
+    ),
+    "dranode.driver.core.claims.configs": ("Config",),
+    "dranode.driver.core.claims.grant": ("AllocatedClaim", "AllocatedResult", "ClaimGrant", "Grant"),
+    "dranode.driver.core.claims.health": ("DeviceHealth", "Health", "Impairment"),
+    "dranode.driver.core.claims.held": ("ClaimRef", "Held", "Holding"),
+    "dranode.driver.core.claims.hooks": ("Configures", "Recovers"),
+    "dranode.driver.core.claims.inventory": ("Inventory",),
+    "dranode.driver.core.claims.options": ("Option",),
+    "dranode.driver.core.claims.plugin": ("PictureLine", "Plugin", "Stop"),
+    "dranode.driver.core.claims.record": ("Record",),
+    "dranode.driver.core.pinning.pins": ("Pins",),
+    "dranode.driver.core.pinning.snapshot": ("HeldClaim", "HeldSnapshot"),
+    "dranode.driver.machine.forms": ("open_machine",),
+    "dranode.driver.machine.pci": ("numa_node", "pcie_root"),
+    "dranode.driver.machine.root": ("Root", "read_text"),
+    "dranode.driver.testing": ("ScratchMachine", "check_plugin"),
+}
+_MODULES: Final = {name: module for module, names in _SEAM.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """A name of the seam, loaded when it is first asked for (PEP 562)."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_MODULES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """What is there and what would be loaded."""
+    return sorted({*globals(), *__all__})

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dranode.cdi.spec import ContainerEdits
-from dranode.driver.core.api.errors import ClaimError
-from dranode.driver.core.api.resource import Device, DeviceAttribute
-from dranode.driver.core.claims.configs import Config
-from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Grant
-from dranode.driver.core.claims.held import Held
-from dranode.driver.core.claims.inventory import Inventory
-from dranode.driver.core.claims.plugin import Plugin
-from dranode.driver.machine.root import Root, read_text
+from dranode.driver import (
+    AllocatedClaim,
+    ClaimError,
+    ClaimGrant,
+    Config,
+    ContainerEdits,
+    Device,
+    DeviceAttribute,
+    Grant,
+    Held,
+    Inventory,
+    Plugin,
+    Root,
+    read_text,
+)
 
 LAMPS = "sys/class/lamps"
 
@@ -29,10 +35,8 @@ class Lamps(Plugin):
     def discover(self) -> Inventory:
         """One device a lamp."""
         names = self._root.listdir(LAMPS) if self._root.exists(LAMPS) else []
-        return Inventory(tuple(Device(name=name, attributes=self._attributes(name)) for name in names))
-
-    def _attributes(self, name: str) -> Mapping[str, DeviceAttribute]:
-        return {"colour": DeviceAttribute(string=read_text(self._root, f"{LAMPS}/{name}/colour"))}
+        colours = {name: DeviceAttribute(string=read_text(self._root, f"{LAMPS}/{name}/colour")) for name in names}
+        return Inventory(tuple(Device(name=name, attributes={"colour": colours[name]}) for name in names))
 
     def parse_config(self, config: Config) -> str:
         """`{"brightness": "dim"}` or `{"brightness": "bright"}`."""

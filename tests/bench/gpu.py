@@ -19,10 +19,10 @@ from dranode.driver.core.claims.answers import Prepared
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.machine.confined import ConfinedRoot
 from dranode.driver.machine.folder import FolderFiles
+from dranode.driver.machine.pci import PCI_DEVICES
 from dranode.driver.machine.root import Root
 from dranode.driver.node.node import NodeClaims
 from dranode.gpu.plugin import GPUPlugin
-from dranode.gpu.sysfs import PCI_DEVICES
 from tests.bench.table import Row
 from tests.fakes.gpu_machines import crowd, hgx
 
