@@ -1,0 +1,125 @@
+"""The page about writing a driver: its files are a driver, its commands run, its manifests fit those of deploy/."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import dranode.driver
+from dranode.driver import Configures, Pins, Plugin, Recovers
+from tests.edge.test_docs import PROGRAM, ROOT, Block, matches, sessions
+
+PAGE = ROOT / "docs" / "drivers.md"
+_BLOCK = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCKS = [Block(PAGE, *(part.strip(" ") for part in found)) for found in _BLOCK.findall(PAGE.read_text())]
+FILES = {block.mark: block.text for block in BLOCKS if block.mark}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The empty folder, with every file of the page."""
+    made = tmp_path_factory.mktemp("fans")
+    for name, text in FILES.items():
+        (made / name).write_text(text)
+    return made
+
+
+def run(folder: Path, command: str) -> subprocess.CompletedProcess[str]:
+    """A command of the page; a package is installed beside the others, not among them."""
+    match shlex.split(command):
+        case ["python", *rest]:
+            words = [sys.executable, *rest]
+        case ["pip", "install", "."]:
+            offline = ("--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check")
+            words = [sys.executable, "-m", "pip", "install", "-q", *offline, "--target", "site", "."]
+        case ["dranode", *rest]:
+            words = [str(PROGRAM), *rest]
+        case other:
+            raise AssertionError(other)
+    environment = {**os.environ, "PYTHONPATH": str(folder / "site")}
+    return subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False)
+
+
+def test_every_block_of_the_page_is_a_file_or_a_session() -> None:
+    assert [block.language for block in BLOCKS if not block.mark] == ["console"] * 2
+    assert {Path(name).suffix for name in FILES} == {".toml", ".py", ".yaml", ""}
+
+
+def test_the_page_goes_from_an_empty_folder_to_a_local_run(folder: Path) -> None:
+    for block in (block for block in BLOCKS if block.language == "console"):
+        for command, expected in sessions(block):
+            done = run(folder, command)
+            assert done.returncode == 0, (command, done.stdout, done.stderr)
+            assert matches(expected, done.stdout.splitlines()), (command, done.stdout)
+    # What the page says of a claim with a speed.
+    documents = list(yaml.safe_load_all(FILES["claims.yaml"]))
+    opaque = {"driver": "fans.example.com", "parameters": {"speed": 1200}}
+    documents[1]["spec"]["devices"]["config"] = [{"opaque": opaque}]
+    (folder / "fast.yaml").write_text(yaml.safe_dump_all(documents))
+    refused = run(folder, "dranode local --machine machine.yaml --driver fans -o json fast.yaml")
+    assert refused.returncode == 1
+    assert "a captured or made-up machine is not written to" in refused.stderr
+
+
+MANIFESTS = ("daemonset.yaml", "rbac.yaml", "admission-slices.yaml")
+
+
+def deployed(kind: str) -> Any:
+    documents = (
+        document for path in MANIFESTS for document in yaml.safe_load_all((ROOT / "deploy" / path).read_text())
+    )
+    return next(document for document in documents if document["kind"] == kind)
+
+
+def operations() -> Iterator[tuple[str, dict[str, Any]]]:
+    for patch in yaml.safe_load(FILES["kustomization.yaml"])["patches"]:
+        yield from ((patch["target"]["kind"], operation) for operation in yaml.safe_load(patch["patch"]))
+    yield from (("DaemonSet", operation) for operation in yaml.safe_load(FILES["writable.yaml"]))
+
+
+@pytest.mark.parametrize(("kind", "operation"), list(operations()), ids=str)
+def test_a_patch_of_the_page_fits_the_manifests(kind: str, operation: dict[str, Any]) -> None:
+    place = deployed(kind)
+    *folders, last = operation["path"].strip("/").split("/")
+    for part in folders:
+        place = place[int(part)] if isinstance(place, list) else place[part]
+    if operation["op"] == "add":
+        assert (last, isinstance(place, list)) == ("-", True)
+    else:
+        assert isinstance(place[last], type(operation["value"]))
+    if last == "resourceNames":
+        assert place["resourceNames"] == ["dra.cpu", "dra.gpu"]
+    if kind == "ValidatingAdmissionPolicy":
+        assert place[last] == '["dra.cpu", "dra.gpu"]'
+
+
+def test_the_image_of_the_page_is_built_on_ours() -> None:
+    ours, theirs = (ROOT / "Dockerfile").read_text(), FILES["Dockerfile"]
+    base = re.search(r"^ARG BASE=(\S+)", ours, re.MULTILINE)
+    assert base is not None
+    assert re.findall(r"^FROM (\S+)", theirs, re.MULTILINE) == [
+        base[1],
+        deployed("DaemonSet")["spec"]["template"]["spec"]["containers"][0]["image"],
+    ]
+    minor = re.search(r"python:(3\.\d+)", base[1])
+    assert minor is not None
+    assert f"/opt/dranode/lib/python{minor[1]}/site-packages" in theirs
+    assert "python -m venv --without-pip /opt/dranode" in ours
+
+
+def test_the_table_of_what_a_driver_may_have_is_the_seams() -> None:
+    rows = re.findall(r"^\| (`[^|]+`) \|", PAGE.read_text(), re.MULTILINE)
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    hooks = {name for name in vars(Plugin) if not name.startswith("_") and callable(getattr(Plugin, name))}
+    classes = {each.__name__ for each in (Configures, Pins, Recovers)}
+    assert named == (hooks - {"discover", "grant", "completes"}) | classes
+    assert classes <= set(dranode.driver.__all__)
