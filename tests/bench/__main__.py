@@ -16,7 +16,7 @@ from rich.table import Table
 
 from tests.bench.table import Row
 
-_NOT_BENCHES = {"__main__", "table", "clock"}
+_NOT_BENCHES = {"__main__", "table", "compiled"}
 
 
 def modules(asked: list[str]) -> list[str]:

@@ -18,6 +18,7 @@ import psutil
 from dranode.driver.kubelet.rpc import caller
 from dranode.driver.kubelet.sockets import socket_paths
 from dranode.proto import pluginregistration_v1_pb2 as api
+from tests.bench.compiled import compile_all, environment
 from tests.bench.table import Row
 
 _STARTS = 7
@@ -43,9 +44,7 @@ def _serving(folder: Path, *more: str) -> Iterator[subprocess.Popen[bytes]]:
         *more,
     ]
     with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [program, *arguments], cwd=folder, stderr=log, env=dict(os.environ, NODE_NAME="node")
-        )
+        process = subprocess.Popen([program, *arguments], cwd=folder, stderr=log, env=environment(NODE_NAME="node"))
         yield process
         process.terminate()
         process.wait(20)
@@ -63,7 +62,9 @@ def _bare(code: str) -> tuple[float, float]:
     """Milliseconds and MiB of a Python that runs `code`."""
     began = time.perf_counter()
     script = f"{code}\nprint(open('/proc/self/statm').read())"
-    printed = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
+    printed = subprocess.run(
+        [sys.executable, "-c", script], check=True, capture_output=True, text=True, env=environment()
+    ).stdout
     took = (time.perf_counter() - began) * 1000
     return took, int(printed.split()[1]) * os.sysconf("SC_PAGE_SIZE") / _MIB
 
@@ -75,6 +76,7 @@ def _at_rest(process: subprocess.Popen[bytes]) -> float:
 
 def bench() -> Iterator[Row]:
     """`serve` without Kubernetes edges, with and without pinning, beside a Python that only imports gRPC."""
+    compile_all()
     answers, pinning, memory, floors = [], [], [], []
     for _ in range(_STARTS):
         floors.append(_bare("import grpc"))

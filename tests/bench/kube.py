@@ -30,6 +30,7 @@ from dranode.driver.kubelet.rpc import caller
 from dranode.driver.kubelet.sockets import socket_paths
 from dranode.proto import dra_v1_pb2 as dra
 from dranode.proto import pluginregistration_v1_pb2 as registration
+from tests.bench.compiled import compile_all, environment
 from tests.bench.table import Row
 from tests.fakes.apiserver import CERTIFICATES, ApiServer, api_server
 from tests.fakes.drivers import allocated_claim, plain, reference
@@ -63,9 +64,9 @@ def _serving(folder: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
     options = ["--kubelet-root", "kubelet", "--cdi-dir", "cdi", "--http-address", "none", "--nri-socket", "none"]
     command = [sys.executable, "-c", _IN_A_POD, str(account), "serve", "--node-name", "node", *options]
     command += ["--machine", "sockets=1,numa=1,l3=1,cores=8,threads=2"]
-    environment = dict(os.environ, KUBERNETES_SERVICE_HOST="127.0.0.1", KUBERNETES_SERVICE_PORT=str(port))
+    inside = environment(KUBERNETES_SERVICE_HOST="127.0.0.1", KUBERNETES_SERVICE_PORT=str(port))
     with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(command, cwd=folder, stderr=log, env=environment)
+        process = subprocess.Popen(command, cwd=folder, stderr=log, env=inside)
         try:
             yield process
         finally:
@@ -126,7 +127,9 @@ def _peer() -> tuple[float, float]:
     """The same figures of a Python that only imports gRPC and the whole kubernetes package."""
     began = time.perf_counter()
     script = "import grpc, kubernetes.client\nprint(open('/proc/self/statm').read())"
-    printed = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
+    printed = subprocess.run(
+        [sys.executable, "-c", script], check=True, capture_output=True, text=True, env=environment()
+    ).stdout
     return (time.perf_counter() - began) * 1000, int(printed.split()[1]) * os.sysconf("SC_PAGE_SIZE") / _MIB
 
 
@@ -274,6 +277,7 @@ def _growth() -> float:
 
 def bench() -> Iterator[Row]:
     """`serve` as in its DaemonSet (TLS, a service account, the CPU driver), its publisher, and pods of many claims."""
+    compile_all()
     starts, peers = zip(*((_start(), _peer()) for _ in range(_STARTS)), strict=True)
     took, rss = (statistics.median(column) for column in zip(*starts, strict=True))
     peer_ms, peer_mib = (statistics.median(column) for column in zip(*peers, strict=True))

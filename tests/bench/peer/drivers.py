@@ -7,7 +7,6 @@ finds both at fixed places.
 from __future__ import annotations
 
 import contextlib
-import os
 import subprocess
 import sys
 import time
@@ -22,6 +21,7 @@ from dranode.driver.kubelet.rpc import caller
 from dranode.driver.kubelet.sockets import socket_paths
 from dranode.proto import dra_v1_pb2 as dra
 from dranode.proto import pluginregistration_v1_pb2 as registration
+from tests.bench.compiled import environment
 from tests.bench.peer.surroundings import Api, uid
 from tests.bench.peer.usage import Usage, usage
 
@@ -153,8 +153,7 @@ def serving(
 
 
 def _environment(api: Api) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("DRANODE_", "KUBE"))}
-    return {**kept, "KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(api.port)}
+    return environment(KUBERNETES_SERVICE_HOST="127.0.0.1", KUBERNETES_SERVICE_PORT=str(api.port))
 
 
 def _registered(process: subprocess.Popen[bytes], path: Path, began: float) -> Started:

@@ -1,0 +1,28 @@
+"""The environment of a process whose modules are compiled beforehand, as they are in the image."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from tempfile import gettempdir
+
+
+@cache
+def _folder() -> str:
+    return str(Path(gettempdir()) / f"dranode-bench-{os.getuid()}-pycache")
+
+
+def environment(**more: str) -> dict[str, str]:
+    """This process's environment with what is given, without settings of this project and of Kubernetes."""
+    names = ("DRANODE_", "KUBE", "PYTHONDONTWRITEBYTECODE")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(names)}
+    return {**kept, "PYTHONPYCACHEPREFIX": _folder(), **more}
+
+
+def compile_all() -> None:
+    """Compile what `serve` loads, once before anything is measured."""
+    script = "import dranode.driver.cli.serve, dranode.driver.serve.service, dranode.driver.kube.cluster, grpc, ssl"
+    subprocess.run([sys.executable, "-c", script], check=True, env=environment())
