@@ -82,8 +82,11 @@ def write_spec(directory: Path, filename: str, spec: Spec) -> bool:
     target = f"{directory}/{filename}"
     if _content(target) == data:
         return False
-    _ensure(directory)
-    replace_file(target, data)
+    try:
+        replace_file(target, data)
+    except FileNotFoundError:
+        _ensure(directory)
+        replace_file(target, data)
     return True
 
 
@@ -97,12 +100,14 @@ def replace_file(target: str, data: bytes) -> None:
     temporary = f"{target.rpartition('/')[0]}/{TEMPORARY[0]}{os.urandom(8).hex()}{TEMPORARY[1]}"
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
     try:
-        with os.fdopen(handle, "wb", buffering=0) as file:
+        try:
             written = 0
             while written < len(data):
-                written += file.write(data[written:])
+                written += os.write(handle, data[written:])
             # The process may create everything for itself alone; this file is everybody's.
             os.fchmod(handle, FILE_MODE)
+        finally:
+            os.close(handle)
         os.rename(temporary, target)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
@@ -161,7 +166,8 @@ def remove_spec(directory: Path, filename: str) -> None:
     Raises:
         OSError: the folder cannot be written.
     """
-    (directory / filename).unlink(missing_ok=True)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(f"{directory}/{filename}")
 
 
 def spec_files(directory: Path, prefix: str = "") -> Iterator[Path]:

@@ -133,7 +133,7 @@ class Interpreter:
     def note(self, record: Record) -> None:
         """Note the claim's files as they are: this process has just written or seen that they say what they should."""
         names = self.metadata.spec_names(record) if self.metadata is not None else ()
-        marks = self.specs.marks_of((self.specs.path(record.uid).name, *names))
+        marks = self.specs.marks_of((self.specs.name(record.uid), *names))
         if marks is not None:
             self.left[record.uid] = marks
         else:

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from dranode.cdi.directory import TEMPORARY, remove_spec, replace_file, write_spec
 from dranode.cdi.errors import CDIError
 from dranode.cdi.names import qualified_name
@@ -35,6 +37,18 @@ from dranode.driver.core.claims.record import Record, uid_problem
 # Containers of any user read these; the process keeps everything else to itself (umask 077).
 _FOLDER_MODE: Final = 0o755
 _FILE: Final = "metadata.json"
+
+
+class _Metadata(msgspec.Struct):
+    uid: str
+
+
+class _Owned(msgspec.Struct):
+    metadata: _Metadata
+
+
+# Made once: two threads that teach msgspec a type at once crash the process.
+_OWNED: Final = msgspec.json.Decoder(_Owned)
 
 
 class MetadataError(DranodeError):
@@ -99,8 +113,8 @@ class DeviceMetadata:
         """The UIDs of other claims whose metadata lies where this claim's belongs: they had its name before it."""
         if not record.name:
             return frozenset()
-        folder = self.folder / claim_folder(record.namespace, record.name)
-        owners = {_owner(folder / request / _FILE) for request in _names(folder)}
+        folder = f"{self.folder}/{claim_folder(record.namespace, record.name)}"
+        owners = {_owner(f"{folder}/{request}/{_FILE}") for request in _names(folder)}
         return frozenset(uid for uid in owners if uid not in (None, record.uid))
 
     def remove(self, ref: ClaimRef, requests: Iterable[str]) -> None:
@@ -111,14 +125,13 @@ class DeviceMetadata:
         """
         if uid_problem(ref.uid) is not None:
             return  # no file can be of it
-        folder = self.folder / claim_folder(ref.namespace, ref.name) if ref.name else None
+        folder = f"{self.folder}/{claim_folder(ref.namespace, ref.name)}" if ref.name else None
+        known = frozenset(requests)
         try:
-            found = () if folder is None else _names(folder)
-            for request in dict.fromkeys((*requests, *found)):
-                remove_spec(self.cdi, metadata_spec_file(self.driver, ref.uid, request))
-                if folder is not None:
-                    _remove_request(folder / request, ref.uid)
-            if folder is not None:
+            self._remove(ref.uid, folder, known)
+            # Only a folder that cannot go yet is looked into: it has more requests, or another claim's.
+            if folder is not None and not _remove_empty(folder):
+                self._remove(ref.uid, folder, frozenset(_names(folder)) - known)
                 _remove_empty(folder)
         except OSError as error:
             raise MetadataError(
@@ -126,37 +139,62 @@ class DeviceMetadata:
                 f"{error.strerror}"
             ) from error
 
+    def _remove(self, uid: str, folder: str | None, requests: frozenset[str]) -> None:
+        for request in sorted(requests):
+            remove_spec(self.cdi, metadata_spec_file(self.driver, uid, request))
+            if folder is not None:
+                _remove_request(f"{folder}/{request}", uid)
 
-def _names(folder: Path) -> tuple[str, ...]:
+
+def _names(folder: str) -> tuple[str, ...]:
     try:
-        return tuple(sorted(path.name for path in folder.iterdir()))
+        return tuple(sorted(os.listdir(folder)))
     except (FileNotFoundError, NotADirectoryError):
         return ()
 
 
-def _remove_request(folder: Path, uid: str) -> None:
-    if _owner(folder / _FILE) not in (uid, None):
+def _remove_request(folder: str, uid: str) -> None:
+    if _owner(f"{folder}/{_FILE}") not in (uid, None):
+        return
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        os.unlink(f"{folder}/{_FILE}")
+    if _remove_empty(folder):
         return
     for name in _names(folder):
         # A driver that was killed while it wrote leaves its temporary file.
-        if name == _FILE or (name.startswith(TEMPORARY[0]) and name.endswith(TEMPORARY[1])):
-            (folder / name).unlink(missing_ok=True)
+        if name.startswith(TEMPORARY[0]) and name.endswith(TEMPORARY[1]):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(f"{folder}/{name}")
     _remove_empty(folder)
 
 
-def _owner(file: Path) -> str | None:
+def _owner(file: str) -> str | None:
     """The UID of the claim that a file is of; None if there is no file, or it is not one of ours."""
     try:
-        document, _ = json.JSONDecoder().raw_decode(file.read_text())
+        with open(file, "rb", buffering=0) as found:
+            data = found.read()
+    except OSError:
+        return None
+    # Of the documents of a file as it is written here, each ends with the only brace at the beginning of a line.
+    first, _, _ = data.partition(b"\n}\n")
+    with contextlib.suppress(ValueError):
+        return _OWNED.decode(first + b"\n}").metadata.uid
+    try:
+        document, _ = json.JSONDecoder().raw_decode(data.decode())
         return str(document["metadata"]["uid"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError):
         return None
 
 
-def _remove_empty(folder: Path) -> None:
-    # It may hold what another claim of this name, or somebody else, has put there.
-    with contextlib.suppress(OSError):
-        folder.rmdir()
+def _remove_empty(folder: str) -> bool:
+    """Remove a folder; False if it holds what another claim of this name, or somebody else, has put there."""
+    try:
+        os.rmdir(folder)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
 
 
 def _replace(top: Path, file: str, data: bytes) -> None:
@@ -167,8 +205,12 @@ def _replace(top: Path, file: str, data: bytes) -> None:
             if found.read() == data:
                 return
     except OSError:
-        for folder in (f"{top}", f"{top}/{claim}", f"{top}/{claim}/{request}"):
-            _make(folder)
+        try:
+            _make(f"{top}/{claim}")
+        except FileNotFoundError:
+            _make(f"{top}")
+            _make(f"{top}/{claim}")
+        _make(f"{top}/{claim}/{request}")
     replace_file(target, data)
 
 

@@ -42,10 +42,18 @@ class Specs:
         Raises:
             SpecError: the UID cannot be part of a file name and a CDI device name.
         """
+        return self.directory / self.name(uid)
+
+    def name(self, uid: str) -> str:
+        """The name of that file.
+
+        Raises:
+            SpecError: as `path` does.
+        """
         problem = uid_problem(uid)
         if problem is not None:
             raise SpecError(f"the UID of a claim becomes part of a CDI device name, but {problem}")
-        return self.directory / spec_file(self.kind, uid)
+        return spec_file(self.kind, uid)
 
     def write(self, record: Record, original: Record | None = None) -> bool:
         """Write a claim's spec; False if a file says the same already, which is left alone.
@@ -61,9 +69,8 @@ class Specs:
         if spec is None:
             self.remove(record.uid)
             return False
-        name = self.path(record.uid).name
         try:
-            return write_spec(self.directory, name, spec)
+            return write_spec(self.directory, self.name(record.uid), spec)
         except (OSError, CDIError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
             raise SpecError(
@@ -79,7 +86,7 @@ class Specs:
         if uid_problem(uid) is not None:
             return
         try:
-            remove_spec(self.directory, self.path(uid).name)
+            remove_spec(self.directory, self.name(uid))
         except OSError as error:
             raise SpecError(f"the CDI spec {self.path(uid)} cannot be removed: {error.strerror}") from error
 

@@ -90,6 +90,27 @@ def test_a_claim_leaves_the_files_of_its_successor_of_the_same_name_alone(metada
     assert json.JSONDecoder().raw_decode(text)[0]["metadata"]["uid"] == "uid-new"
 
 
+@pytest.mark.parametrize("indent", [None, 2, 4])
+def test_whose_a_file_is_does_not_depend_on_how_its_documents_are_written(
+    metadata: DeviceMetadata, indent: int | None
+) -> None:
+    metadata.write(NEW, INVENTORY)
+    file = metadata.folder / "ns_c" / "r" / "metadata.json"
+    document, _ = json.JSONDecoder().raw_decode(file.read_text())
+    file.write_text(f"{json.dumps(document, indent=indent)}\n" * 2)
+    metadata.remove(OLD.ref, ("r",))
+    assert file.exists()
+    metadata.remove(NEW.ref, ("r",))
+    assert names(metadata.folder) == []
+
+
+def test_a_request_that_is_not_on_record_goes_with_those_that_are(metadata: DeviceMetadata) -> None:
+    other = Grant(request="s", pool="node", device="lamp-1")
+    metadata.write(msgspec.structs.replace(OLD, grants=(*OLD.grants, other)), INVENTORY)
+    metadata.remove(OLD.ref, ("r",))
+    assert names(metadata.folder) + names(metadata.cdi) == []
+
+
 def test_a_uid_that_would_lead_elsewhere_removes_nothing(metadata: DeviceMetadata) -> None:
     metadata.write(OLD, INVENTORY)
     (metadata.cdi / f"{Lamps.driver}_metadata_..").mkdir()
