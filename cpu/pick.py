@@ -117,16 +117,25 @@ class _Wishes:
 def _untouched_first(topology: Topology, free: CPUSet, count: int, wishes: _Wishes, own: CPUSet) -> Pick:
     """The reference's pick, unless another takes fewer threads of cores that others have part of, or opens fewer."""
     picked = _in_reference_order(topology, free, count, wishes)
-    untouched = CPUSet.union(core & free for core in topology.cores if core <= free | own)
+    untouched = _untouched(topology.groups, free, own)
     if len(picked.cpus - untouched) > max(0, count - len(untouched)):
         picked = _fewest_touched(topology, free, untouched, count, wishes) or picked
-    opened = CPUSet.union(core & untouched for core in topology.cores if not core.isdisjoint(own))
+    opened = topology.whole_cores(own) & untouched
     if not opened or count > len(untouched) or wishes.balanced or wishes.policy is PickPolicy.SPREAD:
         return picked
     finished = _in_reference_order(topology, opened, min(count, len(opened)), wishes).cpus
     cpus = finished | _in_reference_order(topology, untouched - opened, count - len(finished), wishes).cpus
     fewer = len(topology.whole_cores(cpus - opened)) < len(topology.whole_cores(picked.cpus - opened))
     return Pick(cpus, cpus) if fewer else picked
+
+
+def _untouched(groups: Groups, free: CPUSet, own: CPUSet) -> CPUSet:
+    """The free threads of cores that no other claim has part of; of masks, since every pick asks all cores."""
+    mine, whole = free.mask | own.mask, 0
+    for core in groups.cores:
+        if core & mine == core:
+            whole |= core
+    return CPUSet.of_mask(whole & free.mask)
 
 
 def _fewest_touched(topology: Topology, free: CPUSet, untouched: CPUSet, count: int, wishes: _Wishes) -> Pick | None:
