@@ -68,7 +68,7 @@ def load_plugins(names: Iterable[str], root: Root, options: Mapping[str, Any]) -
     for driver, problem in sorted(found.problems.items()):
         if driver in wanted:
             raise UsageError(problem)
-        log.warning("%s", problem)
+        log.warning("driver=%s: %s", driver, problem)
     plugins: list[Plugin] = []
     for name in wanted:
         if name not in points:

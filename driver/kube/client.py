@@ -119,7 +119,7 @@ class Client:
         try:
             if self._version is None:
                 self._version = self._discover(deadline - self.timing.clock(), patient=patient)
-                log.info("the API server's version of %s is %s", API_GROUP, self._version)
+                log.info("api=%s version=%s is the one that the API server has", API_GROUP, self._version)
             return self._version
         finally:
             self._discovering.release()

@@ -131,7 +131,7 @@ class Connection:
                 return answer
             answer.close()
         except _TLSError as error:
-            log.warning("%s is not to be trusted: %s", server, error)
+            log.warning("server=%s is not to be trusted: %s", server, error)
         server = self._reopened(server)
         try:
             return self._sent(server, outgoing)
@@ -155,7 +155,7 @@ class Connection:
         self.close()
         with self._lock:
             if self._server is None or self._server is stale:
-                log.info("reading the API server's credentials again")
+                log.info("server=%s: reading its credentials again", stale)
                 self._server = self._read()
             return self._server
 

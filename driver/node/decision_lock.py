@@ -36,6 +36,7 @@ class DecisionLock:
             tell: called under the lock when records have changed, or when the ledger can be read no more.
         """
         self._holders = holders
+        self._path = path
         self._tell = tell
         self._told: int | None = None
         # Until it is noted in the ledger.
@@ -86,19 +87,23 @@ class DecisionLock:
             if self.unwritten is not None:
                 self._holders.try_writing()
                 self.unwritten = None
-                log.warning("the ledger can be written again")
+                log.warning("lock=%s: the ledger can be written again", self._path)
 
     def _not_read(self, reason: str) -> None:
         if reason != self._said:
             self._said = reason
-            log.error("%s; masks of containers stay as they are meanwhile, and it is tried again every second", reason)
+            log.error(
+                "lock=%s: %s; masks of containers stay as they are meanwhile, and it is tried again every second",
+                self._path,
+                reason,
+            )
         if reason != self.unread or self._told is None:
             self.unread = reason
             self.tell()
 
     def _read(self) -> None:
         if self._said is not None:
-            log.warning("the ledger can be read again")
+            log.warning("lock=%s: the ledger can be read again", self._path)
         self._said = None
         if self.unread is not None:
             self.unread = None

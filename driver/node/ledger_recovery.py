@@ -67,7 +67,7 @@ class LedgerRecovery:
         with ledger.transaction():
             ledger.commit(put=(copied.records[row.uid] for row in contents.damaged))
         for row in contents.damaged:
-            log.error("uid=%s: the ledger row was damaged and is written again: %s", row.uid, row.reason)
+            log.error("uid=%s ledger=%s: its row was damaged and is written again: %s", row.uid, self._path, row.reason)
         return ledger.read()
 
     def begin(self) -> None:
@@ -102,7 +102,7 @@ class LedgerRecovery:
             self._copy.write(copied)
         except LedgerError as error:
             # The ledger is whole, and a copy that lags behind it is worse than none.
-            log.warning("%s", error)
+            log.warning("ledger=%s: %s", self._path, error)
             self._copy.forget()
 
     def close(self) -> None:
@@ -124,7 +124,13 @@ class LedgerRecovery:
         # First what is known: whoever is cut off from here on finds it in the copy.
         self._copy.write(found)
         aside = move_aside(self._path)
-        log.error("%s; it is kept as %s and %d claims are on record again", cause, aside, len(found.records))
+        log.error(
+            "ledger=%s: %s; it is kept as %s and %d claims are on record again",
+            self._path,
+            cause,
+            aside,
+            len(found.records),
+        )
         ledger = Ledger(self._path)
         try:
             with ledger.transaction():

@@ -110,7 +110,7 @@ class NodeClaims:
         """
         self._found(self.plugin.discover())
         for warning in self.inventory.warnings:
-            log.warning("%s", warning)
+            log.warning("driver=%s: %s", self.plugin.driver, warning)
         self._lock.note_boot(boot_id)
         try:
             with self._lock.held():
@@ -119,7 +119,7 @@ class NodeClaims:
         except UnreadError:
             pass
         except DranodeError as error:
-            log.error("%s", error)  # noqa: TRY400 - the sentence says it all; a traceback would hide it
+            log.error("driver=%s: %s", self.plugin.driver, error)  # noqa: TRY400 - the sentence says it all
 
     def _found(self, inventory: Inventory) -> None:
         self.inventory = self.interpreter.inventory = inventory
@@ -164,7 +164,7 @@ class NodeClaims:
             return False
         for warning in found.warnings:
             if warning not in self.inventory.warnings:
-                log.warning("%s", warning)
+                log.warning("driver=%s: %s", self.plugin.driver, warning)
         with self._lock.among_threads():
             self._found(found)
             self._lock.tell()

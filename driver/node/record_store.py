@@ -153,7 +153,7 @@ class Holders:
         self._damaged, self.quarantined = {row.uid: row for row in contents.damaged}, {}
         self._blocking = _lost(self.records.values())
         for row in contents.damaged:
-            log.error("uid=%s: the ledger row is quarantined: %s", row.uid, row.reason)
+            log.error("uid=%s driver=%s: the ledger row is quarantined: %s", row.uid, self._plugin.driver, row.reason)
             self._blocking[row.uid] = f"its row is damaged ({row.reason}) and no CDI spec says what it holds"
         self._look_again()
         self._tell_overlaps()
@@ -166,8 +166,9 @@ class Holders:
         found = {claims: cpus for claims, cpus in overlaps if all(map(self._finished, claims))}
         for claims in found.keys() - self._overlaps:
             log.error(
-                "claims %s are both on record with CPUs %s, which one of them was given by mistake; recreate the pods "
-                "of one of them",
+                "driver=%s: claims %s are both on record with CPUs %s, which one of them was given by mistake; "
+                "recreate the pods of one of them",
+                self._plugin.driver,
                 " and ".join(map(str, claims)),
                 found[claims],
             )
@@ -225,7 +226,7 @@ class Holders:
         ledger = self._opened()
         self._load(ledger)
         if self.recovery.doubt:
-            log.error("nothing new is handed out: %s", self._way_out())
+            log.error("driver=%s: nothing new is handed out: %s", self._plugin.driver, self._way_out())
         return ledger
 
     @contextlib.contextmanager

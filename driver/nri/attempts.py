@@ -66,7 +66,7 @@ class Attempts:
         reason = error.strerror or str(error) if isinstance(error, OSError) else str(error)
         if reason not in self._said and len(self._said) < _REASONS:
             self._said.add(reason)
-            log.warning("no NRI connection to %s, trying again until there is one: %s", self._path, reason)
+            log.warning("nri=%s: no connection, trying again until there is one: %s", self._path, reason)
 
     def wait(self, wake: Wake, stopping: Callable[[], bool]) -> None:
         """Wait until the next attempt is due: after a while, or as soon as another runtime has opened the socket."""

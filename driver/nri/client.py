@@ -99,7 +99,7 @@ class NRIClient:
         self._thread = OwnedThread(f"nri-{name}", self._run, fatal)
         self._wake = Wake()
         self._stopping = False
-        self._mistakes = Mistakes()
+        self._mistakes = Mistakes(name)
         # Whether something was not taken in because of one.
         self._missed = False
         self._session: Session | None = None
@@ -246,7 +246,7 @@ class NRIClient:
                 pass
             case Configured():
                 self._enforcer.configured(event.runtime)
-                log.info("connected to %s at %s", event.runtime, self._path)
+                log.info("connected driver=%s nri=%s runtime=%s", self._identity[0], self._path, event.runtime)
             case ContainerStarted():
                 self._enforcer.started(event.container)
             case ContainerRemoved():
@@ -256,7 +256,7 @@ class NRIClient:
             case UpdatesAnswered():
                 self._enforcer.updates_answered(event.error)
             case ShutdownAnnounced():
-                log.info("the runtime announces the end of the connection")
+                log.info("driver=%s: the runtime announces the end of the connection", self._identity[0])
             case _:
                 assert_never(event)
 
@@ -276,7 +276,7 @@ class NRIClient:
             match request:
                 case SynchronizeRequest():
                     session.synchronize(request, self._enforcer.synchronize(request.containers))
-                    log.info("synchronized containers=%d", len(request.containers))
+                    log.info("synchronized driver=%s containers=%d", self._identity[0], len(request.containers))
                 case CreateRequest():
                     resources, updates = self._enforcer.create(request.container)
                     session.adjust(request, resources, updates)
@@ -285,9 +285,16 @@ class NRIClient:
                 case StopRequest():
                     session.update(request, self._enforcer.stop(request.container))
         except DranodeError as error:
-            log.warning("refused: %s", error)
+            log.warning("refused driver=%s %s: %s", self._identity[0], _about(request), error)
             session.refuse(request, str(error))
         except Exception as error:
             # Without an answer the runtime would wait, drop the plug-in and run the container on every CPU.
-            log.exception("an NRI request failed")
+            log.exception("driver=%s %s: an NRI request failed", self._identity[0], _about(request))
             session.refuse(request, f"dranode failed: {in_words(error)}")
+
+
+def _about(request: SynchronizeRequest | CreateRequest | UpdateRequest | StopRequest) -> str:
+    """What a request is about, for the log."""
+    if isinstance(request, SynchronizeRequest):
+        return f"containers={len(request.containers)}"
+    return f"pod={request.container.pod} container={request.container.name}"

@@ -151,7 +151,8 @@ class Enforcer:
             self._verifier.met(allowed.drifts, self._containers, self.node.snapshot())
         if unpinned:
             self._status = replace(self._status, unpinned=self._status.unpinned + len(unpinned))
-            log.warning("%s", _unpinned(unpinned))
+            pods = dict.fromkeys(str(each.pod) for each in unpinned[:_NAMED])
+            log.warning("pod=%s: %s", ",".join(pods), _unpinned(unpinned))
         updates = self._carry_out(allowed)
         for container in unpinned:
             claims = claims_of(container, self._containers, self.node.snapshot())
@@ -209,7 +210,12 @@ class Enforcer:
     def updates_answered(self, error: str) -> None:
         """Take note of what became of unsolicited updates. The runtime does not say which of them failed."""
         if error:
-            log.warning("the runtime did not apply every CPU set of %d containers: %s", len(self._sent), error)
+            log.warning(
+                "runtime=%s: it did not apply every CPU set of %d containers: %s",
+                self._status.runtime,
+                len(self._sent),
+                error,
+            )
             self._not_before = self.clock() + _RETRY
             self._take_back(self._sent)
         self._sent = ()
@@ -226,13 +232,13 @@ class Enforcer:
         now = self.clock()
         runtime = self._status.runtime
         if runtime is not None and not self.is_certain() and self.node.snapshot().unread is None:
-            log.warning("reconnecting to %s, because containers were taken in while the ledger was not read", runtime)
+            log.warning("runtime=%s: reconnecting, because containers came while the ledger was not read", runtime)
             self._status = replace(self._status, reconnections=self._status.reconnections + 1)
             return True
         if runtime is None or runtime.takes_unsolicited_updates or not self._lag.reconnection_due(now):
             return False
         log.warning(
-            "reconnecting to %s, because %d containers have had the wrong CPU set for %.0f s",
+            "runtime=%s: reconnecting, because %d containers have had the wrong CPU set for %.0f s",
             runtime,
             len(self._lag.waiting),
             self._lag.seconds(now),

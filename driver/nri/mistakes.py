@@ -14,8 +14,9 @@ log = logging.getLogger(__name__)
 class Mistakes:
     """Lets one thread live on after mistakes, and says each once as long as it is the same."""
 
-    def __init__(self) -> None:
-        """None was made so far."""
+    def __init__(self, driver: str) -> None:
+        """None was made so far by that driver."""
+        self._driver = driver
         self._said = ""
 
     @contextlib.contextmanager
@@ -29,9 +30,9 @@ class Mistakes:
                 return
             self._said = mistake
             if isinstance(error, DranodeError):
-                log.warning("%s: %s", what, error)
+                log.warning("driver=%s: %s: %s", self._driver, what, error)
             else:
-                log.exception("%s", what)
+                log.exception("driver=%s: %s", self._driver, what)
 
     def over(self) -> None:
         """Say the next one again: what was tried again succeeded."""

@@ -74,7 +74,12 @@ class Verifier:
             self.worth = self._repairs.worth
             self._tell_of_fresh(settled, snapshot)
         for hopeless in self._repairs.hopeless:
-            log.error("%s, and %d repairs did not help: look at the cpuset of its parent cgroup", hopeless, REPAIRS)
+            log.error(
+                "pod=%s: %s, and %d repairs did not help: look at the cpuset of its parent cgroup",
+                hopeless.container.pod,
+                hopeless,
+                REPAIRS,
+            )
         self._look_at_quotas(cgroups, containers(), snapshot)
         return drifts
 
@@ -101,8 +106,8 @@ class Verifier:
     def _tell_of_fresh(self, containers: Containers, snapshot: HeldSnapshot) -> None:
         self.drifts += len(self._repairs.fresh)
         for fresh in self._repairs.fresh:
-            log.warning("%s", fresh)
             claims = claims_of(fresh.container, containers, snapshot)
+            log.warning("pod=%s claim=%s: %s", fresh.container.pod, ",".join(map(str, claims)) or "-", fresh)
             self.notify(DriftRepaired(fresh.container.pod, claims, f"{fresh}; it is put back"))
 
     def _look_at_quotas(self, cgroups: Cgroups, containers: Containers, snapshot: HeldSnapshot) -> None:
@@ -118,5 +123,6 @@ class Verifier:
                 f"the CPU quota of {each.container} is lifted, but its pod's cgroup still allows {limit:g} of the "
                 f"{len(each.cpus)} CPUs: raise or leave out the CPU limits of the pod and of its other containers"
             )
-            log.warning("%s", sentence)
-            self.notify(QuotaStillCaps(each.container.pod, claims_of(each.container, containers, snapshot), sentence))
+            pod, claims = each.container.pod, claims_of(each.container, containers, snapshot)
+            log.warning("pod=%s claim=%s: %s", pod, ",".join(map(str, claims)) or "-", sentence)
+            self.notify(QuotaStillCaps(pod, claims, sentence))

@@ -103,7 +103,7 @@ class _Exchange(BaseHTTPRequestHandler):
         try:
             return make(self.headers.get("Accept", ""))
         except Exception as error:
-            log.exception("the page %s failed", path)
+            log.exception("page=%s failed", path)
             return Page(
                 f"{path} failed: {in_words(error)}\n".encode(errors="replace"), HTTPStatus.INTERNAL_SERVER_ERROR
             )

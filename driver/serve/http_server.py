@@ -140,7 +140,7 @@ class HTTPPages:
         except (BlockingIOError, ConnectionError):
             return  # whoever it was has gone
         except OSError as error:
-            log.warning("nobody can connect over HTTP: %s", error.strerror)
+            log.warning("http=%s: no connection can be accepted: %s", self.port, error.strerror)
             time.sleep(_NO_DESCRIPTOR_SECONDS)
             return
         sock.setblocking(False)  # noqa: FBT003 - socket's signature

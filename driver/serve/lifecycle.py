@@ -110,7 +110,8 @@ class Lifecycle:
                     continue
                 except DranodeError as error:
                     if str(error) not in (trouble, self._node.impediment):
-                        log.error("%s", error)  # noqa: TRY400 - the sentence says it all
+                        driver = self._node.plugin.driver
+                        log.error("driver=%s: %s", driver, error)  # noqa: TRY400 - the sentence says it all
                     trouble = str(error)
                 else:
                     trouble = ""

@@ -156,7 +156,7 @@ class Pinning:
         try:
             claims = self._pod_resources.claims(self._node.plugin.driver)
         except PodResourcesError as error:
-            log.warning("%s", error)
+            log.warning("driver=%s: %s", self._node.plugin.driver, error)
             return None
         devices: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {}
         for claim in claims:

@@ -103,7 +103,7 @@ class SpecWatch:
         failing = {uid: refusal.reason for uid, refusal in answers.items() if refusal is not None}
         for uid, reason in failing.items():
             if self._failing.get(uid) != reason:
-                log.error("uid=%s: %s", uid, reason)
+                log.error("uid=%s driver=%s: %s", uid, self.node.plugin.driver, reason)
         self._failing = failing
         for uid in answers.keys() - failing.keys():
             self.rewritten += 1

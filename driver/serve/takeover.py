@@ -25,7 +25,7 @@ def take_over(node: NodeClaims, witnesses: Witnesses) -> bool:
         unfinished = node.unfinished()
         sentence = unpublished(node.recorded(), node.inventory)
         if sentence is not None:
-            log.warning("%s", sentence)
+            log.warning("driver=%s: %s", node.plugin.driver, sentence)
         if not unfinished:
             return True
         told = witnesses.far(witnesses.near(unfinished), unfinished)
@@ -33,13 +33,14 @@ def take_over(node: NodeClaims, witnesses: Witnesses) -> bool:
         if refused:
             raise DranodeError("; ".join(refused))
         for sentence in overlaps(unfinished, node.holders.held):
-            log.error("%s", sentence)
+            log.error("driver=%s: %s", node.plugin.driver, sentence)
         put_on_record(node, unfinished, told)
     except UnreadError:
         return False
     except LedgerError as error:
         # Nothing is handed out while the ledger cannot be read, and then what lies there is held.
-        log.error("what was left behind has to wait: %s", error)  # noqa: TRY400 - the sentence says it all
+        driver = node.plugin.driver
+        log.error("driver=%s: what was left behind has to wait: %s", driver, error)  # noqa: TRY400 - no mistake of ours
         return False
     return True
 

@@ -68,7 +68,7 @@ class Turns:
                 return self._taken(request, authority=authority)
         except (sqlite3.Error, UnicodeDecodeError, LedgerError, OSError) as error:
             if not self._trouble:
-                log.warning("instances cannot leave each other notes in %s: %s", self._path, error)
+                log.warning("notes=%s: instances cannot leave each other notes: %s", self._path, error)
             self._trouble = True
             self.close()
             return authority
@@ -87,7 +87,7 @@ class Turns:
             for suffix in ("-wal", "-shm", ""):
                 self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
         log.warning(
-            "the notes that instances leave each other in %s were damaged and are made new: %s", self._path, cause
+            "notes=%s: the notes that instances leave each other were damaged and are made new: %s", self._path, cause
         )
 
     def _take(self, db: sqlite3.Connection, request: str, *, authority: bool) -> bool:

@@ -135,7 +135,7 @@ class Node:
 
     def synchronizations(self) -> int:
         """How often the runtime has told the driver of its containers."""
-        return self.driver_log.count("synchronized containers=")
+        return self.driver_log.count("synchronized driver=")
 
     # --- kubelet ---
 

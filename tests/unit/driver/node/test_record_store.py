@@ -107,5 +107,7 @@ def test_claims_on_record_with_the_same_cpus_are_told_of_once_and_keep_them(
         ledger.commit(drop=("uid-c",))
     node.records()
     (told,) = (message for message in caplog.messages if "both on record" in message)
-    assert told.startswith("claims default/a and default/b are both on record with CPUs 2-3, which one of them was")
+    assert told.startswith(
+        "driver=lamps.example.com: claims default/a and default/b are both on record with CPUs 2-3, which"
+    )
     assert str(node.holders.held.cpus) == "0-5"

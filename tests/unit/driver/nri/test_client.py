@@ -230,7 +230,7 @@ def test_garbage_is_said_once_and_heals(bench: Bench, caplog: pytest.LogCaptureF
     eventually(lambda: bench.client.synchronized)
     (said,) = [record.message for record in caplog.records if "not the NRI protocol" in record.message]
     assert said == (
-        f"no NRI connection to {bench.path}, trying again until there is one: the runtime announced an NRI frame of "
+        f"nri={bench.path}: no connection, trying again until there is one: the runtime announced an NRI frame of "
         "791752241 bytes on connection 1213486160, and the limit is 16777226: this is not the NRI protocol"
     )
 
