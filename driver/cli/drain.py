@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dranode.driver.cli.machine_option import machine_option
-from dranode.driver.cli.options import which_drivers
+from dranode.driver.cli.options import plugin_options
 from dranode.driver.cli.output import console, emit, fail, output_option
 from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.claims.held import ClaimRef
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @click.command(short_help="Unprepare what is left on this node before the driver is removed.")
 @machine_option
-@which_drivers
+@plugin_options
 @click.option("--kubelet-root", default="/var/lib/kubelet", metavar="DIR", envvar="DRANODE_KUBELET_ROOT")
 @click.option("--cdi-dir", default="/var/run/cdi", metavar="DIR", envvar="DRANODE_CDI_DIR")
 @click.option("--dry-run", is_flag=True, help="Only say what is left.")
@@ -50,7 +50,7 @@ def command(ctx: click.Context, /, root: Root, drivers: tuple[str, ...], output:
 
     kubelet_root = Path(options["kubelet_root"]).absolute()
     report: list[dict[str, Any]] = []
-    for plugin in load_plugins(drivers, root, {}):
+    for plugin in load_plugins(drivers, root, options):
         folder = kubelet_root / "plugins" / plugin.driver
         try:
             there = folder.is_dir()

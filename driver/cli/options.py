@@ -186,6 +186,11 @@ def which_drivers(function: F) -> F:
     )(function)
 
 
+def plugin_options(function: F) -> F:
+    """`--driver`, and the options that drivers declare."""
+    return _apply((which_drivers, *map(_declared_option, declared().options)), function)
+
+
 def driver_options(function: F) -> F:
     """Which drivers, for which node, publishing what: `serve`, `slices` and `local` take these."""
     return _apply(

@@ -1,7 +1,9 @@
 """What keeps a driver that is tried on a machine that is not ours from writing to the one that is.
 
-A driver configures hardware through `Root.write`, which refuses on a captured or made-up machine. One that opens kernel
-files by itself would change the host all the same: from here on it is refused as well, in this process.
+A driver configures hardware through `Root.write`, which refuses on a captured or made-up machine. One that changes
+kernel files by itself would change the host all the same: from here on it is refused as well, in this process. That is
+a net with holes (a device that was opened for reading takes an ioctl, another program writes what it likes), not the
+way.
 """
 
 from __future__ import annotations
@@ -18,13 +20,27 @@ _HARMLESS: Final = (
     *("/dev/null", "/dev/zero", "/dev/full", "/dev/tty", "/dev/stdout", "/dev/stderr", "/dev/stdin", "/dev/ptmx"),
 )
 _WRITES: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+# What changes files, and which arguments of its audit event are their paths. A folder below /sys configures as well:
+# resctrl and configfs are driven by mkdir.
+_CHANGES: Final = {
+    "open": (0,),
+    "os.chmod": (0,),
+    "os.chown": (0,),
+    "os.link": (1,),
+    "os.mkdir": (0,),
+    "os.remove": (0,),
+    "os.rename": (0, 1),
+    "os.rmdir": (0,),
+    "os.symlink": (1,),
+    "os.truncate": (0,),
+}
 # Python takes no audit hook back, so the one that was added looks whether it is to guard.
 _hooked: set[str] = set()
 _guarding: set[str] = set()
 
 
 def guard_host() -> None:
-    """Refuse to open the kernel's files for writing from now on."""
+    """Refuse to change the kernel's files from now on."""
     _guarding.add("host")
     if not _hooked:
         _hooked.add("host")
@@ -37,12 +53,17 @@ def release_host() -> None:
 
 
 def _look(event: str, arguments: tuple[Any, ...]) -> None:
-    if event != "open" or not _guarding:
+    if event not in _CHANGES or not _guarding:
         return
-    path, _, flags = arguments
-    if not isinstance(path, (str, bytes)) or not isinstance(flags, int) or not flags & _WRITES:
+    if event == "open" and not (isinstance(arguments[2], int) and arguments[2] & _WRITES):
         return
-    place = os.path.abspath(os.fsdecode(path))  # noqa: PTH100 - called for every file; Path costs more than the call
+    for index in _CHANGES[event]:
+        if isinstance(arguments[index], (str, bytes, os.PathLike)):
+            _refuse(os.fsdecode(arguments[index]))
+
+
+def _refuse(path: str) -> None:
+    place = os.path.abspath(path)  # noqa: PTH100 - called for every file; Path costs more than the call
     harmless = (*_HARMLESS, f"/proc/{os.getpid()}/")
     if place.startswith(_KERNEL) and not place.startswith(harmless):
         raise OSError(errno.EROFS, "--machine names another machine, so the host is not written to", place)

@@ -33,6 +33,7 @@ FRAMEWORK_FLAGS: Final = frozenset(
     f"--{name}"
     for name in (
         *("cdi-dir", "claim-status", "config", "containerd-config", "crio-config", "device-taints", "driver"),
+        *("dry-run", "force", "through-driver"),
         *(
             "feature-gates",
             "help",

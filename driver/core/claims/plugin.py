@@ -41,8 +41,7 @@ class Plugin(ABC):
     """A node driver. `discover` and `grant` are yours; every other method has a default that does nothing.
 
     A driver that changes hardware for a claim is a `Configures` as well, one whose CDI specs have a given form a
-    `Recovers` (`dranode.driver.core.claims.hooks`), one that holds containers to CPUs a `Pins`
-    (`dranode.driver.core.pinning.pins`).
+    `Recovers`, one that holds containers to CPUs a `Pins`. All names that a driver needs come from `dranode.driver`.
 
     Attributes:
         driver: the driver's name: a DNS subdomain of at most 63 characters, also `ResourceSlice.spec.driver`.

@@ -27,6 +27,7 @@ from dranode.driver.core.claims.options import Option
 OPTIONS = (Option("count", "How many.", default=2), Option("dim", "Dark.", default=False))
 """
 PLUGIN = """
+from dranode.driver.core.api.errors import UsageError
 from dranode.driver.core.api.resource import Device
 from dranode.driver.core.claims.grant import ClaimGrant
 from dranode.driver.core.claims.inventory import Inventory
@@ -41,7 +42,10 @@ class Wall(Plugin):
         return Inventory(tuple(Device(name=f"{name}-{n}") for n in range(self.options["count"])))
     def grant(self, claim, held, inventory): return ClaimGrant(())
 
-def plugin(root, options): return Wall(options)
+def plugin(root, options):
+    if options["count"] > 8:
+        raise UsageError(f"--wall-count is 8 at most, not {options['count']}")
+    return Wall(options)
 """
 
 
@@ -92,6 +96,13 @@ def test_a_driver_has_flags_variables_and_a_section_of_its_own(tmp_path: Path) -
     assert "--wall-count INTEGER" in shown
     assert "--wall-dim / --no-wall-dim" in shown
     assert "(default cpu)" in " ".join(shown.split())
+
+
+@pytest.mark.parametrize("command", ["slices", "doctor", "local", "drain"])
+def test_a_driver_has_its_options_wherever_hardware_may_be_touched(tmp_path: Path, command: str) -> None:
+    install(tmp_path)
+    done = run(tmp_path, command, "--driver", "wall", DRANODE_WALL_COUNT="9", DRANODE_KUBELET_ROOT=str(tmp_path))
+    assert (done.returncode, done.stderr) == (2, "dranode: --wall-count is 8 at most, not 9\n")
 
 
 def test_a_misspelt_variable_or_key_of_a_driver_is_refused(tmp_path: Path) -> None:
@@ -195,7 +206,7 @@ def commands() -> Iterator[tuple[str, click.Command]]:
 def test_the_list_of_the_frameworks_own_flags_and_keys_is_complete() -> None:
     drivers = {name for each in declared().options for name in each.names}
     found = dict(commands())
-    assert set(found) == {"serve", "slices", "doctor", "local"}
+    assert set(found) == {"serve", "slices", "doctor", "local", "drain"}
     flags = {
         flag
         for each in found.values()
