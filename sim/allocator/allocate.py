@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 
 from dranode.driver.core.api.resource import DeviceClass, Node, ResourceClaim, ResourceSlice
-from dranode.sim.allocator.attempt import Oddity
 from dranode.sim.allocator.explain import Miss, Stage, nearest_miss
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.notes import notes_on_failure, notes_on_success
 from dranode.sim.allocator.outcome import AllocationError, Outcome, Reason
+from dranode.sim.allocator.picks import Oddity
 from dranode.sim.allocator.pools import Pool, PoolIndex
 from dranode.sim.allocator.requests import AllocationRequest, allocation_requests
 from dranode.sim.allocator.result import allocation
@@ -111,7 +111,8 @@ class Allocator:
         made = []
         for claim, wanted, picks in zip(claims, requests, found.picks or (), strict=True):
             result = allocation(claim, wanted, picks, node=node, features=self.features, share_id=self._new_share_id)
-            made.append(Outcome(claim, node, result, notes=notes_on_success(claim, picks, result, found.oddities)))
+            notes = notes_on_success(claim, picks, result, found.oddities, self.features)
+            made.append(Outcome(claim, node, result, notes=notes))
         return tuple(made)
 
 

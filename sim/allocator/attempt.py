@@ -1,22 +1,22 @@
 """One attempt to allocate: which devices it has taken so far, and whether one more can be taken.
 
-Sets of devices are integers here, bit n for candidate n. The checks come in the order of kube-scheduler 1.36.
+Sets of devices are integers here, bit n for candidate n. The checks come in the order of kube-scheduler.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
 
 from dranode.driver.core.api.quantity import Quantity
 from dranode.driver.core.api.resource import ResourceClaim
-from dranode.driver.core.claims.configs import applies
 from dranode.sim.allocator.capacity import consumptions, shortage
-from dranode.sim.allocator.constraints import Constraint, constraint
-from dranode.sim.allocator.counters import Counters, counters_left
+from dranode.sim.allocator.claim_constraints import ClaimConstraints
+from dranode.sim.allocator.counters import Drawn, Ledger
 from dranode.sim.allocator.outcome import AllocationError, Reason
-from dranode.sim.allocator.pools import Candidate, Pool
+from dranode.sim.allocator.picks import DevicePick, Oddity
+from dranode.sim.allocator.pools import Pool
+from dranode.sim.allocator.releases import Change
 from dranode.sim.allocator.requests import Alternative, claim_name
 from dranode.sim.allocator.selectors import Selectors
 from dranode.sim.allocator.state import Allocated, Amount, PoolID
@@ -24,39 +24,15 @@ from dranode.sim.allocator.taints import untolerated
 
 
 @dataclass(frozen=True, slots=True)
-class DevicePick:
-    """One device for one request.
-
-    Attributes:
-        alternative: the request or the alternative that it is for.
-        number: the candidate's number in the attempt.
-        candidate: the device.
-        share: what a share of it consumes by capacity; None if it is taken as a whole.
-    """
-
-    alternative: Alternative
-    number: int
-    candidate: Candidate
-    share: Mapping[str, Quantity] | None
-
-
-class Oddity(Enum):
-    """What kube-scheduler does and one would not expect, and what may have decided the answer."""
-
-    ADMIN_BLOCKS = auto()
-    ADMIN_NEEDS_CAPACITY = auto()
-
-
-@dataclass(frozen=True, slots=True)
 class _Undo:
     """What giving a device back restores beyond constraints and the device itself.
 
     Attributes:
-        drawn: whether its counters were drawn for it: for a shared device only the first share draws them.
+        drawn: what was drawn for it: for a shared device only the first share draws.
         consumed: what shares consumed of it before; None if there was no share.
     """
 
-    drawn: bool
+    drawn: Drawn | None
     consumed: dict[str, Amount] | None
 
 
@@ -83,11 +59,11 @@ class Attempt:
         self.candidates = [candidate for pool in pools if pool.usable for candidate in pool.candidates]
         self.picks: tuple[list[DevicePick], ...] = tuple([] for _ in claims)
         self.oddities: set[Oddity] = set()
-        self._pools = {pool.id: pool for pool in pools}
+        self._ledger = Ledger({pool.id: pool for pool in pools}, allocated, self.features)
         self._allocated = allocated
         self._selectors = selectors
         self._constraints = [
-            self._made_constraints(claim, name) for claim, name in zip(claims, self.names, strict=True)
+            ClaimConstraints(claim, name, selectors) for claim, name in zip(claims, self.names, strict=True)
         ]
         self._everything = (1 << len(self.candidates)) - 1
         self._chosen: dict[int, int] = {}  # by the identity of an alternative: what it is known to choose
@@ -99,21 +75,12 @@ class Attempt:
         self._enter_allocated({pool.id for pool in pools})
         self._taken = [0] * len(claims)
         self._admin_taken = 0
-        self._counters: dict[str, Counters] = {}
-
-    def _made_constraints(self, claim: ResourceClaim, name: str) -> list[Constraint]:
-        made = []
-        for index, spec in enumerate(claim.spec.devices.constraints):
-            one = constraint(spec, lists=self.features.list_type_attributes)
-            if one is None:
-                raise AllocationError(f"claim {name}, constraint #{index} names no attribute", Reason.INCOMPLETE_CLAIM)
-            made.append(one)
-        return made
 
     def _enter_allocated(self, pools: set[PoolID]) -> None:
         states = {pool: self._allocated.pool(pool) for pool in pools if pool in self._allocated.pools}
         if not states:
             return
+        shares_count = self.features.has(Change.SHARES_WITHOUT_CAPACITY)
         for number, candidate in enumerate(self.candidates):
             if candidate.pool not in states:
                 continue
@@ -122,7 +89,7 @@ class Attempt:
                 self._in_use |= 1 << number
             if candidate.device.name in state.shared:
                 amounts = state.consumed_of(candidate.device, candidate.pool.driver)
-                if amounts:
+                if amounts or shares_count:
                     self._consumed[number] = amounts
 
     # --- questions ---
@@ -151,7 +118,7 @@ class Attempt:
             return False
         candidate = self.candidates[number]
         chosen = (
-            (self.features.device_binding_conditions or not candidate.device.binding_conditions)
+            (self.features.binding or not candidate.device.binding_conditions)
             and self._selectors.exclusion(alternative, candidate.content, self.names[claim]) is None
             and candidate.reachable
         )
@@ -172,13 +139,26 @@ class Attempt:
         content = self.candidates[number].content.number
         return content if amounts is None else (content, tuple(sorted(amounts.items())))
 
+    def could_have_capacity(self, alternative: Alternative, number: int) -> bool:
+        """Whether All counts the device in: since 1.37 also where its capacity is used up.
+
+        Raises:
+            AllocationError: the amount cannot be reckoned with.
+        """
+        if not self.features.consumable_capacity or not self.features.has(Change.ALL_NEEDS_EVERY_DEVICE):
+            return self.has_capacity(alternative, number)
+        return shortage(self.candidates[number], alternative.capacity, None, self.features) is None
+
     def has_capacity(self, alternative: Alternative, number: int) -> bool:
-        """Whether what the request wants of the device's capacities is left."""
+        """Whether what the request wants of the device's capacities is available.
+
+        Raises:
+            AllocationError: the amount cannot be reckoned with.
+        """
         if not self.features.consumable_capacity:
             return True
-        device = self.candidates[number].device
-        short = shortage(device, alternative.capacity, self._consumed.get(number))
-        if short is not None and alternative.admin and short.left is not None:
+        short = shortage(self.candidates[number], alternative.capacity, self._consumed.get(number), self.features)
+        if short is not None and alternative.admin and short.available is not None:
             self.oddities.add(Oddity.ADMIN_NEEDS_CAPACITY)
         return short is None
 
@@ -191,30 +171,27 @@ class Attempt:
                 for number, amounts in sorted(self._consumed.items())
                 if relevant >> number & 1
             ),
-            tuple(one.state() for one in self._constraints[claim]),
+            self._constraints[claim].state(),
             len(self.picks[claim]),
         )
 
     def binds(self, claim: int, alternative: Alternative) -> bool:
         """Whether a constraint of the claim applies to the alternative."""
-        return any(applies(one.spec.requests, alternative.name) for one in self._constraints[claim])
+        return self._constraints[claim].bind(alternative)
 
     @property
     def forgets(self) -> bool:
         """Whether what was tried before, or devices that nobody asks about, decide nothing.
 
-        They do with common values of lists, which giving back does not widen again, and with counters, which tie the
-        devices of a pool together.
+        They do with counters, which tie the devices of a pool together, and before 1.37 with common values of lists.
         """
-        lists = self.features.list_type_attributes and any(
-            one.spec.match_attribute is not None for constraints in self._constraints for one in constraints
-        )
-        return not lists and not any(candidate.device.consumes_counters for candidate in self.candidates)
+        narrowed = self.features.list_type_attributes and any(one.remember_matches for one in self._constraints)
+        return not narrowed and not any(candidate.device.consumes_counters for candidate in self.candidates)
 
     @property
     def distinct(self) -> bool:
-        """Whether a constraint wants different values, which depends on what was tried before."""
-        return any(one.spec.distinct_attribute is not None for constraints in self._constraints for one in constraints)
+        """Whether a constraint wants different values, and depends on what was tried before."""
+        return any(one.remember_distinct for one in self._constraints)
 
     # --- changes ---
 
@@ -222,19 +199,22 @@ class Attempt:
         """Take a device that is free and chosen, if counters, taints, constraints and capacity allow it.
 
         Raises:
-            AllocationError: it must be taken, and a constraint of the claim forbids it.
+            AllocationError: it must be taken, and a constraint of the claim forbids it; or an attribute or an amount
+                cannot be reckoned with.
         """
         candidate = self.candidates[number]
         device = candidate.device
         shareable = self.features.consumable_capacity and bool(device.allow_multiple_allocations)
-        if not self.features.partitionable_devices and device.consumes_counters:
+        if not candidate.servable or (not self.features.partitionable_devices and device.consumes_counters):
             return False
-        drawn = bool(device.consumes_counters) and not (shareable and number in self._consumed)
-        if drawn and self._counters_of(candidate).draw(device) is not None:
-            return False
+        drawn = None
+        if device.consumes_counters and not (shareable and number in self._consumed):
+            drawn = self._ledger.draw(candidate)
+            if drawn is None:
+                return False
         if not self._admissible(claim, alternative, number, must=must):
-            if drawn:
-                self._counters_of(candidate).give_back(device)
+            if drawn is not None:
+                drawn.give_back(device)
             return False
         self._undo[claim].append(_Undo(drawn, self._consumed.get(number)))
         share = self._take_share(alternative, number) if shareable else None
@@ -248,9 +228,9 @@ class Attempt:
     def give_back(self, claim: int) -> None:
         """Undo the last `take` of the claim."""
         pick, undo = self.picks[claim].pop(), self._undo[claim].pop()
-        self._release(claim, pick.alternative)
-        if undo.drawn:
-            self._counters_of(pick.candidate).give_back(pick.candidate.device)
+        self._constraints[claim].remove(pick.alternative)
+        if undo.drawn is not None:
+            undo.drawn.give_back(pick.candidate.device)
         if pick.share is None:
             self._taken[claim] &= ~(1 << pick.number)
             self._admin_taken &= ~(1 << pick.number)
@@ -264,44 +244,23 @@ class Attempt:
         candidate = self.candidates[number]
         if self.features.device_taints and untolerated(candidate.device, alternative.tolerations):
             return False
-        if not self._constrain(claim, alternative, candidate, must=must):
+        if not self._constraints[claim].add(alternative, candidate):
+            if must:
+                raise AllocationError(
+                    f"claim {self.names[claim]}, request {alternative.name} wants all devices, but a constraint of "
+                    f"the claim forbids {candidate.pool}/{candidate.device.name}",
+                    Reason.CONSTRAINT_ON_ALL,
+                )
             return False
         if not self.has_capacity(alternative, number):
-            self._release(claim, alternative)
+            self._constraints[claim].remove(alternative)
             return False
-        return True
-
-    def _release(self, claim: int, alternative: Alternative) -> None:
-        for one in reversed(self._constraints[claim]):
-            one.remove(alternative.name)
-
-    def _constrain(self, claim: int, alternative: Alternative, candidate: Candidate, *, must: bool) -> bool:
-        constraints = self._constraints[claim]
-        for index, one in enumerate(constraints):
-            if not one.add(alternative.name, candidate.pool.driver, candidate.device):
-                if must:
-                    raise AllocationError(
-                        f"claim {self.names[claim]}, request {alternative.name} wants all devices, but a constraint of "
-                        f"the claim forbids {candidate.pool}/{candidate.device.name}",
-                        Reason.CONSTRAINT_ON_ALL,
-                    )
-                for added in reversed(constraints[:index]):
-                    added.remove(alternative.name)
-                return False
         return True
 
     def _take_share(self, alternative: Alternative, number: int) -> Mapping[str, Quantity]:
-        share = consumptions(self.candidates[number].device, alternative.capacity)
+        share = consumptions(self.candidates[number], alternative.capacity, self.features)
         amounts = dict(self._consumed.get(number, {}))
         for name, quantity in share.items():
             amounts[name] = amounts.get(name, 0) + quantity.value
         self._consumed[number] = amounts
         return share
-
-    def _counters_of(self, candidate: Candidate) -> Counters:
-        found = self._counters.get(candidate.pool.pool)
-        if found is None:
-            pool = self._pools[candidate.pool]
-            found = Counters(counters_left(pool, self._allocated.pool(candidate.pool)))
-            self._counters[candidate.pool.pool] = found
-        return found

@@ -1,6 +1,7 @@
-"""Consumable capacity (KEP-5075): how much of a capacity a request consumes, and whether that much is left.
+"""Consumable capacity (KEP-5075): how much of a capacity a request consumes, and whether that much is available.
 
-Kubernetes 1.36 does the arithmetic of steps on whole numbers, each quantity rounded up; so does this.
+Kubernetes does the arithmetic of steps on 64-bit integers: on whole numbers, each quantity rounded up, or since 1.37
+(gate DRAFractionalCapacityRange) on thousandths where all numbers of the range are whole thousandths.
 """
 
 from __future__ import annotations
@@ -13,14 +14,21 @@ from functools import lru_cache
 from math import ceil
 from typing import Final
 
+from dranode.driver.core.api.names import qualified
 from dranode.driver.core.api.quantity import Quantity
-from dranode.driver.core.api.resource import CapacityRequestPolicy, CapacityRequestPolicyRange, Device, DeviceCapacity
+from dranode.driver.core.api.resource import CapacityRequestPolicy, CapacityRequestPolicyRange, DeviceCapacity
+from dranode.sim.allocator.features import Features
+from dranode.sim.allocator.outcome import AllocationError, Reason
+from dranode.sim.allocator.pools import Candidate
+from dranode.sim.allocator.releases import Change
 from dranode.sim.allocator.state import Amount
 
 _DECIMAL: Final = {-3: "n", -2: "u", -1: "m", 0: "", 1: "k", 2: "M", 3: "G", 4: "T", 5: "P", 6: "E"}
 _BINARY: Final = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 _KIBI: Final = 1024
 _EXPONENT: Final = re.compile(r"[eE][+-]?[0-9]")
+_GREATEST: Final = 2**63 - 1
+_THOUSANDTHS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,83 +37,160 @@ class Shortage:
 
     Attributes:
         name: the capacity.
-        wanted: how much the request would consume; None if the device has no such capacity.
-        left: how much is left; None if it is the device's policy that forbids the amount.
+        needed: how much the request would consume; None if the device has no such capacity.
+        available: how much there is; None if it is the device's policy that forbids the amount.
     """
 
     name: str
-    wanted: Amount | None
-    left: Amount | None
+    needed: Amount | None
+    available: Amount | None
 
 
 def shortage(
-    device: Device, requests: Mapping[str, Quantity], consumed: Mapping[str, Amount] | None
+    candidate: Candidate, requests: Mapping[str, Quantity], consumed: Mapping[str, Amount] | None, features: Features
 ) -> Shortage | None:
     """What keeps the device from serving the request, if anything does.
 
     `consumed` is what others consume of each capacity. A device that is allocated as a whole is asked the same way: its
     capacity must be as large as the request.
+
+    Raises:
+        AllocationError: since 1.37, an amount is beyond 64 bits or below 0.
     """
+    capacities = candidate.device.capacity
+    requests = published_names(candidate, requests, features)
     for name in requests:
-        if name not in device.capacity:
+        if name not in capacities:
             return Shortage(name, None, None)
-    for name, capacity in device.capacity.items():
-        amount = consumption(requests.get(name), capacity).value
-        if _violates(amount, capacity.request_policy):
+    # All amounts first: one that cannot be reckoned with ends the attempt, whatever the others are.
+    amounts = _amounts(candidate, requests, features)
+    for name, capacity in capacities.items():
+        amount = amounts[name].value
+        if _violates(amount, capacity.request_policy, features):
             return Shortage(name, amount, None)
-        left = capacity.value.value - (consumed.get(name, 0) if consumed else 0)
-        if amount > left:
-            return Shortage(name, amount, left)
+        available = capacity.value.value - (consumed.get(name, 0) if consumed else 0)
+        if amount > available:
+            return Shortage(name, amount, available)
     return None
 
 
-def consumptions(device: Device, requests: Mapping[str, Quantity]) -> dict[str, Quantity]:
-    """What a share of the device consumes: every capacity counts, whether it was asked for or not."""
-    return {name: consumption(requests.get(name), capacity) for name, capacity in device.capacity.items()}
+def consumptions(candidate: Candidate, requests: Mapping[str, Quantity], features: Features) -> dict[str, Quantity]:
+    """What a share of the device consumes: every capacity counts, whether it was asked for or not.
+
+    Raises:
+        AllocationError: since 1.37, an amount is beyond 64 bits or below 0.
+    """
+    return _amounts(candidate, published_names(candidate, requests, features), features)
 
 
-def consumption(request: Quantity | None, capacity: DeviceCapacity) -> Quantity:
-    """What a request for one capacity consumes: rounded up to what the policy allows, by default its default."""
+def published_names(
+    candidate: Candidate, requests: Mapping[str, Quantity], features: Features
+) -> Mapping[str, Quantity]:
+    """The requests by the names under which the device publishes the capacities."""
+    if not requests or not features.has(Change.CAPACITY_NAMES):
+        return requests
+    driver = candidate.pool.driver
+    published: dict[str, str] = {}
+    for name in sorted(candidate.device.capacity, key=lambda each: "/" in each):  # a name with a domain wins
+        published[qualified(name, driver)] = name
+    return {published.get(qualified(name, driver), name): amount for name, amount in requests.items()}
+
+
+def _amounts(candidate: Candidate, requests: Mapping[str, Quantity], features: Features) -> dict[str, Quantity]:
+    amounts: dict[str, Quantity] = {}
+    for name, capacity in candidate.device.capacity.items():
+        try:
+            amounts[name] = consumption(requests.get(name), capacity, features)
+        except ArithmeticError as error:
+            raise AllocationError(
+                f"device {candidate.pool}/{candidate.device.name}, capacity {name}: {error}", Reason.CAPACITY_OVERFLOW
+            ) from error
+    return amounts
+
+
+def consumption(request: Quantity | None, capacity: DeviceCapacity, features: Features) -> Quantity:
+    """What a request for one capacity consumes: rounded up to what the policy allows, by default its default.
+
+    Raises:
+        ArithmeticError: since 1.37, the amount is beyond 64 bits or below 0; or the step is 0.
+    """
+    amount = _amount(request, capacity, features)
+    if amount.value < 0 and features.has(Change.OVERFLOW_ENDS):
+        raise ArithmeticError(f"{amount} is below 0")
+    return amount
+
+
+def _amount(request: Quantity | None, capacity: DeviceCapacity, features: Features) -> Quantity:
     policy = capacity.request_policy
     if request is None:
         return canonical(policy.default if policy and policy.default else capacity.value)
     if policy and policy.valid_range:
-        return _in_range(request, policy.valid_range)
+        return _in_range(request, policy.valid_range, features)
     if policy and policy.valid_values:
         return canonical(next((value for value in policy.valid_values if request <= value), request))
     return canonical(request)
 
 
-def steps_are_inexact(device: Device, requests: Mapping[str, Quantity]) -> bool:
+def steps_are_inexact(candidate: Candidate, requests: Mapping[str, Quantity], features: Features) -> bool:
     """Whether rounding to whole numbers changed what a step was meant to be."""
+    requests = published_names(candidate, requests, features)
     return any(
         capacity.request_policy is not None
         and (limits := capacity.request_policy.valid_range) is not None
         and limits.step is not None
         and name in requests
+        and _unit(limits, features) == 1
         and not (limits.step.whole and limits.min.whole and requests[name].whole)
-        for name, capacity in device.capacity.items()
+        for name, capacity in candidate.device.capacity.items()
     )
 
 
-def _in_range(request: Quantity, limits: CapacityRequestPolicyRange) -> Quantity:
+def _in_range(request: Quantity, limits: CapacityRequestPolicyRange, features: Features) -> Quantity:
     if request < limits.min:
         return canonical(limits.min)
     if limits.step is None:
         return canonical(request)
-    least, step = ceil(limits.min.value), ceil(limits.step.value)
-    steps = -(-(ceil(request.value) - least) // step)
-    return Quantity(_text(least + steps * step, binary=True))
+    unit = _unit(limits, features)
+    least, step, asked = (ceil(quantity.value * unit) for quantity in (limits.min, limits.step, request))
+    ends = features.has(Change.OVERFLOW_ENDS)
+    if ends and unit > 1 and not _thousandths(request):
+        raise ArithmeticError(f"the request {request} is not in thousandths")
+    if not step:
+        raise ZeroDivisionError("the step of its valid range is 0")
+    amount = least - (least - asked) // step * step
+    if not -_GREATEST - 1 <= amount <= _GREATEST:
+        if ends:
+            raise OverflowError(f"the request {request} is beyond 64 bits")
+        amount = (amount + _GREATEST + 1) % (2 * (_GREATEST + 1)) - _GREATEST - 1
+    binary = limits.step.text.endswith("i") or not features.has(Change.STEPS_KEEP_SUFFIX)
+    exact = Fraction(amount, unit)
+    return Quantity(_text(exact.numerator if exact.denominator == 1 else exact, binary=binary))
 
 
-def _violates(amount: Amount, policy: CapacityRequestPolicy | None) -> bool:
+def _unit(limits: CapacityRequestPolicyRange, features: Features) -> int:
+    """How many parts of 1 the arithmetic of the range is done in."""
+    if not features.fractional_capacity_range or limits.step is None or limits.step.value <= 0:
+        return 1
+    bounds = (limits.min, limits.step, *(() if limits.max is None else (limits.max,)))
+    return _THOUSANDTHS if all(map(_thousandths, bounds)) else 1
+
+
+def _thousandths(quantity: Quantity) -> bool:
+    amount = quantity.value * _THOUSANDTHS
+    return ceil(amount) == amount and -_GREATEST - 1 <= ceil(amount) <= _GREATEST
+
+
+def _violates(amount: Amount, policy: CapacityRequestPolicy | None, features: Features) -> bool:
     if policy is None or (policy.default is not None and amount == policy.default.value):
         return False
     limits = policy.valid_range
     if limits is not None:
         if limits.max is not None and amount > limits.max.value:
             return True
-        return limits.step is not None and (ceil(amount) - ceil(limits.min.value)) % ceil(limits.step.value) != 0
+        if limits.step is None:
+            return False
+        unit = _unit(limits, features)
+        return (ceil(amount * unit) - ceil(limits.min.value * unit)) % ceil(limits.step.value * unit) != 0
     return bool(policy.valid_values) and all(amount != value.value for value in policy.valid_values)
 
 
@@ -123,8 +208,8 @@ def _canonical(text: str) -> Quantity:
 
 
 def _text(value: Amount, *, binary: bool) -> str:
-    if binary and isinstance(value, int) and abs(value) >= _KIBI:
-        power = 0
+    if binary and abs(value) >= _KIBI:
+        power, value = 0, ceil(value)
         while power + 1 < len(_BINARY) and value % _KIBI == 0:
             value //= _KIBI
             power += 1

@@ -1,8 +1,7 @@
 """Constraints between the devices of a claim: `matchAttribute` and `distinctAttribute` (KEP-4381, KEP-5075, KEP-5491).
 
-Devices are added and removed as the search goes. Two things are as in kube-scheduler 1.36, not as one would expect:
-`distinctAttribute` remembers one value for each request, so within a request a device is compared only with the one
-before it, and removing a device forgets that value; on lists, `matchAttribute` does not widen the common values again.
+Devices are added and removed as the search goes, last in first out. Releases before 1.37 keep less in mind than they
+should (`releases.Change`): their constraints are classes of their own.
 """
 
 from __future__ import annotations
@@ -13,6 +12,8 @@ from typing import TypeAlias
 
 from dranode.driver.core.api.resource import Device, DeviceAttribute, DeviceConstraint
 from dranode.driver.core.claims.configs import applies
+from dranode.sim.allocator.features import Features
+from dranode.sim.allocator.releases import Change
 
 Value: TypeAlias = tuple[str, int | bool | str]
 Values: TypeAlias = tuple[str, frozenset[int | bool | str]]
@@ -23,76 +24,84 @@ class Constraint(ABC):
 
     Attributes:
         spec: as it stands in the claim.
+        attribute: the attribute that it is about.
     """
+
+    # Whether later answers depend on devices that were tried and given back.
+    remembers = False
 
     def __init__(self, spec: DeviceConstraint, attribute: str, *, lists: bool) -> None:
         """Start without devices; `lists` says whether lists are compared as sets."""
         self.spec = spec
-        self._attribute = attribute
+        self.attribute = attribute
         self._lists = lists
-        self._count = 0
 
-    def add(self, request: str, driver: str, device: Device) -> bool:
-        """Add a device for `<request>` or `<request>/<subrequest>`; False, and nothing changes, if it violates."""
-        if not applies(self.spec.requests, request):
-            return True
-        attribute = lookup(device, driver, self._attribute)
-        if attribute is None or not self._accept(request.partition("/")[0], attribute):
-            return False
-        self._count += 1
-        return True
+    def applies(self, request: str) -> bool:
+        """Whether it is about the devices of `<request>` or `<request>/<subrequest>`."""
+        return applies(self.spec.requests, request)
 
+    @abstractmethod
+    def add(self, request: str, attribute: DeviceAttribute) -> bool:
+        """Add a device with that attribute for a request to which it applies; False, and no change, if it violates."""
+
+    @abstractmethod
     def remove(self, request: str) -> None:
-        """Undo the last `add` for the request."""
-        if applies(self.spec.requests, request):
-            self._count -= 1
-            self._forget(request.partition("/")[0])
+        """Undo the last `add`, which was for this request."""
 
     @abstractmethod
     def state(self) -> Hashable:
         """What later answers depend on."""
 
-    @abstractmethod
-    def _accept(self, request: str, attribute: DeviceAttribute) -> bool:
-        """Whether the device's attribute satisfies the constraint; if so, remember what is needed of it."""
-
-    @abstractmethod
-    def _forget(self, request: str) -> None:
-        """The last device of the request is gone."""
-
 
 class MatchAttribute(Constraint):
     """All devices have the same value, or with lists a common one."""
 
-    _value: Value | Values | None = None
+    def __init__(self, spec: DeviceConstraint, attribute: str, *, lists: bool) -> None:
+        """Start without devices."""
+        super().__init__(spec, attribute, lists=lists)
+        # What is common to the first device, to the first two ...
+        self._common: list[Value | Values | None] = []
 
     def state(self) -> Hashable:
         """The value, once there is a device."""
-        return self._value if self._count else None
+        return self._common[-1] if self._common else None
 
-    def _accept(self, request: str, attribute: DeviceAttribute) -> bool:  # noqa: ARG002 - the base class's signature
+    def add(self, request: str, attribute: DeviceAttribute) -> bool:  # noqa: ARG002 - all requests are alike
+        """Add a device."""
         if self._lists:
             return self._narrow(attribute_values(attribute))
         value = attribute_value(attribute)
-        if self._count == 0:
-            self._value = value  # any device can be the first, even with a list
-            return True
-        return value is not None and value == self._value
+        if self._common and (value is None or value != self._common[0]):
+            return False
+        self._common.append(value)  # any device can be the first, even with a list
+        return True
 
-    def _forget(self, request: str) -> None:
-        """The value is set anew with the next first device."""
+    def remove(self, request: str) -> None:  # noqa: ARG002 - all requests are alike
+        """Undo the last `add`."""
+        self._common.pop()
 
     def _narrow(self, values: Values | None) -> bool:
         if values is None:
             return False
-        if self._count == 0:
-            self._value = values
-            return True
-        kind, common = self._value or ("", frozenset())
-        if not isinstance(common, frozenset) or kind != values[0] or not common & values[1]:
-            return False
-        self._value = (kind, common & values[1])
+        if self._common:
+            kind, common = self._common[-1] or ("", frozenset())
+            if not isinstance(common, frozenset) or kind != values[0] or not common & values[1]:
+                return False
+            values = (kind, common & values[1])
+        self._common.append(values)
         return True
+
+
+class NarrowingMatchAttribute(MatchAttribute):
+    """On lists until 1.36: what was narrowed stays narrow when a device is given back (`LISTS_WIDEN_AGAIN`)."""
+
+    remembers = True
+
+    def remove(self, request: str) -> None:  # noqa: ARG002 - all requests are alike
+        """Undo the last `add`, but for what it narrowed."""
+        narrowed = self._common.pop()
+        if self._common:
+            self._common[-1] = narrowed
 
 
 class DistinctAttribute(Constraint):
@@ -101,41 +110,78 @@ class DistinctAttribute(Constraint):
     def __init__(self, spec: DeviceConstraint, attribute: str, *, lists: bool) -> None:
         """Start without devices."""
         super().__init__(spec, attribute, lists=lists)
+        self._values: list[Value | Values | None] = []
+
+    def state(self) -> Hashable:
+        """The values of the devices."""
+        return len(self._values), frozenset(self._values)
+
+    def add(self, request: str, attribute: DeviceAttribute) -> bool:  # noqa: ARG002 - all requests are alike
+        """Add a device."""
+        value = attribute_values(attribute) if self._lists else attribute_value(attribute)
+        if value is None and (self._lists or self._values):
+            return False
+        if any(_overlap(value, other) for other in self._values):
+            return False
+        self._values.append(value)
+        return True
+
+    def remove(self, request: str) -> None:  # noqa: ARG002 - all requests are alike
+        """Undo the last `add`."""
+        self._values.pop()
+
+
+class DistinctAttributeByRequest(Constraint):
+    """Until 1.36: one value is remembered for each request, and forgotten with any device (`DISTINCT_COMPARES_ALL`)."""
+
+    remembers = True
+
+    def __init__(self, spec: DeviceConstraint, attribute: str, *, lists: bool) -> None:
+        """Start without devices."""
+        super().__init__(spec, attribute, lists=lists)
+        self._count = 0
         self._values: dict[str, Value | Values | None] = {}
 
     def state(self) -> Hashable:
         """The values that are remembered."""
         return self._count, frozenset(self._values.items())
 
-    def _accept(self, request: str, attribute: DeviceAttribute) -> bool:
+    def add(self, request: str, attribute: DeviceAttribute) -> bool:
+        """Add a device; within the request it is compared with the one before it alone."""
         value = attribute_values(attribute) if self._lists else attribute_value(attribute)
         others = self._values.values() if self._count else ()
         if others and (value is None or any(_overlap(value, other) for other in others)):
             return False
-        self._values[request] = value
+        self._values[request.partition("/")[0]] = value
+        self._count += 1
         return True
 
-    def _forget(self, request: str) -> None:
-        self._values.pop(request, None)
+    def remove(self, request: str) -> None:
+        """Undo the last `add`; the value of the device before it is not known any more."""
+        self._values.pop(request.partition("/")[0], None)
+        self._count -= 1
 
 
-def constraint(spec: DeviceConstraint, *, lists: bool) -> Constraint | None:
-    """The constraint; None if it names no attribute."""
+def constraint(spec: DeviceConstraint, features: Features) -> Constraint | None:
+    """The constraint as the release keeps it; None if it names no attribute that the release knows of."""
+    lists = features.list_type_attributes
     if spec.match_attribute is not None:
-        return MatchAttribute(spec, spec.match_attribute, lists=lists)
-    if spec.distinct_attribute is not None:
-        return DistinctAttribute(spec, spec.distinct_attribute, lists=lists)
+        narrowing = lists and not features.has(Change.LISTS_WIDEN_AGAIN)
+        return (NarrowingMatchAttribute if narrowing else MatchAttribute)(spec, spec.match_attribute, lists=lists)
+    if spec.distinct_attribute is not None and not features.stable:
+        by_all = features.has(Change.DISTINCT_COMPARES_ALL)
+        return (DistinctAttribute if by_all else DistinctAttributeByRequest)(spec, spec.distinct_attribute, lists=lists)
     return None
 
 
 def lookup(device: Device, driver: str, name: str) -> DeviceAttribute | None:
     """The attribute of that fully-qualified name; the driver's own domain may be left out on the device."""
-    found = device.attributes.get(name)
-    if found is None:
+    attribute = device.attributes.get(name)
+    if attribute is None:
         domain, _, identifier = name.partition("/")
         if domain == driver:
-            found = device.attributes.get(identifier)
-    return found
+            attribute = device.attributes.get(identifier)
+    return attribute
 
 
 def attribute_value(attribute: DeviceAttribute) -> Value | None:
@@ -165,8 +211,8 @@ def attribute_values(attribute: DeviceAttribute) -> Values | None:
     return None if scalar is None else (scalar[0], frozenset((scalar[1],)))
 
 
-def _overlap(value: Value | Values, other: Value | Values | None) -> bool:
-    if other is None or value[0] != other[0]:
+def _overlap(value: Value | Values | None, other: Value | Values | None) -> bool:
+    if value is None or other is None or value[0] != other[0]:
         return False
     if isinstance(value[1], frozenset) and isinstance(other[1], frozenset):
         return bool(value[1] & other[1])

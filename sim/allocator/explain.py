@@ -7,7 +7,7 @@ could be satisfied alone, it is a constraint, or that they want the same devices
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from fractions import Fraction
@@ -18,7 +18,7 @@ from dranode.driver.core.api.resource import DeviceConstraint, ResourceClaim
 from dranode.driver.core.claims.configs import applies
 from dranode.sim.allocator.capacity import Shortage, canonical, shortage
 from dranode.sim.allocator.constraints import attribute_values, lookup
-from dranode.sim.allocator.counters import Counters, counters_left
+from dranode.sim.allocator.counters import Counters, available_counters
 from dranode.sim.allocator.pools import Candidate, Pool
 from dranode.sim.allocator.requests import AllocationRequest, Alternative, claim_name
 from dranode.sim.allocator.selectors import Selectors
@@ -138,7 +138,10 @@ class _Explainer:
             return Stage.SELECTOR, nearness, f"{name}, which {where} excludes: {exclusion.expression}"
         if not candidate.reachable:
             return Stage.OTHER_NODE, Fraction(0), f"{name}, which is for other nodes"
-        if candidate.device.binding_conditions and not self.features.device_binding_conditions:
+        if not candidate.servable:
+            why = "which leaves out calls to its driver, and the node does not declare DRAOptionalNodeOperations"
+            return Stage.OTHER_NODE, Fraction(0), f"{name}, {why}"
+        if candidate.device.binding_conditions and not self.features.binding:
             why = "which has binding conditions while the DRADeviceBindingConditions feature is disabled"
             return Stage.OTHER_NODE, Fraction(0), f"{name}, {why}"
         if name in self.allocated.pool(candidate.pool).devices and not alternative.admin:
@@ -152,7 +155,7 @@ class _Explainer:
             why = "which consumes counters while the DRAPartitionableDevices feature is disabled"
             return Stage.COUNTERS, Fraction(0), f"{device.name}, {why}"
         if device.consumes_counters and not consumed:
-            short = Counters(counters_left(self.pools[candidate.pool], state)).draw(device)
+            short = Counters(available_counters(self.pools[candidate.pool], state)).draw(device)
             if short is not None:
                 (set_, counter), left = short
                 return (
@@ -160,13 +163,20 @@ class _Explainer:
                     Fraction(0),
                     f"{device.name}, for which {_amount(left)} of {set_}/{counter} is left",
                 )
-        lacking = shortage(device, alternative.capacity, consumed) if self.features.consumable_capacity else None
+        lacking = self._shortage(alternative, candidate, consumed)
         if lacking is not None:
             return Stage.CAPACITY, _part(lacking), f"{device.name}, {_shortage(lacking)}"
         taint = untolerated(device, alternative.tolerations) if self.features.device_taints else None
         if taint is not None:
             return Stage.TAINT, Fraction(0), f"{device.name}, whose taint {taint.key}:{taint.effect} is not tolerated"
         return Stage.FREE, Fraction(1), device.name
+
+    def _shortage(
+        self, alternative: Alternative, candidate: Candidate, consumed: Mapping[str, Amount]
+    ) -> Shortage | None:
+        if not self.features.consumable_capacity:
+            return None
+        return shortage(candidate, alternative.capacity, consumed, self.features)
 
     def match(self, constraint: DeviceConstraint, requests: Sequence[AllocationRequest], claim: str) -> str:
         """Which value comes nearest to serving all requests of the constraint; nothing if one serves them all."""
@@ -212,17 +222,16 @@ def _amount(amount: Amount) -> str:
 
 
 def _part(lacking: Shortage) -> Fraction:
-    if lacking.left is None or not lacking.wanted:
+    if lacking.available is None or not lacking.needed:
         return Fraction(0)
-    return Fraction(max(lacking.left, 0)) / Fraction(lacking.wanted)
+    return Fraction(max(lacking.available, 0)) / Fraction(lacking.needed)
 
 
 def _shortage(lacking: Shortage) -> str:
-    if lacking.wanted is None:
+    if lacking.needed is None:
         return f"which has no capacity {lacking.name}"
-    if lacking.left is None:
-        return f"whose policy for {lacking.name} does not allow {_amount(lacking.wanted)}"
-    short = lacking.wanted - lacking.left
-    return (
-        f"which has {_amount(lacking.left)} of {lacking.name} left, {_amount(short)} short of {_amount(lacking.wanted)}"
-    )
+    if lacking.available is None:
+        return f"whose policy for {lacking.name} does not allow {_amount(lacking.needed)}"
+    short = lacking.needed - lacking.available
+    rest = f"{_amount(lacking.available)} of {lacking.name}"
+    return f"which has {rest} left, {_amount(short)} short of {_amount(lacking.needed)}"

@@ -1,44 +1,99 @@
-"""The feature gates that change what the allocator answers, with the defaults of Kubernetes 1.36."""
+"""The feature gates that change what the allocator answers, with the defaults of a release."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from typing import Final, Self
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Self
 
 from dranode.driver.core.api.errors import UsageError
+from dranode.sim.allocator.releases import GATES, NEWEST_STABLE, Change, Release
 
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """One field for each gate, named as the gate is without its prefix DRA."""
+    """One field for each gate, named as the gate is without its prefix DRA; the defaults are those of `NEWEST_STABLE`.
 
+    Attributes:
+        release: the release whose allocator answers.
+    """
+
+    release: Release = NEWEST_STABLE
     admin_access: bool = True
     consumable_capacity: bool = True
+    derived_attributes: bool = False
     device_binding_conditions: bool = True
+    device_compatibility_groups: bool = False
     device_taints: bool = True
+    fractional_capacity_range: bool = True
+    list_type_attributes: bool = False
+    optional_node_operations: bool = False
     partitionable_devices: bool = True
     prioritized_list: bool = True
-    list_type_attributes: bool = False
+    resource_claim_device_status: bool = True
 
     @classmethod
-    def parse(cls, text: str) -> Self:
+    def of(cls, release: Release, gates: Mapping[str, bool] | None = None) -> Self:
+        """The defaults of the release, but for these gates."""
+        values: dict[str, Any] = {"release": release}
+        for name, gate in GATES.items():
+            if gate.field is not None:
+                values[gate.field] = (gates or {}).get(name, bool(release.gate(name)))
+        return cls(**values)
+
+    @classmethod
+    def parse(cls, text: str, release: Release = NEWEST_STABLE) -> Self:
         """Read `NAME=BOOL,...` with the names of `--feature-gates`.
 
         Raises:
-            UsageError: a gate is unknown here, or its value is neither true nor false.
+            UsageError: a gate is unknown to the release or locked, its value is neither true nor false, or it differs
+                from the default and nothing that it changes is simulated.
         """
-        features = cls()
+        gates: dict[str, bool] = {}
         for item in filter(None, text.split(",")):
             name, _, value = item.partition("=")
-            if name not in GATES:
-                raise UsageError(f'the feature gate "{name}" is unknown; there are {", ".join(GATES)}')
-            if value not in _BOOLEANS:
+            if value not in _BOOLEANS and name in GATES:
                 raise UsageError(f'the feature gate {name} is true or false, not "{value}"')
-            features = replace(features, **{GATES[name]: _BOOLEANS[value]})
-        return features
+            gates[name] = _setting(name, release, value=_BOOLEANS.get(value, False))
+        return cls.of(release, gates)
+
+    def has(self, change: Change) -> bool:
+        """Whether the release answers as it does since that change."""
+        return change in self.release.changes
+
+    @property
+    def binding(self) -> bool:
+        """Whether devices with binding conditions are allocated, which takes two gates."""
+        return self.device_binding_conditions and self.resource_claim_device_status
+
+    @property
+    def stable(self) -> bool:
+        """Whether Kubernetes takes the most stable one of its allocators, which knows no `distinctAttribute`."""
+        return not (self.experimental or self.consumable_capacity or self.binding)
+
+    @property
+    def experimental(self) -> bool:
+        """Whether a gate is on for which Kubernetes takes the experimental one of its allocators."""
+        return (
+            self.derived_attributes
+            or self.device_compatibility_groups
+            or self.list_type_attributes
+            or self.optional_node_operations
+        )
 
 
 _BOOLEANS: Final = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
-GATES: Final = {
-    "DRA" + "".join(part.capitalize() for part in field.name.split("_")): field.name for field in fields(Features)
-}
+
+
+def _setting(name: str, release: Release, *, value: bool) -> bool:
+    default = release.gate(name) if name in GATES else None
+    if default is None:
+        known = ", ".join(gate for gate in GATES if release.gate(gate) is not None)
+        raise UsageError(f'the feature gate "{name}" is unknown to Kubernetes {release.name}; there are {known}')
+    if value != default and release.locks(name):
+        raise UsageError(f"the feature gate {name} is locked to {str(default).lower()} in Kubernetes {release.name}")
+    if value != default and GATES[name].field is None:
+        raise UsageError(
+            f"the feature gate {name} cannot be changed here: what it changes is not simulated; leave it out"
+        )
+    return value

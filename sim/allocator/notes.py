@@ -8,9 +8,10 @@ from typing import Final
 
 from dranode.driver.core.api.resource import AllocationResult, DeviceAttribute, ResourceClaim
 from dranode.driver.core.claims.configs import applies
-from dranode.sim.allocator.attempt import DevicePick, Oddity
 from dranode.sim.allocator.capacity import steps_are_inexact
 from dranode.sim.allocator.constraints import attribute_values, lookup
+from dranode.sim.allocator.features import Features
+from dranode.sim.allocator.picks import DevicePick, Oddity
 
 _OF_ODDITY: Final[Mapping[Oddity, str]] = {
     Oddity.ADMIN_BLOCKS: (
@@ -32,7 +33,11 @@ def notes_on_failure(oddities: Iterable[Oddity]) -> tuple[str, ...]:
 
 
 def notes_on_success(
-    claim: ResourceClaim, picks: Sequence[DevicePick], allocation: AllocationResult, oddities: Iterable[Oddity]
+    claim: ResourceClaim,
+    picks: Sequence[DevicePick],
+    allocation: AllocationResult,
+    oddities: Iterable[Oddity],
+    features: Features,
 ) -> tuple[str, ...]:
     """Notes on a claim that was allocated."""
     kept = frozenset(oddities) - _ONLY_ON_FAILURE
@@ -41,7 +46,7 @@ def notes_on_success(
             (
                 *notes_on_failure(kept),
                 *_not_distinct(claim, picks),
-                *_inexact_steps(picks),
+                *_inexact_steps(picks, features),
                 *_repeated_configs(allocation),
             )
         )
@@ -58,7 +63,7 @@ def _not_distinct(claim: ResourceClaim, picks: Sequence[DevicePick]) -> Iterator
             if _common(*(lookup(pick.candidate.device, pick.candidate.pool.driver, name) for pick in (one, other))):
                 yield (
                     f"{one.candidate.device.name} and {other.candidate.device.name} have the same {name} in spite of "
-                    "distinctAttribute: within a request a device is only compared with the one taken before it"
+                    "distinctAttribute: before 1.37, a device is compared only with the last one of its request"
                 )
 
 
@@ -67,9 +72,9 @@ def _common(one: DeviceAttribute | None, other: DeviceAttribute | None) -> bool:
     return mine is not None and theirs is not None and mine[0] == theirs[0] and bool(mine[1] & theirs[1])
 
 
-def _inexact_steps(picks: Sequence[DevicePick]) -> Iterator[str]:
+def _inexact_steps(picks: Sequence[DevicePick], features: Features) -> Iterator[str]:
     for pick in picks:
-        if pick.share is not None and steps_are_inexact(pick.candidate.device, pick.alternative.capacity):
+        if pick.share is not None and steps_are_inexact(pick.candidate, pick.alternative.capacity, features):
             yield (
                 f"{pick.candidate.device.name}: steps of a capacity are reckoned in whole numbers, each quantity "
                 "rounded up, so a fractional request consumes more than its policy says"
@@ -79,4 +84,4 @@ def _inexact_steps(picks: Sequence[DevicePick]) -> Iterator[str]:
 def _repeated_configs(allocation: AllocationResult) -> Iterator[str]:
     entries = allocation.devices.config
     if any(one is other for one, other in combinations(entries, 2)):
-        yield "a configuration of the claim stands once for each request that it names; later versions list it once"
+        yield "a configuration of the claim stands once for each request that it names; 1.37 lists it once"

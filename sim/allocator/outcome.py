@@ -25,6 +25,7 @@ class Reason(Enum):
     POOL_INCOMPLETE = "pool-incomplete"
     POOL_INVALID = "pool-invalid"
     CONSTRAINT_ON_ALL = "constraint-on-all"
+    CAPACITY_OVERFLOW = "capacity-overflow"
     SEARCH_TOO_LONG = "search-too-long"
 
 

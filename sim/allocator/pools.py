@@ -1,6 +1,6 @@
 """Resource pools as one node sees them: the newest generation, complete and consistent, devices in the order of search.
 
-Source: KEP-4381 and KEP-4815; `GatherPools` of kube-scheduler 1.36 says which slices count and in which order.
+Source: KEP-4381, KEP-4815, KEP-5963; `GatherPools` of kube-scheduler says which slices count and in which order.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Final
 
 import msgspec
 
@@ -16,7 +17,11 @@ from dranode.driver.core.api.documents import encode_json
 from dranode.driver.core.api.resource import CounterSet, Device, Node, NodeSelector, ResourceSlice, ResourceSliceSpec
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.nodeselector import selects
+from dranode.sim.allocator.releases import Change
 from dranode.sim.allocator.state import PoolID
+
+# What a node declares that can leave out calls to a driver.
+_OPTIONAL_OPERATIONS: Final = "DRAOptionalNodeOperations"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +49,7 @@ class Candidate:
         slice: the slice that holds it.
         content: what it is apart from its name.
         reachable: whether the node can use it; only False with per-device node selection.
+        servable: whether the node can leave out the calls to the driver that the slice leaves out (KEP-5945).
     """
 
     pool: PoolID
@@ -51,6 +57,7 @@ class Candidate:
     slice: ResourceSliceSpec
     content: Content
     reachable: bool = True
+    servable: bool = True
 
 
 @dataclass(frozen=True)
@@ -132,15 +139,24 @@ class PoolIndex:
         return tuple(sorted(pools, key=lambda pool: (pool.binds, pool.id)))
 
     def _known(self, spec: ResourceSliceSpec) -> bool:
-        return self._features.partitionable_devices or (
-            spec.per_device_node_selection is None and not spec.shared_counters
+        features = self._features
+        if not features.partitionable_devices and (spec.per_device_node_selection is not None or spec.shared_counters):
+            return False
+        # Devices with compatibility groups, and so their pools, are not used while it is not known what they mean.
+        return features.device_compatibility_groups or not (
+            features.release.gate("DRADeviceCompatibilityGroups") is not None and _uses_groups(spec)
         )
 
     def _relevant(self, node: Node) -> Iterator[ResourceSlice]:
         mine = self._of_node.get(node.metadata.name, ())
         yield from mine
-        yield from (slice_ for slice_ in self._of_all if slice_.spec.shared_counters or _targets(slice_.spec, node))
-        # Slices with counters count for every node in 1.36, which matters only where their pool is not in order.
+        foreign = not self._features.has(Change.FOREIGN_COUNTERS)
+        for slice_ in self._of_all:
+            if _targets(slice_.spec, node) or (foreign and slice_.spec.shared_counters):
+                yield slice_
+        if not foreign:
+            return
+        # Slices with counters count for every node until 1.36, which matters only where their pool is not in order.
         yield from (slice_ for slice_ in self._foreign_counters if slice_.spec.node_name != node.metadata.name)
 
     @cached_property
@@ -178,6 +194,7 @@ class PoolIndex:
                 slice_.spec,
                 self._content(pool.driver, device),
                 reachable=node is None or not slice_.spec.per_device_node_selection or _targets(device, node),
+                servable=self._servable(slice_.spec, node),
             )
             for slice_ in slices
             for device in slice_.spec.devices
@@ -196,6 +213,13 @@ class PoolIndex:
         )
         return Pool(pool, invalid=invalid) if invalid else Pool(pool, candidates, elsewhere, counters)
 
+    def _servable(self, spec: ResourceSliceSpec, node: Node | None) -> bool:
+        # The allocators that do not know of the gate do not look either.
+        if not spec.skip_node_operations or not self._features.experimental:
+            return True
+        declared = node.status.declared_features if node is not None else ()
+        return self._features.optional_node_operations and _OPTIONAL_OPERATIONS in declared
+
     def _content(self, driver: str, device: Device) -> Content:
         known = self._content_of.get((driver, id(device)))
         if known is None:
@@ -203,6 +227,10 @@ class PoolIndex:
             content = self._contents.setdefault(key, Content(len(self._contents), driver, device))
             known = self._content_of[driver, id(device)] = (device, content)
         return known[1]
+
+
+def _uses_groups(spec: ResourceSliceSpec) -> bool:
+    return any(consumption.compatibility_groups for device in spec.devices for consumption in device.consumes_counters)
 
 
 def _targets(place: ResourceSliceSpec | Device, node: Node) -> bool:

@@ -37,6 +37,7 @@ class Alternative:
         admin: whether devices in use may be taken, without holding them.
         tolerations: with the operator that the API server fills in.
         capacity: how much of each capacity is wanted.
+        derived: the expressions of attributes that constraints see in place of the device's, by name.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Alternative:
     admin: bool
     tolerations: tuple[DeviceToleration, ...]
     capacity: Mapping[str, Quantity]
+    derived: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,11 @@ def _alternative(
         raise AllocationError(f"{where} wants admin access, but the feature is disabled", Reason.FEATURE_OFF)
     if not wanted.device_class_name:
         raise AllocationError(f"{where} names no device class", Reason.INCOMPLETE_CLAIM)
+    derived = {one.name: one.expression for one in wanted.derived_attributes}
+    if derived and not features.derived_attributes and features.release.gate("DRADerivedAttributes") is not None:
+        raise AllocationError(
+            f"{where} has derived attributes, but the DRADerivedAttributes feature is disabled", Reason.FEATURE_OFF
+        )
     device_class = classes.get(wanted.device_class_name)
     if device_class is None:
         raise AllocationError(
@@ -132,6 +139,7 @@ def _alternative(
         bool(admin),
         tuple(msgspec.structs.replace(each, operator=each.operator or "Equal") for each in wanted.tolerations),
         wanted.capacity.requests if wanted.capacity is not None else MappingProxyType({}),
+        derived if features.derived_attributes else {},
     )
 
 

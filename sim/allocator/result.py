@@ -1,12 +1,14 @@
 """From the devices found to `status.allocation`: results, configurations and node selector.
 
-Source: KEP-4381, KEP-4816 and kube-scheduler 1.36, which lists the configurations of a class once with all requests of
-the class, and one of the claim once for each request that it names.
+Source: KEP-4381, KEP-4816 and kube-scheduler, which lists the configurations of a class once with all requests of the
+class; how it lists those of the claim is one of the changes of 1.37 (`releases.Change.CONFIGS_ONCE`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
 
 from dranode.driver.core.api.resource import (
     AllocationResult,
@@ -18,10 +20,11 @@ from dranode.driver.core.api.resource import (
     ResourceClaim,
 )
 from dranode.driver.core.claims.configs import main_request
-from dranode.sim.allocator.attempt import DevicePick
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.nodeselector import only, union
+from dranode.sim.allocator.picks import DevicePick
 from dranode.sim.allocator.pools import node_place
+from dranode.sim.allocator.releases import Change
 from dranode.sim.allocator.requests import AllocationRequest, Alternative
 
 
@@ -37,7 +40,9 @@ def allocation(
     """`status.allocation` of a claim that got these devices on the node; `share_id` makes the IDs of shares."""
     active = active_alternatives(requests, picks)
     results = tuple(_result(pick, features, share_id) for pick in picks)
-    config = (*_class_configs(active), *_claim_configs(claim, active))
+    config = (*_class_configs(active), *_claim_configs(claim, active, once=features.has(Change.CONFIGS_ONCE)))
+    if features.has(Change.CONFIGS_ONCE):
+        config = tuple(_without_needless_requests(entry, active) for entry in config)
     return AllocationResult(
         devices=DeviceAllocationResult(results=results, config=config), node_selector=_node_selector(picks, node)
     )
@@ -54,7 +59,7 @@ def active_alternatives(requests: Sequence[AllocationRequest], picks: Sequence[D
 
 def _result(pick: DevicePick, features: Features, new_share_id: Callable[[], str]) -> DeviceRequestAllocationResult:
     device = pick.candidate.device
-    binds = features.device_binding_conditions
+    binds = features.binding
     return DeviceRequestAllocationResult(
         request=pick.alternative.name,
         driver=pick.candidate.pool.driver,
@@ -66,6 +71,7 @@ def _result(pick: DevicePick, features: Features, new_share_id: Callable[[], str
         binding_failure_conditions=device.binding_failure_conditions if binds else (),
         share_id=None if pick.share is None else new_share_id(),
         consumed_capacity=pick.share or {},
+        skip_node_operations=pick.candidate.slice.skip_node_operations if features.experimental else (),
     )
 
 
@@ -83,7 +89,9 @@ def _class_configs(active: Sequence[Alternative]) -> Iterator[DeviceAllocationCo
             )
 
 
-def _claim_configs(claim: ResourceClaim, active: Sequence[Alternative]) -> Iterator[DeviceAllocationConfiguration]:
+def _claim_configs(
+    claim: ResourceClaim, active: Sequence[Alternative], *, once: bool
+) -> Iterator[DeviceAllocationConfiguration]:
     for config in claim.spec.devices.config:
         entry = DeviceAllocationConfiguration(source="FromClaim", requests=config.requests, opaque=config.opaque)
         if not config.requests:
@@ -91,6 +99,17 @@ def _claim_configs(claim: ResourceClaim, active: Sequence[Alternative]) -> Itera
         for alternative in active:
             if alternative.name in config.requests or main_request(alternative.name) in config.requests:
                 yield entry
+                if once:
+                    break
+
+
+def _without_needless_requests(
+    entry: DeviceAllocationConfiguration, active: Sequence[Alternative]
+) -> DeviceAllocationConfiguration:
+    """The entry, without requests where it is for all: that is what an empty list means."""
+    if all(one.name in entry.requests or main_request(one.name) in entry.requests for one in active):
+        return msgspec.structs.replace(entry, requests=())
+    return entry
 
 
 def _node_selector(picks: Sequence[DevicePick], node: str) -> NodeSelector | None:

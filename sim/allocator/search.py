@@ -1,10 +1,10 @@
 """The search: depth first through claims, requests, alternatives and devices; the first full solution is taken.
 
-Source: KEP-4381, KEP-4816, and the order in which kube-scheduler 1.36 goes, since it decides which device is found
+Source: KEP-4381, KEP-4816, and the order in which kube-scheduler goes, since it decides which device is found
 first and which error is met. Shortcuts leave the answer as it is: the rest of the requests is not tried again from a
 state from which it has failed; a device is passed over if one that differs by name alone has just failed in its place;
 and if what comes after a request fails for want of devices that the request has not taken, other devices for it are not
-tried. Where an answer depends on what was tried before (counters, `distinctAttribute`, lists), they are not taken.
+tried. Where an answer depends on what was tried before (counters, constraints before 1.37), they are not taken.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from typing import Final
 
 from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.core.api.validation import MAX_RESULTS
-from dranode.sim.allocator.attempt import Attempt, DevicePick, Oddity
+from dranode.sim.allocator.attempt import Attempt
 from dranode.sim.allocator.outcome import AllocationError, Reason
+from dranode.sim.allocator.picks import DevicePick, Oddity
 from dranode.sim.allocator.pools import Pool
 from dranode.sim.allocator.requests import AllocationRequest, Alternative
 from dranode.sim.allocator.selectors import Selectors
@@ -119,7 +120,9 @@ class _Search:
                     Reason.POOL_INCOMPLETE if pool.incomplete else Reason.POOL_INVALID,
                 )
             for _ in pool.candidates:
-                if self.attempt.chooses(claim, alternative, number) and self.attempt.has_capacity(alternative, number):
+                if self.attempt.chooses(claim, alternative, number) and self.attempt.could_have_capacity(
+                    alternative, number
+                ):
                     yield number
                 number += 1
 

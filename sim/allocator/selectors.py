@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from dranode.driver.core.api.resource import DeviceSelector
+from dranode.driver.core.api.resource import DeviceAttribute, DeviceSelector
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.outcome import AllocationError, Reason
 from dranode.sim.allocator.pools import Content
+from dranode.sim.allocator.releases import Change
 from dranode.sim.allocator.requests import Alternative
-from dranode.sim.cel.expression import CELCompileError, CELRuntimeError, compile_selector
+from dranode.sim.cel.attribute import compile_attribute
+from dranode.sim.cel.errors import CELCompileError, CELRuntimeError
+from dranode.sim.cel.expression import compile_selector
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,7 @@ class Selectors:
 
     features: Features
     _answers: dict[tuple[str, int], bool] = field(default_factory=dict)
+    _derived: dict[tuple[str, int], DeviceAttribute] = field(default_factory=dict)
 
     def exclusion(self, alternative: Alternative, content: Content, claim: str) -> Exclusion | None:
         """The first selector that excludes the device, class before request; None if it is chosen.
@@ -54,6 +58,27 @@ class Selectors:
                     return Exclusion(where, index, selector.cel.expression if selector.cel else "")
         return None
 
+    def derived(self, name: str, expression: str, content: Content) -> DeviceAttribute:
+        """The attribute that the expression makes of the device.
+
+        Raises:
+            AllocationError: the expression cannot be compiled, or fails on this device.
+        """
+        key = (expression, content.number)
+        known = self._derived.get(key)
+        if known is None:
+            try:
+                attribute = compile_attribute(expression, lists=self.features.list_type_attributes)
+                known = self._derived[key] = attribute.of(content.driver, content.device)
+            except CELCompileError as error:
+                raise AllocationError(
+                    f"derived attribute {name}: CEL compile error: {error}", Reason.CEL_COMPILE
+                ) from error
+            except CELRuntimeError as error:
+                message = f"derived attribute {name}: CEL runtime error on device {content.device.name}: {error}"
+                raise AllocationError(message, Reason.CEL_RUNTIME) from error
+        return known
+
     def _holds(self, selector: DeviceSelector, content: Content, where: str) -> bool:
         if selector.cel is None:
             raise AllocationError(f"{where} has no CEL expression", Reason.INCOMPLETE_CLAIM)
@@ -66,7 +91,8 @@ class Selectors:
     def _evaluate(self, expression: str, content: Content, where: str) -> bool:
         try:
             selector = compile_selector(expression, lists=self.features.list_type_attributes)
-            return selector.matches(content.driver, content.device)
+            lists_seen = self.features.list_type_attributes or self.features.has(Change.LISTS_ALWAYS_SEEN)
+            return selector.matches(content.driver, content.device, lists_seen=lists_seen)
         except CELCompileError as error:
             raise AllocationError(f"{where}: CEL compile error: {error}", Reason.CEL_COMPILE) from error
         except CELRuntimeError as error:

@@ -15,10 +15,10 @@ from typing import Any, Final
 from cel_expr_python import cel
 from google.protobuf.any_pb2 import Any as ProtoAny
 
-from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.api.resource import Device, DeviceAttribute
 from dranode.proto.cel_expr_pb2 import CheckedExpr
 from dranode.sim.cel.bounds import IMPLEMENTATIONS, begin, bound
+from dranode.sim.cel.errors import CELCompileError, CELRuntimeError, CELUnsupportedError
 from dranode.sim.cel.library import MISSING, OVERLOADS, QUANTITY
 from dranode.sim.cel.overloads import Overload, declarations, implementations
 from dranode.sim.cel.rewrite import (
@@ -53,18 +53,6 @@ _HAS_FIELD: Final = re.compile(r"\bhas\s*\(\s*device\s*\.\s*\w+\s*\)")
 _COMPARED_ONLY_WITH_THEIR_LIKE: Final = frozenset({"kubernetes.Quantity", "kubernetes.Semver"})
 
 
-class CELCompileError(DranodeError):
-    """An expression that Kubernetes would not accept."""
-
-
-class CELUnsupportedError(CELCompileError):
-    """An expression that Kubernetes may accept and that this program cannot evaluate."""
-
-
-class CELRuntimeError(DranodeError):
-    """An expression that fails on a device; kube-scheduler gives the pod up."""
-
-
 class Selector:
     """A compiled expression.
 
@@ -84,25 +72,34 @@ class Selector:
         self.lists = lists
         if len(expression.encode()) > MAX_EXPRESSION_BYTES:
             raise CELCompileError(f"the expression is longer than {MAX_EXPRESSION_BYTES} bytes")
-        self._program = _program(expression, lists=lists)
+        self._program = compile_expression(expression, ("BOOL",), lists=lists)
 
-    def matches(self, driver: str, device: Device) -> bool:
-        """Whether the expression holds for the device.
+    def matches(self, driver: str, device: Device, *, lists_seen: bool = False) -> bool:
+        """Whether the expression holds for the device; `lists_seen` says that list attributes have values all the same.
 
         Raises:
             CELRuntimeError: it cannot be evaluated on this device.
         """
-        begin()
-        try:
-            value = self._program.eval(data=device_variables(driver, device, lists=self.lists))
-        except RuntimeError as error:
-            raise CELRuntimeError(f"operation cancelled after {MAX_TURNS} turns of its loops: {error}") from error
-        kind = value.type()
-        if kind == cel.Type.ERROR:
-            raise CELRuntimeError(_runtime_message(str(value.value())))
-        if kind != cel.Type.BOOL:
-            raise CELRuntimeError(f"the result is of type {kind.name().lower()}, not bool")
+        value = evaluate(self._program, driver, device, lists=self.lists or lists_seen)
+        if value.type() != cel.Type.BOOL:
+            raise CELRuntimeError(f"the result is of type {value.type().name().lower()}, not bool")
         return bool(value.value())
+
+
+def evaluate(program: cel.Expression, driver: str, device: Device, *, lists: bool) -> cel.Value:
+    """The value of a compiled expression on a device.
+
+    Raises:
+        CELRuntimeError: it cannot be evaluated on this device.
+    """
+    begin()
+    try:
+        value = program.eval(data=device_variables(driver, device, lists=lists))
+    except RuntimeError as error:
+        raise CELRuntimeError(f"operation cancelled after {MAX_TURNS} turns of its loops: {error}") from error
+    if value.type() == cel.Type.ERROR:
+        raise CELRuntimeError(_runtime_message(str(value.value())))
+    return value
 
 
 @lru_cache(maxsize=4096)
@@ -225,7 +222,13 @@ def _evaluator() -> cel.Env:
     )
 
 
-def _program(expression: str, *, lists: bool) -> cel.Expression:
+def compile_expression(expression: str, types: tuple[str, ...], *, lists: bool) -> cel.Expression:
+    """The compiled expression, which has one of these types or an unknown one.
+
+    Raises:
+        CELCompileError: Kubernetes would refuse it.
+        CELUnsupportedError: it uses what only Kubernetes has.
+    """
     if _HAS_FIELD.search(expression):
         raise CELUnsupportedError("has() of a field of device is always true, and not known here; leave it out")
     try:
@@ -234,8 +237,9 @@ def _program(expression: str, *, lists: bool) -> cel.Expression:
         raise _compile_error(str(error)) from error
     result = checked.return_type()
     # The binding has no name for google.protobuf.Any and calls it an error.
-    if result not in (cel.Type.BOOL, cel.Type.DYN if lists else cel.Type.ERROR):
-        raise CELCompileError(f"must evaluate to bool or the unknown type, not {result.name().lower()}")
+    if result.name().partition("<")[0] not in types and result != (cel.Type.DYN if lists else cel.Type.ERROR):
+        expected = " or ".join(map(str.lower, types))
+        raise CELCompileError(f"must evaluate to {expected} or the unknown type, not {result.name().lower()}")
     envelope = ProtoAny.FromString(checked.serialize())
     tree = CheckedExpr.FromString(envelope.value)
     _check_literals(tree)

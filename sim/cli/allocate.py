@@ -10,6 +10,7 @@ import click
 
 from dranode.driver.cli.output import console, emit, output_option
 from dranode.driver.cli.terminal import columns
+from dranode.sim.cli.release import asked_features, release_options
 
 if TYPE_CHECKING:
     from dranode.sim.allocator.outcome import Outcome
@@ -18,10 +19,12 @@ if TYPE_CHECKING:
 
 @click.command(short_help="What the scheduler would give the claims in FILE from the slices in FILE; no driver runs.")
 @click.option("--node", metavar="NAME", help="Try this node alone; default: all Nodes, else all nodes of the slices.")
-@click.option("--feature-gates", default="", metavar="NAME=BOOL,...", help="Feature gates of the allocator.")
+@release_options
 @output_option
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
-def command(*, files: tuple[str, ...], node: str | None, feature_gates: str, output: str) -> None:
+def command(
+    *, files: tuple[str, ...], node: str | None, kubernetes: str | None, feature_gates: str, output: str
+) -> None:
     """Allocate the claims in FILEs, in the order given, as kube-scheduler would.
 
     FILEs hold ResourceSlices, DeviceClasses, Nodes, Pods, ResourceClaims, ResourceClaimTemplates and claims that are
@@ -34,11 +37,10 @@ def command(*, files: tuple[str, ...], node: str | None, feature_gates: str, out
       dranode allocate cluster.yaml my-claims.yaml
     """
     from dranode.driver.machine.yaml_files import load_documents
-    from dranode.sim.allocator.features import Features
     from dranode.sim.cluster.pods import read_cluster_documents
     from dranode.sim.cluster.workload import require_pods
 
-    features = Features.parse(feature_gates)
+    features = asked_features(kubernetes, feature_gates)
     cluster = read_cluster_documents(load_documents(files), node)
     require_pods(cluster.pods, files)
     placements = tuple(cluster.place(features, lambda: str(uuid.uuid4())))

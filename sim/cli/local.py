@@ -15,6 +15,7 @@ from dranode.driver.core.api.documents import encode
 from dranode.driver.core.api.errors import UsageError
 from dranode.driver.machine.root import Root
 from dranode.driver.plugins import load_plugins
+from dranode.sim.cli.release import asked_features, release_options
 
 if TYPE_CHECKING:
     from dranode.driver.core.api.resource import ResourceSlice
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 @click.option("--scores", is_flag=True, help="With --nodes: show how each node scored for each pod.")
 @click.option("--svg", metavar="FILE", help="With --nodes: draw the fleet.")
 @click.option("--keep", is_flag=True, help="Leave the claims prepared; needs --state.")
-@click.option("--feature-gates", default="", metavar="NAME=BOOL,...", help="Feature gates of the allocator.")
+@release_options
 @output_option
 @click.argument("files", nargs=-1, metavar="[FILE...]")
 def command(
@@ -47,6 +48,7 @@ def command(
     queues: str | None,
     scores: bool,
     svg: str | None,
+    kubernetes: str | None,
     feature_gates: str,
     output: str,
     **options: Any,
@@ -63,9 +65,7 @@ def command(
       dranode local --state state --keep examples/cpu-numa.yaml
       dranode local --nodes nodes.yaml --scores --svg fleet.svg claims.yaml
     """
-    from dranode.sim.allocator.features import Features
-
-    features = Features.parse(feature_gates)
+    features = asked_features(kubernetes, feature_gates)
     if nodes is not None or queues is not None:
         from dranode.sim.cli.fleet import run_on_fleet
 

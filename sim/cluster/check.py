@@ -36,7 +36,8 @@ from dranode.driver.core.claims.allocation import configs_of, results_of
 from dranode.driver.core.claims.configs import Config
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.machine.yaml_files import read_yaml
-from dranode.sim.cel.expression import CELCompileError, compile_selector
+from dranode.sim.cel.errors import CELCompileError
+from dranode.sim.cel.expression import compile_selector
 from dranode.sim.cluster.undecoded import all_problems
 from dranode.sim.cluster.workload import DEFAULT_NAMESPACE, request_names
 

@@ -14,9 +14,9 @@ from dranode.driver.core.api.documents import encode_json
 from dranode.driver.core.api.resource import AllocationResult, Node, ResourceClaim
 from dranode.driver.core.claims.allocation import readable_results
 from dranode.sim.allocator.allocate import Allocator, failures, unfit
-from dranode.sim.allocator.attempt import Oddity
 from dranode.sim.allocator.explain import Miss
 from dranode.sim.allocator.outcome import AllocationError, Outcome
+from dranode.sim.allocator.picks import Oddity
 from dranode.sim.allocator.pools import Pool
 from dranode.sim.allocator.requests import AllocationRequest
 from dranode.sim.allocator.result import active_alternatives

@@ -145,9 +145,17 @@ def _is_local(pool: Pool, node: str) -> bool:
 
 def _local_key(pool: Pool, names: Mapping[str, int]) -> object:
     counters = tuple(encode_json(each) for each in pool.counters.values())
-    devices = tuple((candidate.device.name, candidate.content.number) for candidate in pool.candidates)
+    devices = tuple(
+        (candidate.device.name, candidate.content.number, candidate.servable, candidate.slice.skip_node_operations)
+        for candidate in pool.candidates
+    )
     return pool.id.driver, names[pool.id.pool], pool.incomplete, pool.invalid, devices, counters
 
 
 def _shared_key(pool: Pool) -> object:
-    return pool.id, pool.incomplete, pool.invalid, tuple(id(each.device) for each in pool.candidates if each.reachable)
+    return (
+        pool.id,
+        pool.incomplete,
+        pool.invalid,
+        tuple((id(each.device), each.servable) for each in pool.candidates if each.reachable),
+    )

@@ -17,7 +17,7 @@ from dranode.driver.core.api.names import qualified
 from dranode.driver.core.api.resource import DeviceClass, Node, PodSpec, ResourceClaim, ResourceSlice
 from dranode.driver.core.claims.allocation import readable_results
 from dranode.sim.allocator.allocate import Allocator
-from dranode.sim.allocator.counters import Counters, counters_left
+from dranode.sim.allocator.counters import Counters, available_counters
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.outcome import Outcome
 from dranode.sim.allocator.pools import Pool
@@ -206,7 +206,7 @@ def _units(pools: Iterable[tuple[Pool, PoolState]], useful: frozenset[str]) -> d
 
 def _amounts(pool: Pool, state: PoolState) -> Iterator[tuple[str, Amount, Amount]]:
     """Unit, amount and what is free of it, for each device of the node itself."""
-    left = counters_left(pool, state)
+    left = available_counters(pool, state)
     for candidate in pool.candidates:
         device, driver = candidate.device, pool.id.driver
         if candidate.slice.node_name is None:

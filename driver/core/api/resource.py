@@ -264,6 +264,13 @@ class CapacityRequirements(APIDocument, frozen=True, kw_only=True):
     requests: Mapping[str, Quantity] = {}
 
 
+class DeviceDerivedAttribute(APIDocument, frozen=True, kw_only=True):
+    """An attribute that an expression makes of a device's attributes, for constraints (KEP-6080)."""
+
+    name: str
+    expression: str
+
+
 class ExactDeviceRequest(APIDocument, frozen=True, kw_only=True):
     """`requests[].exactly`."""
 
@@ -274,6 +281,7 @@ class ExactDeviceRequest(APIDocument, frozen=True, kw_only=True):
     admin_access: bool | None = None
     tolerations: tuple[DeviceToleration, ...] = ()
     capacity: CapacityRequirements | None = None
+    derived_attributes: tuple[DeviceDerivedAttribute, ...] = ()
 
 
 class DeviceSubRequest(APIDocument, frozen=True, kw_only=True):
@@ -286,6 +294,7 @@ class DeviceSubRequest(APIDocument, frozen=True, kw_only=True):
     count: int | None = None
     tolerations: tuple[DeviceToleration, ...] = ()
     capacity: CapacityRequirements | None = None
+    derived_attributes: tuple[DeviceDerivedAttribute, ...] = ()
 
 
 class DeviceRequest(APIDocument, frozen=True, kw_only=True):
@@ -465,9 +474,16 @@ class Pod(APIDocument, frozen=True, kw_only=True):
     spec: PodSpec = PodSpec()
 
 
+class NodeStatus(APIDocument, frozen=True, kw_only=True):
+    """What a node says of itself."""
+
+    declared_features: tuple[str, ...] = ()
+
+
 class Node(APIDocument, frozen=True, kw_only=True):
     """A node, as far as slices select it."""
 
     api_version: str = ""
     kind: str = ""
     metadata: ObjectMeta = ObjectMeta()
+    status: NodeStatus = NodeStatus()

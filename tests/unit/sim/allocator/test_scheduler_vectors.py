@@ -12,8 +12,9 @@ from dranode.driver.core.api.documents import decode, encode_json
 from dranode.driver.core.api.quantity import Quantity
 from dranode.driver.core.api.resource import DeviceClass, Node, ResourceClaim, ResourceSlice
 from dranode.sim.allocator.allocate import Allocator
-from dranode.sim.allocator.features import GATES, Features
+from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.outcome import Reason
+from dranode.sim.allocator.releases import GATES, release
 from dranode.sim.allocator.state import Allocated, Consumption, PoolID, PoolState
 
 VECTORS = Path(__file__).parents[3] / "vectors"
@@ -24,10 +25,10 @@ def scenarios(release: str) -> list[dict[str, Any]]:
     return made
 
 
-def features_of(gates: Iterable[str]) -> Features:
+def features_of(gates: Iterable[str], kubernetes: str) -> Features:
     """The gates that are on; all others are off."""
     on = {gate for each in gates for gate in each.split("+")}
-    return Features(**{field: name in on for name, field in GATES.items()})
+    return Features.of(release(kubernetes), {name: name in on for name in GATES})
 
 
 def allocated_of(in_use: dict[str, Any]) -> Allocated:
@@ -54,12 +55,12 @@ def allocated_of(in_use: dict[str, Any]) -> Allocated:
     return Allocated(pools)
 
 
-def answer(scenario: dict[str, Any]) -> Any:
+def answer(scenario: dict[str, Any], kubernetes: str) -> Any:
     """Allocations without shares' random IDs; nothing where it does not fit; `error` where the attempt ends."""
     allocator = Allocator(
         [decode(ResourceSlice, slice_) for slice_ in scenario["slices"]],
         [decode(DeviceClass, device_class) for device_class in scenario["deviceClasses"]],
-        features_of(scenario["features"]),
+        features_of(scenario["features"], kubernetes),
         new_share_id=itertools.repeat("share").__next__,
     )
     node = decode(Node, {"metadata": scenario["node"]})
@@ -70,47 +71,14 @@ def answer(scenario: dict[str, Any]) -> Any:
     return [{"devices": {}} | json.loads(encode_json(outcome.allocation)) for outcome in outcomes if outcome.allocation]
 
 
-# What is modelled is 1.36, so these are answered as 1.36 does; each reason is what 1.37 changed.
-_DISTINCT = "distinctAttribute compares all devices, not one for each request"
-_CONFIG = "a configuration is listed once, and without requests where it is for all"
-_GATE = "a gate that is new in 1.37"
-DIFFERENT_IN_1_37 = {
-    "claim-config-covering-all-requests-is-cleared": _CONFIG,
-    "prioritized-list-class-config": _CONFIG,
-    "with-claim-config-for-two-requests": _CONFIG,
-    "with-class-device-config": _CONFIG,
-    "distinct-constraint-single-request-count-3-not-distinct": _DISTINCT,
-    "distinct-constraint-single-request-multiple-devices-attribute-set": _DISTINCT,
-    "distinct-constraint-two-requests-with-count-not-distinct": _DISTINCT,
-    "list-attributes-distinct-constraint-single-request-count-3-not-distinct": _DISTINCT,
-    "list-attributes-match-constraint-backtrack-needs-intersection-restore": "giving back widens common values again",
-    "list-attributes-disabled-distinct-constraint-with-lists": "selectors see lists whatever the gate says",
-    "list-attributes-disabled-match-constraint-with-lists": "selectors see lists whatever the gate says",
-    "consumable-capacity-range-policy-overflow-aborts-not-skip": "an amount beyond 64 bits ends the attempt",
-    "consumable-capacity-range-policy-rounded-value-overflow-rejected": "an amount beyond 64 bits ends the attempt",
-    "partitionable-consumable-capacity-shared-device-counter-not-recharged": "a share without capacity keeps counters",
-    "partitionable-devices-counter-cache-scoped-by-pool-ID": "counters are kept by driver and pool, not by pool name",
-    "compatibility-groups-disabled-skips-ungrouped-device-in-grouped-pool": _GATE,
-    "compatibility-groups-incompatible-with-allocated-peer": _GATE,
-    "derived-attributes-override": _GATE,
-    "derived-attributes-with-prioritized-list": _GATE,
-    "optional-node-operations-missing-feature": _GATE,
-}
-
-
-def marks(release: str, scenario: str) -> tuple[pytest.MarkDecorator, ...]:
-    reason = DIFFERENT_IN_1_37.get(scenario) if release == "1.37.2" else None
-    return () if reason is None else (pytest.mark.xfail(reason=reason, strict=True),)
-
-
 @pytest.mark.parametrize(
-    "scenario",
+    ("kubernetes", "scenario"),
     [
-        pytest.param(scenario, id=f"{release}-{scenario['id']}", marks=marks(release, scenario["id"]))
-        for release in ("1.36.3", "1.37.2")
-        for scenario in scenarios(release)
+        pytest.param(kubernetes, scenario, id=f"{kubernetes}-{scenario['id']}")
+        for kubernetes in ("1.36.3", "1.37.2")
+        for scenario in scenarios(kubernetes)
     ],
 )
-def test_a_scenario_of_the_scheduler_is_answered_as_it_answers(scenario: dict[str, Any]) -> None:
+def test_a_scenario_of_the_scheduler_is_answered_as_it_answers(kubernetes: str, scenario: dict[str, Any]) -> None:
     expected = scenario["expected"]
-    assert answer(scenario) == ("error" if "error" in expected else expected["allocations"])
+    assert answer(scenario, kubernetes) == ("error" if "error" in expected else expected["allocations"])

@@ -12,6 +12,7 @@ from dranode.sim.allocator import search
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.outcome import Outcome, Reason
+from dranode.sim.allocator.releases import NEWEST_STABLE, Change, release
 from dranode.sim.allocator.state import Allocated
 
 NODE = decode(Node, {"metadata": {"name": "n"}})
@@ -181,23 +182,25 @@ def test_what_is_consumed_counts_under_either_name(published: str, consumed: str
 
 
 @pytest.mark.parametrize(
-    ("gates", "wanted", "message"),
+    ("gate", "wanted", "message"),
     [
-        ("DRAAdminAccess=false", request("r", "gpu", adminAccess=True), "wants admin access"),
+        ("DRAAdminAccess", request("r", "gpu", adminAccess=True), "wants admin access"),
         (
-            "DRAConsumableCapacity=false",
+            "DRAConsumableCapacity",
             request("r", "gpu", capacity={"requests": {"x": "1"}}),
             "DRAConsumableCapacity",
         ),
         (
-            "DRAPrioritizedList=false",
+            "DRAPrioritizedList",
             {"name": "r", "firstAvailable": [{"name": "a", "deviceClassName": "gpu"}]},
             "DRAPrioritizedList",
         ),
     ],
 )
-def test_a_claim_that_needs_a_gate_that_is_off_is_an_error(gates: str, wanted: dict[str, Any], message: str) -> None:
-    (outcome,) = allocate([slice_of("gpu", {"name": "g"})], claim(wanted), features=Features.parse(gates))
+def test_a_claim_that_needs_a_gate_that_is_off_is_an_error(gate: str, wanted: dict[str, Any], message: str) -> None:
+    (outcome,) = allocate(
+        [slice_of("gpu", {"name": "g"})], claim(wanted), features=Features.of(NEWEST_STABLE, {gate: False})
+    )
     assert (outcome.reason, outcome.scope) == (Reason.FEATURE_OFF, "fatal")
     assert message in str(outcome.error)
 
@@ -218,11 +221,40 @@ def test_gates_that_are_off_change_which_devices_can_be_had() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("DRAFoo=true", '"DRAFoo" is unknown'), ("DRADeviceTaints=maybe", "maybe")]
+    ("kubernetes", "text", "message"),
+    [
+        ("1.37", "DRAFoo=true", '"DRAFoo" is unknown to Kubernetes 1.37'),
+        ("1.37", "DRADeviceTaints=maybe", "maybe"),
+        ("1.37", "DRAPrioritizedList=false", "DRAPrioritizedList is locked to true in Kubernetes 1.37"),
+        ("1.36", "DRADerivedAttributes=true", '"DRADerivedAttributes" is unknown to Kubernetes 1.36'),
+        ("1.37", "DRANodeAllocatableResources=true", "what it changes is not simulated"),
+    ],
 )
-def test_a_feature_gate_that_is_none_is_refused(text: str, message: str) -> None:
+def test_a_feature_gate_that_the_release_does_not_let_change_is_refused(
+    kubernetes: str, text: str, message: str
+) -> None:
     with pytest.raises(UsageError, match=message):
-        Features.parse(text)
+        Features.parse(text, release(kubernetes))
+
+
+@pytest.mark.parametrize("name", ["1.33", "1.40", "1", "latest", "1.37.x", "v1.37"])
+def test_a_release_that_is_not_simulated_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match="is not simulated; there are"):
+        release(name)
+
+
+def test_a_patch_release_has_what_was_carried_back_to_it() -> None:
+    carried_back = Change.COUNTERS_BY_POOL_ID
+    assert [carried_back in release(name).changes for name in ("1.36", "1.36.3", "1.36.4", "1.37.0")] == [
+        False,
+        False,
+        True,
+        True,
+    ]
+
+
+def test_the_defaults_are_those_of_the_newest_stable_release() -> None:
+    assert Features() == Features.of(NEWEST_STABLE) == Features.parse("")
 
 
 def test_all_devices_of_a_pool_that_is_being_updated_are_not_known() -> None:

@@ -10,8 +10,9 @@ import pytest
 from dranode.driver.core.api.documents import decode, encode_json
 from dranode.driver.core.api.resource import DeviceClass, Node, ResourceClaim, ResourceSlice
 from dranode.sim.allocator.allocate import Allocator
-from dranode.sim.allocator.features import GATES, Features
+from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.outcome import Outcome, Reason
+from dranode.sim.allocator.releases import RELEASES
 from dranode.sim.allocator.state import Allocated
 
 VECTORS = Path(__file__).parents[3] / "vectors" / "allocator.json"
@@ -23,7 +24,7 @@ def outcomes(scenario: dict[str, Any]) -> list[Outcome]:
     allocator = Allocator(
         [decode(ResourceSlice, slice_) for slice_ in scenario["slices"]],
         [decode(DeviceClass, device_class) for device_class in scenario["deviceClasses"]],
-        Features(**{GATES[name]: value for name, value in scenario.get("features", {}).items()}),
+        Features.of(RELEASES["1.36"], scenario.get("features", {})),
         new_share_id=lambda: f"share-{next(numbers)}",
     )
     node = decode(Node, {"metadata": scenario["node"]})

@@ -7,14 +7,8 @@ import pytest
 
 from dranode.driver.core.api.documents import decode
 from dranode.driver.core.api.resource import Device
-from dranode.sim.cel.expression import (
-    MAX_EXPRESSION_BYTES,
-    CELCompileError,
-    CELRuntimeError,
-    CELUnsupportedError,
-    Selector,
-    compile_selector,
-)
+from dranode.sim.cel.errors import CELCompileError, CELRuntimeError, CELUnsupportedError
+from dranode.sim.cel.expression import MAX_EXPRESSION_BYTES, Selector, compile_selector
 
 DRIVER = "d.example.com"
 DEVICE = decode(

@@ -8,7 +8,8 @@ import pytest
 
 from dranode.driver.core.api.documents import decode
 from dranode.driver.core.api.resource import Device
-from dranode.sim.cel.expression import CELCompileError, CELRuntimeError, CELUnsupportedError, Selector
+from dranode.sim.cel.errors import CELCompileError, CELRuntimeError, CELUnsupportedError
+from dranode.sim.cel.expression import Selector
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[3] / "vectors" / "cel.json").read_text(encoding="utf-8"))
 

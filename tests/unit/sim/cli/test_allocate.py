@@ -127,12 +127,31 @@ def test_people_see_devices_and_what_came_nearest(tmp_path: Path) -> None:
     assert "nearest is gpu-0, which is in use" in " ".join(result.stdout.split())
 
 
-@pytest.mark.parametrize("options", [("--feature-gates", "Nope=true"), ("--feature-gates", "DRADeviceTaints=1")])
-def test_a_wrong_feature_gate_is_wrong_usage(tmp_path: Path, options: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--feature-gates", "Nope=true"),
+        ("--feature-gates", "DRADeviceTaints=1"),
+        ("--kubernetes", "1.20"),
+        ("--kubernetes", "1.36", "--feature-gates", "DRADerivedAttributes=true"),
+    ],
+)
+def test_a_wrong_feature_gate_or_release_is_wrong_usage(tmp_path: Path, options: tuple[str, ...]) -> None:
     path = tmp_path / "empty.yaml"
     path.write_text("", encoding="utf-8")
     result = CliRunner().invoke(command, [str(path), *options])
     assert type(result.exception).__name__ == "UsageError"
+
+
+@pytest.mark.parametrize(("options", "listed"), [(("--kubernetes", "1.36"), ["r"]), ((), None)])
+def test_the_release_decides_how_a_configuration_is_listed(
+    tmp_path: Path, options: tuple[str, ...], listed: list[str] | None
+) -> None:
+    configured = claim("x")
+    opaque = {"driver": "gpu.example.com", "parameters": {}}
+    configured["spec"]["devices"]["config"] = [{"requests": ["r"], "opaque": opaque}]
+    _, rows = run(tmp_path, [CLASS, gpus("a", 1), configured], *options)
+    assert rows[0]["allocation"]["devices"]["config"][0].get("requests") == listed
 
 
 def test_a_later_pod_that_shares_a_claim_is_answered(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ spec:
     status, verdicts = checked(path)
     assert status == 1
     where = "spec.spec.devices.requests[0].firstAvailable[0].adminAccess"
-    fields = "name, deviceClassName, selectors, allocationMode, count, tolerations, capacity"
+    fields = "name, deviceClassName, selectors, allocationMode, count, tolerations, capacity, derivedAttributes"
     assert verdicts[0]["errors"] == [{"path": where, "message": f"there is no such field; there are {fields}"}]
 
 

@@ -1,0 +1,78 @@
+"""The constraints of one claim together: a device is added to all of them, or to none."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from dranode.driver.core.api.resource import DeviceAttribute, ResourceClaim
+from dranode.sim.allocator.constraints import Constraint, constraint, lookup
+from dranode.sim.allocator.outcome import AllocationError, Reason
+from dranode.sim.allocator.pools import Candidate
+from dranode.sim.allocator.requests import Alternative
+from dranode.sim.allocator.selectors import Selectors
+
+
+class ClaimConstraints:
+    """The constraints of a claim during a search.
+
+    Attributes:
+        remember_matches: whether answers to `matchAttribute` depend on devices that were tried and given back.
+        remember_distinct: whether answers to `distinctAttribute` do.
+    """
+
+    def __init__(self, claim: ResourceClaim, name: str, selectors: Selectors) -> None:
+        """Start without devices; `name` is the claim's, for messages.
+
+        Raises:
+            AllocationError: a constraint names no attribute that the release knows of.
+        """
+        self._selectors = selectors
+        self._constraints: list[Constraint] = []
+        for index, spec in enumerate(claim.spec.devices.constraints):
+            known = constraint(spec, selectors.features)
+            if known is None:
+                distinct = "distinctAttribute needs the DRAConsumableCapacity feature, which is disabled"
+                why = distinct if spec.distinct_attribute is not None else "it names no attribute"
+                raise AllocationError(f"claim {name}, constraint #{index}: {why}", Reason.INCOMPLETE_CLAIM)
+            self._constraints.append(known)
+        remembering = [known for known in self._constraints if known.remembers]
+        self.remember_matches = any(known.spec.match_attribute is not None for known in remembering)
+        self.remember_distinct = any(known.spec.distinct_attribute is not None for known in remembering)
+
+    def bind(self, alternative: Alternative) -> bool:
+        """Whether any constraint applies to the alternative."""
+        return any(known.applies(alternative.name) for known in self._constraints)
+
+    def state(self) -> Hashable:
+        """What later answers depend on."""
+        return tuple(known.state() for known in self._constraints)
+
+    def add(self, alternative: Alternative, candidate: Candidate) -> bool:
+        """Add a device for the alternative; False, and nothing changes, if it violates a constraint.
+
+        Raises:
+            AllocationError: a derived attribute cannot be evaluated on the device.
+        """
+        added: list[Constraint] = []
+        for known in self._constraints:
+            if not known.applies(alternative.name):
+                continue
+            attribute = self._attribute(alternative, candidate, known.attribute)
+            if attribute is None or not known.add(alternative.name, attribute):
+                for undone in reversed(added):
+                    undone.remove(alternative.name)
+                return False
+            added.append(known)
+        return True
+
+    def remove(self, alternative: Alternative) -> None:
+        """Undo the last `add`, which was for this alternative."""
+        for known in reversed(self._constraints):
+            if known.applies(alternative.name):
+                known.remove(alternative.name)
+
+    def _attribute(self, alternative: Alternative, candidate: Candidate, name: str) -> DeviceAttribute | None:
+        expression = alternative.derived.get(name)
+        if expression is not None:
+            return self._selectors.derived(name, expression, candidate.content)
+        return lookup(candidate.device, candidate.pool.driver, name)

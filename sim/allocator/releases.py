@@ -1,0 +1,193 @@
+"""The releases of Kubernetes: which gates each has, their defaults, and what each changed in the allocator.
+
+This is the one table; `docs/fleet.md` shows it and a test holds the two together. A change that was carried back to an
+earlier minor release names the patch release of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+from types import MappingProxyType
+from typing import Final
+
+from dranode.driver.core.api.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What a change is.
+
+    Attributes:
+        since: the releases that have it first: a later patch release and a later minor release have it too.
+        pull_request: its number in kubernetes/kubernetes; None where it was seen in the sources only.
+        text: what is different from then on.
+    """
+
+    since: tuple[str, ...]
+    pull_request: int | None
+    text: str
+
+
+class Change(Enum):
+    """What a release changed in the answers of the allocator."""
+
+    COUNTERS_BY_POOL_ID = Record(
+        ("1.36.4", "1.37"), 140435, "counters are kept by driver and pool; before, pools of one name shared them"
+    )
+    DISTINCT_COMPARES_ALL = Record(
+        ("1.37",), 140600, "distinctAttribute compares all devices; before, one value was remembered for each request"
+    )
+    CONFIGS_ONCE = Record(
+        ("1.37",),
+        139731,
+        "a claim's configuration is listed once, without requests where it is for all; before, once for each request",
+    )
+    LISTS_WIDEN_AGAIN = Record(
+        ("1.37",), 140325, "matchAttribute on lists widens the common values again when a device is given back"
+    )
+    LISTS_ALWAYS_SEEN = Record(
+        ("1.37",), None, "selectors see list attributes though their gate is off; before, such a device was an error"
+    )
+    OVERFLOW_ENDS = Record(
+        ("1.37",), 140442, "an amount beyond 64 bits, or below 0, ends the attempt; before, 64 bits wrapped around"
+    )
+    ALL_NEEDS_EVERY_DEVICE = Record(
+        ("1.37",), 140769, "All fails where a matching shared device is used up; before, it took only the others"
+    )
+    SHARES_WITHOUT_CAPACITY = Record(
+        ("1.37",), 140437, "a share without capacity keeps its device's counters, so that a later share needs no more"
+    )
+    FOREIGN_COUNTERS = Record(
+        ("1.37",), 138917, "counter sets of other nodes' pools are not looked at; before, damaged ones were an error"
+    )
+    STEPS_KEEP_SUFFIX = Record(
+        ("1.37",), 140161, "an amount rounded to a step is written in the step's format; before, always in Ki, Mi ..."
+    )
+    CAPACITY_NAMES = Record(
+        ("1.38",), 142202, "a request names a capacity with or without the driver's domain; before, as it is published"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """A feature gate.
+
+    Attributes:
+        field: the field of `Features` that it sets; None if it changes nothing that is simulated.
+        defaults: the releases in which its default changed, with the default from then on; the first is when it came.
+        locked: the release from which on it cannot be changed.
+    """
+
+    field: str | None
+    defaults: tuple[tuple[str, bool], ...]
+    locked: str | None = None
+
+
+_ALPHA_36: Final = (("1.36", False),)
+_ALPHA_37: Final = (("1.37", False),)
+_BETA_36: Final = (("1.34", False), ("1.36", True))
+
+GATES: Final[Mapping[str, Gate]] = MappingProxyType(
+    {
+        "DRAAdminAccess": Gate("admin_access", (("1.34", True),), locked="1.36"),
+        "DRAConsumableCapacity": Gate("consumable_capacity", _BETA_36),
+        "DRADerivedAttributes": Gate("derived_attributes", _ALPHA_37),
+        "DRADeviceBindingConditions": Gate("device_binding_conditions", _BETA_36),
+        "DRADeviceCompatibilityGroups": Gate("device_compatibility_groups", _ALPHA_37),
+        "DRADeviceTaintRules": Gate(None, (("1.35", False), ("1.37", True)), locked="1.38"),
+        "DRADeviceTaints": Gate("device_taints", _BETA_36, locked="1.38"),
+        "DRAExtendedResource": Gate(None, _BETA_36, locked="1.37"),
+        "DRAFractionalCapacityRange": Gate("fractional_capacity_range", (("1.37", True),)),
+        "DRAListTypeAttributes": Gate("list_type_attributes", _ALPHA_36),
+        "DRANodeAllocatableResources": Gate(None, _ALPHA_36),
+        "DRAOptionalNodeOperations": Gate("optional_node_operations", _ALPHA_37),
+        "DRAPartitionableDevices": Gate("partitionable_devices", _BETA_36),
+        "DRAPartitionableDevicesType": Gate(None, _ALPHA_37),
+        "DRAPrioritizedList": Gate("prioritized_list", (("1.34", True),), locked="1.37"),
+        "DRAResourceClaimDeviceStatus": Gate("resource_claim_device_status", (("1.34", True),), locked="1.37"),
+        "DRAResourceClaimGranularStatusAuthorization": Gate(None, (("1.36", True),)),
+        "DRAResourcePoolStatus": Gate(None, _ALPHA_36),
+        "DRASchedulerFilterTimeout": Gate(None, (("1.34", True),)),
+        "DRAWorkloadResourceClaims": Gate(None, _ALPHA_36),
+    }
+)
+
+
+@dataclass(frozen=True)
+class Release:
+    """A release of Kubernetes.
+
+    Attributes:
+        name: how it is chosen: `1.37`.
+        version: the version whose allocator it was compared with.
+    """
+
+    name: str
+    version: str
+
+    @cached_property
+    def number(self) -> tuple[int, int]:
+        """Minor and patch version."""
+        return _number(self.version)
+
+    @cached_property
+    def changes(self) -> frozenset[Change]:
+        """The changes that it has."""
+        return frozenset(change for change in Change if any(map(self._includes, change.value.since)))
+
+    def gate(self, name: str) -> bool | None:
+        """The default of the gate; None if this release does not know it."""
+        defaults = [default for since, default in GATES[name].defaults if self._reaches(since)]
+        return defaults[-1] if defaults else None
+
+    def locks(self, name: str) -> bool:
+        """Whether the gate cannot be changed."""
+        locked = GATES[name].locked
+        return locked is not None and self._reaches(locked)
+
+    def _includes(self, since: str) -> bool:
+        """Whether it has what came with that release; a patch release counts for its own minor release alone."""
+        minor, patch = _number(since)
+        return self.number[0] == minor and self.number[1] >= patch if patch else self._reaches(since)
+
+    def _reaches(self, since: str) -> bool:
+        return self.number >= _number(since)
+
+
+RELEASES: Final[Mapping[str, Release]] = MappingProxyType(
+    {
+        name: Release(name, version)
+        for name, version in (("1.36", "1.36.3"), ("1.37", "1.37.2"), ("1.38-alpha", "1.38.0-alpha.0"))
+    }
+)
+NEWEST_STABLE: Final = RELEASES["1.37"]
+_VERSION: Final = re.compile(r"1\.(\d{1,3})(?:\.(\d{1,3}))?(?:-alpha.*)?", re.ASCII)
+
+
+def release(name: str) -> Release:
+    """The release of that name; a patch release (`1.36.4`) has what was carried back to it.
+
+    Raises:
+        UsageError: the release is not simulated.
+    """
+    known = RELEASES.get(name)
+    if known is not None:
+        return known
+    match = _VERSION.fullmatch(name)
+    minor = f"1.{match[1]}" if match else ""
+    if match is None or match[2] is None or minor not in RELEASES:
+        raise UsageError(
+            f'Kubernetes "{name}" is not simulated; there are {", ".join(RELEASES)}, and their patch releases'
+        )
+    return Release(minor, name)
+
+
+def _number(version: str) -> tuple[int, int]:
+    match = _VERSION.fullmatch(version)
+    if match is None:
+        raise ValueError(f'"{version}" is not a version of Kubernetes')
+    return int(match[1]), int(match[2] or 0)

@@ -1,0 +1,17 @@
+"""What is wrong with an expression."""
+
+from __future__ import annotations
+
+from dranode.driver.core.api.errors import DranodeError
+
+
+class CELCompileError(DranodeError):
+    """An expression that Kubernetes would not accept."""
+
+
+class CELUnsupportedError(CELCompileError):
+    """An expression that Kubernetes may accept and that this program cannot evaluate."""
+
+
+class CELRuntimeError(DranodeError):
+    """An expression that fails on a device; kube-scheduler gives the pod up."""

@@ -1,0 +1,39 @@
+"""The options that say which kube-scheduler is asked: its release and its feature gates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from dranode.sim.allocator.features import Features
+
+
+def release_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--kubernetes` and `--feature-gates`, which `asked_features` reads."""
+    kubernetes = click.option(
+        "--kubernetes",
+        metavar="RELEASE",
+        help="Answer as this release does: 1.36, 1.36.4, 1.37, 1.38-alpha; default: the newest stable one.",
+    )
+    gates = click.option(
+        "--feature-gates",
+        default="",
+        metavar="NAME=BOOL,...",
+        help="Feature gates of that release, as kube-scheduler's.",
+    )
+    return kubernetes(gates(function))
+
+
+def asked_features(kubernetes: str | None, feature_gates: str) -> Features:
+    """The release and the gates of the command line.
+
+    Raises:
+        UsageError: the release is not simulated, or a gate is not one that can be set in it.
+    """
+    from dranode.sim.allocator.features import Features
+    from dranode.sim.allocator.releases import NEWEST_STABLE, release
+
+    return Features.parse(feature_gates, NEWEST_STABLE if kubernetes is None else release(kubernetes))

@@ -1,0 +1,46 @@
+"""The table of releases, and that the manual shows it as it is."""
+
+from pathlib import Path
+
+import pytest
+
+from dranode.sim.allocator.releases import GATES, RELEASES, Change, Release
+
+PAGE = Path(__file__).parents[4] / "docs" / "fleet.md"
+
+
+def tables() -> str:
+    """The tables of the manual."""
+    releases = list(RELEASES.values())
+    lines = [
+        f"| gate | {' | '.join(f'{release.name} ({release.version})' for release in releases)} |",
+        f"| --- |{' --- |' * len(releases)}",
+        *(f"| `{name}` | {' | '.join(default(release, name) for release in releases)} |" for name in GATES),
+        "",
+        "| since | what is different | pull request |",
+        "| --- | --- | --- |",
+    ]
+    for change in Change:
+        record = change.value
+        number = f"kubernetes#{record.pull_request}" if record.pull_request else ""
+        lines.append(f"| {', '.join(record.since)} | {record.text} | {number} |")
+    return "\n".join(lines)
+
+
+def default(release: Release, name: str) -> str:
+    value = release.gate(name)
+    if value is None:
+        return ""
+    return f"{'on' if value else 'off'}{', locked' if release.locks(name) else ''}"
+
+
+def test_the_manual_shows_the_table_of_releases() -> None:
+    shown = PAGE.read_text("utf-8").partition("<!-- releases:")[2].partition("-->\n")[2].partition("<!-- end -->")[0]
+    assert shown.strip() == tables()
+
+
+@pytest.mark.parametrize("change", Change, ids=lambda change: change.name)
+def test_a_change_is_there_from_its_release_on(change: Change) -> None:
+    having = [change in release.changes for release in RELEASES.values()]
+    assert having == sorted(having)
+    assert having[-1]
