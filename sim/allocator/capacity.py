@@ -176,8 +176,8 @@ def _unit(limits: CapacityRequestPolicyRange, features: Features) -> int:
 
 
 def _thousandths(quantity: Quantity) -> bool:
-    amount = quantity.value * _THOUSANDTHS
-    return ceil(amount) == amount and -_GREATEST - 1 <= ceil(amount) <= _GREATEST
+    amount = Fraction(quantity.value) * _THOUSANDTHS
+    return amount.denominator == 1 and -_GREATEST - 1 <= amount.numerator <= _GREATEST
 
 
 def _violates(amount: Amount, policy: CapacityRequestPolicy | None, features: Features) -> bool:
@@ -209,11 +209,11 @@ def _canonical(text: str) -> Quantity:
 
 def _text(value: Amount, *, binary: bool) -> str:
     if binary and abs(value) >= _KIBI:
-        power, value = 0, ceil(value)
-        while power + 1 < len(_BINARY) and value % _KIBI == 0:
-            value //= _KIBI
+        power, whole = 0, ceil(Fraction(value))
+        while power + 1 < len(_BINARY) and whole % _KIBI == 0:
+            whole //= _KIBI
             power += 1
-        return f"{value}{_BINARY[power]}"
+        return f"{whole}{_BINARY[power]}"
     power = -3
     number = ceil(Fraction(value) * 1000**3)
     while power < max(_DECIMAL) and number and number % 1000 == 0:
