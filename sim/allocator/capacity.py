@@ -208,7 +208,7 @@ def _canonical(text: str) -> Quantity:
 
 
 def _text(value: Amount, *, binary: bool) -> str:
-    if binary and abs(value) >= _KIBI:
+    if binary and abs(Fraction(value)) >= _KIBI:
         power, whole = 0, ceil(Fraction(value))
         while power + 1 < len(_BINARY) and whole % _KIBI == 0:
             whole //= _KIBI

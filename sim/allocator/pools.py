@@ -99,9 +99,10 @@ class PoolIndex:
     """
 
     def __init__(self, slices: Iterable[ResourceSlice], features: Features) -> None:
-        """Index the slices; with the gate off, those of partitionable devices are left out."""
+        """Index the slices; those that a gate hides make their pool complete, and nothing else."""
         self._features = features
-        self.slices = tuple(slice_ for slice_ in slices if self._known(slice_.spec))
+        everything = tuple(slices)
+        self.slices = tuple(slice_ for slice_ in everything if self._known(slice_.spec))
         self._of_node: dict[str, list[ResourceSlice]] = defaultdict(list)
         self._of_all: list[ResourceSlice] = []
         self._of_pool: dict[PoolID, list[ResourceSlice]] = defaultdict(list)
@@ -109,9 +110,10 @@ class PoolIndex:
         self._contents: dict[bytes, Content] = {}
         # A fleet of equal machines shares its devices, so most are looked up by identity (the list keeps them alive).
         self._content_of: dict[tuple[str, int], tuple[Device, Content]] = {}
+        for slice_ in everything:
+            self._of_pool[PoolID(slice_.spec.driver, slice_.spec.pool.name)].append(slice_)
         for slice_ in self.slices:
             spec = slice_.spec
-            self._of_pool[PoolID(spec.driver, spec.pool.name)].append(slice_)
             if spec.node_name:
                 self._of_node[spec.node_name].append(slice_)
             else:
@@ -142,9 +144,14 @@ class PoolIndex:
         features = self._features
         if not features.partitionable_devices and (spec.per_device_node_selection is not None or spec.shared_counters):
             return False
-        # Devices with compatibility groups, and so their pools, are not used while it is not known what they mean.
-        return features.device_compatibility_groups or not (
-            features.release.gate("DRADeviceCompatibilityGroups") is not None and _uses_groups(spec)
+        return not self._hidden(spec)
+
+    def _hidden(self, spec: ResourceSliceSpec) -> bool:
+        """Whether the slice has compatibility groups while these have no meaning: then its pool is not used either."""
+        return (
+            not self._features.device_compatibility_groups
+            and self._features.release.gate("DRADeviceCompatibilityGroups") is not None
+            and _uses_groups(spec)
         )
 
     def _relevant(self, node: Node) -> Iterator[ResourceSlice]:
@@ -178,7 +185,11 @@ class PoolIndex:
             everything = self._of_pool[pool]
             if any(slice_.spec.pool.generation > generation for slice_ in everything):
                 return None
-            same = [slice_ for slice_ in everything if slice_.spec.pool.generation == generation]
+            same = [
+                slice_
+                for slice_ in everything
+                if slice_.spec.pool.generation == generation and not self._hidden(slice_.spec)
+            ]
             if len(same) != count:
                 return Pool(pool, incomplete=True)
             others = [slice_ for slice_ in same if not any(slice_ is mine for mine in slices)]
@@ -201,7 +212,7 @@ class PoolIndex:
         )
         elsewhere = tuple(device for slice_ in others for device in slice_.spec.devices)
         counters: dict[str, CounterSet] = {}
-        for slice_ in (*slices, *others):
+        for slice_ in (*slices, *others) if self._features.partitionable_devices else ():
             for counter_set in slice_.spec.shared_counters:
                 if counter_set.name in counters:
                     return Pool(pool, invalid=f"duplicate counter set name {counter_set.name}")
