@@ -25,6 +25,8 @@ from dranode.driver.plugins import load_plugins
 def command(root: Root, drivers: tuple[str, ...], node_name: str, output: str, **options: Any) -> None:
     """The ResourceSlices that this machine would publish; what the API would refuse is left out and named.
 
+    -o yaml is a List, as other commands and kubectl take it; -o json is a list of the slices.
+
     \b
     Example:
       dranode slices --machine sockets=2,numa=2,l3=4,cores=4,threads=2
@@ -37,5 +39,8 @@ def command(root: Root, drivers: tuple[str, ...], node_name: str, output: str, *
             click.echo(f"dranode: {plugin.driver}: {warning}", err=True)
         specs = desired_slices(plugin.driver, node_name, inventory)
         slices += [complete_slice(spec, index, len(specs)) for index, spec in enumerate(specs)]
-    if not emit(encode(slices), output):
+    documents: Any = encode(slices)
+    if output == "yaml":  # what other commands and kubectl take; JSON is a bare list, on which programs rely
+        documents = {"apiVersion": "v1", "kind": "List", "items": documents}
+    if not emit(documents, output):
         show_slices(console(), slices)

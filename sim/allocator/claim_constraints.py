@@ -24,16 +24,14 @@ class ClaimConstraints:
         """Start without devices; `name` is the claim's, for messages.
 
         Raises:
-            AllocationError: a constraint names no attribute that the release knows of.
+            AllocationError: a constraint names no attribute.
         """
         self._selectors = selectors
         self._constraints: list[Constraint] = []
         for index, spec in enumerate(claim.spec.devices.constraints):
             known = constraint(spec, selectors.features)
             if known is None:
-                distinct = "distinctAttribute needs the DRAConsumableCapacity feature, which is disabled"
-                why = distinct if spec.distinct_attribute is not None else "it names no attribute"
-                raise AllocationError(f"claim {name}, constraint #{index}: {why}", Reason.INCOMPLETE_CLAIM)
+                raise AllocationError(f"claim {name}, constraint #{index} names no attribute", Reason.INCOMPLETE_CLAIM)
             self._constraints.append(known)
         remembering = [known for known in self._constraints if known.remembers]
         self.remember_matches = any(known.spec.match_attribute is not None for known in remembering)

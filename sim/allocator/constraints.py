@@ -163,12 +163,12 @@ class DistinctAttributeByRequest(Constraint):
 
 
 def constraint(spec: DeviceConstraint, features: Features) -> Constraint | None:
-    """The constraint as the release keeps it; None if it names no attribute that the release knows of."""
+    """The constraint as the release keeps it; None if it names no attribute."""
     lists = features.list_type_attributes
     if spec.match_attribute is not None:
         narrowing = lists and not features.has(Change.LISTS_WIDEN_AGAIN)
         return (NarrowingMatchAttribute if narrowing else MatchAttribute)(spec, spec.match_attribute, lists=lists)
-    if spec.distinct_attribute is not None and not features.stable:
+    if spec.distinct_attribute is not None:
         by_all = features.has(Change.DISTINCT_COMPARES_ALL)
         return (DistinctAttribute if by_all else DistinctAttributeByRequest)(spec, spec.distinct_attribute, lists=lists)
     return None

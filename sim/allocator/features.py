@@ -67,11 +67,6 @@ class Features:
         return self.device_binding_conditions and self.resource_claim_device_status
 
     @property
-    def stable(self) -> bool:
-        """Whether Kubernetes takes the most stable one of its allocators, which knows no `distinctAttribute`."""
-        return not (self.experimental or self.consumable_capacity or self.binding)
-
-    @property
     def experimental(self) -> bool:
         """Whether a gate is on for which Kubernetes takes the experimental one of its allocators."""
         return (

@@ -6,7 +6,7 @@ Source: KEP-4381, KEP-4815, KEP-5963; `GatherPools` of kube-scheduler says which
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
@@ -102,6 +102,8 @@ class PoolIndex:
         """Index the slices; those that a gate hides make their pool complete, and nothing else."""
         self._features = features
         everything = tuple(slices)
+        self._position = {id(slice_): position for position, slice_ in enumerate(everything)}
+        self._foreign = not features.has(Change.FOREIGN_COUNTERS)
         self.slices = tuple(slice_ for slice_ in everything if self._known(slice_.spec))
         self._of_node: dict[str, list[ResourceSlice]] = defaultdict(list)
         self._of_all: list[ResourceSlice] = []
@@ -154,28 +156,33 @@ class PoolIndex:
             and _uses_groups(spec)
         )
 
-    def _relevant(self, node: Node) -> Iterator[ResourceSlice]:
+    def _relevant(self, node: Node) -> list[ResourceSlice]:
+        """The slices for the node, in the order in which they are met: the first one's count is the pool's."""
         mine = self._of_node.get(node.metadata.name, ())
-        yield from mine
-        foreign = not self._features.has(Change.FOREIGN_COUNTERS)
-        for slice_ in self._of_all:
-            if _targets(slice_.spec, node) or (foreign and slice_.spec.shared_counters):
-                yield slice_
-        if not foreign:
-            return
-        # Slices with counters count for every node until 1.36, which matters only where their pool is not in order.
-        yield from (slice_ for slice_ in self._foreign_counters if slice_.spec.node_name != node.metadata.name)
+        if not self._foreign:
+            return [*mine, *(slice_ for slice_ in self._of_all if _targets(slice_.spec, node))]
+        others = [slice_ for slice_ in self._of_all if slice_.spec.shared_counters or _targets(slice_.spec, node)]
+        others += (slice_ for slice_ in mine if slice_.spec.shared_counters)
+        others += (slice_ for slice_ in self._foreign_counters if slice_.spec.node_name != node.metadata.name)
+        others.sort(key=lambda slice_: self._position[id(slice_)])
+        return [*(slice_ for slice_ in mine if not slice_.spec.shared_counters), *others]
 
     @cached_property
     def _foreign_counters(self) -> tuple[ResourceSlice, ...]:
-        """Slices with counters, of single nodes, whose pool is incomplete or invalid."""
-        return tuple(
-            slice_
-            for slice_ in self._counters
-            if slice_.spec.node_name
-            and (pool := self._pool(PoolID(slice_.spec.driver, slice_.spec.pool.name), [slice_], None)) is not None
-            and not pool.usable
-        )
+        """Slices with counters, of single nodes, whose pool is incomplete, invalid or not of that node alone.
+
+        Slices with counters count for every node until 1.36, which matters only where their pool is not in order.
+        """
+        foreign = []
+        for slice_ in self._counters:
+            pool = PoolID(slice_.spec.driver, slice_.spec.pool.name)
+            if not slice_.spec.node_name:
+                continue
+            spread = any(other.spec.node_name != slice_.spec.node_name for other in self._of_pool[pool])
+            made = self._pool(pool, [slice_], None)
+            if spread or (made is not None and not made.usable):
+                foreign.append(slice_)
+        return tuple(foreign)
 
     def _pool(self, pool: PoolID, slices: list[ResourceSlice], node: Node | None) -> Pool | None:
         """The pool made of the slices that are for the node; None if a newer generation is there."""

@@ -80,7 +80,7 @@ def matches(expected: list[str], printed: list[str]) -> bool:
 
 
 def test_every_page_is_tested() -> None:
-    assert {page.name for page in MANUAL} | {"drivers.md", "gpu.md", "queues.md"} >= {
+    assert {page.name for page in MANUAL} | {"drivers.md", "fleet.md", "gpu.md", "queues.md"} >= {
         page.name for page in ROOT.glob("docs/*.md")
     }
     assert {block.language for block in blocks(*["console", "sh", "yaml", "toml"])} == {"console", "sh", "yaml", "toml"}

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from click.testing import CliRunner, Result
 from rich.console import Console
 
@@ -17,6 +19,7 @@ from dranode.driver.core.api.errors import UsageError
 from dranode.driver.core.api.resource import Device, DeviceAttribute, ResourcePool, ResourceSlice, ResourceSliceSpec
 from dranode.driver.core.slices.limits import slice_problems
 from dranode.driver.core.slices.plan import complete_slice
+from dranode.driver.machine.yaml_files import read_documents
 
 SERVER = ("--machine", "sockets=2,numa=1,l3=1,cores=4,threads=2", "--node-name", "worker1")
 
@@ -85,3 +88,13 @@ def test_reserved_cpus_that_cannot_be_meant_are_wrong_usage(reserved: str) -> No
     result = run(*SERVER, "--reserved-cpus", reserved)
     assert isinstance(result.exception, UsageError)
     assert "--reserved-cpus" in str(result.exception)
+
+
+def test_yaml_is_a_list_that_other_commands_take_and_json_the_bare_slices(tmp_path: Path) -> None:
+    printed = {form: run(*SERVER, "-o", form).stdout for form in ("yaml", "json")}
+    path = tmp_path / "slices.yaml"
+    path.write_text(printed["yaml"], encoding="utf-8")
+    read = [source.document for source in read_documents(path)]
+    assert yaml.safe_load(printed["yaml"])["kind"] == "List"
+    assert read
+    assert read == json.loads(printed["json"])
