@@ -13,6 +13,7 @@ from dranode.driver.cli.machine_option import machine_option
 from dranode.driver.cli.output import console, emit, fail, output_option
 from dranode.driver.cli.terminal import columns
 from dranode.driver.core.api.errors import DranodeError
+from dranode.driver.core.claims.doubt import doubts
 from dranode.driver.core.claims.record import Record
 from dranode.driver.core.claims.uses import UsedClaim, used_claims
 from dranode.driver.machine.root import Root
@@ -57,6 +58,9 @@ def command(
     """
     plugins = Path(kubelet_root) / "plugins"
     ledgers = {driver: read_ledger(plugins / driver / "ledger.db") for driver in _recorded(plugins, drivers)}
+    for driver, contents in ledgers.items():
+        for sentence in doubts(contents.doubt, contents.records, driver):
+            click.echo(f"{driver}: {sentence}", err=True)
     used = _used(Path(pod_resources_socket or Path(kubelet_root) / "pod-resources" / "kubelet.sock"), ledgers)
     rows = [_row(driver, record, used) for driver, contents in ledgers.items() for record in contents.records]
     rows += [_damaged(driver, damaged) for driver, contents in ledgers.items() for damaged in contents.damaged]

@@ -10,6 +10,7 @@ from typing import Final
 
 from dranode.cdi.errors import CDIError
 from dranode.driver.core.api.errors import DranodeError, LedgerError
+from dranode.driver.core.claims.doubt import doubts
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.claims.record import Record, claim_spec
 from dranode.driver.core.diagnosis.facts import Endpoint, NodeFacts, PathState, Place, Records, ServeOptions
@@ -137,6 +138,7 @@ def _records(host: NodeHost, wanted: ServeOptions, plugins: Sequence[Plugin], un
         yield Records(
             plugin.driver,
             path,
+            doubts=doubts(contents.doubt, contents.records, plugin.driver),
             damaged=tuple(f"with UID {row.uid}, {row.reason}" for row in contents.damaged),
             unwritten=tuple(
                 str(record.ref)

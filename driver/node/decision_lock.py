@@ -25,6 +25,7 @@ class DecisionLock:
         freed: to be notified, under the lock, when a claim was undone.
         unread: why the ledger could not be read when somebody last had to; None if it could.
         unwritten: why it could not be written when somebody last had to; None if it could, as far as is known.
+        blocked: why no new claim may be given anything although the ledger can be read; None if one may.
     """
 
     def __init__(self, holders: Holders, path: Path, tell: Callable[[], None]) -> None:
@@ -46,6 +47,7 @@ class DecisionLock:
         self.freed = threading.Condition(self._threads)
         self.unread: str | None = "nobody has read the ledger yet"
         self.unwritten: str | None = None
+        self.blocked: str | None = None
         self._said: str | None = None
 
     def note_boot(self, boot_id: str) -> None:
@@ -69,6 +71,7 @@ class DecisionLock:
                 self._not_read(str(error))
                 raise UnreadError(str(error)) from error
             self._read()
+            stack.callback(self._see_blocked)
             try:
                 if self._boot_id is not None:
                     self._holders.after_boot(self._boot_id)
@@ -100,6 +103,14 @@ class DecisionLock:
         if reason != self.unread or self._told is None:
             self.unread = reason
             self.tell()
+
+    def _see_blocked(self) -> None:
+        blocked = self._holders.blocked()
+        if blocked is not None and blocked != self.blocked:
+            log.error("%s", blocked)
+        elif blocked is None and self.blocked is not None:
+            log.warning("nothing keeps new claims from being prepared any more")
+        self.blocked = blocked
 
     def _read(self) -> None:
         if self._said is not None:

@@ -197,10 +197,15 @@ class NodeClaims:
 
     @property
     def impediment(self) -> str | None:
-        """Why nothing can be handed out, by what became of the last use of the ledger; None if it can.
+        """Why no new claim can be prepared, by what became of the last use of the ledger; None if one can.
 
         Waits for nobody.
         """
+        return self.unusable or self._lock.blocked
+
+    @property
+    def unusable(self) -> str | None:
+        """Why the ledger can be used no more, by what became of its last use; None if it can. Waits for nobody."""
         return self._lock.unread or self._lock.unwritten
 
     def look(self) -> None:

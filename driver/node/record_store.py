@@ -20,6 +20,7 @@ from pathlib import Path
 import msgspec
 
 from dranode.driver.core.api.errors import ClaimError, LedgerError
+from dranode.driver.core.claims.doubt import LOST_RECORD, missing_claims, unknown_claim
 from dranode.driver.core.claims.effects import Commit
 from dranode.driver.core.claims.held import ClaimRef, Held
 from dranode.driver.core.claims.hooks import Recovers, needs_configuring
@@ -225,8 +226,6 @@ class Holders:
         self.recovery.rebuild(cause, {uid: self._recovered(uid) for uid in sorted(self._specs.stamps())})
         ledger = self._opened()
         self._load(ledger)
-        if self.recovery.doubt:
-            log.error("driver=%s: nothing new is handed out: %s", self._plugin.driver, self._way_out())
         return ledger
 
     @contextlib.contextmanager
@@ -318,29 +317,23 @@ class Holders:
                 "delete the pods that use the claim, so that it is unprepared and allocated anew"
             )
 
+    def blocked(self) -> str | None:
+        """Why no new claim may be given anything, with what to do; None if it may."""
+        if self.recovery.doubt:
+            return missing_claims(self.recovery.doubt, self._plugin.driver)
+        for uid, reason in self._blocking.items():
+            return unknown_claim(uid, reason, self._plugin.driver)
+        return None
+
     def refuse_blocked(self) -> None:
         """Refuse new grants while a claim holds something and nothing says what.
 
         Raises:
             ClaimError: there is such a claim; says which and what to do.
         """
-        if self.recovery.doubt:
-            raise ClaimError(f"nothing new is handed out on this node: {self._way_out()}")
-        for uid, reason in self._blocking.items():
-            raise ClaimError(
-                f"nothing new is handed out while the claim with UID {uid} may hold anything: {reason}; "
-                "delete the pods that use that claim, so that it is unprepared, or, if there is no such claim, run "
-                f"`{self._command()}`"
-            )
-
-    def _way_out(self) -> str:
-        return (
-            f"{self.recovery.doubt}; delete the pods whose claims `dranode claims` does not list, or drain the node, "
-            f"then run `{self._command()}`"
-        )
-
-    def _command(self) -> str:
-        return f"dranode forget-lost --driver {self._plugin.driver}"
+        reason = self.blocked()
+        if reason is not None:
+            raise ClaimError(reason)
 
     def missing(self) -> tuple[str, ...]:
         """What keeps new grants from being made: a sentence for each."""
@@ -369,7 +362,7 @@ class Holders:
 
 def _lost(records: Iterable[Record]) -> dict[str, str]:
     """The records of which nothing is known but that they hold something; being written down makes them no better."""
-    return {record.uid: "its record is lost and no CDI spec says what it holds" for record in records if record.lost}
+    return {record.uid: LOST_RECORD for record in records if record.lost}
 
 
 def _named(found: Record, before: Record) -> Record:

@@ -172,8 +172,8 @@ class DriverService:
         self._authority = Authority(
             self.listener.data,
             self.plugin.driver,
-            prepared=lambda: not any(self._lacking()),
-            able=lambda: self.node.impediment is None,
+            prepared=lambda: not any(self._lacking(self.node.unusable)),
+            able=lambda: self.node.unusable is None,
             begin=self._begin,
             end=self._end,
             follow=self._follow,
@@ -224,7 +224,7 @@ class DriverService:
 
     def _finish_taking_over(self) -> bool:
         """Take over what had to wait for the ledger; False if that cannot be, and the process ends."""
-        if self._taken_over or self._witnesses is None or self.node.impediment is not None:
+        if self._taken_over or self._witnesses is None or self.node.unusable is not None:
             return True
         from dranode.driver.serve.takeover import take_over  # noqa: PLC0415 - it has been loaded
 
@@ -274,7 +274,7 @@ class DriverService:
 
     def missing(self) -> tuple[str, ...]:
         """What is missing for the driver to be ready, one sentence each."""
-        missing = list(self._lacking())
+        missing = list(self._lacking(self.node.impediment))
         if self._authority is not None and not self._authority.active:
             if not self._authority.retired:
                 missing.append(
@@ -284,12 +284,16 @@ class DriverService:
             missing.append(self.published().problem or "nothing was published yet")
         return tuple(f"{self.plugin.driver}: {sentence}" for sentence in missing)
 
-    def _lacking(self) -> Iterator[str]:
-        """What an active instance needs and has not got."""
+    def _lacking(self, impediment: str | None) -> Iterator[str]:
+        """What an instance has not got that it needs, besides what is in the way of its node's claims.
+
+        What blocks new claims alone blocks them for both of two instances, so it keeps neither from becoming active:
+        who pins has to be settled whatever is handed out.
+        """
         if not self.listener.calls.ready.is_set():
             yield "hardware and ledger have not been read yet"
-        elif self.node.impediment is not None:
-            yield self.node.impediment
+        elif impediment is not None:
+            yield impediment
         if not self.listener.registration.asked.is_set():
             yield f"kubelet has not asked for the driver at {self.listener.sockets.registration}"
         elif self.listener.registration.status is None or not self.listener.registration.status.ok:

@@ -101,7 +101,9 @@ def test_a_driver_publishes_prepares_reports_and_leaves_its_slices(api: ApiServe
         assert [device["name"] for device in published["spec"]["devices"]] == ["cpudevnuma000", "cpudevnuma001"]
 
         answers = it.kubelet.prepare({ref: frozenset({CPU}), missing: frozenset({CPU})})
-        (device,) = answers[ref]  # type: ignore[misc]
+        prepared = answers[ref]
+        assert isinstance(prepared, Prepared)
+        (device,) = prepared.devices
         assert device.cdi == (f"dra.k8s.io/cpu=claim-{ref.uid}", f"dra.cpu/metadata={ref.uid}_r")
         assert "claim default/gone does not exist" in str(answers[missing])
 

@@ -186,6 +186,7 @@ class Records:
         driver: whose.
         path: the ledger.
         error: why it cannot be used; empty if it can.
+        doubts: why the driver prepares no new claims although it can read the ledger, with what to do.
         damaged: rows that are quarantined, with the reason.
         unwritten: claims on record whose CDI spec is not there.
         orphans: CDI specs of this driver without a record.
@@ -194,6 +195,7 @@ class Records:
     driver: str
     path: str
     error: str = ""
+    doubts: tuple[str, ...] = ()
     damaged: tuple[str, ...] = ()
     unwritten: tuple[str, ...] = ()
     orphans: tuple[str, ...] = ()

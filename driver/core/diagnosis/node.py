@@ -206,6 +206,14 @@ def ledger_unusable(facts: Facts) -> Iterator[Fault]:
             )
 
 
+def records_missing(facts: Facts) -> Iterator[Fault]:
+    """Claims may hold what nothing tells of, so no new claim is prepared."""
+    for one in _records(facts):
+        for sentence in one.doubts:
+            reason, _, remedy = sentence.partition("; ")
+            yield Fault(f"{one.driver}: {reason}", remedy)
+
+
 def record_quarantined(facts: Facts) -> Iterator[Fault]:
     """A row is damaged."""
     for one in _records(facts):

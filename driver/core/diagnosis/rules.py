@@ -41,6 +41,7 @@ RULES: Final = (
     Rule("foreign-endpoint", _STOPS, node.foreign_endpoint),
     Rule("not-serving", _WARNS, node.not_serving),
     Rule("ledger-unusable", _STOPS, node.ledger_unusable),
+    Rule("records-missing", _STOPS, node.records_missing),
     Rule("record-quarantined", _STOPS, node.record_quarantined),
     Rule("cdi-spec-missing", _STOPS, node.cdi_spec_missing),
     Rule("cdi-spec-left-over", _WARNS, node.cdi_spec_left_over),

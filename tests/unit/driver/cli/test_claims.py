@@ -18,8 +18,11 @@ from dranode.cpu.plugin import CPUPlugin
 from dranode.driver.cli.claims import command
 from dranode.driver.core.api.errors import DranodeError, MachineError
 from dranode.driver.core.claims.answers import Prepared
+from dranode.driver.core.claims.record import Record
+from dranode.driver.core.claims.salvage import LOST
 from dranode.driver.core.diagnosis.placement import container_cgroup
 from dranode.driver.machine.forms import open_machine
+from dranode.driver.node.ledger import Ledger
 from dranode.driver.node.node import NodeClaims
 from tests.fakes.doctor import forbid
 from tests.fakes.drivers import reference
@@ -116,6 +119,21 @@ def test_a_row_has_the_documented_keys(machine: Machine) -> None:
         ],
         None,
     )
+
+
+def test_a_ledger_that_may_lack_claims_is_said_beside_the_rows_with_the_command_that_ends_it(machine: Machine) -> None:
+    machine.prepare("a", 2)
+    ledger = Ledger(machine.data / "ledger.db")
+    with ledger.transaction():
+        ledger.doubt(LOST)
+        ledger.commit(put=(Record(uid="uid-lost"),))
+    ledger.close()
+    done = CliRunner().invoke(command, [*machine.options(), "-o", "json"])
+    assert [row["uid"] for row in json.loads(done.stdout)] == ["uid-lost", "uid-a"]
+    missing, lost = done.stderr.splitlines()
+    assert missing.startswith(f"dra.cpu: nothing new is handed out on this node: {LOST}")
+    assert missing.endswith("run `dranode forget-lost --driver dra.cpu`")
+    assert "while the claim with UID uid-lost may hold anything" in lost
 
 
 @pytest.mark.parametrize("folder", ["kubelet", "kubelet/plugins", "kubelet/plugins/dra.cpu"])

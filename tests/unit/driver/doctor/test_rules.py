@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from dranode.driver.core.claims.salvage import LOST
 from dranode.driver.core.diagnosis.rules import RULES, diagnose
 from dranode.driver.core.diagnosis.runtime import TOLERANCE
+from dranode.driver.node.ledger import Ledger
 from tests.fakes.doctor import DRIVER, KUBELET, POD_UID, FakeNode, diagnosed, server_of, slice_of, toml
 
 
@@ -99,6 +101,14 @@ def damaged_row(node: FakeNode) -> None:
     with sqlite3.connect(ledger(node)) as db:
         db.execute("UPDATE claims SET checksum = 0")
     db.close()
+
+
+def doubtful_ledger(node: FakeNode) -> None:
+    node.prepare()
+    there = Ledger(ledger(node))
+    with there.transaction():
+        there.doubt(LOST)
+    there.close()
 
 
 def lost_spec(node: FakeNode) -> None:
@@ -206,6 +216,7 @@ FAULTS: dict[str, tuple[Callable[[FakeNode], object], str, str]] = {
         "ledger-unusable",
         "do not delete the ledger",
     ),
+    "records that are missing": (doubtful_ledger, "records-missing", f"dranode forget-lost --driver {DRIVER}"),
     "a damaged record": (damaged_row, "record-quarantined", "delete the pods that use the claim"),
     "a lost CDI spec": (lost_spec, "cdi-spec-missing", "restart the driver"),
     "a CDI spec left over": (left_over_spec, "cdi-spec-left-over", "dranode drain"),

@@ -8,13 +8,14 @@ import pytest
 
 from dranode.cdi.spec import Spec
 from dranode.driver.core.api.errors import LedgerError
+from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.core.claims.answers import Conflict, Prepared, Refused
 from dranode.driver.core.claims.grant import ClaimGrant
 from dranode.driver.core.claims.hooks import Recovers
 from dranode.driver.core.claims.record import Record
 from dranode.driver.node.ledger import Contents, Ledger
 from dranode.driver.node.node import NodeClaims
-from tests.fakes.drivers import Lamps, allocated_claim, reference
+from tests.fakes.drivers import Lamps, allocated_claim, damage_rows, reference
 
 
 def test_what_another_instance_committed_is_read_again_after_a_reading_that_failed(
@@ -111,3 +112,71 @@ def test_claims_on_record_with_the_same_cpus_are_told_of_once_and_keep_them(
         "driver=lamps.example.com: claims default/a and default/b are both on record with CPUs 2-3, which"
     )
     assert str(node.holders.held.cpus) == "0-5"
+
+
+def without_ledger(folder: Path, *claims: ResourceClaim) -> NodeClaims:
+    """A driver that had prepared these claims, after its ledger and the copy were lost; their CDI specs are left."""
+    first = NodeClaims(Lamps(), folder, folder / "cdi")
+    first.open()
+    first.prepare({reference(claim): claim for claim in claims})
+    first.close()
+    for path in folder.glob("ledger.db*"):
+        path.unlink()
+    node = NodeClaims(Lamps(), folder, folder / "cdi")
+    node.open()
+    return node
+
+
+def test_a_claim_that_comes_back_from_its_spec_keeps_its_namespace_and_name(tmp_path: Path) -> None:
+    claim = allocated_claim("a", Lamps.driver, ["lamp-0"])
+    (record,) = without_ledger(tmp_path, claim).records()
+    assert record.ref == reference(claim)
+    assert record.devices == ("lamp-0",)
+
+
+def test_the_spec_of_a_claim_that_was_put_on_record_is_written_again_if_it_vanishes(tmp_path: Path) -> None:
+    claim = allocated_claim("a", Lamps.driver, ["lamp-0"])
+    node = without_ledger(tmp_path, claim)
+    (spec,) = (tmp_path / "cdi").iterdir()
+    whole = spec.read_bytes()
+    (left,) = node.unfinished()
+    assert node.take_in([(left, left)]) == (left,)
+    assert node.take_in([(left, left)]) == ()
+    spec.unlink()
+    assert node.mend_specs([left.uid]) == {left.uid: None}
+    assert spec.read_bytes() == whole
+
+
+def test_a_lost_claim_that_is_prepared_again_blocks_others_no_longer(tmp_path: Path) -> None:
+    lost, other = (allocated_claim(name, Lamps.driver, [lamp]) for name, lamp in (("a", "lamp-0"), ("b", "lamp-1")))
+    first = NodeClaims(Lamps(), tmp_path, tmp_path / "cdi")
+    first.open()
+    first.prepare({reference(lost): lost})
+    first.close()
+    for path in tmp_path.glob("ledger.db*"):
+        path.unlink()
+    for path in (tmp_path / "cdi").iterdir():
+        path.write_text("junk")
+    node = NodeClaims(Lamps(), tmp_path, tmp_path / "cdi")
+    node.open()
+    assert "may hold anything" in str(node.impediment)
+    assert isinstance(node.prepare({reference(lost): lost})[lost.metadata.uid], Prepared)
+    assert node.impediment is None
+    assert isinstance(node.prepare({reference(other): other})[other.metadata.uid], Prepared)
+
+
+def test_a_quarantined_claim_that_is_prepared_again_is_known_once(tmp_path: Path) -> None:
+    claim = allocated_claim("a", Lamps.driver, ["lamp-0"])
+    (tmp_path / "data").mkdir()
+    first = NodeClaims(Lamps(), tmp_path / "data", tmp_path / "cdi")
+    first.open()
+    first.prepare({reference(claim): claim})
+    first.close()
+    damage_rows(tmp_path)
+    node = NodeClaims(Lamps(), tmp_path / "data", tmp_path / "cdi")
+    node.open()
+    assert (node.records(), set(node.holders.damaged)) == ((), {claim.metadata.uid})
+    assert [record.devices for record in node.holders.told()] == [("lamp-0",)]
+    assert isinstance(node.prepare({reference(claim): claim})[claim.metadata.uid], Prepared)
+    assert node.holders.damaged == {}
+    assert list(node.holders.told()) == list(node.records())

@@ -9,8 +9,12 @@ from pathlib import Path
 import pytest
 
 from dranode.driver.core.claims.health import DeviceHealth, Health
+from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.inventory import Inventory
+from dranode.driver.core.claims.record import Record
+from dranode.driver.core.claims.salvage import LOST
 from dranode.driver.kubelet.health import HealthService
+from dranode.driver.node.ledger import Ledger
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.serve.announcer import Announcer
 from tests.fakes.cluster import MemoryCluster
@@ -136,3 +140,41 @@ def newer_schema_at_the_next_look(path: Path, node: NodeClaims) -> contextlib.Ab
     # A connection that is open looks at the schema no more.
     node.close()
     return newer_schema(path)
+
+
+def test_devices_are_withdrawn_while_claims_may_be_missing_and_come_back_by_themselves(
+    world: World, tmp_path: Path
+) -> None:
+    world.announcer.begin()
+    other = Ledger(tmp_path / "data" / "ledger.db")
+    with other.transaction():
+        other.doubt(LOST)
+    world.node.look()
+    world.announcer.report()
+    assert "run `dranode forget-lost" in str(world.node.impediment)
+    # The ledger itself can be used: who of two instances pins does not hang on it.
+    assert world.node.unusable is None
+    with other.transaction():
+        other.doubt("")
+    world.node.look()
+    world.announcer.report()
+    assert world.node.impediment is None
+    assert [len(each.devices) for each in world.cluster.published] == [2, 0, 2]
+    other.close()
+
+
+def test_devices_are_withdrawn_while_a_claim_may_hold_anything_and_come_back_by_themselves(
+    world: World, tmp_path: Path
+) -> None:
+    world.announcer.begin()
+    other = Ledger(tmp_path / "data" / "ledger.db")
+    with other.transaction():
+        other.commit(put=(Record(uid="uid-lost"),))
+    world.node.look()
+    world.announcer.report()
+    assert "the claim with UID uid-lost may hold anything" in str(world.node.impediment)
+    assert world.node.unprepare((ClaimRef("", "", "uid-lost"),)) == {"uid-lost": None}
+    world.announcer.report()
+    assert world.node.impediment is None
+    assert [len(each.devices) for each in world.cluster.published] == [2, 0, 2]
+    other.close()
