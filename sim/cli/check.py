@@ -10,7 +10,10 @@ from dranode.driver.cli.output import console, emit, output_option
 from dranode.driver.cli.terminal import columns
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from dranode.driver.core.claims.plugin import Plugin
+    from dranode.sim.cluster.across import PublishedDevice
     from dranode.sim.cluster.check import CheckResult
 
 
@@ -22,7 +25,8 @@ def command(*, files: tuple[str, ...], output: str) -> None:
 
     All errors are shown, each with its path: those of the API server, of the CEL selectors, and of the installed
     drivers for their own configurations. Of Pods and pod templates (Deployment, Job ...), the use of claims is checked,
-    against the claims in FILEs. quota is what a claim counts against a ResourceQuota, by class.
+    against the claims in FILEs. quota is what a claim counts against a ResourceQuota, by class. Warnings are about what
+    is valid and does not go with the other documents or with the devices; they leave the exit status as it is.
 
     \b
     Example:
@@ -51,7 +55,7 @@ def _verdicts(files: tuple[str, ...]) -> list[CheckResult]:
             documents += read_documents(file)
         except DocumentError as error:
             verdicts.append(check_parameters(file, plugins) or CheckResult(file, "", "", (FieldError("", str(error)),)))
-    verdicts += check(documents, plugins)
+    verdicts += check(documents, plugins, _published(plugins))
     order = {file: number for number, file in enumerate(files)}
     return sorted(verdicts, key=lambda verdict: order[verdict.file]) or [nothing_checked(files)]
 
@@ -65,6 +69,18 @@ def _plugins() -> dict[str, Plugin]:
     return {plugin.driver: plugin for plugin in load_plugins(installed(), machine, {})}
 
 
+def _published(plugins: Mapping[str, Plugin]) -> list[PublishedDevice]:
+    """Devices such as the installed drivers publish: what capacities they have and whether they are shared."""
+    from dranode.driver.core.slices.desired import publishable
+    from dranode.sim.cluster.across import PublishedDevice
+
+    return [
+        PublishedDevice(driver, device)
+        for driver, plugin in plugins.items()
+        for device in publishable(plugin.discover()).devices
+    ]
+
+
 def _document(verdict: CheckResult) -> dict[str, Any]:
     return {
         "file": verdict.file,
@@ -73,6 +89,7 @@ def _document(verdict: CheckResult) -> dict[str, Any]:
         "ok": not verdict.errors,
         "errors": [{"path": error.path, "message": error.message} for error in verdict.errors],
         "quota": dict(verdict.quota),
+        "warnings": [{"path": warning.path, "message": warning.message} for warning in verdict.warnings],
     }
 
 
@@ -87,7 +104,9 @@ def _draw(verdicts: list[CheckResult]) -> None:
         table.add_row(*map(escape, (verdict.file, verdict.kind, verdict.name)), valid, escape(counts))
     screen.print(table)
     for verdict in verdicts:
-        if verdict.errors:
+        if verdict.errors or verdict.warnings:
             screen.print(f"\n{verdict.file} {verdict.kind} {verdict.name}".rstrip(), markup=False)
         for error in verdict.errors:
             screen.print(f"  {': '.join(filter(None, (error.path, error.message)))}", markup=False, soft_wrap=True)
+        for warning in verdict.warnings:
+            screen.print(f"  warning: {warning.path}: {warning.message}", markup=False, soft_wrap=True)

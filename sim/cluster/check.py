@@ -38,6 +38,7 @@ from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.machine.yaml_files import read_yaml
 from dranode.sim.cel.errors import CELCompileError
 from dranode.sim.cel.expression import compile_selector
+from dranode.sim.cluster.across import PublishedDevice, Surroundings, claim_warnings, pod_warnings, surroundings
 from dranode.sim.cluster.undecoded import all_problems
 from dranode.sim.cluster.workload import DEFAULT_NAMESPACE, request_names
 
@@ -71,6 +72,7 @@ class CheckResult:
         name: the document's.
         errors: every error.
         quota: devices by class that the document counts against a quota.
+        warnings: what is valid, and does not go with other documents or with the devices.
     """
 
     file: str
@@ -78,15 +80,20 @@ class CheckResult:
     name: str
     errors: tuple[FieldError, ...] = ()
     quota: Mapping[str, int] = field(default_factory=dict)
+    warnings: tuple[FieldError, ...] = ()
 
 
-def check(documents: Iterable[SourceDocument], plugins: Mapping[str, Plugin]) -> Iterator[CheckResult]:
+def check(
+    documents: Iterable[SourceDocument], plugins: Mapping[str, Plugin], published: Sequence[PublishedDevice] = ()
+) -> Iterator[CheckResult]:
     """A verdict on each claim, template, class, pod and opaque configuration, and on each document of an unknown kind.
 
     Pods, and the pod templates of what makes pods, are checked for how they use claims, against those among the
-    documents. `plugins` are the installed drivers by driver name.
+    documents. `plugins` are the installed drivers by driver name, and `published` devices such as they publish, with
+    which claims are compared where the documents hold no ResourceSlices.
     """
     documents = tuple(documents)
+    around = surroundings(documents, published)
     claims, templates = _named(documents, ResourceClaim), _named(documents, ResourceClaimTemplate)
     for source in documents:
         group = str(source.document.get("apiVersion", "")).partition("/")[0]
@@ -100,7 +107,7 @@ def check(documents: Iterable[SourceDocument], plugins: Mapping[str, Plugin]) ->
             yield CheckResult(source.file, source.kind, source.name, (_field_error(error),))
             continue
         if source.kind in _SPECS:
-            yield _checked(source, plugins)
+            yield _checked(source, plugins, around)
         else:
             yield from _pod(source, claims, templates)
 
@@ -135,15 +142,18 @@ def _pod(
     for name in path:
         template = template.get(name) if isinstance(template, Mapping) else None
     head = "".join(f"{name}." for name in path)
+    warnings: tuple[FieldError, ...] = ()
     try:
         pod = decode(Pod, {"spec": template.get("spec", {})} if isinstance(template, Mapping) else {})
         namespace = str((source.document.get("metadata") or {}).get("namespace") or DEFAULT_NAMESPACE)
         found = pod_errors(pod, lambda entry: request_names(entry, namespace, claims, templates))
         errors = tuple(FieldError(f"{head}{error.path}", error.message) for error in found)
+        lacking = pod_warnings(pod.spec.resource_claims, namespace, claims, templates)
+        warnings = tuple(FieldError(f"{head}{warning.path}", warning.message) for warning in lacking)
     except DocumentError as error:
         pod, errors = Pod(), (FieldError(f"{head}{error.path}", _field_error(error).message),)
     if errors or pod.spec.resource_claims or source.kind == "Pod":
-        yield CheckResult(source.file, source.kind, source.name, errors)
+        yield CheckResult(source.file, source.kind, source.name, errors, warnings=warnings)
 
 
 def _field_error(error: DocumentError) -> FieldError:
@@ -170,7 +180,7 @@ def check_parameters(file: str, plugins: Mapping[str, Plugin]) -> CheckResult | 
     return CheckResult(file, "", "", tuple(errors))
 
 
-def _checked(source: SourceDocument, plugins: Mapping[str, Plugin]) -> CheckResult:
+def _checked(source: SourceDocument, plugins: Mapping[str, Plugin], around: Surroundings) -> CheckResult:
     errors: list[FieldError] = []
     quota: dict[str, int] = {}
     try:
@@ -189,7 +199,23 @@ def _checked(source: SourceDocument, plugins: Mapping[str, Plugin]) -> CheckResu
         errors.append(_field_error(error))
     if source.document.get("apiVersion") == _V1BETA1:
         errors = [FieldError(_EXACTLY.sub(r"\1", error.path), error.message) for error in errors]
-    return CheckResult(source.file, source.kind, source.name, tuple(errors), quota)
+    warnings = () if errors else tuple(_warnings(source, around))
+    return CheckResult(source.file, source.kind, source.name, tuple(errors), quota, warnings)
+
+
+def _warnings(source: SourceDocument, around: Surroundings) -> Iterator[FieldError]:
+    document = to_v1(source.document)
+    match source.kind:
+        case "ResourceClaim":
+            warnings = claim_warnings(decode(ResourceClaim, document).spec.devices, "spec.devices", around)
+        case "ResourceClaimTemplate":
+            devices = decode(ResourceClaimTemplate, document).spec.spec.devices
+            warnings = claim_warnings(devices, "spec.spec.devices", around)
+        case _:
+            return
+    flat = source.document.get("apiVersion") == _V1BETA1
+    for warning in warnings:
+        yield FieldError(_EXACTLY.sub(r"\1", warning.path) if flat else warning.path, warning.message)
 
 
 def _alternatives(source: SourceDocument, known: Sequence[str]) -> str:

@@ -33,6 +33,8 @@ from dranode.driver.core.api.source_document import SourceDocument
 
 Named = TypeVar("Named", ResourceClaim, ResourceClaimTemplate, Pod)
 
+# Classes that exist unless a file defines them.
+DEFAULT_CLASSES: Final = ("dra.cpu", "dra.gpu")
 DEFAULT_NAMESPACE: Final = "default"
 POD_CLAIM_NAME: Final = "resource.kubernetes.io/pod-claim-name"
 # Any fixed namespace will do: the same files get the same UIDs, so a run over kept state meets its own claims again.
@@ -80,7 +82,7 @@ def read_workload(documents: Iterable[SourceDocument]) -> WorkloadDocuments:
     templates: dict[tuple[str, str], ResourceClaimTemplate] = {}
     pods: list[Pod] = []
     of_pods: list[SourceDocument] = []
-    classes = {one.metadata.name: one for one in map(_default_class, ("dra.cpu", "dra.gpu"))}
+    classes = {one.metadata.name: one for one in map(default_class, DEFAULT_CLASSES)}
     order: list[tuple[str, str, str]] = []
     for source in documents:
         try:
@@ -153,7 +155,8 @@ def _check_pod(
         raise DocumentError(f"{source.place}: {error.path}: {error.message}")
 
 
-def _default_class(driver: str) -> DeviceClass:
+def default_class(driver: str) -> DeviceClass:
+    """The class of all devices of a driver, called like it."""
     selector = DeviceSelector(cel=CELSelector(expression=f'device.driver == "{driver}"'))
     return DeviceClass(
         api_version=API_VERSION,

@@ -256,3 +256,86 @@ def test_exactly_is_no_field_of_v1beta1(tmp_path: Path) -> None:
     assert status == 1
     assert verdict["errors"][0]["path"] == "spec.devices.requests[0]"
     assert "v1beta1 has no exactly" in verdict["errors"][0]["message"]
+
+
+SURROUNDED = """
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaim
+metadata: {name: c}
+spec: {devices: {requests: [{name: r, exactly: {deviceClassName: %s}}]}}
+---
+apiVersion: resource.k8s.io/v1
+kind: DeviceClass
+metadata: {name: shared}
+spec: {selectors: [{cel: {expression: 'device.driver == "s.example.com"'}}]}
+---
+apiVersion: resource.k8s.io/v1
+kind: ResourceSlice
+metadata: {name: s}
+spec:
+  driver: s.example.com
+  pool: {name: n, generation: 1, resourceSliceCount: 1}
+  nodeName: n
+  devices:
+    - name: d
+      allowMultipleAllocations: true
+      capacity: {s.example.com/units: {value: "8", requestPolicy: {default: "1", validRange: {min: "1", step: "1"}}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("wanted", "path", "message"),
+    [
+        (
+            "shared, count: 4",
+            ".count",
+            "4 different devices are asked for, of each 1 of s.example.com/units, its default",
+        ),
+        (
+            "shared, capacity: {requests: {units: 4}}",
+            ".capacity.requests",
+            'no device of class "shared" has a capacity "units"; there are s.example.com/units',
+        ),
+        ("shard", ".deviceClassName", 'no DeviceClass "shard" is in these files; did you mean "shared"?'),
+    ],
+)
+def test_what_does_not_go_with_classes_and_devices_is_a_warning(
+    tmp_path: Path, wanted: str, path: str, message: str
+) -> None:
+    status, verdicts = checked(written(tmp_path, SURROUNDED % wanted))
+    assert (status, verdicts[0]["ok"]) == (0, True)
+    (warning,) = verdicts[0]["warnings"]
+    assert warning["path"] == f"spec.devices.requests[0].exactly{path}"
+    assert warning["message"].startswith(message)
+
+
+@pytest.mark.parametrize(
+    "wanted", ["shared", "shared, count: 4, capacity: {requests: {s.example.com/units: 2}}", "dra.cpu"]
+)
+def test_what_goes_with_classes_and_devices_has_no_warning(tmp_path: Path, wanted: str) -> None:
+    status, verdicts = checked(written(tmp_path, SURROUNDED % wanted))
+    assert (status, verdicts[0]["warnings"]) == (0, [])
+
+
+def test_a_count_of_the_groups_of_cpus_that_the_driver_publishes_is_explained(tmp_path: Path) -> None:
+    text = SURROUNDED.partition("---")[0] % "dra.cpu, count: 4"
+    _, verdicts = checked(written(tmp_path, text))
+    assert "of each 1 of dra.cpu/cpu, its default; for 4 of dra.cpu/cpu" in verdicts[0]["warnings"][0]["message"]
+
+
+def test_a_pod_that_names_a_claim_beside_the_one_in_the_file_is_a_warning(tmp_path: Path) -> None:
+    pod = """
+apiVersion: v1
+kind: Pod
+metadata: {name: p}
+spec: {resourceClaims: [{name: a, resourceClaimName: cc}], containers: [{name: m, resources: {claims: [{name: a}]}}]}
+---
+"""
+    status, verdicts = checked(written(tmp_path, pod + SURROUNDED % "shared"))
+    assert status == 0
+    assert verdicts[0]["warnings"] == [
+        {
+            "path": "spec.resourceClaims[0].resourceClaimName",
+            "message": 'no ResourceClaim "default/cc" is in these files; did you mean "c"?',
+        }
+    ]

@@ -1,0 +1,157 @@
+"""What claims, classes, pods and devices say about each other, where all are valid by themselves.
+
+Kubernetes takes such documents, so these are warnings: the other document may be in the cluster alone. A class, claim
+or template that is not there is mentioned only where the files hold others of its kind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from dranode.driver.core.api.documents import decode, to_v1
+from dranode.driver.core.api.errors import DocumentError
+from dranode.driver.core.api.quantity import Quantity
+from dranode.driver.core.api.resource import (
+    Device,
+    DeviceClaim,
+    DeviceClass,
+    DeviceSubRequest,
+    ExactDeviceRequest,
+    PodResourceClaim,
+    ResourceSlice,
+)
+from dranode.driver.core.api.source_document import SourceDocument
+from dranode.driver.core.api.validation import FieldError
+from dranode.sim.cel.errors import CELCompileError, CELRuntimeError
+from dranode.sim.cel.expression import compile_selector
+from dranode.sim.cluster.workload import DEFAULT_CLASSES, default_class
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedDevice:
+    """A device of a ResourceSlice among the documents, or one that an installed driver would publish."""
+
+    driver: str
+    device: Device
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the documents are compared with.
+
+    Attributes:
+        classes: the classes by name.
+        classes_written: whether the documents hold classes, so that one that they lack may be a typo.
+        devices: the devices.
+    """
+
+    classes: Mapping[str, DeviceClass]
+    classes_written: bool
+    devices: Sequence[PublishedDevice]
+
+
+def surroundings(documents: Iterable[SourceDocument], published: Sequence[PublishedDevice]) -> Surroundings:
+    """What these documents are compared with; `published` stands for devices where there are no ResourceSlices."""
+    classes: list[DeviceClass] = []
+    devices: list[PublishedDevice] = []
+    for source in documents:
+        with contextlib.suppress(DocumentError):  # it has a verdict of its own
+            if source.kind == "DeviceClass":
+                classes.append(decode(DeviceClass, to_v1(source.document)))
+            elif source.kind == "ResourceSlice":
+                spec = decode(ResourceSlice, to_v1(source.document)).spec
+                devices += [PublishedDevice(spec.driver, device) for device in spec.devices]
+    names = {one.metadata.name: one for one in (*map(default_class, DEFAULT_CLASSES), *classes)}
+    return Surroundings(names, bool(classes), devices or published)
+
+
+def claim_warnings(devices: DeviceClaim, path: str, around: Surroundings) -> Iterator[FieldError]:
+    """What of the claim's requests does not go with the classes and devices; `path` is that of `devices`."""
+    for index, request in enumerate(devices.requests):
+        where = f"{path}.requests[{index}]"
+        if request.exactly is not None:
+            yield from _request_warnings(request.exactly, f"{where}.exactly", around)
+        for number, alternative in enumerate(request.first_available):
+            yield from _request_warnings(alternative, f"{where}.firstAvailable[{number}]", around)
+
+
+def pod_warnings(
+    entries: Iterable[PodResourceClaim],
+    namespace: str,
+    claims: Collection[tuple[str, str]],
+    templates: Collection[tuple[str, str]],
+) -> Iterator[FieldError]:
+    """The claims and templates that a pod names and the documents lack."""
+    for index, entry in enumerate(entries):
+        for field, kind, name, known in (
+            ("resourceClaimName", "ResourceClaim", entry.resource_claim_name, claims),
+            ("resourceClaimTemplateName", "ResourceClaimTemplate", entry.resource_claim_template_name, templates),
+        ):
+            if name is not None and known and (namespace, name) not in known:
+                near = _nearest(name, [there for space, there in known if space == namespace])
+                yield FieldError(
+                    f"spec.resourceClaims[{index}].{field}", f'no {kind} "{namespace}/{name}" is in these files{near}'
+                )
+
+
+def _request_warnings(
+    wanted: ExactDeviceRequest | DeviceSubRequest, where: str, around: Surroundings
+) -> Iterator[FieldError]:
+    name = wanted.device_class_name
+    device_class = around.classes.get(name)
+    if device_class is None:
+        if around.classes_written:
+            near = _nearest(name, list(around.classes))
+            yield FieldError(f"{where}.deviceClassName", f'no DeviceClass "{name}" is in these files{near}')
+        return
+    chosen = [published.device for published in around.devices if _chooses(device_class, published)]
+    if not chosen:
+        return
+    asked: Mapping[str, Quantity] = wanted.capacity.requests if wanted.capacity is not None else {}
+    published = sorted({capacity for device in chosen for capacity in device.capacity})
+    for capacity in asked:
+        if capacity not in published:
+            there = f"there are {', '.join(published)}" if published else "they have none"
+            yield FieldError(
+                f"{where}.capacity.requests", f'no device of class "{name}" has a capacity "{capacity}"; {there}'
+            )
+    count = wanted.count or 1
+    shared = _shared_capacity(chosen, asked)
+    if count > 1 and wanted.allocation_mode in ("", "ExactCount") and shared is not None:
+        capacity, default = shared
+        yield FieldError(
+            f"{where}.count",
+            f"{count} different devices are asked for, of each {default} of {capacity}, its default; for {count} of "
+            f'{capacity} on one device leave count out and write capacity: {{requests: {{{capacity}: "{count}"}}}}',
+        )
+
+
+def _shared_capacity(devices: Sequence[Device], asked: Mapping[str, Quantity]) -> tuple[str, Quantity] | None:
+    """A capacity that claims share, and its default, if all devices have it and the request does not name it."""
+    for name, capacity in devices[0].capacity.items():
+        policy = capacity.request_policy
+        if name in asked or policy is None or policy.default is None:
+            continue
+        if all(device.allow_multiple_allocations and name in device.capacity for device in devices):
+            return name, policy.default
+    return None
+
+
+def _chooses(device_class: DeviceClass, published: PublishedDevice) -> bool:
+    """Whether the class chooses the device; a selector that fails has an error of its own, or chooses others."""
+    try:
+        return all(
+            selector.cel is not None
+            and compile_selector(selector.cel.expression).matches(published.driver, published.device)
+            for selector in device_class.spec.selectors
+        )
+    except (CELCompileError, CELRuntimeError):
+        return False
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    near = get_close_matches(name, known, n=1)
+    return f'; did you mean "{near[0]}"?' if near else f"; there are {', '.join(sorted(known))}" if known else ""
