@@ -151,10 +151,17 @@ class Ledger:
         return int(self._db.execute("PRAGMA data_version").fetchone()[0])
 
     def read(self) -> Contents:
-        """All rows; those that fail their checksum apart."""
+        """All rows; those that fail their checksum apart.
+
+        Raises:
+            CorruptLedgerError: the file is damaged as a whole.
+            LedgerError: it cannot be read, or a newer dranode has written it since it was opened.
+        """
         with _translated(self.path):
             # Before the rows: what is committed in between is read once more, and never missed.
             version = self._data_version()
+            # Another instance of another version may have written meanwhile.
+            self._check_schema()
             rows = read_rows(self._db)
             _refuse(self.path, index_damage(self._db, rows))
             contents = _contents(rows, self._number("commits"), self._meta("doubt") or "")

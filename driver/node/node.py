@@ -97,6 +97,8 @@ class NodeClaims:
         self._clock = clock
         self._view = HeldView(plugin, self.holders)
         self._watcher: Watcher | None = None
+        # Why CDI specs cannot be written or listed; None if they can, as far as is known.
+        self._no_specs: str | None = None
         self._lock = DecisionLock(self.holders, data / "serialize.lock", self._tell)
         self._places = threading.BoundedSemaphore(MAX_WAITING)
 
@@ -197,20 +199,34 @@ class NodeClaims:
 
     @property
     def impediment(self) -> str | None:
-        """Why no new claim can be prepared, by what became of the last use of the ledger; None if one can.
+        """Why no new claim can be prepared, by the last use of the ledger and the last look at CDI specs.
 
-        Waits for nobody.
+        None if one can. Waits for nobody.
         """
         return self.unusable or self._lock.blocked
 
     @property
     def unusable(self) -> str | None:
-        """Why the ledger can be used no more, by what became of its last use; None if it can. Waits for nobody."""
-        return self._lock.unread or self._lock.unwritten
+        """Why ledger or CDI specs can be used no more, by the last time they were; None if they can.
+
+        Waits for nobody.
+        """
+        return self._lock.unread or self._lock.unwritten or self._no_specs
 
     def look(self) -> None:
-        """See whether the ledger can be used; whoever watches is told, and `impediment` says if not."""
+        """See whether ledger and CDI specs can be used; whoever watches is told, and `impediment` says if not."""
         self._lock.look()
+        problem = None
+        try:
+            self.specs.check()
+        except DranodeError as error:
+            problem = str(error)
+        if problem != self._no_specs:
+            if problem is None:
+                log.warning("driver=%s: CDI specs can be written again", self.plugin.driver)
+            else:
+                log.error("driver=%s: %s", self.plugin.driver, problem)
+        self._no_specs = problem
 
     def on_record(self) -> frozenset[str]:
         """The UIDs of the claims on record at the last look at the ledger; costs nothing."""

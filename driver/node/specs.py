@@ -99,6 +99,26 @@ class Specs:
         except (OSError, CDIError):
             return None
 
+    def check(self) -> None:
+        """See whether specs can be written and listed; a directory that is not there is made with the first.
+
+        Raises:
+            LedgerError: they cannot be listed.
+            SpecError: they cannot be written.
+        """
+        try:
+            with os.scandir(self.directory) as entries:
+                next(entries, None)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise self._unlisted(error) from error
+        if not os.access(self.directory, os.W_OK | os.X_OK):
+            raise SpecError(
+                f"CDI specs cannot be written to {self.directory}: look whether it is mounted for writing; "
+                "nothing is handed out until they can"
+            )
+
     def names(self) -> frozenset[str]:
         """The names of all files in the directory; none without the directory.
 

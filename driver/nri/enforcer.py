@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 
 # After a failed unsolicited update.
 _RETRY: Final = 30.0
+# How soon kubelet is asked again about containers that are there.
+_ASK_AGAIN: Final = 5.0
 # How long a runtime may take for the masks that an answer carries; it applies them one after another.
 _SETTLING: Final = 10.0
 # How long cgroups may be read before Synchronize is answered, for which a runtime waits 2 s.
@@ -77,6 +79,7 @@ class Enforcer:
     _reconnecting: tuple[Drift, ...] = ()
     _sent: tuple[ContainerUpdate, ...] = ()
     _not_before: float = 0.0
+    _asked_at: float = float("-inf")
     _silent: bool = False
     # When containers were last sent a mask.
     _sent_at: Mapping[str, float] = field(default_factory=dict)
@@ -141,6 +144,7 @@ class Enforcer:
 
         allowed = self._inquiry.decide_in_any_case(decide, self._containers)
         self._reconnecting = ()
+        self._asked_at = self.clock()
         if self._drifts is found:
             self._drifts = ()
         # In one step: other threads ask meanwhile which claims are in use.
@@ -189,9 +193,10 @@ class Enforcer:
 
     def unsolicited(self) -> tuple[ContainerUpdate, ...]:
         """Updates to send out of turn; none to a runtime that cannot take them, none from an instance that waits."""
+        now = self.clock()
+        self._ask_again(now)
         if not self.instance.active:
             return ()
-        now = self.clock()
         containers = self._mended()
         snapshot = self.node.snapshot()
         due = tuple(changes(containers, snapshot))
@@ -227,11 +232,11 @@ class Enforcer:
         all that tells whose they are, and it tells that once a connection. An instance that waits for its time needs
         one for that reason as well, and for no other: no other instance can tell it.
         """
-        if not self.instance.active and self.is_certain():
+        if not self.instance.active and not self._containers.unsure:
             return False
         now = self.clock()
         runtime = self._status.runtime
-        if runtime is not None and not self.is_certain() and self.node.snapshot().unread is None:
+        if runtime is not None and self._containers.unsure and self.node.snapshot().unread is None:
             log.warning("runtime=%s: reconnecting, because containers came while the ledger was not read", runtime)
             self._status = replace(self._status, reconnections=self._status.reconnections + 1)
             return True
@@ -315,6 +320,18 @@ class Enforcer:
         if drifts:
             self._containers.carry_out(drifted(self._containers, drifts))
         return self._containers
+
+    def _ask_again(self, now: float) -> None:
+        """Look again, after a while, at the containers about which kubelet did not answer."""
+        containers = self._containers
+        if not containers.unheard or now - self._asked_at < _ASK_AGAIN or self.node.snapshot().unread is not None:
+            return
+        self._asked_at = now
+
+        def decide(snapshot: HeldSnapshot, evidence: Evidence) -> Allowed | Ask:
+            return enforcement.heard(containers, snapshot, evidence)
+
+        self._carry_out(self._inquiry.decide_in_any_case(decide, containers))
 
     def _carry_out(self, allowed: Allowed) -> tuple[ContainerUpdate, ...]:
         for warning in allowed.warnings:

@@ -3,8 +3,9 @@
 A newer instance registers with everybody and is passive. When it has heard from all of them it holds `handover.lock`;
 the active one sees that, leaves its slices alone and lets go of `active.lock`; the newer one takes it and is ready. The
 older one stays at hand until it is ended: should the newer one die, both locks are free and the older takes its work
-back. A holder that dies frees its locks, so nothing has to be cleaned up. An instance that cannot read the ledger takes
-authority only where nobody else wants it. Requests that the container runtime shows to
+back. A holder that dies frees its locks, so nothing has to be cleaned up. An instance that cannot use the ledger takes
+authority only where nobody else wants it, and gives it back to an older one that can: that one holds `standby.lock`.
+Requests that the container runtime shows to
 both while authority passes are shared out by `dranode.driver.serve.turns`.
 """
 
@@ -70,7 +71,9 @@ class Authority:
         self._begin, self._end, self._follow = begin, end, follow
         self._active = FileLock(data / "active.lock")
         self._handover = FileLock(data / "handover.lock")
+        self._standby = FileLock(data / "standby.lock")
         self._offers = False
+        self._stands_by = False
         self._begun = False
         self._turns = Turns(data / "turns.db", f"{os.getpid()}-{uuid.uuid4()}")
         # The thread that answers the container runtime takes turns; the own thread passes authority on.
@@ -110,6 +113,7 @@ class Authority:
             self.role = Role.RETIRED
             self._active.release()
             self._handover.release()
+            self._standby.release()
 
     def close(self) -> None:
         """Take no turn any more."""
@@ -137,9 +141,14 @@ class Authority:
             self._begin()
         elif active:
             if self._is_wanted():
-                self._retire()
+                log.info("driver=%s a newer instance takes over", self._name)
+                self._let_go(Role.RETIRED)
+            elif not self._able() and self._standby.is_held():
+                log.warning("driver=%s this instance cannot decide, and an older one that can takes over", self._name)
+                self._let_go(Role.WAITING)
         elif self.role is Role.WAITING:
             self._offer()
+        self._stand_by()
         self._follow()
 
     def _run(self) -> None:
@@ -153,7 +162,10 @@ class Authority:
         """Take the authority if nobody has it, and nobody newer is about to; whether it was taken now."""
         if self.active or self._stopped.is_set():
             return False
-        if (self.role is Role.RETIRED or not self._able()) and self._is_wanted():
+        able = self._able()
+        if (self.role is Role.RETIRED or not able) and self._is_wanted():
+            return False
+        if not able and self._standby.is_held():
             return False
         if not self._active.acquire(wait=False):
             return False
@@ -177,10 +189,18 @@ class Authority:
             self._handover.release()
             self._offers = False
 
-    def _retire(self) -> None:
-        log.info("driver=%s a newer instance takes over", self._name)
+    def _stand_by(self) -> None:
+        """Show a newer instance that this one can take its work back."""
+        at_hand = self.role is Role.RETIRED and self._able()
+        if at_hand and not self._stands_by:
+            self._stands_by = self._standby.acquire(wait=False)
+        elif self._stands_by and not at_hand:
+            self._standby.release()
+            self._stands_by = False
+
+    def _let_go(self, role: Role) -> None:
         self._end()
         self._begun = False
         with self._lock:
-            self.role = Role.RETIRED
+            self.role = role
             self._active.release()

@@ -215,6 +215,10 @@ def _count(name: str, text: str, *labels: str) -> Callable[[], CounterMetricFami
 _FAMILIES: Final[tuple[tuple[Callable[[], GaugeMetricFamily | CounterMetricFamily], _Read], ...]] = (
     (_gauge("ready", "Whether nothing is missing."), _one(lambda service: not service.missing())),
     (_gauge("active", "Whether this instance publishes and pins."), _one(lambda service: service.active)),
+    (
+        _gauge("can_prepare", "Whether claims can be prepared: not while ledger or CDI specs cannot be used."),
+        _one(lambda service: service.node.impediment is None),
+    ),
     (_gauge("devices", "Devices by health.", "health"), _health),
     (_gauge("claims", "Claims on record."), _one(lambda service: len(service.node.recorded()))),
     (_gauge("claims_impaired", "Claims that have less at the moment than they were given."), _one(_impaired)),

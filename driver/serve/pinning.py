@@ -68,6 +68,7 @@ class Pinning:
         self._snapshot = HeldSnapshot(unread=Unread("the ledger has not been read yet", blind=True))
         self._stopping = threading.Event()
         self._verifies = threading.Event()
+        self._silence: str | None = None
         self._enforcer = Enforcer(self, access.root, notify=notify, own_pod=access.own_pod, instance=instance)
         self._observe = answered
         self._client = NRIClient(
@@ -156,8 +157,12 @@ class Pinning:
         try:
             claims = self._pod_resources.claims(self._node.plugin.driver)
         except PodResourcesError as error:
-            log.warning("driver=%s: %s", self._node.plugin.driver, error)
+            # Asked again every few seconds while containers wait for the answer.
+            if str(error) != self._silence:
+                self._silence = str(error)
+                log.warning("driver=%s: %s", self._node.plugin.driver, error)
             return None
+        self._silence = None
         devices: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {}
         for claim in claims:
             containers = devices.setdefault((claim.namespace, claim.pod), {})

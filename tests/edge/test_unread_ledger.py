@@ -31,7 +31,7 @@ from dranode.driver.nri.access import ContainerAccess
 from dranode.driver.serve.service import DriverService
 from dranode.proto import nri_v1alpha1_pb2 as nri
 from tests.fakes.drivers import reference
-from tests.fakes.ledger import FAULTS, Fault, newer_schema
+from tests.fakes.ledger import FAULTS, OF_BOTH, OF_ONE, Fault, a_full_disk_with_shm, newer_schema
 from tests.fakes.lifecycle import ApiClaims, KubeletPods, cpu_claim
 from tests.fakes.nri import CallFailedError, FakeRuntime, container, pod, updates_of
 from tests.fakes.waiting import PATIENCE, eventually
@@ -211,14 +211,15 @@ def counted_looks(monkeypatch: pytest.MonkeyPatch, service: DriverService) -> li
     return looks
 
 
+@pytest.mark.parametrize("fault", OF_ONE, ids=lambda fault: fault.__name__)
 def test_beside_an_instance_that_reads_it_one_that_cannot_never_gets_a_say(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_a_claim(world, "old")
     old = world.services["old"]
     eventually(lambda: old.missing() == ())
     published = list(world.api.capacities)
-    with newer_schema(world.ledger) as mend:
+    with fault(world.ledger) as mend:
         new = world.start("new")
         runtime, updates = world.synchronized()
         assert updates == {}
@@ -228,8 +229,9 @@ def test_beside_an_instance_that_reads_it_one_that_cannot_never_gets_a_say(
         eventually(lambda: all(len(each) >= 5 for each in looks))
         assert old.active
         assert not new.active
+        assert old.missing() == ()
         assert given(runtime, "plain", pod("p3")) == ""
-        assert any("newer dranode" in sentence for sentence in new.missing())
+        assert any("ledger" in sentence for sentence in new.missing())
         assert world.api.capacities == published
         mend()
         hung_up(runtime)
@@ -238,6 +240,97 @@ def test_beside_an_instance_that_reads_it_one_that_cannot_never_gets_a_say(
         eventually(lambda: new.active and not old.active)
         eventually(lambda: new.missing() == ())
         assert world.api.capacities[-1] == published[-1]
+
+
+@pytest.mark.parametrize("fault", OF_BOTH, ids=lambda fault: fault.__name__)
+def test_what_neither_of_two_can_read_any_more_changes_nothing_until_the_newer_one_can(
+    world: World, fault: Fault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_a_claim(world, "old")
+    old = world.services["old"]
+    eventually(lambda: old.missing() == ())
+    published = world.api.capacities[-1]
+    with fault(world.ledger) as mend:
+        eventually(lambda: old.missing() != ())
+        eventually(lambda: world.api.capacities[-1] == {})
+        new = world.start("new")
+        runtime, updates = world.synchronized()
+        assert updates == {}
+        eventually(lambda: new.pinning is not None and new.pinning.synchronized)
+        # Both look often enough for authority to pass, if it were to.
+        looks = [counted_looks(monkeypatch, service) for service in (old, new)]
+        eventually(lambda: all(len(each) >= 5 for each in looks))
+        assert (old.active, new.active) == (True, False)
+        assert given(runtime, "plain", pod("p3")) == ""
+        assert isinstance(world.prepare(OTHER), Refused)
+        mend()
+        hung_up(runtime)
+        _, updates = world.synchronized()
+        assert updates == {}
+        eventually(lambda: new.active and not old.active)
+        eventually(lambda: new.missing() == ())
+        assert world.api.capacities[-1] == published
+
+
+def test_on_a_full_disk_nothing_is_given_and_masks_go_on_until_there_is_room(world: World) -> None:
+    with_a_claim(world)
+    published = world.api.capacities[-1]
+    world.stop()
+    with a_full_disk_with_shm(world.ledger) as mend:
+        service = world.start()
+        runtime, _ = world.synchronized()
+        answer = world.prepare(OTHER)
+        assert isinstance(answer, Refused)
+        assert "disk is full" in str(answer)
+        eventually(lambda: any("disk is full" in sentence for sentence in service.missing()))
+        eventually(lambda: world.api.capacities[-1] == {})
+        assert given(runtime, "plain", pod("p3")) == SHARED
+        assert given(runtime, "again", PODS[0], CLAIMS) == EXCLUSIVE
+        wide = container("wide", "p4", (), "0-7", state=nri.CONTAINER_RUNNING)
+        assert updates_of(runtime.synchronize([*PODS, pod("p4")], [*EVERYBODY, wide])) == {"wide": SHARED}
+        mend()
+        eventually(lambda: service.missing() == ())
+        assert world.api.capacities[-1] == published
+        assert isinstance(world.prepare(OTHER), Prepared)
+
+
+def test_a_cdi_folder_that_goes_bad_later_is_a_reason_not_to_be_ready(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dranode.driver.serve.service._HEALTH_SECONDS", 0.05)
+    with_a_claim(world)
+    service = world.services[""]
+    eventually(lambda: service.missing() == ())
+    published, cdi = world.api.capacities[-1], world.folder / "cdi"
+    cdi.rename(world.folder / "away")
+    cdi.write_text("no folder")
+    eventually(lambda: any("CDI specs" in sentence for sentence in service.missing()))
+    eventually(lambda: world.api.capacities[-1] == {})
+    cdi.unlink()
+    (world.folder / "away").rename(cdi)
+    eventually(lambda: service.missing() == ())
+    assert world.api.capacities[-1] == published
+    world.kubelet.register([DRIVER])
+    assert isinstance(world.prepare(OTHER), Prepared)
+
+
+def test_an_active_instance_that_cannot_write_the_ledger_gives_authority_back_to_one_that_can(world: World) -> None:
+    with_a_claim(world, "old")
+    old = world.services["old"]
+    published = world.api.capacities[-1]
+    with a_full_disk_with_shm(world.ledger) as mend:
+        # kubelet meets the sockets by name and calls the last.
+        new = world.start("second")
+        world.synchronized()
+        eventually(lambda: new.active and not old.active)
+        assert isinstance(world.prepare(OTHER), Refused)
+        eventually(lambda: old.active and not new.active)
+        eventually(lambda: old.missing() == ())
+        assert any("disk is full" in sentence for sentence in new.missing())
+        assert world.api.capacities[-1] == published
+        mend()
+        eventually(lambda: new.active and not old.active)
+        eventually(lambda: new.missing() == ())
 
 
 def test_one_that_has_to_take_the_place_of_an_instance_that_goes_changes_nothing_until_it_can_read(

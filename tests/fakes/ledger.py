@@ -59,7 +59,7 @@ class _Edge:
 
 
 @contextlib.contextmanager
-def _refused(path: Path, statement: str, code: str, words: str) -> Iterator[Mend]:
+def _refused(path: Path, statement: str | tuple[str, ...], code: str, words: str) -> Iterator[Mend]:
     """SQLite answers the first statement that begins like this, or the opening of the file, with an error."""
     mended: list[bool] = []
 
@@ -101,10 +101,12 @@ def a_full_disk_without_shm(path: Path) -> contextlib.AbstractContextManager[Men
     return _refused(path, "PRAGMA journal_mode", "SQLITE_CANTOPEN", "unable to open database file")
 
 
-FAULTS: Final[tuple[Fault, ...]] = (
-    newer_schema,
-    a_folder_in_its_place,
-    no_permission,
-    an_input_output_error,
-    a_full_disk_without_shm,
-)
+def a_full_disk_with_shm(path: Path) -> contextlib.AbstractContextManager[Mend]:
+    """The ledger can be read, and nothing can be written to it."""
+    return _refused(path, ("INSERT", "UPDATE", "DELETE"), "SQLITE_FULL", "database or disk is full")
+
+
+OF_ONE: Final[tuple[Fault, ...]] = (no_permission, an_input_output_error, a_full_disk_without_shm)
+"""The faults that only one of two instances meets: the one that opens the ledger meanwhile."""
+OF_BOTH: Final[tuple[Fault, ...]] = (newer_schema, a_folder_in_its_place)
+FAULTS: Final[tuple[Fault, ...]] = (*OF_BOTH, *OF_ONE)

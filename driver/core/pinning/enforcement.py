@@ -192,7 +192,8 @@ def synchronize(
 def found(snapshot: HeldSnapshot, container: Container, evidence: Evidence = NOTHING_FOUND_OUT) -> Pinned | None:
     """A container that exists but was not created under this driver's eyes; None if it is not clear whose it is.
 
-    It cannot be refused: if it names a claim without having it, it belongs to the shared pool.
+    It cannot be refused: if it names a claim without having it, it belongs to the shared pool. Where kubelet did not
+    answer whether it has it, it is to be looked at again (`heard`).
     """
     identity = identify(container, snapshot, evidence, exists=True)
     if identity.ask is not None:
@@ -202,7 +203,26 @@ def found(snapshot: HeldSnapshot, container: Container, evidence: Evidence = NOT
     unsure = snapshot.unread is not None
     untold = unsure and any(uid not in snapshot.claims for uid in mentions(container, snapshot))
     parts = some_of(identity.claims, snapshot)
-    return Pinned(_slim(container), claims, container.cpus, mems, unsure=unsure, untold=untold, parts=parts)
+    kept = container if identity.unheard else _slim(container)
+    pinned = Pinned(kept, claims, container.cpus, mems, unsure=unsure, untold=untold, parts=parts)
+    return replace(pinned, unheard=identity.unheard)
+
+
+def heard(containers: Containers, snapshot: HeldSnapshot, evidence: Evidence = NOTHING_FOUND_OUT) -> Allowed | Ask:
+    """Another look at the containers about which kubelet did not answer, with the masks that they have by now."""
+    put: list[Pinned] = []
+    pods: list[PodSandbox] = []
+    for pinned in containers.unheard:
+        container = replace(pinned.container, cpus=pinned.cpus)
+        match identify(container, snapshot, evidence, exists=True).ask:
+            case AskLedger() as ask:
+                return ask
+            case AskKubelet() as ask:
+                pods.extend(ask.pods)
+            case None:
+                again = found(snapshot, container, evidence)
+                put += [replace(again, provisional=pinned.provisional)] if again else []
+    return AskKubelet(tuple(dict.fromkeys(pods))) if pods else Allowed(ContainerChange(tuple(put)))
 
 
 def _slim(container: Container) -> Container:

@@ -77,21 +77,24 @@ class Identity:
         claims: those that it has.
         refusals: one sentence for every claim that it names without having it.
         ask: what has to be found out before this can be believed.
+        unheard: a claim is among the refused ones only because kubelet did not answer.
     """
 
     claims: tuple[HeldClaim, ...] = ()
     refusals: tuple[str, ...] = ()
     ask: AskLedger | AskKubelet | None = None
+    unheard: bool = False
 
 
 def identify(container: Container, snapshot: HeldSnapshot, evidence: Evidence, *, exists: bool = False) -> Identity:
     """The claims of a container; `exists` says that it was created before.
 
-    A container that exists and runs on nothing but held CPUs, those of the claim among them, is believed without a
-    question: only a driver puts one there.
+    A container that exists and runs on nothing but held CPUs, those of the claim that are online among them, is
+    believed without a question: only a driver puts one there.
     """
     claims: list[HeldClaim] = []
     refusals: list[str] = []
+    unheard = False
     named = mentions(container, snapshot)
     for uid, value in named.items():
         claim = snapshot.claims.get(uid)
@@ -107,7 +110,8 @@ def identify(container: Container, snapshot: HeldSnapshot, evidence: Evidence, *
             )
             continue
         claim = claim.of_parts(snapshot.parts_of(uid, container.cdi_devices, container.env))
-        if exists and container.cpus and claim.cpus <= container.cpus <= snapshot.held:
+        online = claim.cpus & snapshot.online
+        if exists and online and online <= container.cpus <= snapshot.held:
             claims.append(claim)
             continue
         verdict = _may_use(container, claim, snapshot, evidence)
@@ -115,10 +119,11 @@ def identify(container: Container, snapshot: HeldSnapshot, evidence: Evidence, *
             return Identity(ask=verdict)
         if verdict:
             refusals.append(verdict)
+            unheard = unheard or bool(container.pod.uid and evidence.pods[container.pod.uid] is None)
         else:
             claims.append(claim)
     if named or container.pod.uid not in snapshot.by_pod:
-        return Identity(tuple(claims), tuple(refusals))
+        return Identity(tuple(claims), tuple(refusals), unheard=unheard)
     return _unnamed(container, snapshot, evidence, exists=exists)
 
 

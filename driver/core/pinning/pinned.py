@@ -29,6 +29,8 @@ class Pinned:
         unsure: it was taken in while the ledger could not be read. It may have other claims than these, so its mask
             stays as it is until the runtime tells of it again.
         untold: it names a claim of which nothing that is known tells, and may have it.
+        unheard: it names a claim on record, and kubelet did not answer whether it has it; `container` is whole, so that
+            it can be looked at again. Meanwhile it stays on CPUs that claims hold, where only a driver puts anybody.
     """
 
     container: Container
@@ -39,6 +41,7 @@ class Pinned:
     parts: frozenset[tuple[str, int]] = frozenset()
     unsure: bool = False
     untold: bool = False
+    unheard: bool = False
 
     def given(self, resources: Resources) -> Pinned:
         """The container after it was given these resources."""
@@ -98,6 +101,7 @@ class Containers:
         # Those that belong to the shared pool by the settled snapshot.
         self._pooled: set[str] = set()
         self._unsure: set[str] = set()
+        self._unheard: set[str] = set()
         self.settled: HeldSnapshot | None = None
         for each in pinned:
             self._put(each)
@@ -126,7 +130,17 @@ class Containers:
     @property
     def certain(self) -> bool:
         """Whether it is certain of every container which claims it has."""
-        return not self._unsure
+        return not (self._unsure or self._unheard)
+
+    @property
+    def unsure(self) -> bool:
+        """Whether there are containers that were taken in while the ledger could not be read."""
+        return bool(self._unsure)
+
+    @property
+    def unheard(self) -> tuple[Pinned, ...]:
+        """The containers about which kubelet did not answer."""
+        return tuple(self._all[key] for key in self._unheard)
 
     def namesakes(self, container: Container) -> tuple[str, ...]:
         """The ids of the containers of the same name in the same pod, and of the container itself."""
@@ -175,6 +189,7 @@ class Containers:
             self._enter(pinned)
         self._all[key] = pinned
         (self._unsure.add if pinned.unsure else self._unsure.discard)(key)
+        (self._unheard.add if pinned.unheard else self._unheard.discard)(key)
 
     def _enter(self, pinned: Pinned) -> None:
         key = pinned.container.id
@@ -188,6 +203,7 @@ class Containers:
             return
         self._pooled.discard(key)
         self._unsure.discard(key)
+        self._unheard.discard(key)
         _discard(self._names, (pinned.container.pod.uid, pinned.container.name), key)
         for uid in pinned.claims:
             _discard(self._users, uid, key)
@@ -222,9 +238,13 @@ def expected(pinned: Pinned, snapshot: HeldSnapshot) -> Resources:
     It keeps what it has while it is not certain which claims it has, or what is on record.
     """
     claims = having(pinned, snapshot)
-    if pinned.unsure or snapshot.unread is not None:
+    if pinned.unsure or snapshot.unread is not None or (pinned.unheard and _on_held(pinned, snapshot)):
         return Resources(pinned.cpus, pinned.mems, lift_quota=any(claim.lift_quota for claim in claims))
     return resources_for(claims, snapshot)
+
+
+def _on_held(pinned: Pinned, snapshot: HeldSnapshot) -> bool:
+    return bool(pinned.cpus) and pinned.cpus <= snapshot.held
 
 
 def pooled(pinned: Pinned, snapshot: HeldSnapshot) -> bool:
@@ -264,7 +284,7 @@ def changes(containers: Containers, snapshot: HeldSnapshot) -> Iterator[tuple[Pi
         return
     shared = Resources(snapshot.shared)
     for pinned in containers.concerned(snapshot):
-        wanted = expected(pinned, snapshot) if pinned.claims or pinned.unsure else shared
+        wanted = expected(pinned, snapshot) if pinned.claims or pinned.unsure or pinned.unheard else shared
         if wanted.cpus.mask == pinned.cpus.mask and wanted.mems == pinned.mems:
             continue
         if pinned.mems and not wanted.mems:
@@ -309,7 +329,7 @@ def drift(containers: Containers, snapshot: HeldSnapshot, effective: Mapping[str
     found: list[Drift] = []
     for key, cpus in effective.items():
         pinned = containers.get(key)
-        if pinned is not None and not pinned.unsure and snapshot.unread is None:
+        if pinned is not None and not (pinned.unsure or pinned.unheard) and snapshot.unread is None:
             wanted = expected(pinned, snapshot).cpus
             if wanted and cpus != wanted:
                 found.append(Drift(pinned.container, wanted, cpus))

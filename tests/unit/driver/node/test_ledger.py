@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import re
@@ -370,3 +371,18 @@ def test_the_journal_of_a_killed_driver_is_read_where_nothing_can_be_written(
     monkeypatch.setattr(sqlite3, "connect", connected)
     assert read_ledger(killed / "l.db").records == (A,)
     assert {path.name for path in killed.iterdir()} == {"l.db", "l.db-wal"}
+
+
+def test_a_newer_schema_is_noticed_before_the_next_reading_of_an_open_ledger(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    with contextlib.closing(written(path)) as ledger:
+        ledger.read()
+        with contextlib.closing(sqlite3.connect(path)) as db, db:
+            db.execute("UPDATE meta SET value = '9' WHERE key = 'schema'")
+        assert ledger.changed()
+        for _ in range(2):
+            with pytest.raises(LedgerError, match="newer dranode"):
+                ledger.read()
+        with contextlib.closing(sqlite3.connect(path)) as db, db:
+            db.execute("UPDATE meta SET value = '1' WHERE key = 'schema'")
+        assert ledger.read().records == ()

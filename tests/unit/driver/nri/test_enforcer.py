@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -32,6 +32,8 @@ class Node:
     """A node service: what is on record."""
 
     now: HeldSnapshot = HELD
+    answer: Mapping[str, KubeletPodClaims] | None = field(default_factory=dict)
+    asked: int = 0
 
     def snapshot(self) -> HeldSnapshot:
         return self.now
@@ -41,7 +43,8 @@ class Node:
 
     def pod_claims(self, pods: tuple[PodSandbox, ...]) -> Mapping[str, KubeletPodClaims] | None:
         del pods
-        return {}
+        self.asked += 1
+        return self.answer
 
 
 @dataclass
@@ -205,3 +208,56 @@ def test_the_drivers_own_container_is_pinned_without_a_word(caplog: pytest.LogCa
     enforcer.synchronize((own, other))
     assert "of pod default/p4 had no CPU set and is pinned now" in caplog.text
     assert enforcer.status().unpinned == 1
+
+
+STRANGER = replace(MINE, id="c3", pod=PodSandbox("s3", "p3", "default", "p3"), started=True)
+GIVEN = {"p3": KubeletPodClaims({"main": ("dra.k8s.io/cpu=claim-a",)})}
+
+
+def test_kubelet_is_asked_again_about_a_container_that_it_was_silent_about() -> None:
+    now = [0.0]
+    node = Node(answer=None)
+    enforcer = Enforcer(node, HostRoot(), clock=lambda: now[0])
+    enforcer.configured(RuntimePeer("containerd", "v2.3.4", "v0.12.1"))
+    # It may run anywhere, so it is kept from what others hold until it is clear what it has.
+    (update,) = enforcer.synchronize((replace(STRANGER, cpus=CPUSet(range(8))),))
+    assert update.resources.cpus == HELD.shared
+    assert (enforcer.is_certain(), enforcer.reconnection_due()) == (False, False)
+    assert (enforcer.unsolicited(), node.asked) == ((), 1)
+    now[0] = 5.0
+    assert (enforcer.unsolicited(), node.asked) == ((), 2)
+    node.answer, now[0] = GIVEN, 9.0
+    assert (enforcer.unsolicited(), node.asked) == ((), 2)
+    now[0] = 10.0
+    (update,) = enforcer.unsolicited()
+    assert (update.container_id, update.resources.cpus, node.asked) == ("c3", CLAIM.cpus, 3)
+    assert enforcer.is_certain()
+    assert enforcer.claims_in_use() == {"a"}
+    now[0] = 20.0
+    assert (enforcer.unsolicited(), node.asked) == ((), 3)
+
+
+def test_a_container_on_held_cpus_stays_there_while_kubelet_is_silent() -> None:
+    now = [0.0]
+    node = Node(answer=None)
+    enforcer = Enforcer(node, HostRoot(), clock=lambda: now[0])
+    enforcer.configured(RuntimePeer("containerd", "v2.3.4", "v0.12.1"))
+    assert enforcer.synchronize((replace(STRANGER, cpus=CPUSet((2,))),)) == ()
+    node.now = replace(HELD, mems="0")
+    assert enforcer.unsolicited() == ()
+    # kubelet gave the claim to another pod.
+    node.answer, now[0] = {}, 5.0
+    (update,) = enforcer.unsolicited()
+    assert update.resources.cpus == HELD.shared
+    assert enforcer.is_certain()
+
+
+def test_a_runtime_that_takes_no_updates_gets_the_mask_with_its_next_call() -> None:
+    now = [0.0]
+    node = Node(answer=None)
+    enforcer = Enforcer(node, HostRoot(), clock=lambda: now[0])
+    enforcer.configured(RuntimePeer("containerd", "v2.0.7", "v0.8.0"))
+    enforcer.synchronize((replace(STRANGER, cpus=CPUSet(range(8))), OTHER))
+    node.answer, now[0] = GIVEN, 5.0
+    assert enforcer.unsolicited() == ()
+    assert {each.container_id: each.resources.cpus for each in enforcer.stop(OTHER)} == {"c3": CLAIM.cpus}

@@ -259,3 +259,30 @@ def test_an_offer_is_withdrawn_by_one_that_is_prepared_no_more(make: Callable[..
     assert [each.look() for each in (new, old, new)] == [Role.WAITING, Role.ACTIVE, Role.WAITING]
     old.authority.stop()
     assert new.look() is Role.ACTIVE
+
+
+def test_one_that_can_decide_no_more_gives_authority_back_to_an_older_one_that_can(
+    make: Callable[..., Instance], done: list[str]
+) -> None:
+    old, new = make("old"), make("new")
+    for each in (old, new, old, new, old):
+        each.look()
+    new.able = new.prepared = False
+    assert [new.look(), new.look()] == [Role.WAITING, Role.WAITING]
+    assert new.authority.turn("create a") is False
+    assert old.look() is Role.ACTIVE
+    assert done[2:] == ["new begins", "new ends", "old begins"]
+    new.able = new.prepared = True
+    assert [new.look(), old.look(), new.look()] == [Role.WAITING, Role.RETIRED, Role.ACTIVE]
+
+
+def test_one_that_can_decide_no_more_stays_active_if_no_other_one_can(make: Callable[..., Instance]) -> None:
+    old, new = make("old"), make("new")
+    for each in (old, new, old, new, old):
+        each.look()
+    for each in (old, new):
+        each.able = each.prepared = False
+        each.look()
+    assert [new.look(), old.look(), new.look()] == [Role.ACTIVE, Role.RETIRED, Role.ACTIVE]
+    old.authority.stop()
+    assert new.look() is Role.ACTIVE

@@ -140,3 +140,22 @@ def test_an_existing_container_of_which_kubelet_says_nothing_is_an_ordinary_one(
 def test_a_driver_without_variable_and_kind_recognises_nothing() -> None:
     bare = HeldSnapshot({UID: CLAIM}, CPUSet(range(8)))
     assert identify(container(TRUE, cdi=(f"=claim-{UID}",), pod=STRANGER), bare, Evidence()) == Identity()
+
+
+def test_an_existing_container_of_a_claim_with_offline_cpus_was_put_there_by_a_driver() -> None:
+    offline = HeldSnapshot({UID: CLAIM}, CPUSet((0, 1, 2, 4, 5)), variable="DRA_CPUSET_", cdi_kind="dra.k8s.io/cpu")
+    for cpus in ((2,), (2, 3)):
+        pinned = container(TRUE, pod=STRANGER, cpus=cpus)
+        assert identify(pinned, offline, Evidence(pods={"p9": None}), exists=True).claims == (CLAIM,)
+    none = HeldSnapshot({UID: CLAIM}, CPUSet((0, 1)), variable="DRA_CPUSET_", cdi_kind="dra.k8s.io/cpu")
+    pinned = container(TRUE, pod=STRANGER, cpus=(3,))
+    assert identify(pinned, none, Evidence(), exists=True).ask == AskKubelet((STRANGER,))
+
+
+def test_a_silent_kubelet_is_told_from_one_that_says_no() -> None:
+    elsewhere = container(TRUE, pod=STRANGER, cpus=(0, 1))
+    uid = STRANGER.uid
+    assert identify(elsewhere, SNAPSHOT, Evidence(pods={uid: None}), exists=True).unheard
+    assert not identify(elsewhere, SNAPSHOT, Evidence(pods={uid: KubeletPodClaims({})}), exists=True).unheard
+    # A container that is to be created is refused, and asked about again with its next try.
+    assert identify(elsewhere, SNAPSHOT, Evidence(pods={uid: None})).refusals
