@@ -52,7 +52,7 @@ interop: setup interop-packages
 	@INTEROP=v2.3.4 $(BIN)/python -m pytest -rs tests/interop
 
 interop-all: setup interop-packages
-	@INTEROP="v2.0.7 v2.3.4 v2.4.2" $(BIN)/python -m pytest -rs tests/interop
+	@INTEROP="v1.7.29 v2.0.7 v2.3.4 v2.4.2" $(BIN)/python -m pytest -rs tests/interop
 
 # Debian's runc and a static busybox, where they are missing and may be installed.
 interop-packages:

@@ -5,10 +5,16 @@ from __future__ import annotations
 from typing import Final
 
 _SHOWN: Final = 80  # characters
+# A document may have keys of any length; the beginning of a sentence says where, its end what.
+_LONGEST: Final = 1000
+_START: Final = 600
+_END: Final = 300
 
 
 class CDIError(Exception):
     """A CDI document or name that is not what the specification or the reference library asks for.
+
+    As a string it is one line of printable characters, and not endless, whatever the document says.
 
     Attributes:
         path: where in the document, in JSON notation without the root (`devices[0].name`); empty for the whole of it.
@@ -16,9 +22,16 @@ class CDIError(Exception):
     """
 
     def __init__(self, message: str, path: str = "") -> None:
-        super().__init__(f"{path}: {message}" if path else message)
+        super().__init__(_readable(f"{path}: {message}" if path else message))
         self.path = path
         self.message = message
+
+
+def _readable(text: str) -> str:
+    line = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+    if len(line) <= _LONGEST:
+        return line
+    return f"{line[:_START]} ... ({len(line) - _START - _END} characters left out) ... {line[-_END:]}"
 
 
 def shown(text: str) -> str:

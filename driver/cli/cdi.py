@@ -11,6 +11,7 @@ import click
 from dranode.cdi.loader.validate import validate
 from dranode.driver.cli.output import console, emit, output_option
 from dranode.driver.cli.terminal import columns
+from dranode.driver.core.api.sentence import printable
 
 
 @click.group()
@@ -49,11 +50,6 @@ def _answer(file: str) -> _Answer:
     return _Answer(file, tuple(str(problem) for problem in verdict.problems), verdict.warnings)
 
 
-def _printable(text: str) -> str:
-    # What a document says must not steer the terminal.
-    return "".join(character if character.isprintable() else f"\\u{ord(character):04x}" for character in text)
-
-
 def _draw(answers: list[_Answer]) -> None:
     from rich.markup import escape
 
@@ -62,8 +58,8 @@ def _draw(answers: list[_Answer]) -> None:
         loads, colour = (
             ("no", "red") if answer.problems else ("not everywhere", "yellow") if answer.warnings else ("yes", "green")
         )
-        reasons = "\n".join(map(_printable, answer.problems or answer.warnings))
-        table.add_row(escape(_printable(answer.file)), f"[{colour}]{loads}[/]", escape(reasons))
+        reasons = "\n".join(map(printable, answer.problems or answer.warnings))
+        table.add_row(escape(printable(answer.file)), f"[{colour}]{loads}[/]", escape(reasons))
     console().print(table)
 
 

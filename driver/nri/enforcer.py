@@ -286,7 +286,7 @@ class Enforcer:
 
     def claims_in_use(self) -> frozenset[str]:
         """The UIDs of the claims that a container has, as far as the runtime has told."""
-        return frozenset(uid for pinned in self._containers for uid in pinned.claims)
+        return self._containers.claims
 
     # --- how ---
 

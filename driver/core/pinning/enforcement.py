@@ -141,8 +141,7 @@ def remove(containers: Containers, gone: Container) -> ContainerChange:
 
 def remove_pod(containers: Containers, pod: PodSandbox) -> ContainerChange:
     """A pod sandbox is gone, and its containers with it."""
-    gone = tuple(pinned.container.id for pinned in containers if pinned.container.pod.id == pod.id)
-    return ContainerChange(drop=gone, settled=containers.settled)
+    return ContainerChange(drop=containers.of_sandbox(pod.id), settled=containers.settled)
 
 
 def synchronize(

@@ -85,7 +85,7 @@ class ContainerChange:
 
 
 class Containers:
-    """All containers that exist, indexed by id, by pod and name, and by claim.
+    """All containers that exist, indexed by id, by sandbox, by pod and name, and by claim.
 
     Decisions only read it; whoever owns it carries their changes out. Other threads may iterate.
 
@@ -98,6 +98,7 @@ class Containers:
         self._all: dict[str, Pinned] = {}
         self._names: dict[tuple[str, str], set[str]] = {}
         self._users: dict[str, set[str]] = {}
+        self._sandboxes: dict[str, set[str]] = {}
         # Those that belong to the shared pool by the settled snapshot.
         self._pooled: set[str] = set()
         self._unsure: set[str] = set()
@@ -115,6 +116,15 @@ class Containers:
     def get(self, key: str) -> Pinned | None:
         """The container of that id."""
         return self._all.get(key)
+
+    def of_sandbox(self, sandbox: str) -> tuple[str, ...]:
+        """The ids of the containers of a pod sandbox."""
+        return tuple(self._sandboxes.get(sandbox, ()))
+
+    @property
+    def claims(self) -> frozenset[str]:
+        """The UIDs of the claims that a container has."""
+        return frozenset(self._users)
 
     def users(self, uid: str) -> tuple[Container, ...]:
         """The containers that have the claim."""
@@ -194,6 +204,7 @@ class Containers:
     def _enter(self, pinned: Pinned) -> None:
         key = pinned.container.id
         self._names.setdefault((pinned.container.pod.uid, pinned.container.name), set()).add(key)
+        self._sandboxes.setdefault(pinned.container.pod.id, set()).add(key)
         for uid in pinned.claims:
             self._users.setdefault(uid, set()).add(key)
 
@@ -205,6 +216,7 @@ class Containers:
         self._unsure.discard(key)
         self._unheard.discard(key)
         _discard(self._names, (pinned.container.pod.uid, pinned.container.name), key)
+        _discard(self._sandboxes, pinned.container.pod.id, key)
         for uid in pinned.claims:
             _discard(self._users, uid, key)
 

@@ -114,3 +114,11 @@ def test_a_tab_makes_no_other_directive_right() -> None:
     for head in ("%YAML\t1.2", "%YAML1.1", "%\tYAML 1.1", "%FOO\tbar"):
         with pytest.raises(CDIError):
             load_spec(f"{head}\n---\n{GOOD}".encode())
+
+
+def test_an_error_is_one_printable_line_that_ends() -> None:
+    key = "\x1b[2J\n\u202e" + "k" * 100_000
+    for error in (CDIError("has an odd key", key), CDIError(f"is {key}")):
+        assert str(error).isprintable()
+        assert len(str(error)) < 1_100
+    assert str(CDIError("has an odd key", key)).endswith("has an odd key")

@@ -51,7 +51,7 @@ def test_a_qualified_name_comes_apart_and_together_again(text: str) -> None:
         ("/class=dev", "not a vendor and a class"),
         ("vendor.com=dev", "not a vendor and a class"),
         ("vendor.com/class=dév", '"dév"'),
-        ("vendor.com/class=dev\n", '"dev\n"'),
+        ("vendor.com/class=dev\n", '"dev\\n"'),
         ("", "no = and device name"),
     ],
 )

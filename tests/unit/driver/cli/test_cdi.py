@@ -76,7 +76,7 @@ def test_a_document_does_not_steer_the_terminal(tmp_path: Path) -> None:
     path.write_text(GOOD.replace('"d"', '"\\e[31m[red]"'))
     output = _run(path).output
     assert "\x1b" not in output
-    assert "\\u001b[31m[red]" in output
+    assert "\\x1b[31m[red]" in output
 
 
 def test_no_file_is_wrong_usage() -> None:

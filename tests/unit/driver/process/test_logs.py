@@ -94,3 +94,13 @@ def test_bytes_that_are_no_message_are_one_line(capsys: pytest.CaptureFixture[st
         root.setLevel(before[1])
     (line,) = capsys.readouterr().err.splitlines()
     assert "ERROR a gRPC message cannot be read: " in line
+
+
+@pytest.mark.parametrize("lines", ["json"], indirect=True)
+def test_json_has_nothing_that_a_terminal_obeys_or_that_turns_the_line(lines: io.StringIO) -> None:
+    hostile = "a\x1b[2J\x7f\x85\x9b31m\u202eb\u2028c\u200d\U000e0001 \ud800 é 水 \U0001f600"
+    log.info("%s", hostile)
+    (line,) = lines.getvalue().splitlines()
+    assert line.isprintable()
+    assert "é 水 \U0001f600" in line
+    assert json.loads(line)["message"] == hostile
