@@ -8,7 +8,7 @@ from functools import cache
 from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from typing import Any, Final
 
-from dranode.driver.core.api.errors import UsageError
+from dranode.driver.core.api.errors import UsageError, in_words
 from dranode.driver.core.claims.options import Declarations, declarations
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.machine.root import Root
@@ -31,8 +31,8 @@ def _entry_points() -> EntryPoints:
 
 
 def installed() -> dict[str, EntryPoint]:
-    """The entry points of all installed drivers, by short name."""
-    return {point.name: point for point in _entry_points().select(group=GROUP)}
+    """The entry points of all installed drivers, by short name; this package's own, where another has that name too."""
+    return _by_name(GROUP)
 
 
 def default_drivers() -> tuple[str, ...]:
@@ -43,8 +43,7 @@ def default_drivers() -> tuple[str, ...]:
 @cache
 def declared() -> Declarations:
     """The options of all installed drivers; this package's own are taken in first, so that no other can take a name."""
-    points = _entry_points().select(group=OPTIONS_GROUP)
-    ordered = sorted(points, key=lambda point: (not _is_ours(point), point.name))
+    ordered = sorted(_by_name(OPTIONS_GROUP).values(), key=lambda point: (not _is_ours(point), point.name))
     return declarations((point.name, _loaded(point)) for point in ordered)
 
 
@@ -63,18 +62,32 @@ def load_plugins(names: Iterable[str], root: Root, options: Mapping[str, Any]) -
         UsageError: no driver of that name is installed, its options are not declared as they should be, or it refuses
             their values.
     """
-    points, found = installed(), declared()
     wanted = list(dict.fromkeys(names))
-    for driver, problem in sorted(found.problems.items()):
-        if driver in wanted:
-            raise UsageError(problem)
-        log.warning("driver=%s: %s", driver, problem)
+    for driver, problem in sorted(declared().problems.items()):
+        if driver not in wanted:
+            log.warning("driver=%s: %s", driver, problem)
+    return [_made(name, root, options) for name in wanted]
+
+
+def load_installed(root: Root) -> list[Plugin]:
+    """Every installed driver with its default options; one that cannot be made is left out with a warning."""
     plugins: list[Plugin] = []
-    for name in wanted:
-        if name not in points:
-            raise UsageError(f'no driver "{name}" is installed; there is {", ".join(sorted(points)) or "none"}')
-        plugins.append(points[name].load()(root, dict(_options_of(name, found, options))))
+    for name in installed():
+        try:
+            plugins.append(_made(name, root, {}))
+        except Exception as error:  # noqa: BLE001 - a third party's module may raise anything, and must stop no other driver
+            log.warning("driver=%s is left out: %s", name, in_words(error))
     return plugins
+
+
+def _made(name: str, root: Root, options: Mapping[str, Any]) -> Plugin:
+    points, found = installed(), declared()
+    if name not in points:
+        raise UsageError(f'no driver "{name}" is installed; there is {", ".join(sorted(points)) or "none"}')
+    if name in found.problems:
+        raise UsageError(found.problems[name])
+    plugin: Plugin = points[name].load()(root, dict(_options_of(name, found, options)))
+    return plugin
 
 
 def _options_of(driver: str, found: Declarations, options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -83,6 +96,10 @@ def _options_of(driver: str, found: Declarations, options: Mapping[str, Any]) ->
     yield from ((name, value) for name, value in options.items() if name not in drivers)
     for each in found.of(driver):
         yield each.field, options.get(each.parameter, each.option.default)
+
+
+def _by_name(group: str) -> dict[str, EntryPoint]:
+    return {point.name: point for point in sorted(_entry_points().select(group=group), key=_is_ours)}
 
 
 def _loaded(point: EntryPoint) -> object:

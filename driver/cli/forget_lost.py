@@ -61,11 +61,11 @@ def command(
 
 def _plugins(drivers: tuple[str, ...], root: Root) -> list[Plugin]:
     """The installed drivers of these names, as `dranode claims` shows them; without names, those of `serve`."""
-    from dranode.driver.plugins import default_drivers, installed, load_plugins
+    from dranode.driver.plugins import default_drivers, load_installed, load_plugins
 
     if not drivers:
         return load_plugins(default_drivers(), root, {})
-    known = {plugin.driver: plugin for plugin in load_plugins(installed(), root, {})}
+    known = {plugin.driver: plugin for plugin in load_installed(root)}
     for driver in drivers:
         if driver not in known:
             raise UsageError(f"no driver {driver} is installed; there is {', '.join(sorted(known)) or 'none'}")

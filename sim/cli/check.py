@@ -63,10 +63,10 @@ def _verdicts(files: tuple[str, ...]) -> list[CheckResult]:
 def _plugins() -> dict[str, Plugin]:
     """The installed drivers by driver name; they are only asked about configurations, so any machine will do."""
     from dranode.driver.machine.forms import open_machine
-    from dranode.driver.plugins import installed, load_plugins
+    from dranode.driver.plugins import load_installed
 
     machine = open_machine("sockets=1,numa=1,l3=1,cores=1,threads=1")
-    return {plugin.driver: plugin for plugin in load_plugins(installed(), machine, {})}
+    return {plugin.driver: plugin for plugin in load_installed(machine)}
 
 
 def _published(plugins: Mapping[str, Plugin]) -> list[PublishedDevice]:

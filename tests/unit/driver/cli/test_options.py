@@ -20,6 +20,7 @@ from dranode.driver.plugins import declared
 
 PROGRAM = Path(sys.executable).with_name("dranode")
 PARAMETERS = {option.name or "": option for option in serve.params}
+CLAIM = Path(__file__).parents[4] / "examples" / "cpu-numa.yaml"
 MACHINE = "sockets=2,cores=2,threads=2"
 
 SOUND = """
@@ -49,7 +50,7 @@ def plugin(root, options):
 """
 
 
-def install(folder: Path, options: str = SOUND) -> Path:
+def install(folder: Path, options: str = SOUND, name: str = "wall") -> Path:
     """A third party's package, as an installer leaves it behind."""
     (folder / "wall_options.py").write_text(options)
     (folder / "wall.py").write_text(PLUGIN)
@@ -57,8 +58,8 @@ def install(folder: Path, options: str = SOUND) -> Path:
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: wall\nVersion: 1\n")
     (info / "entry_points.txt").write_text(
-        "[dranode.plugins]\nwall = wall:plugin\n[dranode.options]\nwall = wall_options:OPTIONS\n"
-        "[dranode.default]\nwall = wall:plugin\n"
+        f"[dranode.plugins]\n{name} = wall:plugin\n[dranode.options]\n{name} = wall_options:OPTIONS\n"
+        f"[dranode.default]\n{name} = wall:plugin\n"
     )
     return folder
 
@@ -144,6 +145,28 @@ def test_a_broken_declaration_is_one_warning_until_its_driver_is_asked_for(
     assert (asked.returncode, asked.stdout) == (2, "")
     assert asked.stderr.startswith("dranode: ")
     assert sentence in asked.stderr
+
+
+@pytest.mark.parametrize("options", [SOUND, "import no_such_module"], ids=["sound", "broken"])
+def test_another_package_does_not_take_the_place_of_a_driver_of_ours(tmp_path: Path, options: str) -> None:
+    install(tmp_path, options, name="cpu")
+    for words in (["--driver", "cpu"], []):
+        found = names(run(tmp_path, "slices", "--machine", MACHINE, *words, "--group-by", "machine", "-o", "json"))
+        assert found == ["cpudevmachine"]
+
+
+@pytest.mark.parametrize("broken", ["options", "plugin"])
+def test_commands_that_load_every_driver_go_on_without_a_broken_one(tmp_path: Path, broken: str) -> None:
+    install(tmp_path, "import no_such_module" if broken == "options" else SOUND)
+    if broken == "plugin":
+        (tmp_path / "wall.py").write_text("import no_such_module")
+    (tmp_path / "plugins/dra.cpu").mkdir(parents=True)
+    for words in (["check", str(CLAIM)], ["forget-lost", "--driver", "dra.cpu", "--kubelet-root", str(tmp_path)]):
+        done = run(tmp_path, *words)
+        (warning, *others) = done.stderr.splitlines()
+        assert "driver=wall is left out: " in warning
+        assert "no_such_module" in warning
+        assert others == [] if words[0] == "check" else "has no ledger" in others[0]
 
 
 @pytest.mark.parametrize(
