@@ -20,8 +20,8 @@ from dranode.sim.allocator.state import Allocated, Consumption, PoolID, PoolStat
 VECTORS = Path(__file__).parents[3] / "vectors"
 
 
-def scenarios(release: str) -> list[dict[str, Any]]:
-    made: list[dict[str, Any]] = json.loads((VECTORS / f"scheduler-{release}.json").read_text("utf-8"))["scenarios"]
+def scenarios(name: str) -> list[dict[str, Any]]:
+    made: list[dict[str, Any]] = json.loads((VECTORS / f"scheduler-{name}.json").read_text("utf-8"))["scenarios"]
     return made
 
 
@@ -55,15 +55,15 @@ def allocated_of(in_use: dict[str, Any]) -> Allocated:
     return Allocated(pools)
 
 
-def answer(scenario: dict[str, Any], kubernetes: str) -> Any:
+def answer(scenario: dict[str, Any], features: Features) -> Any:
     """Allocations without shares' random IDs; nothing where it does not fit; `error` where the attempt ends."""
     allocator = Allocator(
         [decode(ResourceSlice, slice_) for slice_ in scenario["slices"]],
         [decode(DeviceClass, device_class) for device_class in scenario["deviceClasses"]],
-        features_of(scenario["features"], kubernetes),
+        features,
         new_share_id=itertools.repeat("share").__next__,
     )
-    node = decode(Node, {"metadata": scenario["node"]})
+    node = decode(Node, scenario["node"] if "metadata" in scenario["node"] else {"metadata": scenario["node"]})
     claims = [decode(ResourceClaim, claim) for claim in scenario["claims"]]
     outcomes = allocator.allocate(claims, node, allocated_of(scenario["inUse"]))
     if any(outcome.reason not in (None, Reason.DOES_NOT_FIT) for outcome in outcomes):
@@ -81,4 +81,21 @@ def answer(scenario: dict[str, Any], kubernetes: str) -> Any:
 )
 def test_a_scenario_of_the_scheduler_is_answered_as_it_answers(kubernetes: str, scenario: dict[str, Any]) -> None:
     expected = scenario["expected"]
-    assert answer(scenario, kubernetes) == ("error" if "error" in expected else expected["allocations"])
+    assert answer(scenario, features_of(scenario["features"], kubernetes)) == (
+        "error" if "error" in expected else expected["allocations"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("kubernetes", "scenario"),
+    [
+        pytest.param(kubernetes, scenario, id=f"{kubernetes}-{scenario['id']}")
+        for scenario in scenarios("minimal")
+        for kubernetes in scenario["expected"]
+    ],
+)
+def test_what_random_scenarios_brought_to_light_is_answered_as_the_release_answers(
+    kubernetes: str, scenario: dict[str, Any]
+) -> None:
+    features = Features.of(release(kubernetes), scenario["gates"])
+    assert answer(scenario, features) == scenario["expected"][kubernetes]
