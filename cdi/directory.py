@@ -22,24 +22,24 @@ from dranode.cdi.rules import spec_problems
 from dranode.cdi.spec import Spec
 
 FOLDER_MODE: Final = 0o755
-# Whoever runs diagnostics reads specs without being root.
+# Diagnostics read specs without being root.
 FILE_MODE: Final = 0o644
 EXTENSIONS: Final = (".json", ".yaml")
 TEMPORARY: Final = ("spec.", ".tmp")
 """How the names of temporary files begin and end; a writer that was killed leaves one."""
 ABANDONED_AFTER: Final = 60.0
-"""Seconds after which nobody can be at work on a temporary file any more."""
+"""Seconds after which a temporary file is abandoned: no writer takes that long."""
 _OURS: Final = re.compile(re.escape(TEMPORARY[0]) + "[0-9a-f]{16}" + re.escape(TEMPORARY[1]))
 
 
-# What JSON may hold as it is and a runtime's YAML parser refuses or folds into spaces.
+# Characters that JSON allows unescaped, but that a runtime's YAML parser refuses or folds into spaces.
 _ESCAPED: Final = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
-# That parser takes a key for one only up to here, with its quotes.
+# That parser recognises a key only up to this length, its quotes included.
 _KEY_LIMIT: Final = 1024
 
 
 def encode_spec(spec: Spec) -> bytes:
-    """The bytes of a spec file: compact JSON without a line break, with nothing that a YAML parser reads differently.
+    """Encode a spec as compact JSON on one line that a YAML parser reads in the same way.
 
     Raises:
         CDIError: the spec is not one that every runtime can load at its version; the path says where.
@@ -70,11 +70,11 @@ def _annotation_keys(spec: Spec) -> Iterator[str]:
 
 
 def write_spec(directory: Path, filename: str, spec: Spec) -> bool:
-    """Put a spec under its name at once and whole, over one that is there; False if it says the same already.
+    """Write a spec file atomically, replacing an older one; return False if the file has this content already.
 
     Raises:
         CDIError: the spec is not fit to be written, or no runtime reads a file of that name.
-        OSError: the folder cannot be written (read-only, full); nothing is left behind and an old file stays.
+        OSError: the folder cannot be written (read-only, full); an old file stays and no new one is left behind.
     """
     if "/" in filename or "\0" in filename or not filename.endswith(EXTENSIONS):
         raise CDIError(f'"{filename}" is no file name that ends with .json or .yaml')
@@ -91,12 +91,12 @@ def write_spec(directory: Path, filename: str, spec: Spec) -> bool:
 
 
 def replace_file(target: str, data: bytes) -> None:
-    """Give a file its content at once and whole, readable for everybody, over one that is there.
+    """Write a file atomically and readable for everybody, replacing an older one.
 
     Raises:
-        OSError: it cannot be written; nothing is left behind and an old file stays.
+        OSError: the file cannot be written; an old file stays and no new one is left behind.
     """
-    # Not mkstemp: looking for a free name takes it longer than the rest takes.
+    # mkstemp is not used, because its search for a free name takes longer than everything else here.
     temporary = f"{target.rpartition('/')[0]}/{TEMPORARY[0]}{os.urandom(8).hex()}{TEMPORARY[1]}"
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
     try:
@@ -104,7 +104,7 @@ def replace_file(target: str, data: bytes) -> None:
             written = 0
             while written < len(data):
                 written += os.write(handle, data[written:])
-            # The process may create everything for itself alone; this file is everybody's.
+            # The process's umask may keep other users out; everybody may read this file.
             os.fchmod(handle, FILE_MODE)
         finally:
             os.close(handle)
@@ -116,7 +116,7 @@ def replace_file(target: str, data: bytes) -> None:
 
 
 def remove_abandoned(directory: Path) -> None:
-    """Take away the temporary files that writers of this program left when they were killed; those of others stay."""
+    """Remove the temporary files that killed writers of this program left; files of other programs stay."""
     with contextlib.suppress(OSError), os.scandir(directory) as entries:
         for entry in entries:
             if _OURS.fullmatch(entry.name):
@@ -128,7 +128,7 @@ def remove_abandoned(directory: Path) -> None:
 def _ensure(directory: Path) -> None:
     if not directory.is_dir():
         directory.mkdir(parents=True, exist_ok=True)
-        # The process creates everything for itself alone; this folder is everybody's.
+        # The process's umask may keep other users out; everybody may read this folder.
         directory.chmod(FOLDER_MODE)
 
 
@@ -141,11 +141,11 @@ def _content(path: str) -> bytes | None:
 
 
 def read_spec(path: Path) -> Spec:
-    """The content of a spec file, this driver's or another's; whether a runtime would load it is not asked.
+    """Read a spec file of this driver or of another one, without judging whether a runtime would load it.
 
     Raises:
-        CDIError: it is no CDI document; the text begins with the file.
-        OSError: it cannot be read.
+        CDIError: the file is not a CDI document; the message begins with its path.
+        OSError: the file cannot be read.
     """
     data = path.read_bytes()
     try:
@@ -161,7 +161,7 @@ def read_spec(path: Path) -> Spec:
 
 
 def remove_spec(directory: Path, filename: str) -> None:
-    """Take a spec away; one that is not there is gone already.
+    """Remove a spec file; do nothing if there is no such file.
 
     Raises:
         OSError: the folder cannot be written.
@@ -171,9 +171,9 @@ def remove_spec(directory: Path, filename: str) -> None:
 
 
 def spec_files(directory: Path, prefix: str = "") -> Iterator[Path]:
-    """The files whose names begin with `prefix`, of those that a runtime reads, in name order.
+    """Yield the spec files that a runtime reads and whose names begin with `prefix`, in name order.
 
-    A folder that is missing has none.
+    A missing folder yields nothing.
 
     Raises:
         OSError: the folder cannot be read.

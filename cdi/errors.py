@@ -1,4 +1,4 @@
-"""The one exception of this library, and how it shows what a document says."""
+"""The one exception of this library, and how it quotes a text of a document."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _END: Final = 300
 
 
 class CDIError(Exception):
-    """A CDI document or name that is not what the specification or the reference library asks for.
+    """A CDI document or name breaks a rule of the specification or of the reference library.
 
     As a string it is one line of printable characters, and not endless, whatever the document says.
 
     Attributes:
-        path: where in the document, in JSON notation without the root (`devices[0].name`); empty for the whole of it.
-        message: what is wrong there, one sentence without the place.
+        path: the place in the document, in JSON notation without the root (`devices[0].name`); empty for all of it.
+        message: one sentence that says what is wrong, without the place.
     """
 
     def __init__(self, message: str, path: str = "") -> None:
@@ -35,5 +35,5 @@ def _readable(text: str) -> str:
 
 
 def shown(text: str) -> str:
-    """A text in quotes, cut where it is too long for a sentence."""
+    """Quote a text, and shorten it if it is too long for a sentence."""
     return f'"{text}"' if len(text) <= _SHOWN else f'"{text[:_SHOWN]}..." ({len(text)} characters)'

@@ -1,7 +1,7 @@
 """Names: vendor, class, device, kind, qualified device name, spec file name (SPEC.md, and what the Go library checks).
 
-The library checks characters and no length. SPEC.md also wants the vendor to be a DNS subdomain and limits both parts
-of a kind; a writer keeps to that (`written_kind_problem`), a reader does not ask for it.
+The library checks characters, but no lengths. SPEC.md also requires that the vendor is a DNS subdomain, and limits the
+length of vendor and class. A writer follows these rules (`written_kind_problem`); a reader does not check them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _DNS_SUBDOMAIN: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9
 
 
 class QualifiedName(NamedTuple):
-    """What a container asks for: `vendor/class=device`."""
+    """The name by which a container requests a device: `vendor/class=device`."""
 
     vendor: str
     device_class: str
@@ -31,13 +31,13 @@ class QualifiedName(NamedTuple):
 
 
 def split_kind(kind: str) -> tuple[str, str]:
-    """Vendor and class of a kind, cut at the first slash; two empty strings if one of them is missing."""
+    """Split a kind at its first slash into vendor and class; both are empty if one of them is missing."""
     vendor, _, device_class = kind.partition("/")
     return (vendor, device_class) if vendor and device_class else ("", "")
 
 
 def kind_problem(kind: str) -> str | None:
-    """Why the Go library refuses a kind; None if it does not."""
+    """Return why the Go library refuses a kind, or None if it accepts it."""
     vendor, device_class = split_kind(kind)
     if not vendor:
         return f"{shown(kind)} is not a vendor and a class such as example.com/cpu"
@@ -51,7 +51,7 @@ def kind_problem(kind: str) -> str | None:
 
 
 def written_kind_problem(kind: str) -> str | None:
-    """Why SPEC.md would not have a kind written, beyond what the library checks; None if it would."""
+    """Return why a kind must not be written by SPEC.md or by the library's rules, or None if it may be."""
     if problem := kind_problem(kind):
         return problem
     vendor, device_class = split_kind(kind)
@@ -61,7 +61,7 @@ def written_kind_problem(kind: str) -> str | None:
         return f"vendor {shown(vendor)} is not a DNS subdomain in lower case"
     if len(device_class) > CLASS_LIMIT:
         return f"the class has {len(device_class)} characters and may have {CLASS_LIMIT}"
-    # One character alone crashes the libraries up to v1.1.0, and with them the runtime.
+    # A vendor or class of one character crashes the libraries up to v1.1.0, and with them the runtime.
     for what, name in (("vendor", vendor), ("class", device_class)):
         if len(name) == 1:
             return f"{what} {shown(name)} has one character, which crashes older runtimes"
@@ -69,7 +69,7 @@ def written_kind_problem(kind: str) -> str | None:
 
 
 def device_problem(name: str) -> str | None:
-    """Why a device name is refused; None if it is not."""
+    """Return why a device name is refused, or None if it is accepted."""
     if not name:
         return "is empty"
     if not _DEVICE.fullmatch(name):
@@ -80,15 +80,15 @@ def device_problem(name: str) -> str | None:
 
 
 def qualified_name(kind: str, device: str) -> str:
-    """The name by which a container asks for a device of a spec."""
+    """Return the name by which a container requests a device of a spec."""
     return f"{kind}={device}"
 
 
 def parse_qualified_name(text: str) -> QualifiedName:
-    """Take `vendor/class=device` apart.
+    """Split `vendor/class=device` into its parts.
 
     Raises:
-        CDIError: it is not one.
+        CDIError: the text is not a qualified device name.
     """
     kind, _, device = text.partition("=")
     problem = "has no = and device name" if not device else kind_problem(kind) or device_problem(device)
@@ -98,7 +98,7 @@ def parse_qualified_name(text: str) -> QualifiedName:
 
 
 def spec_file_name(kind: str, transient_id: str = "") -> str:
-    """The JSON file of a kind, or of one thing of that kind that comes and goes (a claim, say).
+    """Return the file name of a kind's spec, or of a transient spec of that kind (one for each claim, for example).
 
     Raises:
         CDIError: the kind has no vendor and class.

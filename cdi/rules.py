@@ -1,6 +1,6 @@
-"""What the newest Go library asks of a spec's content: the rules of SPEC.md as far as they are enforced.
+"""The rules that the newest Go library enforces on a spec's content; they are a part of those of SPEC.md.
 
-Each rule that is broken is one problem with its path; the library stops at the first.
+Every broken rule is reported as one problem with its path. The library itself stops at the first one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Problems: TypeAlias = Iterator[CDIError]
 
 
 def spec_problems(spec: Spec) -> tuple[CDIError, ...]:
-    """Every rule of the newest library that a spec breaks; empty if it would be loaded."""
+    """Return one error for each rule of the newest library that a spec breaks; a spec without errors is loaded."""
     return tuple(_spec(spec))
 
 

@@ -1,7 +1,7 @@
 """The values of a CDI document (cncf-tags/container-device-interface, SPEC.md).
 
-Field names are the specification's in snake case. `dranode.cdi.directory` writes values to files; whether a
-runtime would load one is for `dranode.cdi.loader.validate` to say.
+Field names are those of the specification in snake case. `dranode.cdi.directory` writes the values to files, and
+`dranode.cdi.loader.validate` says whether a runtime would load a file.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-# The numbers that fields can hold: major, minor and timeout the one, modes and ids the other.
+# Ranges of number fields: major, minor and timeout are 64-bit and signed; modes and ids are 32-bit and unsigned.
 INT64: Final = range(-(2**63), 2**63)
 UINT32: Final = range(2**32)
 
@@ -21,7 +21,7 @@ class _Part(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
 
 
 class DeviceNode(_Part, frozen=True, kw_only=True):
-    """A device node; missing type and numbers are read from the host's node when the container is made."""
+    """A device node. The runtime takes a missing type and missing numbers from the host's node of that path."""
 
     path: str
     host_path: str = ""
@@ -71,7 +71,7 @@ class IntelRdt(_Part, frozen=True, kw_only=True, rename={"clos_id": "closID"}):
 
 
 class ContainerEdits(_Part, frozen=True, kw_only=True):
-    """What a container gets. `env` entries are `NAME=value`."""
+    """The changes that a spec makes to a container. `env` entries are `NAME=value`."""
 
     env: tuple[str, ...] = ()
     device_nodes: tuple[DeviceNode, ...] = ()
@@ -86,7 +86,7 @@ class ContainerEdits(_Part, frozen=True, kw_only=True):
 
 
 class CDIDevice(_Part, frozen=True, kw_only=True):
-    """A named set of edits; `Device` alone is DRA's word."""
+    """A named set of edits. It is not called `Device`, because that is a type of DRA."""
 
     name: str
     container_edits: ContainerEdits
@@ -94,7 +94,7 @@ class CDIDevice(_Part, frozen=True, kw_only=True):
 
 
 class Spec(_Part, frozen=True, kw_only=True, rename={"cdi_version": "cdiVersion", "container_edits": "containerEdits"}):
-    """One CDI document. `container_edits` apply to every device of the document, before the device's own."""
+    """One CDI document. A container with any of its devices gets `container_edits` first, then those of the device."""
 
     cdi_version: str
     kind: str
@@ -103,5 +103,5 @@ class Spec(_Part, frozen=True, kw_only=True, rename={"cdi_version": "cdiVersion"
     container_edits: ContainerEdits = ContainerEdits()
 
 
-# msgspec would learn these types when it first decodes one, and two threads that do so at once crash the process.
+# msgspec compiles a type when it first decodes one, and crashes if two threads do so at once; so compile them now.
 msgspec.json.Decoder(Spec)

@@ -1,6 +1,7 @@
 """Which specification version a document needs (SPEC.md, "Released versions"; the Go library's minimum by content).
 
-A runtime refuses a version that its library does not know, so a writer declares the lowest that its content allows.
+A runtime refuses a version that its library does not know. A writer therefore declares the lowest version that has
+everything its content uses.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dranode.cdi.errors import shown
 from dranode.cdi.names import split_kind
 from dranode.cdi.spec import ContainerEdits, Spec
 
-# Oldest first. 0.1.0 and 0.2.0 are known to the library and always refused, so they are not here.
+# Oldest first. The library knows 0.1.0 and 0.2.0 and always refuses them, so they are not listed.
 VERSIONS: Final = ("0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0")
 EARLIEST: Final = VERSIONS[0]
 TOO_OLD: Final = ("0.1.0", "0.2.0")
@@ -67,12 +68,12 @@ def _rdt_monitoring(spec: Spec) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """Something that not every version has.
+    """A field or value that only newer versions of the specification have.
 
     Attributes:
-        version: the first that has it.
-        name: for people.
-        is_used: whether a spec uses it.
+        version: the first version that has it.
+        name: what messages call it.
+        is_used: returns whether a spec uses it.
         last_device_only: the library looks for it in the edits of the spec and of its last device alone. (It keeps
             pointers to a Go loop variable, and the module's declared Go version gives all loops one variable.)
     """
@@ -83,7 +84,7 @@ class Feature:
     last_device_only: bool = False
 
 
-# Newest first: the first feature found decides. 0.8.0 and 1.0.0 changed the Go API and nothing in documents.
+# Newest first, so the first feature that a spec uses decides. 0.8.0 and 1.0.0 changed the Go API, but no document.
 FEATURES: Final = (
     Feature("1.1.0", "netDevices", _net_devices),
     Feature("1.1.0", "intelRdt.schemata", _rdt_schemata),
@@ -99,23 +100,23 @@ FEATURES: Final = (
 
 
 def minimum_version(spec: Spec) -> str:
-    """The lowest version that has everything which a spec uses."""
+    """Return the lowest version that has everything that a spec uses."""
     return next((feature.version for feature in FEATURES if feature.is_used(spec)), EARLIEST)
 
 
 def with_minimum_version(spec: Spec) -> Spec:
-    """The same content, declared so that the oldest runtimes that can do it load it."""
+    """Return the spec with the lowest version that its content allows, so that older runtimes load it too."""
     return msgspec.structs.replace(spec, cdi_version=minimum_version(spec))
 
 
 def _enforced(spec: Spec) -> Feature | None:
-    """The feature that the library's minimum follows from; None at the earliest version."""
+    """Return the feature that decides the library's minimum version, or None if the earliest version suffices."""
     last = msgspec.structs.replace(spec, devices=spec.devices[-1:])
     return next((feature for feature in FEATURES if feature.is_used(last if feature.last_device_only else spec)), None)
 
 
 def version_problem(spec: Spec) -> str | None:
-    """Why the library refuses the declared version; None if it does not."""
+    """Return why the library refuses the declared version, or None if it accepts it."""
     declared = spec.cdi_version.removeprefix("v")
     if declared in TOO_OLD:
         return f"{shown(spec.cdi_version)} is older than {EARLIEST}, the first that is accepted"

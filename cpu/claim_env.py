@@ -1,7 +1,7 @@
-"""How a claim's CPUs are written into its CDI spec: the contract with containers, NRI plug-ins and dra-driver-cpu.
+"""The variables that carry a claim's CPUs in its CDI spec: a contract with containers, NRI plug-ins, dra-driver-cpu.
 
 `DRA_CPUSET_<claim UID>=<cpu-list>` is dra-driver-cpu's, so that either driver can take over a node from the other.
-Where a claim holds more CPUs than it runs on, `DRANODE_HELD_<claim UID>` says which.
+If a claim holds more CPUs than it runs on, `DRANODE_HELD_<claim UID>` lists the held CPUs.
 
 Where a claim has several requests, each of its allocation results has a CDI device of its own besides, with
 `DRANODE_CPUSET_<claim UID>_<number of the result>=<cpu-list>`: kubelet passes a container those of the requests that it
@@ -23,7 +23,7 @@ REQUEST_PREFIX: Final = "DRANODE_CPUSET_"
 
 
 def claim_edits(uid: str, cpus: CPUSet, held: CPUSet) -> ContainerEdits | None:
-    """What every container with the claim gets; None for a claim without CPUs."""
+    """Return the edits that every container with the claim gets; None for a claim without CPUs."""
     if not cpus:
         return None
     env = [f"{CPUSET_PREFIX}{uid}={cpus}"]
@@ -33,12 +33,12 @@ def claim_edits(uid: str, cpus: CPUSet, held: CPUSet) -> ContainerEdits | None:
 
 
 def request_edits(uid: str, index: int, cpus: CPUSet) -> ContainerEdits:
-    """What a container gets that names the request of the claim's result number `index`; it may have no CPUs."""
+    """Return the edits for containers that name the request of result number `index`; it may have no CPUs."""
     return ContainerEdits(env=(f"{REQUEST_PREFIX}{uid}_{index}={cpus}",))
 
 
 def spec_cpus(uid: str, spec: Spec) -> ClaimGrant | None:
-    """What a CDI spec says the claim was given; None if it says nothing of this claim that can be believed."""
+    """Return the CPUs that a CDI spec grants a claim, or None if the spec has no valid entry of this claim."""
     edits = [device.container_edits for device in spec.devices]
     entries = dict(entry.partition("=")[::2] for edit in edits for entry in edit.env)
     try:

@@ -1,7 +1,7 @@
 """Opaque configuration of claims and classes: which CPUs, of what kind, and how the node treats them.
 
-Three forms are taken. The first two are dra-driver-cpu's, with its own phrases where they are refused; of the second,
-fields that it does not know are passed over, as there:
+Three forms are accepted. The first two are dra-driver-cpu's and are refused in its phrases. As there, unknown fields of
+the second form are ignored:
 
     {"cpuset": "2-11"}
     {"apiVersion": "v1alpha1", "cpuConfig": {"cpuset": "2-11"}}
@@ -39,7 +39,7 @@ class CPUSharing(StrEnum):
 
 
 class CFSQuota(StrEnum):
-    """What becomes of the CPU limit of a container with a claim: kept, or lifted."""
+    """Whether a container with a claim keeps its CPU limit."""
 
     KEEP = "keep"
     UNLIMITED = "unlimited"
@@ -53,7 +53,7 @@ class Memory(StrEnum):
 
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, rename="camel"):
-    """Where CPUs are taken from.
+    """Where the driver takes CPUs from.
 
     Attributes:
         policy: packed (default), spread or numa-distributed.
@@ -93,7 +93,7 @@ class CPUConfig(
 
 @dataclass(frozen=True, slots=True)
 class CPUPolicy:
-    """What all configurations of one allocation result come to, defaults filled in.
+    """The result of all configurations of one allocation result, with defaults filled in.
 
     Attributes:
         cpusets: the exact cpusets that claim configurations ask for; more than one is for `grant` to refuse.
@@ -124,7 +124,7 @@ def parse_cpu_config(config: Config) -> CPUConfig:
     """Decode opaque parameters in any of the three forms.
 
     Raises:
-        ClaimError: they are not valid, by themselves or where they stand; says where.
+        ClaimError: they are invalid, or not allowed in a class; the message says where.
     """
     try:
         parsed = _decode(config.parameters)
@@ -140,7 +140,7 @@ def parse_cpu_config(config: Config) -> CPUConfig:
 
 
 def merge(configs: Iterable[Config]) -> CPUPolicy:
-    """What parsed configurations come to, later ones overriding earlier ones field by field.
+    """Merge parsed configurations; a later one overrides an earlier one field by field.
 
     Raises:
         ClaimError: a cpuset stands together with `threads`, `l3` or `spread`.

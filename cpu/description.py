@@ -1,4 +1,4 @@
-"""What a claim's status says of its CPUs."""
+"""The entry about CPUs in a claim's status."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from dranode.driver.core.claims.record import Record
 
 
 def description(grant: Grant, record: Record, topology: Topology) -> dict[str, Any]:
-    """The CPUs that the grant's containers run on and their NUMA nodes; empty for admin access, which pins nothing.
+    """Return the CPUs that the grant's containers run on, and their NUMA nodes; empty for admin access.
 
-    A grant of many scattered CPUs does not keep them for itself; it is described by those of its whole claim.
+    A grant of many scattered CPUs does not record its own list, so it is described by the CPUs of its whole claim.
     """
     if grant.admin:
         return {}
-    told = grant.attributes.get("dra.cpu/cpuset")
+    published = grant.attributes.get("dra.cpu/cpuset")
     single = individual_cpu(grant.device)
     if grant.cpus is not None:
         cpus = CPUSet.parse(grant.cpus)
-    elif told is not None and told.string:
-        cpus = CPUSet.parse(told.string)
+    elif published is not None and published.string:
+        cpus = CPUSet.parse(published.string)
     else:
         cpus = CPUSet.parse(record.cpus) if single is None else CPUSet((single,))
     nodes = {topology.cpus[cpu].numa for cpu in cpus if cpu in topology.cpus} - {None}

@@ -1,15 +1,15 @@
-"""The devices that a machine's CPUs are published as, in every mode.
+"""The devices as which the driver publishes a machine's CPUs, in every mode.
 
-Names, attributes and capacities are dra-driver-cpu's, so that claims and selectors written for it work here, but for
-three things. An individual device is called by its CPU id (`cpu004`), so that names stay when CPUs come, go or are
-reserved. Attributes of foreign or deprecated names are published on demand alone. And a capacity says which requests it
-takes: without that, a request that names no amount would take the whole group, and one for half a CPU would be
-allocated and then fail on the node for ever.
+Names, attributes and capacities are dra-driver-cpu's, so that claims and selectors written for it work here, with three
+exceptions. An individual device is named after its CPU id (`cpu004`), so that names stay the same when CPUs come, go or
+are reserved. Attributes with foreign or deprecated names are published only on demand. And a capacity has a request
+policy: without it, a request without an amount would take the whole group, and a request for half a CPU would be
+allocated and would then fail on the node for ever.
 
-Beyond the reference, and only on machines where they tell something: `dra.cpu/coreType` of a group whose CPUs are all
+Additional attributes, only on machines where they are of use: `dra.cpu/coreType` of a group whose CPUs are all
 of one type (hybrid machines), `dra.cpu/isolated` of an individual CPU and `dra.cpu/numIsolatedCPUs` of a group
-(machines with `isolcpus=`). What the kernel does not tell (a NUMA node, a package, a core id), and the socket of a
-group that spans several, is left out.
+(machines with `isolcpus=`). An attribute is left out if
+the kernel does not report its value (a NUMA node, a package, a core id), or if a group spans several sockets.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class Group:
 
     Attributes:
         name: the device's name.
-        id: the kernel's id of the NUMA node or package; None for the machine, and where the kernel tells none.
+        id: the kernel's id of the NUMA node or package; None for the machine, and if the kernel reports none.
         whole: all its online CPUs.
-        cpus: those of them that are handed out.
+        cpus: those of them that the driver hands out.
     """
 
     name: str
@@ -63,7 +63,10 @@ class Group:
 
 
 def allocatable(topology: Topology, options: CPUOptions) -> CPUSet:
-    """The CPUs that are handed out: online and not reserved; with full-core, of cores without a reserved thread."""
+    """Return the CPUs that the driver hands out.
+
+    They are online and not reserved; with full-core their cores have no reserved thread either.
+    """
     free = topology.online - options.reserved
     if options.threads is Threads.FULL_CORE:
         return CPUSet.union(core for core in topology.cores if core <= free)
@@ -71,49 +74,50 @@ def allocatable(topology: Topology, options: CPUOptions) -> CPUSet:
 
 
 def groups(topology: Topology, options: CPUOptions) -> tuple[Group, ...]:
-    """The groups of grouped mode, by id, those with nothing to hand out included.
+    """Return the groups of grouped mode by id, including those without a CPU to hand out.
 
-    A machine without NUMA information is one NUMA node, and one without packages one socket, number 0. On others, CPUs
-    for which the kernel tells none are in no group.
+    A machine without NUMA information is one NUMA node, and a machine without packages is one socket, number 0. On
+    other machines a CPU is in no group if the kernel reports no node or package for it.
     """
     match options.group_by:
         case GroupBy.NUMANODE:
-            found: Mapping[int, CPUSet] = topology.numa
+            cpus_by_id: Mapping[int, CPUSet] = topology.numa
         case GroupBy.SOCKET:
-            found = {package: cpus for package, cpus in topology.packages.items() if package >= 0}
+            cpus_by_id = {package: cpus for package, cpus in topology.packages.items() if package >= 0}
         case GroupBy.MACHINE:
-            found = {}
+            cpus_by_id = {}
         case _:
             assert_never(options.group_by)
     free = allocatable(topology, options)
     name = _NAMES[options.group_by]
-    if not found:
+    if not cpus_by_id:
         return (Group(name.format(0), None, topology.online, free),)
-    return tuple(Group(name.format(id_), id_, cpus, cpus & free) for id_, cpus in sorted(found.items()))
+    return tuple(Group(name.format(id_), id_, cpus, cpus & free) for id_, cpus in sorted(cpus_by_id.items()))
 
 
 def individual_order(topology: Topology, options: CPUOptions) -> Iterator[int]:
-    """The CPUs of individual mode: cores by lowest CPU, the threads of each one after another."""
+    """Yield the CPUs of individual mode: cores by their lowest CPUs, the threads of each core in a row."""
     free = allocatable(topology, options)
     for core in topology.cores:
         yield from core & free
 
 
 def individual_name(cpu: int) -> str:
-    """The device of a CPU, in individual mode."""
+    """Return the device name of a CPU in individual mode."""
     return f"cpu{cpu:03d}"
 
 
 def individual_cpu(device: str) -> int | None:
-    """The CPU that a device of individual mode is; None if the name is no such device's."""
+    """Return the CPU of a device of individual mode, or None if the name is not one of that mode."""
     match = _INDIVIDUAL.fullmatch(device)
     return int(match[1]) if match is not None and device == individual_name(int(match[1])) else None
 
 
 def cpu_devices(topology: Topology, options: CPUOptions, pcie_roots: Mapping[str, CPUSet]) -> tuple[Device, ...]:
-    """The machine's devices, in the order in which the scheduler should try them; none for groups without CPUs.
+    """Return the machine's devices in the order in which the scheduler should try them.
 
-    `pcie_roots` are the CPUs near every PCIe root, empty unless they are to be published.
+    A group without CPUs to hand out is not a device. `pcie_roots` are the CPUs near every PCIe root; pass none if the
+    roots are not to be published.
     """
     if options.mode is DeviceMode.INDIVIDUAL:
         return tuple(
@@ -124,7 +128,7 @@ def cpu_devices(topology: Topology, options: CPUOptions, pcie_roots: Mapping[str
 
 
 def left_out(topology: Topology, options: CPUOptions) -> tuple[str, ...]:
-    """A sentence for each kind of CPU that is online, not reserved and yet in no device."""
+    """Return a sentence for each reason why CPUs that are online and not reserved are in no device."""
     sentences: list[str] = []
     free = allocatable(topology, options)
     halves = topology.online - options.reserved - free
@@ -208,7 +212,10 @@ def _node_resources(mapping: NodeAllocatableMapping, options: CPUOptions) -> dic
 
 
 def _step(topology: Topology, cpus: CPUSet, options: CPUOptions) -> int:
-    """What requests are rounded up to: with full-core the threads of a core, if all cores of the group have as many."""
+    """Return the number of CPUs of which requests are a multiple.
+
+    With full-core it is the number of threads of a core, if all cores of the group have as many; otherwise it is 1.
+    """
     if options.threads is not Threads.FULL_CORE:
         return 1
     sizes = {len(core) for core in topology.cores if core <= cpus}
@@ -216,10 +223,10 @@ def _step(topology: Topology, cpus: CPUSet, options: CPUOptions) -> int:
 
 
 def _capacity(count: int, step: int) -> DeviceCapacity:
-    one = Quantity(step)
+    unit = Quantity(step)
     if count >= 2 * step:
-        policy = CapacityRequestPolicy(default=one, valid_range=CapacityRequestPolicyRange(min=one, step=one))
+        policy = CapacityRequestPolicy(default=unit, valid_range=CapacityRequestPolicyRange(min=unit, step=unit))
     else:
         # A range needs room for one step above its minimum.
-        policy = CapacityRequestPolicy(default=one, valid_values=(one,))
+        policy = CapacityRequestPolicy(default=unit, valid_values=(unit,))
     return DeviceCapacity(value=Quantity(count), request_policy=policy)

@@ -1,9 +1,9 @@
-"""What CPUs a claim is given, decided from its allocation, from what other claims hold and from the machine.
+"""The decision which CPUs a claim gets, from its allocation, the CPUs that other claims hold, and the machine.
 
-In grouped mode an allocation says how many CPUs of which group, and `pick` says which; a claim's own cpuset says it
-instead, and machine grouping knows nothing else. In individual mode the scheduler has chosen, and policies only verify
-its choice. The results of a claim are decided one after another, in the allocation's order; no CPU is given twice.
-Admin access is given no CPU: it holds nothing and is pinned to nothing.
+In grouped mode an allocation says how many CPUs of which group a claim gets, and `pick` chooses them, unless the claim
+names a cpuset of its own; with machine grouping it must name one. In individual mode the scheduler has chosen the CPUs,
+and policies only verify its choice. The results of a claim are decided one after another, in the allocation's order,
+and no CPU is given twice. A result with admin access gets no CPU: it holds nothing, and its containers are not pinned.
 """
 
 from __future__ import annotations
@@ -30,19 +30,21 @@ from dranode.driver.core.slices.limits import MAX_STRING
 
 
 def grant_cpus(claim: AllocatedClaim, held: Held, topology: Topology, options: CPUOptions) -> ClaimGrant:
-    """Decide what the claim is given. `held` is what all other claims hold; configurations are parsed already.
+    """Decide which CPUs the claim gets.
+
+    `held` is what all other claims hold. The claim's configurations are parsed already.
 
     Raises:
         ClaimConflictError: other claims hold the CPUs that the claim needs.
-        ClaimError: the claim cannot be given what it was allocated; says which request, which CPUs and why.
+        ClaimError: the claim cannot get what it was allocated; the message says which request, which CPUs and why.
     """
     node = NodeView(topology, options, held)
     decide = individual_share if options.mode is DeviceMode.INDIVIDUAL else grouped_share
     shares: tuple[Share, ...] = ()
     taken = CPUSet()
-    for each in claim.results:
-        asked = Asked(claim.ref, each.result, merge(each.configs), taken)
-        share = Share(asked.policy) if each.result.admin_access else decide(asked, node)
+    for allocated in claim.results:
+        asked = Asked(claim.ref, allocated.result, merge(allocated.configs), taken)
+        share = Share(asked.policy) if allocated.result.admin_access else decide(asked, node)
         shares = (*shares, share)
         taken |= share.held
     if options.mode is DeviceMode.INDIVIDUAL:
@@ -50,30 +52,32 @@ def grant_cpus(claim: AllocatedClaim, held: Held, topology: Topology, options: C
     _check_shared(claim.ref, taken, node)
     cpus = CPUSet.union(share.cpus for share in shares)
     grants = tuple(
-        _grant(each.result, share, _mems(each.result, share, topology), options)
-        for each, share in zip(claim.results, shares, strict=True)
+        _grant(allocated.result, share, _mems(allocated.result, share, topology), options)
+        for allocated, share in zip(claim.results, shares, strict=True)
     )
     return ClaimGrant(
-        grants=_told_apart(claim.ref.uid, grants, shares) if cpus else grants,
+        grants=_with_own_cpus(claim.ref.uid, grants, shares) if cpus else grants,
         edits=claim_edits(claim.ref.uid, cpus, taken),
         cpus=cpus,
         held=taken,
     )
 
 
-def adopted(claim: AllocatedClaim, found: ClaimGrant, topology: Topology, options: CPUOptions) -> tuple[Grant, ...]:
-    """The grants of a claim of which only the CPUs are known. Which of several results has which of them is not.
+def adopted(claim: AllocatedClaim, recovered: ClaimGrant, topology: Topology, options: CPUOptions) -> tuple[Grant, ...]:
+    """Return the grants of a claim that was recovered from its CDI spec.
+
+    The spec says which CPUs the claim has, but not which of its results has which of them.
 
     Raises:
-        ClaimError: local memory is asked for, and the CPUs' NUMA nodes have none.
+        ClaimError: the claim asks for local memory, and the CPUs' NUMA nodes have none.
     """
-    alone = sum(not each.result.admin_access for each in claim.results) == 1
+    alone = sum(not allocated.result.admin_access for allocated in claim.results) == 1
     grants = []
-    for each in claim.results:
-        policy = merge(each.configs)
-        known = Share(policy) if each.result.admin_access else Share(policy, found.cpus, found.held)
-        told = known if alone else replace(known, held=CPUSet())
-        grants.append(_grant(each.result, told, _mems(each.result, known, topology), options))
+    for allocated in claim.results:
+        policy = merge(allocated.configs)
+        known = Share(policy) if allocated.result.admin_access else Share(policy, recovered.cpus, recovered.held)
+        share = known if alone else replace(known, held=CPUSet())
+        grants.append(_grant(allocated.result, share, _mems(allocated.result, known, topology), options))
     return tuple(grants)
 
 
@@ -90,31 +94,37 @@ def _grant(result: DeviceRequestAllocationResult, share: Share, mems: str, optio
     )
 
 
-def _told_apart(uid: str, grants: tuple[Grant, ...], shares: tuple[Share, ...]) -> tuple[Grant, ...]:
-    """The grants with what tells containers of one request from those of another, if the claim has several."""
-    if len({main_request(grant_cpus.request) for grant_cpus in grants}) == 1:
+def _with_own_cpus(uid: str, grants: tuple[Grant, ...], shares: tuple[Share, ...]) -> tuple[Grant, ...]:
+    """Give each grant its own CPUs and edits, so that containers of different requests are pinned differently.
+
+    A claim with a single request needs none of that.
+    """
+    if len({main_request(grant.request) for grant in grants}) == 1:
         return grants
     return tuple(
         msgspec.structs.replace(
-            grant_cpus, edits=request_edits(uid, index, share.cpus), cpus=str(share.cpus), held=str(share.held)
+            grant, edits=request_edits(uid, index, share.cpus), cpus=str(share.cpus), held=str(share.held)
         )
-        for index, (grant_cpus, share) in enumerate(zip(grants, shares, strict=True))
+        for index, (grant, share) in enumerate(zip(grants, shares, strict=True))
     )
 
 
 def _metadata(share: Share) -> dict[str, DeviceAttribute]:
-    """What the workload is told beside the group's published attributes; an individual device tells its CPU itself."""
-    told = {"dra.cpu/allocatedNumCPUs": DeviceAttribute(int_=len(share.held))}
+    """Return the attributes that the workload sees in addition to those that the group publishes.
+
+    A device of individual mode needs none: its own attributes name its CPU.
+    """
+    attributes = {"dra.cpu/allocatedNumCPUs": DeviceAttribute(int_=len(share.held))}
     cpus = str(share.cpus)
     if len(cpus) <= MAX_STRING:
-        told["dra.cpu/cpuset"] = DeviceAttribute(string=cpus)
-    return told
+        attributes["dra.cpu/cpuset"] = DeviceAttribute(string=cpus)
+    return attributes
 
 
 def _mems(result: DeviceRequestAllocationResult, share: Share, topology: Topology) -> str:
-    """The NUMA nodes that the share's memory is to come from; empty unless it asks for local memory.
+    """Return the NUMA nodes that the share's memory comes from; empty unless it asks for local memory.
 
-    A claim that comes back from its CDI spec may have CPUs that are offline by now; of those no node is known.
+    A claim that was recovered from its CDI spec may have CPUs that are offline now; the kernel names no node for those.
     """
     cpus = share.cpus & topology.online
     if share.policy.memory is not Memory.LOCAL or not cpus:
@@ -142,7 +152,7 @@ def _nodes(cpus: CPUSet, topology: Topology) -> CPUSet:
 
 
 def _check_shared(claim: ClaimRef, taken: CPUSet, node: NodeView) -> None:
-    """Refuse to leave containers without claims nothing to run on: an empty mask cannot be enforced."""
+    """Refuse a claim that would leave no CPU to the containers without claims: NRI cannot set an empty mask."""
     if node.options.keep_shared and taken and node.topology.online <= node.held.cpus | taken:
         raise ClaimError(
             f"claim {claim} would take {taken}, the last CPUs for containers without a claim; "

@@ -1,4 +1,4 @@
-"""What an allocation result gets in grouped mode: a number of CPUs of a group, picked, or exactly those of a cpuset."""
+"""The CPUs of an allocation result in grouped mode: as many of a group as it was granted, or those of a cpuset."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _GATE: Final = "the DRAConsumableCapacity feature gate and a request for capacit
 
 
 def grouped_share(asked: Asked, node: NodeView) -> Share:
-    """What the result gets.
+    """Decide which CPUs the result gets.
 
     Raises:
-        ClaimConflictError: other claims hold what it needs.
-        ClaimError: it cannot be given what it was allocated.
+        ClaimConflictError: other claims hold CPUs that it needs.
+        ClaimError: it cannot get what it was allocated.
     """
     name = asked.result.device
     group = next((one for one in groups(node.topology, node.options) if one.name == name), None)
@@ -40,7 +40,7 @@ def grouped_share(asked: Asked, node: NodeView) -> Share:
 
 
 def consumed_cpus(result: DeviceRequestAllocationResult) -> int:
-    """How many CPUs the result was allocated.
+    """Return how many CPUs the result was allocated.
 
     Raises:
         ClaimError: the amount is missing, fractional, zero or negative.
@@ -57,13 +57,13 @@ def consumed_cpus(result: DeviceRequestAllocationResult) -> int:
 
 def _picked(asked: Asked, group: Group, count: int, node: NodeView) -> Pick:
     free = group.cpus - asked.mine
-    left = free - node.held.cpus
+    remaining = free - node.held.cpus
     try:
-        return _pick(node, left, count, asked)
+        return _pick(node, remaining, count, asked)
     except PickError as error:
         what = f"{asked} was granted {count} CPUs of {group.name}"
-        has = f"which has {len(left)} left: {left}" if left else "which has none left"
-        message = f"{what}, {has}" if count > len(left) else f"{what}: {error}"
+        has = f"which has {len(remaining)} left: {remaining}" if remaining else "which has none left"
+        message = f"{what}, {has}" if count > len(remaining) else f"{what}: {error}"
         if not _fits(node, free, count, asked):
             raise ClaimError(f"{message}; {len(group.cpus)} are handed out in all: {group.cpus}") from error
         raise conflict(message, node.held, free) from error
@@ -86,7 +86,7 @@ def _pick(node: NodeView, candidates: CPUSet, count: int, asked: Asked) -> Pick:
 
 
 def _fits(node: NodeView, candidates: CPUSet, count: int, asked: Asked) -> bool:
-    """Whether the CPUs would do if no other claim held any of them."""
+    """Return whether the CPUs would suffice if no other claim held any of them."""
     try:
         _pick(node, candidates, count, asked)
     except PickError:
@@ -95,7 +95,7 @@ def _fits(node: NodeView, candidates: CPUSet, count: int, asked: Asked) -> bool:
 
 
 def _chosen(asked: Asked, group: Group, count: int, node: NodeView) -> CPUSet:
-    """The CPUs that the claim itself names, after every check; phrases as in dra-driver-cpu."""
+    """Check the cpuset that the claim itself names, and return its CPUs; phrases as in dra-driver-cpu."""
     cpusets = asked.policy.cpusets
     if len(cpusets) != 1:
         raise ClaimError(

@@ -1,11 +1,12 @@
-"""How CPUs are that the machine once had: of devices and claims, by what is online now.
+"""The health of devices and claims whose CPUs are offline.
 
     mode         published           Unhealthy                              a claim that holds an offline CPU
     individual   what is online      the device of every CPU that is not    is impaired too
     grouped      by what is online   a group that has no CPU left           is impaired; the device stays healthy
 
-An offline CPU is not published, since whoever was allocated it could only fail; what was allocated before stays
-allocated, and its health is told on, so that the pod that has it shows it. A group's capacity is what is online.
+An offline CPU is not published, because a claim that was allocated it could only fail. A claim that was allocated it
+before keeps it, and the driver goes on reporting its health, so that it shows in the status of the pod. The capacity of
+a group is the number of its online CPUs.
 """
 
 from __future__ import annotations
@@ -30,20 +31,20 @@ _GONE: Final = {
 
 
 def device_health(seen: Iterable[str], inventory: Inventory, options: CPUOptions) -> Iterator[DeviceHealth]:
-    """The devices that are unhealthy, by name. `seen` are those that were published at some time."""
+    """Yield the unhealthy devices by name; `seen` are the devices that were published at some time."""
     topology: Topology = inventory.hardware
     names = set(seen).difference(device.name for device in inventory.devices)
     if options.mode is DeviceMode.INDIVIDUAL:
-        # A CPU is published no more, too, when a reserved thread of its core is back and only whole cores are given.
+        # With full-core a device also vanishes when a reserved thread of its core comes online; its CPU is healthy.
         names = {name for name in names if individual_cpu(name) not in topology.online}
-        # A claim may be older than this process, so every CPU that is there and offline counts, published or not.
+        # A claim may be older than this process, so every offline CPU counts, whether this process published it or not.
         names.update(map(individual_name, topology.offline - options.reserved))
     for name in sorted(names):
         yield DeviceHealth(name, Health.UNHEALTHY, _GONE[options.mode])
 
 
 def impairments(topology: Topology, records: Iterable[Record]) -> Iterator[Impairment]:
-    """The claims that hold CPUs which are offline."""
+    """Yield the claims that hold offline CPUs."""
     for record in records:
         offline = CPUSet.parse(record.held) - topology.online
         if offline:
@@ -52,11 +53,11 @@ def impairments(topology: Topology, records: Iterable[Record]) -> Iterator[Impai
 
 def _message(record: Record, offline: CPUSet, topology: Topology) -> str:
     cpus = CPUSet.parse(record.cpus)
-    left = cpus & topology.online
-    if left == cpus:
+    remaining = cpus & topology.online
+    if remaining == cpus:
         runs = f"runs on {cpus} as before"
     else:
-        runs = f"runs on {left} alone instead of {cpus}" if left else f"cannot run on any of {cpus}"
+        runs = f"runs on {remaining} alone instead of {cpus}" if remaining else f"cannot run on any of {cpus}"
     state = "offline" if offline <= topology.present else "offline or gone"
     return (
         f"CPUs {offline} are {state} that claim {record.ref} holds, which {runs}: bring them back or recreate its pods"

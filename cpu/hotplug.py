@@ -26,14 +26,14 @@ class CPUEvent:
 
 
 def cpu_event_of(action: str, subsystem: str, path: str, properties: Mapping[str, str]) -> CPUEvent | None:
-    """The event that a uevent is; None if it is not about a CPU."""
+    """Return the event that a uevent reports, or None if it is not about a CPU."""
     del properties
     match = _PATH.fullmatch(path)
     return CPUEvent(action, int(match[1])) if subsystem == "cpu" and match is not None else None
 
 
 def cpu_kernel_events() -> udev.Events[CPUEvent]:
-    """The kernel's uevents about CPUs.
+    """Open the source of the kernel's uevents about CPUs.
 
     Raises:
         ImportError: libudev is not installed.

@@ -1,7 +1,7 @@
-"""What an allocation result gets in individual mode: the CPU that the scheduler chose. Policies only verify the choice.
+"""The CPU of an allocation result in individual mode: the scheduler chose it, and policies only verify the choice.
 
-What a policy demands (`full-core`, `one-per-core`, `l3: require`, a cpuset) is verified over all CPUs for which the
-claim demands it; what it only prefers (packed, spread, `l3: prefer`) leaves nothing to refuse.
+A policy that demands something (`full-core`, `one-per-core`, `l3: require`, a cpuset) is verified over all CPUs for
+which the claim demands it. A policy that only prefers something (packed, spread, `l3: prefer`) refuses nothing.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from dranode.driver.core.claims.held import ClaimRef
 
 
 def individual_share(asked: Asked, node: NodeView) -> Share:
-    """The CPU that the result's device is.
+    """Return the CPU that the result's device stands for.
 
     Raises:
         ClaimConflictError: another claim holds the CPU.
-        ClaimError: there is no such CPU, or it is not handed out.
+        ClaimError: the CPU does not exist, or the driver does not hand it out.
     """
     cpu = individual_cpu(asked.result.device)
     what = f"{asked} was allocated {asked.result.device}"
@@ -49,7 +49,7 @@ def individual_share(asked: Asked, node: NodeView) -> Share:
 
 
 def verified(claim: ClaimRef, shares: Sequence[Share], topology: Topology, options: CPUOptions) -> tuple[Share, ...]:
-    """The shares of a claim after every policy has been verified; `one-per-core` runs on one thread of each core.
+    """Verify every policy of a claim, and return its shares; with `one-per-core` they run on one thread of each core.
 
     Raises:
         ClaimError: the scheduler's choice is not what a policy demands.

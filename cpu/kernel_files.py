@@ -1,6 +1,6 @@
-"""The files of `/sys/devices/system`, as numbers and CPU masks, and what is odd about them.
+"""Reads the files of `/sys/devices/system` as numbers and CPU masks, and collects the contradictions in them.
 
-A file that is missing is no error, for kernels differ in what they tell; one that cannot be read or parsed is.
+A missing file is not an error, because kernels differ in what they report. A file that cannot be read or parsed is one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class KernelFiles:
         self._masks: dict[str, int] = {}
 
     def text(self, path: str) -> str | None:
-        """A file's text; None if there is no such file.
+        """Return a file's text, or None if there is no such file.
 
         Raises:
             MachineError: the file cannot be read.
@@ -48,7 +48,7 @@ class KernelFiles:
             raise MachineError(f"/{path} cannot be read: {error.strerror or error}") from error
 
     def number(self, path: str) -> int:
-        """A file's number; -1 if there is no such file.
+        """Return a file's number, or -1 if there is no such file.
 
         Raises:
             MachineError: the file cannot be read or holds something else.
@@ -61,7 +61,7 @@ class KernelFiles:
         return int(text)
 
     def mask(self, path: str) -> int | None:
-        """The set that a list or mask file holds; None if there is no such file.
+        """Return the CPUs of a list or mask file, or None if there is no such file.
 
         Raises:
             MachineError: the file cannot be read or parsed.
@@ -71,13 +71,13 @@ class KernelFiles:
             return None
         is_mask = path.rpartition("/")[2] in _MASKS
         key = f"x{text}" if is_mask else text
-        found = self._masks.get(key)
-        if found is None:
-            found = self._masks[key] = _parse_mask(path, text) if is_mask else _parse_list(path, text)
-        return found
+        parsed = self._masks.get(key)
+        if parsed is None:
+            parsed = self._masks[key] = _parse_mask(path, text) if is_mask else _parse_list(path, text)
+        return parsed
 
     def numbered(self, folder: str, prefix: str) -> list[int]:
-        """The numbers N of the entries `<prefix>N` in a folder that may be missing, ascending.
+        """Return the numbers N of the entries `<prefix>N` in a folder, ascending; none if there is no such folder.
 
         Raises:
             MachineError: the folder is there and cannot be read.
@@ -92,22 +92,26 @@ class KernelFiles:
         return sorted(int(end) for end in ends if end.isascii() and end.isdigit())
 
     def shared(self, kind: str, cpu: int, folder: str, names: Iterable[str]) -> int | None:
-        """The first set told in `cpu<N>/<folder>` that the CPU is in; 0 if what is told is empty; None without any."""
-        told: int | None = None
+        """Return the CPUs that share a core, package or cache with a CPU, by the first file that names the CPU itself.
+
+        The files `names` are tried in `cpu<N>/<folder>`. The answer is 0 if a file is there and empty, and None if
+        there is no file or all of them leave out the CPU, which is a contradiction.
+        """
+        answer: int | None = None
         strange = 0
         for name in names:
-            found = self.mask(f"{CPU_ROOT}/cpu{cpu}/{folder}/{name}")
-            if found is not None and found >> cpu & 1:
-                return found
-            strange = strange or found or 0
-            told = told if found is None else 0
+            cpus = self.mask(f"{CPU_ROOT}/cpu{cpu}/{folder}/{name}")
+            if cpus is not None and cpus >> cpu & 1:
+                return cpus
+            strange = strange or cpus or 0
+            answer = answer if cpus is None else 0
         if strange:
             self.doubt(kind, f"the {kind} told for cpu{cpu} is that of {CPUSet.of_mask(strange)}")
             return None
-        return told
+        return answer
 
     def doubt(self, kind: str, sentence: str) -> None:
-        """Keep the first contradiction of its kind; a machine that has one has many."""
+        """Keep a contradiction, unless there is one of its kind: a machine that has one usually has many."""
         self.oddities.setdefault(kind, sentence)
 
 

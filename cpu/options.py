@@ -1,4 +1,4 @@
-"""The options of the CPU driver, as `serve` and its configuration file name them."""
+"""The options of the CPU driver, by the names that `serve` and its configuration file use."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class CPUOptions:
     Attributes:
         mode: one device a group of CPUs, or one a CPU.
         group_by: what a group is.
-        reserved: CPUs that are never published nor handed out.
+        reserved: CPUs that the driver neither publishes nor hands out.
         threads: any or full-core; with full-core, claims get whole physical cores and requests are rounded up to them.
         order: which cores single threads come from, in grouped mode.
         expose_pcie_roots: publish the PCIe roots near a device (needs DRAListTypeAttributes).
@@ -59,16 +59,16 @@ class CPUOptions:
     keep_shared: bool = False
 
 
-# That only one thread of a core runs is for a claim or class to ask for.
+# `one-per-core` is not an option of the node: claims and classes ask for it.
 _THREADS: Final = (Threads.ANY, Threads.FULL_CORE)
 _FLAGS: Final = ("expose_pcie_roots", "compat_attributes", "node_allocatable_mapping", "keep_shared")
 
 
 def read_options(options: Mapping[str, object]) -> CPUOptions:
-    """The CPU driver's options (snake case), as a factory of a driver gets them; what is missing has its default.
+    """Read the CPU driver's options (snake case), as a driver's factory gets them; a missing option has its default.
 
     Raises:
-        UsageError: a value cannot be meant; names option and value.
+        UsageError: a value is invalid; the message names option and value.
     """
     text = str(options.get("reserved_cpus") or "")
     try:
@@ -77,7 +77,7 @@ def read_options(options: Mapping[str, object]) -> CPUOptions:
         raise UsageError(f"--reserved-cpus: {error}") from error
     mode = _choice("--cpu-device-mode", DeviceMode, options.get("device_mode", DeviceMode.GROUPED))
     group_by = _choice("--group-by", GroupBy, options.get("group_by", GroupBy.NUMANODE))
-    # What manifests say by default beside any mode is no wish.
+    # Manifests pass the default of --group-by with every mode, so that value is not an error.
     if mode is DeviceMode.INDIVIDUAL and group_by is not GroupBy.NUMANODE:
         raise UsageError(
             f"--group-by {group_by} says what a group is, and --cpu-device-mode {mode} publishes none; "
@@ -94,7 +94,7 @@ def read_options(options: Mapping[str, object]) -> CPUOptions:
 
 
 def check_reserved(options: CPUOptions, topology: Topology) -> None:
-    """Refuse reserved CPUs that the machine cannot have meant. Reserved CPUs may be offline: they may come back.
+    """Refuse reserved CPUs that do not fit the machine. A reserved CPU may be offline, because it may come back.
 
     Raises:
         UsageError: a reserved CPU does not exist, or every online CPU is reserved, or one of every core with full-core.

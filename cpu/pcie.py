@@ -10,12 +10,12 @@ from dranode.driver.core.api.errors import MachineError
 from dranode.driver.machine.pci import PCIE_ROOT
 from dranode.driver.machine.root import Root, read_text
 
-# The list, and the mask that older kernels have alone.
+# The list, and the mask for older kernels, which have no list.
 _NEAR: Final = (("cpulistaffinity", CPUSet.parse), ("cpuaffinity", CPUSet.parse_mask))
 
 
 def read_pcie_roots(root: Root) -> tuple[Mapping[str, CPUSet], tuple[str, ...]]:
-    """The CPUs near every PCIe root (`pci0000:00`), and a sentence for each root whose CPUs cannot be read.
+    """Return the CPUs near every PCIe root (`pci0000:00`), and a sentence for each root whose CPUs cannot be read.
 
     Raises:
         MachineError: the roots cannot be listed.

@@ -1,14 +1,14 @@
-"""Which CPUs a request gets: one pure function from a topology and the free CPUs to a pick.
+"""The choice of CPUs for a request: one pure function from a topology and the free CPUs to a pick.
 
-The answer never leaves the candidates and depends on nothing but the arguments. What is taken from where is said in
-`pick_packed` (packed, spread), `pick_distributed` (over NUMA nodes) and `pick_l3` (`l3: require`). The wishes combine:
+The pick has only candidates, and depends on nothing but the arguments. `pick_packed` (packed, spread),
+`pick_distributed` (over NUMA nodes) and `pick_l3` (`l3: require`) say where CPUs come from. The policies combine:
 
-- `order: untouched-first`, the default, takes threads of cores that others have part of only for what all other cores
-  cannot give, and finishes a core that the same claim has part of rather than open another. `order: reference` is
-  dra-driver-cpu's, which fills cores up that are partly taken. Where it takes none of those the two answer the same.
-- Balance over NUMA nodes and required L3 caches come before that order, where the untouched cores cannot give them.
-- `threads`: with whole cores (`full-core`, `one-per-core`) only cores whose threads are all candidates count at all.
-- `l3: require` keeps the policy's own answer where it keeps to the caches, and looks for another one only otherwise.
+- `order: untouched-first`, the default, takes threads of cores that other claims use only if all other cores have too
+  few. It completes a core that the same claim uses before it takes another one. `order: reference` is dra-driver-cpu's
+  order, which first fills the cores that are partly taken. Without such cores both orders give the same answer.
+- Balance over NUMA nodes and required L3 caches come before that order if the untouched cores cannot satisfy them.
+- `threads`: with whole cores (`full-core`, `one-per-core`) only cores whose threads are all candidates are used.
+- `l3: require` takes the policy's own answer if it keeps to the caches, and looks for another one only if it does not.
 - `l3: prefer` comes before `spread`, as in dra-driver-cpu; `numa-distributed` looks at caches only if required to.
 """
 
@@ -33,11 +33,11 @@ _NONE: Final = CPUSet()
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """What a request gets.
+    """The CPUs that a request gets.
 
     Attributes:
-        cpus: what its containers run on.
-        held: what nobody else gets; more than `cpus` only for `one-per-core`.
+        cpus: the CPUs that its containers run on.
+        held: the CPUs that no other claim gets; more than `cpus` only for `one-per-core`.
     """
 
     cpus: CPUSet
@@ -45,7 +45,7 @@ class Pick:
 
 
 class PickError(ClaimError):
-    """A count that the candidates cannot give.
+    """The candidates cannot give this count.
 
     Attributes:
         count: CPUs asked for.
@@ -176,7 +176,7 @@ def _in_reference_order(topology: Topology, candidates: CPUSet, count: int, wish
 def _by_policy(
     groups: Groups, free: int, count: int, policy: PickPolicy, group: int, *, prefer_l3: bool, whole: bool
 ) -> int | None:
-    """What the policy takes of the free CPUs (with `whole` all of whole cores); None if they cannot give the count."""
+    """Return the CPUs that the policy takes (only whole cores with `whole`), or None if they are too few."""
     sizes = CoreSizes.of(groups.cores, free) if whole else CoreSizes({1: free.bit_count()})
     if not sizes.can_make(count):
         return None
@@ -186,7 +186,10 @@ def _by_policy(
 
 
 def _whole_anyway(groups: Groups, free: int, count: int, caches: Caches | None) -> int | None:
-    """Whole cores where the kernel has one core in several nodes, packages or caches: what it is counts, not where."""
+    """Pick whole cores on a machine where the kernel puts one core into several nodes, packages or caches.
+
+    Their place means nothing then, so only the size of the cores counts.
+    """
     cores = [core for core in groups.cores if core & free == core]
     if not CoreSizes.of(cores, free).can_make(count):
         return None
@@ -195,7 +198,7 @@ def _whole_anyway(groups: Groups, free: int, count: int, caches: Caches | None) 
 
 
 def _refusal(groups: Groups, free: CPUSet, count: int, caches: Caches | None, *, whole: bool) -> PickError:
-    """Why the free CPUs cannot give a count, and which counts near it they can."""
+    """Return the error that says why the free CPUs cannot give a count, and which counts near it they can give."""
     cpus = "1 CPU" if count == 1 else f"{count} CPUs"
     if caches is not None and caches.none_known:
         return PickError(f"cannot keep {cpus} to L3 caches: this machine tells of none; do without", count, ())

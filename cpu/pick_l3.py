@@ -79,10 +79,10 @@ class Caches:
 
     def _others(self, size: int) -> int:
         """The counts that whole caches make without one of that size; of all of them for 0."""
-        left = Counter(map(int.bit_count, self.entire))
+        remaining = Counter(map(int.bit_count, self.entire))
         if size:
-            left[size] -= 1
-        return sums(left)
+            remaining[size] -= 1
+        return sums(remaining)
 
     def split(self, count: int) -> tuple[Sequence[int], int, int]:
         """The caches to take whole, and the cache that gives a part and how much of it.

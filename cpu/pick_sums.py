@@ -16,11 +16,11 @@ def sums(sizes: Mapping[int, int]) -> int:
     for size, number in sizes.items():
         # Bundles of 1, 2, 4 ... things make every number of them in logarithmic time.
         bundle = 1
-        left = number
-        while left:
-            taken = min(bundle, left)
+        remaining = number
+        while remaining:
+            taken = min(bundle, remaining)
             counts |= counts << size * taken
-            left -= taken
+            remaining -= taken
             bundle *= 2
     return counts
 
@@ -31,12 +31,12 @@ def subset_of(items: Iterable[int], total: int) -> list[int]:
     `total` must be one of the `sums` of the sizes.
     """
     items = list(items)
-    left = Counter(item.bit_count() for item in items)
+    remaining = Counter(item.bit_count() for item in items)
     chosen: list[int] = []
     for item in items:
         size = item.bit_count()
-        left[size] -= 1
-        if size <= total and sums(left) >> total - size & 1:
+        remaining[size] -= 1
+        if size <= total and sums(remaining) >> total - size & 1:
             chosen.append(item)
             total -= size
     return chosen

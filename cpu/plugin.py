@@ -1,7 +1,7 @@
-"""The CPU driver, `dra.cpu`: what `dranode.plugins` loads as `cpu`.
+"""The CPU driver, `dra.cpu`: the entry point group `dranode.plugins` has it as `cpu`.
 
-A node waits for its driver, which listens as soon as this module is loaded: what reads hardware and decides is imported
-by the methods that use it.
+A starting node waits for its driver, and the driver listens as soon as this module is loaded. The methods therefore
+import the modules that read hardware and decide when they need them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# dra-driver-cpu's names in individual mode: positions in a list that is not told, so no CPU follows from one.
+# In individual mode dra-driver-cpu names devices by position in a list that it does not publish, so no CPU follows.
 _POSITION: Final = re.compile(r"cpudev\d{3,}", re.ASCII)
 
 
@@ -43,7 +43,7 @@ class CPUPlugin(Plugin, Pins, Recovers):
     Args:
         root: the machine's files.
         options: how its CPUs are published and handed out.
-        events: opens the kernel's event source; None for a machine that is not the one that we run on.
+        events: opens the kernel's event source; None for a captured or synthetic machine.
     """
 
     driver = "dra.cpu"
@@ -56,31 +56,31 @@ class CPUPlugin(Plugin, Pins, Recovers):
         self._seen: frozenset[str] = frozenset()
 
     def discover(self) -> Inventory:
-        """Read the CPUs.
+        """Read the machine's CPUs.
 
         Raises:
-            MachineError: the machine's files cannot be believed.
-            UsageError: the reserved CPUs do not exist, or leave nothing.
+            MachineError: the machine's files are missing, damaged or contradict each other.
+            UsageError: the reserved CPUs do not exist, or leave no CPU to hand out.
         """
         from dranode.cpu.devices import cpu_devices, left_out
         from dranode.cpu.pcie import read_pcie_roots
         from dranode.cpu.sysfs import read_topology
 
         topology = read_topology(self._root)
-        # CPUs that go later are no wrong option: what is left is published, even if it is nothing.
+        # Only the first reading checks the option: if CPUs go offline later, the driver publishes those that remain.
         if not self._seen:
             check_reserved(self.options, topology)
         roots, odd = read_pcie_roots(self._root) if self.options.expose_pcie_roots else ({}, ())
-        found = cpu_devices(topology, self.options, roots)
-        self._seen |= {device.name for device in found}
+        devices = cpu_devices(topology, self.options, roots)
+        self._seen |= {device.name for device in devices}
         return Inventory(
-            devices=found,
+            devices=devices,
             hardware=topology,
             warnings=(*topology.warnings, *odd, *left_out(topology, self.options)),
         )
 
     def grant(self, claim: AllocatedClaim, held: Held, inventory: Inventory) -> ClaimGrant:
-        """Decide which CPUs the claim gets; see `dranode.cpu.grant`."""
+        """Decide which CPUs the claim gets (`dranode.cpu.grant`)."""
         from dranode.cpu.grant import grant_cpus
 
         return grant_cpus(claim, held, inventory.hardware, self.options)
@@ -92,57 +92,57 @@ class CPUPlugin(Plugin, Pins, Recovers):
         return parse_cpu_config(config)
 
     def describe(self, grant: Grant, record: Record, inventory: Inventory) -> Mapping[str, Any]:
-        """The grant's CPUs and their NUMA nodes; the claim's, where the grant's own are not known."""
+        """Return the grant's CPUs and their NUMA nodes, or those of the whole claim if the grant's own are unknown."""
         from dranode.cpu.description import description
 
         return description(grant, record, inventory.hardware)
 
     def pool(self, inventory: Inventory) -> HeldSnapshot:
-        """The CPUs that are online, without the reserved ones."""
+        """Return the machine without a claim: its online CPUs, and the reserved ones among them."""
         from dranode.cpu.pool import pool
 
         return pool(inventory.hardware, self.options.reserved)
 
     def pinned(self, record: Record) -> HeldClaim:
-        """A claim's containers on its CPUs, everything else on the CPUs that are left."""
+        """Return the CPUs that pin the claim's containers; all other containers share the CPUs that no claim holds."""
         from dranode.cpu.pool import held_claim
 
         return held_claim(record)
 
     def recover(self, uid: str, spec: Spec) -> ClaimGrant | None:
-        """What a CDI spec of this driver or of dra-driver-cpu says the claim was given."""
+        """Return the CPUs that a claim was granted, by a CDI spec of this driver or of dra-driver-cpu."""
         return spec_cpus(uid, spec) if spec.kind == self.cdi_kind else None
 
-    def adopted(self, claim: AllocatedClaim, found: ClaimGrant, inventory: Inventory) -> tuple[Grant, ...]:
-        """How the claim's containers are to be treated and what they are told, which its CDI spec does not say."""
+    def adopted(self, claim: AllocatedClaim, recovered: ClaimGrant, inventory: Inventory) -> tuple[Grant, ...]:
+        """Return the grants of a recovered claim, with the treatment and attributes that its CDI spec does not hold."""
         from dranode.cpu.grant import adopted
 
-        return adopted(claim, found, inventory.hardware, self.options)
+        return adopted(claim, recovered, inventory.hardware, self.options)
 
     def foreign(self, device: str) -> str:
-        """Positions in dra-driver-cpu's list of CPUs."""
+        """Return whose device name this is, if it is a position in dra-driver-cpu's list of CPUs."""
         return "dra-driver-cpu in individual mode" if _POSITION.fullmatch(device) else ""
 
     def health(self, inventory: Inventory) -> Iterable[DeviceHealth]:
-        """What is offline; see `dranode.cpu.health`."""
+        """Return the devices whose CPUs are offline (`dranode.cpu.health`)."""
         from dranode.cpu.health import device_health
 
         return device_health(self._seen, inventory, self.options)
 
     def impairments(self, inventory: Inventory, records: Iterable[Record]) -> Iterable[Impairment]:
-        """The claims that hold CPUs which are offline."""
+        """Return the claims that hold offline CPUs."""
         from dranode.cpu.health import impairments
 
         return impairments(inventory.hardware, records)
 
     def watch(self, stop: Stop) -> Iterator[None]:
-        """Yield when CPUs came or went, and once a minute in any case, until `stop` is set; blocks in between."""
+        """Yield when CPUs came or went, and at least once a minute, until `stop` is set; block in between."""
         from dranode.driver.machine import udev
 
         yield from udev.watch(udev.opened(self._events), lambda _: None, stop)
 
     def picture(self, inventory: Inventory, holdings: Iterable[Holding], width: int) -> Sequence[PictureLine]:
-        """The machine's CPUs and who holds them."""
+        """Draw the machine's CPUs and the claims that hold them."""
         from dranode.cpu.draw import picture
 
         return picture(inventory.hardware, {str(holding.claim): holding.cpus for holding in holdings}, width)
@@ -152,7 +152,7 @@ def plugin(root: Root, options: Mapping[str, object]) -> Plugin:
     """Make the CPU driver for the machine under `root`, with the options of `dranode.cpu.declared`.
 
     Raises:
-        UsageError: an option has a value that cannot be meant.
+        UsageError: an option has an invalid value.
     """
     read = read_options(options)
     if read.keep_shared and not read.reserved:

@@ -1,4 +1,4 @@
-"""What a request may wish of the pick."""
+"""The policies by which a request can influence the pick."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class PickPolicy(StrEnum):
-    """Where CPUs are taken from."""
+    """From where the pick takes CPUs."""
 
     PACKED = "packed"
     SPREAD = "spread"
@@ -21,7 +21,7 @@ class Order(StrEnum):
 
 
 class Threads(StrEnum):
-    """What of a physical core may be taken."""
+    """Which threads of a physical core may be taken."""
 
     ANY = "any"
     FULL_CORE = "full-core"
@@ -29,7 +29,7 @@ class Threads(StrEnum):
 
 
 class L3(StrEnum):
-    """What L3 caches matter."""
+    """How much L3 caches matter."""
 
     PREFER = "prefer"
     REQUIRE = "require"

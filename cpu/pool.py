@@ -1,4 +1,4 @@
-"""What containers run on: the CPUs of their claims, or the shared pool, which is what claims and the system leave."""
+"""The CPUs that containers run on: those of their claims, or the shared pool that claims and the system leave."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot, Part
 
 
 def pool(topology: Topology, reserved: CPUSet) -> HeldSnapshot:
-    """The machine without a claim, as NRI enforces it."""
+    """Return the machine without a claim, as NRI enforces it."""
     return HeldSnapshot(
         online=topology.online,
         reserved=reserved,
@@ -25,7 +25,7 @@ def pool(topology: Topology, reserved: CPUSet) -> HeldSnapshot:
 
 
 def held_claim(record: Record) -> HeldClaim:
-    """A claim on record, as NRI enforces it."""
+    """Return a record's claim, as NRI enforces it."""
     treatment = claim_treatment(record.grants)
     return HeldClaim(
         claim=record.ref,
@@ -40,10 +40,10 @@ def held_claim(record: Record) -> HeldClaim:
 
 
 def _parts(grants: tuple[Grant, ...]) -> tuple[Part, ...]:
-    """What each result was given; nothing of a claim that does not tell its requests apart."""
-    told = [(index, grant, grant.cpus) for index, grant in enumerate(grants) if grant.cpus is not None]
+    """Return the CPUs of each result; none for a claim whose grants do not record CPUs of their own."""
+    own = [(index, grant, grant.cpus) for index, grant in enumerate(grants) if grant.cpus is not None]
     return tuple(
         Part(index, CPUSet.parse(cpus), CPUSet.parse(grant.held), treatment_of(grant).mems)
-        for index, grant, cpus in told
-        if len(told) == len(grants)
+        for index, grant, cpus in own
+        if len(own) == len(grants)
     )

@@ -1,4 +1,4 @@
-"""What one allocation result gets of a node's CPUs, and what is looked at to decide it."""
+"""The question that one allocation result asks of a node's CPUs, the facts that decide it, and the answer."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _NAMED_HOLDERS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """What a decision looks at.
+    """The facts that a decision depends on.
 
     Attributes:
         topology: the machine's CPUs.
-        options: how they are handed out.
+        options: how the driver hands them out.
         held: what all other claims hold.
     """
 
@@ -33,13 +33,13 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One allocation result, as far as it is a question.
+    """One allocation result of which it has to be decided what it gets.
 
     Attributes:
-        claim: whose it is.
-        result: what was allocated.
-        policy: what its configurations come to.
-        mine: what the claim's earlier results hold.
+        claim: the claim that it belongs to.
+        result: what the scheduler allocated.
+        policy: the result of its configurations.
+        mine: the CPUs that the claim's earlier results hold.
     """
 
     claim: ClaimRef
@@ -53,12 +53,12 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one allocation result gets.
+    """The CPUs that one allocation result gets.
 
     Attributes:
-        policy: what its configurations come to.
-        cpus: the CPUs to run on.
-        held: the CPUs that nobody else gets; a superset of `cpus`.
+        policy: the result of its configurations.
+        cpus: the CPUs that its containers run on.
+        held: the CPUs that no other claim gets; a superset of `cpus`.
     """
 
     policy: CPUPolicy
@@ -67,7 +67,7 @@ class Share:
 
 
 def named_holders(held: Held, cpus: CPUSet) -> str:
-    """Who holds which of the CPUs: `0-3 is held by default/a and 5 by default/b`; empty if nobody holds any."""
+    """Say which claims hold the CPUs: `0-3 held by default/a and 5 by default/b`; empty if none is held."""
     holders = sorted(held.cpu_holders(cpus).items(), key=lambda item: item[1].first())
     named = [f"{theirs} by {claim}" for claim, theirs in holders[:_NAMED_HOLDERS]]
     rest = len(holders) - len(named)
@@ -77,6 +77,6 @@ def named_holders(held: Held, cpus: CPUSet) -> str:
 
 
 def conflict(message: str, held: Held, cpus: CPUSet) -> ClaimConflictError:
-    """The error for CPUs that other claims hold, with the holders named and listed."""
+    """Return the error for CPUs that other claims hold; it names these claims and lists their UIDs."""
     holders = frozenset(claim.uid for claim in held.cpu_holders(cpus))
     return ClaimConflictError(f"{message}; {named_holders(held, cpus)}", holders)

@@ -1,10 +1,10 @@
-"""What a machine's `/sys` says about its CPUs, read into a `Topology`.
+"""Reads a machine's CPUs from `/sys` into a `Topology`.
 
 Sources: Documentation/admin-guide/cputopology.rst, Documentation/ABI/stable/sysfs-devices-system-cpu and -node. Kernels
-differ in what they tell, so every set has several sources, tried in the order of the tables below: a list, then a mask,
-under today's name and under the older one. All sets are restricted to the online CPUs. A set that leaves out the very
-CPU that it is told for is not believed, and the next source is asked; of two that overlap, the lower CPU's (or node's)
-is believed; each kind of contradiction is one warning.
+differ in what they report, so every set has several sources, which are tried in the order of the tables below: a list,
+then a mask, each under today's name and under the older one. All sets are restricted to the online CPUs. A set that
+does not contain the CPU whose file it is in is ignored, and the next source is tried. If two sets overlap, the one of
+the lower CPU (or node) counts. Each kind of contradiction makes one warning.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NODE: Final = ("cpulist", "cpumap")
 _E_CORES: Final = ("sys/devices/cpu_atom/cpus", "sys/devices/cpu_lowpower/cpus")
 _SMT: Final = {"on": True, "off": False, "forceoff": False, "notsupported": False, "notimplemented": False}
 
-# How often a machine is read whose CPUs come and go all the while; the last reading counts as it is.
+# How often to read a machine whose CPUs change while it is read; the last reading counts, whatever it says.
 _READINGS: Final = 4
 
 _MEMORY: Final = re.compile(r"MemTotal:\s+([0-9]+) kB", re.ASCII)
@@ -40,25 +40,25 @@ _L3: Final = 3
 def read_topology(root: Root) -> Topology:
     """Read the machine's CPUs; the cost is linear in their number.
 
-    A CPU that goes offline takes its files with it, so what was read is believed if the same CPUs are online after it.
+    The files of a CPU vanish when it goes offline. A reading therefore counts if the same CPUs are online after it.
 
     Raises:
-        MachineError: no CPU is online, or a file cannot be read or parsed; names the file and its value.
+        MachineError: no CPU is online, or a file cannot be read or parsed; the message names the file and its value.
     """
     for _ in range(1, _READINGS):
-        before = _told_online(root)
+        before = _online_list(root)
         try:
             topology = _Reader(root).topology()
         except MachineError:
-            if _told_online(root) == before:
+            if _online_list(root) == before:
                 raise
         else:
-            if _told_online(root) == before:
+            if _online_list(root) == before:
                 return topology
     return _Reader(root).topology()
 
 
-def _told_online(root: Root) -> str | None:
+def _online_list(root: Root) -> str | None:
     return KernelFiles(root).text(f"{CPU_ROOT}/online")
 
 
@@ -108,18 +108,21 @@ class _Reader:
         )
 
     def _online(self, folders: Iterable[int]) -> int:
-        told = self._files.mask(f"{CPU_ROOT}/online")
-        if told is not None:
-            return told
-        # Kernels before `online` had it in every CPU's folder, but for those that cannot be taken offline.
+        online = self._files.mask(f"{CPU_ROOT}/online")
+        if online is not None:
+            return online
+        # Older kernels have no `online` list, but a file in the folder of every CPU that can be taken offline.
         return CPUSet(cpu for cpu in folders if self._files.text(f"{CPU_ROOT}/cpu{cpu}/online") != "0").mask
 
-    def _partition(self, kind: str, online: int, told: Callable[[int], int]) -> tuple[CPUSet, ...]:
-        """Divide the CPUs by the sets that are told for them, each CPU into one part; sorted by first CPU."""
+    def _partition(self, kind: str, online: int, siblings: Callable[[int], int]) -> tuple[CPUSet, ...]:
+        """Divide the CPUs into parts by the set that `siblings` has for each CPU; sorted by first CPU.
+
+        Every CPU is in exactly one part: of two sets that overlap, the one of the lower CPU counts.
+        """
         parts: list[int] = []
         part_of: dict[int, int] = {}
         for cpu in CPUSet.of_mask(online):
-            full = told(cpu) & online
+            full = siblings(cpu) & online
             own = part_of.get(cpu)
             if own is not None:
                 if full not in (0, own):
@@ -135,11 +138,11 @@ class _Reader:
         return tuple(CPUSet.of_mask(part) for part in parts)
 
     def _packages(self, online: int) -> tuple[Mapping[int, int], Mapping[int, CPUSet]]:
-        """Each CPU's package, and the packages by id.
+        """Return each CPU's package, and the packages by id.
 
-        The kernel's set says which CPUs are together: `physical_package_id` repeats in other books of an s390. CPUs of
-        one set that have different ids are apart all the same. A package whose id is not told, or taken, gets the
-        lowest free one.
+        The kernel's sets say which CPUs form a package, because `physical_package_id` repeats in the books of an s390.
+        CPUs of one set with different ids are in different packages all the same. A package without an id, or with one
+        that another package has, gets the lowest free id.
         """
         ids = {
             cpu: self._files.number(f"{CPU_ROOT}/cpu{cpu}/topology/physical_package_id")
@@ -147,23 +150,23 @@ class _Reader:
         }
         known: dict[int, int] = {}
 
-        def told(cpu: int) -> int:
-            # One file a package: its other CPUs have the same.
+        def siblings(cpu: int) -> int:
+            # Reading one file for each package is enough: the package's other CPUs have the same set.
             if cpu not in known:
-                found = (self._files.shared("package", cpu, _TOPOLOGY, _PACKAGE) or 0) & online
-                known.update(dict.fromkeys(CPUSet.of_mask(found), found))
+                package = (self._files.shared("package", cpu, _TOPOLOGY, _PACKAGE) or 0) & online
+                known.update(dict.fromkeys(CPUSet.of_mask(package), package))
             return known.get(cpu, 0)
 
         groups: dict[tuple[int, int], int] = {}
-        for part in self._partition("package", online, told):
+        for part in self._partition("package", online, siblings):
             for cpu in part:
                 if not known.get(cpu) and ids[cpu] < 0:
                     continue
                 key = (part.mask if known.get(cpu) else 0, ids[cpu])
                 groups[key] = groups.get(key, 0) | 1 << cpu
         packages: dict[int, CPUSet] = {}
-        told_ids = {number for _, number in groups}
-        free = (number for number in count() if number not in told_ids)
+        ids_in_use = {number for _, number in groups}
+        free = (number for number in count() if number not in ids_in_use)
         for (_, number), group in groups.items():
             own = number
             if own < 0 or own in packages:
@@ -178,16 +181,16 @@ class _Reader:
         return package_of, {number: packages[number] for number in by_first}
 
     def _l3(self, online: int, core_of: Mapping[int, CPUSet]) -> tuple[tuple[CPUSet, ...], list[int]]:
-        """The level 3 caches, sorted by first CPU, and their ids."""
+        """Return the level 3 caches, sorted by first CPU, and their ids."""
         caches: dict[int, int] = {}
         taken: set[int] = set()
         for cpu in CPUSet.of_mask(online):
             folder = None if cpu in taken else self._l3_folder(cpu)
-            told = None if folder is None else self._files.shared("L3 cache", cpu, folder, _CACHE)
-            if told is None:
+            sharing = None if folder is None else self._files.shared("L3 cache", cpu, folder, _CACHE)
+            if sharing is None:
                 continue
-            # An empty set is how some kernels (ia64) tell of a cache that no other core uses.
-            shared = (told or core_of[cpu].mask) & online
+            # Some kernels (ia64) write an empty set for a cache that no other core uses.
+            shared = (sharing or core_of[cpu].mask) & online
             if not taken.isdisjoint(CPUSet.of_mask(shared)):
                 self._files.doubt("L3 cache", f"cpu{cpu} claims a share of an L3 cache that does not name it")
                 shared &= ~CPUSet(taken).mask
@@ -206,7 +209,7 @@ class _Reader:
         return None
 
     def _numa(self, online: int) -> tuple[Mapping[int, int], Mapping[int, CPUSet], frozenset[int]]:
-        """Each CPU's NUMA node, the nodes that have CPUs, and those that have memory."""
+        """Return each CPU's NUMA node, the CPUs of each node that has any, and the nodes that have memory."""
         nodes = self._files.numbered(NODE_ROOT, "node")
         node_of: dict[int, int] = {}
         for node in nodes:
@@ -222,12 +225,12 @@ class _Reader:
             if cpu not in node_of and (own := self._own_node(cpu)) is not None:
                 node_of[cpu] = own
         if node_of and len(node_of) < online.bit_count():
-            left = CPUSet.of_mask(online & ~CPUSet(node_of).mask)
+            unclaimed = CPUSet.of_mask(online & ~CPUSet(node_of).mask)
             self._files.doubt(
-                "no node", f"no NUMA node claims the CPUs {left}, though others are claimed; they are on none"
+                "no node", f"no NUMA node claims the CPUs {unclaimed}, though others are claimed; they are on none"
             )
         if not node_of and not nodes:
-            # A kernel without NUMA support has one node and no folder for it; to mempolicy and cpusets it is node 0.
+            # A kernel without NUMA support has no folder for its one node, which mempolicy and cpusets call node 0.
             return dict.fromkeys(CPUSet.of_mask(online), 0), {0: CPUSet.of_mask(online)}, frozenset({0})
         masks: dict[int, int] = {}
         for cpu, node in node_of.items():
@@ -238,12 +241,12 @@ class _Reader:
     def _node_cpus(self, node: int) -> int:
         folder = f"{NODE_ROOT}/node{node}"
         for name in _NODE:
-            if (found := self._files.mask(f"{folder}/{name}")) is not None:
-                return found
+            if (cpus := self._files.mask(f"{folder}/{name}")) is not None:
+                return cpus
         return CPUSet(self._files.numbered(folder, "cpu")).mask
 
     def _own_node(self, cpu: int) -> int | None:
-        """The node that the CPU's folder links to; a link to a node that is offline leads nowhere."""
+        """Return the node that the CPU's folder links to; a dangling link, to an offline node, does not count."""
         folder = f"{CPU_ROOT}/cpu{cpu}"
         return min(
             (node for node in self._files.numbered(folder, "node") if self._files.root.exists(f"{folder}/node{node}")),
@@ -251,19 +254,19 @@ class _Reader:
         )
 
     def _memory_nodes(self, nodes: Iterable[int]) -> frozenset[int]:
-        told = self._files.mask(f"{NODE_ROOT}/has_memory")
-        if told is not None:
-            return frozenset(CPUSet.of_mask(told))
+        listed = self._files.mask(f"{NODE_ROOT}/has_memory")
+        if listed is not None:
+            return frozenset(CPUSet.of_mask(listed))
         sizes = {node: _MEMORY.search(self._files.text(f"{NODE_ROOT}/node{node}/meminfo") or "") for node in nodes}
         return frozenset(node for node, size in sizes.items() if size is not None and int(size[1]) > 0)
 
     def _types(self) -> Callable[[int], str]:
-        e_cores = [found for path in _E_CORES if (found := self._files.mask(path)) is not None]
+        e_cores = [cpus for path in _E_CORES if (cpus := self._files.mask(path)) is not None]
         if not e_cores:
             return lambda _cpu: "standard"
         mask = 0
-        for found in e_cores:
-            mask |= found
+        for cpus in e_cores:
+            mask |= cpus
         return lambda cpu: "e-core" if mask >> cpu & 1 else "p-core"
 
     def _smt(self, counted: bool) -> bool:  # noqa: FBT001 - what the CPUs themselves say

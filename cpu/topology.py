@@ -17,7 +17,7 @@ from dranode.driver.core.api.cpuset import CPUSet
 
 @dataclass(frozen=True)
 class Topology:
-    """A machine's CPUs and how they hang together. All lists are sorted by first CPU.
+    """A machine's CPUs and their cores, packages, caches and NUMA nodes. All lists are sorted by first CPU.
 
     Attributes:
         cpus: online CPUs by id.
@@ -28,7 +28,7 @@ class Topology:
         packages: the CPUs of every package, by `physical_package_id`, or a free number where that is missing or taken.
         l3: the CPUs of every L3 cache.
         numa: the CPUs of every NUMA node that has any, by node id; node 0 alone on a kernel without NUMA.
-        memory_nodes: NUMA nodes with memory; empty if the kernel does not tell.
+        memory_nodes: NUMA nodes with memory; empty if the kernel does not report them.
         warnings: one sentence each for contradictions that were resolved.
     """
 
@@ -45,17 +45,17 @@ class Topology:
 
     @cached_property
     def online(self) -> CPUSet:
-        """All online CPUs."""
+        """Return all online CPUs."""
         return CPUSet(self.cpus)
 
     @cached_property
     def present(self) -> CPUSet:
-        """All CPUs that the machine has, online or not."""
+        """Return all CPUs that the machine has, online or not."""
         return self.online | self.offline
 
     @cached_property
     def core_types(self) -> Mapping[str, CPUSet]:
-        """CPUs by core type; `{"standard": ...}` on a machine that is not hybrid."""
+        """Return the CPUs by core type; `{"standard": ...}` on a machine that is not hybrid."""
         types: dict[str, CPUSet] = {}
         for cpu in self.cpus.values():
             types[cpu.type] = types.get(cpu.type, CPUSet()) | CPUSet((cpu.id,))
@@ -63,9 +63,9 @@ class Topology:
 
     @cached_property
     def groups(self) -> Groups:
-        """The same as bit masks, for the picker."""
+        """Return the topology as bit masks, for the picker."""
         return Groups.of(self.cpus, self.cores)
 
     def whole_cores(self, cpus: CPUSet) -> CPUSet:
-        """Every thread of every core that has a thread in `cpus`."""
+        """Return all threads of the cores that have a thread in `cpus`."""
         return CPUSet.union(self.cores[index] for index in {self.cpus[cpu].core for cpu in cpus})

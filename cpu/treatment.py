@@ -1,4 +1,4 @@
-"""How a claim's containers are treated beyond their CPU set: what `Grant.state` of the CPU driver holds."""
+"""The settings of a claim's containers besides their CPU set; the CPU driver keeps them in `Grant.state`."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from dranode.driver.core.claims.grant import Grant
 
 
 class Treatment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """What becomes of the containers that have an allocation result, or a whole claim.
+    """The settings of the containers that have an allocation result, or a whole claim.
 
     Attributes:
-        sharing: which of them may run at the same time.
+        sharing: which containers may run at the same time.
         cfs_quota: whether their CPU limit is lifted.
-        memory: local: `mems` becomes their `cpuset.mems`.
+        memory: with `local`, `mems` becomes their `cpuset.mems`.
         mems: with local memory, the NUMA nodes of the CPUs (a list such as 0-1); else empty.
     """
 
@@ -30,13 +30,13 @@ class Treatment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, r
 
 
 def treatment_state(policy: CPUPolicy, mems: str) -> Any:
-    """The plain JSON for `Grant.state`; None where all is as by default."""
-    wanted = Treatment(sharing=policy.sharing, cfs_quota=policy.cfs_quota, memory=policy.memory, mems=mems)
-    return encode(wanted) or None
+    """Return the plain JSON for `Grant.state`; None if every setting has its default."""
+    treatment = Treatment(sharing=policy.sharing, cfs_quota=policy.cfs_quota, memory=policy.memory, mems=mems)
+    return encode(treatment) or None
 
 
 def treatment_of(grant: Grant) -> Treatment:
-    """How the containers of one allocation result are treated.
+    """Return the settings of the containers of one allocation result.
 
     Raises:
         DocumentError: the state is not this driver's.
@@ -45,21 +45,23 @@ def treatment_of(grant: Grant) -> Treatment:
 
 
 def claim_treatment(grants: Iterable[Grant]) -> Treatment:
-    """How the containers of a whole claim are treated, since pinning is per claim.
+    """Return the settings of the containers of a whole claim, because pinning is per claim.
 
-    What its results agree on: several containers at a time, or local memory, only if every result says so; the quota is
-    lifted if one does. Admin access has no say.
+    Several containers may run at a time, and memory is local, only if every result says so. The quota is lifted if any
+    result says so. Results with admin access do not count.
 
     Raises:
         DocumentError: a state is not this driver's.
     """
-    each = [treatment_of(grant) for grant in grants if not grant.admin]
-    if not each:
+    treatments = [treatment_of(grant) for grant in grants if not grant.admin]
+    if not treatments:
         return Treatment()
-    local = all(one.memory is Memory.LOCAL for one in each)
+    shared = all(treatment.sharing is CPUSharing.POD for treatment in treatments)
+    lifted = any(treatment.cfs_quota is CFSQuota.UNLIMITED for treatment in treatments)
+    local = all(treatment.memory is Memory.LOCAL for treatment in treatments)
     return Treatment(
-        sharing=CPUSharing.POD if all(one.sharing is CPUSharing.POD for one in each) else CPUSharing.CONTAINER,
-        cfs_quota=CFSQuota.UNLIMITED if any(one.cfs_quota is CFSQuota.UNLIMITED for one in each) else CFSQuota.KEEP,
+        sharing=CPUSharing.POD if shared else CPUSharing.CONTAINER,
+        cfs_quota=CFSQuota.UNLIMITED if lifted else CFSQuota.KEEP,
         memory=Memory.LOCAL if local else Memory.NONE,
-        mems=str(CPUSet.union(CPUSet.parse(one.mems) for one in each)) if local else "",
+        mems=str(CPUSet.union(CPUSet.parse(treatment.mems) for treatment in treatments)) if local else "",
     )

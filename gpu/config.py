@@ -107,11 +107,11 @@ def settings(configs: Iterable[Config]) -> Settings:
     for config in configs:
         parsed: GPUConfig = config.parameters
         sharing = parsed.sharing or GPUSharing()
-        told = {
+        given = {
             "visibility": parsed.visibility,
             "mode": parsed.mode,
             "strategy": sharing.strategy,
             "memory_limit": sharing.memory_limit,
         }
-        result = msgspec.structs.replace(result, **{name: value for name, value in told.items() if value is not None})
+        result = msgspec.structs.replace(result, **{name: value for name, value in given.items() if value is not None})
     return result

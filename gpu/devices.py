@@ -1,7 +1,7 @@
 """GPUs as DRA devices: attributes, capacity, sharing, shared counters, taints.
 
-A divided GPU and its parts draw on one counter set (KEP-4815): a part takes one `parts`, the whole GPU all of them, so
-the scheduler gives either the whole or parts of it. A GPU that is not divided needs no counters.
+A divided GPU and its parts draw on one counter set (KEP-4815): a part takes one `parts`, and the whole GPU takes all of
+them, so the scheduler allocates either the whole GPU or parts of it. A GPU that is not divided needs no counters.
 
 With sharing, every device may be allocated several times (KEP-5075). Each allocation takes `shares`, and `memory` where
 its size is known; one that asks for neither takes one share and one share's part of the memory.
@@ -29,7 +29,7 @@ from dranode.gpu.inventory import GPU, GPUInventory
 from dranode.gpu.semver import semver
 
 SHARES: Final = 10
-"""Claims that a shared GPU takes if none asks for more than it must."""
+"""How many claims a shared GPU takes if each of them asks for the minimum."""
 
 MAX_TEXT: Final = 64  # DeviceAttributeMaxValueLength, in bytes
 
@@ -59,7 +59,7 @@ def _pci_id(value: int | None) -> DeviceAttribute | None:
     return None if value is None else DeviceAttribute(string=f"0x{value:04x}")
 
 
-# What is told of a GPU, by attribute name; None leaves the attribute out. Names without a domain are `dra.gpu/...`.
+# The published attributes by name; None leaves an attribute out. Names without a domain are `dra.gpu/...`.
 # linkSpeed is in MT/s: PCIe 1.0's 2.5 GT/s is no whole number. pciBusID has room for domains of four digits only.
 _ATTRIBUTES: Final[Mapping[str, Callable[[GPU], DeviceAttribute | None]]] = {
     "type": lambda gpu: _string(gpu.kind),
@@ -87,13 +87,13 @@ _ATTRIBUTES: Final[Mapping[str, Callable[[GPU], DeviceAttribute | None]]] = {
 
 
 def attributes(gpu: GPU) -> dict[str, DeviceAttribute]:
-    """The attributes of one GPU: what is known, as Kubernetes takes it."""
+    """Return the attributes of one GPU that are known and that Kubernetes accepts."""
     told = {name: attribute(gpu) for name, attribute in _ATTRIBUTES.items()}
     return {name: value for name, value in told.items() if value is not None}
 
 
 def gpu_devices(inventory: GPUInventory, *, shared: bool, taints: Taints | None = None) -> tuple[Device, ...]:
-    """The devices in the order in which the scheduler should try them: whole GPUs, parts, GPUs that are divided."""
+    """Return the devices in the order in which the scheduler should try them: whole GPUs, parts, divided GPUs."""
     children = inventory.children
     ranked = sorted(
         inventory.gpus, key=lambda gpu: 2 if gpu.name in children else 1 if gpu.parent_name in children else 0
@@ -112,7 +112,7 @@ def gpu_devices(inventory: GPUInventory, *, shared: bool, taints: Taints | None 
 
 
 def counters(inventory: GPUInventory) -> tuple[CounterSet, ...]:
-    """One set for every divided GPU, called as the GPU is."""
+    """Return one counter set for every divided GPU; it has the name of the GPU."""
     return tuple(
         CounterSet(name=name, counters={_PARTS: Counter(value=Quantity(len(parts)))})
         for name, parts in inventory.children.items()
@@ -137,7 +137,7 @@ def _capacity(gpu: GPU) -> dict[str, DeviceCapacity]:
 
 
 def _shared_capacity(gpu: GPU) -> dict[str, DeviceCapacity]:
-    """Shares one by one, memory in steps of 1Mi; by default one share and its part of the memory."""
+    """Return capacities of shares in steps of 1, and of memory in steps of 1Mi; the default is one share of each."""
     capacity = {
         "shares": DeviceCapacity(value=Quantity(SHARES), request_policy=_policy(default=1, step=1)),
     }
@@ -155,7 +155,7 @@ def _policy(*, default: int, step: int) -> CapacityRequestPolicy:
 
 
 def binary(amount: int) -> Quantity:
-    """An amount as Kubernetes would write it: with the largest binary suffix that leaves it whole."""
+    """Format an amount as Kubernetes does, with the largest binary suffix that leaves it whole."""
     for suffix in ("", "Ki", "Mi", "Gi", "Ti"):
         if amount % 1024 or not amount:
             return Quantity(f"{amount}{suffix}")

@@ -1,7 +1,7 @@
-"""What only the live machine knows of a grant: device nodes with their numbers, group ids, NVIDIA's user space.
+"""The edits of a grant that only the running machine knows: device nodes, group ids, NVIDIA's user space.
 
-Everything is looked up by PCI address when the CDI spec is written. A node that is not there is an error that names it:
-a spec without it would start a container that finds no GPU.
+Everything is looked up by PCI address when the CDI spec is written. A missing node is an error that names it, because a
+container without the node would start and find no GPU.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ADVICE: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class DeviceEdit:
-    """A device node that a grant needs, or takes along where it exists."""
+    """A device node that a grant needs, or gets if it exists."""
 
     path: str
     needed: bool = True
@@ -45,25 +45,25 @@ class DeviceEdit:
 def complete(
     root: Root, intent: Intent, edits: ContainerEdits, group_of: Callable[[str], int | None]
 ) -> ContainerEdits:
-    """The edits of a grant with what the live machine adds to them.
+    """Add to the edits of a grant what only the running machine knows.
 
     Args:
         root: the machine's files.
-        intent: what the grant means.
-        edits: what was decided: variables.
-        group_of: the group that a node (`/dev/dri/renderD128`) belongs to, if the machine can tell.
+        intent: the grant's intent.
+        edits: the grant's edits so far, which are variables.
+        group_of: returns the group of a node (`/dev/dri/renderD128`), or None if it is unknown.
 
     Raises:
-        ClaimError: the GPU or one of its nodes is not there; names it.
+        ClaimError: the GPU or one of its nodes is missing; the message names it.
     """
-    found = [node for node in device_nodes(root, intent) if node is not None]
-    gids = sorted({gid for gid in (group_of(node.path) for node in found) if gid})
+    nodes = [node for node in device_nodes(root, intent) if node is not None]
+    gids = sorted({gid for gid in (group_of(node.path) for node in nodes) if gid})
     added = user_space(root, intent.address, intent.mode) if intent.vendor == "nvidia" else ContainerEdits()
-    ours = {node.path for node in found}
+    ours = {node.path for node in nodes}
     return msgspec.structs.replace(
         edits,
         env=tuple(dict.fromkeys((*added.env, *edits.env))),
-        device_nodes=(*found, *(node for node in added.device_nodes if node.path not in ours)),
+        device_nodes=(*nodes, *(node for node in added.device_nodes if node.path not in ours)),
         mounts=added.mounts,
         hooks=added.hooks,
         additional_gids=tuple(gids),
@@ -71,10 +71,10 @@ def complete(
 
 
 def device_nodes(root: Root, intent: Intent) -> tuple[DeviceNode, ...]:
-    """The device nodes of a grant with type and numbers as they are now.
+    """Return the device nodes of a grant with their present type and numbers.
 
     Raises:
-        ClaimError: the GPU or one of its nodes is not there; names it.
+        ClaimError: the GPU or one of its nodes is missing; the message names it.
     """
     address = intent.address
     function = pci_function(root, address)
@@ -138,7 +138,7 @@ def _amd_graphics(root: Root, intent: Intent) -> Iterable[DeviceEdit]:
 
 
 def _amd_render(root: Root, intent: Intent) -> Iterable[DeviceEdit]:
-    """The render nodes: of one partition, or of the GPU and all its partitions."""
+    """Return the render nodes of one partition, or of the GPU and all its partitions."""
     pci = PCI(root)
     slot = [address for address in pci.addresses if address[:-2] == intent.address[:-2]]
     gpus = [address for address in slot if pci.left_out(address) is None]
@@ -159,14 +159,14 @@ def _amd_render(root: Root, intent: Intent) -> Iterable[DeviceEdit]:
 
 
 def _partition_cards(root: Root) -> dict[str, str]:
-    """The card node beside every render node of a partition: platform devices `amdgpu_xcp_<n>`."""
-    found: dict[str, str] = {}
+    """Return the card node for the render node of each partition (platform devices `amdgpu_xcp_<n>`)."""
+    cards: dict[str, str] = {}
     for name in names(root, "sys/devices/platform"):
         if name.startswith("amdgpu_xcp"):
             minors = drm_minors(root, f"sys/devices/platform/{name}")
             if len(minors) == len(("card", "renderD")):
-                found[_drm_path("renderD", minors["renderD"])] = _drm_path("card", minors["card"])
-    return found
+                cards[_drm_path("renderD", minors["renderD"])] = _drm_path("card", minors["card"])
+    return cards
 
 
 def _render(root: Root, intent: Intent) -> Iterable[DeviceEdit]:

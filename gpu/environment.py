@@ -1,9 +1,9 @@
 """The variables that a container gets with a GPU.
 
-A container may be given GPUs of several requests and claims, and of variables of one name the last wins. So what is
-always set either has the device in its name (`DRA_GPU_0000_17_00_0`) or has one value for all:
-`NVIDIA_VISIBLE_DEVICES=void` keeps NVIDIA's runtime hook from adding every GPU to an image that asks for `all`. Lists
-of GPUs are for those who ask for them (`visibility: vendor`): a container sees the GPUs of its device nodes without.
+A container may get GPUs of several requests and claims, and if two of them set one variable, the last value wins. A
+variable that is always set therefore has the device in its name (`DRA_GPU_0000_17_00_0`), or the same value for all
+GPUs: `NVIDIA_VISIBLE_DEVICES=void` keeps NVIDIA's runtime hook from adding every GPU to an image that asks for `all`.
+A variable that lists GPUs is set only on request (`visibility: vendor`); containers find their GPUs without it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MI: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class GPUMemory:
-    """A GPU and how many bytes of its memory may be used; None is: no limit."""
+    """A GPU, and how many bytes of its memory may be used; None is no limit."""
 
     gpu: GPU
     memory: Quantity | None = None
@@ -42,20 +42,20 @@ _NVIDIA: Final[Mapping[GPUMode, tuple[str, ...]]] = {
 }
 
 
-def environment(one: GPUMemory, peers: Sequence[GPUMemory], settings: Settings, *, admin: bool) -> tuple[str, ...]:
-    """`NAME=value` entries for one grant.
+def environment(granted: GPUMemory, peers: Sequence[GPUMemory], settings: Settings, *, admin: bool) -> tuple[str, ...]:
+    """Return the `NAME=value` entries for one grant.
 
     Args:
-        one: the grant's GPU.
-        peers: all GPUs of the same request, `one` among them.
-        settings: what the configurations come to.
-        admin: whether the GPU is given beside its holder.
+        granted: the grant's GPU.
+        peers: all GPUs of the same request, `granted` among them.
+        settings: the merged configurations.
+        admin: whether the claim has admin access, beside the GPU's holder.
     """
-    gpu = one.gpu
+    gpu = granted.gpu
     label = f"DRA_{gpu.name.upper().replace('-', '_')}"
     entries = [f"{label}={gpu.uuid or gpu.address}"]
-    if one.memory is not None:
-        entries.append(f"{label}_MEMORY={one.memory.value}")
+    if granted.memory is not None:
+        entries.append(f"{label}_MEMORY={granted.memory.value}")
     if admin:
         entries.append("DRA_ADMIN_ACCESS=true")
     if gpu.vendor == "nvidia":

@@ -1,8 +1,8 @@
-"""Which GPUs a claim is given and how: a decision on values.
+"""The decision which GPUs a claim gets and how, from values to values.
 
-A `Grant` that is recorded says what was meant: its `state` is an `Intent`, its edits are the variables that follow from
-the claim. Device nodes, group ids and libraries are the live machine's to tell: `dranode.gpu.edits` adds them just
-before the CDI spec is written, on every Prepare, and they are never stored. Minors change from boot to boot.
+A recorded `Grant` holds the intent: its `state` is an `Intent`, and its edits are the variables that follow from the
+claim. Only the running machine knows device nodes, group ids and libraries. `dranode.gpu.edits` adds them on every
+Prepare, just before the CDI spec is written, and they are never stored, because minors change from boot to boot.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from dranode.gpu.inventory import GPU, GPUInventory, GPUKind
 
 
 class Home(msgspec.Struct, frozen=True, kw_only=True):
-    """A PCI function and where it goes after a virtual machine had it.
+    """A PCI function, and the driver to which it returns after a virtual machine had it.
 
     Attributes:
         address: the function.
-        driver: its driver; empty if it was bound to none, None if only the kernel knows.
+        driver: its driver; empty if it had none, None if the kernel is to choose one.
     """
 
     address: str
@@ -37,13 +37,13 @@ class Home(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Intent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a grant means: `Grant.state` as a value.
+    """The intent of a grant: `Grant.state` as a value.
 
     Attributes:
         address: the GPU's PCI address.
         vendor: `nvidia`, `amd`, `intel` or a PCI vendor.
-        mode: which device nodes come with it.
-        partition: which part of the GPU; None is all of it.
+        mode: what the GPU is for, which decides its device nodes.
+        partition: the number of the partition; None for the whole GPU.
         homes: the functions that `vfio` takes from their drivers.
     """
 
@@ -55,13 +55,13 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @classmethod
     def of(cls, grant: Grant) -> Intent | None:
-        """The intent of a grant on record; None in a grant that was recovered and has none."""
+        """Return the intent of a recorded grant; None for a grant that was recovered without one."""
         return None if grant.state is None else decode(cls, grant.state)
 
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """One allocation result with its GPU and what its configurations come to."""
+    """One allocation result with its GPU and the merged settings of its configurations."""
 
     allocated: AllocatedResult
     gpu: GPU
@@ -77,58 +77,63 @@ class _Given:
 
     @property
     def memory(self) -> Quantity | None:
-        """The bytes that the grant may use, if there is a limit: the configured one, else what the share was given."""
+        """Return the grant's memory limit in bytes, if there is one: the configured limit, else the share's part."""
         return self.settings.memory_limit or consumed(self.allocated, "memory")
 
 
 def grant_gpus(claim: AllocatedClaim, held: Held, inventory: GPUInventory) -> ClaimGrant:
-    """Give the claim its GPUs; devices are in the inventory, the framework has seen to that.
+    """Decide what the claim gets; the framework has checked that its devices are in the inventory.
 
     Raises:
-        ClaimConflictError: another claim holds the GPU of which this is a part, or parts of this GPU.
+        ClaimConflictError: another claim holds the GPU that this device is a part of, or parts of this GPU.
         ClaimError: the configurations ask for what the GPU cannot do.
     """
-    given = [_Given(each, inventory.by_name[each.result.device], settings(each.configs)) for each in claim.results]
-    for one in given:
-        _check_sharing(claim.ref, one)
-        _check_mode(claim.ref, one, inventory)
-        if not one.allocated.result.admin_access:
-            _check_family(claim.ref, one, held, inventory)
+    given = [
+        _Given(allocated, inventory.by_name[allocated.result.device], settings(allocated.configs))
+        for allocated in claim.results
+    ]
+    for chosen in given:
+        _check_sharing(claim.ref, chosen)
+        _check_mode(claim.ref, chosen, inventory)
+        if not chosen.allocated.result.admin_access:
+            _check_family(claim.ref, chosen, held, inventory)
     _check_parts(claim.ref, given, inventory)
     _check_visibility(claim.ref, given)
-    return ClaimGrant(grants=tuple(_grant(one, given) for one in given))
+    return ClaimGrant(grants=tuple(_grant(chosen, given) for chosen in given))
 
 
 def consumed(allocated: AllocatedResult, capacity: str) -> Quantity | None:
-    """How much of a capacity the share was given; its name may stand with the driver's domain or without."""
+    """Return how much of a capacity the share got; the capacity's name may have the driver's domain or not."""
     return named_value(allocated.result.consumed_capacity, capacity, allocated.result.driver)
 
 
-def _grant(one: _Given, given: Sequence[_Given]) -> Grant:
-    result = one.allocated.result
+def _grant(chosen: _Given, given: Sequence[_Given]) -> Grant:
+    result = chosen.allocated.result
     admin = bool(result.admin_access)
-    takes = one.settings.mode is GPUMode.VFIO and not admin
+    takes = chosen.settings.mode is GPUMode.VFIO and not admin
     intent = Intent(
-        address=one.gpu.address,
-        vendor=one.gpu.vendor,
-        mode=one.settings.mode,
-        partition=one.gpu.partition,
-        homes=_homes(one.gpu) if takes else (),
+        address=chosen.gpu.address,
+        vendor=chosen.gpu.vendor,
+        mode=chosen.settings.mode,
+        partition=chosen.gpu.partition,
+        homes=_homes(chosen.gpu) if takes else (),
     )
-    peers = tuple(GPUMemory(each.gpu, each.memory) for each in given if each.request == one.request)
+    peers = tuple(GPUMemory(peer.gpu, peer.memory) for peer in given if peer.request == chosen.request)
     return Grant(
         request=result.request,
         pool=result.pool,
         device=result.device,
         share_id=result.share_id,
         admin=admin,
-        edits=ContainerEdits(env=environment(GPUMemory(one.gpu, one.memory), peers, one.settings, admin=admin)),
+        edits=ContainerEdits(
+            env=environment(GPUMemory(chosen.gpu, chosen.memory), peers, chosen.settings, admin=admin)
+        ),
         state=msgspec.to_builtins(intent),
     )
 
 
 def _homes(gpu: GPU) -> tuple[Home, ...]:
-    """Where the functions go back to: nowhere if an administrator keeps them on `vfio-pci`."""
+    """Return where the GPU's functions go back to; nowhere if an administrator keeps them on `vfio-pci`."""
     if gpu.pinned and gpu.functions[0].passthrough:
         return ()
     return tuple(
@@ -137,57 +142,59 @@ def _homes(gpu: GPU) -> tuple[Home, ...]:
     )
 
 
-def _check_sharing(claim: ClaimRef, one: _Given) -> None:
-    share = one.allocated.result.share_id is not None
-    if share and one.settings.strategy is Strategy.EXCLUSIVE:
+def _check_sharing(claim: ClaimRef, chosen: _Given) -> None:
+    share = chosen.allocated.result.share_id is not None
+    if share and chosen.settings.strategy is Strategy.EXCLUSIVE:
         raise ClaimError(
-            f"{one.where} of claim {claim} is to be exclusive, but the node offers shares of its GPUs; "
+            f"{chosen.where} of claim {claim} is to be exclusive, but the node offers shares of its GPUs; "
             "ask for a node with --gpu-sharing exclusive, or leave sharing.strategy out"
         )
-    limit = one.settings.memory_limit
+    limit = chosen.settings.memory_limit
     if limit is None:
         return
-    if one.gpu.vendor != "nvidia":
+    if chosen.gpu.vendor != "nvidia":
         raise ClaimError(
-            f"{one.where} of claim {claim} has sharing.memoryLimit {limit}, but {one.gpu.vendor} GPUs have no variable "
-            "that would keep it; leave it out"
+            f"{chosen.where} of claim {claim} has sharing.memoryLimit {limit}, but {chosen.gpu.vendor} GPUs have no "
+            "variable that would keep it; leave it out"
         )
-    ceiling = consumed(one.allocated, "memory") or (Quantity(one.gpu.memory) if one.gpu.memory is not None else None)
+    ceiling = consumed(chosen.allocated, "memory") or (
+        Quantity(chosen.gpu.memory) if chosen.gpu.memory is not None else None
+    )
     if ceiling is not None and limit > ceiling:
         raise ClaimError(
-            f"{one.where} of claim {claim} has sharing.memoryLimit {limit}, more than the {ceiling} that it was "
+            f"{chosen.where} of claim {claim} has sharing.memoryLimit {limit}, more than the {ceiling} that it was "
             "allocated; lower the limit or request more memory"
         )
 
 
-def _check_mode(claim: ClaimRef, one: _Given, inventory: GPUInventory) -> None:
-    if one.settings.mode is not GPUMode.VFIO:
+def _check_mode(claim: ClaimRef, chosen: _Given, inventory: GPUInventory) -> None:
+    if chosen.settings.mode is not GPUMode.VFIO:
         return
     obstacle = None
-    if one.allocated.result.share_id is not None:
+    if chosen.allocated.result.share_id is not None:
         obstacle = "is a share, and a virtual machine takes a GPU whole"
-    elif one.gpu.kind is GPUKind.PARTITION:
+    elif chosen.gpu.kind is GPUKind.PARTITION:
         obstacle = "is a partition, and a virtual machine takes a PCI function whole"
-    elif any(part.kind is GPUKind.VF for part in inventory.children.get(one.gpu.name, ())):
+    elif any(part.kind is GPUKind.VF for part in inventory.children.get(chosen.gpu.name, ())):
         obstacle = "has virtual functions, which would go with its driver"
     if obstacle is not None:
-        raise ClaimError(f"{one.where} of claim {claim} has mode vfio but {obstacle}; choose another mode or device")
+        raise ClaimError(f"{chosen.where} of claim {claim} has mode vfio but {obstacle}; choose another mode or device")
 
 
-def _check_family(claim: ClaimRef, one: _Given, held: Held, inventory: GPUInventory) -> None:
-    """The scheduler's counters keep a GPU and its parts apart; this is the guard for when they were bypassed."""
-    for relative in sorted(inventory.family(one.gpu.name)):
+def _check_family(claim: ClaimRef, chosen: _Given, held: Held, inventory: GPUInventory) -> None:
+    """Refuse a GPU if another claim holds a part of it, or the reverse; the scheduler's counters usually do."""
+    for relative in sorted(inventory.family(chosen.gpu.name)):
         holders = held.device_holders(relative)
         if holders:
             raise ClaimConflictError(
-                f'claim {claim} was allocated device "{one.gpu.name}", but claim {" and ".join(map(str, holders))} '
+                f'claim {claim} was allocated device "{chosen.gpu.name}", but claim {" and ".join(map(str, holders))} '
                 f'holds "{relative}" of the same GPU; it can be prepared once that one is unprepared',
                 frozenset(holder.uid for holder in holders),
             )
 
 
 def _check_parts(claim: ClaimRef, given: Sequence[_Given], inventory: GPUInventory) -> None:
-    mine = {one.gpu.name for one in given if not one.allocated.result.admin_access}
+    mine = {chosen.gpu.name for chosen in given if not chosen.allocated.result.admin_access}
     for name in sorted(mine):
         both = sorted(inventory.family(name) & mine)
         if both:
@@ -198,9 +205,9 @@ def _check_parts(claim: ClaimRef, given: Sequence[_Given], inventory: GPUInvento
 
 
 def _check_visibility(claim: ClaimRef, given: Sequence[_Given]) -> None:
-    """One list variable per vendor in a container: with GPUs of two requests it would name those of only one."""
-    for vendor in sorted({one.gpu.vendor for one in given if one.settings.visibility is Visibility.VENDOR}):
-        requests = sorted({one.request for one in given if one.gpu.vendor == vendor})
+    """Refuse `visibility: vendor` for two requests: a container's one list variable would name only the GPUs of one."""
+    for vendor in sorted({chosen.gpu.vendor for chosen in given if chosen.settings.visibility is Visibility.VENDOR}):
+        requests = sorted({chosen.request for chosen in given if chosen.gpu.vendor == vendor})
         if len(requests) > 1:
             raise ClaimError(
                 f"claim {claim} has visibility vendor and {vendor} GPUs in requests {' and '.join(requests)}, but a "

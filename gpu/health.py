@@ -1,4 +1,4 @@
-"""How the GPUs are: what was seen, what follows from it, and when it is over.
+"""The health of GPUs: what makes a GPU unhealthy, and for how long.
 
     cause           seen as                                    over
     aer-fatal       PCI AER counter of fatal errors grew       10 minutes without, or bound anew
@@ -8,8 +8,8 @@
                     a program causes
     gone            published once, vanished or left out now   when it is back
 
-Counts from before the first look are history, not trouble. A physical function's trouble is its parts' too. All of this
-is values: `dranode.gpu.plugin` reads the counters and feeds the events in.
+Errors that were counted before the first reading do not matter. The trouble of a physical function is also that of its
+parts. This module only works on values: `dranode.gpu.plugin` reads the counters and passes the events.
 """
 
 from __future__ import annotations
@@ -71,12 +71,12 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class GPUCondition:
-    """How all GPUs are.
+    """The condition of all GPUs.
 
     Attributes:
         troubles: by PCI address and cause.
-        counts: AER totals at the last look, by PCI address.
-        seen: every GPU that was there, by device name.
+        counts: AER totals of the last reading, by PCI address.
+        seen: every GPU that was ever present, by device name.
     """
 
     troubles: Mapping[tuple[str, Cause], Trouble] = field(default_factory=dict)
@@ -84,7 +84,7 @@ class GPUCondition:
     seen: Mapping[str, GPU] = field(default_factory=dict)
 
     def of(self, gpu: GPU) -> tuple[tuple[Cause, Trouble], ...]:
-        """What is wrong with a GPU: its own troubles and its parent's, by cause."""
+        """Return the troubles of a GPU and of its parent, by cause."""
         addresses = (gpu.address, gpu.parent)
         return tuple(
             (cause, trouble) for (address, cause), trouble in sorted(self.troubles.items()) if address in addresses
@@ -92,7 +92,7 @@ class GPUCondition:
 
 
 def counted(condition: GPUCondition, address: str, counts: AERCounts, now: float) -> GPUCondition:
-    """The condition after a look at a function's AER counters; counters that fell began anew."""
+    """Return the condition after a reading of a function's AER counters; counters that fell were reset."""
     before = condition.counts.get(address, counts)
     condition = replace(condition, counts={**condition.counts, address: counts})
     for cause, new, old in (
@@ -106,28 +106,28 @@ def counted(condition: GPUCondition, address: str, counts: AERCounts, now: float
 
 
 def wedged(condition: GPUCondition, address: str, methods: str, now: float) -> GPUCondition:
-    """The condition after DRM said how a GPU may be recovered (`rebind,bus-reset`), or that it has been (`none`)."""
+    """Return the condition after DRM said how a GPU may be recovered (`rebind,bus-reset`), or that it was (`none`)."""
     if methods == "none":
         return _ended(condition, (address,), (Cause.WEDGED,))
     return _began(condition, address, Cause.WEDGED, f"the GPU hangs; it can be recovered by {methods}", now)
 
 
 def xid(condition: GPUCondition, address: str, number: int, now: float) -> GPUCondition:
-    """The condition after NVIDIA's driver reported an XID error."""
+    """Return the condition after NVIDIA's driver reported an XID error."""
     if number in _PROGRAM_XIDS:
         return condition
     return _began(condition, address, Cause.XID, f"NVIDIA XID {number}", now)
 
 
 def handled(condition: GPUCondition, action: str, address: str) -> GPUCondition:
-    """The condition after the kernel added a function or bound it to a driver: it starts anew."""
+    """Return the condition after the kernel added a function or bound it to a driver, which ends its troubles."""
     return _ended(condition, (address,), Cause) if action in _ANEW else condition
 
 
 def present(condition: GPUCondition, inventory: GPUInventory, now: float) -> GPUCondition:
-    """The condition after the machine was read: what is gone, what is back.
+    """Return the condition after the machine was read: a GPU that vanished is in trouble until it is back.
 
-    A part whose GPU is there was taken away on purpose: the administrator divided the GPU otherwise.
+    A part that vanished while its GPU stayed is not in trouble: the administrator has divided the GPU differently.
     """
     here = {gpu.address for gpu in inventory.gpus}
     seen = dict(condition.seen)
@@ -144,7 +144,7 @@ def present(condition: GPUCondition, inventory: GPUInventory, now: float) -> GPU
 
 
 def expired(condition: GPUCondition, now: float) -> GPUCondition:
-    """The condition without the troubles that have been quiet for long enough."""
+    """Return the condition without the troubles that have been quiet for long enough."""
     return replace(
         condition,
         troubles={
@@ -156,21 +156,21 @@ def expired(condition: GPUCondition, now: float) -> GPUCondition:
 
 
 def report(condition: GPUCondition) -> tuple[DeviceHealth, ...]:
-    """The health of every GPU that was ever published."""
+    """Return the health of every GPU that was ever published."""
     return tuple(_health(gpu, condition.of(gpu)) for gpu in condition.seen.values())
 
 
 def taints(condition: GPUCondition) -> dict[str, tuple[DeviceTaint, ...]]:
-    """A NoSchedule taint for every unhealthy GPU, by device name; its time is that of the first trouble and stays."""
-    found: dict[str, tuple[DeviceTaint, ...]] = {}
+    """Return a NoSchedule taint for every unhealthy GPU, by device name; it keeps the time of the first trouble."""
+    tainted: dict[str, tuple[DeviceTaint, ...]] = {}
     for name, gpu in condition.seen.items():
         troubles = condition.of(gpu)
         if troubles:
             cause, first = min(troubles, key=lambda each: each[1].since)
-            found[name] = (
+            tainted[name] = (
                 DeviceTaint(key=TAINT_KEY, value=cause, effect="NoSchedule", time_added=_timestamp(first.since)),
             )
-    return found
+    return tainted
 
 
 def _health(gpu: GPU, troubles: Iterable[tuple[Cause, Trouble]]) -> DeviceHealth:

@@ -1,7 +1,7 @@
-"""A machine's GPUs as values: what was read, no more.
+"""A machine's GPUs as values, as they were read.
 
 A GPU is a PCI function that computes or draws. SR-IOV virtual functions and AMD's compute partitions are GPUs of their
-own with a `parent`; a GPU that has such children is divided, and it and they are never both given.
+own with a `parent`. A GPU with such children is divided: claims get either the GPU or its children, never both.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ class Function:
 
     @property
     def passthrough(self) -> bool:
-        """Whether the driver hands the function to a virtual machine: `vfio-pci` and the vendors' variants of it."""
+        """Return whether its driver passes the function to virtual machines: `vfio-pci` or a vendor's variant of it."""
         return self.driver is not None and self.driver.endswith("vfio-pci")
 
 
 @dataclass(frozen=True, slots=True)
 class GPU:
-    """One GPU. None is a value that the machine does not tell.
+    """One GPU. A value is None if the machine does not report it.
 
     Attributes:
         address: PCI address of the function (`0000:17:00.0`); a partition's is that of the GPU that it is a part of.
         kind: a whole function, a virtual function or a partition.
-        vendor_id: PCI vendor, None if unreadable and not to be told otherwise.
+        vendor_id: PCI vendor; None if it cannot be read and nothing else reveals it.
         device_id: PCI device.
         functions: the GPU's own first, then the slot's others (sound, USB) that go with it into a virtual machine.
         model: what people call it.
@@ -93,24 +93,24 @@ class GPU:
 
     @property
     def name(self) -> str:
-        """The device's name: from the PCI address, so that it outlives reboots and new minor numbers."""
+        """Return the device's name, made from the PCI address so that it survives reboots and new minor numbers."""
         return device_name(self.address, self.partition)
 
     @property
     def parent_name(self) -> str | None:
-        """The parent's device name."""
+        """Return the parent's device name, if there is a parent."""
         return None if self.parent is None else device_name(self.parent)
 
     @property
     def vendor(self) -> str:
-        """`nvidia`, `amd`, `intel`, else the PCI vendor (`0x1ed5`), `unknown` if even that cannot be read."""
+        """Return `nvidia`, `amd`, `intel` or another PCI vendor (`0x1ed5`); `unknown` if it cannot be read."""
         if self.vendor_id is None:
             return "unknown"
         return VENDORS.get(self.vendor_id, f"0x{self.vendor_id:04x}")
 
     @property
     def driver(self) -> str | None:
-        """The kernel driver that the GPU is bound to."""
+        """Return the kernel driver that the GPU is bound to, if any."""
         return self.functions[0].driver if self.functions else None
 
 
@@ -120,8 +120,8 @@ class GPUInventory:
 
     Attributes:
         gpus: every GPU once.
-        warnings: one sentence each for what was found odd, with what was made of it.
-        left_out: why a GPU that is on the bus is none of these, one of the warnings, by PCI address.
+        warnings: one sentence for each oddity of the machine, and how it was interpreted.
+        left_out: by PCI address, why a GPU on the bus is not listed; each reason is one of the warnings.
     """
 
     gpus: tuple[GPU, ...] = ()
@@ -130,12 +130,12 @@ class GPUInventory:
 
     @cached_property
     def by_name(self) -> dict[str, GPU]:
-        """The GPUs by device name."""
+        """Return the GPUs by device name."""
         return {gpu.name: gpu for gpu in self.gpus}
 
     @cached_property
     def children(self) -> dict[str, tuple[GPU, ...]]:
-        """The parts of every divided GPU, by its device name."""
+        """Return the parts of every divided GPU, by its device name."""
         parts: dict[str, tuple[GPU, ...]] = {}
         for gpu in self.gpus:
             if gpu.parent_name is not None and gpu.parent_name in self.by_name:
@@ -143,7 +143,7 @@ class GPUInventory:
         return parts
 
     def family(self, name: str) -> frozenset[str]:
-        """The devices that share silicon with `name` in a way that excludes it: its parent, or all its parts."""
+        """Return the devices that no other claim may hold beside `name`: its parent, or all its parts."""
         gpu = self.by_name[name]
         related = {part.name for part in self.children.get(name, ())}
         if gpu.parent_name in self.children:
@@ -152,19 +152,19 @@ class GPUInventory:
 
 
 def device_name(address: str, partition: int | None = None) -> str:
-    """`gpu-0000-17-00-0`, with `-p<n>` for a partition: a DNS label."""
+    """Return the device name, a DNS label: `gpu-0000-17-00-0`, with `-p<n>` for a partition."""
     base = f"gpu-{address.replace(':', '-').replace('.', '-')}"
     return base if partition is None else f"{base}-p{partition}"
 
 
 def sort_key(gpu: GPU) -> tuple[int, ...]:
-    """By PCI address as numbers (a wide domain comes after the others), a GPU before its partitions."""
+    """Return the key that sorts GPUs by PCI address as numbers, and a GPU before its partitions."""
     parts = [int(part, 16) for part in re.split("[:.]", gpu.address)]
     return (*parts, -1 if gpu.partition is None else gpu.partition)
 
 
 def doubtful_uuids(gpus: Iterable[GPU]) -> dict[str, tuple[str, ...]]:
-    """UUIDs that several GPUs claim, each with the devices; a partition may bear that of its GPU."""
+    """Return the UUIDs that several GPUs report, with their devices; a partition may have the UUID of its GPU."""
     bearers: dict[str, list[str]] = {}
     for gpu in gpus:
         if gpu.uuid is not None and gpu.kind is not GPUKind.PARTITION:

@@ -62,14 +62,14 @@ def _listed(root: Root) -> tuple[str, ...]:
 
 
 def _read(root: Root, nodes: Iterable[str]) -> tuple[KFDNode, ...]:
-    found: list[KFDNode] = []
+    gpus: list[KFDNode] = []
     for name in nodes:
         fields = _properties(read_attribute(root, f"{_NODES}/{name}/properties") or "")
         if not fields.get("simd_count"):
             continue
         location = fields.get("location_id", 0)
         render = fields.get("drm_render_minor", 0)
-        found.append(
+        gpus.append(
             KFDNode(
                 node=int(name),
                 slot=f"{fields.get('domain', 0):04x}:{location >> 8 & 0xFF:02x}:{location >> 3 & 0x1F:02x}",
@@ -79,7 +79,7 @@ def _read(root: Root, nodes: Iterable[str]) -> tuple[KFDNode, ...]:
                 memory=_memory(root, name),
             )
         )
-    return tuple(found)
+    return tuple(gpus)
 
 
 def hidden_nodes(root: Root) -> tuple[int, ...]:
@@ -104,13 +104,13 @@ def by_address(nodes: Iterable[KFDNode], addresses: Iterable[str]) -> Mapping[st
     kernel tells no numbers, the order of the nodes is that of the partitions.
     """
     present = frozenset(addresses)
-    found: dict[str, list[KFDNode]] = {}
+    by_number: dict[str, list[KFDNode]] = {}
     for node in nodes:
         exact, first = f"{node.slot}.{node.function}", f"{node.slot}.0"
         address = exact if exact in present else first
         if address in present:
-            found.setdefault(address, []).append(node)
-    return {address: _numbered(each, int(address[-1], 16)) for address, each in found.items()}
+            by_number.setdefault(address, []).append(node)
+    return {address: _numbered(each, int(address[-1], 16)) for address, each in by_number.items()}
 
 
 def _numbered(nodes: Iterable[KFDNode], function: int) -> Mapping[int, KFDNode]:

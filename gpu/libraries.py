@@ -172,7 +172,7 @@ def _mounts(root: Root, prefix: str, mode: GPUMode) -> Iterable[Mount]:
 
 def _libraries(root: Root, place: str, version: str, stems: frozenset[str]) -> dict[str, str]:
     """The names of this version's libraries in a folder, each with the file that it leads to."""
-    found: dict[str, str] = {}
+    libraries: dict[str, str] = {}
     for name in names(root, place):
         stem, so, _ = name.partition(".so.")
         if not so or stem not in stems:
@@ -182,8 +182,8 @@ def _libraries(root: Root, place: str, version: str, stems: frozenset[str]) -> d
         except OSError:
             continue
         if real.endswith(f".so.{version}"):
-            found[name] = real
-    return found
+            libraries[name] = real
+    return libraries
 
 
 def _targets(root: Root, prefix: str, folder: str) -> tuple[str, ...]:

@@ -82,7 +82,7 @@ class NVMLLibrary:
             except self._library.NVMLError:
                 self._close()
             self._bound = frozenset(bound)
-            self._facts = {address: self._told(handle) for address, handle in self._handles.items()}
+            self._facts = {address: self._read_facts(handle) for address, handle in self._handles.items()}
             if self._handles and not any(facts != NVMLFacts() for facts in self._facts.values()):
                 self._close()
                 self._facts = {}
@@ -143,7 +143,7 @@ class NVMLLibrary:
             if getattr(error, "value", None) != self._library.NVML_ERROR_TIMEOUT:
                 self._close()
 
-    def _told(self, handle: Any) -> NVMLFacts:
+    def _read_facts(self, handle: Any) -> NVMLFacts:
         library = self._library
         memory = self._tried(library.nvmlDeviceGetMemoryInfo, handle)
         capability = self._tried(library.nvmlDeviceGetCudaComputeCapability, handle)

@@ -45,7 +45,7 @@ class GPUPlugin(Plugin, Configures):
         root: the machine's files.
         shared: whether several claims may have one GPU.
         tainted: whether unhealthy GPUs are tainted.
-        live: what only the machine that we run on can say; None for a captured or made-up machine.
+        live: answers what only the running machine knows; None for a captured or synthetic one.
         nvml: NVIDIA's management library.
         events: opens the kernel's event source.
         clock: seconds since 1970.
@@ -71,7 +71,7 @@ class GPUPlugin(Plugin, Configures):
         self._nvml = nvml
         self._events = events
         self._clock = clock
-        # Prepare, health and hot-plug come from different threads.
+        # Prepare, health and hot-plug run in different threads.
         self._lock = threading.Lock()
         self._condition = health.GPUCondition()
         self._published: Mapping[str, Any] = {}
@@ -83,32 +83,32 @@ class GPUPlugin(Plugin, Configures):
             MachineError: the machine's files cannot be read.
         """
         facts = self._nvml.gpus(nvidia_gpus(self._root)) if self._nvml is not None else {}
-        found = scan(self._root, facts)
+        inventory = scan(self._root, facts)
         with self._lock:
-            self._condition = health.present(self._condition, found, self._clock())
+            self._condition = health.present(self._condition, inventory, self._clock())
             self._published = health.taints(self._condition)
             taints = self._published if self._tainted else {}
         return Inventory(
-            devices=gpu_devices(found, shared=self._shared, taints=taints),
-            counters=counters(found),
-            hardware=found,
-            warnings=found.warnings,
+            devices=gpu_devices(inventory, shared=self._shared, taints=taints),
+            counters=counters(inventory),
+            hardware=inventory,
+            warnings=inventory.warnings,
         )
 
     def parse_config(self, config: Config) -> GPUConfig:
-        """A `GPUConfig` as a value."""
+        """Decode a `GPUConfig`."""
         return parse_gpu_config(config)
 
     def grant(self, claim: AllocatedClaim, held: Held, inventory: Inventory) -> ClaimGrant:
-        """Give a claim its GPUs: what is meant and which variables follow."""
+        """Decide which GPUs a claim gets, in which mode, and with which variables."""
         return grants.grant_gpus(claim, held, inventory.hardware)
 
     def complete(self, claim: ClaimRef, grants: tuple[Grant, ...]) -> tuple[Grant, ...]:
-        """Add device nodes with the numbers that they have now, group ids and NVIDIA's libraries."""
+        """Add the device nodes with their present numbers, the group ids and NVIDIA's libraries."""
         return tuple(self._completed(claim, grant) for grant in grants)
 
     def configures(self, grants: tuple[Grant, ...]) -> bool:
-        """Only mode `vfio` binds drivers."""
+        """Return whether a grant has mode `vfio`, the only one that binds drivers."""
         return next(_taking(grants), None) is not None
 
     def configure(self, claim: ClaimRef, grants: tuple[Grant, ...]) -> None:
@@ -118,12 +118,12 @@ class GPUPlugin(Plugin, Configures):
                 vfio.take(self._root, claim, intent.homes)
 
     def restore(self, claim: ClaimRef, grants: tuple[Grant, ...]) -> None:  # noqa: ARG002 - grants suffice
-        """Bind the GPUs of mode `vfio` to where they were."""
+        """Bind the GPUs of mode `vfio` to the drivers that they had before."""
         for intent in _taking(grants):
             vfio.give_back(self._root, intent.homes)
 
     def health(self, inventory: Inventory) -> Iterable[DeviceHealth]:
-        """Look at the counters, take in NVML's events, and say how every GPU is that was ever published."""
+        """Read the error counters and NVML's events, and return the health of every GPU that was ever published."""
         found: GPUInventory = inventory.hardware
         addresses = sorted({gpu.address for gpu in found.gpus})
         counts = {address: aer_counts(self._root, address) for address in addresses}
@@ -140,14 +140,14 @@ class GPUPlugin(Plugin, Configures):
             return health.report(condition)
 
     def watch(self, stop: Stop) -> Iterator[None]:
-        """Yield whenever `discover` may answer otherwise than before, until `stop` is set; blocks in between.
+        """Yield when `discover` may have another answer, until `stop` is set; block in between.
 
-        GPUs that come, go or change drivers, taints that are due, and once a minute in any case.
+        GPUs came, went or changed drivers, or a taint is due. It yields at least once a minute.
         """
         yield from watch(opened(self._events), self.note, stop, due=self._taints_changed)
 
     def note(self, event: GPUEvent) -> None:
-        """Take in one event of the kernel."""
+        """Apply one event of the kernel to the condition of the GPUs."""
         with self._lock:
             condition = health.handled(self._condition, event.action, event.address)
             if event.wedged is not None:
@@ -172,10 +172,10 @@ class GPUPlugin(Plugin, Configures):
 
 
 def plugin(root: Root, options: Mapping[str, object]) -> GPUPlugin:
-    """The driver for the machine under `root`, with the options of `dranode.gpu.declared`.
+    """Make the GPU driver for the machine under `root`, with the options of `dranode.gpu.declared`.
 
     Raises:
-        UsageError: `sharing` is none of its values.
+        UsageError: `sharing` has an invalid value.
     """
     sharing = options.get("sharing") or "exclusive"
     if sharing not in _SHARING:
@@ -192,7 +192,7 @@ def plugin(root: Root, options: Mapping[str, object]) -> GPUPlugin:
 
 
 def _taking(grants: Iterable[Grant]) -> Iterator[Intent]:
-    """The intents of the grants that take functions from their drivers."""
+    """Yield the intents of the grants that take functions from their drivers."""
     for grant in grants:
         intent = Intent.of(grant)
         if intent is not None and intent.homes:

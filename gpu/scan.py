@@ -93,14 +93,14 @@ def _quotas(root: Root, pci: PCI, gpus: Sequence[GPU]) -> Iterable[GPU]:
 def _partitions(root: Root, gpus: Sequence[GPU]) -> list[GPU]:
     """The GPUs with their compute partitions, of which there are some when KFD has a node of a number above 0."""
     nodes = by_address(kfd_nodes(root), (gpu.address for gpu in gpus))
-    found: list[GPU] = []
+    partitions: list[GPU] = []
     for gpu in gpus:
         mine = nodes.get(gpu.address, {})
         mode = _mode(root, gpu.address)
-        found.append(replace(gpu, partition_mode=mode, memory=gpu.memory or _sum(mine.values())))
+        partitions.append(replace(gpu, partition_mode=mode, memory=gpu.memory or _sum(mine.values())))
         if any(mine):
-            found.extend(_partition(gpu, mode, index, node) for index, node in mine.items())
-    return found
+            partitions.extend(_partition(gpu, mode, index, node) for index, node in mine.items())
+    return partitions
 
 
 def _hidden(root: Root) -> Iterable[str]:

@@ -147,13 +147,13 @@ class PCI:
     def virtual_functions(self, address: str) -> dict[str, int]:
         """The virtual functions of a physical one, by address, with their index from 0."""
         folder = f"{PCI_DEVICES}/{address}"
-        found: dict[str, int] = {}
+        functions: dict[str, int] = {}
         for name in names(self.root, folder):
             if name.startswith("virtfn") and name[6:].isdecimal():
                 target = link_name(self.root, f"{folder}/{name}")
                 if target is not None:
-                    found[target] = int(name[6:])
-        return found
+                    functions[target] = int(name[6:])
+        return functions
 
     def _companions(self, address: str) -> tuple[Function, ...]:
         """The slot's other functions that are no GPUs: sound, USB."""

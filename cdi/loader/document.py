@@ -23,18 +23,18 @@ from dranode.cdi.spec import INT64, Spec
 
 @dataclass(frozen=True, slots=True)
 class LoadedSpec:
-    """What a file says.
+    """The content of a spec file.
 
     Attributes:
-        spec: its content; text that is missing is empty.
-        fields: every field that is spelt out anywhere in it, even as null, in the specification's spelling.
+        spec: the content; a missing text is empty.
+        fields: the names of all fields that the file mentions, even as null, in the specification's spelling.
     """
 
     spec: Spec
     fields: frozenset[str]
 
 
-# Two letters beyond ASCII count as spellings of ASCII ones: the long s and the Kelvin sign.
+# Go folds two letters beyond ASCII to ASCII ones: the long s and the Kelvin sign.
 _FOLD: Final = str.maketrans({"\u017f": "s", "\u212a": "k"})
 _SHORTEST_FLOAT32: Final = range(1, 10)
 _PLAIN_EXPONENTS: Final = range(-4, 6)
@@ -49,7 +49,7 @@ def _float32(value: float) -> float:
 
 
 def _float_text(value: float) -> str:
-    """A float as the library turns it into text: the shortest digits of 32 bits, an exponent from 1e+06 on."""
+    """Format a float as the library does: the shortest digits of a 32-bit float, with an exponent from 1e+06 on."""
     short = _float32(value)
     if math.isnan(short):
         return "NaN"
@@ -76,12 +76,12 @@ def _key_text(key: GoScalar, path: str) -> str:
 
 
 def _whole(value: float) -> int | None:
-    """The number of a float if JSON writes it without fraction and exponent."""
+    """Return a float as an integer if JSON writes it without fraction and exponent, else None."""
     return int(Decimal(repr(value))) if value.is_integer() and abs(value) < 1e21 else None  # noqa: PLR2004
 
 
 class _Decoder:
-    """Decodes into what is there already, because two spellings of a field are decoded into the same place."""
+    """Decodes values into objects that may have content: two spellings of one field go to the same place."""
 
     def __init__(self) -> None:
         self.fields: set[str] = set()
@@ -157,7 +157,7 @@ def _number(kind: Number, value: GoValue, path: str) -> int:
     if isinstance(value, int) and not isinstance(value, bool):
         number = value
     elif isinstance(value, float) and math.isfinite(value):
-        # JSON writes "-0", and a number without sign must not have one.
+        # JSON writes "-0", which Go refuses for an unsigned number.
         signed = value == 0 and math.copysign(1, value) < 0
         number = None if signed and kind.values.start == 0 else _whole(value)
     if number is None or number not in kind.values:
@@ -166,7 +166,7 @@ def _number(kind: Number, value: GoValue, path: str) -> int:
 
 
 def _entries(value: GoValue, path: str) -> list[tuple[str, GoValue, str]]:
-    """Key, value and path of everything in an object, in the order in which the library decodes them."""
+    """Return key, value and path of each member of an object, in the order in which the library decodes them."""
     if not isinstance(value, dict):
         raise CDIError(f"is {_described(value)} and must be an object", path)
     mapping: GoMap = value
@@ -220,10 +220,10 @@ def _without_unset(value: Any) -> Any:
 
 
 def load_spec(data: bytes) -> LoadedSpec:
-    """What the newest library makes of a file, before any rule of content.
+    """Decode a file as the newest library does, before it applies rules to the content.
 
     Raises:
-        CDIError: it would not decode, or crash over a null; says where.
+        CDIError: the library would not decode the file, or would crash over a null; the path says where.
     """
     node = first_document(data)
     value = None if node is None else go_value(node)

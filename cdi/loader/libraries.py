@@ -1,7 +1,7 @@
-"""Older Go libraries that run in the field, and where they differ from the newest.
+"""Older Go libraries that runtimes still use, and how they differ from the newest one.
 
-A table by library: what makes a document that the newest loads end differently there. The first row that applies is
-what happens. Names and verdicts are those of the vectors in tests/vectors/cdi*.json.
+The table of a library lists the documents that the newest library loads and this one does not. The first row that
+applies decides. Names and verdicts are those of the vectors in tests/vectors/cdi*.json.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dranode.cdi.spec import ContainerEdits, Spec
 _REFUSES: Final = "refuses it"
 _CRASHES: Final = "crashes over it, and the runtime with it"
 
-# Fields that came with version 1.1.0: to an earlier library, mere mention of one is an unknown field.
+# Fields that came with version 1.1.0. An earlier library refuses a document that mentions one, even as null.
 _NEW_FIELDS: Final = frozenset({"netDevices", "schemata", "enableMonitoring"})
 
 
@@ -55,7 +55,7 @@ def _root_clos(document: LoadedSpec) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """A release, the runtime that it was seen in, and its differences in the order in which it looks."""
+    """A release, the runtime that it was seen in, and its differences in the order in which it checks them."""
 
     name: str
     differences: tuple[tuple[Callable[[LoadedSpec], str], str], ...]
@@ -83,7 +83,7 @@ OLDER: Final = (
 
 
 def older_verdicts(document: LoadedSpec) -> Iterator[str]:
-    """One sentence for each older library that does not load a document which the newest loads."""
+    """Yield one sentence for each older library that does not load a document that the newest one loads."""
     for library in OLDER:
         for difference, outcome in library.differences:
             if reason := difference(document):

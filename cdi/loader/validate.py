@@ -1,7 +1,7 @@
-"""Would a runtime load this CDI document: the verdict of the newest Go library, and which older ones differ.
+"""Whether a runtime would load a CDI document: the verdict of the newest Go library, and of older ones that differ.
 
-The newest is the library's main branch at 05ae4b5 (containerd 2.4 development); what it refuses, and what crashes it,
-is a problem.
+The newest one is the library's main branch at 05ae4b5 (containerd 2.4 development). A document that it refuses has a
+problem, and so has one that crashes it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from dranode.cdi.rules import spec_problems
 
 @dataclass(frozen=True, slots=True)
 class SpecVerdict:
-    """What becomes of one document.
+    """The verdict on one document.
 
     Attributes:
-        problems: why the newest library does not load it, each with its path; empty if it does.
-        warnings: which older libraries do not, and why; empty if the newest does not either.
+        problems: the reasons why the newest library does not load it, each with its path; empty if it does.
+        warnings: the older libraries that do not load it, and why; empty if the newest does not load it either.
     """
 
     problems: tuple[CDIError, ...] = ()
@@ -33,7 +33,7 @@ class SpecVerdict:
 
 
 def validate(data: bytes) -> SpecVerdict:
-    """The verdict on the bytes of a file; every input has one."""
+    """Judge the bytes of a file; never raises."""
     try:
         document = load_spec(data)
     except CDIError as error:

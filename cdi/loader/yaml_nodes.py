@@ -26,7 +26,7 @@ from dranode.cdi.loader.yaml_syntax import GoSyntax
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """A scalar; `plain` if its type follows from its looks, `tag` in the long form or "" for none."""
+    """A scalar. `plain`: its type follows from its text; `tag` is in the long form, or "" for none."""
 
     value: str
     tag: str
@@ -52,7 +52,7 @@ class Mapping:
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """`*name`, and the node that was last anchored by that name; a node may contain an alias of itself."""
+    """`*name` with the node that it stands for, the last one of that anchor. A node may contain its own alias."""
 
     name: str
     node: Scalar | Sequence | Mapping
@@ -63,7 +63,7 @@ YAMLNode: TypeAlias = Scalar | Sequence | Mapping | Alias
 
 
 class _Composer:
-    """Nodes from events; anchors may be given twice, and the last one counts."""
+    """Composes nodes from events. An anchor may be set twice; the last one counts."""
 
     def __init__(self, syntax: GoSyntax) -> None:
         self._syntax = syntax
@@ -101,10 +101,10 @@ class _Composer:
 
 
 def first_document(data: bytes) -> YAMLNode | None:
-    """The nodes of the first document; None if there is no document at all.
+    """Compose the first document of a text; return None if there is none.
 
     Raises:
-        CDIError: the Go library would refuse the text; says the line.
+        CDIError: the Go library would refuse the text; the message has the line.
     """
     try:
         syntax = GoSyntax(data)

@@ -42,13 +42,13 @@ _INTEGERS: Final = (
     (10, re.compile(r"([-+]?)(0|[1-9][0-9]*)")),
 )
 _FLOAT: Final = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
-# Only where a dot comes first do underscores have to stand between digits.
+# Underscores may stand anywhere in a number, but in one that begins with a dot only between digits.
 _POINT_FLOAT: Final = re.compile(r"\.[0-9](?:_?[0-9])*(?:[eE][-+]?[0-9](?:_?[0-9])*)?")
 _DATE: Final = re.compile(
     r"(\d{4}-\d{1,2}-\d{1,2})(?:(?:[Tt]| )(\d{1,2}:\d{1,2}:\d{1,2})(?:[.,]\d+)?(Z|[-+]\d\d:\d\d)?)?"
 )
 
-# The Go library's measure against documents that grow without end: nodes reached through aliases, of all nodes.
+# How the Go library stops documents that expand without end: it limits the share of nodes reached through aliases.
 _ALIAS_FLOOR: Final = 100
 _NODE_FLOOR: Final = 1000
 _ALIAS_SHARE: Final = 0.99
@@ -59,7 +59,7 @@ def _integer(text: str) -> int | None:
     for base, form in _INTEGERS:
         if match := form.fullmatch(text):
             value = int(match[1] + match[2], base) if base != 10 or len(text) <= 20 else _UINT64.stop  # noqa: PLR2004
-            # A sign is for signed numbers only, even a plus.
+            # Go reads a number with a sign, even a plus, as a signed one.
             return value if value in INT64 or (not match[1] and value in _UINT64) else None
     return None
 
@@ -85,7 +85,7 @@ def _is_timestamp(text: str) -> bool:
 
 
 def _looks(text: str) -> tuple[str, GoScalar]:
-    """The short tag and the value of a plain scalar."""
+    """Return the short tag and the value of a plain scalar."""
     if text in _WORDS:
         return _WORDS[text]
     if text[0] in "0123456789+-":
@@ -107,10 +107,10 @@ def _binary(text: str) -> str:
 
 
 def scalar_value(node: Scalar) -> GoScalar:
-    """The value of a scalar node.
+    """Return the value of a scalar node.
 
     Raises:
-        CDIError: an explicit tag that the text is not.
+        CDIError: the text does not fit its explicit tag.
     """
     tag = node.tag.removeprefix(_TAG) if node.tag.startswith(_TAG) else ""
     if (not node.tag and not node.plain) or tag == "str":
@@ -121,10 +121,10 @@ def scalar_value(node: Scalar) -> GoScalar:
         return node.value
     if tag == "timestamp" and _is_timestamp(node.value):
         return node.value
-    found, value = _looks(node.value)
-    if tag == "float" and found == "int" and isinstance(value, int) and value in INT64:
+    implied, value = _looks(node.value)
+    if tag == "float" and implied == "int" and isinstance(value, int) and value in INT64:
         return float(value)
-    if tag not in ("", found):
+    if tag not in ("", implied):
         raise CDIError(f"{shown(node.value)} is not what its tag !!{tag} says")
     return value
 
@@ -189,7 +189,7 @@ class _Values:
             result[type(key), key] = value
 
     def _merge(self, node: YAMLNode, result: GoMap, path: str, depth: int) -> None:
-        # The library looks for keys given twice across merges too, so nothing overrides what was merged.
+        # The library refuses a key that a merge brings a second time, so an own key never overrides a merged one.
         for source in node.items if isinstance(node, Sequence) else (node,):
             target = source.node if isinstance(source, Alias) else source
             if not isinstance(target, Mapping):
@@ -204,9 +204,9 @@ class _Values:
 
 
 def go_value(node: YAMLNode) -> GoValue:
-    """The value of a document.
+    """Return the value of a document.
 
     Raises:
-        CDIError: a key given twice, a tag that does not fit, an alias that contains itself; says path or line.
+        CDIError: a key is given twice, a tag does not fit, or an alias contains itself; the message has path or line.
     """
     return _Values().value(node, "")

@@ -115,12 +115,12 @@ def region(topology: Topology, within: str) -> CPUSet:
     }.get(kind)
     if places is None:
         raise UsageError(f'--within "{within}" is none of machine, socket:ID, numa:ID and l3:ID')
-    found = {str(number): cpus for number, cpus in places.items()}.get(name)
-    if found is None:
+    described = {str(number): cpus for number, cpus in places.items()}.get(name)
+    if described is None:
         known = CPUSet(places)
         have = f"its {kind} IDs are {known}" if known else f"it tells of no {kind} at all"
         raise UsageError(f'--within "{within}" is not on this machine: {have}')
-    return found
+    return described
 
 
 def _caches(topology: Topology) -> Mapping[int, CPUSet]:

@@ -1,6 +1,6 @@
-"""The command line, `dranode`: one file a command, loaded when it is called.
+"""The command line, `dranode`: one file for each command, loaded when the command runs.
 
-A driver contributes commands of its own by the entry point group `dranode.commands`.
+A driver adds its own commands by the entry point group `dranode.commands`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _contributed() -> dict[str, EntryPoint]:
 
 
 class _Commands(click.Group):
-    """Commands by name, imported on use, so that `serve` pays for nothing but itself."""
+    """Imports a command when it is used, so that `serve` loads nothing but itself."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
@@ -49,7 +49,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         del ctx
         if cmd_name in _COMMANDS:
-            # What modules make while they are imported stays: looking for garbage among it takes time for nothing.
+            # The objects that imports create stay alive, so a garbage collection among them would only cost time.
             gc.disable()
             loaded = import_module(f"dranode.driver.cli.{_COMMANDS[cmd_name]}").command
             gc.freeze()
@@ -95,6 +95,6 @@ def main() -> None:
         click.echo(f"dranode: {error}", err=True)
         sys.exit(2 if isinstance(error, UsageError) else 1)
     except BrokenPipeError:
-        # Whoever read our output has had enough; point stdout at nothing so that the exit flush stays quiet.
+        # The reader of our output has closed the pipe; without stdout the flush at exit does not fail.
         sys.stdout = None
         sys.exit(1)

@@ -1,4 +1,4 @@
-"""`dranode cdi`: what a runtime would make of CDI specs."""
+"""`dranode cdi`: judge CDI specs as a container runtime would."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dranode claims`: the claims on record on this node, who uses them, and whether they have what they were given."""
+"""`dranode claims`: the recorded claims of this node, their users, and whether they run on the granted CPUs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dranode.driver.node.ledger_rows import Damaged
 if TYPE_CHECKING:
     from dranode.driver.core.diagnosis.placement import ClaimPlacement
 
-# How many intruders a table names before it counts them.
+# A table lists so many intruders, and only counts the others.
 _NAMED: Final = 20
 
 
@@ -78,9 +78,9 @@ def command(
 
 
 def _recorded(plugins: Path, drivers: tuple[str, ...]) -> list[str]:
-    """The drivers that have a ledger, of those asked for or of all."""
+    """Return the drivers that have a ledger, among those asked for, or among all."""
     try:
-        # Path.glob passes over what it may not look into, and a claim there is a claim all the same.
+        # Path.glob ignores folders without permission, but the claims of their ledgers count too.
         names = sorted(os.listdir(plugins))  # noqa: PTH208 - names alone
         return [name for name in names if name in (drivers or names) and (plugins / name / "ledger.db").exists()]
     except (FileNotFoundError, NotADirectoryError):
@@ -90,22 +90,22 @@ def _recorded(plugins: Path, drivers: tuple[str, ...]) -> list[str]:
 
 
 def _used(socket: Path, ledgers: Mapping[str, Contents]) -> dict[tuple[str, str], UsedClaim]:
-    """What kubelet says of the claims, by driver and UID; nothing where it does not answer."""
+    """Return kubelet's users of the claims by driver and UID; none if kubelet does not answer."""
     if not socket.is_socket():
         return {}
     from dranode.driver.kubelet.podresources import PodResources
 
     kubelet = PodResources(socket)
-    found: dict[tuple[str, str], UsedClaim] = {}
+    users: dict[tuple[str, str], UsedClaim] = {}
     try:
         for driver, contents in ledgers.items():
             uses = used_claims(kubelet.claims(driver), (record.ref for record in contents.records))
-            found.update(((driver, uid), use) for uid, use in uses.items())
+            users.update(((driver, uid), use) for uid, use in uses.items())
     except DranodeError as error:
         click.echo(f"who uses the claims is not known: {error}", err=True)
     finally:
         kubelet.close()
-    return found
+    return users
 
 
 def _placements(root: Root, ledgers: Mapping[str, Contents]) -> dict[str, ClaimPlacement]:
@@ -154,15 +154,17 @@ def _verified(placement: ClaimPlacement) -> dict[str, Any]:
         "ok": placement.ok,
         "containers": [
             {
-                "pod": each.pod,
-                "cgroup": each.cgroup,
-                "expected": str(each.expected),
-                "found": str(each.found),
-                "ok": each.ok,
+                "pod": placed.pod,
+                "cgroup": placed.cgroup,
+                "expected": str(placed.expected),
+                "found": str(placed.actual),
+                "ok": placed.ok,
             }
-            for each in placement.containers
+            for placed in placement.containers
         ],
-        "intruders": [{"pid": each.pid, "name": each.name, "cpus": str(each.cpus)} for each in placement.intruders],
+        "intruders": [
+            {"pid": placed.pid, "name": placed.name, "cpus": str(placed.cpus)} for placed in placement.intruders
+        ],
     }
 
 
@@ -195,13 +197,13 @@ def _draw_verified(rows: list[dict[str, Any]]) -> None:
     intruders: dict[int, tuple[str, str]] = {}
     for row in (row for row in rows if "verify" in row):
         verified = row["verify"]
-        for each in verified["containers"]:
+        for placed in verified["containers"]:
             containers.add_row(
-                _name(row), each["pod"], each["expected"], each["found"], "yes" if each["ok"] else "[red]NO"
+                _name(row), placed["pod"], placed["expected"], placed["found"], "yes" if placed["ok"] else "[red]NO"
             )
         if verified["ok"] is None:
             containers.add_row(_name(row), "", row["cpus"] or "-", "", "no container of it can be looked into")
-        intruders.update((each["pid"], (each["name"], each["cpus"])) for each in verified["intruders"])
+        intruders.update((placed["pid"], (placed["name"], placed["cpus"])) for placed in verified["intruders"])
     out.print(containers)
     if not intruders:
         return

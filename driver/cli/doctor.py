@@ -1,4 +1,4 @@
-"""`dranode doctor`: what would stop the driver on this node."""
+"""`dranode doctor`: finds what would stop the driver on this node."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ def command(
     """
     from dranode.driver.core.diagnosis.facts import Severity
     from dranode.driver.core.diagnosis.rules import diagnose
-    from dranode.driver.doctor.examine import NodeFiles, examine, wanted_by
+    from dranode.driver.doctor.examine import NodeFiles, examine, judged_options
     from dranode.driver.doctor.host import NodeHost
 
     host = NodeHost.at(folder)
-    wanted, plugins = wanted_by(drivers, host.files, node_name, options)
+    judged, plugins = judged_options(drivers, host.files, node_name, options)
     facts = examine(
         host,
-        wanted,
+        judged,
         plugins,
         NodeFiles(options["kubelet_config"], options["containerd_config"], options["crio_config"]),
         pod_resources=options["pod_resources_socket"],
@@ -76,7 +76,7 @@ def command(
 
 
 def _api(kubeconfig: str) -> Sender | None:
-    """The API server, if there is one to ask: a kubeconfig names it, or this is a pod."""
+    """Return the API server, if a kubeconfig names one, or if this runs in a pod."""
     if not kubeconfig and not os.environ.get("KUBERNETES_SERVICE_HOST"):
         return None
     from dranode.driver.kube.client import Client
@@ -90,8 +90,8 @@ def _api(kubeconfig: str) -> Sender | None:
 
 def _document(facts: Facts, findings: tuple[Finding, ...]) -> dict[str, Any]:
     return {
-        "node": facts.wanted.node,
-        "drivers": list(facts.wanted.drivers),
+        "node": facts.options.node,
+        "drivers": list(facts.options.drivers),
         "findings": [
             {
                 "code": finding.code,
@@ -120,9 +120,9 @@ def _draw(facts: Facts, findings: tuple[Finding, ...]) -> None:
         screen.print(f"[dim]not seen  {escape(sentence)}[/]")
     stops = sum(finding.severity is Severity.STOPS for finding in findings)
     rest = len(findings) - stops
-    drivers = ", ".join(facts.wanted.drivers) or "no driver"
+    drivers = ", ".join(facts.options.drivers) or "no driver"
     if findings:
         told = f"{stops} that stop{'s' if stops == 1 else ''} it, {rest} to look at"
-        screen.print(f"\nnode {facts.wanted.node}, {drivers}: {told}")
+        screen.print(f"\nnode {facts.options.node}, {drivers}: {told}")
     else:
-        screen.print(f"node {facts.wanted.node}, {drivers}: nothing wrong in what was seen")
+        screen.print(f"node {facts.options.node}, {drivers}: nothing wrong in what was seen")

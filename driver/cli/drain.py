@@ -1,4 +1,4 @@
-"""`dranode drain`: unprepare what is left before the driver is removed."""
+"""`dranode drain`: unprepare the remaining claims before the driver is removed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dranode.driver.process.locks import FileLock
 if TYPE_CHECKING:
     from dranode.driver.core.claims.answers import Refused
     from dranode.driver.core.claims.plugin import Plugin
-    from dranode.driver.core.diagnosis.draining import Left, LeftClaim
+    from dranode.driver.core.diagnosis.draining import LeftClaim, Leftover
 
 
 @click.command(short_help="Unprepare what is left on this node before the driver is removed.")
@@ -80,26 +80,26 @@ class _DrainedNode:
 
     def drain(self, *, dry_run: bool, force: bool, through_driver: bool) -> dict[str, Any]:
         with self._alone(needed=not dry_run and not through_driver):
-            found = self._left()
-            undone = [claim.ref for claim in found.claims if claim.idle or force]
+            leftover = self._leftover()
+            undone = [claim.ref for claim in leftover.claims if claim.idle or force]
             answers: Mapping[str, Refused | None] = {}
             if undone and not dry_run:
                 answers = self._through_driver(undone) if through_driver else self._unprepare(undone)
         gone = {uid for uid, refusal in answers.items() if refusal is None}
         return {
             "driver": self._plugin.driver,
-            "claims": [_claim(claim, answers, dry_run=dry_run) for claim in found.claims],
+            "claims": [_claim(claim, answers, dry_run=dry_run) for claim in leftover.claims],
             "stranded": [
                 {"namespace": kept.ref.namespace, "name": kept.ref.name, "uid": kept.ref.uid, "pods": list(kept.pods)}
-                for kept in found.stranded
-                # kubelet learns of it by asking; until then it has it, but whoever asks is told that it is undone.
+                for kept in leftover.stranded
+                # kubelet still records the claim until its next Unprepare, but the driver answers that one at once.
                 if not (through_driver and kept.ref.uid in gone)
             ],
         }
 
     @contextlib.contextmanager
     def _alone(self, *, needed: bool) -> Iterator[None]:
-        """Keep drivers from starting while claims are undone."""
+        """Keep drivers from starting while claims are being undone."""
         lock = FileLock(self._data / "active.lock")
         if needed and not lock.acquire(wait=False):
             raise DranodeError(
@@ -111,8 +111,8 @@ class _DrainedNode:
         finally:
             lock.release()
 
-    def _left(self) -> Left:
-        from dranode.driver.core.diagnosis.draining import left
+    def _leftover(self) -> Leftover:
+        from dranode.driver.core.diagnosis.draining import leftover
         from dranode.driver.kubelet.checkpoint import NAME, read_checkpoint
         from dranode.driver.kubelet.podresources import PodResources, PodResourcesError
         from dranode.driver.node.ledger import read_ledger
@@ -129,7 +129,7 @@ class _DrainedNode:
         named = {record.uid: record.ref for record in contents.records}
         unnamed = {row.uid for row in contents.damaged} | set(self._specs.stamps())
         refs = (*named.values(), *(ClaimRef("", "", uid) for uid in sorted(unnamed - set(named))))
-        return left(refs, uses, kept)
+        return leftover(refs, uses, kept)
 
     def _unprepare(self, refs: list[ClaimRef]) -> Mapping[str, Refused | None]:
         from dranode.driver.node.metadata_files import DeviceMetadata

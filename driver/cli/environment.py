@@ -1,4 +1,4 @@
-"""Which `DRANODE_*` variables mean something: a misspelt one is refused, since its option would be passed over."""
+"""Refuses unknown `DRANODE_*` variables: a misspelt one would silently leave its option at the default."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import Final
 from dranode.driver.core.api.errors import UsageError
 
 _OURS: Final = "DRANODE_"
-# Kubernetes names the Services of a namespace to its containers, `dranode` or `dranode-metrics` among them, and drivers
-# name what a claim holds to its containers.
+# Not options: Kubernetes sets variables for the Services of the namespace, such as `dranode` or `dranode-metrics`, and
+# drivers set some for the containers of a claim.
 _SERVICE: Final = "_SERVICE_HOST"
 _OF_SERVICE: Final = ("_SERVICE_HOST", "_SERVICE_PORT", "_PORT")
 _OF_CLAIMS: Final = ("DRANODE_HELD_", "DRANODE_CPUSET_")
 
 
 def check_environment(environment: Mapping[str, str], known: Iterable[str], others: Iterable[str] = ()) -> None:
-    """Refuse variables that look like options and are none.
+    """Refuse variables that look like options, but are not.
 
     Args:
         environment: names and values.
-        known: the names that mean something.
-        others: beginnings of names that may mean something, for all that can be said.
+        known: the names of the options' variables.
+        others: prefixes of names that may belong to options which are not known here.
 
     Raises:
-        UsageError: a variable is unknown; names the nearest one that is there.
+        UsageError: a variable is unknown; the message names the nearest known one.
     """
     names = sorted(known)
     services = tuple(

@@ -1,4 +1,4 @@
-"""`dranode explain`: how far a claim has come, where it stopped and why."""
+"""`dranode explain`: show how far a claim has come, and where and why it stopped."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ def command(
     host = NodeHost.at(folder)
     root = _absolute(options["kubelet_root"])
     plugins = load_plugins(drivers, host.files, {})
-    wanted = ServeOptions(
+    judged = ServeOptions(
         node=options["node_name"],
         drivers=tuple(plugin.driver for plugin in plugins),
         kubelet_root=root,
         cdi_dir=_absolute(options["cdi_dir"]),
     )
     source = _source(options["store"], options["kubeconfig"])
-    reader = ClaimReader(host, wanted, source, f"{root}/pod-resources/kubelet.sock")
+    reader = ClaimReader(host, judged, source, f"{root}/pod-resources/kubelet.sock")
     ways = {plugin.driver: tuple(follow(reader.read(namespace, name, plugin))) for plugin in plugins}
     if not emit([_document(claim, driver, way) for driver, way in ways.items()], output):
         _draw(ways)

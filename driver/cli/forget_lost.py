@@ -1,4 +1,4 @@
-"""`dranode forget-lost`: hand out again what a lost ledger keeps back, because somebody who knows says so."""
+"""`dranode forget-lost`: let the driver hand out devices again that it holds back for claims with lost records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dranode machine capture` and `dranode machine show`."""
+"""`dranode machine`: capture a machine's files, and show them."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def show_machine(root: Root, output: str) -> None:
 def _tables(summary: dict[str, Any]) -> None:
     screen = console()
     facts = columns("machine", "")
-    told = {
+    rows = {
         "CPUs online": summary["cpus"],
         "CPUs present": summary["present"],
         "CPU folders": summary["cpuFolders"],
@@ -88,14 +88,14 @@ def _tables(summary: dict[str, Any]) -> None:
         "with memory": summary["memory"],
         "PCI devices": summary["pci"],
     }
-    for name, value in told.items():
+    for name, value in rows.items():
         facts.add_row(name, "not told" if value is None else str(value) or "none")
     screen.print(facts)
     if summary["accelerators"]:
         screen.print("\nGPUs and accelerators", style="bold")
         table = columns("PCI address", "vendor", "device", "class", "NUMA node", "driver")
-        for found in summary["accelerators"]:
-            table.add_row(*("-" if value is None else value for value in found.values()))
+        for accelerator in summary["accelerators"]:
+            table.add_row(*("-" if value is None else value for value in accelerator.values()))
         screen.print(table)
     if summary["nodes"]:
         screen.print("\nDevice nodes", style="bold")

@@ -13,7 +13,7 @@ from dranode.driver.machine.root import Root
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-# Known here too, so that `serve` on the host loads no other form.
+# The host is known here too, so that `serve` on it does not load the code of other forms.
 _HOST: Final = "host"
 
 
@@ -29,7 +29,7 @@ def _open(ctx: click.Context, parameter: click.Parameter, value: str) -> Root:
 
 
 def machine_option(function: F) -> F:
-    """Add `--machine M`; the command gets `root`, the machine's file tree."""
+    """Add the option `--machine M`; the command gets the machine's file tree as `root`."""
     return click.option(
         "--machine",
         "root",

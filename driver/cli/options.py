@@ -33,10 +33,10 @@ def _read_config(ctx: click.Context, parameter: click.Parameter, value: str | No
 
 
 def config_file(path: str, parameters: Mapping[str, click.Parameter]) -> dict[str, Any]:
-    """The parameters that a configuration file sets.
+    """Return the parameters that a configuration file sets.
 
     Raises:
-        UsageError: the file cannot be read, a key is unknown, misspelt or twice there, or a value has the wrong type.
+        UsageError: the file cannot be read, a key is unknown or set twice, or a value has the wrong type.
     """
     from dranode.driver.machine.yaml_files import read_yaml
 
@@ -61,7 +61,7 @@ def config_file(path: str, parameters: Mapping[str, click.Parameter]) -> dict[st
         if name in places:
             raise UsageError(f'{path}: "{key}"{_under(place)} says what {places[name]} says too; leave one of them out')
         places[name] = f'"{key}"{_under(place)}'
-        # A command that shares only some options passes over the others: one file serves every command.
+        # A command ignores the keys of options that it does not have, so that one file serves every command.
         if name in parameters:
             values[name] = _checked(path, f"{_section(place)}{key}", value, parameters[name])
     return values
@@ -115,15 +115,15 @@ def _under(driver: str) -> str:
 
 
 def _checked(path: str, key: str, value: Any, parameter: click.Parameter) -> Any:
-    wanted: type = str
+    kind: type = str
     if parameter.multiple:
-        wanted = list
+        kind = list
     elif isinstance(parameter.type, click.types.BoolParamType):
-        wanted = bool
+        kind = bool
     elif isinstance(parameter.type, (click.types.IntParamType, click.IntRange)):
-        wanted = int
-    if not isinstance(value, wanted):
-        raise UsageError(f"{path}: {key} must be a {wanted.__name__}, not {value!r}")
+        kind = int
+    if not isinstance(value, kind):
+        raise UsageError(f"{path}: {key} must be a {kind.__name__}, not {value!r}")
     if isinstance(parameter.type, click.Choice) and value not in parameter.type.choices:
         raise UsageError(f'{path}: {key} must be one of {", ".join(parameter.type.choices)}, not "{value}"')
     return value
@@ -134,10 +134,10 @@ def _option(*names: str, **attributes: Any) -> Callable[[F], F]:
     return click.option(*names, envvar="DRANODE_" + flag[2:].upper().replace("-", "_"), show_envvar=False, **attributes)
 
 
-def _declared_option(each: DriverOption) -> Callable[[F], F]:
-    option = each.option
+def _declared_option(declared: DriverOption) -> Callable[[F], F]:
+    option = declared.option
     attributes: dict[str, Any] = {"default": option.default, "help": option.help}
-    flags = each.flags
+    flags = declared.flags
     if option.choices:
         attributes["type"] = click.Choice(option.choices)
     elif isinstance(option.default, bool):
@@ -146,7 +146,7 @@ def _declared_option(each: DriverOption) -> Callable[[F], F]:
         attributes["type"] = int
     if option.metavar:
         attributes["metavar"] = option.metavar
-    return click.option(*flags, each.parameter, envvar=list(each.variables), show_envvar=False, **attributes)
+    return click.option(*flags, declared.parameter, envvar=list(declared.variables), show_envvar=False, **attributes)
 
 
 def _apply(options: tuple[Callable[[F], F], ...], function: F) -> F:
@@ -168,7 +168,7 @@ def unknown_prefixes() -> tuple[str, ...]:
 
 
 def default_node_name() -> str:
-    """`NODE_NAME` from the downward API, else the lower-cased host name."""
+    """Return `NODE_NAME` from the downward API, else the host name in lower case."""
     return os.environ.get("NODE_NAME") or socket.gethostname().strip().lower()
 
 
@@ -192,7 +192,7 @@ def plugin_options(function: F) -> F:
 
 
 def driver_options(function: F) -> F:
-    """Which drivers, for which node, publishing what: `serve`, `slices` and `local` take these."""
+    """Add the options that `serve`, `slices` and `local` share: the drivers, the node, and what is published."""
     return _apply(
         (
             click.option(
@@ -219,7 +219,7 @@ def driver_options(function: F) -> F:
 
 
 def serve_options(function: F) -> F:
-    """Where `serve` meets kubelet, the runtime and the cluster."""
+    """Add the options with which `serve` reaches kubelet, the runtime and the cluster."""
     return _apply(
         (
             _option("--kubeconfig", default="", metavar="FILE", help="Default: in-cluster."),

@@ -1,4 +1,4 @@
-"""What commands print: for people by default, as JSON or YAML for programs."""
+"""The output of commands: for people by default, and as JSON or YAML for programs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def output_option(function: F) -> F:
-    """Add `-o/--output json|yaml|table`, parameter `output`."""
+    """Add the option `-o/--output json|yaml|table`, which the command gets as `output`."""
     return click.option(
         "-o",
         "--output",
@@ -30,7 +30,7 @@ def output_option(function: F) -> F:
 
 
 def emit(document: Any, output: str) -> bool:
-    """Print a plain document as JSON or YAML; False if `output` asks for a drawing for people instead."""
+    """Print a plain document as JSON or YAML; return False if `output` asks for a table for people instead."""
     if output == "json":
         click.echo(json.dumps(document, indent=2, ensure_ascii=False))
     elif output == "yaml":
@@ -48,14 +48,14 @@ def _plain(value: Any) -> Any:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console that colours on a terminal only and otherwise leaves the text alone."""
+    """Return a console that uses colours only on a terminal."""
     from rich.console import Console
     from rich.segment import Segment
 
     from dranode.driver.core.api.sentence import printable
 
     class Harmless(Console):
-        """Prints what documents hold without letting it steer the terminal."""
+        """Prints texts of documents without their control characters."""
 
         def render(self, *arguments: Any, **options: Any) -> Iterator[Segment]:
             for text, style, control in super().render(*arguments, **options):
@@ -68,7 +68,7 @@ def console(*, stderr: bool = False) -> Console:
 
 @contextmanager
 def reporting() -> Iterator[Callable[[str], None]]:
-    """Tell on a terminal what is going on; elsewhere say nothing."""
+    """Show progress on a terminal, and nothing elsewhere."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return

@@ -33,10 +33,10 @@ log = logging.getLogger(__name__)
 
 
 class _Stop:
-    """Why the process ends: a signal, or a sentence.
+    """The reason why the process ends: a signal, or an error in one sentence.
 
-    Python runs signal handlers in the main thread alone and does not wake it for a signal that the kernel gave to
-    another thread, so the main thread waits at a pipe into which Python writes every signal's number at once.
+    Python runs signal handlers only in the main thread, and does not wake it for a signal that the kernel delivered to
+    another thread. The main thread therefore waits at a pipe, into which Python writes the number of every signal.
     """
 
     def __init__(self) -> None:
@@ -48,12 +48,12 @@ class _Stop:
             signal.signal(number, lambda _number, _frame: None)
 
     def fatal(self, reason: str) -> None:
-        """End the process with an error; the first one is the one that is told."""
+        """End the process with an error; if there are several, the first one is reported."""
         self.reason = self.reason or reason
         os.write(self._end, b"\0")
 
     def wait(self) -> None:
-        """Wait for either."""
+        """Wait for a signal or an error."""
         (number,) = os.read(self._ended, 1)
         if number:
             log.info("stopping signal=%s", signal.Signals(number).name)
@@ -84,7 +84,7 @@ def command(root: Root, drivers: tuple[str, ...], node_name: str, store: str | N
         origin.check()
     plugins = load_plugins(drivers, root, {**options, "keep_shared": nri_socket is not None})
     with contextlib.ExitStack() as stack:
-        # The address is bound first of all: where it is taken, nothing starts.
+        # The address is bound first, so that nothing starts if another process has it.
         probes = Probes(options["http_address"], lambda: stop.reason, stop.fatal)
         stack.callback(probes.stop)
         listeners = [_listener(plugin, node_name, kubelet_root, options, stop.fatal) for plugin in plugins]
@@ -92,7 +92,7 @@ def command(root: Root, drivers: tuple[str, ...], node_name: str, store: str | N
             stack.callback(listener.release)
             stack.callback(listener.close)
             listener.start()
-        # A node waits for its driver: what follows is loaded once the sockets listen.
+        # A starting node waits for its driver, so the rest is loaded once the sockets listen.
         from dranode.driver.kubelet.podresources import PodResources
         from dranode.driver.nri.access import ContainerAccess
         from dranode.driver.serve.service import DriverService

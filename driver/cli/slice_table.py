@@ -1,4 +1,4 @@
-"""ResourceSlices for people: a row a device."""
+"""A table of ResourceSlices for people, with a row for each device."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ if TYPE_CHECKING:
 
 
 def show_slices(screen: Console, slices: Iterable[ResourceSlice], *, most: int | None = None) -> None:
-    """Print how much was published and a row for each device, `most` at the most; the rest are counted."""
+    """Print the number of slices and devices, and a row for each of the first `most` devices."""
     from rich.markup import escape
 
     slices = tuple(slices)
-    devices = [(one.spec.driver, device) for one in slices for device in one.spec.devices]
+    devices = [(published.spec.driver, device) for published in slices for device in published.spec.devices]
     screen.print(f"{_count(len(devices), 'device')} in {_count(len(slices), 'ResourceSlice')}", style="bold")
     table = columns("driver", "device", "capacity", "attributes")
     for driver, device in devices[:most]:
-        # Names of hardware have brackets of their own.
+        # Names of hardware may have brackets, which rich would read as markup.
         table.add_row(driver, device.name, _capacities(device), escape(" ".join(_attributes(device))))
-    for one in slices:
-        for counters in one.spec.shared_counters:
+    for published in slices:
+        for counters in published.spec.shared_counters:
             amounts = " ".join(f"{name} {counter.value}" for name, counter in counters.counters.items())
-            table.add_row(one.spec.driver, counters.name, amounts, "counters that devices share")
-        if not (one.spec.devices or one.spec.shared_counters):
-            table.add_row(one.spec.driver, "none", "", "an empty slice shows that the driver is alive")
+            table.add_row(published.spec.driver, counters.name, amounts, "counters that devices share")
+        if not (published.spec.devices or published.spec.shared_counters):
+            table.add_row(published.spec.driver, "none", "", "an empty slice shows that the driver is alive")
     screen.print(table)
     rest = Counter(driver for driver, _ in devices[len(devices) if most is None else most :])
     for driver, count in sorted(rest.items()):
@@ -69,5 +69,5 @@ def _value(attribute: DeviceAttribute) -> str:
 
 
 def _short(name: str) -> str:
-    """An attribute's or capacity's name without its domain, which is the driver's or a standard one."""
+    """Return an attribute's or capacity's name without its domain, which is the driver's or a standard one."""
     return name.rpartition("/")[2]

@@ -1,4 +1,4 @@
-"""`dranode slices`: what this machine would publish."""
+"""`dranode slices`: show the ResourceSlices that this machine would publish."""
 
 from __future__ import annotations
 

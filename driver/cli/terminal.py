@@ -1,4 +1,4 @@
-"""How tables look on a terminal, the same in every command."""
+"""The look of tables on a terminal, the same in every command."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def columns(*names: str) -> Table:
-    """A table for people: names over columns and no lines, long texts folded and never cut."""
+    """Return a table with names over its columns and without lines; it folds long texts and never cuts them."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)

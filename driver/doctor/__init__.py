@@ -1,1 +1,1 @@
-"""Readers of the facts that `dranode doctor` and `dranode explain` judge: one module for each peer that is asked."""
+"""Reads the facts that `dranode doctor` and `dranode explain` judge, with one module for each peer."""

@@ -1,4 +1,4 @@
-"""What there is to know of one claim: API server or store, ledger, CDI directory, kubelet, cgroups."""
+"""Reads the facts about one claim from API server or store, ledger, CDI directory, kubelet and cgroups."""
 
 from __future__ import annotations
 
@@ -28,37 +28,37 @@ from dranode.driver.node.specs import Specs
 
 @dataclass(frozen=True, slots=True)
 class ClaimReader:
-    """Reads what there is of a claim on one node.
+    """Reads the facts about claims on one node.
 
     Attributes:
         host: the node.
-        wanted: where its folders are.
-        source: where claims and pods come from; None for none.
+        options: the paths of its folders.
+        source: the source of claims and pods; None if there is none.
         pod_resources: kubelet's socket.
     """
 
     host: NodeHost
-    wanted: ServeOptions
+    options: ServeOptions
     source: ObjectSource | None
     pod_resources: str
 
     def read(self, namespace: str, name: str, plugin: Plugin) -> ClaimFacts:
-        """What there is of the claim, as far as it concerns one driver.
+        """Read the facts about a claim, as far as they concern one driver.
 
         Raises:
             DranodeError: the claim or the ledger cannot be read.
         """
         claim = self.source.claim(namespace, name) if self.source is not None else None
-        path = f"{self.wanted.kubelet_root.rstrip('/')}/plugins/{plugin.driver}/ledger.db"
+        path = f"{self.options.kubelet_root.rstrip('/')}/plugins/{plugin.driver}/ledger.db"
         contents = read_ledger(self.host.place(path))
         record, other = _record(contents, namespace, name, claim)
         seen = self.host.place(path).exists()
-        specs = Specs(self.host.place(self.wanted.cdi_dir), plugin.cdi_kind or f"{plugin.driver}/claim")
+        specs = Specs(self.host.place(self.options.cdi_dir), plugin.cdi_kind or f"{plugin.driver}/claim")
         given = self._given(plugin.driver)
-        mine = [one for one in given or () if (one.namespace, one.claim) == (namespace, name)]
+        mine = [use for use in given or () if (use.namespace, use.claim) == (namespace, name)]
         return ClaimFacts(
             name=f"{namespace}/{name}",
-            node=self.wanted.node,
+            node=self.options.node,
             driver=plugin.driver,
             claim=claim,
             gone=self.source is not None and claim is None,
@@ -68,18 +68,18 @@ class ClaimReader:
             damaged=_damage(contents, claim),
             ledger="" if seen else path,
             same=_same(claim, record, plugin),
-            spec=_spec(self.wanted, specs, record),
+            spec=_spec(self.options, specs, record),
             spec_problem="" if record is None else _spec_problem(specs, record),
             spec_unseen="" if record is None else _spec_unseen(specs, record),
-            users=None if given is None else tuple(dict.fromkeys(f"{one.pod}/{one.container}" for one in mine)),
+            users=None if given is None else tuple(dict.fromkeys(f"{use.pod}/{use.container}" for use in mine)),
             containers=None if record is None else tuple(self._running(record, contents, given, (namespace, name))),
         )
 
     def _serving(self, driver: str) -> bool | None:
-        if self.host.folder_state(registry(self.wanted)) is PathState.MISSING:
+        if self.host.folder_state(registry(self.options)) is PathState.MISSING:
             return None
         try:
-            return any(one.answers and one.driver == driver for one in read_endpoints(self.host, self.wanted))
+            return any(one.answers and one.driver == driver for one in read_endpoints(self.host, self.options))
         except PermissionError:
             return None
 
@@ -102,56 +102,56 @@ class ClaimReader:
     ) -> Iterator[RunningContainer]:
         cgroups = Cgroups(self.host.files)
         for pod in record.pods:
-            # A name tells a container's claims together with kubelet's answer, and alone nothing.
+            # A container's name only tells its claims together with kubelet's answer.
             source = self.source if given is not None else None
             names = source.container_names(claim[0], pod.name) if source is not None else {}
-            wanted = _wanted(given, (claim[0], pod.name), claim, _cpus(contents, record, claim))
-            wanted = wanted or _possible(contents, record, pod.uid)
-            for each in containers_of(self.host.files, cgroups, pod.uid):
-                name = names.get(each.id, "")
-                if name and name not in wanted:
+            expected_by_name = _expected_cpus(given, (claim[0], pod.name), claim, _cpus(contents, record, claim))
+            expected_by_name = expected_by_name or _possible(contents, record, pod.uid)
+            for running in containers_of(self.host.files, cgroups, pod.uid):
+                name = names.get(running.id, "")
+                if name and name not in expected_by_name:
                     continue  # a container of the pod without the claim
-                mine = (wanted[name],) if name else tuple(wanted.values())
-                expected = next((cpus for cpus in mine if each.cpus <= cpus), mine[0])
-                yield RunningContainer(name, each.path, each.cpus, expected)
+                mine = (expected_by_name[name],) if name else tuple(expected_by_name.values())
+                expected = next((cpus for cpus in mine if running.cpus <= cpus), mine[0])
+                yield RunningContainer(name, running.path, running.cpus, expected)
 
 
-def _wanted(
+def _expected_cpus(
     given: tuple[ClaimUse, ...] | None,
     pod: tuple[str, str],
     claim: tuple[str, str],
     cpus: Mapping[tuple[str, str], CPUSet],
 ) -> Mapping[str, CPUSet]:
-    """Where the pod's containers that have the claim should run, by name: on the CPUs of all their claims."""
+    """Return the CPUs of the pod's containers that have the claim, by name: those of all their claims."""
     claims: dict[str, list[tuple[str, str]]] = {}
-    for one in given or ():
-        if (one.namespace, one.pod) == pod:
-            claims.setdefault(one.container, []).append((one.namespace, one.claim))
+    for use in given or ():
+        if (use.namespace, use.pod) == pod:
+            claims.setdefault(use.container, []).append((use.namespace, use.claim))
     return {
-        name: CPUSet.union(cpus.get(one, CPUSet()) for one in theirs)
+        name: CPUSet.union(cpus.get(use, CPUSet()) for use in theirs)
         for name, theirs in claims.items()
         if claim in theirs
     }
 
 
 def _cpus(contents: Contents, record: Record, claim: tuple[str, str]) -> Mapping[tuple[str, str], CPUSet]:
-    """The CPUs of every claim on record; a record that came back from its spec has no name, but `claim` is known."""
+    """Return the CPUs of every claim on record; a recovered record has no name of its own, so it gets `claim`."""
     named = {(one.namespace, one.name): CPUSet.parse(one.cpus) for one in contents.records}
     return {**named, claim: CPUSet.parse(record.cpus)}
 
 
 def _possible(contents: Contents, record: Record, pod: str) -> Mapping[str, CPUSet]:
-    """Where kubelet does not tell: a container may have the claim alone, or all of its pod's."""
+    """Return the possible CPUs of a container without kubelet's answer: those of the claim, or of all the pod's."""
     theirs = (one for one in contents.records if any(each.uid == pod for each in one.pods))
     return {"": CPUSet.parse(record.cpus), "*": CPUSet.union(CPUSet.parse(one.cpus) for one in theirs)}
 
 
 def _record(contents: Contents, namespace: str, name: str, claim: ResourceClaim | None) -> tuple[Record | None, str]:
-    """The claim's record, and the UID of another claim of its name that is on record."""
-    named = [one for one in contents.records if (one.namespace, one.name) == (namespace, name)]
+    """Return the claim's record, and the UID of another claim of its name that is on record."""
+    named = [record for record in contents.records if (record.namespace, record.name) == (namespace, name)]
     uid = claim.metadata.uid if claim is not None else named[0].uid if named else ""
-    mine = next((one for one in contents.records if one.uid == uid), None)
-    return mine, next((one.uid for one in named if one.uid != uid), "")
+    mine = next((record for record in contents.records if record.uid == uid), None)
+    return mine, next((record.uid for record in named if record.uid != uid), "")
 
 
 def _damage(contents: Contents, claim: ResourceClaim | None) -> str:
@@ -169,15 +169,15 @@ def _same(claim: ResourceClaim | None, record: Record | None, plugin: Plugin) ->
         return None
 
 
-def _spec(wanted: ServeOptions, specs: Specs, record: Record | None) -> str:
-    """The claim's spec file on the node; empty if it needs none."""
+def _spec(options: ServeOptions, specs: Specs, record: Record | None) -> str:
+    """Return the path of the claim's spec file; empty if it needs none."""
     if record is None or claim_spec(specs.kind, record) is None:
         return ""
-    return f"{wanted.cdi_dir}/{specs.path(record.uid).name}"
+    return f"{options.cdi_dir}/{specs.path(record.uid).name}"
 
 
 def _spec_unseen(specs: Specs, record: Record) -> str:
-    """Why the claim's spec cannot be judged."""
+    """Return why the claim's spec cannot be judged; empty if it can."""
     try:
         specs.path(record.uid).read_bytes()
     except (FileNotFoundError, NotADirectoryError):
@@ -188,7 +188,7 @@ def _spec_unseen(specs: Specs, record: Record) -> str:
 
 
 def _spec_problem(specs: Specs, record: Record) -> str:
-    """Why a runtime would not find the claim's CDI devices."""
+    """Return why a runtime would not find the claim's CDI devices; empty if it would."""
     if claim_spec(specs.kind, record) is None:
         return ""
     try:

@@ -1,7 +1,7 @@
-"""What the API server says about the driver's place in the cluster, asked as the driver's account where that is ours.
+"""Reads what the API server says about the driver: its rights, classes, slices and node.
 
-Nothing is changed: what would be published is sent as a dry run, and rights are asked for by SelfSubjectAccessReview,
-or by SubjectAccessReview about the driver's account where somebody else asks.
+Nothing is changed. Slices are sent as a dry run. Rights are checked by a SelfSubjectAccessReview, or, if this does not
+run as the driver's account, by a SubjectAccessReview about that account.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dranode.driver.kube.versions import best_version, from_v1
 T = TypeVar("T")
 
 _SECONDS: Final = 5.0
-# What the driver does: deploy/rbac.yaml.
+# The rights that the driver needs, as in deploy/rbac.yaml.
 RIGHTS: Final = (
     *(Right(verb, "resourceslices") for verb in ("list", "watch", "create", "update", "delete")),
     Right("get", "resourceclaims"),
@@ -34,26 +34,26 @@ RIGHTS: Final = (
 
 
 class Sender(Protocol):
-    """Whoever sends requests: `dranode.driver.kube.client.Client`."""
+    """The part of `dranode.driver.kube.client.Client` that sends requests."""
 
     def send(self, request: APIRequest, *, seconds: float = ...) -> Any:
-        """Send a request; the document that comes back.
+        """Send a request and return the answer.
 
         Raises:
-            ApiError: it fails.
+            ApiError: the request fails.
         """
 
 
 def read_cluster(
-    api: Sender, wanted: ServeOptions, plugins: Sequence[Plugin], account: str = ""
+    api: Sender, options: ServeOptions, plugins: Sequence[Plugin], account: str = ""
 ) -> tuple[ClusterFacts, str, list[str]]:
-    """What the API server says, the node's runtime as the Node tells, and what could not be asked.
+    """Return the API server's facts, the node's runtime by its Node object, and what could not be asked.
 
     Args:
         api: the server.
-        wanted: what the driver is told to do.
-        plugins: the drivers, for a device of each to be published as a dry run.
-        account: `<namespace>:<name>` of the driver's service account; empty if it is our own.
+        options: the options of `serve`.
+        plugins: the drivers; one device of each is published as a dry run.
+        account: `<namespace>:<name>` of the driver's service account; empty if this runs as that account.
     """
     unseen: list[str] = []
 
@@ -68,21 +68,21 @@ def read_cluster(
     if versions is None:
         return ClusterFacts(), "", unseen
     root = f"/apis/{API_GROUP}/{best_version(versions)}"
-    node = ask(f"the Node {wanted.node}", lambda: _node(api, wanted.node))
+    node = ask(f"the Node {options.node}", lambda: _node(api, options.node))
     info = _info(node)
     served = best_version(versions) is not None
     return (
         ClusterFacts(
             versions=versions,
             account=account,
-            denied=ask("the driver's rights", lambda: tuple(_denied(api, wanted, account))),
-            dropped=ask("what the server drops", lambda: _dropped(api, root, wanted, plugins)) if served else None,
-            missing_classes=ask("the DeviceClasses", lambda: tuple(_missing(api, root, wanted.drivers)))
+            denied=ask("the driver's rights", lambda: tuple(_denied(api, options, account))),
+            dropped=ask("what the server drops", lambda: _dropped(api, root, options, plugins)) if served else None,
+            missing_classes=ask("the DeviceClasses", lambda: tuple(_missing(api, root, options.drivers)))
             if served
             else None,
             node=None if node is None else bool(node),
             kubelet=_version(info.get("kubeletVersion", "")),
-            slices=ask("the ResourceSlices", lambda: _slices(api, root, wanted)) if served else None,
+            slices=ask("the ResourceSlices", lambda: _slices(api, root, options)) if served else None,
         ),
         str(info.get("containerRuntimeVersion", "")),
         unseen,
@@ -90,7 +90,7 @@ def read_cluster(
 
 
 def _info(node: Any) -> dict[str, Any]:
-    """What kubelet says of itself; empty where it has not yet."""
+    """Return kubelet's `nodeInfo`; empty if kubelet has not reported it yet."""
     status = node.get("status") if isinstance(node, dict) else None
     info = status.get("nodeInfo") if isinstance(status, dict) else None
     return info if isinstance(info, dict) else {}
@@ -100,17 +100,17 @@ def _get(api: Sender, path: str, what: str, **query: str) -> Any:
     return api.send(APIRequest("GET", path, what, query), seconds=_SECONDS)
 
 
-def _found(question: Callable[[], Any]) -> Any:
-    """The object; empty if the server says that there is none of that name. Any other 404 says nothing of it."""
+def _object(question: Callable[[], Any]) -> Any:
+    """Return an object, or nothing if the server says that it does not exist; any other 404 is no answer."""
     try:
-        found = question()
+        answer = question()
     except ApiError as error:
         if error.status == HTTPStatus.NOT_FOUND and error.of_object:
             return {}
         raise
-    if not isinstance(found, dict) or not found.get("metadata"):
+    if not isinstance(answer, dict) or not answer.get("metadata"):
         raise _unclear()
-    return found
+    return answer
 
 
 def _unclear() -> ApiError:
@@ -118,10 +118,10 @@ def _unclear() -> ApiError:
 
 
 def _member(answer: Any, name: str, kind: type[T]) -> T:
-    """A member that every answer of its kind has.
+    """Return a member that every answer of its kind has.
 
     Raises:
-        ApiError: it is not there or of another type, so the answer says nothing.
+        ApiError: it is missing or of another type, so the answer is not usable.
     """
     value = answer.get(name) if isinstance(answer, dict) else None
     if not isinstance(value, kind):
@@ -135,16 +135,16 @@ def _versions(api: Sender) -> tuple[str, ...]:
     except ApiError as error:
         if error.status != HTTPStatus.NOT_FOUND:
             raise
-        # Whoever does not know the group knows which there are, or is no API server.
+        # A server without the group lists the groups that it has; anything else is no API server.
         groups = _member(_get(api, "/apis", "discover API groups"), "groups", list)
-        if any(_member(one, "name", str) == API_GROUP for one in groups):
+        if any(_member(entry, "name", str) == API_GROUP for entry in groups):
             raise
         return ()
-    return tuple(str(_member(one, "version", str)) for one in _member(group, "versions", list))
+    return tuple(str(_member(entry, "version", str)) for entry in _member(group, "versions", list))
 
 
 def _node(api: Sender, name: str) -> dict[str, Any]:
-    node: dict[str, Any] = _found(lambda: _get(api, f"/api/v1/nodes/{name}", "get nodes"))
+    node: dict[str, Any] = _object(lambda: _get(api, f"/api/v1/nodes/{name}", "get nodes"))
     return node
 
 
@@ -154,8 +154,8 @@ def _version(text: str) -> tuple[int, int] | None:
     return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else None
 
 
-def _denied(api: Sender, wanted: ServeOptions, account: str) -> Iterator[Right]:
-    drivers = (Right("associated-node:patch", f"resourceclaims/driver/{driver}") for driver in wanted.drivers)
+def _denied(api: Sender, options: ServeOptions, account: str) -> Iterator[Right]:
+    drivers = (Right("associated-node:patch", f"resourceclaims/driver/{driver}") for driver in options.drivers)
     for right in (*RIGHTS, *drivers):
         resource, _, rest = right.resource.partition("/")
         sub, _, name = rest.partition("/")
@@ -174,13 +174,13 @@ def _denied(api: Sender, wanted: ServeOptions, account: str) -> Iterator[Right]:
             yield right
 
 
-def _dropped(api: Sender, root: str, wanted: ServeOptions, plugins: Sequence[Plugin]) -> tuple[str, ...]:
+def _dropped(api: Sender, root: str, options: ServeOptions, plugins: Sequence[Plugin]) -> tuple[str, ...]:
     gates: set[str] = set()
     for plugin in plugins:
         spec = ResourceSliceSpec(
             driver=plugin.driver,
-            node_name=wanted.node,
-            pool=ResourcePool(name=wanted.node),
+            node_name=options.node,
+            pool=ResourcePool(name=options.node),
             devices=plugin.discover().devices[:1],
         )
         document = {"kind": "ResourceSlice", "metadata": {"generateName": "dranode-doctor-"}, "spec": encode(spec)}
@@ -195,19 +195,21 @@ def _dropped(api: Sender, root: str, wanted: ServeOptions, plugins: Sequence[Plu
 
 def _missing(api: Sender, root: str, drivers: Iterable[str]) -> Iterator[str]:
     for driver in drivers:
-        if not _found(lambda name=driver: _get(api, f"{root}/deviceclasses/{name}", "get deviceclasses")):  # type: ignore[misc] # bound at once
+        if not _object(lambda name=driver: _get(api, f"{root}/deviceclasses/{name}", "get deviceclasses")):  # type: ignore[misc] # bound at once
             yield driver
 
 
-def _slices(api: Sender, root: str, wanted: ServeOptions) -> tuple[PublishedSlice, ...]:
-    found = _get(api, f"{root}/resourceslices", "list resourceslices", fieldSelector=f"spec.nodeName={wanted.node}")
-    if not isinstance(found, dict) or "items" not in found:
+def _slices(api: Sender, root: str, options: ServeOptions) -> tuple[PublishedSlice, ...]:
+    answer = _get(api, f"{root}/resourceslices", "list resourceslices", fieldSelector=f"spec.nodeName={options.node}")
+    if not isinstance(answer, dict) or "items" not in answer:
         raise _unclear()
-    slices = [_slice(one) for one in found["items"] or ()]
+    slices = [_slice(published) for published in answer["items"] or ()]
     return tuple(
-        PublishedSlice(one.metadata.name, one.spec.driver, one.spec.pool.name, len(one.spec.devices))
-        for one in slices
-        if one.spec.driver in wanted.drivers
+        PublishedSlice(
+            published.metadata.name, published.spec.driver, published.spec.pool.name, len(published.spec.devices)
+        )
+        for published in slices
+        if published.spec.driver in options.drivers
     )
 
 

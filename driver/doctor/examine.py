@@ -1,4 +1,4 @@
-"""Everything that can be known of a node for `dranode doctor`, each part on its own: what fails leaves the rest."""
+"""Reads all facts of a node for `dranode doctor`, each part on its own, so that a failure leaves the other parts."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _TAINTS: Final = ("device_taints", "--device-taints", "DRADeviceTaints")
 
 @dataclass(frozen=True, slots=True)
 class NodeFiles:
-    """Where configuration lies on the node.
+    """Paths of configuration on the node.
 
     Attributes:
-        kubelet: kubelet's file; empty to look for it.
-        containerd: containerd's file; empty to look for it.
+        kubelet: kubelet's file; empty to search for it.
+        containerd: containerd's file; empty to search for it.
         crio: CRI-O's folder.
     """
 
@@ -40,13 +40,13 @@ class NodeFiles:
     crio: str
 
 
-def wanted_by(
+def judged_options(
     drivers: Sequence[str], root: Root, node: str, options: Mapping[str, Any]
 ) -> tuple[ServeOptions, tuple[Plugin, ...]]:
-    """What the driver is told to do by the options of `serve`, and the drivers that would start.
+    """Return the options of `serve` to judge the node by, and the drivers that would start with them.
 
     Raises:
-        UsageError: no driver of a name is installed, or an option has a value that cannot be meant.
+        UsageError: a driver is not installed, or an option has an invalid value.
     """
     loaded = load_plugins(drivers, root, options)
     plugins: list[Plugin] = []
@@ -87,24 +87,24 @@ def _gated(own: Iterable[DriverOption], options: Mapping[str, Any]) -> dict[str,
     return needed | ({flag: gate} if options.get(name) else {})
 
 
-def _cpus(each: DriverOption, options: Mapping[str, Any]) -> CPUSet:
+def _cpus(declared: DriverOption, options: Mapping[str, Any]) -> CPUSet:
     try:
-        return CPUSet.parse(str(_value(each, options)))
+        return CPUSet.parse(str(_value(declared, options)))
     except ValueError as error:
-        raise UsageError(f"{each.flags[0]}: {error}") from error
+        raise UsageError(f"{declared.flags[0]}: {error}") from error
 
 
-def _value(each: DriverOption, options: Mapping[str, Any]) -> Any:
-    return options.get(each.parameter, each.option.default)
+def _value(declared: DriverOption, options: Mapping[str, Any]) -> Any:
+    return options.get(declared.parameter, declared.option.default)
 
 
-def _set(each: DriverOption) -> str:
-    return f"{each.flags[0]} {each.option.unshared}"
+def _set(declared: DriverOption) -> str:
+    return f"{declared.flags[0]} {declared.option.unshared}"
 
 
 def examine(
     host: NodeHost,
-    wanted: ServeOptions,
+    options: ServeOptions,
     plugins: Sequence[Plugin],
     files: NodeFiles,
     *,
@@ -112,30 +112,30 @@ def examine(
     api: Sender | None = None,
     account: str = "",
 ) -> Facts:
-    """Look at everything; `api` is None where there is no API server to ask."""
+    """Read all facts; `api` is None if there is no API server to ask."""
     unseen: list[str] = []
     cluster: ClusterFacts | None = None
-    told = ""
+    runtime_version = ""
     if api is None:
         unseen.append("the API server: this is no pod and there is no --kubeconfig")
     else:
-        cluster, told, not_told = read_cluster(api, wanted, plugins, account)
-        unseen += not_told
-    socket = pod_resources or f"{wanted.kubelet_root.rstrip('/')}/pod-resources/kubelet.sock"
-    node, unread = read_node(host, wanted, plugins, socket)
+        cluster, runtime_version, unknown = read_cluster(api, options, plugins, account)
+        unseen += unknown
+    socket = pod_resources or f"{options.kubelet_root.rstrip('/')}/pod-resources/kubelet.sock"
+    node, unread = read_node(host, options, plugins, socket)
     return Facts(
-        wanted,
-        kubelet=_kubelet(host, wanted, files, unseen),
-        runtime=_runtime(host, told, files, node, unseen),
+        options,
+        kubelet=_kubelet(host, options, files, unseen),
+        runtime=_runtime(host, runtime_version, files, node, unseen),
         node=node,
         cluster=cluster,
         unseen=(*unread, *unseen),
     )
 
 
-def _kubelet(host: NodeHost, wanted: ServeOptions, files: NodeFiles, unseen: list[str]) -> Kubelet | None:
+def _kubelet(host: NodeHost, options: ServeOptions, files: NodeFiles, unseen: list[str]) -> Kubelet | None:
     try:
-        return read_kubelet(host, wanted.kubelet_root, files.kubelet)
+        return read_kubelet(host, options.kubelet_root, files.kubelet)
     except HostError as error:
         unseen.append(str(error))
     except (AttributeError, TypeError, ValueError) as error:
@@ -143,13 +143,13 @@ def _kubelet(host: NodeHost, wanted: ServeOptions, files: NodeFiles, unseen: lis
     return None
 
 
-def _runtime(host: NodeHost, told: str, files: NodeFiles, node: NodeFacts, unseen: list[str]) -> RuntimeFacts | None:
-    # A driver that is connected and a doctor that dials know it better than a file that one of them may not see.
+def _runtime(host: NodeHost, version: str, files: NodeFiles, node: NodeFacts, unseen: list[str]) -> RuntimeFacts | None:
+    # A connected driver, or an answer from the socket, proves more than a file that this process may not see.
     proof = "; NRI is on, for its socket answers" if nri_answers(node) else ""
     try:
-        runtime, not_told = read_runtime(host, told, files.containerd, files.crio)
+        runtime, unknown = read_runtime(host, version, files.containerd, files.crio)
     except HostError as error:
         unseen.append(f"{error}{proof}")
         return None
-    unseen += [f"{sentence}{proof}" if not runtime.config else sentence for sentence in not_told]
+    unseen += [f"{sentence}{proof}" if not runtime.config else sentence for sentence in unknown]
     return runtime

@@ -1,4 +1,4 @@
-"""The node's file tree: this machine's, or one that is mounted somewhere, as `kubectl debug node/...` does at /host."""
+"""The node's file tree: this machine's, or a mounted one, as `kubectl debug node/...` mounts it at /host."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ANSWER_SECONDS: Final = 0.5
 
 
 class HostError(DranodeError):
-    """Something could not be looked at; the text says what and why."""
+    """A part of the node could not be read; the text says which and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,8 @@ class NodeHost:
     """A node's files; paths are absolute as on the node.
 
     Attributes:
-        prefix: where the node's root lies here.
-        files: the same for reading.
+        prefix: the path of the node's root on this machine.
+        files: the node's files for reading.
     """
 
     prefix: Path
@@ -37,11 +37,11 @@ class NodeHost:
 
     @classmethod
     def at(cls, folder: str) -> NodeHost:
-        """The node whose root lies at `folder`; `/` for this machine."""
+        """Return the node with its root at `folder`; `/` is this machine."""
         return cls(Path(folder), HostRoot() if folder == "/" else ConfinedRoot(FolderFiles(folder)))
 
     def place(self, path: str) -> Path:
-        """Where a path of the node lies here; links are the node's, as far as the path exists."""
+        """Return where a path of the node is on this machine; links are followed as on the node."""
         inner = path.strip("/")
         missing: list[str] = []
         while inner:
@@ -52,18 +52,18 @@ class NodeHost:
         return self.prefix.joinpath(*missing)
 
     def text(self, path: str) -> str:
-        """A file's text.
+        """Return a file's text.
 
         Raises:
-            OSError: it is not there or cannot be read.
+            OSError: the file does not exist or cannot be read.
         """
         return self.files.read_bytes(path.strip("/")).decode("utf-8", "replace")
 
     def names(self, path: str) -> list[str]:
-        """The names in a folder; none if it is not there or cannot be read.
+        """Return the names in a folder; none if it does not exist or cannot be read.
 
         Raises:
-            PermissionError: it may not be looked into.
+            PermissionError: the folder may not be read.
         """
         try:
             return self.files.listdir(path.strip("/"))
@@ -73,10 +73,10 @@ class NodeHost:
             return []
 
     def folder_state(self, path: str) -> PathState:
-        """Whether a folder is there and can be written.
+        """Return whether a folder exists and can be written.
 
         Raises:
-            PermissionError: a folder on the way may not be looked into.
+            PermissionError: a folder above it may not be searched.
         """
         place = self.place(path)
         if not place.exists():
@@ -86,10 +86,10 @@ class NodeHost:
         return PathState.THERE if os.access(place, os.W_OK | os.X_OK) else PathState.UNUSABLE
 
     def socket_state(self, path: str) -> PathState:
-        """Whether a socket is there and somebody answers it.
+        """Return whether a socket exists and a process answers it.
 
         Raises:
-            PermissionError: it may not be dialled.
+            PermissionError: the socket may not be dialled.
         """
         place = self.place(path)
         try:
@@ -103,7 +103,7 @@ class NodeHost:
 
 
 def _answers(place: Path) -> bool:
-    # A folder's handle keeps the address short: a node that is mounted deep down has long paths.
+    # The path through the folder's handle is short; that of a node that is mounted deep down may be too long.
     folder = os.open(place.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as dialled:
@@ -113,7 +113,7 @@ def _answers(place: Path) -> bool:
     except PermissionError:
         raise
     except (BlockingIOError, TimeoutError):
-        return True  # somebody listens and has many callers
+        return True  # a process listens, and its queue is full
     except OSError:
         return False
     finally:

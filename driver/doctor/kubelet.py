@@ -1,4 +1,4 @@
-"""What kubelet was told: its command line, its configuration file, and the state that its CPU manager keeps.
+"""Reads kubelet's configuration: its command line, its configuration file, and the state of its CPU manager.
 
 kubelet.config.k8s.io/v1beta1 KubeletConfiguration; drop-in files win over the file, and flags over both.
 """
@@ -19,15 +19,15 @@ _DEFAULT_ROOT: Final = "/var/lib/kubelet"
 
 
 def read_kubelet(host: NodeHost, root: str, config: str = "") -> Kubelet:
-    """How kubelet is configured.
+    """Read kubelet's configuration.
 
     Args:
         host: the node.
-        root: kubelet's root where no running kubelet says another.
-        config: its configuration file; empty to look for it.
+        root: kubelet's root, unless a running kubelet has another.
+        config: its configuration file; empty to search for it.
 
     Raises:
-        UnreadError: neither a kubelet nor its configuration file is to be seen.
+        HostError: neither kubelet nor its configuration file can be seen.
     """
     process = running(host, "kubelet")
     flags = process.flags if process is not None else {}
@@ -37,7 +37,7 @@ def read_kubelet(host: NodeHost, root: str, config: str = "") -> Kubelet:
     try:
         document = _document(path, host.text(path))
     except OSError as error:
-        # A kubelet without a configuration file has its defaults; one with a file that we cannot read has not.
+        # A kubelet without a configuration file has its defaults, but one with an unreadable file may have anything.
         if process is None or named or not isinstance(error, FileNotFoundError):
             raise HostError(
                 f"kubelet's configuration: {path} cannot be read ({error.strerror}); name it with --kubelet-config, or "
@@ -52,7 +52,7 @@ def read_kubelet(host: NodeHost, root: str, config: str = "") -> Kubelet:
     place = f"{path} or {folder}" if drop_ins else path
     policy = flags.get("cpu-manager-policy") or str(document.get("cpuManagerPolicy") or "none")
     gates = {**(document.get("featureGates") or {}), **_gates(flags.get("feature-gates", ""))}
-    found = Kubelet(
+    kubelet = Kubelet(
         config=place,
         root=root,
         cpu_manager=policy,
@@ -60,11 +60,11 @@ def read_kubelet(host: NodeHost, root: str, config: str = "") -> Kubelet:
         reserved=_cpus(place, flags.get("reserved-cpus") or document.get("reservedSystemCPUs") or ""),
         gates={str(name): on is True for name, on in gates.items()},
     )
-    return _as_it_runs(host, found)
+    return _as_it_runs(host, kubelet)
 
 
 def _as_it_runs(host: NodeHost, kubelet: Kubelet) -> Kubelet:
-    """The policy in the CPU manager's state file, which is the one that the running kubelet has."""
+    """Return the configuration with the policy of the CPU manager's state file, which the running kubelet wrote."""
     path = f"{kubelet.root}/cpu_manager_state"
     try:
         policy = json.loads(host.text(path)).get("policyName")
@@ -74,7 +74,7 @@ def _as_it_runs(host: NodeHost, kubelet: Kubelet) -> Kubelet:
 
 
 def _drop_ins(host: NodeHost, folder: str) -> Iterator[Mapping[str, Any]]:
-    """The files that are laid over the configuration, one after another by name (`--config-dir`)."""
+    """Yield the drop-in files (`--config-dir`) in the order of their names; each overrides the earlier ones."""
     try:
         for name in host.names(folder):
             if name.endswith(".conf"):

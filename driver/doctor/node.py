@@ -1,4 +1,4 @@
-"""The node's folders, sockets, registry of plug-ins and records."""
+"""Reads the node's folders, sockets, registry of plug-ins and records."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ _REGISTRATION: Final = "-reg.sock"
 
 
 def read_node(
-    host: NodeHost, wanted: ServeOptions, plugins: Sequence[Plugin], pod_resources: str
+    host: NodeHost, options: ServeOptions, plugins: Sequence[Plugin], pod_resources: str
 ) -> tuple[NodeFacts, list[str]]:
-    """What is there of what the driver needs, and what could not be looked at."""
+    """Return the facts about what the driver needs on the node, and what could not be read."""
     unseen: list[str] = []
     places = [
-        *_folders(host, wanted, unseen),
-        *_sockets(host, wanted, pod_resources, unseen),
+        *_folders(host, options, unseen),
+        *_sockets(host, options, pod_resources, unseen),
     ]
     return NodeFacts(
         places=tuple(places),
-        endpoints=_endpoints(host, wanted, unseen),
-        records=tuple(_records(host, wanted, plugins, unseen)),
+        endpoints=_endpoints(host, options, unseen),
+        records=tuple(_records(host, options, plugins, unseen)),
         cpuset=_cpuset(host),
-        socket_excess=_excess(wanted),
+        socket_excess=_excess(options),
     ), unseen
 
 
-def _folders(host: NodeHost, wanted: ServeOptions, unseen: list[str]) -> Iterator[Place]:
-    root = wanted.kubelet_root.rstrip("/")
+def _folders(host: NodeHost, options: ServeOptions, unseen: list[str]) -> Iterator[Place]:
+    root = options.kubelet_root.rstrip("/")
     uses = {
         f"{root}/plugins": "the ledger and the sockets that kubelet calls",
         f"{root}/plugins_registry": "telling kubelet of the driver",
-        wanted.cdi_dir: "CDI specs",
+        options.cdi_dir: "CDI specs",
     }
     private = os.geteuid() != 0
     if private:
@@ -56,8 +56,8 @@ def _folders(host: NodeHost, wanted: ServeOptions, unseen: list[str]) -> Iterato
     for path, use in uses.items():
         try:
             state = host.folder_state(path)
-            if path == wanted.cdi_dir and state is PathState.MISSING:
-                # The driver makes this one itself, where it can.
+            if path == options.cdi_dir and state is PathState.MISSING:
+                # The driver creates this folder itself, if it can.
                 above = host.folder_state(str(PurePosixPath(path).parent))
                 state = above if above in (PathState.THERE, PathState.UNUSABLE) else state
         except PermissionError:
@@ -66,8 +66,8 @@ def _folders(host: NodeHost, wanted: ServeOptions, unseen: list[str]) -> Iterato
         yield Place(path, PathState.THERE if private and state is PathState.UNUSABLE else state, use)
 
 
-def _sockets(host: NodeHost, wanted: ServeOptions, pod_resources: str, unseen: list[str]) -> Iterator[Place]:
-    uses = {wanted.nri_socket: "NRI"} if wanted.nri_socket else {}
+def _sockets(host: NodeHost, options: ServeOptions, pod_resources: str, unseen: list[str]) -> Iterator[Place]:
+    uses = {options.nri_socket: "NRI"} if options.nri_socket else {}
     uses[pod_resources] = "asking kubelet which container has which claim"
     for path, use in uses.items():
         try:
@@ -76,53 +76,53 @@ def _sockets(host: NodeHost, wanted: ServeOptions, pod_resources: str, unseen: l
             unseen.append(f"whether anybody answers {path}: it may not be dialled; try as root")
 
 
-def _endpoints(host: NodeHost, wanted: ServeOptions, unseen: list[str]) -> tuple[Endpoint, ...] | None:
+def _endpoints(host: NodeHost, options: ServeOptions, unseen: list[str]) -> tuple[Endpoint, ...] | None:
     try:
-        if host.folder_state(registry(wanted)) in (PathState.MISSING, PathState.WRONG):
+        if host.folder_state(registry(options)) in (PathState.MISSING, PathState.WRONG):
             return None  # a finding of its own
-        return tuple(read_endpoints(host, wanted))
+        return tuple(read_endpoints(host, options))
     except PermissionError as error:
         place = error.filename or "a socket in it"
         unseen.append(f"who is in kubelet's registry of plug-ins: {place} may not be asked; try as root")
         return None
 
 
-def registry(wanted: ServeOptions) -> str:
-    """Kubelet's registry of plug-ins, as a folder of the node."""
-    return f"{wanted.kubelet_root.rstrip('/')}/plugins_registry"
+def registry(options: ServeOptions) -> str:
+    """Return the folder of kubelet's registry of plug-ins on the node."""
+    return f"{options.kubelet_root.rstrip('/')}/plugins_registry"
 
 
-def read_endpoints(host: NodeHost, wanted: ServeOptions) -> Iterator[Endpoint]:
-    """Who is in kubelet's registry of plug-ins: DRA drivers that answer, and sockets that nobody serves.
+def read_endpoints(host: NodeHost, options: ServeOptions) -> Iterator[Endpoint]:
+    """Yield the entries of kubelet's registry of plug-ins: DRA drivers that answer, and sockets without a server.
 
     Raises:
         PermissionError: the registry, or a socket in it, may not be asked.
     """
-    folder = registry(wanted)
+    folder = registry(options)
     for name in host.names(folder):
         if not name.endswith(".sock"):
             continue
         path = f"{folder}/{name}"
         place = host.place(path)
         living = host.socket_state(path) is PathState.THERE
-        # One whose path is too long to be asked is known by its name alone.
-        found = who_serves(place) if living and len(os.fsencode(place)) <= MAX_SOCKET_PATH else None
-        if found is None:
-            yield Endpoint(path, living, _driver(name, wanted.drivers))
-        elif found.kind == "DRAPlugin":
-            yield Endpoint(path, answers=True, driver=found.name, endpoint=found.endpoint)
+        # A socket whose path is too long to dial is known by its name alone.
+        peer = who_serves(place) if living and len(os.fsencode(place)) <= MAX_SOCKET_PATH else None
+        if peer is None:
+            yield Endpoint(path, living, _driver(name, options.drivers))
+        elif peer.kind == "DRAPlugin":
+            yield Endpoint(path, answers=True, driver=peer.name, endpoint=peer.endpoint)
 
 
 def _driver(name: str, drivers: Iterable[str]) -> str:
-    """The driver whose socket this is by its name alone: `<driver>-reg.sock` or `<driver>-<pod UID>-reg.sock`."""
+    """Return the driver that a socket's name stands for: `<driver>-reg.sock` or `<driver>-<pod UID>-reg.sock`."""
     stem = name.removesuffix(_REGISTRATION)
     return next((driver for driver in drivers if stem == driver or stem.startswith(f"{driver}-")), stem)
 
 
-def _records(host: NodeHost, wanted: ServeOptions, plugins: Sequence[Plugin], unseen: list[str]) -> Iterator[Records]:
+def _records(host: NodeHost, options: ServeOptions, plugins: Sequence[Plugin], unseen: list[str]) -> Iterator[Records]:
     for plugin in plugins:
-        path = f"{wanted.kubelet_root.rstrip('/')}/plugins/{plugin.driver}/ledger.db"
-        specs = Specs(host.place(wanted.cdi_dir), plugin.cdi_kind or f"{plugin.driver}/claim")
+        path = f"{options.kubelet_root.rstrip('/')}/plugins/{plugin.driver}/ledger.db"
+        specs = Specs(host.place(options.cdi_dir), plugin.cdi_kind or f"{plugin.driver}/claim")
         if not _may_read(host.place(path)):
             unseen.append(f"the ledger {path}: it may not be read; try as root")
             continue
@@ -134,7 +134,7 @@ def _records(host: NodeHost, wanted: ServeOptions, plugins: Sequence[Plugin], un
         known = {record.uid for record in contents.records} | {row.uid for row in contents.damaged}
         written = _written(specs)
         if written is None:
-            unseen.append(f"which claims have their CDI spec: {wanted.cdi_dir} may not be looked into; try as root")
+            unseen.append(f"which claims have their CDI spec: {options.cdi_dir} may not be looked into; try as root")
         yield Records(
             plugin.driver,
             path,
@@ -145,7 +145,7 @@ def _records(host: NodeHost, wanted: ServeOptions, plugins: Sequence[Plugin], un
                 for record in contents.records
                 if written is not None and record.uid not in written and _writes(specs.kind, record)
             ),
-            orphans=tuple(f"{wanted.cdi_dir}/{specs.path(uid).name}" for uid in sorted((written or set()) - known)),
+            orphans=tuple(f"{options.cdi_dir}/{specs.path(uid).name}" for uid in sorted((written or set()) - known)),
         )
 
 
@@ -157,7 +157,7 @@ def _may_read(ledger: Path) -> bool:
 
 
 def _written(specs: Specs) -> set[str] | None:
-    # A file in the directory's place is a fault of its own, named by another rule.
+    # Another rule reports a file in the place of the directory.
     try:
         return set(specs.stamps())
     except LedgerError:
@@ -179,8 +179,8 @@ def _cpuset(host: NodeHost) -> bool | None:
     return None
 
 
-def _excess(wanted: ServeOptions) -> int:
-    """Over how many bytes the longest socket path goes, with a pod's UID in its name."""
-    longest = max(wanted.drivers, key=len, default="")
-    path = f"{wanted.kubelet_root.rstrip('/')}/plugins/{longest}/dra-{'0' * _UID_LENGTH}.sock"
+def _excess(options: ServeOptions) -> int:
+    """Return by how many bytes the longest socket path, with a pod's UID in its name, is too long."""
+    longest = max(options.drivers, key=len, default="")
+    path = f"{options.kubelet_root.rstrip('/')}/plugins/{longest}/dra-{'0' * _UID_LENGTH}.sock"
     return max(0, len(os.fsencode(path)) - MAX_SOCKET_PATH)

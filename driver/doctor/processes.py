@@ -1,4 +1,4 @@
-"""The processes of the node, as far as they are to be seen: none of them from a pod of its own."""
+"""Finds programs among the processes of the node; a pod with its own PID namespace sees none of them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class Program:
     """A program of the node that runs, such as the kubelet or the container runtime.
 
     Attributes:
-        pid: its number.
-        flags: of its command line, without dashes; empty for a flag without a value.
+        pid: its process id.
+        flags: the flags of its command line, without dashes; a flag without a value is empty.
     """
 
     pid: int
@@ -22,16 +22,16 @@ class Program:
 
 
 def running(host: NodeHost, name: str) -> Program | None:
-    """The process that the kernel knows by a name; None if none is to be seen.
+    """Return the process with a name, as the kernel knows it; None if there is none to see.
 
     Raises:
-        PermissionError: the processes may not be looked at.
+        PermissionError: the processes may not be read.
     """
     for pid in host.names("/proc"):
         if not pid.isdigit():
             continue
         try:
-            # One that has ended and is not reaped yet has no command line any more.
+            # A process that has ended, but is not reaped yet, has no command line.
             if host.text(f"/proc/{pid}/comm").strip() == name and (line := host.text(f"/proc/{pid}/cmdline")):
                 return Program(int(pid), _flags(line.split("\0")[1:]))
         except OSError:
@@ -40,9 +40,9 @@ def running(host: NodeHost, name: str) -> Program | None:
 
 
 def files_of(host: NodeHost, process: Program) -> NodeHost | None:
-    """The node as the process sees it: a pod that sees the node's processes has files of its own.
+    """Return the node's files as a process sees them; a pod that sees the node's processes still has its own files.
 
-    None where that may not be looked at.
+    The answer is None if they may not be read.
     """
     if host.prefix != Path("/"):
         return host

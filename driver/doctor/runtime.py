@@ -1,4 +1,4 @@
-"""The container runtime's configuration: containerd's or CRI-O's, with the defaults of the version that runs.
+"""Reads the configuration of containerd or CRI-O, with the defaults of the running version.
 
 NRI is off by default in containerd 1.7 and CRI-O before 1.30 and on afterwards; CDI is off by default in containerd
 1.7, on from 2.0, and always on in CRI-O (containerd docs/NRI.md, CRI-O docs/crio.conf.5.md).
@@ -28,22 +28,24 @@ _CDI_DIRS: Final = ("/etc/cdi", "/var/run/cdi")
 _UNITS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
-def read_runtime(host: NodeHost, told: str, containerd: str = "", crio: str = CRIO) -> tuple[RuntimeFacts, list[str]]:
-    """The runtime and what could not be told about it.
+def read_runtime(
+    host: NodeHost, version: str, containerd: str = "", crio: str = CRIO
+) -> tuple[RuntimeFacts, list[str]]:
+    """Return the runtime's facts, and what is unknown about it.
 
-    A file that is not to be seen is not one that is not there: defaults are only judged where the runtime itself is
-    seen to run and to have no file.
+    A file that cannot be seen may still exist. Defaults therefore count only if the runtime is seen to run without a
+    file.
 
     Args:
         host: the node.
-        told: `status.nodeInfo.containerRuntimeVersion` of the Node (`containerd://2.1.4`); empty if unknown.
-        containerd: containerd's configuration file; empty to look for it.
+        version: `status.nodeInfo.containerRuntimeVersion` of the Node (`containerd://2.1.4`); empty if unknown.
+        containerd: containerd's configuration file; empty to search for it.
         crio: CRI-O's configuration folder.
 
     Raises:
-        UnreadError: no runtime is to be seen and none was told.
+        HostError: no runtime can be seen, and `version` names none.
     """
-    name, _, text = told.partition("://")
+    name, _, text = version.partition("://")
     process = running(host, "crio" if name == "cri-o" else "containerd")
     named = containerd or (process.flags.get("config") or process.flags.get("c") if process is not None else "")
     path = named or CONTAINERD
@@ -143,7 +145,7 @@ def _crio(
     crio = document.get("crio", {})
     nri, runtime = crio.get("nri", {}), crio.get("runtime", {})
     validator = nri.get("default_validator", {})
-    told = version is not None or "enable_nri" in nri
+    known = version is not None or "enable_nri" in nri
     unseen = f"whether NRI is on: {folder} does not say, and before CRI-O 1.30 it was off; nothing tells which this is"
     default = None if version is None else version >= (1, 30)
     return RuntimeFacts(
@@ -159,11 +161,11 @@ def _crio(
         required=tuple(validator.get("nri_validator_required_plugins", ())),
         tolerance=str(validator.get("nri_validator_tolerate_missing_plugins_annotation", "")),
         launched=tuple(host.names(nri.get("nri_plugin_dir", _PLUGINS))),
-    ), [] if told else [unseen]
+    ), [] if known else [unseen]
 
 
 def _with_imports(host: NodeHost, path: str) -> dict[str, Any]:
-    """A containerd file with those that it imports, and those that they do, laid over it in the order of their turn."""
+    """Read a containerd file, and merge the files that it imports, also indirectly, in their order."""
     document: dict[str, Any] = {}
     pending, loaded = [posixpath.normpath(path)], set[str]()
     while pending:
@@ -197,6 +199,6 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
 
 
 def _seconds(text: Any) -> float:
-    """A duration as Go writes it (`2s`, `1m30s`, `500ms`)."""
+    """Parse a Go duration (`2s`, `1m30s`, `500ms`) into seconds."""
     parts: Iterable[tuple[str, str]] = re.findall(r"([\d.]+)(ns|us|µs|ms|s|m|h)", str(text))
     return sum(float(number) * _UNITS[unit] for number, unit in parts)

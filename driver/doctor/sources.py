@@ -1,4 +1,4 @@
-"""Where claims and pods come from: an API server, or a folder in its place."""
+"""Sources of claims and pods: an API server, or a folder in its place."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from dranode.driver.local.store import Store
 
 
 class ObjectSource(Protocol):
-    """Where claims and pods come from."""
+    """A source of claims and pods."""
 
     def claim(self, namespace: str, name: str) -> ResourceClaim | None:
-        """The claim; None if it does not exist.
+        """Return the claim; None if it does not exist.
 
         Raises:
-            DranodeError: it cannot be had.
+            DranodeError: it cannot be read.
         """
 
     def container_names(self, namespace: str, pod: str) -> Mapping[str, str]:
-        """The names of a pod's containers by their ids; empty if they cannot be had."""
+        """Return the names of a pod's containers by their ids; empty if they cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +36,11 @@ class FromStore:
     store: Store
 
     def claim(self, namespace: str, name: str) -> ResourceClaim | None:
-        """The claim; None if it does not exist."""
+        """Return the claim; None if it does not exist."""
         return self.store.find(ResourceClaim, namespace, name)
 
     def container_names(self, namespace: str, pod: str) -> Mapping[str, str]:
-        """None: the store has no pods."""
+        """Return no names, because the store has no pods."""
         del namespace, pod
         return {}
 
@@ -52,7 +52,7 @@ class FromCluster:
     client: Client
 
     def claim(self, namespace: str, name: str) -> ResourceClaim | None:
-        """The claim; None if it does not exist."""
+        """Return the claim; None if it does not exist."""
         what = f"get resourceclaims in namespace {namespace}"
 
         def request(root: str, version: str) -> APIRequest:
@@ -62,13 +62,13 @@ class FromCluster:
         try:
             return decode(ResourceClaim, self.client.resource(request, seconds=5.0))
         except ApiError as error:
-            # Any other 404 says nothing of the claim.
+            # Any other 404 does not mean that the claim is missing.
             if error.status == HTTPStatus.NOT_FOUND and error.of_object:
                 return None
             raise
 
     def container_names(self, namespace: str, pod: str) -> Mapping[str, str]:
-        """The names of a pod's containers by their ids; empty if they cannot be had."""
+        """Return the names of a pod's containers by their ids; empty if they cannot be read."""
         return _container_names(self.client, namespace, pod)
 
 

@@ -1,6 +1,6 @@
-"""A stand-in for kubelet's DRA manager: it finds drivers, registers them and has claims prepared, as the real one does.
+"""A stand-in for kubelet's DRA manager, which registers drivers and lets them prepare claims.
 
-What it does like kubelet (pkg/kubelet/pluginmanager, pkg/kubelet/cm/dra): it watches the registry folder for sockets,
+Like kubelet (pkg/kubelet/pluginmanager, pkg/kubelet/cm/dra) it watches the registry folder for sockets,
 asks GetInfo (1 s), takes the first DRA service of the plugin's list that it knows, notifies the plugin (5 s), makes one
 NodePrepareResources call for each driver of a pod with all its unprepared claims (45 s), insists on an answer for every
 claim and on none for others, and sends everything again after a restart.
@@ -34,11 +34,11 @@ _LOOK_SECONDS: Final = 0.02
 
 
 class KubeletError(DranodeError):
-    """What kubelet would write into the pod's events."""
+    """An error that kubelet would write into the pod's events."""
 
 
 class _SilentError(KubeletError):
-    """Nobody answers at a registration socket."""
+    """No process answers at a registration socket."""
 
 
 @dataclass
@@ -49,7 +49,7 @@ class _Plugin:
     channel: grpc.Channel
 
     def call(self, method: str, request: Any) -> Any:
-        """One call with kubelet's deadline."""
+        """Call the driver with kubelet's deadline."""
         return caller(self.channel, self.api.DESCRIPTOR, "DRAPlugin", method)(request, timeout=_CALL_SECONDS)
 
 
@@ -72,25 +72,25 @@ class StandInKubelet:
         """Watch the registry until these drivers are registered.
 
         Raises:
-            KubeletError: one does not turn up in time, or fails the validation.
+            KubeletError: a driver does not appear in time, or is not valid.
         """
-        wanted = set(drivers)
+        expected = set(drivers)
         deadline = time.monotonic() + seconds
         silent: dict[Path, str] = {}
         while True:
             for socket in sorted(self.registry.glob("*.sock")):
                 if socket not in self._seen and socket.is_socket():
-                    # A driver that was killed leaves its socket: that one is silent says nothing of the others.
+                    # A killed driver leaves its socket behind, so a silent socket must not stop the others.
                     try:
                         self._register(socket)
                     except _SilentError as error:
                         silent[socket] = str(error)
                     else:
                         self._seen.add(socket)
-            if wanted <= self._plugins.keys():
+            if expected <= self._plugins.keys():
                 return
             if time.monotonic() > deadline:
-                missing = ", ".join(sorted(wanted - self._plugins.keys()))
+                missing = ", ".join(sorted(expected - self._plugins.keys()))
                 none = f"no registration socket of {missing} turned up in {self.registry}"
                 raise KubeletError("; ".join((none, *silent.values())))
             time.sleep(_LOOK_SECONDS)
@@ -98,14 +98,14 @@ class StandInKubelet:
     def _register(self, socket: Path) -> None:
         with grpc.insecure_channel(f"unix:{socket}") as channel:
             ask = caller(channel, registration.DESCRIPTOR, "Registration", "GetInfo")
-            tell = caller(channel, registration.DESCRIPTOR, "Registration", "NotifyRegistrationStatus")
+            report = caller(channel, registration.DESCRIPTOR, "Registration", "NotifyRegistrationStatus")
             try:
                 info = ask(registration.InfoRequest(), timeout=_GET_INFO_SECONDS, wait_for_ready=True)
             except grpc.RpcError as error:
                 raise _SilentError(f"plugin registration at {socket} failed: {_reason(error)}") from error
             problem = self._problem(info)
             with _said(f"plugin {info.name} did not take its registration status"):
-                tell(
+                report(
                     registration.RegistrationStatus(plugin_registered=problem is None, error=problem or ""),
                     timeout=_NOTIFY_SECONDS,
                 )
@@ -126,9 +126,9 @@ class StandInKubelet:
         return None
 
     def prepare(self, claims: Mapping[ClaimRef, frozenset[str]]) -> dict[ClaimRef, Prepared | Refused]:
-        """Prepare the claims of one pod, given with the drivers of their results: one call a driver.
+        """Prepare the claims of one pod with one call for each driver; `claims` has the drivers of their results.
 
-        The pod can start if no claim is refused. Where the real kubelet stops at the first one, this one goes on, so
+        The pod can start if no claim is refused. The real kubelet stops at the first refusal; this one goes on, so
         that every claim has its own answer.
         """
         answers: dict[ClaimRef, Prepared | Refused] = dict.fromkeys(claims, Prepared())
@@ -161,10 +161,10 @@ class StandInKubelet:
         return refused
 
     def unprepare(self, claims: Mapping[ClaimRef, frozenset[str]]) -> None:
-        """Unprepare claims, one call a driver.
+        """Unprepare claims with one call for each driver.
 
         Raises:
-            KubeletError: a driver is missing or a claim failed; the others are unprepared all the same.
+            KubeletError: a driver is missing or a claim failed; the other claims are unprepared all the same.
         """
         failures: list[KubeletError] = []
         for driver in sorted({driver for drivers in claims.values() for driver in drivers}):
@@ -188,14 +188,14 @@ class StandInKubelet:
                 self._prepared.pop((plugin.name, ref.uid), None)
 
     def restart(self) -> None:
-        """Forget what is prepared and registered, as a restart does; the next `prepare` sends it all again."""
+        """Forget prepared claims and registered drivers, as a restart does; the next `prepare` sends all again."""
         self.close()
         self._plugins.clear()
         self._seen.clear()
         self._prepared.clear()
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connections to the drivers."""
         for plugin in self._plugins.values():
             plugin.channel.close()
 
@@ -221,7 +221,7 @@ def _claims(api: ModuleType, refs: Iterable[ClaimRef]) -> list[Any]:
 
 
 def _prepared(device: Any) -> PreparedDevice:
-    # v1beta1 has no share id.
+    # v1beta1 does not have share ids.
     shared = "share_id" in device.DESCRIPTOR.fields_by_name and device.HasField("share_id")
     return PreparedDevice(
         request=device.request_names[0] if device.request_names else "",

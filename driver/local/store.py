@@ -1,8 +1,8 @@
-"""A folder of YAML files in place of an API server: one folder a kind, one file an object.
+"""A folder of YAML files in place of an API server: one folder for each kind, one file for each object.
 
     resourceclaims/<namespace>.<name>.yaml   resourceslices/<name>.yaml   ...
 
-Files are replaced whole (temporary file, rename), so a reader in another process never meets half of one.
+Files are replaced atomically (temporary file, rename), so a reader in another process never reads half a file.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Store:
     folder: Path
 
     def put(self, value: ResourceClaim | ResourceSlice | DeviceClass) -> None:
-        """Write an object in place of the one of its name.
+        """Write an object, replacing the one of its name.
 
         Raises:
             DranodeError: the folder cannot be written.
@@ -55,18 +55,18 @@ class Store:
             raise DranodeError(f"{path} cannot be written: {error.strerror}") from error
 
     def find(self, kind: type[T], namespace: str, name: str) -> T | None:
-        """The object of that name, if there is one.
+        """Return the object of that name, or None if there is none.
 
         Raises:
-            DocumentError: it cannot be read or decoded.
+            DocumentError: the object cannot be read or decoded.
         """
         return self._read(kind, self._path(kind, namespace, name))
 
     def list(self, kind: type[T]) -> tuple[T, ...]:
-        """All objects of a kind, by file name.
+        """Return all objects of a kind in the order of their file names.
 
         Raises:
-            DocumentError: the folder cannot be read, or one cannot be read or decoded.
+            DocumentError: the folder cannot be read, or an object cannot be read or decoded.
         """
         folder = self.folder / _FOLDERS[kind]
         try:
@@ -79,10 +79,10 @@ class Store:
         return tuple(value for value in read if value is not None)
 
     def remove(self, kind: type, namespace: str, name: str) -> None:
-        """Remove an object; one that is not there is removed already.
+        """Remove an object; do nothing if it does not exist.
 
         Raises:
-            DranodeError: it cannot be removed.
+            DranodeError: the object cannot be removed.
         """
         path = self._path(kind, namespace, name)
         try:
@@ -91,7 +91,7 @@ class Store:
             raise DranodeError(f"{path} cannot be removed: {error.strerror}") from error
 
     def get(self, refs: tuple[ClaimRef, ...]) -> dict[ClaimRef, ResourceClaim | DranodeError]:
-        """Each claim as it is now, or the reason why it cannot be had."""
+        """Return each claim as it is now, or the reason why it cannot be read."""
         return {ref: self._claim(ref) for ref in refs}
 
     def _claim(self, ref: ClaimRef) -> ResourceClaim | DranodeError:
@@ -113,7 +113,7 @@ class Store:
 
     @staticmethod
     def _read(kind: type[T], path: Path) -> T | None:
-        """The object in a file; None if there is no such file, or not any more."""
+        """Return the object in a file; None if the file does not exist (any more)."""
         import yaml  # noqa: PLC0415 - likewise
 
         try:

@@ -1,1 +1,1 @@
-"""Machines: the host, a captured one, a made-up one; whatever holds `sys/`, read through one small interface."""
+"""Machines (the host, captured ones and synthetic ones): trees with a `sys/` folder, read through one interface."""

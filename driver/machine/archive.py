@@ -1,7 +1,7 @@
 """An archive of a machine's files, in memory.
 
-Tar in whatever compression Python knows. Member names and links stay inside the tree whatever they say; a member that
-climbs out of the archive is refused, for a capture never has one.
+A tar file in any compression that Python knows. Links cannot lead out of the tree. A member whose name leads out of it
+is refused, because no capture has one.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from typing import IO, Any, Final, Self
 from dranode.driver.core.api.errors import MachineError
 from dranode.driver.machine.tree import DeviceFile, Link, TreeEntry, TreeFiles, plant
 
-# A machine's files are small and many; the bounds keep a mistaken or hostile archive from taking all memory.
+# A machine has many small files; the limits keep a wrong or hostile archive from taking all memory.
 _MAX_BYTES: Final = 512 << 20
 _MAX_MEMBERS: Final = 2_000_000
 _MAX_PATH: Final = 4096  # Linux's PATH_MAX
-# What tar says of a member besides its name and size; a name that is longer than a header comes before it.
+# The bytes of a member's headers; a long name has a header of its own before the member.
 _MAX_HEADER: Final = 64 << 10
 _MAX_GLOBAL: Final = 100
 _KIND: Final = {tarfile.CHRTYPE: "c", tarfile.BLKTYPE: "b"}
 
 
 def read_archive(path: Path) -> dict[str, TreeEntry]:
-    """Everything that the archive holds.
+    """Read everything that the archive holds.
 
     Raises:
-        MachineError: the file is no tar archive, is cut short, too large, or has a member that leads out of it.
+        MachineError: the file is not a tar archive, is truncated or too large, or has a member that leads out of it.
     """
     try:
         with path.open("rb") as file, _BoundedTar.open(path, fileobj=file) as archive:
@@ -43,25 +43,25 @@ def read_archive(path: Path) -> dict[str, TreeEntry]:
 
 
 class _Metered:
-    """An archive's bytes as they are unpacked, with a limit on what is read from here on."""
+    """The unpacked bytes of an archive, with a limit on how many may still be read."""
 
     def __init__(self, inner: IO[bytes]) -> None:
-        self.left = _MAX_HEADER
+        self.remaining = _MAX_HEADER
         self._inner = inner
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
     def read(self, size: int) -> bytes:
-        """Up to `size` bytes; tarfile takes the size from the archive, whatever it says."""
-        if not 0 <= size <= self.left:
+        """Read up to `size` bytes; tarfile takes the size from the archive, so it may be wrong."""
+        if not 0 <= size <= self.remaining:
             raise tarfile.ReadError("a header is longer than any can be")
-        self.left -= size
+        self.remaining -= size
         return self._inner.read(size)
 
 
 class _BoundedTar(tarfile.TarFile):
-    """A tar archive whose headers have bounds; tarfile would take as much memory as they say."""
+    """A tar archive with limits on its headers; tarfile would allocate whatever they say."""
 
     fileobj: Any
     members: list[tarfile.TarInfo]
@@ -71,10 +71,10 @@ class _BoundedTar(tarfile.TarFile):
         return super().taropen(name, mode, _Metered(fileobj), **options)
 
     def members_in_turn(self) -> Any:
-        """The members one after another, none of which is kept."""
+        """Yield the members one after another, without keeping them."""
         passed = 0
         while True:
-            self.fileobj.left = _MAX_HEADER
+            self.fileobj.remaining = _MAX_HEADER
             member = self.next()
             if member is None:
                 return
@@ -87,8 +87,8 @@ class _BoundedTar(tarfile.TarFile):
             yield member
 
     def content(self, member: tarfile.TarInfo) -> bytes | None:
-        """The content of a file; None of what is none."""
-        self.fileobj.left = member.size
+        """Return the content of a file, or None for a member that is not a file."""
+        self.fileobj.remaining = member.size
         content: IO[bytes] | None = self.extractfile(member) if member.isreg() else None
         return None if content is None else content.read()
 
@@ -121,7 +121,7 @@ def _tree(archive: _BoundedTar, path: Path) -> dict[str, TreeEntry]:
 
 
 def _new_folders(tree: dict[str, TreeEntry], name: str) -> int:
-    """How many folders lead to a name and are not there yet."""
+    """Return how many folders on the way to a name do not exist yet."""
     folders = name.split("/")[:-1]
     here: TreeEntry | None = tree
     for depth, folder in enumerate(folders):
@@ -158,7 +158,7 @@ def _add_folder(tree: dict[str, TreeEntry], path: str) -> None:
 
 
 def _replace(tree: dict[str, TreeEntry], path: str, node: TreeEntry) -> None:
-    """Plant a node; a later member of the same name wins, as it does when tar unpacks."""
+    """Put an entry at a path; a later member of the same name wins, as when tar unpacks."""
     folder, _, name = path.rpartition("/")
     parent = TreeFiles(tree).find(folder)
     if isinstance(parent, dict) and name in parent and not isinstance(parent[name], dict):

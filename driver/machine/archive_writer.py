@@ -1,4 +1,4 @@
-"""A recording as a tar archive that `--machine` takes; equal recordings make equal bytes."""
+"""Writes a recording as a tar archive that `--machine` accepts; equal recordings make equal bytes."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _PACKERS: Final[dict[str, Callable[[bytes], bytes]]] = {
 
 
 def write_archive(recording: Recording, path: Path) -> None:
-    """Write the archive, whole or not at all; its folder is called as the file is.
+    """Write the archive atomically; its top folder has the name of the file.
 
     Raises:
-        UsageError: the file's name does not say how to pack it.
+        UsageError: the file's name does not say which compression to use.
         MachineError: the file cannot be written.
     """
     ending = next((ending for ending in sorted(_PACKERS, key=len, reverse=True) if path.name.endswith(ending)), None)
@@ -39,7 +39,7 @@ def write_archive(recording: Recording, path: Path) -> None:
         raise UsageError(f'"{path}" must end in one of {", ".join(_PACKERS)}, after a name')
     content = _PACKERS[ending](_tar(recording, path.name.removesuffix(ending)))
     try:
-        # Beside its place, so that the rename cannot cross file systems; mkstemp leaves it to its owner alone.
+        # In the same folder, because a rename cannot cross file systems; mkstemp makes it readable for its owner only.
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with os.fdopen(handle, "wb") as file:

@@ -1,7 +1,7 @@
-"""Which of a machine's files a capture records: all that a driver of this program reads, and no more.
+"""Records the files of a machine that a driver of this program reads, and no others.
 
-Left out on purpose: `/proc/cmdline`, environments and logs (they may hold secrets) and counters that change by the
-second. Serial numbers and GPU UUIDs are recorded, because drivers publish them.
+It deliberately leaves out `/proc/cmdline`, environments and logs, which may hold secrets, and counters that change
+every second. Serial numbers and GPU UUIDs are recorded, because drivers publish them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dranode.driver.machine.tree import DeviceFile
 _MAX_FILE: Final = 1 << 20
 _MAX_TOTAL: Final = 256 << 20
 
-# Under each path on the left, the names on the right; `*` matches within one name. Documentation/ABI says what each is.
+# For each folder on the left, the names on the right; `*` matches within a name. Documentation/ABI describes them.
 _WANTED: Final = {
     "sys/devices/system/cpu": "online offline present possible isolated nohz_full kernel_max cpu*/online cpu*/node*"
     " smt/control smt/active",
@@ -57,13 +57,13 @@ _WANTED: Final = {
 
 @dataclass(slots=True)
 class Recording:
-    """What was recorded.
+    """A recording of a machine's files.
 
     Attributes:
         files: contents by path.
-        links: targets by path, as they stood.
+        links: targets by path, as they were written.
         devices: device nodes by path.
-        left_out: files and folders that are there but could not be recorded, with the reason.
+        left_out: files and folders that exist but could not be recorded, with the reason.
     """
 
     files: dict[str, bytes] = field(default_factory=dict)
@@ -76,7 +76,7 @@ def record(root: Root) -> Recording:
     """Read the files that drivers read.
 
     Raises:
-        MachineError: they are too many to be a machine's.
+        MachineError: there are more files than a machine can have.
     """
     recorder = _Recorder(root)
     for folder, names in _WANTED.items():
@@ -94,7 +94,7 @@ class _Recorder:
         self._size = 0
 
     def take(self, pattern: str) -> None:
-        """Record everything that matches, and the links on the way to it."""
+        """Record everything that matches, and the links that lead to it."""
         *folders, last = pattern.split("/")
         places = [""]
         for part in folders:
@@ -114,7 +114,7 @@ class _Recorder:
         return (f"{folder}/{name}".lstrip("/") for name in self._names[folder] if fnmatchcase(name, part))
 
     def _real(self, path: str) -> str:
-        """Where a path of a folder leads once the link at its end is followed."""
+        """Return the path of a folder with the link at its end followed."""
         if self._link(path) is None:
             return path
         try:

@@ -1,9 +1,9 @@
-"""What the kernel's cgroups say of a container: on which CPUs it may run, and whether it still has processes.
+"""Reads from cgroups on which CPUs a container may run, and whether it still has processes.
 
 cgroup v2 has `cpuset.cpus.effective` and `cgroup.events`, v1 in its cpuset hierarchy `cpuset.effective_cpus` and in
 that of pids `pids.current` (Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/cpusets.rst and cgroup-v1/pids.rst).
-`cgroup.procs` names processes of the reader's own PID namespace alone, which in a pod are those of that pod: in v1 it
-is empty for any other.
+`cgroup.procs` only lists processes of the reader's own PID namespace. In a pod these are the processes of that pod, so
+in v1 the file is empty for any other pod.
 A container's folder follows from the OCI `cgroupsPath`: a path, or `slice:prefix:name` with the systemd driver, where a
 slice `a-b.slice` lies in `a.slice` (systemd.slice(5)).
 """
@@ -18,14 +18,14 @@ from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.machine.root import Root, read_text
 
 _UNIFIED: Final = "sys/fs/cgroup"
-# What the kernel says of a cgroup that is not there, or not any more while its files are being read.
+# The kernel's errors for a cgroup that does not exist, or that vanishes while its files are read.
 _GONE: Final = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ENODEV))
 _EFFECTIVE: Final = ("cpuset.cpus.effective", "cpuset.effective_cpus")
 _LIMITS: Final = (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us"))
 
 
 def cgroup_folder(path: str) -> str:
-    """Where a container's cgroup lies in its hierarchy, without a leading slash; empty if the runtime did not say."""
+    """Return the folder of a container's cgroup in its hierarchy, without a leading slash; empty if it is unknown."""
     slice_name, colon, rest = path.partition(":")
     if not colon:
         return path.strip("/")
@@ -44,7 +44,7 @@ def _slices(name: str) -> Iterable[str]:
 
 
 class Cgroups:
-    """A machine's cgroups, in the hierarchies that are mounted when this is made; it may be read from a pod.
+    """A machine's cgroups, in the hierarchies that are mounted when the object is made; it works in a pod too.
 
     A cgroup is named by its folder in its hierarchy, without a leading slash.
 
@@ -54,7 +54,7 @@ class Cgroups:
     """
 
     def __init__(self, root: Root) -> None:
-        """Look what is mounted."""
+        """Find the mounted hierarchies."""
         self._root = root
         try:
             names = root.listdir(_UNIFIED)
@@ -69,7 +69,7 @@ class Cgroups:
         self._pids: Final = hierarchies("pids")
 
     def effective_cpus(self, folder: str) -> CPUSet | None:
-        """The CPUs on which what is in a cgroup may run; None if it is not there or cannot be read."""
+        """Return the CPUs on which a cgroup may run; None if it does not exist or cannot be read."""
         if not folder:
             return None
         for hierarchy in self.cpuset:
@@ -81,7 +81,7 @@ class Cgroups:
         return None
 
     def cpu_limit(self, folder: str) -> float | None:
-        """How many CPUs' worth of time a cgroup allows; None if it has no limit or cannot be read.
+        """Return a cgroup's CPU limit as a number of CPUs; None if it has no limit or cannot be read.
 
         `cpu.max` in cgroup v2, `cpu.cfs_quota_us` and `cpu.cfs_period_us` in v1.
         """
@@ -95,23 +95,23 @@ class Cgroups:
         return None
 
     def has_processes(self, folder: str) -> bool:
-        """Whether there are processes in a container's cgroup or below; True where that cannot be found out."""
+        """Return whether a container's cgroup has processes, in itself or below; True if that is unknown."""
         told = [self._populated(hierarchy, folder) for hierarchy in self.cpuset if folder]
         return any(told) or False not in told
 
     def _populated(self, hierarchy: str, folder: str) -> bool | None:
-        """Whether the cgroup has processes in this hierarchy; None if that is not to be seen there."""
+        """Return whether the cgroup has processes in this hierarchy; None if the hierarchy does not show it."""
         place = f"{hierarchy}/{folder}"
         try:
             if hierarchy == _UNIFIED:
                 return "populated 1" in read_text(self._root, f"{place}/cgroup.events").splitlines()
             return True if read_text(self._root, f"{place}/cgroup.procs") else self._counted(folder)
         except OSError as error:
-            # Anything else (no file descriptor left, say) is no answer, and a claim must not go to a second container.
+            # Any other error, such as no free file descriptor, proves nothing; a claim must not get a second container.
             return False if error.errno in _GONE and self._shows(hierarchy, folder) else None
 
     def _counted(self, folder: str) -> bool | None:
-        """The same by the number of processes, which the hierarchy of pids tells to every PID namespace."""
+        """Answer by the number of processes, which the pids hierarchy shows in every PID namespace."""
         for hierarchy in self._pids:
             try:
                 return int(read_text(self._root, f"{hierarchy}/{folder}/pids.current")) > 0
@@ -120,9 +120,9 @@ class Cgroups:
         return None
 
     def _shows(self, hierarchy: str, folder: str) -> bool:
-        """Whether the cgroup would be seen if it was there: what is above all pods' cgroups, and outlives them, is.
+        """Return whether the hierarchy would show the cgroup: it does if it has the folder above those of all pods.
 
-        Where the host's cgroups are not mounted, a pod sees a tree in which there is nothing but itself.
+        A pod without the host's cgroups sees a tree with nothing but itself.
         """
         top, slash, _ = folder.partition("/")
         return bool(slash) and self._root.exists(f"{hierarchy}/{top}")

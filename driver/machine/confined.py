@@ -1,4 +1,4 @@
-"""A machine's files that are not the host's: links are followed inside the tree and never lead out of it."""
+"""A machine's file tree that is not the host's: links are followed inside the tree and never lead out of it."""
 
 # ruff: noqa: D102 - the protocols Root and Files say what their methods promise
 
@@ -12,34 +12,34 @@ _MAX_LINKS: Final = 40  # the kernel's MAXSYMLINKS
 
 
 class ConfinedFiles(Protocol):
-    """Files by their real path: relative to the root, and no folder in it is a link. Errors are the kernel's."""
+    """Files by their real paths, which are relative to the root and contain no link. Errors are the kernel's."""
 
     def stands(self, path: str) -> bool:
-        """Whether there is something at the path and no link on the way or at its end; False if that is not known."""
+        """Return whether the path exists without a link in it or at its end; False if that is unknown."""
 
     def link(self, path: str) -> str | None:
-        """The target if the path is a symbolic link, None if it is anything else.
+        """Return the target of a symbolic link, or None for anything else.
 
         Raises:
-            FileNotFoundError: there is nothing.
+            FileNotFoundError: the path does not exist.
         """
 
     def read(self, path: str) -> bytes:
-        """The content of a file.
+        """Return the content of a file.
 
         Raises:
-            OSError: there is none, or it cannot be read.
+            OSError: there is no such file, or it cannot be read.
         """
 
     def names(self, path: str) -> list[str]:
-        """The names in a folder, in any order.
+        """Return the names in a folder, in any order.
 
         Raises:
             OSError: there is no such folder.
         """
 
     def device(self, path: str) -> tuple[str, int, int]:
-        """Type (`c` or `b`), major and minor of a device node.
+        """Return type (`c` or `b`), major and minor of a device node.
 
         Raises:
             OSError: there is no such node.

@@ -9,7 +9,7 @@ import os
 import stat
 
 _CHUNK = 1 << 16
-# No file of a machine is as long; a device or a hole in a capture may never end.
+# No file of a machine is this long, but a device or a sparse file in a capture may never end.
 _MAX_BYTES = 512 << 20
 
 
@@ -50,7 +50,7 @@ class FolderFiles:
 
     def stands(self, path: str) -> bool:
         del path
-        return False  # the kernel follows links without telling
+        return False  # the kernel follows links by itself
 
     def link(self, path: str) -> str | None:
         place = f"{self.folder}/{path}"
@@ -69,7 +69,7 @@ class FolderFiles:
 
 
 def _read(place: str) -> bytes:
-    # Bare system calls: a machine with 512 CPUs has thousands of files, and open() costs more than the kernel does.
+    # Plain system calls: a machine with 512 CPUs has thousands of files, and open() costs more than the kernel does.
     # O_NONBLOCK: a capture may hold a pipe, which must not hang us.
     handle = os.open(place, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
@@ -86,8 +86,8 @@ def _read(place: str) -> bytes:
 
 
 def _device(place: str) -> tuple[str, int, int]:
-    found = os.stat(place)  # noqa: PTH116 - beside the other system calls
-    kind = "c" if stat.S_ISCHR(found.st_mode) else "b" if stat.S_ISBLK(found.st_mode) else ""
+    status = os.stat(place)  # noqa: PTH116 - beside the other system calls
+    kind = "c" if stat.S_ISCHR(status.st_mode) else "b" if stat.S_ISBLK(status.st_mode) else ""
     if not kind:
         raise OSError(errno.ENODEV, "is no device node", place)
-    return kind, os.major(found.st_rdev), os.minor(found.st_rdev)
+    return kind, os.major(status.st_rdev), os.minor(status.st_rdev)

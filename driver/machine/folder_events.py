@@ -1,7 +1,7 @@
-"""What the kernel tells of changes in one folder (inotify(7)), so that nobody has to look at every file in it.
+"""The kernel's events about changes in one folder (inotify(7)), so that callers need not look at every file.
 
-It needs no thread: what was told waits in the kernel until somebody asks. A file that is written in place is told of
-too, whichever bind mount of the folder it was opened through.
+No thread is needed: events wait in the kernel until they are read. There is also an event for a file that is written in
+place, through whichever bind mount of the folder it was opened.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Final
 
 # <sys/inotify.h>: MODIFY, ATTRIB, MOVED_FROM, MOVED_TO, CREATE, DELETE, DELETE_SELF, MOVE_SELF, ONLYDIR.
 _ASKED: Final = 0x2 | 0x4 | 0x40 | 0x80 | 0x100 | 0x200 | 0x400 | 0x800 | 0x0100_0000
-# DELETE_SELF, MOVE_SELF, UNMOUNT, Q_OVERFLOW, IGNORED: what is told from then on is not all.
+# DELETE_SELF, MOVE_SELF, UNMOUNT, Q_OVERFLOW, IGNORED: events may be missing from then on.
 _LOST: Final = 0x400 | 0x800 | 0x2000 | 0x4000 | 0x8000
 _EVENT: Final = struct.Struct("iIII")
 _BUFFER: Final = 1 << 16
 
 
 class FolderEvents:
-    """The events of a folder; it need not exist yet, and another one may take its place."""
+    """The events of a folder. It need not exist yet, and it may be replaced by another folder."""
 
     def __init__(self, folder: Path) -> None:
         """Nothing is opened yet."""
@@ -33,13 +33,14 @@ class FolderEvents:
         self._identity: tuple[int, int] | None = None
 
     def names(self) -> frozenset[str] | None:
-        """The names of which something was told since the last call.
+        """Return the names that had events since the last call.
 
-        None if anything may have changed: at the first call, after a loss, and always where the kernel tells nothing.
+        None means that anything may have changed: on the first call, after lost events, and always on a system without
+        inotify.
         """
         identity = self._there()
         if self._close is None or identity != self._identity:
-            # Whoever looks at everything now has what comes later told.
+            # The watch begins before the caller looks at the folder, so later changes make events.
             self._open(identity)
             return None
         names: set[str] = set()
@@ -54,7 +55,7 @@ class FolderEvents:
             return frozenset(names)
 
     def close(self) -> None:
-        """Have nothing told any more, until somebody asks again."""
+        """Stop watching until the next call of `names`."""
         if self._close is not None:
             self._close()
             self._close = None
@@ -72,7 +73,7 @@ class FolderEvents:
         if identity is None or not hasattr(libc, "inotify_init1"):
             return
         handle = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
-        # A process or a user may have as many as it may have already.
+        # The limit of inotify instances or watches, of the user or the process, is reached.
         if handle < 0:
             return
         if libc.inotify_add_watch(handle, os.fsencode(self._folder), ctypes.c_uint32(_ASKED)) < 0:

@@ -26,10 +26,10 @@ _DESCRIPTION: Final = re.compile(r"\s*\w+\s*=[^/]*")
 
 
 def open_machine(text: str) -> Root:
-    """The machine that `--machine TEXT` names.
+    """Open the machine that `--machine TEXT` names.
 
     Raises:
-        UsageError: the text is no form of a machine, names nothing, or is a description that cannot be meant.
+        UsageError: the text is not a form of a machine, names nothing, or is an invalid description.
         DocumentError: a YAML machine breaks its rules.
         MachineError: a folder or an archive cannot be read or holds no `sys/`.
     """
@@ -64,7 +64,7 @@ def _folder(path: Path) -> Root:
             with os.scandir(path / inner) as entries:
                 return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
         except OSError as error:
-            # A folder that we may not look into cannot be the machine; one that we were told to look into must be.
+            # A folder without permission cannot be the machine, unless the user has named it.
             if not inner:
                 raise MachineError(f"{path} cannot be read: {error.strerror}") from error
             return []
@@ -101,7 +101,7 @@ def _index(files: ConfinedFiles, place: str) -> dict[str, TreeEntry]:
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return {}
     except OSError as error:
-        # Without it the machine would have no device nodes, and nobody would be told why.
+        # Without the index the machine would have no device nodes, and no message would say why.
         raise MachineError(f"{place}: {INDEX} cannot be read: {error.strerror}") from error
     from dranode.driver.machine.machine_file import parse_machine  # noqa: PLC0415 - only a capture needs it
 

@@ -1,4 +1,4 @@
-"""What keeps a driver that is tried on a machine that is not ours from writing to the one that is.
+"""Keeps a driver that is tried on a captured or synthetic machine from writing to the host.
 
 A driver configures hardware through `Root.write`, which refuses on a captured or made-up machine. One that changes
 kernel files by itself would change the host all the same: from here on it is refused as well, in this process. That is
@@ -14,7 +14,7 @@ import sys
 from typing import Any, Final
 
 _KERNEL: Final = ("/sys/", "/proc/", "/dev/")
-# What a process writes to that configures no hardware: its own limits, its terminal, memory that it shares, cgroups.
+# Kernel files that any process may write, because they configure no hardware: its limits, terminal, shared memory.
 _HARMLESS: Final = (
     *("/proc/self/", "/proc/thread-self/", "/sys/fs/cgroup/", "/dev/shm/", "/dev/pts/", "/dev/fd/"),  # noqa: S108 - compared, not used
     *("/dev/null", "/dev/zero", "/dev/full", "/dev/tty", "/dev/stdout", "/dev/stderr", "/dev/stdin", "/dev/ptmx"),
@@ -34,7 +34,7 @@ _CHANGES: Final = {
     "os.symlink": (1,),
     "os.truncate": (0,),
 }
-# Python takes no audit hook back, so the one that was added looks whether it is to guard.
+# Python cannot remove an audit hook, so the hook checks whether the guard is on.
 _hooked: set[str] = set()
 _guarding: set[str] = set()
 
@@ -48,7 +48,7 @@ def guard_host() -> None:
 
 
 def release_host() -> None:
-    """Let them be opened again, for a process that goes on with its own machine: a test's."""
+    """Allow it again, for a process that goes on with its own machine, such as a test."""
     _guarding.clear()
 
 

@@ -33,7 +33,7 @@ _TOPS: Final = {"files": ("sys", "proc"), "links": ("sys", "proc", "dev"), "devi
 
 
 def read_machine_file(path: Path) -> Root:
-    """The machine that a YAML file describes.
+    """Read the machine that a YAML file describes.
 
     Raises:
         DocumentError: the file cannot be read, is not strict YAML, or does not follow the rules above.
@@ -47,10 +47,10 @@ def read_machine_file(path: Path) -> Root:
 
 
 def parse_machine(document: Any) -> tuple[dict[str, TreeEntry], bool]:
-    """The file tree of a machine document, and whether it is laid over the host.
+    """Return the file tree of a machine document, and whether it is laid over the host.
 
     Raises:
-        DocumentError: a rule of this module is broken; says by which path.
+        DocumentError: the document breaks a rule of this module; the error names the path.
     """
     if not isinstance(document, Mapping) or not document:
         raise DocumentError(

@@ -1,4 +1,4 @@
-"""A tree laid over other files: its files shadow theirs, folders are merged, nothing can be taken away.
+"""A tree laid over other files: its files hide theirs, folders are merged, and nothing can be removed.
 
 One rule is about hardware: a CPU's own `node<N>` entry in the tree hides the entries of that name below it from
 listings, because a CPU is on one NUMA node (reference behaviour: dra-driver-cpu's sysfs overlay).

@@ -1,4 +1,4 @@
-"""The containers of a pod as the kernel has them: folder, id and CPUs."""
+"""Finds the containers of a pod in the kernel's cgroups, with folder, id and CPUs."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.machine.cgroups import Cgroups
 from dranode.driver.machine.root import Root
 
-# What lies between the root of the cgroups and a pod's: kubepods.slice/kubepods-burstable.slice, and what kind adds.
+# Folders between the root of the cgroups and that of a pod: kubepods.slice/kubepods-burstable.slice, and kind's own.
 _ABOVE_PODS: Final = re.compile(r"kube|besteffort|burstable|guaranteed")
-# cri-containerd-<id>.scope, crio-<id>.scope, or the id alone; crio-conmon-<id>.scope holds who watches the container.
+# cri-containerd-<id>.scope, crio-<id>.scope, or the id alone; crio-conmon-<id>.scope holds the container's monitor.
 _CONTAINER: Final = re.compile(r"(?!.*conmon-)(?:.*-)?([0-9a-f]{64})(?:\.scope)?")
 
 
@@ -25,7 +25,7 @@ class ContainerCgroup:
         hierarchy: the folder of its hierarchy.
         folder: its folder in that, without a leading slash.
         id: the runtime's id of the container.
-        cpus: on which CPUs it may run.
+        cpus: the CPUs on which it may run.
     """
 
     hierarchy: str
@@ -35,24 +35,24 @@ class ContainerCgroup:
 
     @property
     def path(self) -> str:
-        """Its folder on the machine."""
+        """Return its folder on the machine."""
         return f"/{self.hierarchy}/{self.folder}"
 
 
 def containers_of(root: Root, cgroups: Cgroups, uid: str) -> Iterator[ContainerCgroup]:
-    """The containers of the pod with a UID; its folder has the UID in its name, with - or with _.
+    """Yield the containers of the pod with a UID; the pod's folder has the UID in its name, with - or with _.
 
     Raises:
-        PermissionError: a folder may not be looked into.
+        PermissionError: a folder may not be read.
     """
     for hierarchy in cgroups.cpuset:
         for pod in _pods(root, hierarchy, (uid, uid.replace("-", "_"))):
             for name in _names(root, pod):
-                found = _CONTAINER.fullmatch(name)
+                match = _CONTAINER.fullmatch(name)
                 folder = f"{pod}/{name}".removeprefix(f"{hierarchy}/")
-                cpus = cgroups.effective_cpus(folder) if found else None
-                if found and cpus is not None:
-                    yield ContainerCgroup(hierarchy, folder, found[1], cpus)
+                cpus = cgroups.effective_cpus(folder) if match else None
+                if match and cpus is not None:
+                    yield ContainerCgroup(hierarchy, folder, match[1], cpus)
 
 
 def _pods(root: Root, folder: str, uids: tuple[str, str]) -> Iterator[str]:

@@ -16,13 +16,13 @@ from dranode.driver.machine.cgroups import Cgroups
 from dranode.driver.machine.pod_cgroups import containers_of
 from dranode.driver.machine.root import Root, read_text
 
-# The parent of every kernel thread, which nobody can move.
+# The parent of all kernel threads, which cannot be moved to other CPUs.
 _KTHREADD: Final = "2"
 _ONLINE: Final = "sys/devices/system/cpu/online"
 
 
 def processes(root: Root) -> Iterator[Process]:
-    """Every process but the kernel's own; those that end meanwhile are left out."""
+    """Yield every process except the kernel's own; a process that ends meanwhile is left out."""
     try:
         names = root.listdir("proc")
     except OSError:
@@ -40,14 +40,14 @@ def _process(root: Root, pid: str) -> Process | None:
         cpus = CPUSet.parse(status["Cpus_allowed_list"])
     except (OSError, KeyError, ValueError):
         return None
-    # A process that has ended and is not reaped yet runs nowhere.
+    # A process that has ended, but is not reaped yet, runs nowhere.
     if _KTHREADD in (pid, status.get("PPid")) or status.get("State", "").startswith(("Z", "X")):
         return None
     return Process(int(pid), status.get("Name", ""), cpus, _cgroup(root, pid), _env(root, pid))
 
 
 def _cgroup(root: Root, pid: str) -> str:
-    """The process's cgroup in the hierarchy that has cpusets: a v1 hierarchy of its own, else the unified one."""
+    """Return the process's cgroup in the hierarchy that has cpusets: one of v1, else the unified one."""
     try:
         lines = [line.split(":", 2) for line in read_text(root, f"proc/{pid}/cgroup").splitlines()]
     except OSError:
@@ -65,37 +65,42 @@ def _env(root: Root, pid: str) -> frozenset[str] | None:
 
 
 def require_visible(root: Root, pods: Iterable[str]) -> tuple[Process, ...]:
-    """Every process but the kernel's own, once it is clear that those of the pods with these UIDs are among them.
+    """Return every process except the kernel's own; check that `/proc` shows those of the pods with these UIDs.
 
     Raises:
-        MachineError: they are not: `/proc` is that of another PID namespace, as a pod has one of its own, or missing.
+        MachineError: it does not, because it is missing or belongs to another PID namespace, such as that of a pod.
     """
     cgroups = Cgroups(root)
-    # Before the processes, so that each of these containers has had its processes since.
-    running = [each for uid in pods for each in containers_of(root, cgroups, uid) if cgroups.has_processes(each.folder)]
+    # Look for the containers first: their processes must then be among those that are read afterwards.
+    running = [
+        container
+        for uid in pods
+        for container in containers_of(root, cgroups, uid)
+        if cgroups.has_processes(container.folder)
+    ]
     seen = tuple(processes(root))
-    for each in running:
-        if not any(each.id in process.cgroup for process in seen) and cgroups.has_processes(each.folder):
+    for container in running:
+        if not any(container.id in process.cgroup for process in seen) and cgroups.has_processes(container.folder):
             raise MachineError(
-                f"the processes of the container in {each.path} are not to be seen in /proc, which is that of another "
-                "PID namespace: run this on the node, in a pod with hostPID: true, or with --machine DIR where the "
-                "node's root is mounted"
+                f"the processes of the container in {container.path} are not to be seen in /proc, which is that of "
+                "another PID namespace: run this on the node, in a pod with hostPID: true, or with --machine DIR where "
+                "the node's root is mounted"
             )
     return seen
 
 
 def effective(root: Root, cgroups: Iterable[str]) -> dict[str, CPUSet]:
-    """The CPUs on which these cgroups may run, as far as the kernel tells."""
+    """Return the CPUs on which these cgroups may run; a cgroup that cannot be read is left out."""
     hierarchies = Cgroups(root)
     read = ((cgroup, hierarchies.effective_cpus(cgroup)) for cgroup in cgroups)
     return {cgroup: cpus for cgroup, cpus in read if cpus is not None}
 
 
 def online(root: Root) -> CPUSet:
-    """The CPUs that are online.
+    """Return the online CPUs.
 
     Raises:
-        MachineError: the kernel does not tell.
+        MachineError: the kernel does not report them.
     """
     try:
         return CPUSet.parse(read_text(root, _ONLINE))

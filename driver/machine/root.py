@@ -1,4 +1,4 @@
-"""A file tree that holds `sys/`, and often `proc/` and `dev/`; only the machine that runs us can be written to.
+"""The file tree of a machine: `sys/`, and often `proc/` and `dev/`. Only the running machine can be written to.
 
 Paths are relative to the root, without a leading slash: `sys/devices/system/cpu/online`.
 """
@@ -12,7 +12,7 @@ class Root(Protocol):
     """A machine's files. Every method but `exists` raises OSError as the kernel would."""
 
     def read_bytes(self, path: str) -> bytes:
-        """The content of a file.
+        """Return the content of a file.
 
         Raises:
             FileNotFoundError: there is no such file.
@@ -20,48 +20,48 @@ class Root(Protocol):
         """
 
     def listdir(self, path: str) -> list[str]:
-        """The names in a folder, sorted; links are followed.
+        """Return the names in a folder, sorted; links are followed.
 
         Raises:
             FileNotFoundError: there is no such folder.
         """
 
     def readlink(self, path: str) -> str:
-        """The target of a symbolic link, as it stands.
+        """Return the target of a symbolic link as it is written.
 
         Raises:
-            OSError: the path is no link (EINVAL) or does not exist.
+            OSError: the path is not a link (EINVAL) or does not exist.
         """
 
     def resolve(self, path: str) -> str:
-        """The path with every link in it followed, relative to the root.
+        """Follow every link in a path, and return the result relative to the root.
 
         Raises:
             FileNotFoundError: the path leads nowhere or out of the tree.
         """
 
     def exists(self, path: str) -> bool:
-        """Whether the path leads somewhere."""
+        """Return whether the path exists, with its links followed."""
 
     def device_number(self, path: str) -> tuple[str, int, int]:
-        """Type (`c` or `b`), major and minor of a device node.
+        """Return type (`c` or `b`), major and minor of a device node.
 
         Raises:
             FileNotFoundError: there is no such node.
-            OSError: it is no device node.
+            OSError: the file is not a device node.
         """
 
     def write(self, path: str, content: str) -> None:
-        """Write to a kernel file that is there, in one piece: the way in which a driver configures hardware.
+        """Write to an existing kernel file with a single write; drivers configure hardware in this way.
 
         Raises:
-            OSError: the kernel refuses, or there is no such file; EROFS where the machine is captured or made up, so
-                that a driver which is tried on one leaves alone what it runs on.
+            OSError: the kernel refuses, or there is no such file. It is EROFS for a captured or synthetic machine, so
+                that a driver which is tried on one does not change the host.
         """
 
 
 def read_text(root: Root, path: str) -> str:
-    """A file's text without the surrounding white space and the NULs that some kernels leave at the end.
+    """Return a file's text without surrounding white space, and without the NULs that some kernels append.
 
     Raises:
         OSError: the file cannot be read.

@@ -1,4 +1,4 @@
-"""What a machine's files say at a glance, in the kernel's own words: no driver has interpreted them."""
+"""A summary of a machine's files in the kernel's own words, without an interpretation by a driver."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NODE_NAMES: Final = ("card", "renderD", "accel", "nvidia", "kfd", "vfio")
 
 
 def summarize(root: Root) -> dict[str, Any]:
-    """The machine as a plain document; what the kernel does not tell is null.
+    """Return the machine as a plain document; a value that the kernel does not report is null.
 
     `accelerators` lists display controllers and processing accelerators on PCI, `nodes` their device nodes.
     """

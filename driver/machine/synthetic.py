@@ -1,8 +1,8 @@
-"""Machines made up from a description: `sockets=2,numa=2,l3=4,cores=4,threads=2`.
+"""Synthetic machines, made from a description such as `sockets=2,numa=2,l3=4,cores=4,threads=2`.
 
-Each number is per parent: NUMA nodes a socket, L3 caches a NUMA node, cores an L3 cache, threads a core; what is left
-out is 1. Cores are numbered socket by socket, then NUMA node, then L3; CPU id = thread x (number of cores) + core.
-Files are worked out when they are read, so that a machine of 16,384 CPUs costs nothing to open.
+Each number is per parent: NUMA nodes per socket, L3 caches per NUMA node, cores per L3 cache, threads per core. A
+number that is left out is 1. Cores are numbered socket by socket, then NUMA node, then L3; CPU id = thread x (number of
+cores) + core. Files are computed when they are read, so that opening a machine with 16,384 CPUs costs nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _CACHES: Final = (  # index folder, level, type, size
     ("index2", 2, "Unified", "1024K"),
     ("index3", 3, "Unified", "32768K"),
 )
-# Relative distances as ACPI's SLIT gives them on two-socket servers: itself, the same socket, another socket.
+# Relative distances as in ACPI's SLIT on two-socket servers: the node itself, the same socket, another socket.
 _DISTANCES: Final = (10, 12, 32)
 
 
@@ -39,26 +39,26 @@ class Description:
 
     @cached_property
     def cores_per_numa(self) -> int:
-        """Cores a NUMA node."""
+        """Return the number of cores per NUMA node."""
         return self.l3 * self.cores
 
     @cached_property
     def cores_per_socket(self) -> int:
-        """Cores a socket."""
+        """Return the number of cores per socket."""
         return self.numa * self.cores_per_numa
 
     @cached_property
     def all_cores(self) -> int:
-        """Cores of the machine."""
+        """Return the number of cores of the machine."""
         return self.sockets * self.cores_per_socket
 
     @cached_property
     def all_cpus(self) -> int:
-        """CPUs of the machine."""
+        """Return the number of CPUs of the machine."""
         return self.all_cores * self.threads
 
     def cpus_of(self, first_core: int, cores: int) -> str:
-        """All threads of consecutive cores, as a cpu-list."""
+        """Return all threads of consecutive cores, as a cpu-list."""
         if cores == self.all_cores:
             return _span(0, self.all_cpus)
         return ",".join(_span(thread * self.all_cores + first_core, cores) for thread in range(self.threads))
@@ -68,7 +68,7 @@ def parse_description(text: str) -> Description:
     """Read a description.
 
     Raises:
-        UsageError: a key is unknown or stands twice, a number is not one or not positive, or the product is too large.
+        UsageError: a key is unknown or given twice, a value is not a positive number, or the machine is too large.
     """
     known = [field.name for field in fields(Description)]
     values: dict[str, int] = {}
@@ -96,7 +96,7 @@ def synthetic_tree(machine: Description) -> dict[str, TreeEntry]:
 def _cpu_folder(machine: Description) -> dict[str, TreeEntry]:
     every = _text(_span(0, machine.all_cpus))
     many = machine.threads > 1
-    # One CPU's folder is looked into many times in a row.
+    # The folder of one CPU is read many times in a row.
     folder = lru_cache(maxsize=64)(partial(_one_cpu, machine))
     return {
         "online": every,

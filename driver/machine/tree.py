@@ -1,4 +1,4 @@
-"""A file tree in memory: what an archive, a YAML machine or a description becomes."""
+"""A file tree in memory, made from an archive, a YAML machine or a description."""
 
 # ruff: noqa: D102 - the protocols Root and Files say what their methods promise
 
@@ -29,7 +29,7 @@ class DeviceFile:
 
 @dataclass(frozen=True, slots=True)
 class LazyFolder:
-    """A folder whose content is worked out when somebody looks into it."""
+    """A folder whose content is computed when it is first read."""
 
     make: Callable[[], dict[str, TreeEntry]]
 
@@ -44,7 +44,7 @@ class TreeFiles:
         self.tree = tree
 
     def find(self, path: str) -> TreeEntry | None:
-        """What stands at the path, None for nothing; a folder comes as its content."""
+        """Return the entry at a path, or None if there is none; a folder is returned as its content."""
         node: TreeEntry = self.tree
         for part in path.split("/") if path else ():
             if not isinstance(node, dict):
@@ -89,10 +89,10 @@ class TreeFiles:
 
 
 def plant(tree: dict[str, TreeEntry], path: str, node: TreeEntry) -> None:
-    """Put a node into a tree that is being made, with the folders that lead to it.
+    """Put an entry into a tree that is being made, with the folders that lead to it.
 
     Raises:
-        FileExistsError: something that is no folder stands in the way, or the path is taken; the error names it.
+        FileExistsError: a file is where a folder must be, or the path is taken; the error names it.
     """
     *folders, name = path.split("/")
     here = tree
@@ -107,7 +107,7 @@ def plant(tree: dict[str, TreeEntry], path: str, node: TreeEntry) -> None:
 
 
 def leaves(tree: dict[str, TreeEntry], above: str = "") -> Iterator[tuple[str, TreeEntry]]:
-    """Everything in a tree that is no folder, with its path."""
+    """Yield every entry of a tree that is not a folder, with its path."""
     for name, node in tree.items():
         path = f"{above}/{name}" if above else name
         inner = node.make() if isinstance(node, LazyFolder) else node

@@ -1,8 +1,9 @@
-"""Kernel uevents: an event source, never the source of truth. An event says that it is time to read the machine again.
+"""Kernel uevents: a reason to read the machine again, never the source of truth.
 
-libudev reads the real `/sys` only, so nothing is looked up through it. Events come from the kernel's own netlink group:
-udevd's do not reach a pod without the host's network namespace, and the kernel's may not either (they reach the network
-namespaces of the first user namespace, since Linux 4.18), so the machine is also read again from time to time.
+libudev only knows the real `/sys`, so it is not used to look up anything. Events come from the kernel's own netlink
+group, because those of udevd do not reach a pod without the host's network namespace. Those of the kernel may not reach
+it either (since Linux 4.18 they reach the network namespaces of the first user namespace), so the machine is also read
+again from time to time.
 """
 
 from __future__ import annotations
@@ -22,24 +23,24 @@ log = logging.getLogger(__name__)
 _TICK: Final = 2.0
 _QUIET: Final = 0.5
 _LONGEST_BURST: Final = 10.0
-_FAILURES: Final = 3  # in a row; one message that cannot be read is no end
+_FAILURES: Final = 3  # in a row; a single unreadable message is no reason to stop
 _NO_EVENTS: Final = "%s, so the machine is read again every %.0f s alone"
 
 E = TypeVar("E")
 E_co = TypeVar("E_co", covariant=True)
 
-# What a driver makes of a uevent: (ACTION, SUBSYSTEM, device path, other keys) -> its own event, or None.
+# How a driver reads a uevent: (ACTION, SUBSYSTEM, device path, other keys) -> an event of its own, or None.
 Reader = Callable[[str, str, str, Mapping[str, str]], E | None]
 
 
 class Events(Protocol[E_co]):
-    """Where events come from."""
+    """A source of events."""
 
     def next(self, timeout: float) -> E_co | None:
-        """The next event of interest; None if there was none for `timeout` seconds.
+        """Return the next event of interest; None if there was none for `timeout` seconds.
 
         Raises:
-            OSError: events are lost, because more came than fit (ENOBUFS), or there are none any more.
+            OSError: events were lost because too many came (ENOBUFS), or the source has failed.
         """
 
 
@@ -47,7 +48,7 @@ class KernelEvents(Generic[E]):
     """The kernel's uevents of some subsystems, through pyudev."""
 
     def __init__(self, subsystems: Iterable[str], reader: Reader[E]) -> None:
-        """Listen from now on.
+        """Start to listen.
 
         Raises:
             ImportError: libudev is not installed.
@@ -62,15 +63,15 @@ class KernelEvents(Generic[E]):
         self._monitor.start()
 
     def next(self, timeout: float) -> E | None:
-        """The next uevent; None if it is of no interest, or there was none for `timeout` seconds.
+        """Return the next uevent; None if it is of no interest, or if there was none for `timeout` seconds.
 
         Raises:
-            OSError: the kernel had more uevents than the socket holds (ENOBUFS), or the socket fails.
+            OSError: the kernel had more uevents than the socket holds (ENOBUFS), or the socket failed.
         """
         try:
             device = self._monitor.poll(timeout)
         except OSError as error:
-            # pyudev only says that poll(2) tells of an error, and leaves it in the socket, to be told of for ever.
+            # pyudev reports an error of poll(2), but leaves it in the socket, so poll(2) would report it for ever.
             with socket.socket(fileno=os.dup(self._monitor.fileno())) as same:
                 number = same.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if number:
@@ -82,7 +83,7 @@ class KernelEvents(Generic[E]):
 
 
 def opened(source: Callable[[], Events[E]] | None) -> Events[E] | None:
-    """The events of a source; None if there is none, or if it cannot be opened, which is logged."""
+    """Open an event source; return None if there is none, or if opening fails, which is logged."""
     try:
         return source() if source is not None else None
     except (ImportError, OSError) as error:
@@ -101,10 +102,10 @@ def watch(
     """Yield whenever the machine should be read again, until `stop` is set; a burst of events yields once.
 
     Args:
-        events: the event source; None where there is none, then only `RESCAN_SECONDS` and `due` count.
-        note: is told every event.
+        events: the event source; without one only `RESCAN_SECONDS` and `due` count.
+        note: is called with every event.
         stop: ends the watch within seconds.
-        due: whether the machine should be read for another reason.
+        due: returns whether the machine should be read for another reason.
         clock: seconds that never run backwards.
     """
     last = clock()
@@ -129,7 +130,7 @@ def watch(
 
 
 def _taken_in(events: Events[E], note: Callable[[E], None], clock: Callable[[], float]) -> bool:
-    """Wait for an event, and for the end of the burst that it begins; whether there was one."""
+    """Wait for an event and for the end of its burst; return whether there was one."""
     event = events.next(_TICK)
     if event is None:
         return False
@@ -137,7 +138,7 @@ def _taken_in(events: Events[E], note: Callable[[E], None], clock: Callable[[], 
     quiet = clock() + _QUIET
     end = clock() + _LONGEST_BURST
     while (now := clock()) < min(quiet, end):
-        # None comes at once for an event of no interest: most of a burst, and not its end.
+        # An event of no interest returns None at once; a burst has many of them, so None is not its end.
         event = events.next(quiet - now)
         if event is not None:
             note(event)

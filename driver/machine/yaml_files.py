@@ -1,4 +1,4 @@
-"""Files of Kubernetes documents, as kubectl takes and prints them: YAML with several documents, JSON, or a `List`.
+"""Reads files of Kubernetes documents as kubectl accepts and prints them: YAML, also several documents, JSON, a `List`.
 
 YAML is read the way the API machinery reads it (YAML 1.1 booleans, no dates, no base-60 numbers), but strictly: a key
 that stands twice, a key that is not a string and an alias that contains itself are refused.
@@ -23,7 +23,7 @@ from dranode.driver.core.api.source_document import SourceDocument
 STDIN: Final = "-"
 _MAX_DEPTH: Final = 100
 _MAX_NODES: Final = 20_000_000
-# What aliases alone may stand for: a manifest repeats a few lines by them.
+# How much text aliases may stand for: a manifest repeats only a few lines with them.
 _MAX_COPIED: Final = 1_000_000
 _MAX_COPIED_TEXT: Final = 64 << 20
 _SHOWN: Final = 40
@@ -31,7 +31,7 @@ _SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def load_documents(paths: Iterable[Path | str]) -> tuple[SourceDocument, ...]:
-    """The documents of all files in order, those of `resource.k8s.io` in their v1 form.
+    """Read the documents of all files in order, those of `resource.k8s.io` in their v1 form.
 
     Raises:
         DocumentError: a file cannot be read, is not YAML or JSON, or holds nothing, something that is not a Kubernetes
@@ -41,7 +41,7 @@ def load_documents(paths: Iterable[Path | str]) -> tuple[SourceDocument, ...]:
 
 
 def read_documents(path: Path | str) -> tuple[SourceDocument, ...]:
-    """The documents of one file as they are written, lists taken apart.
+    """Read the documents of one file as they are written, with the items of lists one by one.
 
     Raises:
         DocumentError: the file cannot be read, is not YAML or JSON, or holds nothing or something that is no Kubernetes
@@ -56,7 +56,7 @@ def read_documents(path: Path | str) -> tuple[SourceDocument, ...]:
 
 
 def read_yaml(path: Path | str) -> Any:
-    """The one YAML or JSON document of a file, whatever it is; None for an empty file.
+    """Read the only YAML or JSON document of a file, of any type; None for an empty file.
 
     Raises:
         DocumentError: the file cannot be read, is not YAML or JSON, or holds several documents.
@@ -95,7 +95,7 @@ def _parse(text: str, file: str) -> list[Any]:
             raise DocumentError(f"{file}: {error}") from error
         except (ValueError, RecursionError):
             document = None
-        # What is no good as YAML either is refused there, with its place.
+        # A text that is not YAML either is refused there, with its place.
         if document is not None and not _too_deep(document) and _has_characters(document, text):
             return [document]
     try:
@@ -114,7 +114,7 @@ def _too_deep(document: Any) -> bool:
 
 
 def _has_characters(document: Any, text: str) -> bool:
-    """Whether its strings can be written again: JSON's escapes can spell half of a surrogate pair."""
+    """Return whether its strings can be encoded: JSON escapes may spell half of a surrogate pair."""
     if _SURROGATE.search(text):
         try:
             json.dumps(document, ensure_ascii=False).encode()
@@ -124,7 +124,7 @@ def _has_characters(document: Any, text: str) -> bool:
 
 
 def _check_size(text: str) -> None:
-    """Refuse what would exhaust stack or memory before it is loaded: libyaml recurses, and an alias is a copy later on.
+    """Refuse a text that would exhaust stack or memory when loaded: libyaml recurses, and aliases become copies.
 
     Raises:
         ConstructorError: the text is nested too deeply, or its aliases stand for too much.
@@ -165,7 +165,7 @@ def _refusal(problem: str, at: Any) -> yaml.constructor.ConstructorError:
 
 
 def _items(document: Any, file: str) -> Iterator[dict[str, Any]]:
-    """The document itself, or what a `List` holds; items of a typed list may leave out what the list says."""
+    """Yield the document, or the items of a `List`; items of a typed list may leave out what the list says."""
     if isinstance(document, dict) and isinstance(document.get("kind"), str):
         kind: str = document["kind"]
         if not kind.endswith("List"):

@@ -1,4 +1,4 @@
-"""Modules that libraries import for what this program never does: loaded when somebody touches them after all."""
+"""Defers modules that libraries import for features which this program never uses, until they are used after all."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from importlib.util import LazyLoader
 from types import ModuleType
 from typing import Final
 
-# A third of the time until kubelet has its first answer, and 5 MiB.
+# Saves a third of the time until kubelet gets its first answer, and 5 MiB.
 _UNTOUCHED: Final = frozenset(
     {
         # gRPC's other interface
@@ -25,7 +25,7 @@ _UNTOUCHED: Final = frozenset(
 
 
 class _Deferred:
-    """Finds the modules named above, and puts off their execution to the first look at an attribute."""
+    """Finds the modules listed above, and defers their execution until the first access to an attribute."""
 
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
@@ -36,9 +36,9 @@ class _Deferred:
 
 
 def defer_untouched() -> None:
-    """Put off the modules that nothing here touches; call it once, in a program, before gRPC is imported.
+    """Defer the modules that this program does not use; call it once, before gRPC is imported.
 
-    Whoever does use them, such as the driver of a third party, notices nothing: the first attribute that is asked for
-    loads the module.
+    Code that does use them, such as the driver of a third party, works as usual: its first access to an attribute loads
+    the module.
     """
     sys.meta_path.insert(0, _Deferred)

@@ -1,4 +1,4 @@
-"""Kernel locks on files (flock): a dead holder frees them."""
+"""Kernel locks on files (flock). The kernel releases the lock of a process that dies."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from dranode.driver.core.api.errors import LedgerError
 
 
 class FileLock:
-    """An exclusive lock on a file, made mode 0600 if it is not there. One holder a process and a moment."""
+    """An exclusive lock on a file; a missing file is created with mode 0600. One thread at a time may hold it."""
 
     def __init__(self, path: Path) -> None:
-        """Name the lock; nothing is opened yet."""
+        """Name the lock without opening the file."""
         self.path = path
         self._file: int | None = None
 
     def acquire(self, *, wait: bool = True) -> bool:
-        """Take the lock; False if `wait` is off and somebody else has it.
+        """Take the lock; return False if `wait` is off and another holder has it.
 
         Raises:
             LedgerError: the file cannot be made, opened or locked.
@@ -32,7 +32,7 @@ class FileLock:
         return True
 
     def is_held(self) -> bool:
-        """Whether anybody holds the lock, this one included. Those who ask at the same moment do not see each other.
+        """Return whether any holder has the lock, this object included; concurrent callers do not see each other.
 
         Raises:
             LedgerError: the file cannot be made, opened or locked.
@@ -44,7 +44,7 @@ class FileLock:
         return False
 
     def release(self) -> None:
-        """Give the lock back; nothing happens if it is not held."""
+        """Release the lock; do nothing if it is not held."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
@@ -56,7 +56,7 @@ class FileLock:
             raise LedgerError(f"the lock {self.path} cannot be opened: {error.strerror}") from error
 
     def _locked(self, file: int, kind: int) -> bool:
-        """Whether the lock was had; the file is closed if not."""
+        """Lock the file, and return whether that succeeded; close it if not."""
         try:
             fcntl.flock(file, kind)
         except OSError as error:
@@ -68,7 +68,7 @@ class FileLock:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Hold the lock for a while."""
+        """Hold the lock in a `with` statement."""
         self.acquire()
         try:
             yield

@@ -1,7 +1,7 @@
-"""How the driver logs: one line an event, key=value text or JSON, and one operation id in every line of a call.
+"""The log: one line for each event, as key=value text or JSON, and one operation id in all lines of a call.
 
-A call of kubelet or of the container runtime is answered by one thread from beginning to end; whoever hands a part of
-it to another thread runs that part in a copy of the context (`contextvars.copy_context`).
+One thread answers a call of kubelet or of the container runtime from beginning to end. Code that passes a part of it to
+another thread runs that part in a copy of the context (`contextvars.copy_context`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dranode.driver.core.api.sentence import printable
 
 _LEVELS: Final = (logging.INFO, logging.DEBUG)
 _OPERATION: Final[ContextVar[str]] = ContextVar("operation", default="")
-# A placeholder of a log message, and the key in front of it if it has one.
+# A placeholder of a log message, with the key before it if there is one.
 _PLACEHOLDER: Final = re.compile(r"(?:\b(\w+)=)?%(?:%|[-+ #0]*\d*(?:\.\d+)?[a-zA-Z])")
 
 
@@ -31,7 +31,7 @@ def _random_id() -> str:
 
 @contextlib.contextmanager
 def operation(new_id: Callable[[], str] = _random_id) -> Iterator[str]:
-    """Put one operation id (8 hexadecimal digits) into every line that is logged meanwhile."""
+    """Add one operation id (8 hexadecimal digits) to every line that is logged in the `with` block."""
     token = _OPERATION.set(new_id())
     try:
         yield _OPERATION.get()
@@ -40,26 +40,26 @@ def operation(new_id: Callable[[], str] = _random_id) -> Iterator[str]:
 
 
 class TextFormatter(logging.Formatter):
-    """Time, level, operation id if there is one, message; one line an event, below it a traceback that is indented.
+    """Time, level, operation id if there is one, and message on one line; an indented traceback may follow.
 
-    Whatever values others wrote, they make no line that looks like another event.
+    Values that others wrote cannot make a line that looks like another event.
     """
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s.%(msecs)03d %(levelname)s %(op)s%(message)s", "%Y-%m-%dT%H:%M:%S")
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line for a record."""
+        """Return the line for a record."""
         current = _OPERATION.get()
         record.op = f"op={current} " if current else ""
         return super().format(record)
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
-        """The line without a traceback."""
+        """Return the line without a traceback."""
         return printable(super().formatMessage(record))
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - logging's name
-        """The traceback."""
+        """Return the traceback."""
         return "\n".join(f"    {printable(line)}" for line in super().formatException(ei).splitlines())
 
 
@@ -70,7 +70,7 @@ class JSONFormatter(logging.Formatter):
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line for a record."""
+        """Return the line for a record."""
         line = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
@@ -86,7 +86,7 @@ class JSONFormatter(logging.Formatter):
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
-    """The arguments of a message that it names (`claim=%s`), by those names."""
+    """Return the arguments of a message that have a key (`claim=%s`), by that key."""
     if not isinstance(record.args, tuple):
         return {}
     arguments = iter(record.args)
@@ -101,7 +101,7 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def _one_line(record: logging.LogRecord) -> bool:
-    """Bytes that are no message are the sender's mistake: one line tells of them, and no traceback through gRPC."""
+    """Drop the traceback through gRPC for bytes that are no message: the sender is wrong, and one line says so."""
     if record.exc_info and (error := record.exc_info[1]) is not None:
         record.msg, record.args = "a gRPC message cannot be read: %s", (error,)
         record.exc_info = record.exc_text = None
@@ -109,16 +109,16 @@ def _one_line(record: logging.LogRecord) -> bool:
 
 
 def set_up(log_format: str, verbosity: int) -> None:
-    """Log to stderr as `text` or `json`; `verbosity` 0 tells what happened to claims, 1 and more tells details."""
+    """Log to stderr as `text` or `json`; `verbosity` 0 logs what happens to claims, 1 and more logs details."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JSONFormatter() if log_format == "json" else TextFormatter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(_LEVELS[min(verbosity, len(_LEVELS) - 1)])
-    # Its details are of no use to anybody who looks for a claim.
+    # Its details do not help to follow a claim.
     logging.getLogger("urllib3").setLevel(logging.WARNING)
     # It logs what it cannot decode, on either side of a call.
     logging.getLogger("grpc._common").addFilter(_one_line)
     if sys.version_info >= (3, 12):
-        # Nothing here is a task, and asking which one logs would load asyncio with the first record.
+        # This program has no asyncio tasks, and looking for the current one would load asyncio with the first record.
         logging.logAsyncioTasks = False

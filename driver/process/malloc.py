@@ -11,9 +11,9 @@ _TRIM_FROM: Final = 128 * 1024
 
 
 def stay_small() -> None:
-    """Share one arena between threads, and give memory back after a burst (a large LIST takes tens of MiB).
+    """Make all threads share one arena, and return memory to the kernel after a burst (a large LIST takes tens of MiB).
 
-    Call it before the first thread starts. Other C libraries have no such settings and are left alone.
+    Call it before the first thread starts. It does nothing with other C libraries, which have no such settings.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

@@ -1,4 +1,4 @@
-"""Named threads that do not die unseen."""
+"""Named threads whose failures are never lost."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ Fatal = Callable[[str], None]
 
 
 class OwnedThread(threading.Thread):
-    """A daemon thread whose unexpected end is reported to `fatal`, which ends the process with the error."""
+    """A daemon thread that reports its unexpected end to `fatal`, which ends the process with the error."""
 
     def __init__(self, name: str, work: Callable[[], None], fatal: Fatal) -> None:
-        """Name the thread; `start` runs `work`."""
+        """Name the thread; `start` will run `work`."""
         super().__init__(name=name, daemon=True)
         self._work = work
         self._fatal = fatal
 
     def run(self) -> None:
-        """Run the work; an exception out of it is fatal."""
+        """Run the work; an exception from it is fatal."""
         try:
             self._work()
         except Exception as error:

@@ -98,9 +98,9 @@ def pod_warnings(
 
 
 def _request_warnings(
-    wanted: ExactDeviceRequest | DeviceSubRequest, where: str, around: Surroundings
+    requested: ExactDeviceRequest | DeviceSubRequest, where: str, around: Surroundings
 ) -> Iterator[FieldError]:
-    name = wanted.device_class_name
+    name = requested.device_class_name
     device_class = around.classes.get(name)
     if device_class is None:
         if around.classes_written:
@@ -110,7 +110,7 @@ def _request_warnings(
     chosen = [published.device for published in around.devices if _chooses(device_class, published)]
     if not chosen:
         return
-    asked: Mapping[str, Quantity] = wanted.capacity.requests if wanted.capacity is not None else {}
+    asked: Mapping[str, Quantity] = requested.capacity.requests if requested.capacity is not None else {}
     published = sorted({capacity for device in chosen for capacity in device.capacity})
     for capacity in asked:
         if capacity not in published:
@@ -118,9 +118,9 @@ def _request_warnings(
             yield FieldError(
                 f"{where}.capacity.requests", f'no device of class "{name}" has a capacity "{capacity}"; {there}'
             )
-    count = wanted.count or 1
+    count = requested.count or 1
     shared = _shared_capacity(chosen, asked)
-    if count > 1 and wanted.allocation_mode in ("", "ExactCount") and shared is not None:
+    if count > 1 and requested.allocation_mode in ("", "ExactCount") and shared is not None:
         capacity, default = shared
         yield FieldError(
             f"{where}.count",

@@ -120,13 +120,13 @@ def nothing_checked(files: Iterable[str]) -> CheckResult:
 
 def _named(documents: Iterable[SourceDocument], kind: type[NamedClaim]) -> dict[tuple[str, str], NamedClaim]:
     """The documents of a kind by namespace and name, as far as they decode."""
-    found: dict[tuple[str, str], NamedClaim] = {}
+    named: dict[tuple[str, str], NamedClaim] = {}
     for source in documents:
         if source.kind == kind.__name__:
             with contextlib.suppress(DocumentError):  # it has a verdict of its own
                 value = decode(kind, to_v1(source.document))
-                found[value.metadata.namespace or DEFAULT_NAMESPACE, value.metadata.name] = value
-    return found
+                named[value.metadata.namespace or DEFAULT_NAMESPACE, value.metadata.name] = value
+    return named
 
 
 def _pod(
@@ -173,10 +173,10 @@ def check_parameters(file: str, plugins: Mapping[str, Plugin]) -> CheckResult | 
         return None
     errors = [FieldError("", "holds no Kubernetes document with a kind, nor parameters that a driver takes")]
     for plugin in plugins.values():
-        found = tuple(_parameter_errors(plugin, "FromClaim", document, ""))
-        if not found:
+        problems = tuple(_parameter_errors(plugin, "FromClaim", document, ""))
+        if not problems:
             return CheckResult(file, "", "")
-        errors += [FieldError(each.path, f"{plugin.driver}: {each.message}") for each in found]
+        errors += [FieldError(each.path, f"{plugin.driver}: {each.message}") for each in problems]
     return CheckResult(file, "", "", tuple(errors))
 
 
@@ -191,10 +191,10 @@ def _checked(source: SourceDocument, plugins: Mapping[str, Plugin], around: Surr
             for one in unknown_fields(_SPECS[source.kind], spec if spec is not None else {}, "spec")
         ]
         try:
-            found, quota = _RULES[source.kind](document, plugins)
+            problems, quota = _RULES[source.kind](document, plugins)
         except DocumentError as error:
-            found = all_problems(lambda rest: _RULES[source.kind](rest, plugins)[0], document, error)
-        errors += found
+            problems = all_problems(lambda rest: _RULES[source.kind](rest, plugins)[0], document, error)
+        errors += problems
     except DocumentError as error:
         errors.append(_field_error(error))
     if source.document.get("apiVersion") == _V1BETA1:

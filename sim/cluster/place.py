@@ -68,7 +68,7 @@ class NodeChoice:
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class _Demand:
     """Claims to allocate; `key` is equal for claims that want the same."""
 
     claims: tuple[ResourceClaim, ...]
@@ -89,9 +89,9 @@ class Fleet:
         self.nodes = tuple(nodes)
         self._states = States(allocator.inventory, self.nodes, allocated)
         self._number = {node.metadata.name: number for number, node in enumerate(self.nodes)}
-        self._found: dict[_Question, Solution | AllocationError] = {}
+        self._solutions: dict[_Question, Solution | AllocationError] = {}
         self._misses: dict[_Question, Miss] = {}
-        self._raws: dict[int, int] = {}  # by the identity of what was found, which `_found` keeps
+        self._raws: dict[int, int] = {}  # by the identity of what was found, which `_solutions` keeps
 
     def place(
         self,
@@ -107,18 +107,18 @@ class Fleet:
         pod's allocated claims score on every node.
         """
         try:
-            wanted = self._wanted(claims)
-            fits = self._fits(wanted, allows)
+            demand = self._demand(claims)
+            fits = self._fits(demand, allows)
         except AllocationError as error:
             return NodeChoice(None, failures(claims, None, error))
         if not fits:
-            return self._nowhere(wanted, allows)
-        raws = {state: self._raw(wanted, found) + (before if claims else 0) for state, (_, found) in fits.items()}
+            return self._nowhere(demand, allows)
+        raws = {state: self._raw(demand, solution) + (before if claims else 0) for state, (_, solution) in fits.items()}
         best = max(fits, key=lambda state: (raws[state], -fits[state][0]))
-        number, found = fits[best]
+        number, solution = fits[best]
         view = self._states.views[number]
         outcomes = self._allocator.outcomes(
-            wanted.claims, wanted.requests, _moved(found, view), view.node.metadata.name
+            demand.claims, demand.requests, _moved(solution, view), view.node.metadata.name
         )
         self._states.take(number, [outcome.allocation for outcome in outcomes if outcome.allocation is not None])
         table = self._scores(raws, best, number, allows) if scores else ()
@@ -127,10 +127,10 @@ class Fleet:
     def drivers(self, node: str, claims: Sequence[ResourceClaim]) -> frozenset[str]:
         """The drivers whose devices the claims would get on the node as it is now; none if they do not fit there."""
         try:
-            found = self._evaluate(self.state(node), self._wanted(claims))
+            solution = self._evaluate(self.state(node), self._demand(claims))
         except AllocationError:
             return frozenset()
-        picks = found.picks if isinstance(found, Solution) else None
+        picks = solution.picks if isinstance(solution, Solution) else None
         return frozenset(pick.candidate.pool.driver for picked in picks or () for pick in picked)
 
     def pools(self, node: str) -> tuple[tuple[Pool, PoolState], ...]:
@@ -143,14 +143,14 @@ class Fleet:
         """A number that is equal for nodes in the same state."""
         return self._states.of[self._number[node]]
 
-    def _wanted(self, claims: Sequence[ResourceClaim]) -> _Wanted:
-        return _Wanted(
+    def _demand(self, claims: Sequence[ResourceClaim]) -> _Demand:
+        return _Demand(
             tuple(claims),
             self._allocator.requests(claims),
             b"\n".join(encode_json(claim.spec) for claim in claims),
         )
 
-    def _fits(self, wanted: _Wanted, allows: Callable[[Node], bool] | None) -> dict[int, tuple[int, Solution]]:
+    def _fits(self, demand: _Demand, allows: Callable[[Node], bool] | None) -> dict[int, tuple[int, Solution]]:
         """The states in which the claims fit, with the first node and what was found.
 
         Raises:
@@ -158,57 +158,57 @@ class Fleet:
         """
         fits: dict[int, tuple[int, Solution]] = {}
         for state, number in self._states.living(allows):
-            found = self._evaluate(state, wanted)
-            if isinstance(found, AllocationError):
-                if found.scope == "fatal":
-                    raise found
-            elif found.picks is not None:
-                fits[state] = (number, found)
+            solution = self._evaluate(state, demand)
+            if isinstance(solution, AllocationError):
+                if solution.scope == "fatal":
+                    raise solution
+            elif solution.picks is not None:
+                fits[state] = (number, solution)
         return fits
 
-    def _evaluate(self, state: int, wanted: _Wanted) -> Solution | AllocationError:
-        key = (*self._states.key(state), wanted.key)
-        known = self._found.get(key)
+    def _evaluate(self, state: int, demand: _Demand) -> Solution | AllocationError:
+        key = (*self._states.key(state), demand.key)
+        known = self._solutions.get(key)
         if known is None:
             pools, allocated = self._states.example(state)
             try:
-                known = self._allocator.search(wanted.claims, wanted.requests, pools, allocated)
+                known = self._allocator.search(demand.claims, demand.requests, pools, allocated)
             except AllocationError as error:
                 if error.scope == "fatal":
                     return error  # its text names the claim
                 known = error
-            self._found[key] = known
+            self._solutions[key] = known
         return known
 
-    def _raw(self, wanted: _Wanted, found: Solution) -> int:
-        raw = self._raws.get(id(found))
+    def _raw(self, demand: _Demand, solution: Solution) -> int:
+        raw = self._raws.get(id(solution))
         if raw is None:
-            raw = self._raws[id(found)] = _raw_score(wanted.requests, found)
+            raw = self._raws[id(solution)] = _raw_score(demand.requests, solution)
         return raw
 
-    def _nowhere(self, wanted: _Wanted, allows: Callable[[Node], bool] | None) -> NodeChoice:
+    def _nowhere(self, demand: _Demand, allows: Callable[[Node], bool] | None) -> NodeChoice:
         nearest: dict[int, tuple[str, Miss]] = {}
         errors: list[AllocationError] = []
         oddities: set[Oddity] = set()
         for state, number in self._states.living(allows):
-            found = self._evaluate(state, wanted)
-            if isinstance(found, AllocationError):
-                errors.append(found)
+            solution = self._evaluate(state, demand)
+            if isinstance(solution, AllocationError):
+                errors.append(solution)
                 continue
-            oddities |= found.oddities
-            miss, kind = self._miss(state, wanted), self._states.kind(state)
+            oddities |= solution.oddities
+            miss, kind = self._miss(state, demand), self._states.kind(state)
             if kind not in nearest or nearest[kind][1] < miss:
                 nearest[kind] = (self.nodes[number].metadata.name, miss)
         misses = tuple(sorted(nearest.values(), key=lambda each: each[1], reverse=True))
         if errors and not misses:
-            return NodeChoice(None, failures(wanted.claims, None, errors[0]))
-        return NodeChoice(None, unfit(wanted.claims, _sentence(len(self.nodes), misses), oddities), misses=misses)
+            return NodeChoice(None, failures(demand.claims, None, errors[0]))
+        return NodeChoice(None, unfit(demand.claims, _sentence(len(self.nodes), misses), oddities), misses=misses)
 
-    def _miss(self, state: int, wanted: _Wanted) -> Miss:
-        key = (*self._states.key(state), wanted.key)
+    def _miss(self, state: int, demand: _Demand) -> Miss:
+        key = (*self._states.key(state), demand.key)
         if key not in self._misses:
             pools, allocated = self._states.example(state)
-            self._misses[key] = self._allocator.nearest_miss(wanted.claims, wanted.requests, pools, allocated)
+            self._misses[key] = self._allocator.nearest_miss(demand.claims, demand.requests, pools, allocated)
         return self._misses[key]
 
     def _scores(
@@ -235,21 +235,21 @@ def score_before(claim: ResourceClaim, allocation: AllocationResult) -> int:
     )
 
 
-def _moved(found: Solution, view: View) -> Solution:
+def _moved(solution: Solution, view: View) -> Solution:
     """The same solution on a node of the same kind."""
-    if found.picks is None:
-        return found
+    if solution.picks is None:
+        return solution
     picks = tuple(
-        tuple(replace(pick, candidate=view.candidates[pick.number]) for pick in picked) for picked in found.picks
+        tuple(replace(pick, candidate=view.candidates[pick.number]) for pick in picked) for picked in solution.picks
     )
-    return replace(found, picks=picks)
+    return replace(solution, picks=picks)
 
 
-def _raw_score(requests: Requests, found: Solution) -> int:
+def _raw_score(requests: Requests, solution: Solution) -> int:
     score = 0
-    for wanted, picks in zip(requests, found.picks or (), strict=True):
-        names = {alternative.name for alternative in active_alternatives(wanted, picks)}
-        for request in wanted:
+    for requested, picks in zip(requests, solution.picks or (), strict=True):
+        names = {alternative.name for alternative in active_alternatives(requested, picks)}
+        for request in requested:
             if request.listed:
                 index = next(index for index, one in enumerate(request.alternatives) if one.name in names)
                 score += _FIRST_ALTERNATIVE - index

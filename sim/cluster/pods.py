@@ -87,22 +87,22 @@ def place_pods(
         if pod.missing:
             yield _lacking(pod)
             continue
-        wanted: list[ResourceClaim] = []
+        unplaced: list[ResourceClaim] = []
         fixed: list[tuple[ResourceClaim, AllocationResult]] = []
         for claim in pod.claims:
             key = claim.metadata.namespace, claim.metadata.name
             allocation = settled.get(key) or claim.status.allocation
             if allocation is None:
-                wanted.append(claim)
+                unplaced.append(claim)
             else:
                 fixed.append((claim, allocation))
         spec = specs.get(pod.name)
         here = any((claim.metadata.namespace, claim.metadata.name) in settled for claim, _ in fixed)
-        if not wanted and not here and (not fixed or spec is None or spec.node_name):
+        if not unplaced and not here and (not fixed or spec is None or spec.node_name):
             continue  # a claim or a running pod that has all it wants: there is nothing to answer
         allows = _allows(spec, [allocation for _, allocation in fixed])
         before = sum(score_before(claim, allocation) for claim, allocation in fixed)
-        placed = fleet.place(wanted, allows=allows, scores=scores, before=before)
+        placed = fleet.place(unplaced, allows=allows, scores=scores, before=before)
         for outcome in placed.outcomes:
             if outcome.allocation is not None:
                 settled[outcome.claim.metadata.namespace, outcome.claim.metadata.name] = outcome.allocation

@@ -30,18 +30,20 @@ def all_problems(
     rest = copy.deepcopy(document)
     errors: list[FieldError] = []
     error = first
-    while len(errors) < _MOST and error.path not in [one.path for one in errors]:
+    while len(errors) < _MOST and error.path not in [problem.path for problem in errors]:
         message = str(error).removeprefix(f"{error.path}: " if error.path else "")
         errors.append(FieldError(error.path, message))
         if not _replaced(rest, error.path, message):
             break
         try:
-            found = look(rest)
+            problems = look(rest)
         except DocumentError as another:
             error = another
         else:
             # What is said of a stand-in is not said of the document.
-            return errors + [one for one in found if not any(_within(one.path, told.path) for told in errors)]
+            return errors + [
+                problem for problem in problems if not any(_within(problem.path, told.path) for told in errors)
+            ]
     return errors
 
 

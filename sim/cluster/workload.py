@@ -82,7 +82,7 @@ def read_workload(documents: Iterable[SourceDocument]) -> WorkloadDocuments:
     templates: dict[tuple[str, str], ResourceClaimTemplate] = {}
     pods: list[Pod] = []
     of_pods: list[SourceDocument] = []
-    classes = {one.metadata.name: one for one in map(default_class, DEFAULT_CLASSES)}
+    classes = {kind.metadata.name: kind for kind in map(default_class, DEFAULT_CLASSES)}
     order: list[tuple[str, str, str]] = []
     for source in documents:
         try:
@@ -100,8 +100,8 @@ def read_workload(documents: Iterable[SourceDocument]) -> WorkloadDocuments:
                     of_pods.append(source)
                     order.append(("pod", "", str(len(pods) - 1)))
                 case "DeviceClass":
-                    one = decode(DeviceClass, source.document)
-                    classes[one.metadata.name] = one
+                    device_class = decode(DeviceClass, source.document)
+                    classes[device_class.metadata.name] = device_class
                 case _:
                     pass
         except DocumentError as error:
@@ -209,7 +209,7 @@ def _pod_claims(
     templates: Mapping[tuple[str, str], ResourceClaimTemplate],
 ) -> PodWithClaims:
     namespace, name = pod.metadata.namespace, pod.metadata.name
-    found: dict[str, ResourceClaim] = {}
+    own: dict[str, ResourceClaim] = {}
     missing: list[str] = []
     for entry in pod.spec.resource_claims:
         if entry.resource_claim_name is not None:
@@ -220,15 +220,15 @@ def _pod_claims(
         if claim is None:
             missing.append(entry.resource_claim_name or entry.resource_claim_template_name or entry.name)
         else:
-            found.setdefault(claim.metadata.name, _reserved(claim, name))
-    return PodWithClaims(f"{namespace}/{name}", tuple(found.values()), tuple(missing), pod.spec.node_name)
+            own.setdefault(claim.metadata.name, _reserved(claim, name))
+    return PodWithClaims(f"{namespace}/{name}", tuple(own.values()), tuple(missing), pod.spec.node_name)
 
 
 def _from_template(template: ResourceClaimTemplate, name: str, pod_claim_name: str = "") -> ResourceClaim:
-    wanted = template.spec.metadata
-    annotations = {**wanted.annotations, **({POD_CLAIM_NAME: pod_claim_name} if pod_claim_name else {})}
+    given = template.spec.metadata
+    annotations = {**given.annotations, **({POD_CLAIM_NAME: pod_claim_name} if pod_claim_name else {})}
     metadata = ObjectMeta(
-        name=name, namespace=template.metadata.namespace, labels=wanted.labels, annotations=annotations
+        name=name, namespace=template.metadata.namespace, labels=given.labels, annotations=annotations
     )
     return ResourceClaim(api_version=API_VERSION, kind="ResourceClaim", metadata=metadata, spec=template.spec.spec)
 

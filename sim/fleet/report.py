@@ -197,22 +197,22 @@ def _units(pools: Iterable[tuple[Pool, PoolState]], useful: frozenset[str]) -> d
     free: dict[str, Amount] = {}
     owner: dict[str, str] = {}
     for pool, state in pools:
-        for unit, amount, left in _amounts(pool, state):
+        for unit, amount, remaining in _amounts(pool, state):
             owner[unit] = pool.id.driver
             total[unit] = total.get(unit, 0) + amount
-            free[unit] = free.get(unit, 0) + left
+            free[unit] = free.get(unit, 0) + remaining
     return {unit: Unit(total[unit], free[unit], 0 if owner[unit] in useful else free[unit]) for unit in sorted(total)}
 
 
 def _amounts(pool: Pool, state: PoolState) -> Iterator[tuple[str, Amount, Amount]]:
     """Unit, amount and what is free of it, for each device of the node itself."""
-    left = available_counters(pool, state)
+    remaining = available_counters(pool, state)
     for candidate in pool.candidates:
         device, driver = candidate.device, pool.id.driver
         if candidate.slice.node_name is None:
             continue
         if not device.allow_multiple_allocations:
-            available = device.name not in state.devices and Counters(dict(left)).draw(device) is None
+            available = device.name not in state.devices and Counters(dict(remaining)).draw(device) is None
             yield driver, 1, int(available)
             continue
         consumed = state.consumed_of(device, driver)
@@ -228,10 +228,15 @@ def _alternatives(placements: Iterable[PodPlacement]) -> dict[str, dict[str | No
             for request in outcome.claim.spec.devices.requests:
                 if request.first_available:
                     counts = taken.setdefault(request.name, {})
-                    for one in request.first_available:
-                        counts.setdefault(one.name, 0)
+                    for alternative in request.first_available:
+                        counts.setdefault(alternative.name, 0)
                     chosen = next(
-                        (one.name for one in request.first_available if f"{request.name}/{one.name}" in names), None
+                        (
+                            alternative.name
+                            for alternative in request.first_available
+                            if f"{request.name}/{alternative.name}" in names
+                        ),
+                        None,
                     )
                     counts[chosen] = counts.get(chosen, 0) + 1
     return taken

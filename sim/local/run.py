@@ -199,15 +199,15 @@ class LocalRun:
                 self.kubelet.unprepare(pod)
             except KubeletError as error:
                 failures.append(error)
-        left = {record.uid for record in self.records()}
+        remaining = {record.uid for record in self.records()}
         refs = {ref for pod in self._pods for ref in pod}
         for ref in refs:
-            if ref.uid not in left:
+            if ref.uid not in remaining:
                 self.store.remove(ResourceClaim, ref.namespace, ref.name)
         self._pods.clear()
         if failures:
             raise failures[0]
-        return not any(ref.uid in left for ref in refs)
+        return not any(ref.uid in remaining for ref in refs)
 
 
 def _ref(claim: ResourceClaim) -> ClaimRef:

@@ -151,12 +151,12 @@ class _Search:
                     continue
                 scans.append(Scan((resource,), why=f'ClusterQueue "{self.queue.name}" has no quota of {resource}'))
             else:
-                wanted = {
+                requests = {
                     name: pod_set.requests[name] * count
                     for name in visiting_order(pod_set.requests)
                     if name in group.resources
                 }
-                scans.append(self.scan(group, pod_set, wanted, assumed, next_index(tried, resource)))
+                scans.append(self.scan(group, pod_set, requests, assumed, next_index(tried, resource)))
             if scans[-1].mode is FlavorMode.NO_FIT:
                 break
         return PodSetAssignment(pod_set, count, tuple(scans))
@@ -165,7 +165,7 @@ class _Search:
         self,
         group: ResourceGroup,
         pod_set: PodSet,
-        wanted: Mapping[str, int],
+        requests: Mapping[str, int],
         assumed: Mapping[FlavorResource, int],
         start: int,
     ) -> Scan:
@@ -173,7 +173,7 @@ class _Search:
         attempts: list[FlavorAttempt] = []
         chosen: FlavorAttempt | None = None
         for flavor in group.flavors[start:]:
-            attempt = self.attempt(flavor, pod_set, wanted, assumed)
+            attempt = self.attempt(flavor, pod_set, requests, assumed)
             attempts.append(attempt)
             if ends_search(attempt.worst, fungibility):
                 chosen = attempt
@@ -183,7 +183,7 @@ class _Search:
                 chosen = attempt
         tried = start + len(attempts) - 1
         return Scan(
-            tuple(wanted),
+            tuple(requests),
             group.flavors,
             tuple(attempts),
             chosen,
@@ -191,22 +191,22 @@ class _Search:
         )
 
     def attempt(
-        self, flavor: str, pod_set: PodSet, wanted: Mapping[str, int], assumed: Mapping[FlavorResource, int]
+        self, flavor: str, pod_set: PodSet, requests: Mapping[str, int], assumed: Mapping[FlavorResource, int]
     ) -> FlavorAttempt:
         unsuited = why_not(self.queues.flavors[flavor], pod_set)
         if unsuited:
             return FlavorAttempt(flavor, {}, FlavorVerdict(FlavorMode.NO_FIT, why=unsuited))
         verdicts = {
             resource: self.verdict(of := FlavorResource(flavor, resource), assumed.get(of, 0), number)
-            for resource, number in wanted.items()
+            for resource, number in requests.items()
         }
         return FlavorAttempt(
             flavor, verdicts, min(verdicts.values(), key=lambda item: rank(item, self.queue.fungibility))
         )
 
-    def verdict(self, of: FlavorResource, assumed: int, wanted: int) -> FlavorVerdict:
-        """How `wanted` can be had on top of what earlier pod sets were `assumed` to get."""
-        name, total = self.queue.name, assumed + wanted
+    def verdict(self, of: FlavorResource, assumed: int, amount: int) -> FlavorVerdict:
+        """How `amount` can be had on top of what earlier pod sets were `assumed` to get."""
+        name, total = self.queue.name, assumed + amount
         most = self.usage.capacity(name, of)
         if total > most:
             return FlavorVerdict(

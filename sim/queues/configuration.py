@@ -40,20 +40,23 @@ _IGNORES: Final = {"BlockUndeclared": False, "IgnoreUndeclared": True}
 _RUNNING: Final = "None"
 
 
-def queues_of(found: Iterable[SourceValue[Any]]) -> Queues:
+def queues_of(documents: Iterable[SourceValue[Any]]) -> Queues:
     """Queues, cohorts and flavors.
 
     Raises:
         DocumentError: a name that nothing defines, a limit that limits nothing, a negative number, a circle of cohorts.
     """
-    found = tuple(found)
-    configuration = _configuration(found)
-    flavors = {item.name: _flavor(item) for item in of_kind(found, ResourceFlavorDocument)}
-    cohorts = {item.name: item.apply(_cohort, item.value, flavors) for item in of_kind(found, CohortDocument)}
-    for item in of_kind(found, CohortDocument):
+    documents = tuple(documents)
+    configuration = _configuration(documents)
+    flavors = {item.name: _flavor(item) for item in of_kind(documents, ResourceFlavorDocument)}
+    cohorts = {item.name: item.apply(_cohort, item.value, flavors) for item in of_kind(documents, CohortDocument)}
+    for item in of_kind(documents, CohortDocument):
         item.apply(check_ancestors, item.name, cohorts)
     return Queues(
-        {item.name: item.apply(_cluster_queue, item.value, flavors) for item in of_kind(found, ClusterQueueDocument)},
+        {
+            item.name: item.apply(_cluster_queue, item.value, flavors)
+            for item in of_kind(documents, ClusterQueueDocument)
+        },
         cohorts,
         flavors,
         ignore_undeclared=_choice(
@@ -62,57 +65,57 @@ def queues_of(found: Iterable[SourceValue[Any]]) -> Queues:
     )
 
 
-def devices_of(found: Iterable[SourceValue[Any]]) -> Devices:
+def devices_of(documents: Iterable[SourceValue[Any]]) -> Devices:
     """What turns devices into quota.
 
     Raises:
         DocumentError: a mapping counts something else than devices.
     """
-    found = tuple(found)
+    documents = tuple(documents)
     mapped: dict[str, str] = {}
-    for item in of_kind(found, ConfigurationDocument):
+    for item in of_kind(documents, ConfigurationDocument):
         for name, resource in item.apply(_mapped, item.value):
             mapped.setdefault(name, resource)
     return Devices(
         mapped,
-        {item.key: item.value.spec.spec for item in of_kind(found, ResourceClaimTemplate)},
-        tuple(item.value for item in of_kind(found, DeviceClass)),
+        {item.key: item.value.spec.spec for item in of_kind(documents, ResourceClaimTemplate)},
+        tuple(item.value for item in of_kind(documents, DeviceClass)),
     )
 
 
-def doors_of(found: Iterable[SourceValue[Any]], queues: Queues) -> Mapping[str, str]:
+def doors_of(documents: Iterable[SourceValue[Any]], queues: Queues) -> Mapping[str, str]:
     """By key of a LocalQueue, the ClusterQueue behind it.
 
     Raises:
         DocumentError: the ClusterQueue does not exist.
     """
-    return {item.key: item.apply(_behind, item.value, queues) for item in of_kind(found, LocalQueueDocument)}
+    return {item.key: item.apply(_behind, item.value, queues) for item in of_kind(documents, LocalQueueDocument)}
 
 
-def stopped_in(found: Iterable[SourceValue[Any]]) -> Mapping[str, str]:
+def stopped_in(documents: Iterable[SourceValue[Any]]) -> Mapping[str, str]:
     """What takes no workloads: by ClusterQueue name or LocalQueue key, the stopPolicy."""
-    found = tuple(found)
-    policies = {item.name: item.value.spec.stop_policy for item in of_kind(found, ClusterQueueDocument)}
-    policies |= {item.key: item.value.spec.stop_policy for item in of_kind(found, LocalQueueDocument)}
+    documents = tuple(documents)
+    policies = {item.name: item.value.spec.stop_policy for item in of_kind(documents, ClusterQueueDocument)}
+    policies |= {item.key: item.value.spec.stop_policy for item in of_kind(documents, LocalQueueDocument)}
     return {name: policy for name, policy in policies.items() if policy != _RUNNING}
 
 
-def selectors_of(found: Iterable[SourceValue[Any]]) -> Mapping[str, LabelSelector | None]:
+def selectors_of(documents: Iterable[SourceValue[Any]]) -> Mapping[str, LabelSelector | None]:
     """By ClusterQueue, which namespaces it takes workloads from."""
-    return {item.name: item.value.spec.namespace_selector for item in of_kind(found, ClusterQueueDocument)}
+    return {item.name: item.value.spec.namespace_selector for item in of_kind(documents, ClusterQueueDocument)}
 
 
-def priorities_of(found: Iterable[SourceValue[Any]]) -> Mapping[tuple[str, str], int]:
+def priorities_of(documents: Iterable[SourceValue[Any]]) -> Mapping[tuple[str, str], int]:
     """The numbers of the priority classes, by kind and name."""
     return {
         (item.value.kind, item.name): item.value.value
-        for item in found
+        for item in documents
         if isinstance(item.value, PriorityClassDocument)
     }
 
 
-def _configuration(found: tuple[SourceValue[Any], ...]) -> ConfigurationDocument:
-    for item in of_kind(found, ConfigurationDocument):
+def _configuration(documents: tuple[SourceValue[Any], ...]) -> ConfigurationDocument:
+    for item in of_kind(documents, ConfigurationDocument):
         item.apply(_check_configuration, item.value)
         return item.value
     return ConfigurationDocument()

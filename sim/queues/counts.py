@@ -49,11 +49,11 @@ class Devices:
 
     def behind(self, extended: str) -> str | None:
         """The DeviceClass that serves an extended resource: of several the newest, then the first by name."""
-        found = [item for item in self.classes if item.spec.extended_resource_name == extended]
-        if not found:
+        serving = [item for item in self.classes if item.spec.extended_resource_name == extended]
+        if not serving:
             return None
-        newest = max(item.metadata.creation_timestamp or "" for item in found)
-        return min(item.metadata.name for item in found if (item.metadata.creation_timestamp or "") == newest)
+        newest = max(item.metadata.creation_timestamp or "" for item in serving)
+        return min(item.metadata.name for item in serving if (item.metadata.creation_timestamp or "") == newest)
 
 
 def pod_counts(spec: QueuedPodSpec, namespace: str, devices: Devices) -> RequestCounts:
@@ -124,13 +124,13 @@ def _requests(resources: ContainerResources) -> RequestCounts:
     return {name: amount(name, quantity) for name, quantity in written.items()}
 
 
-def _sum(one: RequestCounts, other: RequestCounts) -> RequestCounts:
-    return {name: one.get(name, 0) + other.get(name, 0) for name in _names(one, other)}
+def _sum(first: RequestCounts, second: RequestCounts) -> RequestCounts:
+    return {name: first.get(name, 0) + second.get(name, 0) for name in _names(first, second)}
 
 
-def _most(one: RequestCounts, other: RequestCounts) -> RequestCounts:
-    return {name: max(one.get(name, 0), other.get(name, 0)) for name in _names(one, other)}
+def _most(first: RequestCounts, second: RequestCounts) -> RequestCounts:
+    return {name: max(first.get(name, 0), second.get(name, 0)) for name in _names(first, second)}
 
 
-def _names(one: RequestCounts, other: RequestCounts) -> Iterable[str]:
-    return dict.fromkeys((*one, *other))
+def _names(first: RequestCounts, second: RequestCounts) -> Iterable[str]:
+    return dict.fromkeys((*first, *second))

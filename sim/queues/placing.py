@@ -62,15 +62,15 @@ class FleetNodes:
         }
         claims = (source for source in self._claims if source.name in names)
         held = self._held()
-        wanted = [_settled(pod, held) for pod in read_workload((*claims, *pods)).pods if pod.name in specs]
-        placed = tuple(place_pods(self.fleet, wanted, specs))
+        unplaced = [_settled(pod, held) for pod in read_workload((*claims, *pods)).pods if pod.name in specs]
+        placed = tuple(place_pods(self.fleet, unplaced, specs))
         outcomes = ((item.pod, outcome) for item in placed for outcome in (*item.outcomes, *item.shared))
         error = next((f"pod {pod}: {outcome.error}" for pod, outcome in outcomes if outcome.error), "")
         if error:
             self._rebuild()
         else:
             self.placements[key] = placed
-            self._has[key] = _claims_of(wanted, held) | _got(placed)
+            self._has[key] = _claims_of(unplaced, held) | _got(placed)
         return error
 
     def release(self, admitted: Admitted) -> None:

@@ -57,10 +57,10 @@ class Preemptor:
     usage: Usage
     admitted: tuple[Admitted, ...]
 
-    def simulate(self, workload: Workload, of: FlavorResource, wanted: int) -> Simulation:
+    def simulate(self, workload: Workload, of: FlavorResource, amount: int) -> Simulation:
         """What preemption for one flavor and resource would come to."""
-        targets = self.targets(workload, frozenset({of}), {of: wanted})
-        borrow, _ = self.usage.without(*targets).borrow_level(workload.queue, of, wanted)
+        targets = self.targets(workload, frozenset({of}), {of: amount})
+        borrow, _ = self.usage.without(*targets).borrow_level(workload.queue, of, amount)
         if not targets:
             return Simulation(FlavorMode.NO_CANDIDATES, borrow)
         own = any(target.workload.queue == workload.queue for target in targets)
@@ -112,8 +112,8 @@ class Preemptor:
                 yield _Candidate(item, _Claim.OWN_QUEUE)
         allowed = [item for item in users if _may(policies.reclaim_within_cohort, workload, item)]
         seen: set[str] = {workload.queue}
-        node, left = self.usage.nodes[workload.queue], dict(requests)
-        precedence, left = self._held_by(node, left)
+        node, remaining = self.usage.nodes[workload.queue], dict(requests)
+        precedence, remaining = self._held_by(node, remaining)
         for cohort in self.usage.cohorts(workload.queue):
             for queue, below in self._over_quota(cohort, contested):
                 if queue in seen:
@@ -123,7 +123,7 @@ class Preemptor:
                     if item.workload.queue == queue:
                         claim = _Claim.PRECEDENCE if precedence else _Claim.RECLAIM
                         yield _Candidate(item, claim, below, precedence or self._while_borrowing(workload, item))
-            holds, left = self._held_by(cohort, left)
+            holds, remaining = self._held_by(cohort, remaining)
             precedence = precedence or holds
 
     def _held_by(

@@ -54,18 +54,18 @@ def load(sources: Iterable[SourceDocument]) -> Setup:
         DocumentError: a document does not fit, or does not fit the others; says file, object and path.
     """
     sources = tuple(sources)
-    found = find(sources)
-    queues = queues_of(found)
+    values = find(sources)
+    queues = queues_of(values)
     around = WorkloadContext(
         queues,
-        devices_of(found),
-        doors_of(found, queues),
-        stopped_in(found),
-        selectors_of(found),
+        devices_of(values),
+        doors_of(values, queues),
+        stopped_in(values),
+        selectors_of(values),
         namespaces_of(sources),
-        priorities_of(found),
+        priorities_of(values),
     )
-    documents = tuple(of_kind(found, WorkloadDocument))
+    documents = tuple(of_kind(values, WorkloadDocument))
     pending: list[Workload] = []
     admitted: list[Admitted] = []
     usage = unused_quota(queues)
@@ -79,7 +79,7 @@ def load(sources: Iterable[SourceDocument]) -> Setup:
         holder = item.apply(admitted_of, item.value, item.value.status.admission, workload, queues)
         admitted.append(holder)
         usage = usage.charge(workload.queue, holder.usage)
-    for queue in of_kind(found, ClusterQueueDocument):
+    for queue in of_kind(values, ClusterQueueDocument):
         queue.apply(check_use, usage, queue.name, queue.value.spec.resource_groups)
     read = {item.key: item.value for item in documents}
     return Setup(queues, tuple(pending), tuple(admitted), usage, read, not_simulated(sources))

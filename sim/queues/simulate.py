@@ -256,9 +256,9 @@ def _evict(cycle: _Cycle) -> Situation:
     situation = cycle.situation
     if not cycle.leaving:
         return situation
-    left = frozenset(item.workload.queue for item in cycle.leaving)
+    queues = frozenset(item.workload.queue for item in cycle.leaving)
     keys = {item.workload.key for item in cycle.leaving}
-    trees = {situation.usage.root(queue) for queue in left}
+    trees = {situation.usage.root(queue) for queue in queues}
     back = (*situation.parked, *(item.workload for item in cycle.leaving))
     woken = {item.key for item in back if situation.usage.root(item.queue) in trees and not item.inadmissible}
     return replace(
@@ -267,5 +267,5 @@ def _evict(cycle: _Cycle) -> Situation:
         admitted=tuple(item for item in situation.admitted if item.workload.key not in keys),
         active=(*situation.active, *(item for item in back if item.key in woken)),
         parked=tuple(item for item in back if item.key not in woken),
-        generations=raised(situation.generations, QueueEvent.WORKLOAD_LEFT, left, left),
+        generations=raised(situation.generations, QueueEvent.WORKLOAD_LEFT, queues, queues),
     )

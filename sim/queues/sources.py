@@ -61,10 +61,10 @@ def find(sources: Iterable[SourceDocument]) -> tuple[SourceValue[Any], ...]:
     """
     sources = tuple(sources)
     values = [(source, located(source, _value, source)) for source in sources]
-    found = [SourceValue(source, value) for source, value in values if value is not None]
+    known = [SourceValue(source, value) for source, value in values if value is not None]
     owned = {
         (item.key.partition("/")[0], owner.name)
-        for item in found
+        for item in known
         if isinstance(item.value, WorkloadDocument)
         for owner in item.value.metadata.owner_references
         if owner.kind == JOB[1]
@@ -73,18 +73,18 @@ def find(sources: Iterable[SourceDocument]) -> tuple[SourceValue[Any], ...]:
         if (source.document.get("apiVersion"), source.kind) == JOB:
             job = SourceValue(source, located(source, workload_of_job, source.document), PREFIX)
             if job.value is not None and (job.key.partition("/")[0], source.name) not in owned:
-                found.append(job)
-    return tuple(found)
+                known.append(job)
+    return tuple(known)
 
 
-def of_kind(found: Iterable[SourceValue[Any]], kind: type[T]) -> Iterator[SourceValue[T]]:
+def of_kind(values: Iterable[SourceValue[Any]], kind: type[T]) -> Iterator[SourceValue[T]]:
     """Those of one kind.
 
     Raises:
         DocumentError: one is there twice.
     """
     seen: dict[str, SourceDocument] = {}
-    for item in found:
+    for item in values:
         if isinstance(item.value, kind):
             if item.key in seen:
                 raise DocumentError(f"{item.source.place} is there already, in {seen[item.key].place}; keep one")

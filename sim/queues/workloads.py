@@ -42,9 +42,9 @@ class WorkloadContext:
     priorities: Mapping[tuple[str, str], int]
 
 
-def ages(found: tuple[SourceValue[WorkloadDocument], ...]) -> list[float]:
+def ages(documents: tuple[SourceValue[WorkloadDocument], ...]) -> list[float]:
     """When each workload was created, in seconds; those without a time come last, in file order."""
-    times = [seconds(item.value.metadata.creation_timestamp) for item in found]
+    times = [seconds(item.value.metadata.creation_timestamp) for item in documents]
     latest = max((time for time in times if time is not None), default=0.0)
     return [latest + number if time is None else time for number, time in enumerate(times, start=1)]
 
@@ -93,12 +93,12 @@ def _priority(spec: WorkloadSpec, priorities: Mapping[tuple[str, str], int]) -> 
     if spec.priority is not None or not name:
         return spec.priority or 0
     kinds = [kind] if (kind := spec.priority_class_ref.get("kind")) else ["WorkloadPriorityClass", "PriorityClass"]
-    found = [priorities[each, name] for each in kinds if (each, name) in priorities]
-    if not found:
+    number = [priorities[each, name] for each in kinds if (each, name) in priorities]
+    if not number:
         raise DocumentError(
             f'no document defines the {" or ".join(kinds)} "{name}"; add it, or write the number here', "spec.priority"
         )
-    return found[0]
+    return number[0]
 
 
 def _pod_set(spec: PodSetSpec, counts: dict[str, int], queues: Queues, queue: str) -> PodSet:

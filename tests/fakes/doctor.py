@@ -24,7 +24,7 @@ from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.diagnosis.facts import Facts, Finding
 from dranode.driver.core.diagnosis.rules import diagnose
 from dranode.driver.core.diagnosis.runtime import TOLERANCE
-from dranode.driver.doctor.examine import NodeFiles, examine, wanted_by
+from dranode.driver.doctor.examine import NodeFiles, examine, judged_options
 from dranode.driver.doctor.host import NodeHost
 from dranode.driver.kube.client import APIRequest
 from dranode.driver.kube.errors import ApiError
@@ -251,7 +251,7 @@ class FakeNode:
         return claim
 
     def facts(self) -> Facts:
-        wanted, plugins = wanted_by(("cpu",), open_machine(MACHINE), self.node_name, self.options)
+        wanted, plugins = judged_options(("cpu",), open_machine(MACHINE), self.node_name, self.options)
         files = NodeFiles("", "", "/etc/crio")
         return examine(NodeHost.at(str(self.folder)), wanted, plugins, files, api=self.server)
 

@@ -1,4 +1,4 @@
-"""One name is one thing."""
+"""One name is one thing, and a name says what a thing is."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ast
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -17,6 +18,28 @@ DEFINED_TWICE = {
     "command": "every module of a command line adds its commands with it",
     "plugin": "every driver's entry point has this name",
 }
+
+# These say nothing of what they stand for.
+EMPTY_NAMES = {"each", "found", "left", "one"}
+# These are hard to read for people whose English is foreign, as a part of a name too.
+EMPTY_WORDS = {"nobody", "tell", "tells", "told", "wanted", "whoever"}
+# Rooms whose names are older than this rule.
+OLDER_ROOMS = {
+    "driver.core.claims",
+    "driver.kube",
+    "driver.node",
+    "driver.nri",
+    "driver.serve",
+    "sim.allocator",
+}
+# The left side of an operator is called so by everybody.
+SIDES = {"left", "right"}
+
+
+class Definition(NamedTuple):
+    module: str
+    line: int
+    name: str
 
 
 def modules() -> Iterator[tuple[str, ast.Module]]:
@@ -49,6 +72,34 @@ def defined_twice(trees: Iterator[tuple[str, ast.Module]]) -> dict[str, list[str
     return {name: places for name, places in homes.items() if len(places) > 1}
 
 
+def is_empty(name: str) -> bool:
+    words = name.strip("_").lower()
+    return words in EMPTY_NAMES or not EMPTY_WORDS.isdisjoint(words.split("_"))
+
+
+def arguments(node: ast.FunctionDef) -> list[str]:
+    given = node.args
+    every = (*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg)
+    names = [argument.arg for argument in every if argument]
+    return [name for name in names if name not in SIDES] if set(names) >= SIDES else names
+
+
+def empty_names(module: str, tree: ast.Module) -> Iterator[Definition]:
+    """Names in signatures, attributes, functions and classes that say nothing; locals are not looked at."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(lineno=line):
+                names = [node.name, *arguments(node)]
+            case ast.ClassDef(lineno=line):
+                fields = (field.target for field in node.body if isinstance(field, ast.AnnAssign))
+                names = [node.name, *(field.id for field in fields if isinstance(field, ast.Name))]
+            case ast.Attribute(ctx=ast.Store(), lineno=line):
+                names = [node.attr]
+            case _:
+                continue
+        yield from (Definition(module, line, name) for name in names if is_empty(name))
+
+
 def test_a_public_name_is_one_thing() -> None:
     twice = defined_twice(modules())
     assert {name: places for name, places in twice.items() if name not in DEFINED_TWICE} == {}
@@ -56,6 +107,38 @@ def test_a_public_name_is_one_thing() -> None:
 
 def test_every_name_that_may_be_two_things_still_is() -> None:
     assert sorted(DEFINED_TWICE.keys() - defined_twice(modules()).keys()) == []
+
+
+def room(module: str) -> str:
+    return module.rpartition(".")[0]
+
+
+def test_names_say_what_a_thing_is() -> None:
+    empty = [name for module, tree in modules() for name in empty_names(module, tree)]
+    assert [name for name in empty if room(name.module) not in OLDER_ROOMS] == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def nobody_to_ask(): ...",
+        "class Told: ...",
+        "def look(wanted): ...",
+        "def look(*, found=None): ...",
+        "class Look:\n    def __init__(self): self._left = 1",
+        "class Look:\n    each: int",
+        "def look(left): ...",
+    ],
+)
+def test_an_empty_name_is_seen(source: str) -> None:
+    assert len(list(empty_names("module", ast.parse(source)))) == 1
+
+
+@pytest.mark.parametrize(
+    "source", ["def less(left, right): ...", "def one_line(text): ...", "def look():\n    found = 1\n    return found"]
+)
+def test_the_sides_of_an_operator_and_locals_are_no_empty_names(source: str) -> None:
+    assert list(empty_names("module", ast.parse(source))) == []
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,10 @@ MAX_VALID_VALUES: Final = 10
 
 
 def policy_problems(value: Quantity, policy: CapacityRequestPolicy) -> Iterator[str]:
-    """Why the API server would refuse the policy of a capacity of `value`; each reads after "the requestPolicy"."""
+    """Yield the reasons why the API server would refuse a policy for a capacity of `value`.
+
+    Each reason continues a sentence that begins with "the requestPolicy".
+    """
     values, bounds, default = policy.valid_values, policy.valid_range, policy.default
     if values and bounds is not None:
         yield "has both validValues and validRange"

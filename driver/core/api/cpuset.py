@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final, Self
 
-# The kernel's NR_CPUS tops out at 8192 today; the bound keeps a typo from asking for a gigantic integer.
+# The kernel's NR_CPUS is at most 8192 today; the bound keeps a typo from making a gigantic integer.
 MAX_CPU: Final = (1 << 20) - 1
 
 # Every other of so many CPUs, written out.
@@ -35,7 +35,7 @@ class CPUSet:
 
     @classmethod
     def of_mask(cls, mask: int) -> Self:
-        """The set whose bit mask is `mask` (bit n set: CPU n is in the set)."""
+        """Return the set with this bit mask (bit n set: CPU n is in the set)."""
         made = cls.__new__(cls)
         made.mask = mask
         return made
@@ -134,11 +134,11 @@ class CPUSet:
         return self != other and self <= other
 
     def isdisjoint(self, other: CPUSet) -> bool:
-        """Whether no CPU is in both sets."""
+        """Return whether no CPU is in both sets."""
         return self.mask & other.mask == 0
 
     def first(self) -> int:
-        """The lowest CPU id.
+        """Return the lowest CPU id.
 
         Raises:
             ValueError: the set is empty.
@@ -149,7 +149,7 @@ class CPUSet:
 
     @staticmethod
     def union(sets: Iterable[CPUSet]) -> CPUSet:
-        """All CPUs of all the sets."""
+        """Return the CPUs of all sets together."""
         mask = 0
         for one in sets:
             mask |= one.mask
@@ -157,7 +157,7 @@ class CPUSet:
 
 
 def _ranges(text: str) -> Iterator[tuple[int, int]]:
-    """First and last CPU of each item of a cpu-list."""
+    """Yield first and last CPU of each item of a cpu-list."""
     for item in text.split(",") if text else ():
         match = _ITEM.fullmatch(item)
         if match is None:
@@ -172,7 +172,7 @@ def _ranges(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _mask(ranges: list[tuple[int, int]]) -> int:
-    """The bits of ranges, in time that grows with their number and not with its product with the largest CPU."""
+    """Return the mask of ranges; the time grows with their number, not with that number times the largest CPU."""
     if len(ranges) <= _FEW:
         mask = 0
         for first, last in ranges:
@@ -188,7 +188,7 @@ def _mask(ranges: list[tuple[int, int]]) -> int:
 
 
 def _halves(ranges: list[tuple[int, int]]) -> int:
-    """The bits of ranges in order: of neighbours as a short number, of halves together as a long one."""
+    """Return the mask of sorted ranges: it joins neighbours as short integers first, and long ones last."""
     if len(ranges) <= _FEW:
         return _mask(ranges)
     base, half = ranges[0][0], len(ranges) // 2

@@ -1,7 +1,7 @@
-"""Plain documents (what JSON or YAML decodes to) into values and back, and the beta forms of the API into v1.
+"""Converts plain documents (decoded JSON or YAML) into values and back, and beta versions of the API into v1.
 
 `resource.k8s.io/v1beta1` keeps a request's fields flat beside its name and a device's under `basic`; v1beta2 and v1
-have one form. Only v1 exists further in.
+have one form. The rest of the program only knows v1.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ def _encode_hook(value: Any) -> Any:
 
 
 def _learn(kind: type) -> None:
-    """Have msgspec learn a type, with all that it is made of, in one thread at a time.
+    """Compile msgspec's decoder of a type, in one thread at a time.
 
-    Left to itself it learns a type when it first decodes one, and two threads that do so at once crash the process.
+    msgspec compiles a type when it first decodes one, and crashes the process if two threads do so at once.
     """
     if kind not in _learned:
         with _learning:
@@ -69,7 +69,7 @@ def decode(kind: type[T], document: Any) -> T:
     """Make a value of `kind` from a plain document.
 
     Raises:
-        DocumentError: the document does not fit; says where.
+        DocumentError: the document does not fit; the error says where.
     """
     _learn(kind)
     try:
@@ -92,17 +92,17 @@ def decode_json(kind: type[T], text: bytes | str) -> T:
 
 
 def encode(value: Any) -> Any:
-    """The plain document of a value: dictionaries, sequences, strings, numbers."""
+    """Return the plain document of a value: dictionaries, sequences, strings, numbers."""
     return msgspec.to_builtins(value, enc_hook=_encode_hook)
 
 
 def encode_json(value: Any) -> bytes:
-    """The compact JSON text of a value."""
+    """Return the compact JSON text of a value."""
     return msgspec.json.encode(value, enc_hook=_encode_hook)
 
 
 def _error(kind: Any, error: msgspec.DecodeError) -> DocumentError:
-    """The error of msgspec with its path in front, without the root sign; for an unknown field, with the known ones."""
+    """Convert an error of msgspec: the path comes first, and an unknown field is followed by the known ones."""
     text = str(error)
     match = _AT.search(text)
     path = match["path"] if match else ""
@@ -118,9 +118,9 @@ def _plain(text: str) -> str:
 
 
 def to_v1(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The same claim, template, class or slice as `resource.k8s.io/v1` writes it.
+    """Return a claim, template, class or slice in the form of `resource.k8s.io/v1`.
 
-    A document of another group comes back as it is.
+    A document of another group is returned unchanged.
 
     Raises:
         DocumentError: the API version is not one that exists, or a v1beta1 document has the form of another version.

@@ -1,17 +1,17 @@
-"""The errors that people read, in `kubectl describe pod`, on stderr or in the log.
+"""The errors that people read in `kubectl describe pod`, on stderr or in the log.
 
     DranodeError
     ├── UsageError            wrong option, configuration or input document (exit status 2)
     ├── DocumentError         a document does not decode; says file and path
     ├── MachineError          hardware files that are missing, unreadable or contradict each other
-    ├── LedgerError           the record of claims cannot be read or written; nothing is handed out meanwhile
-    │   └── UnreadError            it cannot be read, as was said in the log when it was noticed
+    ├── LedgerError           the ledger cannot be read or written; nothing is handed out meanwhile
+    │   └── UnreadError            it cannot be read, which is in the log already
     └── ClaimError            one claim cannot be prepared, for a reason that waiting does not cure
-        ├── ClaimConflictError     what the claim needs is held by another claim, whose Unprepare may be on its way
+        ├── ClaimConflictError     another claim holds what the claim needs; its Unprepare may be on its way
         └── ClaimGoneError         the claim does not exist any more
 
-Every message is one sentence: the cause first, with the value, the limit and the place, then what to do. Whoever wrote
-the value, and whatever it is, the sentence stays one line that ends (`dranode.driver.core.api.sentence`).
+Every message is one sentence: the cause first, with the value, the limit and the place, then what to do. A value
+that others wrote cannot break the sentence: it stays one line of limited length (`dranode.driver.core.api.sentence`).
 """
 
 from __future__ import annotations
@@ -20,21 +20,22 @@ from dranode.driver.core.api.sentence import one_sentence
 
 
 class DranodeError(Exception):
-    """Something a person can act on; its text is the whole message."""
+    """An error that a person can act on; its text is the whole message."""
 
     def __init__(self, message: str) -> None:
         super().__init__(one_sentence(message))
 
 
 class UsageError(DranodeError):
-    """A command line or a configuration that cannot be meant."""
+    """A command line or a configuration is invalid."""
 
 
 class DocumentError(DranodeError):
-    """A document that does not decode.
+    """A document does not decode.
 
     Attributes:
-        path: where in the document, in JSON notation without the root (`spec.devices.requests[0].name`); may be empty.
+        path: the place in the document, in JSON notation without the root (`spec.devices.requests[0].name`); may be
+            empty.
     """
 
     def __init__(self, message: str, path: str = "") -> None:
@@ -43,7 +44,7 @@ class DocumentError(DranodeError):
 
 
 class MachineError(DranodeError):
-    """Hardware files that cannot be believed."""
+    """Hardware files are missing, unreadable or contradict each other."""
 
 
 class LedgerError(DranodeError):
@@ -51,18 +52,18 @@ class LedgerError(DranodeError):
 
 
 class UnreadError(LedgerError):
-    """The ledger cannot be read. Whoever noticed has said so in the log, so that nobody else needs to."""
+    """The ledger cannot be read. The code that noticed has logged it, so callers need not."""
 
 
 class ClaimError(DranodeError):
-    """A claim that cannot be prepared as it is; kubelet shows the text on the pod."""
+    """A claim cannot be prepared as it is; kubelet shows the text on the pod."""
 
 
 class ClaimConflictError(ClaimError):
-    """A claim that needs what other claims hold.
+    """Other claims hold what a claim needs.
 
     Attributes:
-        holders: UIDs of the claims in the way.
+        holders: the UIDs of these claims.
     """
 
     def __init__(self, message: str, holders: frozenset[str] = frozenset()) -> None:
@@ -71,12 +72,12 @@ class ClaimConflictError(ClaimError):
 
 
 class ClaimGoneError(ClaimError):
-    """A claim that does not exist: whoever keeps claims has answered, and has none of that name."""
+    """A claim does not exist: the API server (or the store) has answered that it has none of that name."""
 
 
 def in_words(error: BaseException) -> str:
-    """An error of a program in words of ours: what it is, what it says, and the file that it is about, in one line."""
-    # repr() leaves an OSError's file out.
+    """Describe any exception in one line: its class, its message, and the file that it is about."""
+    # repr() of an OSError leaves out the file.
     if isinstance(error, OSError) and error.filename is not None:
         return f"{type(error).__name__}: {' '.join(str(error).split())}"
     return repr(error)

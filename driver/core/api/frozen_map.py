@@ -1,7 +1,7 @@
-"""A mapping that never changes and of which a changed copy costs little, however large it is.
+"""An immutable mapping with cheap changed copies, even if it is large.
 
-It is cut into pieces by its keys' hashes. A copy shares with its original every piece that no changed key falls into,
-so that two versions, however far apart, are compared by the few pieces that they do not share.
+It is cut into pieces by the hashes of its keys. A copy shares with its original every piece without a changed key, so
+two versions are compared by the few pieces that they do not share, however far apart they are.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final, Self, TypeVar
 
 V = TypeVar("V")
 
-# With 10,000 entries a change copies one piece of 40 of them, and the row of pieces.
+# With 10,000 entries a change copies one piece of 40 entries, and the tuple of pieces.
 _PIECES: Final = 256
 
 
@@ -38,7 +38,7 @@ class FrozenMap(Mapping[str, V]):
         return f"{type(self).__name__}({dict(self)!r})"
 
     def changed(self, put: Mapping[str, V], drop: Iterable[str] = ()) -> Self:
-        """The map with these entries in place of those of the same keys, and then without these keys."""
+        """Return a copy with the entries of `put` set, and then the keys of `drop` removed."""
         copies: dict[int, dict[str, V]] = {}
         for key, value in put.items():
             self._copied(copies, key)[key] = value
@@ -58,7 +58,7 @@ class FrozenMap(Mapping[str, V]):
         return copies[place]
 
     def differing(self, other: FrozenMap[V]) -> frozenset[str]:
-        """The keys under which the two maps do not have the same."""
+        """Return the keys whose values differ, or that only one map has."""
         pairs = zip(self._pieces, other._pieces, strict=True)
         apart = compress(pairs, map(operator.is_not, self._pieces, other._pieces))
         return frozenset(chain.from_iterable(_differing(mine, theirs) for mine, theirs in apart))
@@ -67,6 +67,6 @@ class FrozenMap(Mapping[str, V]):
 def _differing(mine: dict[str, V], theirs: dict[str, V]) -> Iterator[str]:
     yield from theirs.keys() - mine.keys()
     for key, value in mine.items():
-        # Most are the same object, and comparing two claims takes longer.
+        # Most values are the same object, so identity comes first: comparing two claims takes longer.
         if key not in theirs or (value is not theirs[key] and value != theirs[key]):
             yield key

@@ -1,4 +1,4 @@
-"""Which kinds of documents there are, so that a kind with a typo is not passed over like one that does not matter."""
+"""The kinds of Kubernetes documents: a misspelt kind is refused, and not ignored like a kind without a meaning here."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 from dranode.driver.core.api.documents import API_GROUP
 from dranode.driver.core.api.errors import DocumentError
 
-# Kubernetes 1.37's kinds that can be written or are printed by `kubectl get`, by API group.
+# The kinds of Kubernetes 1.37 that can be created, or that `kubectl get` prints, by API group.
 _KINDS: Final = {
     API_GROUP: (
         "DeviceClass DeviceTaintRule ResourceClaim ResourceClaimTemplate ResourcePoolStatusRequest ResourceSlice"
@@ -50,10 +50,10 @@ _ALL: Final = frozenset().union(*_OF_GROUP.values())
 
 
 def check_kind(document: Mapping[str, Any]) -> None:
-    """Refuse a kind that there is not; without an `apiVersion` any group may have it.
+    """Refuse a kind that does not exist in its group, or in any group if there is no `apiVersion`.
 
     Raises:
-        DocumentError: says where in the document, and what may have been meant.
+        DocumentError: the kind does not exist; the error says where it is, and which kind may be meant.
     """
     version, kind = document.get("apiVersion"), str(document["kind"])
     if version is None:

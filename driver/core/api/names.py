@@ -1,4 +1,4 @@
-"""What things may be called in Kubernetes: labels, subdomains, qualified names, versions.
+"""The rules for names in Kubernetes: labels, subdomains, qualified names, versions.
 
 Source: apimachinery's `util/validation` (RFC 1123) and the validation of `resource.k8s.io/v1`.
 """
@@ -25,31 +25,31 @@ _SEMVER: Final = re.compile(
 
 
 def is_dns_label(name: str) -> bool:
-    """Whether `name` is a DNS label (RFC 1123): what devices, counters and requests are called."""
+    """Return whether `name` is a DNS label (RFC 1123), the form of names of devices, counters and requests."""
     return _LABEL.fullmatch(name) is not None
 
 
 def is_dns_subdomain(name: str, longest: int = 253) -> bool:
-    """Whether `name` is a DNS subdomain of at most `longest` characters."""
+    """Return whether `name` is a DNS subdomain of at most `longest` characters."""
     return len(name) <= longest and _SUBDOMAIN.fullmatch(name) is not None
 
 
 def is_qualified_name(name: str) -> bool:
-    """Whether `name` is `[<domain>/]<C identifier>` as attributes and capacities are called."""
+    """Return whether `name` is `[<domain>/]<C identifier>`, the form of names of attributes and capacities."""
     domain, slash, identifier = name.rpartition("/")
     return _ID.fullmatch(identifier) is not None and (not slash or is_dns_subdomain(domain, 63))
 
 
 def qualified(name: str, driver: str) -> str:
-    """The name of a driver's attribute or capacity with its domain, which may be left out where it is the driver's."""
+    """Return the name of an attribute or capacity with its domain; a name without one has the driver's."""
     return name if "/" in name else f"{driver}/{name}"
 
 
 def named_value(values: Mapping[str, T], name: str, driver: str) -> T | None:
-    """The value of that name among those of one driver, whether here or there the driver's domain is left out.
+    """Look up an attribute or capacity of a driver by its name, with or without the driver's domain.
 
-    Kubernetes promises neither form: it keeps the names of a slice as the driver wrote them so far, and may shorten
-    them. If both forms stand there, the one that was asked for counts.
+    Kubernetes promises neither form: so far it keeps the names of a slice as the driver wrote them, but it may shorten
+    them. If both forms are present, the one that was asked for counts.
     """
     if name in values:
         return values[name]
@@ -58,16 +58,16 @@ def named_value(values: Mapping[str, T], name: str, driver: str) -> T | None:
 
 
 def is_semver(version: str) -> bool:
-    """Whether `version` is strictly Semantic Versioning 2.0.0 (`1.2.3`, never `1.2` or `v1.2.3`)."""
+    """Return whether `version` is strictly Semantic Versioning 2.0.0 (`1.2.3`, never `1.2` or `v1.2.3`)."""
     return _SEMVER.fullmatch(version) is not None
 
 
 def is_label_value(value: str) -> bool:
-    """Whether `value` is a label value: empty, or up to 63 of letters, digits, `-`, `_`, `.` with alphanumeric ends."""
+    """Return whether `value` is a label value: empty, or up to 63 of letters, digits, `-_.`, with alphanumeric ends."""
     return _LABEL_VALUE.fullmatch(value) is not None
 
 
 def is_label_name(name: str) -> bool:
-    """Whether `name` is a label key: `[<DNS subdomain>/]<label value that is not empty>`."""
+    """Return whether `name` is a label key: `[<DNS subdomain>/]<label value that is not empty>`."""
     domain, slash, rest = name.rpartition("/")
     return bool(rest) and is_label_value(rest) and (not slash or is_dns_subdomain(domain))

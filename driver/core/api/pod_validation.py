@@ -1,7 +1,7 @@
 """The rules by which a pod may use ResourceClaims, and whether the requests that it names are there.
 
-Source: validation of `v1` Pods in Kubernetes 1.36 (`spec.resourceClaims`, `resources.claims`). That a request exists is
-checked by nobody in a cluster: kubelet gives a container that names an unknown one no device at all.
+Source: validation of `v1` Pods in Kubernetes 1.36 (`spec.resourceClaims`, `resources.claims`). No part of a
+cluster checks that a request exists: kubelet gives a container that names an unknown request no device at all.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from dranode.driver.core.api.resource import ContainerClaim, Pod, PodResourceCla
 from dranode.driver.core.api.validation import FieldError
 
 RequestsOf: TypeAlias = Callable[[PodResourceClaim], Collection[str] | None]
-"""The requests of the claim or template behind an entry; None where it is not known."""
+"""Returns the requests of the claim or template behind an entry, or None if that is unknown."""
 
 
 def pod_errors(pod: Pod, requests_of: RequestsOf) -> Iterator[FieldError]:
-    """Every error in how the pod uses claims; nothing else of it is judged."""
+    """Yield every error in how the pod uses claims; the rest of the pod is not judged."""
     spec = pod.spec
     entries: dict[str, PodResourceClaim] = {}
     for index, entry in enumerate(spec.resource_claims):

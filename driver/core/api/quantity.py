@@ -43,7 +43,7 @@ def _value(text: str) -> int | Fraction:
 
 @total_ordering
 class Quantity:
-    """An amount as it was written, compared by its exact value.
+    """An amount that keeps its text and is compared by its exact value.
 
     Attributes:
         text: the quantity as written, kept so that documents come back as they were.
@@ -63,7 +63,7 @@ class Quantity:
 
     @property
     def whole(self) -> bool:
-        """Whether the value is an integer."""
+        """Return whether the value is an integer."""
         return isinstance(self.value, int)
 
     def __str__(self) -> str:

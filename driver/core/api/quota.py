@@ -1,7 +1,7 @@
 """What a claim counts against a ResourceQuota: `<class>.deviceclass.resource.k8s.io/devices` (KEP-4381, KEP-4816).
 
-Each alternative of a prioritized list counts, as any of them may be taken; of several alternatives of one class the
-largest does. A request for all devices counts as many as a claim can have.
+Every alternative of a prioritized list counts, because the scheduler may take any of them; if several alternatives have
+one class, the largest counts. A request for all devices counts as many devices as a claim can have.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dranode.driver.core.api.validation import MAX_RESULTS
 
 
 def devices_by_class(devices: DeviceClaim) -> dict[str, int]:
-    """How many devices of each class the claim counts."""
+    """Return how many devices of each class the claim counts."""
     total: dict[str, int] = {}
     for request in devices.requests:
         for name, count in _most(request).items():
@@ -27,5 +27,5 @@ def _most(request: DeviceRequest) -> dict[str, int]:
     return most
 
 
-def _count(wanted: ExactDeviceRequest | DeviceSubRequest) -> int:
-    return MAX_RESULTS if wanted.allocation_mode == "All" else wanted.count or 1
+def _count(request: ExactDeviceRequest | DeviceSubRequest) -> int:
+    return MAX_RESULTS if request.allocation_mode == "All" else request.count or 1

@@ -17,7 +17,7 @@ from dranode.driver.core.api.quantity import Quantity
 
 
 class APIDocument(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """What every value of the API shares: camel case outside, defaults left out."""
+    """The base of all API values: camel case in documents, and defaults are left out."""
 
 
 class OwnerReference(APIDocument, frozen=True, kw_only=True):
@@ -73,7 +73,7 @@ class CapacityRequestPolicyRange(APIDocument, frozen=True, kw_only=True):
 
 
 class CapacityRequestPolicy(APIDocument, frozen=True, kw_only=True):
-    """What amounts of a capacity may be asked for, and what is taken when none is (KEP-5075)."""
+    """The amounts of a capacity that requests may ask for, and the default of a request without one (KEP-5075)."""
 
     default: Quantity | None = None
     valid_values: tuple[Quantity, ...] = ()
@@ -101,7 +101,7 @@ class CounterSet(APIDocument, frozen=True, kw_only=True):
 
 
 class DeviceCounterConsumption(APIDocument, frozen=True, kw_only=True):
-    """What a device draws from one counter set while it is allocated (KEP-4815)."""
+    """The amounts that an allocated device draws from one counter set (KEP-4815)."""
 
     counter_set: str
     counters: Mapping[str, Counter] = {}
@@ -229,7 +229,7 @@ class DeviceSelector(APIDocument, frozen=True, kw_only=True):
 
 
 class OpaqueDeviceConfiguration(APIDocument, frozen=True, kw_only=True):
-    """Parameters for one driver. Never decode those of another driver: they are not ours to judge."""
+    """Parameters for one driver. Only that driver may decode and judge them."""
 
     driver: str
     parameters: Any = None
@@ -306,7 +306,7 @@ class DeviceRequest(APIDocument, frozen=True, kw_only=True):
 
 
 class DeviceConstraint(APIDocument, frozen=True, kw_only=True):
-    """What the devices of several requests must share, or must not."""
+    """An attribute that the devices of several requests must share, or must not share."""
 
     requests: tuple[str, ...] = ()
     match_attribute: str | None = None
@@ -379,7 +379,7 @@ class AllocationResult(APIDocument, frozen=True, kw_only=True):
 
 
 class ResourceClaimConsumerReference(APIDocument, frozen=True, kw_only=True):
-    """Who may use the claim: `status.reservedFor[]`."""
+    """An object that may use the claim: `status.reservedFor[]`."""
 
     resource: str
     name: str
@@ -388,7 +388,7 @@ class ResourceClaimConsumerReference(APIDocument, frozen=True, kw_only=True):
 
 
 class ResourceClaimStatus(APIDocument, frozen=True, kw_only=True):
-    """`ResourceClaim.status`; `devices` is left as it came, each entry belongs to its driver."""
+    """`ResourceClaim.status`; the entries of `devices` are not decoded, because they belong to their drivers."""
 
     allocation: AllocationResult | None = None
     reserved_for: tuple[ResourceClaimConsumerReference, ...] = ()
@@ -413,7 +413,7 @@ class ResourceClaimTemplateSpec(APIDocument, frozen=True, kw_only=True):
 
 
 class ResourceClaimTemplate(APIDocument, frozen=True, kw_only=True):
-    """What a claim for each pod is made from."""
+    """The template from which Kubernetes makes a claim for each pod."""
 
     api_version: str = ""
     kind: str = ""

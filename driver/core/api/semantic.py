@@ -1,7 +1,7 @@
-"""When two values of the API say the same, as Kubernetes judges it (apimachinery `equality.Semantic`).
+"""Equality of API values as Kubernetes judges it (apimachinery `equality.Semantic`).
 
-Empty and absent lists and maps are equal, quantities are equal by value, and a taint's `timeAdded` matches any time if
-the wish leaves it out, else within a second, because the server keeps whole seconds.
+Empty and absent lists and maps are equal, quantities are equal by value. A desired taint without
+`timeAdded` matches any time; otherwise the times match within a second, because the server keeps whole seconds.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from dranode.driver.core.api.resource import Device, DeviceTaint
 _TOLERANCE: Final = timedelta(seconds=1)
 
 
-def same(one: Any, other: Any) -> bool:
-    """Whether two values of the API say the same."""
-    return bool(one == other) or _plain(one) == _plain(other)
+def same(first: Any, second: Any) -> bool:
+    """Return whether two API values are equal."""
+    return bool(first == second) or _plain(first) == _plain(second)
 
 
-def same_devices(wanted: Sequence[Device], found: Sequence[Device]) -> bool:
-    """Whether the devices found are those wanted, in the same order."""
-    return len(wanted) == len(found) and all(map(_same_device, wanted, found))
+def same_devices(desired: Sequence[Device], published: Sequence[Device]) -> bool:
+    """Return whether the published devices are the desired ones, in the same order."""
+    return len(desired) == len(published) and all(map(_same_device, desired, published))
 
 
 def parse_time(text: str) -> datetime:
-    """A time as Kubernetes writes it (RFC 3339).
+    """Parse a time of Kubernetes (RFC 3339).
 
     Raises:
-        ValueError: it is no such time.
+        ValueError: the text is not such a time.
     """
     return datetime.fromisoformat(text)
 
 
-def _same_device(wanted: Device, found: Device) -> bool:
-    if wanted == found:
+def _same_device(desired: Device, published: Device) -> bool:
+    if desired == published:
         return True
-    return same(_timeless(wanted), _timeless(found)) and all(map(_same_time, wanted.taints, found.taints))
+    return same(_timeless(desired), _timeless(published)) and all(map(_same_time, desired.taints, published.taints))
 
 
 def _timeless(device: Device) -> Device:
@@ -48,16 +48,16 @@ def _timeless(device: Device) -> Device:
     return msgspec.structs.replace(device, taints=taints)
 
 
-def _same_time(wanted: DeviceTaint, found: DeviceTaint) -> bool:
-    if wanted.time_added is None:
+def _same_time(desired: DeviceTaint, published: DeviceTaint) -> bool:
+    if desired.time_added is None:
         return True
-    if found.time_added is None:
+    if published.time_added is None:
         return False
-    return abs(parse_time(wanted.time_added) - parse_time(found.time_added)) <= _TOLERANCE
+    return abs(parse_time(desired.time_added) - parse_time(published.time_added)) <= _TOLERANCE
 
 
 def _plain(value: Any) -> Any:
-    # A structure stays one even where all of it is empty: `requestPolicy: {}` is not the same as no policy.
+    # An empty structure is not the same as none: `requestPolicy: {}` is a policy.
     if isinstance(value, msgspec.Struct):
         fields = {name: _plain(getattr(value, name)) for name in value.__struct_fields__}
         return {name: field for name, field in fields.items() if field is not None}

@@ -1,4 +1,4 @@
-"""What a person reads of values that others wrote: one line, not endless, and nothing in it that a terminal obeys."""
+"""Makes values that others wrote safe to print: one line of limited length, without terminal control characters."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _BREAKS: Final = re.compile(r"\s*[\r\n]+\s*")
 
 
 def printable(text: str) -> str:
-    r"""The text with every character that does not print as Python writes it: `\n`, `\x1b`, `\u202e`."""
+    r"""Escape every character that does not print, as Python does: `\n`, `\x1b`, `\u202e`."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 def one_sentence(text: str) -> str:
-    """The text in one line of printable characters; of a long one the beginning and the end, which say what to do."""
+    """Put a text on one line of printable characters; a long text keeps its beginning and its end."""
     line = printable(_BREAKS.sub(" ", text))
     if len(line) <= LONGEST:
         return line

@@ -1,4 +1,4 @@
-"""Kubernetes documents with the place that they were read from."""
+"""Kubernetes documents with the place where they were read."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class SourceDocument:
-    """One Kubernetes document and where it stands.
+    """One Kubernetes document and its place.
 
     Attributes:
         file: the file as it was named; `-` is the standard input.
-        index: its number among the file's documents, from 0, where the items of a `List` count one by one.
-        document: the plain document; `kind` is there and a string.
+        index: its number among the documents of the file, from 0; every item of a `List` counts.
+        document: the plain document; it has a `kind`, which is a string.
     """
 
     file: str
@@ -22,12 +22,12 @@ class SourceDocument:
 
     @property
     def kind(self) -> str:
-        """`ResourceClaim`, `Pod` ..."""
+        """Return the kind (`ResourceClaim`, `Pod`)."""
         return str(self.document["kind"])
 
     @property
     def name(self) -> str:
-        """`metadata.name`, or `metadata.generateName`, or nothing."""
+        """Return `metadata.name`, else `metadata.generateName`, else an empty string."""
         metadata = self.document.get("metadata")
         if not isinstance(metadata, dict):
             return ""
@@ -35,5 +35,5 @@ class SourceDocument:
 
     @property
     def place(self) -> str:
-        """For messages: `claims.yaml, document 2 (ResourceClaim a)`."""
+        """Return the place for messages: `claims.yaml, document 2 (ResourceClaim a)`."""
         return f"{self.file}, document {self.index + 1} ({self.kind} {self.name})".replace(" )", ")")

@@ -1,4 +1,4 @@
-"""Fields of a document that the API does not have: misspelt ones mostly, which the API server would drop or refuse."""
+"""Finds fields that the API does not have. Most are misspelt, and the API server would drop or refuse them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-# Fields of alpha gates that no value here carries (KEP-5729).
+# Fields of alpha gates, which the values here do not have (KEP-5729).
 _KNOWN_ELSEWHERE: Final = frozenset({"derivedAttributes"})
 
 
@@ -17,14 +17,14 @@ _STEP: Final = re.compile(r"\.(?P<field>[^.\[\]]+)|\[(?P<item>[^\]]*)\]")
 
 
 class UnknownField(NamedTuple):
-    """A field that is not there, and the names of those that are."""
+    """A field that does not exist, and the names of the fields that do."""
 
     path: str
     known: tuple[str, ...]
 
 
 def field_names(kind: Any, path: str) -> tuple[str, ...]:
-    """The fields of what stands at `path` in documents of `kind` (`spread`, `devices[0].edits`); none if unclear."""
+    """Return the fields that documents of `kind` have at `path` (`spread`, `devices[0].edits`); none if unclear."""
     infos = [msgspec.inspect.type_info(kind)]
     for step in _STEP.finditer(f".{path}" if path and path[0] != "[" else path):
         infos = [inner for info in infos for each in _members(info) for inner in _step(each, step["field"])]
@@ -49,7 +49,7 @@ def _step(info: msgspec.inspect.Type, field: str | None) -> Iterator[msgspec.ins
 
 
 def unknown_fields(kind: type[msgspec.Struct], document: Any, path: str = "") -> Iterator[UnknownField]:
-    """Every field of `document` that `kind` and the values inside it do not have."""
+    """Yield every field of `document` that `kind` and the values inside it do not have."""
     yield from _in_type(msgspec.inspect.type_info(kind), document, path)
 
 

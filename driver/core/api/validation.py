@@ -49,11 +49,11 @@ CheckExpression: TypeAlias = Callable[[str], str | None]
 
 @dataclass(frozen=True, slots=True)
 class FieldError:
-    """What is wrong, and where.
+    """An error at a place of a document.
 
     Attributes:
-        path: in JSON notation without the root (`spec.devices.requests[0].name`).
-        message: a clause, with the value.
+        path: the place, in JSON notation without the root (`spec.devices.requests[0].name`).
+        message: a clause that says what is wrong, with the value.
     """
 
     path: str
@@ -65,19 +65,19 @@ class FieldError:
 
 
 def claim_errors(claim: ResourceClaim, check_expression: CheckExpression) -> tuple[FieldError, ...]:
-    """Every error of a claim; `check_expression` says what is wrong with a CEL selector, or None."""
+    """Return every error of a claim; `check_expression` returns the error of a CEL selector, or None."""
     rules = _Rules(check_expression)
     return (*_metadata(claim.metadata), *rules.devices(claim.spec.devices, "spec.devices"))
 
 
 def template_errors(template: ResourceClaimTemplate, check_expression: CheckExpression) -> tuple[FieldError, ...]:
-    """Every error of a template."""
+    """Return every error of a template."""
     rules = _Rules(check_expression)
     return (*_metadata(template.metadata), *rules.devices(template.spec.spec.devices, "spec.spec.devices"))
 
 
 def class_errors(device_class: DeviceClass, check_expression: CheckExpression) -> tuple[FieldError, ...]:
-    """Every error of a class."""
+    """Return every error of a class."""
     rules = _Rules(check_expression)
     spec = device_class.spec
     return (
@@ -111,28 +111,28 @@ class _Rules:
         if request.exactly is not None and request.first_available:
             yield FieldError(path, "exactly one of exactly and firstAvailable is required, but both are set")
         elif request.exactly is not None:
-            yield from self.wanted(request.exactly, f"{path}.exactly")
+            yield from self.class_request(request.exactly, f"{path}.exactly")
         elif request.first_available:
             listed = f"{path}.firstAvailable"
             yield from _set([one.name for one in request.first_available], MAX_ALTERNATIVES, listed, ".name")
             for index, alternative in enumerate(request.first_available):
                 yield from _request_name(alternative.name, f"{listed}[{index}].name")
-                yield from self.wanted(alternative, f"{listed}[{index}]")
+                yield from self.class_request(alternative, f"{listed}[{index}]")
         else:
             yield FieldError(path, "exactly one of exactly and firstAvailable is required")
 
-    def wanted(self, wanted: ExactDeviceRequest | DeviceSubRequest, path: str) -> Iterator[FieldError]:
-        name = wanted.device_class_name
+    def class_request(self, request: ExactDeviceRequest | DeviceSubRequest, path: str) -> Iterator[FieldError]:
+        name = request.device_class_name
         if not name:
             yield FieldError(f"{path}.deviceClassName", "a device class is required")
         elif not is_dns_subdomain(name):
             yield FieldError(f"{path}.deviceClassName", f'"{name}" is not a DNS subdomain')
-        yield from self.selectors(wanted.selectors, f"{path}.selectors")
-        yield from _amount(wanted, path)
-        yield from _count(wanted.tolerations, MAX_TOLERATIONS, f"{path}.tolerations")
-        for index, toleration in enumerate(wanted.tolerations):
+        yield from self.selectors(request.selectors, f"{path}.selectors")
+        yield from _amount(request, path)
+        yield from _count(request.tolerations, MAX_TOLERATIONS, f"{path}.tolerations")
+        for index, toleration in enumerate(request.tolerations):
             yield from _toleration(toleration, f"{path}.tolerations[{index}]")
-        for name in wanted.capacity.requests if wanted.capacity is not None else ():
+        for name in request.capacity.requests if request.capacity is not None else ():
             if not is_qualified_name(name):
                 yield FieldError(f"{path}.capacity.requests[{name}]", f'"{name}" is not a qualified name')
 
@@ -167,14 +167,14 @@ def _request_name(name: str, path: str) -> Iterator[FieldError]:
         yield FieldError(path, f'"{name}" is not a DNS label of at most 63 characters')
 
 
-def _amount(wanted: ExactDeviceRequest | DeviceSubRequest, path: str) -> Iterator[FieldError]:
-    mode = wanted.allocation_mode or "ExactCount"
+def _amount(request: ExactDeviceRequest | DeviceSubRequest, path: str) -> Iterator[FieldError]:
+    mode = request.allocation_mode or "ExactCount"
     if mode not in _MODES:
         yield FieldError(f"{path}.allocationMode", f'"{mode}" is neither ExactCount nor All')
-    elif mode == "All" and wanted.count:
-        yield FieldError(f"{path}.count", f"{wanted.count} must not be set when allocationMode is All")
-    elif wanted.count is not None and wanted.count < 0:  # the API server makes 1 of 0
-        yield FieldError(f"{path}.count", f"{wanted.count} must be greater than zero")
+    elif mode == "All" and request.count:
+        yield FieldError(f"{path}.count", f"{request.count} must not be set when allocationMode is All")
+    elif request.count is not None and request.count < 0:  # the API server makes 1 of 0
+        yield FieldError(f"{path}.count", f"{request.count} must be greater than zero")
 
 
 def _toleration(toleration: DeviceToleration, path: str) -> Iterator[FieldError]:
@@ -247,7 +247,7 @@ def _extended_resource(name: str | None, path: str) -> Iterator[FieldError]:
 
 
 def _set(names: Iterable[str], most: int, path: str, field: str = "") -> Iterator[FieldError]:
-    """A list of at most `most` names, each once."""
+    """Check a list of names: at most `most`, and none twice."""
     listed = list(names)
     yield from _count(listed, most, path)
     for index, name in enumerate(listed):

@@ -119,10 +119,10 @@ def _allocation(facts: ClaimFacts) -> Station:
     if claim is None and not facts.gone:
         return Station("allocation", Passed.UNSEEN, "the API server was not asked, so only this node is looked at")
     if claim is None:
-        left = facts.record is not None or facts.other_uid
+        remains = facts.record is not None or facts.other_uid
         return stopped(
-            f"there is no claim {facts.name}" + (f", but {facts.driver} still has it on record" if left else ""),
-            "dranode drain shows what is left, and undoes it" if left else "see that namespace and name are right",
+            f"there is no claim {facts.name}" + (f", but {facts.driver} still has it on record" if remains else ""),
+            "dranode drain shows what is left, and undoes it" if remains else "see that namespace and name are right",
         )
     if claim.status.allocation is None:
         return stopped(
@@ -247,18 +247,22 @@ def _cpus(facts: ClaimFacts) -> Station | None:
         return Station("CPUs", Passed.UNSEEN, "no cgroup of a container that runs is to be seen")
     # Offline CPUs are left out by the kernel. Without names, one container on the right CPUs is all that can be asked
     # for, since the pod's others may have no claim.
-    right = [one for one in facts.containers if one.cpus <= one.expected]
-    named = [one for one in facts.containers if one.name]
-    wrong = [one for one in named or (() if right else facts.containers) if one not in right]
+    right = [container for container in facts.containers if container.cpus <= container.expected]
+    named = [container for container in facts.containers if container.name]
+    wrong = [container for container in named or (() if right else facts.containers) if container not in right]
     if wrong:
-        seen = ", ".join(f"{one.name or one.cgroup} on {one.cpus} rather than {one.expected}" for one in wrong)
+        seen = ", ".join(f"{_running_on(container)} rather than {container.expected}" for container in wrong)
         return Station(
             "CPUs",
             Passed.STOPPED,
             f"the kernel has {seen}",
             "dranode doctor says whether NRI, kubelet's CPU manager or another plug-in is the reason",
         )
-    return Station("CPUs", Passed.YES, ", ".join(f"{one.name or one.cgroup} on {one.cpus}" for one in right))
+    return Station("CPUs", Passed.YES, ", ".join(map(_running_on, right)))
+
+
+def _running_on(container: RunningContainer) -> str:
+    return f"{container.name or container.cgroup} on {container.cpus}"
 
 
 _WAY: Final[tuple[Callable[[ClaimFacts], Station | None], ...]] = (

@@ -38,7 +38,7 @@ def node_missing(facts: Facts) -> Iterator[Fault]:
     """There is no such Node."""
     if facts.cluster is not None and facts.cluster.node is False:
         yield Fault(
-            f'there is no Node "{facts.wanted.node}", so no slice can be published for it',
+            f'there is no Node "{facts.options.node}", so no slice can be published for it',
             "set NODE_NAME from spec.nodeName as deploy/daemonset.yaml does, or pass --node-name",
         )
 
@@ -60,15 +60,15 @@ def feature_gate_off(facts: Facts) -> Iterator[Fault]:
     """The server drops fields that the driver publishes."""
     dropped = facts.cluster.dropped if facts.cluster is not None else None
     for gate in dropped or ():
-        if gate == _SHARED and facts.wanted.shares:
+        if gate == _SHARED and facts.options.shares:
             yield Fault(
                 "the API server drops allowMultipleAllocations, so one claim takes all of a shared device and the "
                 "driver publishes none of them",
                 f"switch on the feature gate {_SHARED} in kube-apiserver, kube-scheduler and kubelet (it is on from "
-                f"1.36){', or use ' if facts.wanted.unshared else ''}{' '.join(facts.wanted.unshared)}",
+                f"1.36){', or use ' if facts.options.unshared else ''}{' '.join(facts.options.unshared)}",
             )
             continue
-        options = " and ".join(option for option, needed in facts.wanted.gated.items() if needed == gate)
+        options = " and ".join(option for option, needed in facts.options.gated.items() if needed == gate)
         yield Fault(
             f"the API server drops what {options or 'the driver'} publishes",
             f"switch on the feature gate {gate} in kube-apiserver and kube-scheduler"
@@ -88,10 +88,10 @@ def no_slices(facts: Facts) -> Iterator[Fault]:
     slices = facts.cluster.slices if facts.cluster is not None else None
     if slices is None or (facts.cluster is not None and facts.cluster.node is False):
         return
-    for driver in facts.wanted.drivers:
+    for driver in facts.options.drivers:
         if not any(one.driver == driver and one.devices for one in slices):
             yield Fault(
-                f"{driver} has published no device of node {facts.wanted.node}, so no claim is allocated there",
+                f"{driver} has published no device of node {facts.options.node}, so no claim is allocated there",
                 "start the driver on this node, and read in its log why it published nothing if it runs",
             )
 
@@ -99,9 +99,9 @@ def no_slices(facts: Facts) -> Iterator[Fault]:
 def two_pools(facts: Facts) -> Iterator[Fault]:
     """Slices of one driver in several pools of a node: somebody else publishes under its name."""
     slices = facts.cluster.slices if facts.cluster is not None else None
-    for driver in facts.wanted.drivers:
+    for driver in facts.options.drivers:
         pools = sorted({one.pool for one in slices or () if one.driver == driver})
-        others = [pool for pool in pools if pool != facts.wanted.node]
+        others = [pool for pool in pools if pool != facts.options.node]
         if others:
             yield Fault(
                 f"{driver} has slices of this node in the pool {', '.join(others)}, which dranode does not write",

@@ -41,7 +41,7 @@ class LeftClaim:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class Leftover:
     """Everything that is left.
 
     Attributes:
@@ -53,7 +53,7 @@ class Left:
     stranded: tuple[KeptClaim, ...]
 
 
-def left(refs: Iterable[ClaimRef], uses: Iterable[ClaimUse] | None, kept: Iterable[KeptClaim]) -> Left:
+def leftover(refs: Iterable[ClaimRef], uses: Iterable[ClaimUse] | None, kept: Iterable[KeptClaim]) -> Leftover:
     """What is left of a driver's claims.
 
     Args:
@@ -68,7 +68,7 @@ def left(refs: Iterable[ClaimRef], uses: Iterable[ClaimUse] | None, kept: Iterab
             return None
         return tuple(f"{use.pod}/{use.container}" for use in known if _is_use(use, ref))
 
-    return Left(tuple(LeftClaim(ref, users(ref)) for ref in refs), tuple(kept))
+    return Leftover(tuple(LeftClaim(ref, users(ref)) for ref in refs), tuple(kept))
 
 
 def _is_use(use: ClaimUse, ref: ClaimRef) -> bool:

@@ -272,7 +272,7 @@ class Facts:
     """Everything that is known.
 
     Attributes:
-        wanted: what the driver is told to do.
+        options: what the driver is told to do.
         kubelet: its configuration.
         runtime: the container runtime's.
         node: folders, sockets and records.
@@ -280,7 +280,7 @@ class Facts:
         unseen: one sentence for everything that could not be looked at.
     """
 
-    wanted: ServeOptions
+    options: ServeOptions
     kubelet: Kubelet | None = None
     runtime: RuntimeFacts | None = None
     node: NodeFacts | None = None

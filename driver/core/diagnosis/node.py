@@ -16,14 +16,14 @@ _GATES: Final = {
 
 def options_refused(facts: Facts) -> Iterator[Fault]:
     """The driver would not start."""
-    for sentence in facts.wanted.refusals:
+    for sentence in facts.options.refusals:
         yield Fault(sentence, "change the option, or see what `dranode machine show` says of this machine")
 
 
 def cpu_manager_static(facts: Facts) -> Iterator[Fault]:
     """The CPU manager of kubelet and the driver would set the same cgroups."""
     kubelet = facts.kubelet
-    if kubelet is not None and facts.wanted.pinning and kubelet.cpu_manager == "static":
+    if kubelet is not None and facts.options.pinning and kubelet.cpu_manager == "static":
         yield Fault(
             f"kubelet's CPU manager has the policy static ({kubelet.cpu_manager_place}), and hands out the CPUs that "
             "this driver hands out",
@@ -34,7 +34,7 @@ def cpu_manager_static(facts: Facts) -> Iterator[Fault]:
 
 def kubelet_root_differs(facts: Facts) -> Iterator[Fault]:
     """Where kubelet looks for plug-ins is elsewhere."""
-    kubelet, ours = facts.kubelet, facts.wanted.kubelet_root
+    kubelet, ours = facts.kubelet, facts.options.kubelet_root
     if kubelet is not None and kubelet.root.rstrip("/") != ours.rstrip("/"):
         yield Fault(
             f"kubelet's root is {kubelet.root} and the driver's --kubelet-root is {ours}, so neither finds the other",
@@ -55,8 +55,8 @@ def kubelet_gate_off(facts: Facts) -> Iterator[Fault]:
 
 def reserved_differ(facts: Facts) -> Iterator[Fault]:
     """The CPUs that kubelet keeps for the system are handed out, or the other way round."""
-    kubelet, ours, flag = facts.kubelet, facts.wanted.reserved, facts.wanted.reserving
-    if kubelet is None or not facts.wanted.pinning or not kubelet.reserved or kubelet.reserved == ours:
+    kubelet, ours, flag = facts.kubelet, facts.options.reserved, facts.options.reserving
+    if kubelet is None or not facts.options.pinning or not kubelet.reserved or kubelet.reserved == ours:
         return
     yield Fault(
         f"kubelet reserves the CPUs {kubelet.reserved} for the system ({kubelet.config}) and the driver "
@@ -67,8 +67,8 @@ def reserved_differ(facts: Facts) -> Iterator[Fault]:
 
 def no_reserved(facts: Facts) -> Iterator[Fault]:
     """Claims may take every CPU but one."""
-    kubelet, flag = facts.kubelet, facts.wanted.reserving
-    if facts.wanted.pinning and not facts.wanted.reserved and not (kubelet is not None and kubelet.reserved):
+    kubelet, flag = facts.kubelet, facts.options.reserving
+    if facts.options.pinning and not facts.options.reserved and not (kubelet is not None and kubelet.reserved):
         yield Fault(
             "no CPU is reserved, so the system and containers without claims may be left with a single CPU, and the "
             "claim that would take that one is refused",
@@ -79,7 +79,7 @@ def no_reserved(facts: Facts) -> Iterator[Fault]:
 def _places(facts: Facts, state: PathState) -> Iterator[Place]:
     places = facts.node.places if facts.node is not None else ()
     for place in places:
-        if place.state is state and (facts.wanted.pinning or place.use != "NRI"):
+        if place.state is state and (facts.options.pinning or place.use != "NRI"):
             yield place
 
 
@@ -130,7 +130,7 @@ def socket_path_too_long(facts: Facts) -> Iterator[Fault]:
     excess = facts.node.socket_excess if facts.node is not None else 0
     if excess > 0:
         yield Fault(
-            f"the sockets under {facts.wanted.kubelet_root} have paths of {107 + excess} bytes, and a unix socket's "
+            f"the sockets under {facts.options.kubelet_root} have paths of {107 + excess} bytes, and a unix socket's "
             "may have 107",
             "choose a kubelet root with a shorter path",
         )
@@ -138,7 +138,7 @@ def socket_path_too_long(facts: Facts) -> Iterator[Fault]:
 
 def no_cpuset_controller(facts: Facts) -> Iterator[Fault]:
     """The kernel cannot pin containers."""
-    if facts.node is not None and facts.node.cpuset is False and facts.wanted.pinning:
+    if facts.node is not None and facts.node.cpuset is False and facts.options.pinning:
         yield Fault(
             "the kernel's cgroups have no cpuset controller here, so no container can be pinned",
             "delegate it: rootless and nested clusters need Delegate=cpuset for the user's service",
@@ -152,7 +152,7 @@ def _endpoints(facts: Facts, driver: str) -> list[Endpoint]:
 
 def stale_sockets(facts: Facts) -> Iterator[Fault]:
     """A registration socket that nobody serves: kubelet tries it again and again."""
-    for driver in facts.wanted.drivers:
+    for driver in facts.options.drivers:
         for one in _endpoints(facts, driver):
             if not one.answers:
                 yield Fault(f"nobody serves the registration socket {one.path}", f"remove it: rm {one.path}")
@@ -160,31 +160,31 @@ def stale_sockets(facts: Facts) -> Iterator[Fault]:
 
 def second_driver(facts: Facts) -> Iterator[Fault]:
     """Two drivers of one name that are not two instances of a rolling update."""
-    for driver in facts.wanted.drivers:
-        living = [one for one in _endpoints(facts, driver) if one.answers]
-        single = [one for one in living if one.path.endswith(f"/{driver}-reg.sock")]
+    for driver in facts.options.drivers:
+        living = [endpoint for endpoint in _endpoints(facts, driver) if endpoint.answers]
+        single = [endpoint for endpoint in living if endpoint.path.endswith(f"/{driver}-reg.sock")]
         if len(living) > 1 and (single or len(living) > 2):  # noqa: PLR2004 - a rolling update has an old and a new one
             yield Fault(
-                f"{len(living)} drivers serve {driver} on this node: {', '.join(one.path for one in living)}",
+                f"{len(living)} drivers serve {driver} on this node: {', '.join(endpoint.path for endpoint in living)}",
                 "stop all but one; dra-driver-cpu and dranode cannot run side by side",
             )
 
 
 def foreign_endpoint(facts: Facts) -> Iterator[Fault]:
     """Whoever serves the name is not this driver's installation."""
-    for driver in facts.wanted.drivers:
-        folder = f"{facts.wanted.kubelet_root.rstrip('/')}/plugins/{driver}/"
-        for one in _endpoints(facts, driver):
-            if one.answers and one.endpoint and not one.endpoint.startswith(folder):
+    for driver in facts.options.drivers:
+        folder = f"{facts.options.kubelet_root.rstrip('/')}/plugins/{driver}/"
+        for endpoint in _endpoints(facts, driver):
+            if endpoint.answers and endpoint.endpoint and not endpoint.endpoint.startswith(folder):
                 yield Fault(
-                    f"{driver} at {one.path} serves claims at {one.endpoint}, outside {folder}",
+                    f"{driver} at {endpoint.path} serves claims at {endpoint.endpoint}, outside {folder}",
                     "stop that driver, or pass the --kubelet-root that it uses",
                 )
 
 
 def not_serving(facts: Facts) -> Iterator[Fault]:
     """Nobody serves the driver."""
-    for driver in facts.wanted.drivers if facts.node is not None and facts.node.endpoints is not None else ():
+    for driver in facts.options.drivers if facts.node is not None and facts.node.endpoints is not None else ():
         if not any(one.answers for one in _endpoints(facts, driver)):
             yield Fault(
                 f"no driver serves {driver} on this node now, so pods with its claims wait",
@@ -198,11 +198,11 @@ def _records(facts: Facts) -> tuple[Records, ...]:
 
 def ledger_unusable(facts: Facts) -> Iterator[Fault]:
     """The ledger cannot be read."""
-    for one in _records(facts):
-        if one.error:
+    for ledger in _records(facts):
+        if ledger.error:
             yield Fault(
-                one.error,
-                f"see to the file system under {one.path}; do not delete the ledger, it says who holds which CPUs",
+                ledger.error,
+                f"see to the file system under {ledger.path}; do not delete the ledger, it says who holds which CPUs",
             )
 
 
@@ -216,30 +216,30 @@ def records_missing(facts: Facts) -> Iterator[Fault]:
 
 def record_quarantined(facts: Facts) -> Iterator[Fault]:
     """A row is damaged."""
-    for one in _records(facts):
-        for damaged in one.damaged:
+    for ledger in _records(facts):
+        for damaged in ledger.damaged:
             yield Fault(
-                f"a record of {one.driver} is quarantined: claim {damaged}",
+                f"a record of {ledger.driver} is quarantined: claim {damaged}",
                 "delete the pods that use the claim, so that it is unprepared and allocated anew",
             )
 
 
 def cdi_spec_missing(facts: Facts) -> Iterator[Fault]:
     """A claim is on record and its CDI spec is not there."""
-    for one in _records(facts):
-        for claim in one.unwritten:
+    for ledger in _records(facts):
+        for claim in ledger.unwritten:
             yield Fault(
-                f"claim {claim} is prepared by {one.driver}, but its CDI spec is not in {facts.wanted.cdi_dir}, so its "
-                "containers fail with unresolvable CDI devices",
+                f"claim {claim} is prepared by {ledger.driver}, but its CDI spec is not in {facts.options.cdi_dir}, so "
+                "its containers fail with unresolvable CDI devices",
                 "restart the driver, which writes it again from its record",
             )
 
 
 def cdi_spec_left_over(facts: Facts) -> Iterator[Fault]:
     """A CDI spec without a record."""
-    for one in _records(facts):
-        for path in one.orphans:
+    for ledger in _records(facts):
+        for path in ledger.orphans:
             yield Fault(
-                f"{path} is a CDI spec of {one.driver} for a claim that is not on record",
+                f"{path} is a CDI spec of {ledger.driver} for a claim that is not on record",
                 "leave it where a pod uses the claim, for the driver takes it over; else dranode drain removes it",
             )

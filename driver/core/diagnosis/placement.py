@@ -39,20 +39,20 @@ class PlacedContainer:
         cgroup: the container's cgroup, without a leading slash.
         pod: the name of its pod.
         expected: the CPUs of all its claims that are online.
-        found: the CPUs that its processes may run on.
+        actual: the CPUs that its processes may run on.
         pids: its processes.
     """
 
     cgroup: str
     pod: str
     expected: CPUSet
-    found: CPUSet
+    actual: CPUSet
     pids: frozenset[int]
 
     @property
     def ok(self) -> bool:
         """Whether it runs on all of its claims' CPUs and no others."""
-        return self.found == self.expected
+        return self.actual == self.expected
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class ClaimPlacement:
 
 
 @dataclass(slots=True)
-class _Found:
+class _Container:
     """What is in a container's cgroup."""
 
     pod: str
@@ -103,13 +103,13 @@ def placements(
     placed = {
         cgroup: PlacedContainer(
             cgroup,
-            found.pod,
-            CPUSet.union(_expected(by_uid[uid], found.parts) for uid in found.claims) & online,
-            effective.get(cgroup, CPUSet.union(process.cpus for process in found.processes)),
-            frozenset(process.pid for process in found.processes),
+            container.pod,
+            CPUSet.union(_expected(by_uid[uid], container.parts) for uid in container.claims) & online,
+            effective.get(cgroup, CPUSet.union(process.cpus for process in container.processes)),
+            frozenset(process.pid for process in container.processes),
         )
-        for cgroup, found in containers.items()
-        if found.claims
+        for cgroup, container in containers.items()
+        if container.claims
     }
     return {record.uid: _placement(record, processes, containers, placed) for record in records}
 
@@ -123,17 +123,17 @@ def _expected(record: Record, parts: Iterable[tuple[str, int]]) -> CPUSet:
 def _placement(
     record: Record,
     processes: Iterable[Process],
-    containers: Mapping[str, _Found],
+    containers: Mapping[str, _Container],
     placed: Mapping[str, PlacedContainer],
 ) -> ClaimPlacement:
-    own = tuple(placed[cgroup] for cgroup, found in sorted(containers.items()) if record.uid in found.claims)
+    own = tuple(placed[cgroup] for cgroup, present in sorted(containers.items()) if record.uid in present.claims)
     pods = {pod.uid for pod in record.pods}
     inside = {pid for container in own for pid in container.pids}
     held = CPUSet.parse(record.held)
     return ClaimPlacement(
         own,
-        tuple(each for each in processes if each.pid not in inside and not each.cpus.isdisjoint(held)),
-        hidden=any(found.hidden and found.pod_uid in pods for found in containers.values()),
+        tuple(process for process in processes if process.pid not in inside and not process.cpus.isdisjoint(held)),
+        hidden=any(present.hidden and present.pod_uid in pods for present in containers.values()),
     )
 
 
@@ -149,7 +149,7 @@ def container_cgroup(cgroup: str, pod_uid: str) -> str:
     return ""
 
 
-def _containers(records: Iterable[Record], processes: Iterable[Process]) -> dict[str, _Found]:
+def _containers(records: Iterable[Record], processes: Iterable[Process]) -> dict[str, _Container]:
     """Every container of the pods that may use the claims, by cgroup."""
     pods = {pod.uid: pod.name for record in records for pod in record.pods if pod.uid}
     variables = {
@@ -162,17 +162,17 @@ def _containers(records: Iterable[Record], processes: Iterable[Process]) -> dict
         if grant.edits and grant.cpus is not None
         for entry in grant.edits.env
     }
-    found: dict[str, _Found] = {}
+    containers: dict[str, _Container] = {}
     for process in processes:
         for uid, name in pods.items():
             cgroup = container_cgroup(process.cgroup, uid)
             if not cgroup:
                 continue
-            container = found.setdefault(cgroup, _Found(name, uid))
+            container = containers.setdefault(cgroup, _Container(name, uid))
             container.processes.append(process)
             if process.env is None:
                 container.hidden = True
             else:
                 container.claims |= {variables[variable] for variable in process.env & variables.keys()}
                 container.parts |= {parts[variable] for variable in process.env & parts.keys()}
-    return found
+    return containers

@@ -69,11 +69,11 @@ RULES: Final = (
 
 def diagnose(facts: Facts) -> tuple[Finding, ...]:
     """Everything that is wrong, what stops first."""
-    found = tuple(_found(facts))
+    found = tuple(_findings(facts))
     return tuple(sorted(found, key=lambda finding: finding.severity is not Severity.STOPS))
 
 
-def _found(facts: Facts) -> Iterator[Finding]:
+def _findings(facts: Facts) -> Iterator[Finding]:
     for rule in RULES:
         for fault in rule.look(facts):
             yield Finding(rule.code, rule.severity, fault)

@@ -38,7 +38,7 @@ def _configured(facts: Facts) -> RuntimeFacts | None:
 
 
 def _pinning(facts: Facts) -> RuntimeFacts | None:
-    return _configured(facts) if facts.wanted.pinning else None
+    return _configured(facts) if facts.options.pinning else None
 
 
 def nri_answers(node: NodeFacts | None) -> bool:
@@ -75,7 +75,7 @@ def nri_connections_off(facts: Facts) -> Iterator[Fault]:
 
 def nri_socket_differs(facts: Facts) -> Iterator[Fault]:
     """The runtime's NRI socket is not the one that the driver dials."""
-    runtime, dialled = _pinning(facts), facts.wanted.nri_socket
+    runtime, dialled = _pinning(facts), facts.options.nri_socket
     if runtime is not None and runtime.nri is not False and dialled and _plain(runtime.nri_socket) != _plain(dialled):
         yield Fault(
             f"{runtime.name} serves NRI at {runtime.nri_socket} and the driver dials {dialled}",
@@ -85,10 +85,10 @@ def nri_socket_differs(facts: Facts) -> Iterator[Fault]:
 
 def nri_unused(facts: Facts) -> Iterator[Fault]:
     """The driver is told to do without NRI."""
-    if facts.wanted.pinning and not facts.wanted.nri_socket:
+    if facts.options.pinning and not facts.options.nri_socket:
         yield Fault(
             "--nri-socket none leaves every container on all CPUs, whatever its claim says",
-            f"leave the option out, or do not run {' and '.join(facts.wanted.pinning)}",
+            f"leave the option out, or do not run {' and '.join(facts.options.pinning)}",
         )
 
 
@@ -105,7 +105,7 @@ def cdi_off(facts: Facts) -> Iterator[Fault]:
 
 def cdi_dir_not_read(facts: Facts) -> Iterator[Fault]:
     """The runtime does not read the directory that the driver writes."""
-    runtime, written = _configured(facts), facts.wanted.cdi_dir
+    runtime, written = _configured(facts), facts.options.cdi_dir
     if runtime is not None and runtime.cdi is not False and _plain(written) not in map(_plain, runtime.cdi_dirs):
         yield Fault(
             f"the driver writes CDI specs to {written}, and {runtime.name} reads {', '.join(runtime.cdi_dirs)}",
@@ -132,7 +132,7 @@ def plugin_not_required(facts: Facts) -> Iterator[Fault]:
     if runtime.version is not None and runtime.version < first:
         fix = f"upgrade to {runtime.name} {first[0]}.{first[1]} or newer, whose NRI can require a plug-in"
     else:
-        drivers = ", ".join(f'"{driver}"' for driver in facts.wanted.pinning)
+        drivers = ", ".join(f'"{driver}"' for driver in facts.options.pinning)
         fix = _REQUIRE[runtime.name].format(config=runtime.config, tolerance=TOLERANCE, drivers=drivers)
     yield Fault("no NRI plug-in is required, so containers that start while the driver is away are not pinned", fix)
 
@@ -156,7 +156,7 @@ def required_without_tolerance(facts: Facts) -> Iterator[Fault]:
 def _requires(facts: Facts, runtime: RuntimeFacts) -> bool:
     # A plug-in may be named with its index: 00-dra.example.com.
     names = {name.partition("-")[2] if name[:2].isdigit() else name for name in runtime.required}
-    return runtime.validator and any(driver in names for driver in facts.wanted.drivers)
+    return runtime.validator and any(driver in names for driver in facts.options.drivers)
 
 
 def nri_timeout_short(facts: Facts) -> Iterator[Fault]:

@@ -1,4 +1,4 @@
-"""Containers and pods as a container runtime describes them, and what a node driver asks of it in return."""
+"""Containers and pods as a container runtime describes them, and the changes that a node driver asks it for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dranode.driver.core.api.pods import PodSandbox
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """A container that exists or is about to.
+    """A container that exists or is about to be created.
 
     Attributes:
         id: the runtime's id.
@@ -40,12 +40,14 @@ class Container:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """CPU resources to set on a container. What is empty or False stays as it is: NRI cannot clear a cpuset.
+    """CPU resources to set on a container. An empty or False field leaves its resource unchanged.
+
+    NRI cannot clear a cpuset.
 
     Attributes:
         cpus: `cpuset.cpus`.
         mems: `cpuset.mems` (list format).
-        lift_quota: take the CFS quota away.
+        lift_quota: remove the CFS quota.
     """
 
     cpus: CPUSet = field(default_factory=CPUSet)
@@ -61,7 +63,7 @@ class ContainerUpdate:
     """New resources for a container that exists.
 
     Attributes:
-        ignore_failure: whether the operation that this is attached to goes on if the runtime cannot apply it.
+        ignore_failure: whether the operation that carries this update succeeds if the runtime cannot apply it.
     """
 
     container_id: str

@@ -1,8 +1,8 @@
-"""What every event of a container's life means for CPU sets: decisions from values to values.
+"""Decides what each event in a container's life means for CPU sets, from values to values.
 
-A container with claims runs on the union of their CPUs, every other one on the shared pool. Changes for other
-containers travel with each answer, and only to those whose mask changed. Nobody is pinned by what their environment
-says.
+A container with claims runs on the union of their CPUs; every other container runs on the shared pool. Each answer to
+the runtime carries updates for other containers, but only for those whose mask has changed. A container's environment
+alone never decides how it is pinned.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ NOTHING_READ: Final[Mapping[str, CPUSet]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The operation has to fail; the reason is for the people who look at the pod."""
+    """The operation must fail; people who look at the pod see the reason."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """The operation goes on.
+    """The operation may go on.
 
     Attributes:
-        change: what becomes of the containers that are known.
-        resources: what the container that is being created gets.
-        updates: what others get.
-        warnings: one sentence each for what is not as it should be.
-        unpinned: the containers that had no CPU set when they were found.
-        drifts: those that the kernel runs elsewhere than the runtime says.
+        change: the change of the known containers.
+        resources: the resources of the container that is being created.
+        updates: the updates of other containers.
+        warnings: one sentence for each thing that is not as it should be.
+        unpinned: the listed containers that had no CPU set.
+        drifts: the containers that the kernel runs on other CPUs than the runtime says.
     """
 
     change: ContainerChange = field(default_factory=ContainerChange)
@@ -66,13 +66,13 @@ class Allowed:
 def create(
     containers: Containers, snapshot: HeldSnapshot, container: Container, evidence: Evidence = NOTHING_FOUND_OUT
 ) -> Allowed | Refused | Ask:
-    """A container is about to be created."""
+    """Decide on a container that is about to be created."""
     identity = identify(container, snapshot, evidence)
     if identity.ask is not None:
         return identity.ask
     if identity.refusals:
         return Refused("; ".join(identity.refusals))
-    # Not every runtime tells when a container exits by itself, but kubelet runs one of a name at a time.
+    # Not every runtime reports that a container has exited, but kubelet runs only one container of a name at a time.
     gone = evidence.gone or frozenset()
     drop = (*containers.namesakes(container), *gone)
     users = [(claim, user) for claim in identity.claims for user in _users(container, claim, containers)]
@@ -98,18 +98,18 @@ def create(
 
 
 def update(
-    containers: Containers, snapshot: HeldSnapshot, container: Container, wanted: Resources, quota: int
+    containers: Containers, snapshot: HeldSnapshot, container: Container, resources: Resources, quota: int
 ) -> Allowed:
-    """Somebody (kubelet's CPU manager, a resize) wants other resources for a container: it keeps its mask."""
+    """Keep a container's mask when kubelet (its CPU manager, or a resize) asks for other resources."""
     change, updates = settle(containers, snapshot, (container.id,))
-    own = containers.get(container.id) or found(snapshot, container)
+    own = containers.get(container.id) or pinned_as_listed(snapshot, container)
     if own is None:
         return Allowed(change, updates=updates)
     right = expected(own, snapshot)
-    # A request that is changed loses its swap limit and OOM score in containerd, so only what has to change does.
+    # containerd drops the swap limit and the OOM score of a changed request, so change only what is necessary.
     kept = Resources(
-        right.cpus if (wanted.cpus or own.cpus) != right.cpus else CPUSet(),
-        right.mems if (wanted.mems or own.mems) != right.mems else "",
+        right.cpus if (resources.cpus or own.cpus) != right.cpus else CPUSet(),
+        right.mems if (resources.mems or own.mems) != right.mems else "",
         lift_quota=right.lift_quota and quota > 0,
     )
     if kept:
@@ -120,27 +120,27 @@ def update(
 
 
 def stop(containers: Containers, snapshot: HeldSnapshot, container: Container) -> Allowed:
-    """A container has stopped. What its claims hold stays held until they are unprepared."""
+    """Decide after a container has stopped. Its claims hold their CPUs until they are unprepared."""
     change, updates = settle(containers, snapshot, (container.id,))
     return Allowed(change, updates=updates)
 
 
 def start(containers: Containers, snapshot: HeldSnapshot, container: Container) -> ContainerChange:
-    """A container's process runs. One that nobody has seen before is taken in."""
+    """Return the change after a container's process has started; an unknown container is added."""
     pinned = containers.get(container.id)
     if pinned is not None:
         return ContainerChange((pinned.started(),), settled=None if pinned.provisional else containers.settled)
-    pinned = found(snapshot, replace(container, started=True))
+    pinned = pinned_as_listed(snapshot, replace(container, started=True))
     return ContainerChange((pinned,) if pinned else (), settled=None if pinned else containers.settled)
 
 
 def remove(containers: Containers, gone: Container) -> ContainerChange:
-    """A container is gone."""
+    """Return the change after a container was removed."""
     return ContainerChange(drop=(gone.id,), settled=containers.settled)
 
 
 def remove_pod(containers: Containers, pod: PodSandbox) -> ContainerChange:
-    """A pod sandbox is gone, and its containers with it."""
+    """Return the change after a pod sandbox was removed with its containers."""
     return ContainerChange(drop=containers.of_sandbox(pod.id), settled=containers.settled)
 
 
@@ -151,11 +151,11 @@ def synchronize(
     drifts: Iterable[Drift] = (),
     effective: Mapping[str, CPUSet] = NOTHING_READ,
 ) -> Allowed | AskLedger | AskKubelet:
-    """Everything that exists now; what was known before is forgotten.
+    """Decide on all existing containers; everything known before is forgotten.
 
-    Claims without a container stay held: containers never decide what is on record. Runtimes tell the mask that they
-    once set, or meant to when they were killed: `effective` is what the kernel says now, by container, and `drifts` are
-    those of which it said otherwise before.
+    Claims without a container still hold their CPUs, because containers never decide about records. A runtime reports
+    the mask that it set once, or was about to set when it was killed. `effective` therefore has the kernel's mask by
+    container, and `drifts` has the containers whose masks differed before.
     """
     listed = tuple(listed)
     warnings: list[str] = []
@@ -170,26 +170,28 @@ def synchronize(
             case None if snapshot.unread is None:
                 warnings.extend(identity.refusals)
             case None:
-                # The claims that containers have may be on record all the same.
+                # The ledger cannot be read, so the containers' claims may have records after all.
                 pass
     if pods:
         return AskKubelet(tuple(dict.fromkeys(pods)))
-    known = Containers(pinned for container in listed if (pinned := found(snapshot, container, evidence)))
-    # What the runtime has to be told another mask for in any case is late and not adrift.
-    settled = Containers(each for each in known if each.cpus == expected(each, snapshot).cpus)
+    known = Containers(pinned for container in listed if (pinned := pinned_as_listed(snapshot, container, evidence)))
+    # A container that gets another mask in any case is only late; it does not drift.
+    settled = Containers(own for own in known if own.cpus == expected(own, snapshot).cpus)
     adrift = drift(settled, snapshot, effective)
-    known.carry_out(drifted(known, (*(each for each in drifts if each.container.id not in effective), *adrift)))
+    known.carry_out(drifted(known, (*(own for own in drifts if own.container.id not in effective), *adrift)))
     change, updates = settle(known, snapshot)
     known.carry_out(change)
     warnings.extend(_shared_unduly(known, snapshot))
-    # Those that nobody's mask is changed for are not pinned now.
-    unpinned = tuple(each.container for each in known if not (each.container.cpus or each.unsure))
+    # Containers without a CPU set were not pinned until now.
+    unpinned = tuple(own.container for own in known if not (own.container.cpus or own.unsure))
     put = ContainerChange(tuple(known), settled=snapshot)
     return Allowed(put, updates=updates, warnings=tuple(warnings), unpinned=unpinned, drifts=adrift)
 
 
-def found(snapshot: HeldSnapshot, container: Container, evidence: Evidence = NOTHING_FOUND_OUT) -> Pinned | None:
-    """A container that exists but was not created under this driver's eyes; None if it is not clear whose it is.
+def pinned_as_listed(
+    snapshot: HeldSnapshot, container: Container, evidence: Evidence = NOTHING_FOUND_OUT
+) -> Pinned | None:
+    """Return an existing container whose creation this driver did not see; None if it is unclear which claims it has.
 
     It cannot be refused: if it names a claim without having it, it belongs to the shared pool. Where kubelet did not
     answer whether it has it, it is to be looked at again (`heard`).
@@ -219,13 +221,13 @@ def heard(containers: Containers, snapshot: HeldSnapshot, evidence: Evidence = N
             case AskKubelet() as ask:
                 pods.extend(ask.pods)
             case None:
-                again = found(snapshot, container, evidence)
+                again = pinned_as_listed(snapshot, container, evidence)
                 put += [replace(again, provisional=pinned.provisional)] if again else []
     return AskKubelet(tuple(dict.fromkeys(pods))) if pods else Allowed(ContainerChange(tuple(put)))
 
 
 def _slim(container: Container) -> Container:
-    """A container without what is only needed to identify it."""
+    """Return a container without the parts that only its identification needs."""
     return replace(container, env=(), cdi_devices=())
 
 

@@ -54,14 +54,14 @@ class AskLedger:
 
 @dataclass(frozen=True, slots=True)
 class AskKubelet:
-    """Ask the pod-resources API about these pods."""
+    """Ask kubelet's pod-resources API about these pods."""
 
     pods: tuple[PodSandbox, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class AskProcesses:
-    """Look whether these containers still have processes. All of them have been started."""
+    """Check whether these containers, which were all started, still have processes."""
 
     containers: tuple[str, ...]
 
@@ -71,12 +71,12 @@ Ask = AskLedger | AskKubelet | AskProcesses
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What is known of a container's claims.
+    """The claims of a container, as far as they are known.
 
     Attributes:
-        claims: those that it has.
+        claims: the claims that it has.
         refusals: one sentence for every claim that it names without having it.
-        ask: what has to be found out before this can be believed.
+        ask: a question that must be answered before the rest is certain; None if there is none.
         unheard: a claim is among the refused ones only because kubelet did not answer.
     """
 
@@ -87,7 +87,7 @@ class Identity:
 
 
 def identify(container: Container, snapshot: HeldSnapshot, evidence: Evidence, *, exists: bool = False) -> Identity:
-    """The claims of a container; `exists` says that it was created before.
+    """Identify the claims of a container; `exists` says that it was created before.
 
     A container that exists and runs on nothing but held CPUs, those of the claim that are online among them, is
     believed without a question: only a driver puts one there.
@@ -128,14 +128,14 @@ def identify(container: Container, snapshot: HeldSnapshot, evidence: Evidence, *
 
 
 def mentions(container: Container, snapshot: HeldSnapshot) -> dict[str, str | None]:
-    """The claims that the container points at, with the variable's last value; None without a variable."""
-    found: dict[str, str | None] = dict.fromkeys(snapshot.claims_of_devices(container.cdi_devices))
+    """Return the claims that the container names, with the last value of the variable, or None without a variable."""
+    mentioned: dict[str, str | None] = dict.fromkeys(snapshot.claims_of_devices(container.cdi_devices))
     if snapshot.variable:
         for entry in container.env:
             if entry.startswith(snapshot.variable):
                 name, _, value = entry.partition("=")
-                found[name.removeprefix(snapshot.variable)] = value
-    return found
+                mentioned[name.removeprefix(snapshot.variable)] = value
+    return mentioned
 
 
 def _says(value: str, cpus: CPUSet) -> bool:
@@ -146,7 +146,7 @@ def _says(value: str, cpus: CPUSet) -> bool:
 
 
 def _may_use(container: Container, claim: HeldClaim, snapshot: HeldSnapshot, evidence: Evidence) -> str | AskKubelet:
-    """Empty if the container's pod may use the claim; else why not, or a question."""
+    """Return an empty text if the container's pod may use the claim, else the reason why not, or a question."""
     pod = container.pod
     if pod.uid and pod.uid in claim.pods:
         return ""
@@ -164,7 +164,7 @@ def _may_use(container: Container, claim: HeldClaim, snapshot: HeldSnapshot, evi
 
 
 def _unnamed(container: Container, snapshot: HeldSnapshot, evidence: Evidence, *, exists: bool) -> Identity:
-    """A container that names no claim in a pod that has some: does the runtime inject CDI devices at all?"""
+    """Identify a container without a claim in a pod with claims: perhaps the runtime injects no CDI devices."""
     answer = _answer(container.pod, evidence)
     if isinstance(answer, AskKubelet):
         return Identity(ask=answer)

@@ -1,9 +1,10 @@
-"""When masks that no answer has carried to the runtime are worth a reconnection.
+"""Decides when waiting mask changes justify a reconnection to the runtime, and how often drift is repaired.
 
-A runtime whose NRI is older than 0.12.1 takes updates safely only with its own calls. On a quiet node such a call may
-be long in coming; a reconnection brings a Synchronize, but the runtime stops all pod operations meanwhile.
+A runtime whose NRI is older than 0.12.1 only accepts updates safely in the answers to its own calls. On a quiet node
+the next call may be far away. A reconnection makes the runtime call Synchronize, but stops all pod operations
+meanwhile.
 
-Drift that repairs do not cure has a cause that NRI cannot reach, such as the mask of a parent cgroup; it is left alone.
+If repairs do not cure a drift, NRI cannot reach its cause, such as the mask of a parent cgroup, so repairs end.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ REPAIRS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Repairs:
-    """What was done about drift so far.
+    """The repairs of drift so far.
 
     Attributes:
-        tries: by container, the CPUs that it was found on and how often in a row.
-        fresh: the drifts that were seen for the first time at the last look.
-        hopeless: those that were given up at the last look.
-        worth: those to be repaired now.
+        tries: by container, the CPUs on which it ran, and how often in a row.
+        fresh: the drifts that the last look saw for the first time.
+        hopeless: the drifts that were given up at the last look.
+        worth: the drifts to repair now.
     """
 
     tries: Mapping[str, tuple[CPUSet, int]] = field(default_factory=dict)
@@ -42,41 +43,43 @@ class Repairs:
     worth: tuple[Drift, ...] = ()
 
     def seen(self, drifts: Iterable[Drift], unseen: Container[str] = ()) -> Repairs:
-        """After another look; what is not among `drifts` was cured, unless it is a container that is still `unseen`.
+        """Return the repairs after another look.
 
-        Of those nothing is known yet: the repair of their last drift is on its way.
+        A container that is not among `drifts` is cured, unless it is `unseen`: the repair of its last drift may still
+        be on its way.
         """
         tries = {key: tried for key, tried in self.tries.items() if key in unseen}
         by_tries: dict[int, list[Drift]] = {}
         for drift in drifts:
             key = drift.container.id
-            cpus, before = self.tries.get(key, (drift.found, 0))
-            # A mask that is another one again is another drift.
-            count = min(before + 1, REPAIRS + 2) if cpus == drift.found else 1
-            tries[key] = (drift.found, count)
+            cpus, before = self.tries.get(key, (drift.actual, 0))
+            # A container on other CPUs than at the last look has a new drift.
+            count = min(before + 1, REPAIRS + 2) if cpus == drift.actual else 1
+            tries[key] = (drift.actual, count)
             by_tries.setdefault(count, []).append(drift)
         worth = [drift for count, found in by_tries.items() if count <= REPAIRS for drift in found]
         return Repairs(tries, tuple(by_tries.get(1, ())), tuple(by_tries.get(REPAIRS + 1, ())), tuple(worth))
 
     def met(self, drifts: Iterable[Drift]) -> Repairs:
-        """After a runtime has told of its containers and these drifts were repaired with the answer.
+        """Return the repairs after the answer to a Synchronize has repaired these drifts.
 
-        It counts as the first repair; what was given up is repaired once with every connection, and given up still.
+        It counts as the first repair. A drift that was given up is repaired once with every connection, and stays given
+        up.
         """
-        fresh = tuple(each for each in drifts if self.tries.get(each.container.id, (None, 0))[0] != each.found)
+        fresh = tuple(each for each in drifts if self.tries.get(each.container.id, (None, 0))[0] != each.actual)
         return replace(
-            self, tries={**self.tries, **{each.container.id: (each.found, 1) for each in fresh}}, fresh=fresh
+            self, tries={**self.tries, **{each.container.id: (each.actual, 1) for each in fresh}}, fresh=fresh
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How long masks have been waiting. Times are seconds of one monotonic clock.
+    """How long mask changes have been waiting. Times are seconds of one monotonic clock.
 
     Attributes:
-        since: when the first of the masks that wait now began to; None if none waits.
-        reconnected: when the last reconnection was made for it; None if never.
-        waiting: the containers that wait.
+        since: since when containers wait without a break; None if none waits.
+        reconnected: when a reconnection was last made for them; None if never.
+        waiting: the containers that wait for their masks.
     """
 
     since: float | None = None
@@ -84,16 +87,16 @@ class Lag:
     waiting: frozenset[str] = frozenset()
 
     def seen(self, waiting: frozenset[str], now: float) -> Lag:
-        """After another look: the clock runs on while any container that waited then still waits."""
+        """Return the lag after another look; the clock runs on while any container that waited before still waits."""
         if not waiting:
             return replace(self, since=None, waiting=waiting)
         since = self.since if self.waiting & waiting else None
         return replace(self, since=now if since is None else since, waiting=waiting)
 
     def seconds(self, now: float) -> float:
-        """The lag: how long a container has had the wrong mask."""
+        """Return for how many seconds a container has had the wrong mask."""
         return 0.0 if self.since is None else now - self.since
 
     def reconnection_due(self, now: float) -> bool:
-        """Whether to reconnect now."""
+        """Return whether to reconnect now."""
         return self.seconds(now) >= PATIENCE and (self.reconnected is None or now - self.reconnected >= INTERVAL)

@@ -1,4 +1,4 @@
-"""The containers that are known, the CPUs they have and the CPUs they should have."""
+"""The known containers, the CPUs that they have, and the CPUs that they should have."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ class Pinned:
     """A container that exists, without its environment.
 
     Attributes:
-        container: what the runtime told of it.
-        claims: UIDs of the claims that it has.
-        cpus: the mask that it was last given; empty if it has none or if the mask was seen to be another one.
-        mems: the memory nodes that it was last given by this driver; empty if none.
-        parts: of the claims of which it has only some allocation results: UID and number of each that it has.
-        provisional: it was given them between its creation and its start. A runtime may have read its configuration
-            for the start before it took the update, so nobody knows what it runs with until it is told again.
-        unsure: it was taken in while the ledger could not be read. It may have other claims than these, so its mask
-            stays as it is until the runtime tells of it again.
-        untold: it names a claim of which nothing that is known tells, and may have it.
+        container: the container as the runtime described it.
+        claims: the UIDs of its claims.
+        cpus: the mask that it was last given; empty if it has none, or if its real mask was seen to differ.
+        mems: the memory nodes that this driver last gave it; empty if none.
+        parts: for claims of which it has only some allocation results, the UID and the number of each result.
+        provisional: it got its resources between its creation and its start. The runtime may have read its
+            configuration before the update, so its real mask is unknown until it gets the resources again.
+        unsure: it was added while the ledger could not be read. It may have other claims than these, so its mask
+            stays unchanged until the runtime reports it again.
+        untold: it names an unknown claim, and may have it.
         unheard: it names a claim on record, and kubelet did not answer whether it has it; `container` is whole, so that
             it can be looked at again. Meanwhile it stays on CPUs that claims hold, where only a driver puts anybody.
     """
@@ -44,39 +44,39 @@ class Pinned:
     unheard: bool = False
 
     def given(self, resources: Resources) -> Pinned:
-        """The container after it was given these resources."""
+        """Return the container after it was given these resources."""
         return replace(self, cpus=resources.cpus or self.cpus, mems=resources.mems or self.mems)
 
     def updated(self, resources: Resources) -> Pinned:
-        """The container after an update with these resources."""
+        """Return the container after an update with these resources."""
         return replace(self.given(resources), provisional=not self.container.started)
 
     def started(self) -> Pinned:
-        """The container once it runs."""
+        """Return the container after its start."""
         running = replace(self, container=replace(self.container, started=True), provisional=False)
         return replace(running, cpus=CPUSet()) if self.provisional else running
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """A container that runs on other CPUs than it should."""
+    """A container that does not run on the CPUs that it should."""
 
     container: Container
     expected: CPUSet
-    found: CPUSet
+    actual: CPUSet
 
     def __str__(self) -> str:
-        return f"{self.container} runs on CPUs {self.found}, but should run on {self.expected}"
+        return f"{self.container} runs on CPUs {self.actual}, but should run on {self.expected}"
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerChange:
-    """What a decision does to the containers that are known.
+    """The change that a decision makes to the known containers.
 
     Attributes:
-        put: those that are new or have other resources now.
-        drop: the ids of those that are gone.
-        settled: the snapshot with which all of them agree afterwards; None if that was not looked at.
+        put: containers that are new or have other resources now.
+        drop: the ids of containers that are gone.
+        settled: the snapshot with which all containers agree afterwards; None if that was not checked.
     """
 
     put: tuple[Pinned, ...] = ()
@@ -87,19 +87,19 @@ class ContainerChange:
 class Containers:
     """All containers that exist, indexed by id, by sandbox, by pod and name, and by claim.
 
-    Decisions only read it; whoever owns it carries their changes out. Other threads may iterate.
+    Decisions only read it; its owner carries out their changes. Other threads may iterate.
 
     Attributes:
-        settled: the snapshot with which every container agrees; None if one may not.
+        settled: the snapshot with which every container agrees; None if a container may not agree.
     """
 
     def __init__(self, pinned: Iterable[Pinned] = ()) -> None:
-        """Enter these containers."""
+        """Start with these containers."""
         self._all: dict[str, Pinned] = {}
         self._names: dict[tuple[str, str], set[str]] = {}
         self._users: dict[str, set[str]] = {}
         self._sandboxes: dict[str, set[str]] = {}
-        # Those that belong to the shared pool by the settled snapshot.
+        # Containers that belong to the shared pool by the settled snapshot.
         self._pooled: set[str] = set()
         self._unsure: set[str] = set()
         self._unheard: set[str] = set()
@@ -114,7 +114,7 @@ class Containers:
         return len(self._all)
 
     def get(self, key: str) -> Pinned | None:
-        """The container of that id."""
+        """Return the container with that id, if it is known."""
         return self._all.get(key)
 
     def of_sandbox(self, sandbox: str) -> tuple[str, ...]:
@@ -127,11 +127,11 @@ class Containers:
         return frozenset(self._users)
 
     def users(self, uid: str) -> tuple[Container, ...]:
-        """The containers that have the claim."""
+        """Return the containers that have the claim."""
         return tuple(self._all[key].container for key in self._users.get(uid, ()))
 
     def users_of(self, claim: HeldClaim) -> tuple[Container, ...]:
-        """The containers that have the claim, or a part of it that holds CPUs and that this one has as well."""
+        """Return the containers that have the claim, or a part of it that holds CPUs and that `claim` has too."""
         uid, mine = claim.claim.uid, {part.index for part in claim.parts if part.held}
         users = (self._all[key] for key in self._users.get(uid, ()))
         theirs = ((user.container, {index for of, index in user.parts if of == uid}) for user in users)
@@ -139,7 +139,7 @@ class Containers:
 
     @property
     def certain(self) -> bool:
-        """Whether it is certain of every container which claims it has."""
+        """Return whether the claims of every container are certain."""
         return not (self._unsure or self._unheard)
 
     @property
@@ -153,12 +153,12 @@ class Containers:
         return tuple(self._all[key] for key in self._unheard)
 
     def namesakes(self, container: Container) -> tuple[str, ...]:
-        """The ids of the containers of the same name in the same pod, and of the container itself."""
+        """Return the ids of the container and of all containers of its name in its pod."""
         same = self._names.get((container.pod.uid, container.name), ()) if container.pod.uid else ()
         return (*same, container.id) if container.id in self._all and container.id not in same else tuple(same)
 
     def concerned(self, snapshot: HeldSnapshot) -> tuple[Pinned, ...]:
-        """The containers that may not agree with a snapshot, by what has changed since all of them did."""
+        """Return the containers that may not agree with a snapshot, by what has changed since the settled one."""
         before = self.settled
         if before is snapshot:
             return ()
@@ -175,7 +175,7 @@ class Containers:
             self._drop(key)
         for pinned in change.put:
             self._put(pinned)
-        # By a snapshot that may not be all nobody was looked at.
+        # A snapshot that may lack claims was not compared with the containers.
         after = change.settled if change.settled is not None and change.settled.unread is None else None
         before, self.settled = self.settled, after
         if after is None:
@@ -229,10 +229,10 @@ def _discard(index: dict[K, set[str]], key: K, value: str) -> None:
 
 
 def resources_for(claims: Iterable[HeldClaim], snapshot: HeldSnapshot) -> Resources:
-    """What a container with these claims should have; without CPUs if there are none for it.
+    """Return the resources that a container with these claims should have; without CPUs if there are none for it.
 
-    CPUs that are offline are left out: no kernel takes them everywhere. Memory nodes are set if every claim asks for
-    its own.
+    Offline CPUs are left out, because some kernels refuse them. Memory nodes are set if every claim asks for local
+    memory.
     """
     having_cpus = [claim for claim in claims if claim.cpus]
     if not having_cpus:
@@ -245,9 +245,10 @@ def resources_for(claims: Iterable[HeldClaim], snapshot: HeldSnapshot) -> Resour
 
 
 def expected(pinned: Pinned, snapshot: HeldSnapshot) -> Resources:
-    """What a container that exists should have. One whose claims were all unprepared belongs to the shared pool.
+    """Return the resources that an existing container should have.
 
-    It keeps what it has while it is not certain which claims it has, or what is on record.
+    If all its claims were unprepared, it belongs to the shared pool. It keeps its resources while it is uncertain which
+    claims it has, or while records cannot be read.
     """
     claims = having(pinned, snapshot)
     if pinned.unsure or snapshot.unread is not None or (pinned.unheard and _on_held(pinned, snapshot)):
@@ -260,22 +261,22 @@ def _on_held(pinned: Pinned, snapshot: HeldSnapshot) -> bool:
 
 
 def pooled(pinned: Pinned, snapshot: HeldSnapshot) -> bool:
-    """Whether a container belongs to the shared pool: none of its claims has CPUs any more, or it never had one."""
+    """Return whether a container belongs to the shared pool, because no claim of it holds CPUs (any more)."""
     return not any(claim.cpus for claim in having(pinned, snapshot))
 
 
 def having(pinned: Pinned, snapshot: HeldSnapshot) -> tuple[HeldClaim, ...]:
-    """The claims on record that a container has, as far as it has them."""
-    found = ((uid, snapshot.claims.get(uid)) for uid in pinned.claims)
+    """Return the claims on record that a container has, each with the parts that it has."""
+    records = ((uid, snapshot.claims.get(uid)) for uid in pinned.claims)
     return tuple(
         claim if not pinned.parts else claim.of_parts([index for of, index in pinned.parts if of == uid])
-        for uid, claim in found
+        for uid, claim in records
         if claim is not None
     )
 
 
 def some_of(claims: Iterable[HeldClaim], snapshot: HeldSnapshot) -> frozenset[tuple[str, int]]:
-    """`Pinned.parts` of a container that has these claims."""
+    """Return `Pinned.parts` of a container that has these claims."""
     return frozenset(
         (claim.claim.uid, part.index)
         for claim in claims
@@ -285,33 +286,33 @@ def some_of(claims: Iterable[HeldClaim], snapshot: HeldSnapshot) -> frozenset[tu
 
 
 def claims_of(container: Container, containers: Containers, snapshot: HeldSnapshot) -> tuple[ClaimRef, ...]:
-    """The claims on record that a container has; none if the container is not known."""
+    """Return the claims on record that a container has; none if the container is unknown."""
     pinned = containers.get(container.id)
     return () if pinned is None else tuple(held.claim for held in having(pinned, snapshot))
 
 
 def changes(containers: Containers, snapshot: HeldSnapshot) -> Iterator[tuple[Pinned, Resources]]:
-    """The containers whose mask is not what it should be, with what they should have. No mask is ever empty."""
+    """Yield the containers with a wrong mask, and the resources that they should have; no mask is ever empty."""
     if snapshot.unread is not None:
         return
     shared = Resources(snapshot.shared)
     for pinned in containers.concerned(snapshot):
-        wanted = expected(pinned, snapshot) if pinned.claims or pinned.unsure or pinned.unheard else shared
-        if wanted.cpus.mask == pinned.cpus.mask and wanted.mems == pinned.mems:
+        resources = expected(pinned, snapshot) if pinned.claims or pinned.unsure or pinned.unheard else shared
+        if resources.cpus.mask == pinned.cpus.mask and resources.mems == pinned.mems:
             continue
-        if pinned.mems and not wanted.mems:
-            # There is no way back to "anywhere" but to name every node.
-            wanted = replace(wanted, mems=snapshot.mems)
-            if wanted.cpus == pinned.cpus and wanted.mems in ("", pinned.mems):
+        if pinned.mems and not resources.mems:
+            # NRI cannot clear `cpuset.mems`, so memory from anywhere means naming every node.
+            resources = replace(resources, mems=snapshot.mems)
+            if resources.cpus == pinned.cpus and resources.mems in ("", pinned.mems):
                 continue
-        if wanted.cpus:
-            yield pinned, wanted
+        if resources.cpus:
+            yield pinned, resources
 
 
 def settle(
     containers: Containers, snapshot: HeldSnapshot, drop: Iterable[str] = (), *, ignore_failure: bool = True
 ) -> tuple[ContainerChange, tuple[ContainerUpdate, ...]]:
-    """The updates that bring every container but those of `drop` to what it should have, and what they change."""
+    """Return the updates that correct the mask of every container except those of `drop`, and the change they make."""
     drop = tuple(drop)
     due = [each for each in changes(containers, snapshot) if each[0].container.id not in drop]
     return settled(due, snapshot, drop, ignore_failure=ignore_failure)
@@ -324,7 +325,7 @@ def settled(
     *,
     ignore_failure: bool,
 ) -> tuple[ContainerChange, tuple[ContainerUpdate, ...]]:
-    """The updates that make these changes, and what they change."""
+    """Return the updates that make these changes, and the change of the known containers."""
     put: list[Pinned] = []
     updates: list[ContainerUpdate] = []
     for pinned, wanted in due:
@@ -334,21 +335,21 @@ def settled(
 
 
 def drift(containers: Containers, snapshot: HeldSnapshot, effective: Mapping[str, CPUSet]) -> tuple[Drift, ...]:
-    """The containers that do not run where they should, by what the kernel says (`cpuset.cpus.effective`).
+    """Return the containers that do not run where they should, by the kernel's masks (`cpuset.cpus.effective`).
 
-    There are none as long as nobody knows for certain where they should.
+    A container without a certain mask does not drift.
     """
-    found: list[Drift] = []
+    drifts: list[Drift] = []
     for key, cpus in effective.items():
         pinned = containers.get(key)
         if pinned is not None and not (pinned.unsure or pinned.unheard) and snapshot.unread is None:
-            wanted = expected(pinned, snapshot).cpus
-            if wanted and cpus != wanted:
-                found.append(Drift(pinned.container, wanted, cpus))
-    return tuple(found)
+            cpus_expected = expected(pinned, snapshot).cpus
+            if cpus_expected and cpus != cpus_expected:
+                drifts.append(Drift(pinned.container, cpus_expected, cpus))
+    return tuple(drifts)
 
 
 def drifted(containers: Containers, drifts: Iterable[Drift]) -> ContainerChange:
-    """The containers get the masks that they were found to have, so that `settle` mends them."""
-    put = ((containers.get(each.container.id), each.found) for each in drifts)
+    """Enter the real masks of drifting containers, so that `settle` corrects them."""
+    put = ((containers.get(each.container.id), each.actual) for each in drifts)
     return ContainerChange(tuple(replace(pinned, cpus=found) for pinned, found in put if pinned is not None))

@@ -1,4 +1,4 @@
-"""What a driver is that holds containers to CPUs, besides a `Plugin`."""
+"""The part of the seam that only a driver which pins containers to CPUs implements, besides `Plugin`."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
 
 
 class Pins(ABC):
-    """A driver whose claims stand for CPUs: containers are held to them through NRI, all others to the rest."""
+    """A driver whose claims hold CPUs: NRI pins their containers to these, and all other containers to the rest."""
 
     @abstractmethod
     def pool(self, inventory: Inventory) -> HeldSnapshot:
-        """What containers run on while no claim is on record.
+        """Return the CPUs that containers run on while there is no record.
 
-        With what `pinned` says of the claims on record it is enforced through NRI.
+        The framework adds what `pinned` returns for each record, and enforces the result through NRI.
         """
 
     @abstractmethod
     def pinned(self, record: Record) -> HeldClaim:
-        """What a claim on record means for containers: a function of the record alone, called when it has changed."""
+        """Return what a record means for containers; the answer may depend on nothing but the record."""

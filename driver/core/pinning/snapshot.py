@@ -1,4 +1,4 @@
-"""The claims on record as enforcement sees them: one immutable snapshot, published whenever a claim comes or goes."""
+"""The claims on record as enforcement sees them: an immutable snapshot, published whenever a claim comes or goes."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from dranode.driver.core.claims.record import claim_device
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one allocation result of a claim was given.
+    """The CPUs of one allocation result of a claim.
 
     Attributes:
         index: its number in the allocation.
-        cpus: the CPUs on which containers run that have nothing else.
-        held: the CPUs that nobody else gets.
+        cpus: the CPUs on which a container with only this result runs.
+        held: the CPUs that no other claim gets.
         mems: `cpuset.mems` of such containers (list format); empty if they take memory from anywhere.
     """
 
@@ -33,17 +33,18 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class HeldClaim:
-    """One claim on record.
+    """One claim on record, with the CPUs that it holds.
 
     Attributes:
         claim: its identity.
         cpus: the CPUs on which its containers run.
-        held: the CPUs that nobody else gets; empty if it holds nothing (admin access), and then anybody may share it.
+        held: the CPUs that no other claim gets; empty if it holds none (admin access), and then any container may share
+            it.
         pods: UIDs of the pods that it was reserved for at its last Prepare.
-        shared_in_pod: every container of one pod may use it at a time; else one container.
+        shared_in_pod: whether all containers of one pod may use it at the same time; else only one container may.
         mems: `cpuset.mems` of its containers (list format); empty if they take memory from anywhere.
-        lift_quota: its containers have no CFS quota.
-        parts: what each allocation result was given, if containers can have some of them; else empty.
+        lift_quota: whether its containers have no CFS quota.
+        parts: the CPUs of each allocation result, if containers can have only some results; else empty.
     """
 
     claim: ClaimRef
@@ -56,7 +57,7 @@ class HeldClaim:
     parts: tuple[Part, ...] = ()
 
     def of_parts(self, indexes: Collection[int]) -> HeldClaim:
-        """The claim as a container has it that has these parts alone; all of it if it is not known to have any."""
+        """Return the claim reduced to the parts that a container has; the whole claim if the parts are unknown."""
         parts = tuple(part for part in self.parts if part.index in indexes)
         if not parts or parts == self.parts:
             return self
@@ -72,7 +73,7 @@ class HeldClaim:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeldClaims(Mapping[str, HeldClaim]):
-    """Claims on record by UID, and what follows from all of them; `changed` costs what is changed.
+    """Claims on record by UID, with sums over all of them. The cost of `changed` grows with the change only.
 
     Attributes:
         by_uid: the claims.
@@ -83,12 +84,12 @@ class HeldClaims(Mapping[str, HeldClaim]):
     by_uid: FrozenMap[HeldClaim] = field(default_factory=FrozenMap)
     by_pod: FrozenMap[tuple[HeldClaim, ...]] = field(default_factory=FrozenMap)
     held: CPUSet = field(default_factory=CPUSet)
-    # The CPUs that each holds, added up: more than there are in `held` where claims overlap.
+    # The sum of the numbers of held CPUs; larger than the size of `held` if claims overlap.
     _total: int = 0
 
     @classmethod
     def of(cls, claims: Iterable[HeldClaim]) -> Self:
-        """These claims."""
+        """Make the mapping of these claims."""
         return cls().changed(claims)
 
     def __getitem__(self, uid: str) -> HeldClaim:
@@ -101,7 +102,7 @@ class HeldClaims(Mapping[str, HeldClaim]):
         return len(self.by_uid)
 
     def changed(self, put: Iterable[HeldClaim] = (), drop: Iterable[str] = ()) -> Self:
-        """The claims with these in place of those of the same UIDs, and without the claims of the UIDs in `drop`."""
+        """Return a copy with the claims of `put` set, and those of `drop` removed."""
         new = {claim.claim.uid: claim for claim in put}
         gone = set(drop)
         old = [self.by_uid[uid] for uid in new.keys() | gone if uid in self.by_uid]
@@ -111,7 +112,7 @@ class HeldClaims(Mapping[str, HeldClaim]):
         if self._total == len(self.held):
             rest = self.held - CPUSet.union(claim.held for claim in old)
         else:
-            # Overlaps are never decided but can be found, and then what one claim leaves may be another's still.
+            # No decision makes claims overlap, but records may; another claim may still hold a dropped one's CPUs.
             rest = CPUSet.union(claim.held for uid, claim in by_uid.items() if uid not in new)
         return type(self)(
             by_uid,
@@ -134,18 +135,19 @@ class HeldClaims(Mapping[str, HeldClaim]):
 
 @dataclass(frozen=True)
 class HeldSnapshot:
-    """What is on record at one moment, and the machine that it is on record for.
+    """All claims on record at one moment, and the machine.
 
     Attributes:
         claims: all claims on record by UID, those without a container included.
         online: the CPUs that are online.
-        reserved: the CPUs that are never given to claims.
+        reserved: the CPUs that no claim ever gets.
         mems: the machine's memory nodes (list format); empty if unknown.
         variable: the prefix of the variable that CDI injects, before the claim's UID; empty if there is none.
-        part_variable: that of the variable of one allocation result, before `<UID>_<number>`; empty if there is none.
+        part_variable: the prefix of the variable of one allocation result, before `<UID>_<number>`; empty if there is
+            none.
         cdi_kind: the kind of this driver's CDI devices; empty if there are none.
-        unread: why other claims may be on record as well; None if these are all. Without the ledger nobody's mask is
-            changed, and what is about to be created gets what is left as far as is known.
+        unread: why there may be records of other claims; None if these are all. Without the ledger no mask is changed,
+            and a new container gets the CPUs that no known claim holds.
     """
 
     claims: Mapping[str, HeldClaim] = field(default_factory=HeldClaims)
@@ -159,19 +161,19 @@ class HeldSnapshot:
 
     @cached_property
     def index(self) -> HeldClaims:
-        """The claims, and what follows from all of them."""
+        """Return the claims with the sums over all of them."""
         return self.claims if isinstance(self.claims, HeldClaims) else HeldClaims.of(self.claims.values())
 
     @property
     def held(self) -> CPUSet:
-        """The CPUs that claims hold."""
+        """Return the CPUs that claims hold."""
         return self.index.held
 
     @cached_property
     def shared(self) -> CPUSet:
-        """The CPUs of containers without a claim; the reserved ones if claims leave no other, and perhaps none.
+        """Return the CPUs of containers without a claim; only the reserved ones, or none, if claims hold all others.
 
-        Where nobody knows what claims hold, it is the reserved ones, of which they can have none.
+        While records cannot be read, it is the reserved CPUs alone, which no claim can hold.
         """
         if self.unread is not None and self.unread.blind:
             return self.reserved & self.online
@@ -180,20 +182,20 @@ class HeldSnapshot:
 
     @property
     def by_pod(self) -> Mapping[str, tuple[HeldClaim, ...]]:
-        """The claims of every pod, by the pod's UID."""
+        """Return the claims of every pod, by the pod's UID."""
         return self.index.by_pod
 
     def claims_of_devices(self, devices: Iterable[str]) -> Iterator[str]:
-        """The UIDs of the claims whose CDI devices these are; other drivers' devices are passed over.
+        """Yield the UIDs of the claims with these CDI devices; devices of other drivers are ignored.
 
         A claim's devices are `<kind>=claim-<uid>` and `<kind>=claim-<uid>-<index>`.
         """
         return (uid for uid, _ in self._of_devices(devices))
 
     def parts_of(self, uid: str, devices: Iterable[str], env: Iterable[str]) -> frozenset[int]:
-        """The numbers of the claim's results whose CDI devices a container has; none if it is told of none.
+        """Return the numbers of the claim's results that a container has; none if nothing names a result.
 
-        Where the runtime tells CDI devices they count alone; else the variables that CDI injected for them do.
+        If the runtime reports CDI devices, only they count; else the variables count that CDI injected for them.
         """
         told = [index for whose, index in self._of_devices(devices) if whose == uid]
         if told:

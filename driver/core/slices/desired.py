@@ -1,4 +1,4 @@
-"""What a driver publishes of its devices: ResourceSlices, split so that the API server takes every one of them."""
+"""The ResourceSlices of a driver's devices, split so that the API server accepts each of them."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ T = TypeVar("T")
 
 
 def publishable(inventory: Inventory) -> Inventory:
-    """The inventory without what the API server would refuse; a warning names each thing that was left out."""
+    """Return the inventory without what the API server would refuse; a warning names everything that is left out."""
     problems: list[str] = []
     counters: list[CounterSet] = []
-    for one in inventory.counters:
-        found = counter_set_problems(one)
-        if one.name in {kept.name for kept in counters}:
-            found = (f'counter set "{one.name}" is left out: there is one of that name already',)
-        problems += found
-        if not found:
-            counters.append(one)
+    for counter_set in inventory.counters:
+        refusals = counter_set_problems(counter_set)
+        if counter_set.name in {kept.name for kept in counters}:
+            refusals = (f'counter set "{counter_set.name}" is left out: there is one of that name already',)
+        problems += refusals
+        if not refusals:
+            counters.append(counter_set)
     devices: list[Device] = []
     names: Counter[str] = Counter()
-    known = {one.name: frozenset(one.counters) for one in counters}
+    known = {counter_set.name: frozenset(counter_set.counters) for counter_set in counters}
     for device in inventory.devices:
         names[device.name] += 1
         if names[device.name] > 1:
@@ -51,8 +51,8 @@ def publishable(inventory: Inventory) -> Inventory:
         if unknown:
             problems.append(f'device "{device.name}" is left out: it draws on unknown counters {", ".join(unknown)}')
             continue
-        kept, found = sanitize(device)
-        problems += found
+        kept, refusals = sanitize(device)
+        problems += refusals
         if kept is not None:
             devices.append(kept)
     if not problems:
@@ -63,15 +63,15 @@ def publishable(inventory: Inventory) -> Inventory:
 
 
 def desired_slices(driver: str, node_name: str, inventory: Inventory) -> tuple[ResourceSliceSpec, ...]:
-    """The slices of a node's one pool, which is called like the node, as a first publication would write them.
+    """Return the slices of a node's one pool as a first publication would write them; the pool has the node's name.
 
     Counter sets come first, in slices of their own. Devices follow in the driver's order, 128 a slice, or 64 if any
-    device of the pool has taints, counters or list attributes: a limit for the pool and not slice by slice, so that one
-    more taint moves at most once where devices are found. Without devices there is one empty slice, which shows that
-    the driver lives. What the API server would refuse is left out; `publishable` says what.
+    device of the pool has taints, counters or list attributes: the limit holds for the whole pool, so that one more
+    taint moves devices to other slices at most once. Without devices there is one empty slice, which shows that the
+    driver is alive. What the API server would refuse is left out; `publishable` names it.
 
     Raises:
-        UsageError: the driver's or the node's name is not one for the API.
+        UsageError: the API does not allow the name of the driver or of the node.
     """
     inventory = publishable(inventory)
     size = MAX_LARGE_DEVICES if any(map(is_large, inventory.devices)) else MAX_DEVICES

@@ -1,7 +1,7 @@
-"""What the API server left out of a ResourceSlice that it took: fields of feature gates that are off.
+"""Finds the fields that the API server dropped from a ResourceSlice because their feature gates are off.
 
-A gate that is off makes the server drop its fields without a word. Whoever publishes compares what came back with what
-was sent, says which gate to look at, and wants what is stored from then on: wanting more would update for ever.
+The server drops the fields of a disabled gate silently. The publisher compares its answer with what it sent, names the
+gate, and publishes what the server stored from then on, because it would otherwise update the slice for ever.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dranode.driver.core.slices.limits import is_list
 
 UNKNOWN: Final = "unknown"
 
-# Feature gate, and how much of what depends on it a device has. The gates are those of Kubernetes 1.37.
+# Feature gates of Kubernetes 1.37, each with a function that counts the values of a device that depend on the gate.
 _OF_DEVICE: Final[tuple[tuple[str, Callable[[Device], int]], ...]] = (
     ("DRADeviceTaints", lambda device: len(device.taints)),
     ("DRAPartitionableDevices", lambda device: len(device.consumes_counters)),
@@ -48,9 +48,9 @@ _OF_SLICE: Final[tuple[tuple[str, Callable[[ResourceSliceSpec], int]], ...]] = (
 
 
 def dropped_fields(sent: ResourceSliceSpec, returned: ResourceSliceSpec) -> tuple[str, ...]:
-    """The feature gates whose fields the server seems to have dropped; `("unknown",)` if it changed something else.
+    """Return the gates whose fields the server seems to have dropped; `("unknown",)` if it changed something else.
 
-    Empty if the server stored what was sent; the times that it gives to taints do not count.
+    The answer is empty if the server stored what was sent; the times that it adds to taints do not matter.
     """
     stored = {device.name: device for device in returned.devices}
     gates = {gate for gate, amount in _OF_SLICE if amount(sent) > amount(returned)}

@@ -1,9 +1,9 @@
 """The rules by which the API server would refuse a device or a ResourceSlice, checked before it is sent.
 
 Source: validation of `resource.k8s.io/v1` (pkg/apis/resource/validation, KEP-4381, 4815, 5055, 5075, 5517). A device
-that breaks one rule would void its whole slice, so `sanitize` takes the offending part out and names it: an attribute
-only describes and is dropped; everything else of a device is an obligation (a taint, a counter, a policy), so a device
-that is wrong there is left out.
+that breaks one rule would make the server refuse its whole slice, so `sanitize` removes the offending part and names
+it. An attribute only describes the device, so it is dropped alone. Anything else is an obligation (a taint, a counter,
+a policy), so the whole device is left out.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from dranode.driver.core.api.resource import (
 )
 
 MAX_DEVICES: Final = 128
-# Taints, counters and list attributes make devices large; the API halves the number for a slice that has any of them.
+# Devices with taints, counters or list attributes are large, and the API allows half as many of them in a slice.
 MAX_LARGE_DEVICES: Final = 64
 MAX_COUNTER_SETS: Final = 8
 MAX_COUNTERS: Final = 32
@@ -53,19 +53,19 @@ _NODE_RESOURCE: Final = re.compile(r"cpu|memory|ephemeral-storage|hugepages-\S+"
 
 
 def is_large(device: Device) -> bool:
-    """Whether the device halves the number of devices that its slice may have."""
+    """Return whether the device is large, so that its slice may have only half as many devices."""
     return bool(device.taints or device.consumes_counters) or any(
         is_list(attribute) for attribute in device.attributes.values()
     )
 
 
 def is_list(attribute: DeviceAttribute) -> bool:
-    """Whether the attribute is one of the list types (DRAListTypeAttributes)."""
+    """Return whether the attribute has a list type (DRAListTypeAttributes)."""
     return _list_of(attribute) is not None
 
 
 def sanitize(device: Device) -> tuple[Device | None, tuple[str, ...]]:
-    """The device without what the API server would refuse, and a sentence for each thing taken out.
+    """Remove from a device what the API server would refuse, and return a sentence for each removal.
 
     The device is None if it cannot be published at all.
     """
@@ -87,32 +87,32 @@ def sanitize(device: Device) -> tuple[Device | None, tuple[str, ...]]:
 
 
 def slice_problems(spec: ResourceSliceSpec) -> tuple[str, ...]:
-    """A sentence for each reason for which the API server would refuse the slice; none if it would take it."""
-    found = [*frame_problems(spec)]
+    """Return a sentence for each reason why the API server would refuse the slice; none if it would accept it."""
+    problems = [*frame_problems(spec)]
     names = [device.name for device in spec.devices]
-    found += [f'device "{name}" stands twice in the slice' for name in sorted(_twice(names))]
+    problems += [f'device "{name}" stands twice in the slice' for name in sorted(_twice(names))]
     most = MAX_LARGE_DEVICES if any(map(is_large, spec.devices)) else MAX_DEVICES
     if len(names) > most:
-        found.append(f"{len(names)} devices in one slice are more than {most}")
+        problems.append(f"{len(names)} devices in one slice are more than {most}")
     if spec.shared_counters and spec.devices:
-        found.append("devices and sharedCounters cannot share a slice")
+        problems.append("devices and sharedCounters cannot share a slice")
     if len(spec.shared_counters) > MAX_COUNTER_SETS:
-        found.append(f"{len(spec.shared_counters)} counter sets in one slice are more than {MAX_COUNTER_SETS}")
+        problems.append(f"{len(spec.shared_counters)} counter sets in one slice are more than {MAX_COUNTER_SETS}")
     for counters in spec.shared_counters:
-        found += counter_set_problems(counters)
+        problems += counter_set_problems(counters)
     for device in spec.devices:
-        found += sanitize(device)[1]
-    return tuple(found)
+        problems += sanitize(device)[1]
+    return tuple(problems)
 
 
 def counter_set_problems(counters: CounterSet) -> tuple[str, ...]:
-    """A sentence for each reason for which the API server would refuse the counter set."""
+    """Return a sentence for each reason why the API server would refuse the counter set."""
     found = _counters(counters.name, counters.counters)
     return tuple(f'counter set "{counters.name}" is left out: it {problem}' for problem in found)
 
 
 def attribute_problem(name: str, attribute: DeviceAttribute) -> str | None:
-    """Why the API server would refuse the attribute, or None."""
+    """Return why the API server would refuse the attribute, or None."""
     if not is_qualified_name(name):
         return "its name is not [<DNS subdomain of 63>/]<C identifier of 32>"
     values = {field: value for field in attribute.__struct_fields__ if (value := getattr(attribute, field)) is not None}
@@ -164,7 +164,7 @@ def _list_of(attribute: DeviceAttribute) -> tuple[object, ...] | None:
 
 
 def _surplus(kept: dict[str, DeviceAttribute], capacities: int) -> Iterator[tuple[str, str]]:
-    """Take out of `kept` what is beyond the number of values (longest list first) and of entries (last first)."""
+    """Remove attributes from `kept` until the limits on values (longest list first) and entries (last first) hold."""
     sizes = {name: len(_list_of(attribute) or (attribute,)) for name, attribute in kept.items()}
     while (total := sum(sizes.values())) > MAX_VALUES and kept:
         name = max(sizes, key=lambda name: (sizes[name], list(sizes).index(name)))
@@ -177,7 +177,7 @@ def _surplus(kept: dict[str, DeviceAttribute], capacities: int) -> Iterator[tupl
 
 
 def frame_problems(spec: ResourceSliceSpec) -> Iterator[str]:
-    """What is wrong with a slice apart from its devices and counters: names, pool, place."""
+    """Yield the errors of a slice in its names, pool and node, not in its devices and counters."""
     if not is_dns_subdomain(spec.driver, 63):
         yield f'the driver\'s name "{spec.driver}" is not a DNS subdomain of at most 63 characters'
     pool = spec.pool
@@ -196,7 +196,7 @@ def frame_problems(spec: ResourceSliceSpec) -> Iterator[str]:
 
 
 def _device_problems(device: Device) -> Iterator[str]:
-    """What cannot be taken out of the device without changing what is promised."""
+    """Yield the errors that cannot be removed without changing what the device promises."""
     if not is_dns_label(device.name):
         yield "its name is not a DNS label of at most 63 characters"
     if len(device.capacity) > MAX_ENTRIES:
@@ -229,7 +229,7 @@ def _consumption_problems(consumptions: tuple[DeviceCounterConsumption, ...]) ->
 
 
 def _counters(name: str, counters: Mapping[str, object]) -> Iterator[str]:
-    """What is wrong with a counter set or with drawing on one; each reads after the set's name."""
+    """Yield the errors of a counter set or of a consumption; each continues a sentence after the set's name."""
     if not is_dns_label(name):
         yield "is not called by a DNS label"
     if not 1 <= len(counters) <= MAX_COUNTERS:

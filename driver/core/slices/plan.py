@@ -1,14 +1,14 @@
-"""The changes that bring the API server's ResourceSlices to the ones wanted.
+"""The changes that turn the published ResourceSlices into the desired ones.
 
-The rules are those of the slice controller in k8s.io/dynamic-resource-allocation, kept to the letter so that either can
-take over from the other:
+The rules are exactly those of the slice controller in k8s.io/dynamic-resource-allocation, so that either can take over
+from the other:
 
-- A slice is called `<index>-<driver>-<node>-<random>`, the index in at least five hexadecimal digits, because the
-  allocator tries slices by name. A published slice belongs to the wanted one of its index.
+- A slice has the name `<index>-<driver>-<node>-<random>`, the index in at least five hexadecimal digits, because the
+  allocator tries slices by name. A published slice belongs to the desired one of its index.
 - It is obsolete if its generation is not the pool's newest, its name has no such index, there are fewer slices now, or
-  another one has the index already. Slices of a pool that is not wanted any more are obsolete.
+  another slice has the index already. All slices of a pool that is no longer desired are obsolete.
 - One changed slice keeps the generation; two, or a new one, make a new generation of the whole pool.
-- Deletions come first, then updates, then creations, each with the precondition that nobody else was there meanwhile.
+- Deletions come first, then updates, then creations, each on the condition that the slice has not changed since.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from dranode.driver.core.api.semantic import parse_time, same, same_devices
 
 _WIDTH: Final = 5
 
-# Device, key, value and effect of a taint: the same taint, whenever it was added.
+# A taint is identified by device, key, value and effect, whenever it was added.
 _TaintId: TypeAlias = tuple[str, str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteSlice:
-    """Delete a slice, if it is still the one with this UID and resource version; that it is gone is success."""
+    """Delete a slice if it still has this UID and resource version; a slice that is gone already is success."""
 
     name: str
     uid: str
@@ -51,7 +51,7 @@ class DeleteSlice:
 
 @dataclass(frozen=True, slots=True)
 class UpdateSlice:
-    """Replace a slice by this one, if it still has `metadata.resourceVersion`."""
+    """Replace a slice by this one if it still has `metadata.resourceVersion`."""
 
     slice: ResourceSlice
 
@@ -69,22 +69,22 @@ SliceChange: TypeAlias = DeleteSlice | UpdateSlice | CreateSlice
 def plan(
     desired: Sequence[ResourceSliceSpec], published: Iterable[ResourceSlice], owner: OwnerReference | None = None
 ) -> tuple[SliceChange, ...]:
-    """What to do, in this order, so that the published slices become the desired ones; nothing if they are already.
+    """Return the changes, in order, that turn the published slices into the desired ones.
 
-    Slices of another driver or node than those of `desired` are never touched, so nothing desired changes nothing: what
-    withdraws devices is an empty slice. `owner` is the Node, and goes into new slices. Times of taints that stay are
-    kept, and rounded to seconds where the desired slices set them.
+    Slices of drivers and nodes that `desired` does not have are never touched, so an empty `desired` changes nothing;
+    an empty slice withdraws all devices. `owner` is the Node, and becomes the owner of new slices. A taint that stays
+    keeps its time; times that the desired slices set are rounded to seconds.
     """
-    wanted: dict[tuple[str, str | None, str], list[ResourceSliceSpec]] = defaultdict(list)
+    pools: dict[tuple[str, str | None, str], list[ResourceSliceSpec]] = defaultdict(list)
     for spec in desired:
-        wanted[spec.driver, spec.node_name, spec.pool.name].append(spec)
-    places = {(driver, node) for driver, node, _ in wanted}
+        pools[spec.driver, spec.node_name, spec.pool.name].append(spec)
+    places = {(driver, node) for driver, node, _ in pools}
     existing: dict[tuple[str, str | None, str], list[ResourceSlice]] = defaultdict(list)
-    for one in sorted(published, key=lambda one: one.metadata.name):
-        if (one.spec.driver, one.spec.node_name) in places:
-            existing[one.spec.driver, one.spec.node_name, one.spec.pool.name].append(one)
-    changes: list[SliceChange] = [_delete(one) for key, ours in existing.items() if key not in wanted for one in ours]
-    for key, specs in wanted.items():
+    for old in sorted(published, key=lambda old: old.metadata.name):
+        if (old.spec.driver, old.spec.node_name) in places:
+            existing[old.spec.driver, old.spec.node_name, old.spec.pool.name].append(old)
+    changes: list[SliceChange] = [_delete(old) for key, ours in existing.items() if key not in pools for old in ours]
+    for key, specs in pools.items():
         changes += _plan_pool(specs, existing[key], owner)
     return tuple(changes)
 
@@ -92,7 +92,7 @@ def plan(
 def complete_slice(
     spec: ResourceSliceSpec, index: int, count: int, owner: OwnerReference | None = None
 ) -> ResourceSlice:
-    """The object to create for slice number `index` of a pool of `count`."""
+    """Return the object to create for slice number `index` of a pool of `count`."""
     width = _width(count)
     node = f"{spec.node_name}-" if spec.node_name else ""
     metadata = ObjectMeta(
@@ -104,20 +104,20 @@ def complete_slice(
 def _plan_pool(
     specs: Sequence[ResourceSliceSpec], existing: Sequence[ResourceSlice], owner: OwnerReference | None
 ) -> list[SliceChange]:
-    current = max((one.spec.pool.generation for one in existing), default=0)
+    current = max((old.spec.pool.generation for old in existing), default=0)
     matched, obsolete = _match(existing, current, len(specs))
-    wanted = [_in_pool(spec, current, len(specs)) for spec in specs]
-    changed = {index for index, one in matched.items() if not _same_spec(wanted[index], one.spec)}
+    planned = [_in_pool(spec, current, len(specs)) for spec in specs]
+    changed = {index for index, old in matched.items() if not _same_spec(planned[index], old.spec)}
     generation = max(spec.pool.generation for spec in specs)
     if generation <= current:
         generation = current + 1 if len(matched) < len(specs) or len(changed) > 1 else current
     if generation != current:
         changed = set(matched)
-        wanted = [_in_pool(spec, generation, len(specs)) for spec in specs]
+        planned = [_in_pool(spec, generation, len(specs)) for spec in specs]
     times = _taint_times(existing)
-    final = [msgspec.structs.replace(spec, devices=_keep_times(spec.devices, times)) for spec in wanted]
+    final = [msgspec.structs.replace(spec, devices=_keep_times(spec.devices, times)) for spec in planned]
     return [
-        *(_delete(one) for one in obsolete),
+        *(_delete(old) for old in obsolete),
         *(UpdateSlice(msgspec.structs.replace(matched[index], spec=final[index])) for index in sorted(changed)),
         *(
             CreateSlice(complete_slice(spec, index, len(final), owner))
@@ -127,8 +127,8 @@ def _plan_pool(
     ]
 
 
-def _delete(one: ResourceSlice) -> DeleteSlice:
-    return DeleteSlice(one.metadata.name, one.metadata.uid, one.metadata.resource_version)
+def _delete(obsolete: ResourceSlice) -> DeleteSlice:
+    return DeleteSlice(obsolete.metadata.name, obsolete.metadata.uid, obsolete.metadata.resource_version)
 
 
 def _width(count: int) -> int:
@@ -138,17 +138,17 @@ def _width(count: int) -> int:
 def _match(
     existing: Iterable[ResourceSlice], generation: int, count: int
 ) -> tuple[dict[int, ResourceSlice], list[ResourceSlice]]:
-    """The published slices by the index that they are for, and those that are for none."""
+    """Return the published slices by their index, and the obsolete ones, which have none."""
     prefix = re.compile(rf"([0-9a-f]{{{_width(count)}}})-")
     matched: dict[int, ResourceSlice] = {}
     obsolete: list[ResourceSlice] = []
-    for one in existing:
-        name = prefix.match(one.metadata.name)
+    for published in existing:
+        name = prefix.match(published.metadata.name)
         index = int(name[1], 16) if name else count
-        if one.spec.pool.generation < generation or index >= count or index in matched:
-            obsolete.append(one)
+        if published.spec.pool.generation < generation or index >= count or index in matched:
+            obsolete.append(published)
         else:
-            matched[index] = one
+            matched[index] = published
     return matched, obsolete
 
 
@@ -157,12 +157,14 @@ def _in_pool(spec: ResourceSliceSpec, generation: int, count: int) -> ResourceSl
     return msgspec.structs.replace(spec, pool=pool)
 
 
-def _same_spec(wanted: ResourceSliceSpec, found: ResourceSliceSpec) -> bool:
-    return same_devices(wanted.devices, found.devices) and same(_without_devices(wanted), _without_devices(found))
+def _same_spec(desired: ResourceSliceSpec, published: ResourceSliceSpec) -> bool:
+    if not same_devices(desired.devices, published.devices):
+        return False
+    return same(_without_devices(desired), _without_devices(published))
 
 
 def _without_devices(spec: ResourceSliceSpec) -> ResourceSliceSpec:
-    # `allNodes: false` says what no `allNodes` says, and the operations to skip are a set.
+    # A missing `allNodes` means false, and the order of the operations to skip does not matter.
     return msgspec.structs.replace(
         spec,
         devices=(),

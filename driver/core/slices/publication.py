@@ -1,4 +1,4 @@
-"""How a driver's ResourceSlices are, for readiness and metrics."""
+"""The state of a driver's ResourceSlices, for readiness and metrics."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class PublisherStatus:
-    """How the slices of one driver are.
+    """The state of the slices of one driver.
 
     Attributes:
-        published: everything that the driver has was published, and stands as far as is known.
-        problem: why not, or what is wrong since; None if nothing is.
+        published: all devices of the driver are published, as far as is known.
+        problem: why they are not, or what has gone wrong since; None if nothing has.
         dropped: the feature gates whose fields the server drops.
         created: slices created since start.
         updated: slices updated since start.
         deleted: slices deleted since start.
-        repairs: how often others' changes were undone since start.
+        repairs: how often the driver undid changes of others since start.
     """
 
     published: bool = False
@@ -30,9 +30,9 @@ class PublisherStatus:
 
     @property
     def writes(self) -> int:
-        """All writes that succeeded since start."""
+        """Return the number of successful writes since start."""
         return self.created + self.updated + self.deleted
 
 
 NOTHING_YET: Final = PublisherStatus(problem="nothing was published yet")
-"""Of a driver that has not published since it started."""
+"""The status of a driver that has not published since it started."""

@@ -1,4 +1,4 @@
-"""Taints for unhealthy devices (KEP-5055): nothing new is scheduled to them until they are well again."""
+"""Taints for unhealthy devices (KEP-5055): the scheduler allocates none of them until they are healthy again."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _EFFECT = "NoSchedule"
 
 
 def taint_key(driver: str) -> str:
-    """The key of the taint of a driver's unhealthy devices."""
+    """Return the key of the taint of a driver's unhealthy devices."""
     return f"{driver}/unhealthy"
 
 
 def tainted(driver: str, inventory: Inventory, health: Iterable[DeviceHealth]) -> Inventory:
-    """The inventory with a taint on every device that is unhealthy; one that is well, or of unknown health, has none.
+    """Taint every unhealthy device; a device that is healthy, or of unknown health, gets no taint.
 
-    A device that its plug-in has tainted for the same reason stays as it is. The taint has no time: the publisher keeps
-    that of a taint which is published already, and the API server gives a new one its own.
+    A device that its plug-in has tainted for the same reason stays unchanged. The taint has no time: the publisher
+    keeps the time of a published taint, and the API server sets that of a new one.
     """
     key = taint_key(driver)
     unhealthy = {each.device for each in health if each.health is Health.UNHEALTHY}

@@ -1,8 +1,8 @@
-"""What a driver wants published, given what the API server was found to drop: pure.
+"""The slices that a driver wants to publish, given the fields that the API server is known to drop.
 
-Fields of feature gates that are off disappear without a word. What is stored is wanted from then on, since wanting
-more would update for ever. One loss changes what a device is: without `allowMultipleAllocations` a group of CPUs would
-be given whole to whoever asks for one of them. Such devices are withdrawn.
+The server drops the fields of disabled feature gates silently. From then on the driver wants what the server stored,
+because it would otherwise update for ever. One lost field changes what a device is: without `allowMultipleAllocations`
+a request for one CPU would be allocated the whole group. Such devices are withdrawn.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class DesiredSlices:
     """The slices that a driver wants on its node.
 
     Attributes:
-        driver: whose they are.
+        driver: the driver's name.
         node_name: the node.
-        inventory: what the driver found.
+        inventory: the devices that the driver has discovered.
         dropped: the feature gates whose fields the server drops.
-        stored: what the server made of the slice of an index, where that is less than was sent.
+        stored: by index, the slices of which the server stored less than was sent, as it stored them.
     """
 
     driver: str
@@ -40,12 +40,12 @@ class DesiredSlices:
 
     @property
     def withdrawn(self) -> bool:
-        """Whether devices are held back because the server cannot keep them shared."""
+        """Return whether devices are held back because the server would not keep them shared."""
         return CONSUMABLE in self.dropped and any(map(_shared, self.inventory.devices))
 
     @property
     def problem(self) -> str | None:
-        """Why not all is published; None if it is."""
+        """Return why not everything is published; None if it is."""
         if not self.withdrawn:
             return None
         count = sum(map(_shared, self.inventory.devices))
@@ -56,10 +56,10 @@ class DesiredSlices:
         )
 
     def specs(self) -> tuple[ResourceSliceSpec, ...]:
-        """The slices to publish.
+        """Return the slices to publish.
 
         Raises:
-            UsageError: the driver's or the node's name is not one for the API.
+            UsageError: the API does not allow the name of the driver or of the node.
         """
         inventory = self.inventory
         if self.withdrawn:
@@ -70,17 +70,17 @@ class DesiredSlices:
         )
 
     def after_drop(self, index: int, returned: ResourceSliceSpec, gates: tuple[str, ...]) -> DesiredSlices:
-        """What is wanted once the server has dropped fields of these gates from slice number `index`."""
+        """Return the desired slices after the server dropped fields of these gates from slice number `index`."""
         wanted = replace(self, dropped=self.dropped | frozenset(gates))
-        # Other devices make other slices: what is known of their indices does not apply to these.
+        # Withdrawn devices change the slices, so what is stored by index no longer applies.
         return replace(wanted, stored={} if wanted.withdrawn else {**self.stored, index: returned})
 
     def again(self) -> DesiredSlices:
-        """The same without what is known of the server: its feature gates may be other ones now."""
+        """Return the desired slices with the knowledge of the server forgotten: its feature gates may have changed."""
         return DesiredSlices(self.driver, self.node_name, self.inventory)
 
     def of(self, inventory: Inventory) -> DesiredSlices:
-        """The same for another inventory. What must not be published for a moment stays held back."""
+        """Return the desired slices for another inventory; devices that must not be published stay held back."""
         return DesiredSlices(self.driver, self.node_name, inventory, self.dropped & {CONSUMABLE})
 
 

@@ -12,7 +12,7 @@ from dranode.driver.cli.doctor import command
 from dranode.driver.core.diagnosis.facts import Facts, ServeOptions, Severity
 from dranode.driver.core.diagnosis.rules import diagnose
 from dranode.driver.doctor.cluster import read_cluster
-from dranode.driver.doctor.examine import wanted_by
+from dranode.driver.doctor.examine import judged_options
 from dranode.driver.machine.forms import open_machine
 from tests.fakes.apiobjects import Objects
 from tests.fakes.apiserver import ApiServer
@@ -121,7 +121,7 @@ def test_an_older_version_of_the_api_is_enough(node: FakeNode) -> None:
 
 
 def test_rights_of_the_drivers_account_are_asked_where_somebody_else_asks(node: FakeNode) -> None:
-    wanted, plugins = wanted_by(("cpu",), open_machine("cores=2"), "worker", node.options)
+    wanted, plugins = judged_options(("cpu",), open_machine("cores=2"), "worker", node.options)
     server_of(node).denied = {"get nodes"}
     cluster, _, _ = read_cluster(server_of(node), wanted, plugins, "dranode:dranode")
     (fault,) = [one.fault.what for one in diagnose(Facts(wanted, cluster=cluster)) if one.code == "rbac-missing"]
