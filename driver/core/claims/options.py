@@ -45,6 +45,7 @@ FRAMEWORK_FLAGS: Final = frozenset(
             "kubeconfig",
             "kubelet-config",
             "kubelet-root",
+            "kubernetes",
             "log-format",
         ),
         *("machine", "no-device-taints", "node-name", "nodes", "nri-socket", "output", "pod-resources-socket"),
