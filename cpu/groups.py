@@ -18,7 +18,7 @@ GroupPart = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Groups:
+class CPUGroups:
     """Masks of every kind of group, and which lies in which.
 
     Attributes:
@@ -56,7 +56,7 @@ class Groups:
     cores_of_l3: tuple[tuple[int, ...], ...]
 
     @classmethod
-    def of(cls, by_id: Mapping[int, CPU], physical_cores: tuple[CPUSet, ...]) -> Groups:
+    def of(cls, by_id: Mapping[int, CPU], physical_cores: tuple[CPUSet, ...]) -> CPUGroups:
         """The groups of a topology's online CPUs and physical cores; `Topology.groups` keeps them."""
         cpus = by_id.values()
         numa = _masks(cpus, lambda cpu: (-1 if cpu.numa is None else cpu.numa,))

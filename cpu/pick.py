@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from math import lcm
 from typing import Final
 
-from dranode.cpu.groups import Groups
+from dranode.cpu.groups import CPUGroups
 from dranode.cpu.pick_distributed import distributed
 from dranode.cpu.pick_l3 import Caches, required
 from dranode.cpu.pick_packed import packed
@@ -129,7 +129,7 @@ def _untouched_first(topology: Topology, free: CPUSet, count: int, wishes: _Wish
     return Pick(cpus, cpus) if fewer else picked
 
 
-def _untouched(groups: Groups, free: CPUSet, own: CPUSet) -> CPUSet:
+def _untouched(groups: CPUGroups, free: CPUSet, own: CPUSet) -> CPUSet:
     """The free threads of cores that no other claim has part of; of masks, since every pick asks all cores."""
     mine, whole = free.mask | own.mask, 0
     for core in groups.cores:
@@ -174,7 +174,7 @@ def _in_reference_order(topology: Topology, candidates: CPUSet, count: int, wish
 
 
 def _by_policy(
-    groups: Groups, free: int, count: int, policy: PickPolicy, group: int, *, prefer_l3: bool, whole: bool
+    groups: CPUGroups, free: int, count: int, policy: PickPolicy, group: int, *, prefer_l3: bool, whole: bool
 ) -> int | None:
     """Return the CPUs that the policy takes (only whole cores with `whole`), or None if they are too few."""
     sizes = CoreSizes.of(groups.cores, free) if whole else CoreSizes({1: free.bit_count()})
@@ -185,7 +185,7 @@ def _by_policy(
     return packed(groups, free, count, spread=policy is PickPolicy.SPREAD, prefer_l3=prefer_l3, whole=whole)
 
 
-def _whole_anyway(groups: Groups, free: int, count: int, caches: Caches | None) -> int | None:
+def _whole_anyway(groups: CPUGroups, free: int, count: int, caches: Caches | None) -> int | None:
     """Pick whole cores on a machine where the kernel puts one core into several nodes, packages or caches.
 
     Their place means nothing then, so only the size of the cores counts.
@@ -197,7 +197,7 @@ def _whole_anyway(groups: Groups, free: int, count: int, caches: Caches | None) 
     return held if caches is None or caches.accept(held) else None
 
 
-def _refusal(groups: Groups, free: CPUSet, count: int, caches: Caches | None, *, whole: bool) -> PickError:
+def _refusal(groups: CPUGroups, free: CPUSet, count: int, caches: Caches | None, *, whole: bool) -> PickError:
     """Return the error that says why the free CPUs cannot give a count, and which counts near it they can give."""
     cpus = "1 CPU" if count == 1 else f"{count} CPUs"
     if caches is not None and caches.none_known:

@@ -17,7 +17,7 @@ from itertools import combinations
 from math import comb, floor, sqrt
 from typing import Final
 
-from dranode.cpu.groups import Groups
+from dranode.cpu.groups import CPUGroups
 from dranode.cpu.pick_packed import numa_order, packed
 from dranode.cpu.pick_sums import CoreSizes
 
@@ -52,7 +52,7 @@ class _Nodes:
 _Shares = tuple[int, ...]
 
 
-def distributed(groups: Groups, candidates: int, count: int, step: int, *, whole: bool = False) -> int:
+def distributed(groups: CPUGroups, candidates: int, count: int, step: int, *, whole: bool = False) -> int:
     """The mask of `count` of the candidates, shared out evenly over NUMA nodes in multiples of `step`.
 
     Packed without regard to L3 caches if `count` is no multiple of `step` or cannot be shared out. With `whole` the
@@ -69,7 +69,7 @@ def distributed(groups: Groups, candidates: int, count: int, step: int, *, whole
     return packed(groups, candidates, count, prefer_l3=False, whole=whole)
 
 
-def _fewest_nodes(groups: Groups, count: int, step: int) -> int:
+def _fewest_nodes(groups: CPUGroups, count: int, step: int) -> int:
     """How many nodes the count takes if nodes are of average size."""
     steps = -(-sum(map(int.bit_count, groups.numa)) // step)
     steps_per_node = -(-steps // len(groups.numa))
@@ -142,7 +142,7 @@ def _most_free(nodes: _Nodes, size: int, even: int, rest: int) -> _Shares | None
     return tuple(shares) if enough else None
 
 
-def _take(groups: Groups, candidates: int, shares: Iterable[tuple[int, int]], step: int, *, whole: bool) -> int:
+def _take(groups: CPUGroups, candidates: int, shares: Iterable[tuple[int, int]], step: int, *, whole: bool) -> int:
     """The mask of these numbers of CPUs of these NUMA nodes; 0 if whole cores cannot make one of them."""
     shares = [(index, share) for index, share in shares if share]
     even = min(share for _, share in shares) // step * step

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dranode.cpu.groups import Groups
+from dranode.cpu.groups import CPUGroups
 from dranode.cpu.pick_packed import l3_order, packed
 from dranode.cpu.pick_sums import CoreSizes, subset_of, sums
 
@@ -34,7 +34,7 @@ class Caches:
     none_known: bool
 
     @classmethod
-    def of(cls, groups: Groups, candidates: int, *, whole: bool) -> Caches:
+    def of(cls, groups: CPUGroups, candidates: int, *, whole: bool) -> Caches:
         """The caches of the candidates; with `whole`, of which only whole cores are taken."""
         candidates &= ~groups.without_l3
         order = l3_order(groups, candidates)
@@ -106,7 +106,7 @@ class Caches:
         return subset_of((mask for mask in self.entire if mask != cache), count - size), cache, size
 
 
-def required(groups: Groups, caches: Caches, count: int, *, spread: bool, whole: bool) -> int | None:
+def required(groups: CPUGroups, caches: Caches, count: int, *, spread: bool, whole: bool) -> int | None:
     """The mask of `count` candidates that keeps to the caches; None if there is none."""
     if not caches.counts() >> count & 1:
         return None

@@ -18,30 +18,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from dranode.cpu.groups import GroupPart, Groups
+from dranode.cpu.groups import CPUGroups, GroupPart
 from dranode.cpu.pick_sums import CoreSizes
 
 
-def numa_order(groups: Groups, free: int) -> list[int]:
+def numa_order(groups: CPUGroups, free: int) -> list[int]:
     """Indexes of the NUMA nodes with free CPUs, least free first; package by package where packages are on top."""
     if groups.numa_on_top:
         return _least_free(groups.numa, free)
     return _nested(_least_free(groups.packages, free), groups.numa_of_package, groups.numa, free)
 
 
-def package_order(groups: Groups, free: int) -> list[int]:
+def package_order(groups: CPUGroups, free: int) -> list[int]:
     """Indexes of the packages with free CPUs, least free first; NUMA node by NUMA node where those are on top."""
     if groups.numa_on_top:
         return _nested(_least_free(groups.numa, free), groups.packages_of_numa, groups.packages, free)
     return _least_free(groups.packages, free)
 
 
-def l3_order(groups: Groups, free: int) -> list[int]:
+def l3_order(groups: CPUGroups, free: int) -> list[int]:
     """Indexes of the L3 caches with free CPUs: along the NUMA order, least free first."""
     return _nested(numa_order(groups, free), groups.l3_of_numa, groups.l3, free)
 
 
-def core_order(groups: Groups, free: int) -> Iterator[int]:
+def core_order(groups: CPUGroups, free: int) -> Iterator[int]:
     """The free CPUs of every core that has any, as masks: along the level above, least free first.
 
     An iterator, because a small pick needs only the first few.
@@ -51,7 +51,7 @@ def core_order(groups: Groups, free: int) -> Iterator[int]:
 
 
 def packed(
-    groups: Groups, candidates: int, count: int, *, spread: bool = False, prefer_l3: bool = True, whole: bool = False
+    groups: CPUGroups, candidates: int, count: int, *, spread: bool = False, prefer_l3: bool = True, whole: bool = False
 ) -> int:
     """The mask of `count` of the candidates, chosen packed, or spread over cores.
 
@@ -82,7 +82,7 @@ class _Taking:
 
     __slots__ = ("free", "groups", "need", "sizes", "taken")
 
-    def __init__(self, groups: Groups, candidates: int, count: int, sizes: CoreSizes | None) -> None:
+    def __init__(self, groups: CPUGroups, candidates: int, count: int, sizes: CoreSizes | None) -> None:
         self.groups = groups
         self.free = candidates
         self.need = max(count, 0)
@@ -194,12 +194,12 @@ def _nested(outer: Iterable[int], parts: Sequence[tuple[GroupPart, ...]], masks:
     return list(order)
 
 
-def _core_lists(groups: Groups, free: int) -> list[tuple[int, ...]]:
+def _core_lists(groups: CPUGroups, free: int) -> list[tuple[int, ...]]:
     """The cores of every group of the level above cores, in that level's order."""
     if groups.numa_on_top:
         return [groups.cores_of_package[index] for index in package_order(groups, free)]
     return [groups.cores_of_numa[index] for index in numa_order(groups, free)]
 
 
-def _spread_cpus(groups: Groups, free: int) -> Iterator[int]:
+def _spread_cpus(groups: CPUGroups, free: int) -> Iterator[int]:
     return (groups.packages[index] & free for index in package_order(groups, free))

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from dranode.cpu.groups import Groups
+from dranode.cpu.groups import CPUGroups
 from dranode.cpu.logical_cpu import CPU
 from dranode.driver.core.api.cpuset import CPUSet
 
@@ -62,9 +62,9 @@ class Topology:
         return types
 
     @cached_property
-    def groups(self) -> Groups:
+    def groups(self) -> CPUGroups:
         """Return the topology as bit masks, for the picker."""
-        return Groups.of(self.cpus, self.cores)
+        return CPUGroups.of(self.cpus, self.cores)
 
     def whole_cores(self, cpus: CPUSet) -> CPUSet:
         """Return all threads of the cores that have a thread in `cpus`."""

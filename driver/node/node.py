@@ -17,7 +17,7 @@ from typing import assert_never
 
 from dranode.driver.core.api.errors import ClaimConflictError, DranodeError, UnreadError, in_words
 from dranode.driver.core.api.resource import ResourceClaim
-from dranode.driver.core.claims.answers import Answer, Changed, Conflict, Outcome, Prepared, Refused
+from dranode.driver.core.claims.answers import Answer, Changed, ClaimOutcome, Conflict, Prepared, Refused
 from dranode.driver.core.claims.effects import Commit, WriteMetadata, WriteSpec
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.inventory import Inventory
@@ -374,7 +374,7 @@ class NodeClaims:
             pending = {ref: claim for ref, claim in pending.items() if ref in again}
         return answers
 
-    def _settled(self, outcome: Outcome) -> Answer | None:
+    def _settled(self, outcome: ClaimOutcome) -> Answer | None:
         """The answer that an attempt came to; None if nothing is in the way of another attempt any more."""
         match outcome:
             case Changed(claim):
@@ -384,8 +384,8 @@ class NodeClaims:
             case _:
                 assert_never(outcome)
 
-    def _prepare(self, asked: Mapping[ClaimRef, ResourceClaim]) -> dict[str, Outcome]:
-        outcomes: dict[str, Outcome] = {}
+    def _prepare(self, asked: Mapping[ClaimRef, ResourceClaim]) -> dict[str, ClaimOutcome]:
+        outcomes: dict[str, ClaimOutcome] = {}
         decided: dict[str, Record] = {}
         before = self.holders.known(asked)
         with self.holders.transaction():

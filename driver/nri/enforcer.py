@@ -22,7 +22,7 @@ from dranode.driver.core.api.pods import PodSandbox
 from dranode.driver.core.claims.events import Notify, Unpinned, notify_none
 from dranode.driver.core.pinning import enforcement
 from dranode.driver.core.pinning.containers import Container, ContainerUpdate, Resources
-from dranode.driver.core.pinning.enforcement import Allowed, Refused
+from dranode.driver.core.pinning.enforcement import Allowed, CreationRefused
 from dranode.driver.core.pinning.identity import Ask, AskKubelet, AskLedger, Evidence
 from dranode.driver.core.pinning.mending import Lag
 from dranode.driver.core.pinning.pinned import ContainerChange, Containers, Drift, changes, claims_of, drifted, settled
@@ -169,7 +169,7 @@ class Enforcer:
 
         def decide(snapshot: HeldSnapshot, evidence: Evidence) -> Allowed | Ask:
             decision = enforcement.create(containers, snapshot, container, evidence)
-            if isinstance(decision, Refused):
+            if isinstance(decision, CreationRefused):
                 self._status = replace(self._status, refused=self._status.refused + (not self._silent))
                 raise RefusedError(decision.reason)
             return decision

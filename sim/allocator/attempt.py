@@ -12,7 +12,7 @@ from dranode.driver.core.api.quantity import Quantity
 from dranode.driver.core.api.resource import ResourceClaim
 from dranode.sim.allocator.capacity import consumptions, shortage
 from dranode.sim.allocator.claim_constraints import ClaimConstraints
-from dranode.sim.allocator.counters import Drawn, Ledger
+from dranode.sim.allocator.counters import CounterLedger, Drawn
 from dranode.sim.allocator.outcome import AllocationError, Reason
 from dranode.sim.allocator.picks import DevicePick, Oddity
 from dranode.sim.allocator.pools import Pool
@@ -59,7 +59,7 @@ class Attempt:
         self.candidates = [candidate for pool in pools if pool.usable for candidate in pool.candidates]
         self.picks: tuple[list[DevicePick], ...] = tuple([] for _ in claims)
         self.oddities: set[Oddity] = set()
-        self._ledger = Ledger({pool.id: pool for pool in pools}, allocated, self.features)
+        self._ledger = CounterLedger({pool.id: pool for pool in pools}, allocated, self.features)
         self._allocated = allocated
         self._selectors = selectors
         self._constraints = [

@@ -75,7 +75,7 @@ class CompatibilityGroups:
         return before
 
 
-class Ledger:
+class CounterLedger:
     """Counters and compatibility groups of all pools during one attempt."""
 
     def __init__(self, pools: Mapping[PoolID, Pool], allocated: Allocated, features: Features) -> None:

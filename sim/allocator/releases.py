@@ -18,7 +18,7 @@ from dranode.driver.core.api.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class ReleaseRecord:
     """What a change is.
 
     Attributes:
@@ -35,39 +35,39 @@ class Record:
 class Change(Enum):
     """What a release changed in the answers of the allocator."""
 
-    COUNTERS_BY_POOL_ID = Record(
+    COUNTERS_BY_POOL_ID = ReleaseRecord(
         ("1.36.4", "1.37"), 140435, "counters are kept by driver and pool; before, pools of one name shared them"
     )
-    DISTINCT_COMPARES_ALL = Record(
+    DISTINCT_COMPARES_ALL = ReleaseRecord(
         ("1.37",), 140600, "distinctAttribute compares all devices; before, one value was remembered for each request"
     )
-    CONFIGS_ONCE = Record(
+    CONFIGS_ONCE = ReleaseRecord(
         ("1.37",),
         139731,
         "a claim's configuration is listed once, without requests where it is for all; before, once for each request",
     )
-    LISTS_WIDEN_AGAIN = Record(
+    LISTS_WIDEN_AGAIN = ReleaseRecord(
         ("1.37",), 140325, "matchAttribute on lists widens the common values again when a device is given back"
     )
-    LISTS_ALWAYS_SEEN = Record(
+    LISTS_ALWAYS_SEEN = ReleaseRecord(
         ("1.37",), None, "selectors see list attributes though their gate is off; before, such a device was an error"
     )
-    OVERFLOW_ENDS = Record(
+    OVERFLOW_ENDS = ReleaseRecord(
         ("1.37",), 140442, "an amount beyond 64 bits, or below 0, ends the attempt; before, 64 bits wrapped around"
     )
-    ALL_NEEDS_EVERY_DEVICE = Record(
+    ALL_NEEDS_EVERY_DEVICE = ReleaseRecord(
         ("1.37",), 140769, "All fails where a matching shared device is used up; before, it took only the others"
     )
-    SHARES_WITHOUT_CAPACITY = Record(
+    SHARES_WITHOUT_CAPACITY = ReleaseRecord(
         ("1.37",), 140437, "a share without capacity keeps its device's counters, so that a later share needs no more"
     )
-    FOREIGN_COUNTERS = Record(
+    FOREIGN_COUNTERS = ReleaseRecord(
         ("1.37",), 138917, "counter sets of other nodes' pools are not looked at; before, damaged ones were an error"
     )
-    STEPS_KEEP_SUFFIX = Record(
+    STEPS_KEEP_SUFFIX = ReleaseRecord(
         ("1.37",), 140161, "an amount rounded to a step is written in the step's format; before, always in Ki, Mi ..."
     )
-    CAPACITY_NAMES = Record(
+    CAPACITY_NAMES = ReleaseRecord(
         ("1.38",), 142202, "a request names a capacity with or without the driver's domain; before, as it is published"
     )
 

@@ -20,7 +20,7 @@ from dranode.proto.cel_expr_pb2 import CheckedExpr
 from dranode.sim.cel.bounds import IMPLEMENTATIONS, begin, bound
 from dranode.sim.cel.errors import CELCompileError, CELRuntimeError, CELUnsupportedError
 from dranode.sim.cel.library import MISSING, OVERLOADS, QUANTITY
-from dranode.sim.cel.overloads import Overload, declarations, implementations
+from dranode.sim.cel.overloads import Overload, function_declarations, implementations
 from dranode.sim.cel.rewrite import (
     BOUNDED,
     COMPARABLE,
@@ -209,7 +209,7 @@ def _checker(*, lists: bool) -> cel.Env:
     return cel.NewEnv(
         config=cel.NewEnvConfigFromYaml(_ENVIRONMENT),
         variables=_variables(lists=lists),
-        extensions=[cel.CelExtension("kubernetes", declarations([*known, *mixed]))],
+        extensions=[cel.CelExtension("kubernetes", function_declarations([*known, *mixed]))],
     )
 
 

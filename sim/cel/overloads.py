@@ -54,7 +54,7 @@ _CHECKS: Final[dict[str, Callable[[Any], bool]]] = {
 }
 
 
-def declarations(overloads: Iterable[Overload]) -> list[FunctionDecl]:
+def function_declarations(overloads: Iterable[Overload]) -> list[FunctionDecl]:
     """What the type checker knows."""
     grouped: dict[str, list[CelOverload]] = {}
     for one in overloads:

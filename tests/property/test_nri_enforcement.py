@@ -13,7 +13,7 @@ from dranode.driver.core.api.pods import PodSandbox
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.on_record import Unread
 from dranode.driver.core.pinning.containers import Container, ContainerUpdate, Resources
-from dranode.driver.core.pinning.enforcement import Allowed, Refused, create, stop, synchronize, update
+from dranode.driver.core.pinning.enforcement import Allowed, CreationRefused, create, stop, synchronize, update
 from dranode.driver.core.pinning.identity import Evidence, KubeletPodClaims
 from dranode.driver.core.pinning.pinned import Containers, Pinned, changes, settle
 from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
@@ -102,7 +102,7 @@ class Node(RuleBasedStateMachine):
         self.created += 1
         made = Container(f"c{self.created}", name, PodSandbox(f"s-{pod}", pod, "ns", pod), env=env)
         decision = create(self.containers, self.snapshot, made, self.evidence())
-        if isinstance(decision, Refused):
+        if isinstance(decision, CreationRefused):
             assert decision.reason
             return
         assert isinstance(decision, Allowed)

@@ -61,5 +61,5 @@ class Changed:
 Answer = Prepared | Refused | Conflict
 """The answer to a Prepare."""
 
-Outcome = Answer | Changed
+ClaimOutcome = Answer | Changed
 """What one attempt at a Prepare came to; `Changed` is settled before there is an answer."""

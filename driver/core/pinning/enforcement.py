@@ -36,7 +36,7 @@ NOTHING_READ: Final[Mapping[str, CPUSet]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class CreationRefused:
     """The operation must fail; people who look at the pod see the reason."""
 
     reason: str
@@ -65,13 +65,13 @@ class Allowed:
 
 def create(
     containers: Containers, snapshot: HeldSnapshot, container: Container, evidence: Evidence = NOTHING_FOUND_OUT
-) -> Allowed | Refused | Ask:
+) -> Allowed | CreationRefused | Ask:
     """Decide on a container that is about to be created."""
     identity = identify(container, snapshot, evidence)
     if identity.ask is not None:
         return identity.ask
     if identity.refusals:
-        return Refused("; ".join(identity.refusals))
+        return CreationRefused("; ".join(identity.refusals))
     # Not every runtime reports that a container has exited, but kubelet runs only one container of a name at a time.
     gone = evidence.gone or frozenset()
     drop = (*containers.namesakes(container), *gone)
@@ -82,13 +82,13 @@ def create(
     if started and evidence.gone is None:
         return AskProcesses(started)
     if users:
-        return Refused(_conflict(container, *users[0]))
+        return CreationRefused(_conflict(container, *users[0]))
     if snapshot.unread is not None and any(each.untold for each in containers):
         # Whatever that container's claim holds, neither the ledger's last word nor a CDI spec says it.
         snapshot = replace(snapshot, unread=replace(snapshot.unread, blind=True))
     resources = resources_for(identity.claims, snapshot)
     if not resources.cpus:
-        return Refused(_no_cpus(container, identity.claims, snapshot))
+        return CreationRefused(_no_cpus(container, identity.claims, snapshot))
     change, updates = settle(containers, snapshot, drop)
     claims = tuple(claim.claim.uid for claim in identity.claims)
     parts = some_of(identity.claims, snapshot)

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pytest
 
-from dranode.cpu.groups import Groups
+from dranode.cpu.groups import CPUGroups
 from dranode.cpu.pick import Pick, PickError
 from dranode.cpu.pick import pick as pick_in_any_order
 from dranode.cpu.pick_packed import core_order, numa_order, package_order
@@ -87,7 +87,7 @@ def test_common_cases_hold_for_distributed_picks_in_steps_of_one(row: dict[str, 
     assert str(picked.cpus) == row["want"]
 
 
-def _free_ids(query: str, groups: Groups, free: int) -> list[int]:
+def _free_ids(query: str, groups: CPUGroups, free: int) -> list[int]:
     """The ids that an ordering query of A.4 asks for; ids of A.1's topologies are indexes."""
     if query == "cpuOrderPacked":
         return [cpu for mask in core_order(groups, free) for cpu in CPUSet.of_mask(mask)]

@@ -16,7 +16,7 @@ from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.pinning.containers import Container, ContainerUpdate, Resources
 from dranode.driver.core.pinning.enforcement import (
     Allowed,
-    Refused,
+    CreationRefused,
     create,
     remove,
     remove_pod,
@@ -87,7 +87,7 @@ def made(containers: Containers, on_record: HeldSnapshot, one: Container, eviden
 
 def refusal(containers: Containers, on_record: HeldSnapshot, one: Container, evidence: Evidence | None = None) -> str:
     decision = create(containers, on_record, one, evidence or Evidence(reread=True))
-    assert isinstance(decision, Refused), decision
+    assert isinstance(decision, CreationRefused), decision
     return decision.reason
 
 
@@ -314,7 +314,7 @@ def test_the_containers_that_left_any_of_several_claims_are_asked_about_at_once(
 def test_a_container_that_was_created_but_not_started_is_in_the_way_without_a_question() -> None:
     on_record = snapshot(claim("a", "0-1", "p1", "p2"))
     known = after(NONE, made(NONE, on_record, container("one", env=env("a", "0-1"))))
-    assert isinstance(create(known, on_record, container("two", "p2", env("a", "0-1"))), Refused)
+    assert isinstance(create(known, on_record, container("two", "p2", env("a", "0-1"))), CreationRefused)
 
 
 def test_a_restarted_container_replaces_the_earlier_one_of_its_name() -> None:
