@@ -54,13 +54,13 @@ class Allocator:
         """What the claims get on the node, all or none; `allocated` is what others have, and stays as it is."""
         try:
             requests, pools = self.requests(claims), self.inventory.pools(node)
-            found = self.search(claims, requests, pools, allocated)
+            solution = self.search(claims, requests, pools, allocated)
         except AllocationError as error:
             return failures(claims, node.metadata.name, error)
-        if found.picks is None:
+        if solution.picks is None:
             miss = self.nearest_miss(claims, requests, pools, allocated)
-            return unfit(claims, f"does not fit on node {node.metadata.name}: {miss.sentence}", found.oddities)
-        return self.outcomes(claims, requests, found, node.metadata.name)
+            return unfit(claims, f"does not fit on node {node.metadata.name}: {miss.sentence}", solution.oddities)
+        return self.outcomes(claims, requests, solution, node.metadata.name)
 
     def requests(self, claims: Sequence[ResourceClaim]) -> tuple[tuple[AllocationRequest, ...], ...]:
         """The requests of the claims.
@@ -82,10 +82,10 @@ class Allocator:
         Raises:
             AllocationError: the search ended with an error, or found nothing where a pool is invalid.
         """
-        found = search(claims, requests, pools, allocated, self._selectors)
-        if found.picks is None:
+        solution = search(claims, requests, pools, allocated, self._selectors)
+        if solution.picks is None:
             _check_valid(pools)
-        return found
+        return solution
 
     def nearest_miss(
         self,
@@ -104,14 +104,16 @@ class Allocator:
         self,
         claims: Sequence[ResourceClaim],
         requests: Sequence[tuple[AllocationRequest, ...]],
-        found: Solution,
+        solution: Solution,
         node: str,
     ) -> tuple[Outcome, ...]:
         """What the claims get, from devices that were found."""
         made = []
-        for claim, wanted, picks in zip(claims, requests, found.picks or (), strict=True):
-            result = allocation(claim, wanted, picks, node=node, features=self.features, share_id=self._new_share_id)
-            notes = notes_on_success(claim, picks, result, found.oddities, self.features)
+        for claim, claim_requests, picks in zip(claims, requests, solution.picks or (), strict=True):
+            result = allocation(
+                claim, claim_requests, picks, node=node, features=self.features, share_id=self._new_share_id
+            )
+            notes = notes_on_success(claim, picks, result, solution.oddities, self.features)
             made.append(Outcome(claim, node, result, notes=notes))
         return tuple(made)
 

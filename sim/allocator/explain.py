@@ -72,16 +72,16 @@ def nearest_miss(
     """
     explainer = _Explainer(pools, allocated, selectors)
     satisfied = 0
-    for claim, wanted in zip(claims, requests, strict=True):
-        for request in wanted:
+    for claim, claim_requests in zip(claims, requests, strict=True):
+        for request in claim_requests:
             misses = [explainer.alternative(one, claim_name(claim), satisfied) for one in request.alternatives]
             if all(miss is not None for miss in misses):
                 return max(miss for miss in misses if miss is not None)
             satisfied += 1
-    for claim, wanted in zip(claims, requests, strict=True):
+    for claim, claim_requests in zip(claims, requests, strict=True):
         for constraint in claim.spec.devices.constraints:
             if constraint.match_attribute is not None:
-                sentence = explainer.match(constraint, wanted, claim_name(claim))
+                sentence = explainer.match(constraint, claim_requests, claim_name(claim))
                 if sentence:
                     return Miss(satisfied, Stage.FREE, Fraction(1), sentence)
     return Miss(
@@ -106,26 +106,26 @@ class _Explainer:
         verdicts = [self._verdict(alternative, candidate, claim) for candidate in self.candidates]
         free = sum(stage is Stage.FREE for stage, _, _ in verdicts)
         chosen = [verdict for verdict in verdicts if verdict[0] > Stage.OTHER_NODE]
-        wanted = len(chosen) if alternative.count is None else alternative.count
-        if free >= max(wanted, 1):
+        needed = len(chosen) if alternative.count is None else alternative.count
+        if free >= max(needed, 1):
             return None
-        head = f"request {alternative.name} wants {self._devices(alternative, wanted)}"
+        head = f"request {alternative.name} wants {self._devices(alternative, needed)}"
         if not self.candidates:
             why = f"the pool {self.broken[0].id} is not complete" if self.broken else "there are none"
             return Miss(satisfied, Stage.SELECTOR, Fraction(0), f"{head}, but {why}")
         others = [verdict for verdict in verdicts if verdict[0] is not Stage.FREE]
         count = f"{free} of {len(verdicts)} device{'s' if len(verdicts) > 1 else ''} fit{'s' if free == 1 else ''}"
         if not others:
-            return Miss(satisfied, Stage.FREE, Fraction(free, wanted), f"{head}, and {count}")
+            return Miss(satisfied, Stage.FREE, Fraction(free, needed), f"{head}, and {count}")
         stage, fraction, reason = max(others)
         alike = Counter(verdict[0] for verdict in others)[stage]
         more = f", and {alike - 1} more likewise" if alike > 1 else ""
-        part = fraction if alternative.count == 1 else Fraction(free, max(wanted, 1))
+        part = fraction if alternative.count == 1 else Fraction(free, max(needed, 1))
         return Miss(satisfied, stage, part, f"{head}, and {count}; nearest is {reason}{more}")
 
     @staticmethod
-    def _devices(alternative: Alternative, wanted: int) -> str:
-        what = "all devices" if alternative.count is None else f"{wanted} device{'s' if wanted != 1 else ''}"
+    def _devices(alternative: Alternative, needed: int) -> str:
+        what = "all devices" if alternative.count is None else f"{needed} device{'s' if needed != 1 else ''}"
         capacity = ", ".join(f"{quantity} {name}" for name, quantity in alternative.capacity.items())
         return f"{what} of class {alternative.device_class.metadata.name}{f' with {capacity}' if capacity else ''}"
 
@@ -157,11 +157,11 @@ class _Explainer:
         if device.consumes_counters and not consumed:
             short = Counters(available_counters(self.pools[candidate.pool], state)).draw(device)
             if short is not None:
-                (set_, counter), left = short
+                (set_, counter), available = short
                 return (
                     Stage.COUNTERS,
                     Fraction(0),
-                    f"{device.name}, for which {_amount(left)} of {set_}/{counter} is left",
+                    f"{device.name}, for which {_amount(available)} of {set_}/{counter} is left",
                 )
         lacking = self._shortage(alternative, candidate, consumed)
         if lacking is not None:

@@ -133,12 +133,12 @@ class PoolIndex:
         newest: dict[PoolID, list[ResourceSlice]] = {}
         for slice_ in self._relevant(node):
             pool_id = PoolID(slice_.spec.driver, slice_.spec.pool.name)
-            found = newest.get(pool_id)
+            known = newest.get(pool_id)
             generation = slice_.spec.pool.generation
-            if found is None or generation > found[0].spec.pool.generation:
+            if known is None or generation > known[0].spec.pool.generation:
                 newest[pool_id] = [slice_]
-            elif generation == found[0].spec.pool.generation:
-                found.append(slice_)
+            elif generation == known[0].spec.pool.generation:
+                known.append(slice_)
         pools = [pool for pool_id, slices in newest.items() if (pool := self._pool(pool_id, slices, node)) is not None]
         return tuple(sorted(pools, key=lambda pool: (pool.binds, pool.id)))
 

@@ -104,49 +104,49 @@ def _request(
 
 def _alternative(
     name: str,
-    wanted: ExactDeviceRequest | DeviceSubRequest,
+    spec: ExactDeviceRequest | DeviceSubRequest,
     where: str,
     classes: Mapping[str, DeviceClass],
     features: Features,
 ) -> Alternative:
-    if wanted.capacity is not None and not features.consumable_capacity:
+    if spec.capacity is not None and not features.consumable_capacity:
         raise AllocationError(
             f"{where} has capacity requests, but the DRAConsumableCapacity feature is disabled", Reason.FEATURE_OFF
         )
-    for index, selector in enumerate(wanted.selectors):
+    for index, selector in enumerate(spec.selectors):
         if selector.cel is None:
             raise AllocationError(f"{where}: selector #{index} has no CEL expression", Reason.INCOMPLETE_CLAIM)
-    admin = wanted.admin_access if isinstance(wanted, ExactDeviceRequest) else None
+    admin = spec.admin_access if isinstance(spec, ExactDeviceRequest) else None
     if admin is not None and not features.admin_access:
         raise AllocationError(f"{where} wants admin access, but the feature is disabled", Reason.FEATURE_OFF)
-    if not wanted.device_class_name:
+    if not spec.device_class_name:
         raise AllocationError(f"{where} names no device class", Reason.INCOMPLETE_CLAIM)
-    derived = {one.name: one.expression for one in wanted.derived_attributes}
+    derived = {one.name: one.expression for one in spec.derived_attributes}
     if derived and not features.derived_attributes and features.release.gate("DRADerivedAttributes") is not None:
         raise AllocationError(
             f"{where} has derived attributes, but the DRADerivedAttributes feature is disabled", Reason.FEATURE_OFF
         )
-    device_class = classes.get(wanted.device_class_name)
+    device_class = classes.get(spec.device_class_name)
     if device_class is None:
         raise AllocationError(
-            f'{where}: the device class "{wanted.device_class_name}" does not exist', Reason.CLASS_NOT_FOUND
+            f'{where}: the device class "{spec.device_class_name}" does not exist', Reason.CLASS_NOT_FOUND
         )
     return Alternative(
         name,
         device_class,
-        wanted.selectors,
-        _count(wanted, where),
+        spec.selectors,
+        _count(spec, where),
         bool(admin),
-        tuple(msgspec.structs.replace(each, operator=each.operator or "Equal") for each in wanted.tolerations),
-        wanted.capacity.requests if wanted.capacity is not None else MappingProxyType({}),
+        tuple(msgspec.structs.replace(each, operator=each.operator or "Equal") for each in spec.tolerations),
+        spec.capacity.requests if spec.capacity is not None else MappingProxyType({}),
         derived if features.derived_attributes else {},
     )
 
 
-def _count(wanted: ExactDeviceRequest | DeviceSubRequest, where: str) -> int | None:
-    match wanted.allocation_mode:
+def _count(spec: ExactDeviceRequest | DeviceSubRequest, where: str) -> int | None:
+    match spec.allocation_mode:
         case "" | "ExactCount":
-            return wanted.count or 1  # as the API server fills it in
+            return spec.count or 1  # as the API server fills it in
         case "All":
             return None
         case mode:

@@ -188,11 +188,11 @@ class _Search:
 
     def _next(self, claim: int, index: int, alternative: Alternative, have: int, start: int) -> _End:
         attempt = self.attempt
-        left = attempt.free(claim, alternative) >> start << start
+        untried = attempt.free(claim, alternative) >> start << start
         failed: set[Hashable] = set()
-        while left:
-            lowest = left & -left
-            left ^= lowest
+        while untried:
+            lowest = untried & -untried
+            untried ^= lowest
             number = lowest.bit_length() - 1
             self._step(claim)
             if not attempt.chooses(claim, alternative, number) or not attempt.has_capacity(alternative, number):
