@@ -1,7 +1,7 @@
 """How far one claim has come on its way from allocation to cgroup, and where it stopped.
 
 The way of a claim: allocation (scheduler), driver, record (ledger), CDI spec, container (kubelet's pod-resources), CPUs
-(cgroup). Each station is judged on its own facts; nothing after the first stop is told.
+(cgroup). Each station is judged on its own facts, and the stations after the first stop are not reported.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dranode.driver.core.claims.record import ClaimState, Record
 
 
 class Passed(StrEnum):
-    """How a station was passed: `unseen` where it could not be looked at, which stops nothing."""
+    """How a station was passed; `unseen` means that it could not be checked, which does not stop the claim."""
 
     YES = "passed"
     STOPPED = "stopped"
@@ -33,8 +33,8 @@ class Station:
     Attributes:
         name: which.
         passed: how.
-        what: what is there, in one sentence without a full stop.
-        fix: what to do where it stopped; else empty.
+        what: the facts, in one sentence without a full stop.
+        fix: what to do if it stopped; else empty.
     """
 
     name: str
@@ -45,13 +45,13 @@ class Station:
 
 @dataclass(frozen=True, slots=True)
 class RunningContainer:
-    """A container of one of the claim's pods, as the kernel has it.
+    """A container of one of the claim's pods, as the kernel reports it.
 
     Attributes:
-        name: the container's name; empty if nothing tells it.
+        name: the container's name; empty if it is unknown.
         cgroup: its folder.
-        cpus: on which CPUs it may run.
-        expected: on which it should: those of all its claims.
+        cpus: the CPUs on which it may run.
+        expected: the CPUs on which it should run: those of all its claims.
     """
 
     name: str
@@ -62,7 +62,7 @@ class RunningContainer:
 
 @dataclass(frozen=True, slots=True)
 class ClaimFacts:
-    """What is known of one claim and one driver. None is for what could not be looked at.
+    """The facts about one claim and one driver. None is a fact that could not be read.
 
     Attributes:
         name: `<namespace>/<name>`.
@@ -102,7 +102,7 @@ class ClaimFacts:
 
 
 def follow(facts: ClaimFacts) -> Iterator[Station]:
-    """The stations of the claim up to the one where it stopped."""
+    """Yield the stations of the claim up to the one where it stopped."""
     for look in _WAY:
         station = look(facts)
         if station is not None:

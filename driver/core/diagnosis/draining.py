@@ -1,4 +1,4 @@
-"""What is left of a driver's claims on a node before the driver goes, and what may be undone of it."""
+"""The remaining claims of a driver on a node before it is removed, and which of them may be undone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dranode.driver.core.claims.uses import ClaimUse, used_claims
 
 @dataclass(frozen=True, slots=True)
 class KeptClaim:
-    """A claim that kubelet has on its own record (`dra_manager_state`) with a device of the driver.
+    """A claim that kubelet itself has recorded (`dra_manager_state`) with a device of the driver.
 
     Attributes:
         ref: its identity.
@@ -36,17 +36,17 @@ class LeftClaim:
 
     @property
     def idle(self) -> bool:
-        """Whether no container is known to have it, which has to be known."""
+        """Return whether it is known that no container has the claim."""
         return self.users == ()
 
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """Everything that is left.
+    """All remaining claims.
 
     Attributes:
-        claims: what the driver has on record.
-        stranded: what kubelet will want unprepared by this driver; its pods never end once the driver is gone.
+        claims: the claims that the driver has on record.
+        stranded: the claims that kubelet will ask this driver to unprepare; without the driver their pods never end.
     """
 
     claims: tuple[LeftClaim, ...]
@@ -54,12 +54,12 @@ class Leftover:
 
 
 def leftover(refs: Iterable[ClaimRef], uses: Iterable[ClaimUse] | None, kept: Iterable[KeptClaim]) -> Leftover:
-    """What is left of a driver's claims.
+    """Collect the remaining claims of a driver.
 
     Args:
         refs: the claims that it has on record, those of damaged rows and of CDI specs without a record by UID alone.
-        uses: which containers have which claims, as kubelet says; None if it does not.
-        kept: kubelet's own record.
+        uses: which containers have which claims, by kubelet; None if it did not answer.
+        kept: the claims of kubelet's own record.
     """
     known = None if uses is None else tuple(uses)
 

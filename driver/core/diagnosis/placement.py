@@ -1,7 +1,7 @@
-"""Where the processes of a node may run, compared with what claims were given: for whoever looks once, from outside.
+"""Compares where the processes of a node may run with the CPUs of claims, for a single look from outside the driver.
 
-NRI is not asked, so whose a container is follows from the kernel's files: its cgroup carries the UID of its pod, and
-the environment of its processes the variables that CDI injected for its claims.
+NRI is not asked, so the claims of a container follow from the kernel's files: its cgroup has the UID of its pod, and
+the environment of its processes has the variables that CDI injected for its claims.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Process:
 
     Attributes:
         name: its short name.
-        cpus: on which CPUs it may run.
+        cpus: the CPUs on which it may run.
         cgroup: its cgroup, without a leading slash.
         env: the names of its environment variables; None if they cannot be read.
     """
@@ -51,13 +51,13 @@ class PlacedContainer:
 
     @property
     def ok(self) -> bool:
-        """Whether it runs on all of its claims' CPUs and no others."""
+        """Return whether it runs on all CPUs of its claims and on no others."""
         return self.actual == self.expected
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimPlacement:
-    """What was found of one claim.
+    """The placement of one claim.
 
     Attributes:
         containers: those that have the claim.
@@ -71,7 +71,7 @@ class ClaimPlacement:
 
     @property
     def ok(self) -> bool | None:
-        """Whether its containers run where they should; None if none was seen or one may be missing."""
+        """Return whether its containers run where they should; None if there is none, or if one may be missing."""
         if any(not container.ok for container in self.containers):
             return False
         return True if self.containers and not self.hidden else None
@@ -79,7 +79,7 @@ class ClaimPlacement:
 
 @dataclass(slots=True)
 class _Container:
-    """What is in a container's cgroup."""
+    """The processes of a container's cgroup, and what they tell."""
 
     pod: str
     pod_uid: str
@@ -150,7 +150,7 @@ def container_cgroup(cgroup: str, pod_uid: str) -> str:
 
 
 def _containers(records: Iterable[Record], processes: Iterable[Process]) -> dict[str, _Container]:
-    """Every container of the pods that may use the claims, by cgroup."""
+    """Return every container of the pods that may use the claims, by cgroup."""
     pods = {pod.uid: pod.name for record in records for pod in record.pods if pod.uid}
     variables = {
         entry.partition("=")[0]: record.uid for record in records if record.edits for entry in record.edits.env

@@ -1,6 +1,6 @@
-"""The rules by which `dranode doctor` judges facts: one row each, in the order in which findings are told.
+"""The rules by which `dranode doctor` judges facts: one row each, in the order in which findings are reported.
 
-A rule yields a fault for everything that it finds wrong, and nothing where it has nothing to look at.
+A rule yields a fault for everything that is wrong, and nothing if it has no facts to judge.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dranode.driver.core.diagnosis.facts import Facts, Fault, Finding, Severity
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One row: a name, how bad it is, and how it is seen."""
+    """One row: a name, a severity, and the function that looks for faults."""
 
     code: str
     severity: Severity
@@ -68,7 +68,7 @@ RULES: Final = (
 
 
 def diagnose(facts: Facts) -> tuple[Finding, ...]:
-    """Everything that is wrong, what stops first."""
+    """Return all findings; those that stop the driver come first."""
     found = tuple(_findings(facts))
     return tuple(sorted(found, key=lambda finding: finding.severity is not Severity.STOPS))
 
