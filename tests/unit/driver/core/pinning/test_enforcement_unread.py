@@ -173,3 +173,16 @@ def test_containers_that_were_taken_in_before_are_held_to_their_claims_again_wit
     world.node.now = replace(HELD)
     assert not world.enforcer.reconnection_due()
     assert {drift.container.id for drift in world.enforcer.verify()} == {"mine", "shared"}
+
+
+def test_masks_of_containers_that_were_taken_in_before_stay_whatever_is_known_of_claims_and_cpus(world: World) -> None:
+    world.node.now = HELD
+    world.enforcer.synchronize((EXCLUSIVE, UNTOLD, SHARED))
+    for now in (BLIND, replace(UNREAD, online=CPUSet(range(7))), replace(EMPTY, unread=Unread(REASON))):
+        world.node.now = now
+        assert world.enforcer.unsolicited() == ()
+        assert world.enforcer.stop(container("gone", CPUSet())) == ()
+    # Of its claim nothing is known now; its mask is the one that it was given.
+    wide = Resources(CPUSet(range(8)))
+    assert world.enforcer.update(UNTOLD, wide, 0) == (ContainerUpdate("theirs", Resources(UNTOLD.cpus)),)
+    assert world.enforcer.update(SHARED, wide, 0) == (ContainerUpdate("shared", Resources(SHARED.cpus)),)

@@ -159,3 +159,12 @@ def test_a_silent_kubelet_is_told_from_one_that_says_no() -> None:
     assert not identify(elsewhere, SNAPSHOT, Evidence(pods={uid: KubeletPodClaims({})}), exists=True).unheard
     # A container that is to be created is refused, and asked about again with its next try.
     assert identify(elsewhere, SNAPSHOT, Evidence(pods={uid: None})).refusals
+
+
+def test_a_variable_adds_no_request_where_the_runtime_tells_devices() -> None:
+    kind = "dra.k8s.io/cpu"
+    snapshot = HeldSnapshot({UID: CLAIM}, CPUSet(range(8)), part_variable="DRA_PART_", cdi_kind=kind)
+    forged = (f"DRA_PART_{UID}_1=2",)
+    assert snapshot.parts_of(UID, (f"{kind}=claim-{UID}-0",), forged) == {0}
+    assert snapshot.parts_of(UID, (f"{kind}=claim-{UID}",), forged) == set()
+    assert snapshot.parts_of(UID, (), forged) == {1}
