@@ -199,7 +199,7 @@ def _age(path: Path) -> None:
     os.utime(path, (then, then))
 
 
-def test_what_a_killed_writer_left_is_taken_away_when_nobody_can_be_at_work_on_it(tmp_path: Path) -> None:
+def test_a_temporary_file_of_a_killed_writer_is_removed_once_it_is_abandoned(tmp_path: Path) -> None:
     code = f"""
 import os, pathlib
 from dranode.cdi.directory import replace_file

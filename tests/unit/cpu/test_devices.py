@@ -60,7 +60,7 @@ def test_a_numa_group_is_the_reference_device_with_a_request_policy() -> None:
     assert (second["name"], second["capacity"]["dra.cpu/cpu"]["value"]) == ("cpudevnuma001", "8")
 
 
-def test_a_socket_group_tells_its_socket() -> None:
+def test_a_socket_group_publishes_its_socket() -> None:
     first, _ = published(EXAMPLE, CPUOptions(group_by=GroupBy.SOCKET, reserved=cpus("0,8")))
     assert first == {
         "name": "cpudevsocket000",
@@ -192,21 +192,21 @@ def test_cores_of_unequal_size_are_asked_for_by_the_cpu() -> None:
     assert one["capacity"]["dra.cpu/cpu"]["requestPolicy"] == RANGE
 
 
-def test_a_node_that_spans_sockets_tells_no_socket() -> None:
+def test_a_node_that_spans_sockets_publishes_no_socket() -> None:
     spanning = topology({cpu: (cpu, cpu // 2, 0, 0) for cpu in range(4)})
     (one,) = published(spanning, CPUOptions())
     assert "dra.cpu/socketID" not in one["attributes"]
 
 
 @pytest.mark.parametrize("group_by", [GroupBy.NUMANODE, GroupBy.SOCKET])
-def test_a_machine_that_tells_nothing_is_one_group(group_by: GroupBy) -> None:
+def test_a_machine_without_numa_and_package_information_is_one_group(group_by: GroupBy) -> None:
     untold = topology({cpu: (cpu, -1, None, None) for cpu in range(4)})
     (one,) = published(untold, CPUOptions(group_by=group_by))
     assert one["name"] in ("cpudevnuma000", "cpudevsocket000")
     assert set(one["attributes"]) == {"dra.cpu/smtEnabled", "dra.cpu/numCPUs"}
 
 
-def test_what_an_individual_cpu_is_not_told_is_left_out() -> None:
+def test_unknown_attributes_of_an_individual_cpu_are_left_out() -> None:
     untold = topology({0: (-1, -1, None, None)})
     (one,) = published(untold, INDIVIDUAL)
     assert set(one["attributes"]) == {"dra.cpu/cpuID", "dra.cpu/cacheL3ID", "dra.cpu/coreType", "dra.cpu/smtEnabled"}
@@ -219,7 +219,7 @@ def test_cpus_outside_every_node_are_named() -> None:
     assert left_out(partly, CPUOptions()) == ("CPUs 1 are in no device: the kernel tells no NUMA node for them",)
 
 
-def test_core_types_are_told_where_they_tell_something() -> None:
+def test_core_types_are_published_for_groups_of_one_type() -> None:
     machine = typed(EXAMPLE, {cpu: "e-core" if cpu in (4, 5, 6, 7, 12, 13, 14, 15) else "p-core" for cpu in range(16)})
     first, second = published(machine, CPUOptions())
     assert first["attributes"]["dra.cpu/coreType"] == {"string": "p-core"}
@@ -228,7 +228,7 @@ def test_core_types_are_told_where_they_tell_something() -> None:
     assert "dra.cpu/coreType" not in mixed["attributes"]
 
 
-def test_isolated_cpus_are_told_where_there_are_any() -> None:
+def test_isolated_cpus_are_published_where_there_are_any() -> None:
     machine = replace(EXAMPLE, isolated=cpus("1,9"))
     first, second = published(machine, CPUOptions())
     assert first["attributes"]["dra.cpu/numIsolatedCPUs"] == {"int": 2}

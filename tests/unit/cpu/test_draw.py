@@ -79,7 +79,7 @@ def test_a_node_around_packages_is_the_outer_frame() -> None:
     assert lines[4] == "│ │ 0  2        │ │ 1  3        │ │"
 
 
-def test_nodes_with_memory_alone_and_warnings_are_told() -> None:
+def test_nodes_with_memory_alone_and_warnings_are_shown() -> None:
     files = {f"{CPU}/online": "0-1", f"{NODE}/has_memory": "0-2"}
     files |= {f"{NODE}/node{node}/cpulist": cpus for node, cpus in ((0, "0-1"), (1, "1"), (2, ""))}
     lines = text(picture(read_topology(machine(files)), {}, 80)).splitlines()

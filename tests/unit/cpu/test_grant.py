@@ -258,7 +258,7 @@ def test_the_share_comes_back_with_what_it_was_given() -> None:
     }
 
 
-def test_a_cpu_list_beyond_64_bytes_is_not_told_as_an_attribute() -> None:
+def test_a_cpu_list_beyond_64_bytes_is_no_attribute() -> None:
     even = ",".join(str(cpu) for cpu in range(0, 64, 2))
     asked = claim([result("cpudevmachine", 32)], [config({"cpuset": even})])
     got = granted(MACHINES["M5"], asked, MACHINE)

@@ -35,7 +35,7 @@ def test_people_read_the_cpus_and_see_what_is_held_only_if_it_is_more() -> None:
     ("within", "cpus"),
     [("machine", "0,32"), ("socket:1", "16,48"), ("numa:3", "24,56"), ("l3:5", "20,52")],
 )
-def test_a_pick_stays_where_it_is_told_to(within: str, cpus: str) -> None:
+def test_a_pick_stays_within_the_requested_place(within: str, cpus: str) -> None:
     result = _run("--count", "2", "--within", within, "-o", "json")
     assert json.loads(result.stdout)["cpus"] == cpus
 
@@ -78,7 +78,7 @@ def test_a_cache_on_a_machine_without_any_is_a_wrong_use() -> None:
         region(bare, "l3:0")
 
 
-def test_every_cpu_is_socket_0_and_node_0_where_the_kernel_tells_of_none() -> None:
+def test_every_cpu_is_socket_0_and_node_0_if_the_kernel_reports_none() -> None:
     bare = topology(dict.fromkeys(range(2), (0, -1, None, None)))
     assert region(bare, "socket:0") == region(bare, "numa:0") == CPUSet.parse("0-1")
 

@@ -79,7 +79,7 @@ def test_pcie_roots_are_found_by_name_with_the_cpus_near_them() -> None:
     assert read_pcie_roots(machine(ROOTS)) == ({"pci0000:00": cpus("0-7"), "pciaabb:ff": cpus("8-15")}, ())
 
 
-def test_older_kernels_tell_the_cpus_by_a_mask_alone() -> None:
+def test_older_kernels_report_the_cpus_as_a_mask_only() -> None:
     files = {"sys/devices/pci0000:00/pci_bus/0000:00/cpuaffinity": "1,0000000f\n"}
     assert read_pcie_roots(machine(files)) == ({"pci0000:00": cpus("0-3,32")}, ())
 

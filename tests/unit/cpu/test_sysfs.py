@@ -41,7 +41,7 @@ class TestOnline:
         assert str(read_topology(machine({f"{CPU}/online": "0-1\n\0\0"})).online) == "0-1"
         assert str(read_topology(machine({f"{CPU}/online": "0-1\0\n"})).online) == "0-1"
 
-    def test_isolated_cpus_are_told(self) -> None:
+    def test_isolated_cpus_are_read(self) -> None:
         assert str(read_topology(machine({f"{CPU}/online": "0-3", f"{CPU}/isolated": "2-3\n"})).isolated) == "2-3"
 
 
@@ -119,7 +119,7 @@ class TestPackages:
             files |= cpu_files(cpu, physical_package_id="0", core_siblings_list="0-1" if cpu < 2 else "2-3")
         assert self.packages(files) == {0: "0-1", 1: "2-3"}
 
-    def test_the_id_alone_groups_where_no_set_is_told(self) -> None:
+    def test_cpus_are_grouped_by_package_id_if_the_kernel_reports_no_set(self) -> None:
         files = {f"{CPU}/online": "0-2"}
         for cpu, number in enumerate((7, 0, 7)):
             files |= cpu_files(cpu, physical_package_id=str(number))

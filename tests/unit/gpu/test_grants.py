@@ -225,7 +225,7 @@ def test_a_gpu_that_an_administrator_keeps_on_vfio_stays_there() -> None:
     assert meant(one).homes == ()
 
 
-def test_of_a_gpu_on_vfio_that_nobody_pinned_the_kernel_knows_the_driver() -> None:
+def test_the_kernel_chooses_the_driver_of_an_unpinned_gpu_on_vfio() -> None:
     machine = laptop()
     machine.bind("0000:01:00.0", "vfio-pci")
     (one,) = give(machine, result("gpu-0000-01-00-0"), configs=(config(mode="vfio"),)).grants

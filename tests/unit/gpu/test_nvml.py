@@ -124,7 +124,7 @@ def test_the_library_is_opened_once() -> None:
     assert (library.opened, library.closed) == (1, 0)
 
 
-def test_xids_are_told_once() -> None:
+def test_xids_are_reported_once() -> None:
     library = Library(["00000000:1B:00.0"], [XID(0, 79), XID(0, 48)])
     nvml = NVMLLibrary(library)
     assert nvml.xids() == (("0000:1b:00.0", 79), ("0000:1b:00.0", 48))
@@ -169,7 +169,7 @@ def test_a_gpu_that_fell_off_the_bus_takes_no_fact_from_the_others() -> None:
     assert NVMLLibrary(library).gpus(()) == {"0000:43:00.0": before["0000:43:00.0"]}
 
 
-def test_the_last_xid_of_a_gpu_that_fell_off_the_bus_is_told() -> None:
+def test_the_last_xid_of_a_gpu_that_fell_off_the_bus_is_reported() -> None:
     library = Library(["00000000:1B:00.0", "00000000:43:00.0"])
     nvml = NVMLLibrary(library)
     nvml.gpus(())
@@ -190,7 +190,7 @@ def test_a_library_that_opens_half_is_closed_again() -> None:
     assert (library.opened, library.closed) == (1, 1)
 
 
-def test_while_gpus_are_let_go_of_nobody_opens_them() -> None:
+def test_released_gpus_are_not_opened_again_meanwhile() -> None:
     library = Library(["00000000:1B:00.0"])
     nvml = NVMLLibrary(library)
     before = nvml.gpus({"0000:1b:00.0"})

@@ -243,7 +243,7 @@ def test_after_damage_to_the_ledger_a_gpu_and_its_parts_stay_held_and_others_are
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_after_damage_to_the_ledger_containers_are_told_what_they_were_told_before(
+def test_after_damage_to_the_ledger_containers_get_the_same_variables_as_before(
     damage: Callable[[Path], None], nodes: Any, folder: Path
 ) -> None:
     machine, asked = hgx(), claim("a", "gpu-0000-1b-00-0", visibility="vendor")
@@ -335,7 +335,7 @@ def test_aer_errors_make_a_gpu_unhealthy_and_taint_it_until_it_has_been_quiet() 
     assert driver.discover() == found
 
 
-def test_without_device_taints_health_is_told_and_nothing_tainted() -> None:
+def test_without_device_taints_health_is_reported_and_nothing_tainted() -> None:
     driver = GPUPlugin(laptop().root())
     found = driver.discover()
     driver.note(GPUEvent("change", "0000:01:00.0", "rebind"))

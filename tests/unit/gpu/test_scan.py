@@ -252,7 +252,7 @@ def test_a_gpu_that_vanishes_while_it_is_read_is_not_found_by_half(file: str) ->
     assert inventory.warnings == ()
 
 
-def test_a_vendor_that_nobody_knows_is_a_gpu_if_it_has_a_render_node() -> None:
+def test_an_unknown_vendor_is_a_gpu_if_it_has_a_render_node() -> None:
     machine = Machine()
     folder = machine.pci("0000:03:00.0", 0x1ED5, 0x0222, VGA, driver="mtgpu")
     machine.drm(folder, 0, 128)
@@ -260,7 +260,7 @@ def test_a_vendor_that_nobody_knows_is_a_gpu_if_it_has_a_render_node() -> None:
     assert (gpu.vendor, gpu.model, gpu.driver) == ("0x1ed5", None, "mtgpu")
 
 
-def test_a_vendor_that_nobody_knows_without_a_render_node_is_left_out_with_a_sentence() -> None:
+def test_an_unknown_vendor_without_a_render_node_is_left_out_with_a_sentence() -> None:
     machine = Machine()
     machine.pci("0000:03:00.0", 0x1ED5, 0x0222, VGA)
     inventory = found(machine)
@@ -296,7 +296,7 @@ def test_a_gpu_that_the_driver_excludes_is_left_out() -> None:
     assert inventory.warnings == ("GPU 0000:43:00.0 is left out: NVIDIA's driver is told to exclude it",)
 
 
-def test_an_information_file_that_stays_empty_leaves_what_sysfs_tells() -> None:
+def test_an_empty_information_file_leaves_the_values_of_sysfs() -> None:
     machine = hgx()
     machine.put("proc/driver/nvidia/gpus/0000:1b:00.0/information", b"")
     gpu = found(machine).gpus[0]
@@ -325,7 +325,7 @@ def test_each_driver_has_its_own_version_on_a_node_with_cards_of_two_vendors() -
     assert versions == {"nvidia": "550.54.15", "amd": None}
 
 
-def test_nvml_adds_what_no_file_tells() -> None:
+def test_nvml_adds_what_no_file_has() -> None:
     facts = {"0000:1b:00.0": NVMLFacts(memory=80 * GIB, compute_capability="9.0.0", uuid="GPU-other", model="other")}
     gpu, *others = scan(hgx().root(), facts).gpus
     assert (gpu.memory, gpu.compute_capability) == (80 * GIB, "9.0.0")

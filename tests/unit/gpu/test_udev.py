@@ -164,7 +164,7 @@ def test_a_socket_that_fails_for_good_leaves_the_reading_once_a_minute(caplog: p
     ]
 
 
-def test_the_error_of_a_socket_is_told_once_and_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_a_socket_is_reported_once_and_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as closed:
         closed.bind(("127.0.0.1", 0))
         nobody = closed.getsockname()

@@ -29,7 +29,7 @@ from tests.fakes.doctor import (
 )
 
 
-def test_a_kubelet_root_that_is_too_deep_for_sockets_is_told(node: FakeNode) -> None:
+def test_a_kubelet_root_that_is_too_deep_for_sockets_is_reported(node: FakeNode) -> None:
     facts = node.facts()
     assert facts.node is not None
     deep = replace(facts, node=replace(facts.node, socket_excess=5))
@@ -57,7 +57,7 @@ def test_the_drivers_of_others_are_none_of_our_business(node: FakeNode) -> None:
     assert diagnosed(node) == ()
 
 
-def test_an_old_runtime_is_told_by_the_node_alone(node: FakeNode) -> None:
+def test_an_old_runtime_is_seen_by_the_node_object_alone(node: FakeNode) -> None:
     server_of(node).nodes["worker"]["containerRuntimeVersion"] = "containerd://1.6.38"
     (node.folder / "etc/containerd/config.toml").unlink()
     assert [finding.code for finding in diagnosed(node)] == ["runtime-too-old"]

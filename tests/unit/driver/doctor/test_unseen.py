@@ -139,7 +139,7 @@ def test_every_answer_of_the_server_may_be_missing_and_nothing_is_judged_by_that
             assert len(facts.unseen) > (os.geteuid() != 0), path
 
 
-def test_a_configuration_that_kubelet_was_told_of_and_is_not_there_is_not_taken_for_its_defaults(
+def test_a_named_configuration_of_kubelet_that_is_missing_is_not_taken_for_its_defaults(
     node: FakeNode,
 ) -> None:
     node.process("--config=/etc/kubernetes/kubelet.yaml")

@@ -10,7 +10,7 @@ import pytest
 from dranode.driver.machine.folder_events import FolderEvents
 
 
-def test_files_that_come_go_or_are_written_in_place_are_told_of_by_name(tmp_path: Path) -> None:
+def test_files_that_come_go_or_are_written_in_place_make_events_with_their_names(tmp_path: Path) -> None:
     (tmp_path / "old").write_text("a")
     events = FolderEvents(tmp_path)
     assert events.names() is None
@@ -38,9 +38,7 @@ def test_a_folder_that_comes_late_or_is_replaced_may_hold_anything(tmp_path: Pat
     events.close()
 
 
-def test_where_the_kernel_tells_nothing_anything_may_have_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_inotify_anything_may_have_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda _: object())
     events = FolderEvents(tmp_path)
     assert (events.names(), events.names()) == (None, None)

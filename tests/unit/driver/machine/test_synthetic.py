@@ -34,7 +34,7 @@ def test_core_ids_repeat_from_package_to_package_as_on_real_servers() -> None:
     assert [cpu.l3_id for cpu in topology.cpus.values()] == [0, 0, 1, 1]
 
 
-def test_nodes_tell_distance_and_memory() -> None:
+def test_nodes_have_distances_and_memory() -> None:
     root = open_machine("sockets=2,numa=2,cores=1")
     assert root.read_bytes("sys/devices/system/node/node1/distance") == b"12 10 32 32\n"
     assert b"MemTotal:       4194304 kB" in root.read_bytes("sys/devices/system/node/node1/meminfo")

@@ -83,7 +83,7 @@ def test_the_host_is_written_to_in_one_piece(tmp_path: Path) -> None:
         (OSError(1, "no", "/a", None, "/b"), "PermissionError: [Errno 1] no: '/a' -> '/b'"),
     ],
 )
-def test_an_error_is_told_with_its_file_and_in_one_line(error: Exception, words: str) -> None:
+def test_an_error_is_reported_with_its_file_and_in_one_line(error: Exception, words: str) -> None:
     assert in_words(error) == words
 
 

@@ -93,7 +93,7 @@ def test_a_workload_takes_back_what_another_queue_borrowed() -> None:
     assert run.waiting == ("borrower",)
 
 
-def test_whoever_was_preempted_for_nothing_keeps_its_place() -> None:
+def test_a_workload_that_was_preempted_for_nothing_keeps_its_place() -> None:
     run = _run(
         _queue(two=0, preemption={"withinClusterQueue": "LowerPriority"}),
         admitted("low", "q", {"cpu": "one"}, {"cpu": 2}),
@@ -125,7 +125,7 @@ def test_workloads_that_hold_quota_already_hold_nodes_too() -> None:
     assert "one has room for 0" in run.attempts[0]["reason"]
 
 
-def test_a_holder_whose_pods_have_no_nodes_is_told() -> None:
+def test_a_holder_whose_pods_have_no_nodes_is_reported() -> None:
     run = _run(_queue(), admitted("old", "q", {"cpu": "one"}, {"cpu": 1}), nodes=PodSlots({"one": 0}))
     assert [(row["workload"], row["flavor"], row["chosen"]) for row in run.attempts] == [("old", None, True)]
     assert "one has room for 0" in run.attempts[0]["reason"]

@@ -52,7 +52,7 @@ def test_a_sentence_has_one_line_and_an_end() -> None:
 
 
 @pytest.mark.parametrize("value", ["v" * 9000, f"0\n{FORGED}", "\x1b[2J" * 2000])
-def test_every_error_is_a_sentence_whoever_wrote_its_value(value: str) -> None:
+def test_every_error_is_a_sentence_whatever_its_value(value: str) -> None:
     errors = [DranodeError(value), DocumentError(value, value)]
     for parameters in ({"cpuset": value}, {"apiVersion": value, "kind": value}, {value: 1}):
         with pytest.raises(DranodeError) as refused:

@@ -284,7 +284,7 @@ def test_an_init_container_and_then_the_main_one_may_use_a_claim() -> None:
     assert str(made(known, on_record, container("main", env=env("a", "0-1"))).resources.cpus) == "0-1"
 
 
-def test_where_the_runtime_does_not_tell_that_a_container_exited_its_processes_do() -> None:
+def test_an_exit_that_the_runtime_does_not_report_is_seen_by_the_processes() -> None:
     """CRI-O sends no StopContainer for a container that exits by itself."""
     on_record = snapshot(A)
     init, main = container("init", env=env("a", "0-1")), container("main", env=env("a", "0-1"))
@@ -354,7 +354,7 @@ def test_a_claim_that_holds_nothing_may_be_used_by_anybody() -> None:
 # --- masks ---
 
 
-def test_a_container_with_a_claim_runs_on_its_cpus_and_nobody_on_the_rest_of_what_it_holds() -> None:
+def test_a_container_runs_on_the_cpus_of_its_claim_and_no_other_on_the_rest_of_its_held_cpus() -> None:
     on_record = snapshot(claim("a", "0,2", held="0-3"))
     allowed = made(NONE, on_record, container("g", env=env("a", "0,2")))
     assert str(allowed.resources.cpus) == "0,2"
@@ -449,7 +449,7 @@ def test_an_update_keeps_the_mask_and_touches_the_request_only_where_it_has_to(
     assert allowed.updates == ((ContainerUpdate("p1-g", answer),) if answer else ())
 
 
-def test_an_update_of_a_container_that_nobody_has_seen_takes_it_in() -> None:
+def test_an_update_of_an_unknown_container_adds_it() -> None:
     one = container("g", env=env("a", "0-1"))
     allowed = update(NONE, snapshot(A), one, Resources(CPUSet((5,))), 0)
     assert masks(allowed.updates) == {"p1-g": "0-1"}
@@ -474,7 +474,7 @@ def test_events_for_unknown_containers_change_nothing() -> None:
         assert list(after(before, change)) == list(before)
 
 
-def test_a_started_container_that_nobody_has_seen_is_taken_in_and_repaired_with_the_next_answer() -> None:
+def test_an_unknown_started_container_is_added_and_repaired_with_the_next_answer() -> None:
     """CRI-O may create a container while the plug-in synchronizes."""
     known = after(NONE, start(NONE, snapshot(A), container("g", env=env("a", "0-1"))))
     assert masks(stop(known, snapshot(A), container("x", "p9")).updates) == {"p1-g": "0-1"}
@@ -492,7 +492,7 @@ def test_an_update_between_creation_and_start_is_sent_again_once_the_container_r
     assert stop(known, on_record, container("x", "p9")).updates == ()
 
 
-def test_a_container_that_was_created_under_our_eyes_is_not_told_twice() -> None:
+def test_a_container_whose_creation_was_seen_is_not_updated_twice() -> None:
     on_record, one = snapshot(A), container("s", "p2")
     known = after(NONE, made(NONE, on_record, one))
     known = after(known, start(known, on_record, one))

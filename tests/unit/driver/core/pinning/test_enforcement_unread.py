@@ -103,7 +103,7 @@ def test_no_mask_is_changed_by_whatever_happens(world: World, caplog: pytest.Log
     assert (world.told, caplog.messages) == ([], [])
 
 
-def test_whoever_else_would_set_a_mask_is_answered_with_the_one_that_the_container_has(world: World) -> None:
+def test_an_update_of_the_mask_is_answered_with_the_mask_that_the_container_has(world: World) -> None:
     world.enforcer.synchronize((EXCLUSIVE, UNTOLD))
     wide = Resources(CPUSet(range(8)))
     assert world.enforcer.update(UNTOLD, wide, 0) == (ContainerUpdate("theirs", Resources(UNTOLD.cpus)),)
@@ -114,7 +114,7 @@ def test_a_new_container_gets_what_the_claims_that_are_known_leave(world: World)
     assert (resources.cpus, updates) == (CPUSet((2, 3, 6)), ())
 
 
-def test_a_new_container_of_a_claim_that_a_spec_tells_of_gets_its_cpus_if_kubelet_gave_it_the_claim(
+def test_a_new_container_gets_the_cpus_of_a_claim_with_a_spec_if_kubelet_gave_it_the_claim(
     world: World,
 ) -> None:
     assert world.enforcer.create(replace(EXCLUSIVE, cpus=CPUSet()))[0].cpus == MINE.cpus
@@ -123,12 +123,12 @@ def test_a_new_container_of_a_claim_that_a_spec_tells_of_gets_its_cpus_if_kubele
         world.enforcer.create(replace(EXCLUSIVE, id="again", cpus=CPUSet()))
 
 
-def test_a_new_container_of_a_claim_of_which_nothing_tells_is_refused_with_the_reason(world: World) -> None:
+def test_a_new_container_of_an_unknown_claim_is_refused_with_the_reason(world: World) -> None:
     with pytest.raises(UnreadError, match=REASON):
         world.enforcer.create(replace(UNTOLD, cpus=CPUSet()))
 
 
-def test_where_nobody_knows_what_is_held_a_new_container_gets_reserved_cpus_or_is_refused(world: World) -> None:
+def test_while_held_cpus_are_unknown_a_new_container_gets_reserved_cpus_or_is_refused(world: World) -> None:
     world.node.now = BLIND
     assert world.enforcer.create(NEW)[0].cpus == CPUSet((7,))
     world.node.now = replace(BLIND, reserved=CPUSet())
@@ -136,7 +136,7 @@ def test_where_nobody_knows_what_is_held_a_new_container_gets_reserved_cpus_or_i
         world.enforcer.create(NEW)
 
 
-def test_where_a_container_names_a_claim_of_which_nothing_tells_nobody_knows_what_is_held(world: World) -> None:
+def test_a_container_with_an_unknown_claim_makes_the_held_cpus_unknown(world: World) -> None:
     world.enforcer.synchronize((EXCLUSIVE, SHARED))
     assert world.enforcer.create(NEW)[0].cpus == CPUSet((2, 3, 6))
     world.enforcer.synchronize((EXCLUSIVE, UNTOLD, SHARED))

@@ -99,7 +99,7 @@ def test_a_silent_kubelet_is_an_error_and_not_a_yes() -> None:
     assert "did not answer" in refused(identify(container(), SNAPSHOT, silent))
 
 
-def test_a_pod_without_uid_is_believed_by_nobody() -> None:
+def test_a_pod_without_uid_is_never_believed() -> None:
     nameless = container(TRUE, pod=PodSandbox("s1"))
     assert "kubelet has not given" in refused(identify(nameless, SNAPSHOT, Evidence(reread=True)))
 
@@ -152,7 +152,7 @@ def test_an_existing_container_of_a_claim_with_offline_cpus_was_put_there_by_a_d
     assert identify(pinned, none, Evidence(), exists=True).ask == AskKubelet((STRANGER,))
 
 
-def test_a_silent_kubelet_is_told_from_one_that_says_no() -> None:
+def test_a_silent_kubelet_is_not_one_that_says_no() -> None:
     elsewhere = container(TRUE, pod=STRANGER, cpus=(0, 1))
     uid = STRANGER.uid
     assert identify(elsewhere, SNAPSHOT, Evidence(pods={uid: None}), exists=True).unheard

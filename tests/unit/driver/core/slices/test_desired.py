@@ -56,7 +56,7 @@ def test_counter_sets_come_first_in_slices_of_their_own() -> None:
     assert sizes(Inventory(devices=plain(1), counters=sets)) == [(8, 0), (1, 0), (0, 1)]
 
 
-def test_every_slice_tells_pool_node_and_count() -> None:
+def test_every_slice_has_pool_node_and_count() -> None:
     specs = desired_slices("dra.cpu", "node-a", Inventory(devices=plain(129)))
     assert {(spec.driver, spec.node_name, spec.pool.name) for spec in specs} == {("dra.cpu", "node-a", "node-a")}
     assert {(spec.pool.generation, spec.pool.resource_slice_count) for spec in specs} == {(1, 2)}
