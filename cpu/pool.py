@@ -7,6 +7,7 @@ from dranode.cpu.config import CFSQuota, CPUSharing
 from dranode.cpu.topology import Topology
 from dranode.cpu.treatment import claim_treatment, treatment_of
 from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.claims.expected_cpus import given_cpus
 from dranode.driver.core.claims.grant import Grant
 from dranode.driver.core.claims.record import Record
 from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot, Part
@@ -27,23 +28,19 @@ def pool(topology: Topology, reserved: CPUSet) -> HeldSnapshot:
 def held_claim(record: Record) -> HeldClaim:
     """Return a record's claim, as NRI enforces it."""
     treatment = claim_treatment(record.grants)
+    given = given_cpus(record)
     return HeldClaim(
         claim=record.ref,
-        cpus=CPUSet.parse(record.cpus),
+        cpus=given.whole,
         held=CPUSet.parse(record.held),
         pods=frozenset(pod.uid for pod in record.pods if pod.uid),
         shared_in_pod=treatment.sharing is CPUSharing.POD,
         mems=treatment.mems,
         lift_quota=treatment.cfs_quota is CFSQuota.UNLIMITED,
-        parts=_parts(record.grants),
+        parts=tuple(_part(index, cpus, record.grants[index]) for index, cpus in given.parts.items()),
     )
 
 
-def _parts(grants: tuple[Grant, ...]) -> tuple[Part, ...]:
-    """Return the CPUs of each result; none for a claim whose grants do not record CPUs of their own."""
-    own = [(index, grant, grant.cpus) for index, grant in enumerate(grants) if grant.cpus is not None]
-    return tuple(
-        Part(index, CPUSet.parse(cpus), CPUSet.parse(grant.held), treatment_of(grant).mems)
-        for index, grant, cpus in own
-        if len(own) == len(grants)
-    )
+def _part(index: int, cpus: CPUSet, grant: Grant) -> Part:
+    """Return what one allocation result was given."""
+    return Part(index, cpus, CPUSet.parse(grant.held), treatment_of(grant).mems)

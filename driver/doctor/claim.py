@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from dranode.cdi.loader.validate import validate
-from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.core.claims.held import ClaimRef
@@ -14,14 +12,13 @@ from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.claims.prepare import Known, allocated, known
 from dranode.driver.core.claims.record import Record, claim_spec, prepared_devices
 from dranode.driver.core.claims.uses import ClaimUse
-from dranode.driver.core.diagnosis.claim import ClaimFacts, RunningContainer
+from dranode.driver.core.diagnosis.claim import ClaimFacts
 from dranode.driver.core.diagnosis.facts import PathState, ServeOptions
+from dranode.driver.doctor.containers import ContainerReader
 from dranode.driver.doctor.host import NodeHost
 from dranode.driver.doctor.node import read_endpoints, registry
 from dranode.driver.doctor.sources import ObjectSource
 from dranode.driver.kubelet.podresources import PodResources, PodResourcesError
-from dranode.driver.machine.cgroups import Cgroups
-from dranode.driver.machine.pod_cgroups import containers_of
 from dranode.driver.node.ledger import Contents, read_ledger
 from dranode.driver.node.specs import Specs
 
@@ -55,6 +52,7 @@ class ClaimReader:
         seen = self.host.place(path).exists()
         specs = Specs(self.host.place(self.options.cdi_dir), plugin.cdi_kind or f"{plugin.driver}/claim")
         given = self._given(plugin.driver)
+        running = ContainerReader(self.host.files, contents.records, given, self.source)
         mine = [use for use in given or () if (use.namespace, use.claim) == (namespace, name)]
         return ClaimFacts(
             name=f"{namespace}/{name}",
@@ -72,7 +70,7 @@ class ClaimReader:
             spec_problem="" if record is None else _spec_problem(specs, record),
             spec_unseen="" if record is None else _spec_unseen(specs, record),
             users=None if given is None else tuple(dict.fromkeys(f"{use.pod}/{use.container}" for use in mine)),
-            containers=None if record is None else tuple(self._running(record, contents, given, (namespace, name))),
+            containers=None if record is None else tuple(running.read(record, namespace, name)),
         )
 
     def _serving(self, driver: str) -> bool | None:
@@ -96,54 +94,6 @@ class ClaimReader:
             return None
         finally:
             asked.close()
-
-    def _running(
-        self, record: Record, contents: Contents, given: tuple[ClaimUse, ...] | None, claim: tuple[str, str]
-    ) -> Iterator[RunningContainer]:
-        cgroups = Cgroups(self.host.files)
-        for pod in record.pods:
-            # A container's name only tells its claims together with kubelet's answer.
-            source = self.source if given is not None else None
-            names = source.container_names(claim[0], pod.name) if source is not None else {}
-            expected_by_name = _expected_cpus(given, (claim[0], pod.name), claim, _cpus(contents, record, claim))
-            expected_by_name = expected_by_name or _possible(contents, record, pod.uid)
-            for running in containers_of(self.host.files, cgroups, pod.uid):
-                name = names.get(running.id, "")
-                if name and name not in expected_by_name:
-                    continue  # a container of the pod without the claim
-                mine = (expected_by_name[name],) if name else tuple(expected_by_name.values())
-                expected = next((cpus for cpus in mine if running.cpus <= cpus), mine[0])
-                yield RunningContainer(name, running.path, running.cpus, expected)
-
-
-def _expected_cpus(
-    given: tuple[ClaimUse, ...] | None,
-    pod: tuple[str, str],
-    claim: tuple[str, str],
-    cpus: Mapping[tuple[str, str], CPUSet],
-) -> Mapping[str, CPUSet]:
-    """Return the CPUs of the pod's containers that have the claim, by name: those of all their claims."""
-    claims: dict[str, list[tuple[str, str]]] = {}
-    for use in given or ():
-        if (use.namespace, use.pod) == pod:
-            claims.setdefault(use.container, []).append((use.namespace, use.claim))
-    return {
-        name: CPUSet.union(cpus.get(use, CPUSet()) for use in theirs)
-        for name, theirs in claims.items()
-        if claim in theirs
-    }
-
-
-def _cpus(contents: Contents, record: Record, claim: tuple[str, str]) -> Mapping[tuple[str, str], CPUSet]:
-    """Return the CPUs of every claim on record; a recovered record has no name of its own, so it gets `claim`."""
-    named = {(one.namespace, one.name): CPUSet.parse(one.cpus) for one in contents.records}
-    return {**named, claim: CPUSet.parse(record.cpus)}
-
-
-def _possible(contents: Contents, record: Record, pod: str) -> Mapping[str, CPUSet]:
-    """Return the possible CPUs of a container without kubelet's answer: those of the claim, or of all the pod's."""
-    theirs = (one for one in contents.records if any(each.uid == pod for each in one.pods))
-    return {"": CPUSet.parse(record.cpus), "*": CPUSet.union(CPUSet.parse(one.cpus) for one in theirs)}
 
 
 def _record(contents: Contents, namespace: str, name: str, claim: ResourceClaim | None) -> tuple[Record | None, str]:

@@ -51,7 +51,7 @@ class RunningContainer:
         name: the container's name; empty if it is unknown.
         cgroup: its folder.
         cpus: the CPUs on which it may run.
-        expected: the CPUs on which it should run: those of all its claims.
+        expected: the CPUs on which it should run: the online CPUs of its claims, or of its requests of them.
     """
 
     name: str

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Self
 
 from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.claims.expected_cpus import expected_cpus, given_cpus
 from dranode.driver.core.claims.record import Record
 
 
@@ -60,7 +62,7 @@ class ClaimPlacement:
     """The placement of one claim.
 
     Attributes:
-        containers: those that have the claim.
+        containers: those that have the claim, and CPUs by it or by another.
         intruders: processes that may run on its exclusive CPUs without being of such a container.
         hidden: some process of its pods could not be looked into, so a container may be missing.
     """
@@ -75,6 +77,40 @@ class ClaimPlacement:
         if any(not container.ok for container in self.containers):
             return False
         return True if self.containers and not self.hidden else None
+
+
+@dataclass(frozen=True, slots=True)
+class InjectedVariables:
+    """The environment variables that CDI injects for claims, by name.
+
+    Attributes:
+        claims: the UID of the claim whose containers have the variable.
+        parts: the same for a single allocation result, with its number.
+    """
+
+    claims: Mapping[str, str]
+    parts: Mapping[str, tuple[str, int]]
+
+    @classmethod
+    def of(cls, records: Iterable[Record]) -> Self:
+        """Return the variables of the claims on record."""
+        claims: dict[str, str] = {}
+        parts: dict[str, tuple[str, int]] = {}
+        for record in records:
+            for entry in record.edits.env if record.edits else ():
+                claims[entry.partition("=")[0]] = record.uid
+            for index, grant in enumerate(record.grants):
+                if grant.edits and grant.cpus is not None:
+                    parts |= {entry.partition("=")[0]: (record.uid, index) for entry in grant.edits.env}
+        return cls(claims, parts)
+
+    def claims_in(self, env: frozenset[str]) -> frozenset[str]:
+        """Return the UIDs of the claims that these variables name."""
+        return frozenset(self.claims[name] for name in env & self.claims.keys())
+
+    def parts_in(self, env: frozenset[str]) -> frozenset[tuple[str, int]]:
+        """Return UID and number of the allocation results that these variables name."""
+        return frozenset(self.parts[name] for name in env & self.parts.keys())
 
 
 @dataclass(slots=True)
@@ -100,24 +136,23 @@ def placements(
     processes = tuple(processes)
     containers = _containers(records, processes)
     by_uid = {record.uid: record for record in records}
-    placed = {
-        cgroup: PlacedContainer(
-            cgroup,
-            container.pod,
-            CPUSet.union(_expected(by_uid[uid], container.parts) for uid in container.claims) & online,
-            effective.get(cgroup, CPUSet.union(process.cpus for process in container.processes)),
-            frozenset(process.pid for process in container.processes),
+    placed: dict[str, PlacedContainer] = {}
+    for cgroup, container in containers.items():
+        claims = (
+            given_cpus(by_uid[uid]).of_parts([index for of, index in container.parts if of == uid])
+            for uid in container.claims
         )
-        for cgroup, container in containers.items()
-        if container.claims
-    }
+        expected = expected_cpus(claims, online)
+        # A container whose claims have no CPUs for it belongs to the shared pool, like one without a claim.
+        if expected is not None:
+            placed[cgroup] = PlacedContainer(
+                cgroup,
+                container.pod,
+                expected,
+                effective.get(cgroup, CPUSet.union(process.cpus for process in container.processes)),
+                frozenset(process.pid for process in container.processes),
+            )
     return {record.uid: _placement(record, processes, containers, placed) for record in records}
-
-
-def _expected(record: Record, parts: Iterable[tuple[str, int]]) -> CPUSet:
-    """What a container runs on that has the claim, or those of its allocation results of which it was told."""
-    given = [record.grants[index].cpus for uid, index in parts if uid == record.uid]
-    return CPUSet.union(CPUSet.parse(cpus or "") for cpus in given) if given else CPUSet.parse(record.cpus)
 
 
 def _placement(
@@ -126,7 +161,7 @@ def _placement(
     containers: Mapping[str, _Container],
     placed: Mapping[str, PlacedContainer],
 ) -> ClaimPlacement:
-    own = tuple(placed[cgroup] for cgroup, present in sorted(containers.items()) if record.uid in present.claims)
+    own = tuple(placed[cgroup] for cgroup in sorted(placed) if record.uid in containers[cgroup].claims)
     pods = {pod.uid for pod in record.pods}
     inside = {pid for container in own for pid in container.pids}
     held = CPUSet.parse(record.held)
@@ -152,16 +187,7 @@ def container_cgroup(cgroup: str, pod_uid: str) -> str:
 def _containers(records: Iterable[Record], processes: Iterable[Process]) -> dict[str, _Container]:
     """Return every container of the pods that may use the claims, by cgroup."""
     pods = {pod.uid: pod.name for record in records for pod in record.pods if pod.uid}
-    variables = {
-        entry.partition("=")[0]: record.uid for record in records if record.edits for entry in record.edits.env
-    }
-    parts = {
-        entry.partition("=")[0]: (record.uid, index)
-        for record in records
-        for index, grant in enumerate(record.grants)
-        if grant.edits and grant.cpus is not None
-        for entry in grant.edits.env
-    }
+    variables = InjectedVariables.of(records)
     containers: dict[str, _Container] = {}
     for process in processes:
         for uid, name in pods.items():
@@ -173,6 +199,6 @@ def _containers(records: Iterable[Record], processes: Iterable[Process]) -> dict
             if process.env is None:
                 container.hidden = True
             else:
-                container.claims |= {variables[variable] for variable in process.env & variables.keys()}
-                container.parts |= {parts[variable] for variable in process.env & parts.keys()}
+                container.claims |= variables.claims_in(process.env)
+                container.parts |= variables.parts_in(process.env)
     return containers

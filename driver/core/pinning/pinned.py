@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.claims.expected_cpus import expected_cpus
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.pinning.containers import Container, ContainerUpdate, Resources
 from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
@@ -231,13 +232,12 @@ def _discard(index: dict[K, set[str]], key: K, value: str) -> None:
 def resources_for(claims: Iterable[HeldClaim], snapshot: HeldSnapshot) -> Resources:
     """Return the resources that a container with these claims should have; without CPUs if there are none for it.
 
-    Offline CPUs are left out, because some kernels refuse them. Memory nodes are set if every claim asks for local
-    memory.
+    Memory nodes are set if every claim asks for local memory.
     """
     having_cpus = [claim for claim in claims if claim.cpus]
-    if not having_cpus:
+    cpus = expected_cpus((claim.cpus for claim in having_cpus), snapshot.online)
+    if cpus is None:
         return Resources(snapshot.shared)
-    cpus = CPUSet.union(claim.cpus for claim in having_cpus) & snapshot.online
     mems = CPUSet()
     if all(claim.mems for claim in having_cpus):
         mems = CPUSet.union(CPUSet.parse(claim.mems) for claim in having_cpus)

@@ -9,6 +9,7 @@ from typing import Self
 
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.frozen_map import FrozenMap
+from dranode.driver.core.claims.expected_cpus import parts_of_container
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.on_record import Unread
 from dranode.driver.core.claims.record import claim_device
@@ -58,9 +59,10 @@ class HeldClaim:
 
     def of_parts(self, indexes: Collection[int]) -> HeldClaim:
         """Return the claim reduced to the parts that a container has; the whole claim if the parts are unknown."""
-        parts = tuple(part for part in self.parts if part.index in indexes)
-        if not parts or parts == self.parts:
+        mine = parts_of_container(indexes, (part.index for part in self.parts))
+        if len(mine) == len(self.parts):
             return self
+        parts = tuple(part for part in self.parts if part.index in mine)
         local = all(part.mems for part in parts if part.cpus)
         return replace(
             self,
