@@ -1,7 +1,7 @@
-"""Keeps one driver's slices as they are wanted: a pure plan, and this loop around it.
+"""Keeps one driver's slices as they are desired: a pure plan, and this loop around it.
 
-What is wanted is published at once. What others change is mended soon the first time and ever later if they insist; a
-write that fails is tried again from a fresh list. While everything is as wanted nothing is written.
+What is desired is published at once. What others change is mended soon the first time and ever later if they insist; a
+write that fails is tried again from a fresh list. While everything is as desired nothing is written.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _PROBE_SECONDS: Final = 300.0
 class SliceLoop:
     """One driver's slices on one node, kept by two threads: one listens, one writes."""
 
-    def __init__(self, client: Client, wanted: DesiredSlices, fatal: Fatal) -> None:
-        """Keep what is wanted; `start` begins."""
+    def __init__(self, client: Client, desired: DesiredSlices, fatal: Fatal) -> None:
+        """Keep what is desired; `start` begins."""
         self.status = PublisherStatus()
         self._client = client
-        self._wanted = wanted
-        self._writer = SliceWriter(client, wanted.node_name)
-        self._watch = SliceWatch(client, wanted.driver, wanted.node_name, self)
+        self._desired = desired
+        self._writer = SliceWriter(client, desired.node_name)
+        self._watch = SliceWatch(client, desired.driver, desired.node_name, self)
         self._lock = threading.Condition()
         self._view = SliceView()
         self._listed = False
@@ -55,8 +55,8 @@ class SliceLoop:
         self._pace = Pace()
         self._failures = 0
         self._threads = (
-            OwnedThread(f"{wanted.driver}-watch", self._watch.run, fatal),
-            OwnedThread(f"{wanted.driver}-slices", self._run, fatal),
+            OwnedThread(f"{desired.driver}-watch", self._watch.run, fatal),
+            OwnedThread(f"{desired.driver}-slices", self._run, fatal),
         )
 
     def start(self) -> None:
@@ -76,9 +76,9 @@ class SliceLoop:
     def want(self, inventory: Inventory) -> None:
         """Publish this inventory from now on."""
         with self._lock:
-            if inventory == self._wanted.inventory:
+            if inventory == self._desired.inventory:
                 return
-            self._wanted = self._wanted.of(inventory)
+            self._desired = self._desired.of(inventory)
             self._settled = False
             self.status = replace(self.status, published=False)
             self._is_due(0)
@@ -95,16 +95,16 @@ class SliceLoop:
             self._probe = self._probe or back
             self._is_due(0 if first or back else self._repair_delay())
 
-    def changed(self, one: ResourceSlice) -> None:
+    def changed(self, changed: ResourceSlice) -> None:
         """Take note of a slice that was added or modified."""
         with self._lock:
-            if self._view.changed(one):
+            if self._view.changed(changed):
                 self._is_due(self._repair_delay())
 
-    def gone(self, one: ResourceSlice) -> None:
+    def gone(self, changed: ResourceSlice) -> None:
         """Take note of a slice that was deleted."""
         with self._lock:
-            if self._view.gone(one):
+            if self._view.gone(changed):
                 self._is_due(self._repair_delay())
 
     def lost(self) -> None:
@@ -129,9 +129,9 @@ class SliceLoop:
         """Enter the problem into the status, and say it once."""
         if problem != self.status.problem:
             if problem is not None:
-                log.warning("slices driver=%s: %s", self._wanted.driver, problem)
+                log.warning("slices driver=%s: %s", self._desired.driver, problem)
             elif self.status.problem is not None:
-                log.info("slices driver=%s: all is well again", self._wanted.driver)
+                log.info("slices driver=%s: all is well again", self._desired.driver)
             self.status = replace(self.status, problem=problem)
 
     # --- the loop ---
@@ -165,55 +165,55 @@ class SliceLoop:
             return False
 
     def _sync(self) -> None:
-        """Bring what is published to what is wanted.
+        """Bring what is published to what is desired.
 
         Raises:
             ApiError: something fails; what was done stays done.
         """
         if self._relist:
-            listed = list_slices(self._client, self._wanted.driver, self._wanted.node_name)
+            listed = list_slices(self._client, self._desired.driver, self._desired.node_name)
             with self._lock:
                 self._view.listed(listed.slices, listed.version)
                 self._relist = False
         if self._probe:
             self._look_for_gates()
         with self._lock:
-            wanted, published = self._wanted, tuple(self._view.slices.values())
+            desired, published = self._desired, tuple(self._view.slices.values())
             is_repair = self._settled
-        specs = wanted.specs()
+        specs = desired.specs()
         changes = plan(specs, published)
         if any(isinstance(change, CreateSlice) for change in changes):
             changes = plan(specs, published, self._writer.owner())
         for change in changes:
             # Whoever rests has another instance beside it, whose slices these may be by now.
-            if self._stopped or not self._carry_out(wanted, change):
+            if self._stopped or not self._carry_out(desired, change):
                 return
         if is_repair and changes:
-            self._repaired(wanted, wiped=not published)
-        self._done(wanted)
+            self._repaired(desired, wiped=not published)
+        self._done(desired)
 
-    def _repaired(self, wanted: DesiredSlices, *, wiped: bool) -> None:
+    def _repaired(self, desired: DesiredSlices, *, wiped: bool) -> None:
         with self._lock:
             self._pace = self._pace.repaired(self._client.timing.clock())
             self.status = replace(self.status, repairs=self.status.repairs + 1)
         if wiped:
             log.info(
-                "slices driver=%s: all were deleted, as kubelet does when it starts; published again", wanted.driver
+                "slices driver=%s: all were deleted, as kubelet does when it starts; published again", desired.driver
             )
         else:
-            log.warning("slices driver=%s: undid changes that somebody else made", wanted.driver)
+            log.warning("slices driver=%s: undid changes that somebody else made", desired.driver)
 
-    def _done(self, wanted: DesiredSlices) -> None:
+    def _done(self, desired: DesiredSlices) -> None:
         with self._lock:
-            if self._wanted is wanted:
+            if self._desired is desired:
                 self._settled = True
-                self.status = replace(self.status, published=not wanted.withdrawn)
-                self._say(wanted.problem)
-                if wanted.withdrawn:
+                self.status = replace(self.status, published=not desired.withdrawn)
+                self._say(desired.problem)
+                if desired.withdrawn:
                     self._probe = True
                     self._is_due(_PROBE_SECONDS)
 
-    def _carry_out(self, wanted: DesiredSlices, change: SliceChange) -> bool:
+    def _carry_out(self, desired: DesiredSlices, change: SliceChange) -> bool:
         """Make one change; False if the plan has to be made anew, because the server keeps less than it was sent."""
         match change:
             case DeleteSlice(name=name):
@@ -232,25 +232,25 @@ class SliceLoop:
                 with self._lock:
                     self._view.wrote(returned)
                     self.status = replace(self.status, created=self.status.created + 1)
-        log.info("slices driver=%s slice=%s written", wanted.driver, returned.metadata.name)
+        log.info("slices driver=%s slice=%s written", desired.driver, returned.metadata.name)
         gates = dropped_fields(sent.spec, returned.spec)
         if gates:
-            self._dropped(wanted, returned, gates)
+            self._dropped(desired, returned, gates)
         return not gates
 
-    def _dropped(self, wanted: DesiredSlices, returned: ResourceSlice, gates: tuple[str, ...]) -> None:
+    def _dropped(self, desired: DesiredSlices, returned: ResourceSlice, gates: tuple[str, ...]) -> None:
         index = int(returned.metadata.name.partition("-")[0], 16)
         with self._lock:
             new = frozenset(gates) - self.status.dropped
             if new:
                 log.warning(
                     "slices driver=%s: the API server drops fields that need the feature gates %s",
-                    wanted.driver,
+                    desired.driver,
                     ", ".join(sorted(new)),
                 )
                 self.status = replace(self.status, dropped=self.status.dropped | new)
-            if self._wanted is wanted:
-                self._wanted = wanted.after_drop(index, returned.spec, gates)
+            if self._desired is desired:
+                self._desired = desired.after_drop(index, returned.spec, gates)
                 self._settled = False
             self._is_due(0)
 
@@ -258,18 +258,18 @@ class SliceLoop:
         """Ask, without writing, whether devices that were withdrawn can be published now."""
         with self._lock:
             self._probe = False
-            wanted = self._wanted
-            if not wanted.withdrawn:
+            desired = self._desired
+            if not desired.withdrawn:
                 return
             updates = [
                 change
-                for change in plan(wanted.again().specs(), tuple(self._view.slices.values()))
+                for change in plan(desired.again().specs(), tuple(self._view.slices.values()))
                 if isinstance(change, UpdateSlice)
             ]
         for change in updates[:1]:
             returned = self._writer.update(change, dry_run=True)
             if CONSUMABLE not in dropped_fields(change.slice.spec, returned.spec):
                 with self._lock:
-                    self._wanted = wanted.again()
+                    self._desired = desired.again()
                     self._settled = False
                     self.status = replace(self.status, dropped=frozenset())

@@ -95,8 +95,10 @@ class SliceWriter:
         except ApiError as error:
             raise _of_every_try(error, change.slice.metadata.generate_name) from error
 
-    def _write(self, method: str, tail: str, what: str, one: ResourceSlice, query: Mapping[str, str]) -> ResourceSlice:
-        document: dict[str, Any] = {**encode(one), "kind": "ResourceSlice"}
+    def _write(
+        self, method: str, tail: str, what: str, written: ResourceSlice, query: Mapping[str, str]
+    ) -> ResourceSlice:
+        document: dict[str, Any] = {**encode(written), "kind": "ResourceSlice"}
 
         def request(root: str, version: str) -> APIRequest:
             return APIRequest(method, f"{root}/{tail}", what, query, from_v1(document, version))

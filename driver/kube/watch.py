@@ -31,16 +31,16 @@ _PAUSE: Final = 1.0
 
 
 class SliceListener(Protocol):
-    """Who is told of slices."""
+    """Follows slices."""
 
     def listed(self, slices: tuple[ResourceSlice, ...], version: str) -> None:
         """All there are, as of a resource version."""
 
-    def changed(self, one: ResourceSlice) -> None:
-        """One was added or modified."""
+    def changed(self, changed: ResourceSlice) -> None:
+        """A slice was added or modified."""
 
-    def gone(self, one: ResourceSlice) -> None:
-        """One was deleted."""
+    def gone(self, changed: ResourceSlice) -> None:
+        """A slice was deleted."""
 
     def lost(self) -> None:
         """Changes may be missed until the next `listed`."""
@@ -145,7 +145,7 @@ class SliceWatch:
         path = f"/apis/{API_GROUP}/{self._client.version(ANSWER_SECONDS, patient=False)}/resourceslices"
         request = APIRequest("GET", path, "watch resourceslices", query)
         for event in self._client.stream(request, _SILENCE_SECONDS, self._opened):
-            version = self._tell(event) or version
+            version = self._passed_on(event) or version
             if self._stopped.is_set():
                 break
         return version
@@ -155,7 +155,7 @@ class SliceWatch:
         if self._stopped.is_set():
             raise ApiError("the watch was stopped")
 
-    def _tell(self, event: Any) -> str | None:
+    def _passed_on(self, event: Any) -> str | None:
         try:
             kind, document = event["type"], event["object"]
             if kind == "ERROR":

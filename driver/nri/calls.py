@@ -97,8 +97,8 @@ def _create(stream: int, body: nri.CreateContainerRequest) -> NRIEvent:
 
 def _update(stream: int, body: nri.UpdateContainerRequest) -> NRIEvent:
     cpu = body.linux_resources.cpu
-    wanted = Resources(cpus_of(cpu.cpus), cpu.mems)
-    return UpdateRequest(stream, container_of(body.container, pod_of(body.pod)), wanted, cpu.quota.value)
+    requested = Resources(cpus_of(cpu.cpus), cpu.mems)
+    return UpdateRequest(stream, container_of(body.container, pod_of(body.pod)), requested, cpu.quota.value)
 
 
 def _stop(stream: int, body: nri.StopContainerRequest) -> NRIEvent:

@@ -281,7 +281,7 @@ class NRIClient:
                     resources, updates = self._enforcer.create(request.container)
                     session.adjust(request, resources, updates)
                 case UpdateRequest():
-                    session.update(request, self._enforcer.update(request.container, request.wanted, request.quota))
+                    session.update(request, self._enforcer.update(request.container, request.requested, request.quota))
                 case StopRequest():
                     session.update(request, self._enforcer.stop(request.container))
         except DranodeError as error:

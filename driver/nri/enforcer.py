@@ -123,11 +123,13 @@ class Enforcer:
                 return Resources(), ()
             return Resources() if self._silent else resources, self._said(updates)
 
-    def update(self, container: Container, wanted: Resources, quota: int) -> tuple[ContainerUpdate, ...]:
+    def update(self, container: Container, requested: Resources, quota: int) -> tuple[ContainerUpdate, ...]:
         """What becomes of a request for other CPUs, memory nodes or quota (microseconds, 0 if none) of a container."""
         with self._speaking(allowed=self.instance.turn(f"update {container.id}")):
             snapshot = self.node.snapshot()
-            return self._said(self._carry_out(enforcement.update(self._mended(), snapshot, container, wanted, quota)))
+            return self._said(
+                self._carry_out(enforcement.update(self._mended(), snapshot, container, requested, quota))
+            )
 
     def stop(self, container: Container) -> tuple[ContainerUpdate, ...]:
         """What has to change of others now that a container has stopped."""
@@ -252,8 +254,8 @@ class Enforcer:
         self._status = replace(self._status, reconnections=self._status.reconnections + 1)
         # The runtime would tell the masks that it set, not those that containers have.
         self._reconnecting = tuple(
-            Drift(pinned.container, wanted.cpus, pinned.cpus)
-            for pinned, wanted in changes(self._containers, self.node.snapshot())
+            Drift(pinned.container, resources.cpus, pinned.cpus)
+            for pinned, resources in changes(self._containers, self.node.snapshot())
         )
         return True
 

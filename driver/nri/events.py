@@ -87,13 +87,13 @@ class UpdateRequest:
     """Somebody asks for new resources for a container. The answer is updates, of this one too, or a refusal.
 
     Attributes:
-        wanted: the CPUs and memory nodes that are asked for; empty where nothing is.
+        requested: the CPUs and memory nodes that are asked for; empty where nothing is.
         quota: the quota that is asked for in microseconds; 0 if none is.
     """
 
     stream: int
     container: Container
-    wanted: Resources
+    requested: Resources
     quota: int = 0
 
 

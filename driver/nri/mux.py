@@ -49,12 +49,12 @@ class Demultiplexer:
         self._open = connections
         self._header = b""
         self._connection = 0
-        self._left = 0
+        self._remaining = 0
 
     @property
     def inside_frame(self) -> bool:
         """Whether the stream would be cut short if it ended here."""
-        return bool(self._header) or self._left > 0
+        return bool(self._header) or self._remaining > 0
 
     def receive_data(self, data: bytes) -> list[Chunk]:
         """The payload in `data`, in order, without that of connections that are not open.
@@ -65,9 +65,9 @@ class Demultiplexer:
         chunks: list[Chunk] = []
         at = 0
         while at < len(data):
-            if self._left:
-                piece = data[at : at + self._left]
-                self._left -= len(piece)
+            if self._remaining:
+                piece = data[at : at + self._remaining]
+                self._remaining -= len(piece)
                 at += len(piece)
                 if self._connection in self._open:
                     chunks.append(Chunk(self._connection, piece))
@@ -76,11 +76,11 @@ class Demultiplexer:
             self._header += data[at : at + missing]
             at += missing
             if len(self._header) == _HEADER.size:
-                self._connection, self._left = _HEADER.unpack(self._header)
+                self._connection, self._remaining = _HEADER.unpack(self._header)
                 self._header = b""
-                if self._left > MAX_FRAME:
+                if self._remaining > MAX_FRAME:
                     raise ProtocolError(
-                        f"the runtime announced an NRI frame of {self._left} bytes on connection {self._connection}, "
-                        f"and the limit is {MAX_FRAME}: this is not the NRI protocol"
+                        f"the runtime announced an NRI frame of {self._remaining} bytes on connection "
+                        f"{self._connection}, and the limit is {MAX_FRAME}: this is not the NRI protocol"
                     )
         return chunks

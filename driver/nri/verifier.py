@@ -72,7 +72,7 @@ class Verifier:
         with self._lock:
             self._repairs = self._repairs.seen(drifts, {each.container.id for each in now} - looked_at)
             self.worth = self._repairs.worth
-            self._tell_of_fresh(settled, snapshot)
+            self._notify_of_fresh(settled, snapshot)
         for hopeless in self._repairs.hopeless:
             log.error(
                 "pod=%s: %s, and %d repairs did not help: look at the cpuset of its parent cgroup",
@@ -101,9 +101,9 @@ class Verifier:
         """Take note of drifts that were found when a runtime connected, and that it is told to repair."""
         with self._lock:
             self._repairs = self._repairs.met(drifts)
-            self._tell_of_fresh(containers, snapshot)
+            self._notify_of_fresh(containers, snapshot)
 
-    def _tell_of_fresh(self, containers: Containers, snapshot: HeldSnapshot) -> None:
+    def _notify_of_fresh(self, containers: Containers, snapshot: HeldSnapshot) -> None:
         self.drifts += len(self._repairs.fresh)
         for fresh in self._repairs.fresh:
             claims = claims_of(fresh.container, containers, snapshot)

@@ -140,7 +140,7 @@ class Authority:
             log.info("driver=%s this instance publishes and pins from now on", self._name)
             self._begin()
         elif active:
-            if self._is_wanted():
+            if self._is_contested():
                 log.info("driver=%s a newer instance takes over", self._name)
                 self._let_go(Role.RETIRED)
             elif not self._able() and self._standby.is_held():
@@ -163,7 +163,7 @@ class Authority:
         if self.active or self._stopped.is_set():
             return False
         able = self._able()
-        if (self.role is Role.RETIRED or not able) and self._is_wanted():
+        if (self.role is Role.RETIRED or not able) and self._is_contested():
             return False
         if not able and self._standby.is_held():
             return False
@@ -172,7 +172,7 @@ class Authority:
         self.role = Role.ACTIVE
         return True
 
-    def _is_wanted(self) -> bool:
+    def _is_contested(self) -> bool:
         """Whether another instance is prepared to take the authority."""
         # Retired instances ask this too; to be taken for one that is prepared would hand the authority back to them.
         return self._handover.is_held()

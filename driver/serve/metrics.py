@@ -152,7 +152,7 @@ _Samples = Iterable[tuple[tuple[str, ...], float]]
 _Read = Callable[["DriverService"], _Samples]
 
 
-def _one(read: Callable[[DriverService], float | None]) -> _Read:
+def _single(read: Callable[[DriverService], float | None]) -> _Read:
     def samples(service: DriverService) -> _Samples:
         value = read(service)
         return () if value is None else (((), value),)
@@ -164,14 +164,14 @@ def _enforcement(name: str) -> _Read:
     def read(service: DriverService) -> float | None:
         return None if service.pinning is None else getattr(service.pinning.status(), name)
 
-    return _one(read)
+    return _single(read)
 
 
 def _lifecycle(name: str) -> _Read:
     def read(service: DriverService) -> float | None:
         return None if service.lifecycle is None else getattr(service.lifecycle.status(), name)
 
-    return _one(read)
+    return _single(read)
 
 
 def _impaired(service: DriverService) -> float | None:
@@ -213,27 +213,30 @@ def _count(name: str, text: str, *labels: str) -> Callable[[], CounterMetricFami
 
 
 _FAMILIES: Final[tuple[tuple[Callable[[], GaugeMetricFamily | CounterMetricFamily], _Read], ...]] = (
-    (_gauge("ready", "Whether nothing is missing."), _one(lambda service: not service.missing())),
-    (_gauge("active", "Whether this instance publishes and pins."), _one(lambda service: service.active)),
+    (_gauge("ready", "Whether nothing is missing."), _single(lambda service: not service.missing())),
+    (_gauge("active", "Whether this instance publishes and pins."), _single(lambda service: service.active)),
     (
         _gauge("can_prepare", "Whether claims can be prepared: not while ledger or CDI specs cannot be used."),
-        _one(lambda service: service.node.impediment is None),
+        _single(lambda service: service.node.impediment is None),
     ),
     (_gauge("devices", "Devices by health.", "health"), _health),
-    (_gauge("claims", "Claims on record."), _one(lambda service: len(service.node.recorded()))),
-    (_gauge("claims_impaired", "Claims that have less at the moment than they were given."), _one(_impaired)),
+    (_gauge("claims", "Claims on record."), _single(lambda service: len(service.node.recorded()))),
+    (_gauge("claims_impaired", "Claims that have less at the moment than they were given."), _single(_impaired)),
     (_gauge("claims_orphaned", "Claims that are gone and still on record."), _lifecycle("orphans")),
     (_count("orphans_unprepared", "Claims that were gone and were unprepared."), _lifecycle("orphans_unprepared")),
     (_count("specs_rewritten", "CDI specs that had vanished or been altered."), _lifecycle("specs_rewritten")),
     (_count("hardware_changes", "Times the hardware was found changed."), _lifecycle("hardware_changes")),
-    (_gauge("ledger_bytes", "Size of the ledger with its journal."), _one(lambda service: service.node.ledger_bytes())),
-    (_gauge("held_cpus", "CPUs that claims hold."), _one(_held)),
-    (_gauge("free_cpus", "CPUs that a claim could get."), _one(_free)),
+    (
+        _gauge("ledger_bytes", "Size of the ledger with its journal."),
+        _single(lambda service: service.node.ledger_bytes()),
+    ),
+    (_gauge("held_cpus", "CPUs that claims hold."), _single(_held)),
+    (_gauge("free_cpus", "CPUs that a claim could get."), _single(_free)),
     (_count("slice_writes", "ResourceSlices written.", "verb"), _writes),
-    (_count("slice_repairs", "Changes by others undone."), _one(lambda service: service.published().repairs)),
+    (_count("slice_repairs", "Changes by others undone."), _single(lambda service: service.published().repairs)),
     (
         _gauge("nri_synchronized", "Whether the container runtime has told of its containers."),
-        _one(_synchronized),
+        _single(_synchronized),
     ),
     (_count("nri_connections", "Connections to the container runtime."), _enforcement("connections")),
     (_count("nri_forced_reconnections", "Connections given up to mend CPU sets."), _enforcement("reconnections")),

@@ -60,22 +60,22 @@ class Orphans:
         """
         remove_abandoned(self.node.specs.directory)
         records = self.node.records()
-        told = self.witnesses.near(records)
+        testimony = self.witnesses.near(records)
         unfinished = tuple(record for record in records if not record.fingerprint)
-        suspects = unused(records, told)
+        suspects = unused(records, testimony)
         # The API server is asked about the few claims that are odd, never about all of them.
-        told = self.witnesses.far(told, {record.uid: record for record in (*unfinished, *suspects)}.values())
+        testimony = self.witnesses.far(testimony, {record.uid: record for record in (*unfinished, *suspects)}.values())
         if self.stopping.is_set():
             # The API server may have taken its time.
             return
-        named = {record.uid: record for record in put_on_record(self.node, unfinished, told)}
-        self._mind([named.get(record.uid, record) for record in orphans(suspects, told)])
+        named = {record.uid: record for record in put_on_record(self.node, unfinished, testimony)}
+        self._mind([named.get(record.uid, record) for record in orphans(suspects, testimony)])
 
-    def _mind(self, found: list[Record]) -> None:
+    def _mind(self, orphaned: list[Record]) -> None:
         now = self.clock()
-        before, self._waiting = self._waiting, self._waiting.seen(found, now)
+        before, self._waiting = self._waiting, self._waiting.seen(orphaned, now)
         fresh, due = self._waiting.fresh(before), self._waiting.due(now)
-        for record in found:
+        for record in orphaned:
             if record.uid in fresh:
                 log.warning(
                     "claim=%s uid=%s driver=%s is gone and nobody uses it: it is unprepared in %.0f minutes",
@@ -85,7 +85,7 @@ class Orphans:
                     PATIENCE / 60,
                 )
         if due:
-            self._release([record for record in found if record.uid in due])
+            self._release([record for record in orphaned if record.uid in due])
 
     def _release(self, due: list[Record]) -> None:
         answers = self.node.release(due)

@@ -215,19 +215,19 @@ class Allowance:
     """How many events may still be sent, and which were.
 
     Attributes:
-        left: how many at once.
+        remaining: how many at once.
         at: when that was, in seconds.
         sent: the events of the last ten minutes, and when.
     """
 
-    left: float = _BURST
+    remaining: float = _BURST
     at: float = 0.0
     sent: Mapping[Event, float] = field(default_factory=dict)
 
     def admit(self, event: Event, now: float) -> Allowance | None:
         """The allowance after the event; None if it is not to be sent."""
         sent = {one: when for one, when in self.sent.items() if now - when < _AGAIN_SECONDS}
-        left = min(_BURST, self.left + (now - self.at) / _REFILL_SECONDS)
-        if event in sent or left < 1:
+        remaining = min(_BURST, self.remaining + (now - self.at) / _REFILL_SECONDS)
+        if event in sent or remaining < 1:
             return None
-        return Allowance(left - 1, now, {**sent, event: now})
+        return Allowance(remaining - 1, now, {**sent, event: now})

@@ -51,7 +51,7 @@ class Recovers(ABC):
         `grants` may be empty if the spec says `cpus`; they come back with the next Prepare.
         """
 
-    def adopted(self, claim: AllocatedClaim, found: ClaimGrant, inventory: Inventory) -> tuple[Grant, ...]:  # noqa: ARG002 - subclasses use it
+    def adopted(self, claim: AllocatedClaim, recovered: ClaimGrant, inventory: Inventory) -> tuple[Grant, ...]:  # noqa: ARG002 - subclasses use it
         """The grants of a claim of which `recover` found CPUs and no grants: what `grant` would note of its results.
 
         Nothing is decided: what the claim holds is what was recovered.

@@ -64,18 +64,18 @@ def salvaged(copied: Copied | None, specs: Mapping[str, Record], rows: Iterable[
             before = records.get(row.uid)
             records[row.uid] = row if before is None else _both(before, row)
         doubt = doubt or ("" if specs else LOST)
-        specs = {uid: found for uid, found in specs.items() if not _tells(records.get(uid), found)}
+        specs = {uid: found for uid, found in specs.items() if not _covers(records.get(uid), found)}
         records |= {uid: found for uid, found in specs.items() if not found.lost}
     records |= {uid: found for uid, found in specs.items() if uid not in records}
     return Copied(copy.commits + 1, records, doubt, boot)
 
 
-def _both(one: Record, other: Record) -> Record:
-    held = CPUSet.parse(one.held) | CPUSet.parse(other.held)
-    return msgspec.structs.replace(one, held=str(held))
+def _both(first: Record, second: Record) -> Record:
+    held = CPUSet.parse(first.held) | CPUSet.parse(second.held)
+    return msgspec.structs.replace(first, held=str(held))
 
 
-def _tells(record: Record | None, spec: Record) -> bool:
+def _covers(record: Record | None, spec: Record) -> bool:
     """Whether a record says of its claim what the spec says, and more."""
     if record is None or record.held != spec.held:
         return False

@@ -260,11 +260,11 @@ def test_a_wanted_cpuset_and_quota_are_read_and_an_unreadable_one_is_none() -> N
     body.linux_resources.cpu.quota.value = 50_000
     (event,), _ = pair.call("UpdateContainer", body)
     assert isinstance(event, UpdateRequest)
-    assert (event.wanted, event.quota) == (cpus("0-3"), 50_000)
+    assert (event.requested, event.quota) == (cpus("0-3"), 50_000)
     body.linux_resources.cpu.cpus = "3-0"
     (event,), _ = pair.call("UpdateContainer", body)
     assert isinstance(event, UpdateRequest)
-    assert event.wanted == Resources()
+    assert event.requested == Resources()
 
 
 def test_an_answer_of_more_than_4_mib_becomes_an_error_that_says_so() -> None:
