@@ -27,7 +27,10 @@ def lines(request: pytest.FixtureRequest) -> Iterator[io.StringIO]:
     handler.setFormatter(JSONFormatter() if request.param == "json" else TextFormatter())
     log.addHandler(handler)
     log.setLevel(logging.INFO)
+    # pytest would keep the lines for its report, which half a surrogate is not fit for.
+    log.propagate = False
     yield text
+    log.propagate = True
     log.removeHandler(handler)
 
 
