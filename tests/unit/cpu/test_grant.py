@@ -326,3 +326,30 @@ def test_one_claim_gets_both_threads_of_its_own_core_rather_than_a_thread_of_ano
     requests = [result("cpudevnuma000", 1, name) for name in ("a", "b")]
     assert str(granted(SMT, claim(requests), reference, held).cpus) == "1,8"
     assert str(granted(SMT, claim(requests), NUMA, held).cpus) == "1,9"
+
+
+@pytest.mark.parametrize(
+    ("names", "parts"),
+    [
+        (("a",), [(None, "")]),
+        (("a", "a"), [(None, ""), (None, "")]),
+        (("a/one", "a/two"), [(None, ""), (None, "")]),
+        (("a", "b"), [("0,4", "0,4"), ("2,6", "2,6")]),
+        (("a", "b", "b"), [("0,4", "0,4"), ("2,6", "2,6"), ("1,5", "1,5")]),
+    ],
+)
+def test_what_each_result_was_given_is_told_where_containers_can_have_one_request_of_several(
+    names: tuple[str, ...], parts: list[tuple[str | None, str]]
+) -> None:
+    devices = ("cpudevnuma000", "cpudevnuma001", "cpudevnuma000")
+    asked = claim([result(device, 2, name) for device, name in zip(devices, names, strict=False)])
+    got = granted(MACHINES["M4"], asked)
+    assert [(grant.cpus, grant.held) for grant in got.grants] == parts
+    assert [grant.edits is not None for grant in got.grants] == [bool(cpus) for cpus, _ in parts]
+
+
+def test_a_claim_of_admin_access_alone_tells_no_requests_apart() -> None:
+    got = granted(MACHINES["M4"], claim([result("cpudevnuma000", 2, name, admin_access=True) for name in ("a", "b")]))
+    assert [(grant.cpus, grant.held, grant.edits, grant.attributes) for grant in got.grants] == [
+        (None, "", None, {})
+    ] * 2

@@ -16,11 +16,13 @@ from dranode.driver.cli.forget_lost import command
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.core.claims.answers import Prepared
+from dranode.driver.core.claims.effects import Commit
 from dranode.driver.core.claims.record import Record
 from dranode.driver.core.claims.salvage import LOST, Copied, salvaged
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.node.ledger import DOUBTFUL, Ledger, read_ledger
 from dranode.driver.node.ledger_copy import LedgerCopy
+from dranode.driver.node.ledger_recovery import LedgerRecovery
 from dranode.driver.node.node import NodeClaims
 from tests.fakes.drivers import lose_copy, reference
 from tests.fakes.lifecycle import cpu_claim
@@ -252,6 +254,37 @@ def test_a_disk_that_takes_no_copy_keeps_nobody_from_being_prepared(tmp_path: Pa
     copied = LedgerCopy(tmp_path / "data" / "ledger.db-copy").read()
     assert copied is not None
     assert copied.records.keys() == {"uid-1", "uid-2"}
+
+
+@pytest.mark.parametrize(("damaged", "copied"), [(False, {"uid-1", "uid-2"}), (True, None)])
+def test_a_copy_that_lacks_a_commit_is_written_anew_from_a_whole_ledger_and_forgotten_beside_a_damaged_one(
+    tmp_path: Path, copied: set[str] | None, *, damaged: bool
+) -> None:
+    one, two = Record(uid="uid-1"), Record(uid="uid-2")
+    copy = LedgerCopy(tmp_path / "ledger.db-copy")
+    copy.write(Copied(1, {"uid-1": one}))
+    # Whoever has not read the copy does not know how long it is.
+    recovery = LedgerRecovery(tmp_path / "ledger.db")
+    recovery.begin()
+    recovery.note(2, Commit(put=(two,)))
+    recovery.follow(lambda: {"uid-1": one, "uid-2": two}, damaged=damaged)
+    found = copy.read()
+    assert (found and found.records.keys()) == copied
+
+
+def test_a_copy_that_lacks_a_commit_is_not_written_from_what_a_damaged_ledger_still_says(tmp_path: Path) -> None:
+    with_claims(tmp_path)
+    rows(tmp_path)
+    copy = tmp_path / "data" / "ledger.db-copy"
+    # Not whole, so that it mends no row, and too long to be followed.
+    copy.write_bytes(copy.read_bytes() + b"junk\n" * 3000)
+    node = opened(tmp_path)
+    assert node.holders.damaged.keys() == {"uid-0", "uid-1", "uid-2"}
+    assert isinstance(prepare(node, claim(4)), Prepared)
+    assert not copy.exists()
+    header(tmp_path)
+    reboot(tmp_path)
+    assert "run `dranode forget-lost" in str(prepare(opened(tmp_path), claim(5)))
 
 
 def attack(folder: Path, dice: random.Random) -> None:

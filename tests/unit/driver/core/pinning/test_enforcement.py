@@ -480,6 +480,24 @@ def test_an_unknown_started_container_is_added_and_repaired_with_the_next_answer
     assert masks(stop(known, snapshot(A), container("x", "p9")).updates) == {"p1-g": "0-1"}
 
 
+def test_a_started_container_that_nobody_has_seen_may_have_exited_when_another_wants_its_claim() -> None:
+    """Only of one that runs are its processes asked; one that was created alone is in the way until it is removed."""
+    on_record = snapshot(A)
+    known = after(NONE, start(NONE, on_record, container("one", env=env("a", "0-1"))))
+    assert create(known, on_record, container("two", env=env("a", "0-1"))) == AskProcesses(("p1-one",))
+    allowed = made(known, on_record, container("two", env=env("a", "0-1")), Evidence(gone=frozenset(("p1-one",))))
+    assert ids(after(known, allowed)) == ["p1-two"]
+
+
+def test_a_start_leaves_others_settled_unless_the_container_itself_is_not() -> None:
+    on_record, known = snapshot(A), running(snapshot(A), container("s", "p2", cpus="2-7"))
+    assert known.settled is not None
+    assert start(known, on_record, container("s", "p2")).settled is known.settled
+    assert start(known, on_record, container("g", env=env("a", "0-1"))).settled is None
+    unknown = start(known, on_record, container("x", env=env("unknown", "0-1")))
+    assert (unknown.put, unknown.settled) == ((), known.settled)
+
+
 def test_an_update_between_creation_and_start_is_sent_again_once_the_container_runs() -> None:
     """containerd may have read the configuration for the start before the update changed it."""
     on_record, one = snapshot(A), container("s", "p2")

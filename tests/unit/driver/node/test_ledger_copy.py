@@ -1,0 +1,206 @@
+"""The copy beside the ledger: what of it survives a power cut, when it is written anew, and when it is believed."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from pathlib import Path
+
+import pytest
+
+from dranode.driver.core.api.errors import LedgerError
+from dranode.driver.core.claims.record import Record
+from dranode.driver.core.claims.salvage import Copied
+from dranode.driver.node.ledger_copy import LedgerCopy
+
+A, B, C = (Record(uid=f"uid-{name}", namespace="default", name=name, cpus="0-1", held="0-1") for name in "abc")
+
+
+class Disk:
+    """A disk that keeps what was flushed: of a file its bytes, of a folder the names in it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._bytes: dict[int, bytes] = {}
+        self._names: dict[str, int] = {}
+        monkeypatch.setattr(os, "fsync", self._fsync)
+
+    def _fsync(self, handle: int) -> None:
+        path = Path(f"/proc/self/fd/{handle}")
+        if path.is_dir():
+            self._names = {each.name: each.stat().st_ino for each in path.iterdir()}
+        else:
+            self._bytes[os.fstat(handle).st_ino] = path.read_bytes()
+
+    def lines(self, path: Path) -> int:
+        """How many lines of the file there are after a power cut; none if it is not there."""
+        return self._bytes.get(self._names.get(path.name, 0), b"").count(b"\n")
+
+
+def written(path: Path, *records: Record, commits: int = 7, boot: str = "") -> LedgerCopy:
+    copy = LedgerCopy(path)
+    copy.write(Copied(commits, {record.uid: record for record in records}, boot=boot))
+    return copy
+
+
+def read(path: Path) -> Copied:
+    copied = LedgerCopy(path).read()
+    assert copied is not None
+    return copied
+
+
+def alter(path: Path, number: int, line: bytes) -> None:
+    """Put another line in the place of one."""
+    lines = path.read_bytes().split(b"\n")
+    lines[number] = line
+    path.write_bytes(b"\n".join(lines))
+
+
+def appended(copy: LedgerCopy) -> int:
+    """How many commits it takes until it is to be written anew."""
+    number = 0
+    while copy.append(8 + number, (), ()):
+        number += 1
+    return number
+
+
+def test_a_copy_that_is_written_anew_survives_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Disk(monkeypatch)
+    written(tmp_path / "copy", A, B)
+    assert disk.lines(tmp_path / "copy") == 3
+    assert [path.name for path in tmp_path.iterdir()] == ["copy"]
+
+
+def test_a_commit_is_flushed_by_nothing_but_the_close(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Disk(monkeypatch)
+    copy = written(tmp_path / "copy", A)
+    assert copy.append(8, (B,), ())
+    assert disk.lines(tmp_path / "copy") == 2
+    copy.close()
+    assert disk.lines(tmp_path / "copy") == 4
+
+
+def test_a_copy_is_readable_by_nobody_else(tmp_path: Path) -> None:
+    written(tmp_path / "copy", A)
+    assert (tmp_path / "copy").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_copy_takes_2000_commits_and_as_many_more_as_it_has_claims(tmp_path: Path) -> None:
+    assert appended(written(tmp_path / "copy", A, B, C)) == 2003
+
+
+def test_a_copy_that_is_read_counts_the_lines_that_it_has_already(tmp_path: Path) -> None:
+    copy = written(tmp_path / "copy", A, B, C)
+    again = LedgerCopy(tmp_path / "copy")
+    again.read()
+    room = appended(again)
+    assert 2000 < room <= 2003
+    copy.write(Copied(7, {"uid-a": A, "uid-b": B, "uid-c": C}))
+    for number in range(500):
+        assert copy.append(8 + number, (), ())
+    again.read()
+    assert appended(again) == room - 500
+
+
+def test_a_copy_that_was_never_read_is_written_anew(tmp_path: Path) -> None:
+    written(tmp_path / "copy", A)
+    assert not LedgerCopy(tmp_path / "copy").append(8, (B,), ())
+
+
+def test_a_copy_that_is_gone_or_took_half_a_line_is_to_be_written_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = written(tmp_path / "copy", A)
+    (tmp_path / "copy").rename(tmp_path / "away")
+    assert not copy.append(8, (B,), ())
+    assert not (tmp_path / "copy").exists()
+    (tmp_path / "away").rename(tmp_path / "copy")
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda handle, data: write(handle, data[:-1]))
+    assert not copy.append(8, (B,), ())
+    assert not read(tmp_path / "copy").whole
+
+
+def test_commits_that_follow_one_another_are_all_there_is(tmp_path: Path) -> None:
+    copy = written(tmp_path / "copy", A, B, boot="boot-1")
+    assert read(tmp_path / "copy") == Copied(7, {"uid-a": A, "uid-b": B}, boot="boot-1")
+    assert copy.append(8, (C,), ("uid-a",))
+    assert copy.append(9, (), ("uid-c", "uid-a"))
+    assert read(tmp_path / "copy") == Copied(9, {"uid-b": B}, boot="boot-1")
+
+
+def test_a_copy_is_closed_until_the_next_commit(tmp_path: Path) -> None:
+    copy = written(tmp_path / "copy", A)
+    copy.close()
+    assert read(tmp_path / "copy") == Copied(7, {"uid-a": A}, closed=True)
+    assert copy.append(8, (B,), ())
+    assert read(tmp_path / "copy") == Copied(8, {"uid-a": A, "uid-b": B})
+    copy.close()
+    with (tmp_path / "copy").open("ab") as file:
+        file.write(b"junk\n")
+    assert read(tmp_path / "copy") == Copied(8, {"uid-a": A, "uid-b": B}, whole=False)
+
+
+@pytest.mark.parametrize("number", [7, 9])
+def test_a_commit_that_is_missing_or_there_twice_is_a_gap(tmp_path: Path, number: int) -> None:
+    copy = written(tmp_path / "copy", A)
+    assert copy.append(number, (B,), ())
+    assert copy.append(number + 1, (C,), ())
+    assert read(tmp_path / "copy") == Copied(number + 1, {"uid-a": A, "uid-b": B, "uid-c": C}, whole=False)
+
+
+@pytest.mark.parametrize(("row", "known"), [(1, {"uid-b"}), (2, {"uid-a"})])
+def test_a_claim_whose_line_is_damaged_costs_no_other_but_the_belief_that_these_are_all(
+    tmp_path: Path, row: int, known: set[str]
+) -> None:
+    written(tmp_path / "copy", A, B)
+    alter(tmp_path / "copy", row, b"junk")
+    copied = read(tmp_path / "copy")
+    assert (copied.records.keys(), copied.whole, copied.commits) == (known, False, 7)
+
+
+def test_a_copy_that_ends_before_its_last_claim_is_not_whole(tmp_path: Path) -> None:
+    written(tmp_path / "copy", A, B)
+    lines = (tmp_path / "copy").read_bytes().splitlines(keepends=True)
+    (tmp_path / "copy").write_bytes(b"".join(lines[:2]))
+    assert read(tmp_path / "copy") == Copied(7, {"uid-a": A}, whole=False)
+
+
+def test_a_row_of_another_commit_than_the_heads_is_a_gap(tmp_path: Path) -> None:
+    written(tmp_path / "other", A, B, commits=8)
+    written(tmp_path / "copy", A, B)
+    alter(tmp_path / "copy", 2, (tmp_path / "other").read_bytes().split(b"\n")[2])
+    assert not read(tmp_path / "copy").whole
+
+
+def test_a_copy_without_its_head_is_not_whole_though_its_commits_begin_with_the_first(tmp_path: Path) -> None:
+    copy = written(tmp_path / "copy", commits=0)
+    assert copy.append(1, (A,), ())
+    assert read(tmp_path / "copy") == Copied(1, {"uid-a": A})
+    alter(tmp_path / "copy", 0, b"junk")
+    assert read(tmp_path / "copy") == Copied(1, {"uid-a": A}, whole=False)
+
+
+def test_the_copy_of_a_newer_version_is_refused_and_none_is_none(tmp_path: Path) -> None:
+    assert LedgerCopy(tmp_path / "copy").read() is None
+    head = b'{"copy":2,"commits":7,"rows":0}'
+    (tmp_path / "copy").write_bytes(b"%08x %s\n" % (zlib.crc32(head), head))
+    with pytest.raises(LedgerError, match="was written by a newer dranode"):
+        LedgerCopy(tmp_path / "copy").read()
+
+
+def test_a_copy_that_is_forgotten_is_gone(tmp_path: Path) -> None:
+    copy = written(tmp_path / "copy", A)
+    copy.forget()
+    assert not (tmp_path / "copy").exists()
+    copy.forget()
+
+
+def test_a_copy_that_can_be_neither_read_nor_written_nor_removed_is_said(tmp_path: Path) -> None:
+    (tmp_path / "copy").mkdir()
+    copy = LedgerCopy(tmp_path / "copy")
+    with pytest.raises(LedgerError, match="cannot be read: Is a directory"):
+        copy.read()
+    with pytest.raises(LedgerError, match="cannot be written"):
+        copy.write(Copied())
+    with pytest.raises(LedgerError, match="cannot be removed"):
+        copy.forget()
