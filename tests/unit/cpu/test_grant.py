@@ -353,3 +353,12 @@ def test_a_claim_of_admin_access_alone_tells_no_requests_apart() -> None:
     assert [(grant.cpus, grant.held, grant.edits, grant.attributes) for grant in got.grants] == [
         (None, "", None, {})
     ] * 2
+
+
+def test_a_request_that_runs_on_one_thread_of_each_core_is_told_that_it_holds_both() -> None:
+    configs = [config(own(threads="one-per-core"), ("a",))]
+    got = granted(SMT, claim([result("cpudevnuma000", 4, "a"), result("cpudevnuma001", 2, "b")], configs))
+    assert [grant.cpus == grant.held for grant in got.grants] == [False, True]
+    assert got.grants[0].cpus is not None
+    assert cpus(got.grants[0].cpus) < cpus(got.grants[0].held)
+    assert len(cpus(got.grants[0].held)) == 4

@@ -210,6 +210,60 @@ def test_a_table_that_is_called_or_made_otherwise_is_damage_and_is_not_made_anew
                 read(path)
 
 
+def test_a_header_that_sqlite_itself_reads_over_is_damage(tmp_path: Path) -> None:
+    written(tmp_path / "l.db", A).close()
+    good = (tmp_path / "l.db").read_bytes()
+    (tmp_path / "l.db").write_bytes(good[:67] + b"\1" + good[68:])
+    for read in (Ledger, read_ledger):
+        with pytest.raises(CorruptLedgerError, match="its header has 00000001 at byte 64"):
+            read(tmp_path / "l.db")
+
+
+def test_a_table_that_sqlite_itself_takes_for_whole_is_damage_when_it_is_another(tmp_path: Path) -> None:
+    written(tmp_path / "l.db", A).close()
+    with sqlite3.connect(tmp_path / "l.db") as db:
+        db.execute("PRAGMA writable_schema=ON")
+        db.execute("UPDATE sqlite_master SET sql = replace(sql, 'held TEXT NOT NULL', 'held TEXT')")
+    for read in (Ledger, read_ledger):
+        with pytest.raises(CorruptLedgerError, match="its table claims is another"):
+            read(tmp_path / "l.db")
+
+
+@pytest.mark.parametrize(
+    ("schema", "doubt"),
+    [("0", ""), ("0", "why"), ("", ""), ("x", ""), ("\u0661", ""), ("-1", ""), ("2", ""), ("1", "why")],
+)
+def test_a_schema_that_no_dranode_wrote_is_damage(tmp_path: Path, schema: str, doubt: str) -> None:
+    ledger = written(tmp_path / "l.db", A)
+    with ledger.transaction():
+        ledger.doubt(doubt)
+        ledger.set_meta("schema", schema)
+    ledger.close()
+    with pytest.raises(CorruptLedgerError, match="its schema has the number") as raised:
+        Ledger(tmp_path / "l.db")
+    assert raised.value.__traceback__ is not None
+    # Whoever moves it aside has no earlier handle on it.
+    handles = [str(each.readlink()) for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
+    assert str(tmp_path / "l.db") not in handles
+
+
+def test_a_ledger_that_was_just_opened_is_unchanged_until_another_process_commits(tmp_path: Path) -> None:
+    written(tmp_path / "l.db", A).close()
+    ours, theirs = Ledger(tmp_path / "l.db"), Ledger(tmp_path / "l.db")
+    assert not ours.changed()
+    with theirs.transaction():
+        theirs.commit(put=(B,))
+    assert ours.changed()
+
+
+def test_a_new_ledger_has_no_commit_and_flushes_each(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "l.db")
+    assert ledger.read().commits == 0
+    assert ledger._db.execute("PRAGMA synchronous").fetchone() == (2,)
+    with ledger.transaction():
+        assert ledger.commit(put=(A,)) == 1
+
+
 def test_a_file_that_is_no_database_is_called_corrupt(tmp_path: Path) -> None:
     (tmp_path / "l.db").write_bytes(b"this is not a database" * 100)
     with pytest.raises(CorruptLedgerError, match=r"l\.db is damaged"):

@@ -58,7 +58,7 @@ def alter(path: Path, number: int, line: bytes) -> None:
 def appended(copy: LedgerCopy) -> int:
     """How many commits it takes until it is to be written anew."""
     number = 0
-    while copy.append(8 + number, (), ()):
+    while number < 10_000 and copy.append(8 + number, (), ()):
         number += 1
     return number
 
@@ -155,7 +155,7 @@ def test_a_claim_whose_line_is_damaged_costs_no_other_but_the_belief_that_these_
     written(tmp_path / "copy", A, B)
     alter(tmp_path / "copy", row, b"junk")
     copied = read(tmp_path / "copy")
-    assert (copied.records.keys(), copied.whole, copied.commits) == (known, False, 7)
+    assert (set(copied.records), copied.whole, copied.commits) == (known, False, 7)
 
 
 def test_a_copy_that_ends_before_its_last_claim_is_not_whole(tmp_path: Path) -> None:
