@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.diagnosis.placement import is_pod_folder
 from dranode.driver.machine.cgroups import Cgroups
 from dranode.driver.machine.root import Root
 
@@ -40,13 +41,13 @@ class ContainerCgroup:
 
 
 def containers_of(root: Root, cgroups: Cgroups, uid: str) -> Iterator[ContainerCgroup]:
-    """Yield the containers of the pod with a UID; the pod's folder has the UID in its name, with - or with _.
+    """Yield the containers of the pod with a UID; none for an empty UID.
 
     Raises:
         PermissionError: a folder may not be read.
     """
     for hierarchy in cgroups.cpuset:
-        for pod in _pods(root, hierarchy, (uid, uid.replace("-", "_"))):
+        for pod in _pods(root, hierarchy, uid):
             for name in _names(root, pod):
                 match = _CONTAINER.fullmatch(name)
                 folder = f"{pod}/{name}".removeprefix(f"{hierarchy}/")
@@ -55,13 +56,13 @@ def containers_of(root: Root, cgroups: Cgroups, uid: str) -> Iterator[ContainerC
                     yield ContainerCgroup(hierarchy, folder, match[1], cpus)
 
 
-def _pods(root: Root, folder: str, uids: tuple[str, str]) -> Iterator[str]:
+def _pods(root: Root, folder: str, uid: str) -> Iterator[str]:
     for name in _names(root, folder):
         path = f"{folder}/{name}"
-        if any(uid in name for uid in uids):
+        if is_pod_folder(name, uid):
             yield path
         elif _ABOVE_PODS.search(name) and "." not in name.removesuffix(".slice"):
-            yield from _pods(root, path, uids)
+            yield from _pods(root, path, uid)
 
 
 def _names(root: Root, folder: str) -> list[str]:

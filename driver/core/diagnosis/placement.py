@@ -172,14 +172,16 @@ def _placement(
     )
 
 
-def container_cgroup(cgroup: str, pod_uid: str) -> str:
-    """The cgroup of the container that a process is in; empty if it is in none of that pod.
+def is_pod_folder(name: str, pod_uid: str) -> bool:
+    """Return whether a folder is a pod's cgroup: its name has the UID as it is, or with `_` for `-` (systemd)."""
+    return bool(pod_uid) and (pod_uid in name or pod_uid.replace("-", "_") in name)
 
-    The container's folder lies in the pod's, which carries the UID as it is, or with `_` for `-` (systemd).
-    """
+
+def container_cgroup(cgroup: str, pod_uid: str) -> str:
+    """Return the container's cgroup, a folder of its pod's, that a process is in; empty if the pod has no such."""
     parts = cgroup.split("/")
     for index, part in enumerate(parts[:-1]):
-        if pod_uid in part or pod_uid.replace("-", "_") in part:
+        if is_pod_folder(part, pod_uid):
             return "/".join(parts[: index + 2])
     return ""
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.diagnosis.placement import container_cgroup
 from dranode.driver.machine.cgroups import Cgroups, cgroup_folder
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.forms import open_machine
@@ -64,6 +65,15 @@ def test_the_containers_of_a_pod_are_found_where_their_cpus_are_read(tmp_path: P
     assert (found.folder, found.id, found.cpus) == (folder, "c1" * 32, CPUSet((2, 3)))
     assert found.path == f"/sys/fs/cgroup/{hierarchy}{folder}"
     assert Cgroups(root).effective_cpus(found.folder) == found.cpus
+
+
+def test_a_pod_without_a_uid_has_no_container(tmp_path: Path) -> None:
+    cgroup = f"kubepods/podp-1/{'c1' * 32}"
+    root = machine(
+        tmp_path, {f"{cgroup}/cpuset.cpus.effective": "2-3\n", f"pod/{'c1' * 32}/cpuset.cpus.effective": "2\n"}
+    )
+    assert not list(containers_of(root, Cgroups(root), ""))
+    assert not container_cgroup(cgroup, "")
 
 
 def test_effective_cpus_that_cannot_be_had_are_not_an_empty_set(tmp_path: Path) -> None:
