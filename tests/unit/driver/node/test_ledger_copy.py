@@ -204,3 +204,9 @@ def test_a_copy_that_can_be_neither_read_nor_written_nor_removed_is_said(tmp_pat
         copy.write(Copied())
     with pytest.raises(LedgerError, match="cannot be removed"):
         copy.forget()
+
+
+@pytest.mark.parametrize("junk", [b"", b"\n", b"junk\n"])
+def test_a_copy_of_which_nothing_is_legible_has_no_commit_and_is_not_whole(tmp_path: Path, junk: bytes) -> None:
+    (tmp_path / "copy").write_bytes(junk)
+    assert read(tmp_path / "copy") == Copied(whole=False)

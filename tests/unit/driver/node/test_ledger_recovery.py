@@ -272,6 +272,17 @@ def test_a_copy_that_lacks_a_commit_is_written_anew_from_a_whole_ledger_and_forg
     assert (None if found is None else (found.commits, set(found.records))) == copied
 
 
+def test_a_copy_that_lacks_a_commit_and_cannot_be_written_is_forgotten(tmp_path: Path) -> None:
+    copy = LedgerCopy(tmp_path / "ledger.db-copy")
+    copy.write(Copied(1))
+    (tmp_path / "ledger.db-copy.new").mkdir()
+    recovery = LedgerRecovery(tmp_path / "ledger.db")
+    recovery.begin()
+    recovery.note(2, Commit(put=(Record(uid="uid-2"),)))
+    recovery.follow(lambda: {"uid-2": Record(uid="uid-2")}, damaged=False)
+    assert copy.read() is None
+
+
 def test_a_copy_that_lacks_a_commit_is_not_written_from_what_a_damaged_ledger_still_says(tmp_path: Path) -> None:
     with_claims(tmp_path)
     rows(tmp_path)
