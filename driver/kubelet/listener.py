@@ -39,9 +39,9 @@ class Listener:
         sockets: where it listens.
         rolling: whether another instance may serve beside this one for a while, on sockets of its own.
         fatal: ends the process with a sentence.
-        health: tells kubelet how the devices are.
-        registration: tells kubelet of the driver.
-        calls: answers kubelet's calls, once it has been told by whom.
+        health: reports the health of the devices to kubelet.
+        registration: registers the driver with kubelet.
+        calls: passes kubelet's calls to the service that answers them.
     """
 
     def __init__(

@@ -50,7 +50,7 @@ class PodResources:
             response = self._list(api.ListPodResourcesRequest(), timeout=_TIMEOUT)
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.UNAVAILABLE:
-                # A channel that has met nobody tries again ever later, up to two minutes after kubelet is back.
+                # A channel waits ever longer between its attempts, up to two minutes; a new channel tries at once.
                 self._dial()
             reason = error.details() or error.code()
             raise PodResourcesError(f"kubelet's pod-resources at {self._socket} does not answer: {reason}") from error

@@ -1,4 +1,4 @@
-"""What kubelet asks of a driver, asked by somebody else: who serves a socket, and that claims be unprepared."""
+"""Calls of a driver in kubelet's place: GetInfo at its registration socket, and unpreparing of claims."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Registrant:
 
 
 def who_serves(socket: Path) -> Registrant | None:
-    """Whoever answers GetInfo at a socket; None if nobody does within a second."""
+    """Return the driver that answers GetInfo at a socket; None without an answer within a second."""
     with grpc.insecure_channel(f"unix:{socket}") as channel:
         try:
             info = caller(channel, api.DESCRIPTOR, "Registration", "GetInfo")(api.InfoRequest(), timeout=_TIMEOUT)
@@ -47,19 +47,19 @@ def who_serves(socket: Path) -> Registrant | None:
 
 def unprepare(endpoint: Path, refs: Iterable[ClaimRef]) -> dict[str, Refused | None]:
     """Have a driver unprepare claims; for each, by UID, None or why it is not unprepared."""
-    asked = dra.NodeUnprepareResourcesRequest(
+    request = dra.NodeUnprepareResourcesRequest(
         claims=[dra.Claim(namespace=ref.namespace, name=ref.name, uid=ref.uid) for ref in refs]
     )
     with grpc.insecure_channel(f"unix:{endpoint}") as channel:
         call = caller(channel, dra.DESCRIPTOR, "DRAPlugin", "NodeUnprepareResources")
         try:
-            answers = call(asked, timeout=_UNPREPARE_SECONDS).claims
+            answers = call(request, timeout=_UNPREPARE_SECONDS).claims
         except grpc.RpcError as error:
             failure = Refused(f"the driver at {endpoint} does not answer: {error.details() or error.code()}")
-            return dict.fromkeys((claim.uid for claim in asked.claims), failure)
+            return dict.fromkeys((claim.uid for claim in request.claims), failure)
     return {
         claim.uid: Refused(answers[claim.uid].error or "the driver did not answer for it")
         if claim.uid not in answers or answers[claim.uid].error
         else None
-        for claim in asked.claims
+        for claim in request.claims
     }

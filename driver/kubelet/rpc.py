@@ -27,7 +27,7 @@ def service(file: FileDescriptor, name: str, methods: Mapping[str, Method]) -> g
 
 
 def caller(channel: grpc.Channel, file: FileDescriptor, service_name: str, method_name: str) -> Callable[..., Any]:
-    """A callable for one method of a service, for whoever is the client."""
+    """Return a callable with which a client calls one method of a service."""
     descriptor = file.services_by_name[service_name]
     method = descriptor.methods_by_name[method_name]
     make = channel.unary_stream if method.server_streaming else channel.unary_unary

@@ -43,7 +43,7 @@ class DRAService:
     """The DRA service of one driver."""
 
     def __init__(self, driver: str, clock: Callable[[], float] = time.monotonic) -> None:
-        """Serve `driver`; calls wait until `answer_with` says who answers them, or `stop` that nobody will."""
+        """Serve `driver`; calls wait until `answer_with` names the service that answers, or until `stop`."""
         self._driver = driver
         self._clock = clock
         self._answerers: tuple[Claims, Preparer] | None = None
@@ -102,7 +102,7 @@ class DRAService:
     def _asked(
         self, refs: tuple[ClaimRef, ...], ask: Callable[[Claims, Preparer], Mapping[str, T]]
     ) -> Mapping[str, T | Refused]:
-        """What whoever answers says of each claim, or why nobody can; a call is never left without an answer."""
+        """Return the answer for every claim; if no service can answer, a refusal that says why."""
         answerers = self._wait()
         if answerers is None:
             return _refused(refs, f"{self._driver} has not read its hardware and ledger yet; kubelet will ask again")
