@@ -1,0 +1,21 @@
+{{/* What all objects are called: the release, `dranode` where it is called so. */}}
+{{- define "dranode.name" -}}
+{{- default .Release.Name .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "dranode.labels" -}}
+app.kubernetes.io/part-of: dranode
+{{- end -}}
+
+{{- define "dranode.selector" -}}
+app.kubernetes.io/name: {{ include "dranode.name" . }}
+{{- end -}}
+
+{{/* The names under which the drivers publish: dra.cpu for cpu. */}}
+{{- define "dranode.published" -}}
+["dra.cpu", "dra.gpu"]
+{{- end -}}
+
+{{- define "dranode.image" -}}
+{{ .Values.image.repository }}:{{ default .Chart.AppVersion .Values.image.tag }}
+{{- end -}}

@@ -1,0 +1,110 @@
+"""The chart beside the manifests: what `helm` renders is what `kubectl apply -k` applies, whatever is renamed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.interop.containerd import CACHE
+from tests.kubernetes_schemas import problems
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "deploy" / "chart"
+# Helm takes a cluster of its own age for granted.
+VERSION = ("--kube-version", "1.37.0")
+HELM = "helm.sh/helm/v3/cmd/helm@v3.19.0"
+
+pytestmark = pytest.mark.interop
+
+
+@pytest.fixture(scope="module")
+def helm() -> Path:
+    """Helm, built from its module once."""
+    if not os.environ.get("INTEROP"):
+        pytest.skip("make interop builds helm")
+    if shutil.which("kubectl") is None:
+        pytest.skip("there is no kubectl, whose kustomize the chart is compared with")
+    built = CACHE / "bin" / "helm"
+    if not built.exists():
+        subprocess.run(["go", "install", HELM], check=True, env={**os.environ, "GOBIN": str(built.parent)})
+    return built
+
+
+def rendered(helm: Path, *values: str, name: str = "dranode", namespace: str = "dranode") -> dict[str, dict[str, Any]]:
+    """The objects that the chart renders, hooks apart, by kind and name."""
+    settings = [word for value in values for word in ("--set", value)]
+    command = [str(helm), "template", name, str(CHART), *VERSION, "--namespace", namespace, "--no-hooks", *settings]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert answer.returncode == 0, answer.stderr
+    return by_name(answer.stdout)
+
+
+def by_name(text: str) -> dict[str, dict[str, Any]]:
+    documents = [document for document in yaml.safe_load_all(text) if document]
+    return {f"{each['kind']} {each['metadata']['name']}": each for each in documents}
+
+
+def kustomized(folder: Path) -> dict[str, dict[str, Any]]:
+    answer = subprocess.run(["kubectl", "kustomize", folder], capture_output=True, text=True, check=True)
+    return by_name(answer.stdout)
+
+
+def test_the_chart_gives_what_the_manifests_give(helm: Path) -> None:
+    assert rendered(helm, "namespace.create=true") == kustomized(ROOT / "deploy")
+
+
+def test_the_charts_values_give_what_the_components_give(helm: Path, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "deploy", tmp_path / "deploy", ignore=shutil.ignore_patterns("chart"))
+    (tmp_path / "all").mkdir()
+    (tmp_path / "all" / "kustomization.yaml").write_text(
+        "resources: [../deploy]\ncomponents: [../deploy/components/gpu, ../deploy/components/network-policy]\n"
+    )
+    values = ("namespace.create=true", "drivers={cpu,gpu}", "networkPolicy.create=true")
+    assert rendered(helm, *values) == kustomized(tmp_path / "all")
+
+
+def test_a_rename_reaches_everything_that_names_another_object(helm: Path) -> None:
+    objects = rendered(helm, "networkPolicy.create=true", "metrics.podMonitor.create=true", name="b", namespace="n")
+    assert not [name for name in objects if name.endswith(("dranode", "dranode-slices"))]
+    binding = objects["ClusterRoleBinding b"]
+    assert binding["roleRef"]["name"] == "b"
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "b", "namespace": "n"}]
+    assert objects["ValidatingAdmissionPolicyBinding b-slices"]["spec"]["policyName"] == "b-slices"
+    pod = objects["DaemonSet b"]["spec"]["template"]
+    assert pod["spec"]["serviceAccountName"] == "b"
+    for kind, place in (("NetworkPolicy", "podSelector"), ("PodMonitor", "selector")):
+        assert objects[f"{kind} b"]["spec"][place]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+
+
+def test_another_kubelet_root_moves_mounts_folders_and_the_option(helm: Path) -> None:
+    objects = rendered(helm, "kubeletRoot=/var/lib/k0s/kubelet", "nriDir=/run/k0s/nri", "cpu.reservedCPUs=0-1\\,8")
+    text = yaml.safe_dump(objects["DaemonSet dranode"])
+    assert "/var/lib/kubelet" not in text
+    assert "/var/run/nri" not in text
+    (container,) = objects["DaemonSet dranode"]["spec"]["template"]["spec"]["containers"]
+    assert container["args"][2:] == [
+        "--reserved-cpus=0-1,8",
+        "--nri-socket=/run/k0s/nri/nri.sock",
+        "--kubelet-root=/var/lib/k0s/kubelet",
+    ]
+
+
+@pytest.mark.parametrize("value", ["cpu.groupBy=numa", "cpu.reservedCPUs=a", "drivers={}", "kubletRoot=/x"])
+def test_a_value_that_means_nothing_is_refused(helm: Path, value: str) -> None:
+    answer = subprocess.run(
+        [helm, "template", CHART, *VERSION, "--set", value], capture_output=True, text=True, check=False
+    )
+    assert answer.returncode != 0
+    assert "values don't meet the specifications of the schema" in answer.stderr
+
+
+def test_everything_that_is_rendered_follows_kubernetes_schemas(helm: Path) -> None:
+    answer = subprocess.run([helm, "template", "x", CHART, *VERSION], capture_output=True, text=True, check=True)
+    wrong = {name: problems(each) for name, each in by_name(answer.stdout).items()}
+    assert {name: found for name, found in wrong.items() if found} == {}
