@@ -107,9 +107,9 @@ class DecisionLock:
     def _see_blocked(self) -> None:
         blocked = self._holders.blocked()
         if blocked is not None and blocked != self.blocked:
-            log.error("%s", blocked)
+            log.error("lock=%s: %s", self._path, blocked)
         elif blocked is None and self.blocked is not None:
-            log.warning("nothing keeps new claims from being prepared any more")
+            log.warning("lock=%s: new claims can be prepared again", self._path)
         self.blocked = blocked
 
     def _read(self) -> None:

@@ -60,16 +60,16 @@ class Orphans:
         """
         remove_abandoned(self.node.specs.directory)
         records = self.node.records()
-        testimony = self.witnesses.near(records)
+        attested = self.witnesses.near(records)
         unfinished = tuple(record for record in records if not record.fingerprint)
-        suspects = unused(records, testimony)
+        suspects = unused(records, attested)
         # The API server is asked about the few claims that are odd, never about all of them.
-        testimony = self.witnesses.far(testimony, {record.uid: record for record in (*unfinished, *suspects)}.values())
+        attested = self.witnesses.far(attested, {record.uid: record for record in (*unfinished, *suspects)}.values())
         if self.stopping.is_set():
             # The API server may have taken its time.
             return
-        named = {record.uid: record for record in put_on_record(self.node, unfinished, testimony)}
-        self._mind([named.get(record.uid, record) for record in orphans(suspects, testimony)])
+        named = {record.uid: record for record in put_on_record(self.node, unfinished, attested)}
+        self._mind([named.get(record.uid, record) for record in orphans(suspects, attested)])
 
     def _mind(self, orphaned: list[Record]) -> None:
         now = self.clock()

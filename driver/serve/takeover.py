@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from dranode.driver.core.api.errors import DranodeError, LedgerError, UnreadError
-from dranode.driver.core.claims.reconcile import Testimony, named, overlaps, refusals, unpublished
+from dranode.driver.core.claims.reconcile import Attestation, named, overlaps, refusals, unpublished
 from dranode.driver.core.claims.record import Record
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.serve.witnesses import Witnesses
@@ -28,13 +28,13 @@ def take_over(node: NodeClaims, witnesses: Witnesses) -> bool:
             log.warning("driver=%s: %s", node.plugin.driver, sentence)
         if not unfinished:
             return True
-        testimony = witnesses.far(witnesses.near(unfinished), unfinished)
-        refused = refusals(unfinished, testimony, node.plugin)
+        attested = witnesses.far(witnesses.near(unfinished), unfinished)
+        refused = refusals(unfinished, attested, node.plugin)
         if refused:
             raise DranodeError("; ".join(refused))
         for sentence in overlaps(unfinished, node.holders.held):
             log.error("driver=%s: %s", node.plugin.driver, sentence)
-        put_on_record(node, unfinished, testimony)
+        put_on_record(node, unfinished, attested)
     except UnreadError:
         return False
     except LedgerError as error:
@@ -45,14 +45,14 @@ def take_over(node: NodeClaims, witnesses: Witnesses) -> bool:
     return True
 
 
-def put_on_record(node: NodeClaims, unfinished: tuple[Record, ...], testimony: Testimony) -> tuple[Record, ...]:
+def put_on_record(node: NodeClaims, unfinished: tuple[Record, ...], attested: Attestation) -> tuple[Record, ...]:
     """Put on record what others say of unfinished records; those that have changed come back.
 
     Raises:
         LedgerError: the ledger cannot be written.
     """
     put = node.take_in(
-        (record, named(record, testimony, node.inventory, node.plugin, node.pool)) for record in unfinished
+        (record, named(record, attested, node.inventory, node.plugin, node.pool)) for record in unfinished
     )
     for record in put:
         log.warning(

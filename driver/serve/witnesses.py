@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from dranode.driver.core.claims.calls import Claims
-from dranode.driver.core.claims.reconcile import Testimony
+from dranode.driver.core.claims.reconcile import Attestation
 from dranode.driver.core.claims.record import Record
 from dranode.driver.core.claims.uses import used_claims
 from dranode.driver.kubelet.podresources import PodResources, PodResourcesError
@@ -34,20 +34,20 @@ class Witnesses:
     pod_resources: PodResources | None
     running: Running
 
-    def near(self, records: Iterable[Record]) -> Testimony:
+    def near(self, records: Iterable[Record]) -> Attestation:
         """What kubelet and the runtime say of these claims."""
         if self.pod_resources is None:
-            return Testimony(running=self.running())
+            return Attestation(running=self.running())
         try:
             uses = self.pod_resources.claims(self.driver)
         except PodResourcesError as error:
             log.debug("%s", error)
-            return Testimony(running=self.running())
-        return Testimony(used_claims(uses, (record.ref for record in records)), self.running())
+            return Attestation(running=self.running())
+        return Attestation(used_claims(uses, (record.ref for record in records)), self.running())
 
-    def far(self, testimony: Testimony, records: Iterable[Record]) -> Testimony:
+    def far(self, attested: Attestation, records: Iterable[Record]) -> Attestation:
         """What the API server says of these claims as well, as far as their names are known."""
-        refs = (use.ref if (use := testimony.use(record.uid)) else record.ref for record in records)
+        refs = (use.ref if (use := attested.use(record.uid)) else record.ref for record in records)
         asked = tuple(ref for ref in refs if ref.name)
         answers = self.claims.get(asked) if asked else {}
-        return replace(testimony, claims={**testimony.claims, **{ref.uid: answer for ref, answer in answers.items()}})
+        return replace(attested, claims={**attested.claims, **{ref.uid: answer for ref, answer in answers.items()}})

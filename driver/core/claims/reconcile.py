@@ -32,7 +32,7 @@ PATIENCE: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Testimony:
+class Attestation:
     """What others say of the claims on this node.
 
     Attributes:
@@ -61,10 +61,10 @@ class Testimony:
 
 
 def named(
-    record: Record, testimony: Testimony, inventory: Inventory, plugin: Plugin, pool: str | None = None
+    record: Record, attested: Attestation, inventory: Inventory, plugin: Plugin, pool: str | None = None
 ) -> Record:
     """An unfinished record with all that others say of it; what it holds stays as it is. `pool` is this node's own."""
-    claim, use = testimony.claim(record.uid), testimony.use(record.uid)
+    claim, use = attested.claim(record.uid), attested.use(record.uid)
     if claim is not None:
         ref = ClaimRef(claim.metadata.namespace, claim.metadata.name, record.uid)
         record = _with_owner(record, ref, claim.status.reserved_for)
@@ -90,26 +90,26 @@ def _completed(record: Record, claim: ResourceClaim, inventory: Inventory, plugi
         return record
 
 
-def refusals(records: Iterable[Record], testimony: Testimony, plugin: Plugin) -> tuple[str, ...]:
+def refusals(records: Iterable[Record], attested: Attestation, plugin: Plugin) -> tuple[str, ...]:
     """One sentence for every unfinished record whose claim cannot be taken over."""
     if not isinstance(plugin, Recovers):
         return ()
     return tuple(
-        f"claim {_ref(record, testimony)} was allocated device {device} by {whose}, which cannot be taken over: drain "
+        f"claim {_ref(record, attested)} was allocated device {device} by {whose}, which cannot be taken over: drain "
         "the node while that driver runs, then start this one"
         for record in records
-        for device, whose in sorted((device, plugin.foreign(device)) for device in _devices(record, testimony, plugin))
+        for device, whose in sorted((device, plugin.foreign(device)) for device in _devices(record, attested, plugin))
         if whose
     )
 
 
-def _ref(record: Record, testimony: Testimony) -> ClaimRef:
-    use = testimony.use(record.uid)
+def _ref(record: Record, attested: Attestation) -> ClaimRef:
+    use = attested.use(record.uid)
     return record.ref if record.name or use is None else use.ref
 
 
-def _devices(record: Record, testimony: Testimony, plugin: Plugin) -> frozenset[str]:
-    use, claim = testimony.use(record.uid), testimony.claim(record.uid)
+def _devices(record: Record, attested: Attestation, plugin: Plugin) -> frozenset[str]:
+    use, claim = attested.use(record.uid), attested.claim(record.uid)
     devices = use.devices if use is not None else frozenset()
     if claim is not None:
         results = readable_results(claim.status.allocation)
@@ -146,21 +146,21 @@ def unpublished(records: Iterable[Record], inventory: Inventory) -> str | None:
     )
 
 
-def unused(records: Iterable[Record], testimony: Testimony) -> tuple[Record, ...]:
+def unused(records: Iterable[Record], attested: Attestation) -> tuple[Record, ...]:
     """The records whose claims neither kubelet nor a container uses; none while either has not told."""
-    if testimony.uses is None or testimony.running is None:
+    if attested.uses is None or attested.running is None:
         return ()
-    used = testimony.uses.keys() | testimony.running
+    used = attested.uses.keys() | attested.running
     return tuple(record for record in records if record.uid not in used)
 
 
-def orphans(records: Iterable[Record], testimony: Testimony) -> tuple[Record, ...]:
+def orphans(records: Iterable[Record], attested: Attestation) -> tuple[Record, ...]:
     """Of records that nobody uses, those whose claim is gone.
 
     A claim without a name cannot be looked up. It is gone if kubelet, which tells of other claims, knows nothing of it;
     a kubelet that tells of none may be one that does not tell of claims at all.
     """
-    return tuple(record for record in records if (testimony.gone(record.uid) if record.name else bool(testimony.uses)))
+    return tuple(record for record in records if (attested.gone(record.uid) if record.name else bool(attested.uses)))
 
 
 @dataclass(frozen=True, slots=True)

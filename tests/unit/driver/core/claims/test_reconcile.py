@@ -23,7 +23,7 @@ from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.prepare import allocated, decide, refreshed
 from dranode.driver.core.claims.reconcile import (
     PATIENCE,
-    Testimony,
+    Attestation,
     Waiting,
     named,
     orphans,
@@ -52,8 +52,8 @@ def use(uid: str = UID, name: str = "a", device: str = "cpudevnuma000") -> dict[
     return {uid: UsedClaim(ClaimRef("default", name, uid), (f"pod-{name}",), frozenset({device}))}
 
 
-def told(uses: Mapping[str, UsedClaim] | None = None, *claims: ResourceClaim, **fields: Any) -> Testimony:
-    return Testimony(uses=uses, claims={claim.metadata.uid: claim for claim in claims}, **fields)
+def told(uses: Mapping[str, UsedClaim] | None = None, *claims: ResourceClaim, **fields: Any) -> Attestation:
+    return Attestation(uses=uses, claims={claim.metadata.uid: claim for claim in claims}, **fields)
 
 
 def test_kubelet_names_a_claim_and_its_pods() -> None:
@@ -106,18 +106,18 @@ def test_a_record_that_knows_its_grants_is_completed_by_the_same_allocation_alon
 
 
 def test_nothing_that_is_said_changes_nothing() -> None:
-    assert named(left(), Testimony(), INVENTORY, CPU) == left()
+    assert named(left(), Attestation(), INVENTORY, CPU) == left()
 
 
 def test_another_claim_of_the_name_names_nothing() -> None:
     stranger = cpu_claim("a", "another-uid", "cpudevnuma000", 2)
-    answers = Testimony(claims={UID: stranger})
+    answers = Attestation(claims={UID: stranger})
     assert named(left(), answers, INVENTORY, CPU) == left()
     assert answers.gone(UID)
 
 
 @pytest.mark.parametrize("answers", [told(use(device="cpudev004")), told(None, cpu_claim("a", UID, "cpudev004"))])
-def test_individual_claims_of_the_other_driver_are_not_taken_over(answers: Testimony) -> None:
+def test_individual_claims_of_the_other_driver_are_not_taken_over(answers: Attestation) -> None:
     (sentence,) = refusals([left()], answers, CPU)
     assert "was allocated device cpudev004 by dra-driver-cpu in individual mode" in sentence
     assert "drain the node while that driver runs" in sentence
@@ -141,20 +141,22 @@ def test_overlapping_claims_are_named_and_stay_held_until_both_are_gone() -> Non
 @pytest.mark.parametrize(
     ("answers", "expected"),
     [
-        (Testimony(uses={}, running=frozenset()), [UID]),
-        (Testimony(uses=use(), running=frozenset()), []),
-        (Testimony(uses={}, running=frozenset({UID})), []),
-        (Testimony(uses=None, running=frozenset()), []),
-        (Testimony(uses={}, running=None), []),
+        (Attestation(uses={}, running=frozenset()), [UID]),
+        (Attestation(uses=use(), running=frozenset()), []),
+        (Attestation(uses={}, running=frozenset({UID})), []),
+        (Attestation(uses=None, running=frozenset()), []),
+        (Attestation(uses={}, running=None), []),
     ],
 )
-def test_a_claim_is_unused_only_if_kubelet_and_the_runtime_both_say_so(answers: Testimony, expected: list[str]) -> None:
+def test_a_claim_is_unused_only_if_kubelet_and_the_runtime_both_say_so(
+    answers: Attestation, expected: list[str]
+) -> None:
     assert [record.uid for record in unused([left()], answers)] == expected
 
 
 def test_an_orphan_is_a_named_claim_that_is_gone_or_another_one() -> None:
     records = [Record(uid=uid, namespace="default", name=uid, fingerprint="f") for uid in "abcd"]
-    answers = Testimony(
+    answers = Attestation(
         claims={
             "a": ClaimGoneError("gone"),
             "b": cpu_claim("b", "another", "cpudevnuma000"),
@@ -166,8 +168,8 @@ def test_an_orphan_is_a_named_claim_that_is_gone_or_another_one() -> None:
 
 
 def test_a_claim_without_a_name_is_gone_only_if_kubelet_tells_of_others() -> None:
-    assert orphans([left()], Testimony(uses={})) == ()
-    assert orphans([left()], Testimony(uses=use("other"))) == (left(),)
+    assert orphans([left()], Attestation(uses={})) == ()
+    assert orphans([left()], Attestation(uses=use("other"))) == (left(),)
 
 
 def test_an_orphan_waits_and_one_that_is_used_again_begins_anew() -> None:
