@@ -13,7 +13,7 @@ with_uv() {
     # uv does not read pip's settings.
     if [ -n "${PIP_INDEX_URL:-}" ]; then export UV_DEFAULT_INDEX="${UV_DEFAULT_INDEX:-$PIP_INDEX_URL}"; fi
     if [ -n "${PIP_CERT:-}" ]; then export SSL_CERT_FILE="${SSL_CERT_FILE:-$PIP_CERT}"; fi
-    [ -x "$venv/bin/python" ] || "$1" venv -q --python "$python" "$venv" || return 1
+    [ -x "$venv/bin/python" ] || "$1" venv -q --seed --python "$python" "$venv" || return 1
     say "2 of 3: installing $(grep -c '^[a-z]' "$lock") packages into $venv"
     "$1" pip install -q --python "$venv/bin/python" --require-hashes -r "$lock" || return 1
     say '3 of 3: installing dranode itself'

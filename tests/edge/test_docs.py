@@ -117,7 +117,7 @@ def parse(arguments: list[str]) -> None:
 def test_a_command_for_a_cluster_can_be_meant(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     for words in commands(block):
-        assert words[0] in ("kubectl", "dranode", "docker")
+        assert words[0] in ("kubectl", "dranode", "docker", "helm")
         ours = words[words.index("--") + 1 :] if "--" in words else words
         if ours[0] == "dranode":
             parse(ours[1:])
@@ -197,7 +197,7 @@ def test_every_option_that_a_page_names_is_one() -> None:
         for parameter in inner.params
         for option in (*parameter.opts, *parameter.secondary_opts)
     }
-    others = {"--help", "--ignore-daemonsets", "--image", "--profile"}
+    others = {"--help", "--ignore-daemonsets", "--image", "--profile", "--create-namespace", "--set"}
     for page in MANUAL:
         named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", page.read_text()))
         assert named - known - others == set(), page.name
