@@ -61,6 +61,9 @@ def _mounts(folder: Path) -> Iterator[str]:
     """The commands that make the pod's file system."""
     root = folder / "rootfs"
     yield f"mkdir -p {root} && mount -t tmpfs -o mode=755 rootfs {root}"
+    # Before what may lie in one of them: a checkout in /tmp.
+    for empty in _empty_folders():
+        yield f"mkdir -p {root}{empty} && mount -t tmpfs empty {root}{empty}"
     for place in _IMAGE:
         if place.is_symlink():
             yield f"ln -s {place.readlink()} {root}{place}"
@@ -70,8 +73,6 @@ def _mounts(folder: Path) -> Iterator[str]:
     yield f"mount -t proc proc {root}/proc && mount -t sysfs -o ro sysfs {root}/sys"
     for device in _DEVICES:
         yield f"touch {root}{device} && mount --bind {device} {root}{device}"
-    for empty in _empty_folders():
-        yield f"mkdir -p {root}{empty} && mount -t tmpfs empty {root}{empty}"
     for source, read_only in ((folder / "store", False), *_volumes(folder)):
         yield from _bind(source, Path(f"{root}{source}"), read_only=read_only)
     yield f"cd {root} && mkdir .old && pivot_root . .old && umount -l /.old && rmdir /.old && mount -o remount,ro /"
