@@ -20,13 +20,13 @@ from dranode.cdi.names import written_kind_problem
 from dranode.driver.core.api.documents import decode
 from dranode.driver.core.api.errors import in_words
 from dranode.driver.core.api.resource import Device, ResourceClaim
+from dranode.driver.core.claims.admission import allocated
 from dranode.driver.core.claims.answers import Conflict, Prepared, Refused
 from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Grant
 from dranode.driver.core.claims.held import ClaimRef, Held
 from dranode.driver.core.claims.hooks import Configures
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.plugin import Plugin
-from dranode.driver.core.claims.prepare import allocated
 from dranode.driver.core.claims.record import PreparedDevice
 from dranode.driver.core.slices.desired import publishable
 from dranode.driver.machine.confined import ConfinedRoot

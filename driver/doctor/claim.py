@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from dranode.cdi.loader.validate import validate
 from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.claims.admission import allocated
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.plugin import Plugin
-from dranode.driver.core.claims.prepare import Known, allocated, known
+from dranode.driver.core.claims.prepare import Known, known
 from dranode.driver.core.claims.record import Record, claim_spec, prepared_devices
 from dranode.driver.core.claims.uses import ClaimUse
 from dranode.driver.core.diagnosis.claim import ClaimFacts

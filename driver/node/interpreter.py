@@ -14,6 +14,7 @@ from dranode.driver.core.claims.answers import Refused
 from dranode.driver.core.claims.effects import (
     Commit,
     Configure,
+    Decision,
     Effect,
     RemoveMetadata,
     RemoveSpec,
@@ -55,6 +56,16 @@ class Interpreter:
     left: dict[str, Marks] = field(default_factory=dict)
     undescribed: Callable[[ClaimRef, str], None] = lambda _claim, _reason: None
 
+    def execute(self, decision: Decision) -> dict[str, Refused]:
+        """Commit what was decided, then carry its effects out; failures come by UID.
+
+        Raises:
+            LedgerError: it cannot be committed.
+        """
+        if decision.commit:
+            self.commit(decision.commit, failures=())
+        return self.carry_out(decision.effects)
+
     def carry_out(self, effects: Iterable[Effect]) -> dict[str, Refused]:
         """Carry effects out in order; one that fails ends its claim's effects and no other's. Failures come by UID."""
         failures: dict[str, Refused] = {}
@@ -87,7 +98,7 @@ class Interpreter:
             put=tuple(record for record in commit.put if record.uid not in failures),
             drop=tuple(uid for uid in commit.drop if uid not in failures),
         )
-        if kept.put or kept.drop:
+        if kept:
             with self.holders.transaction():
                 self.holders.commit(kept)
 

@@ -17,24 +17,14 @@ from typing import assert_never
 
 from dranode.driver.core.api.errors import ClaimConflictError, DranodeError, UnreadError, in_words
 from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.claims.admission import twins
 from dranode.driver.core.claims.answers import Answer, Changed, ClaimOutcome, Conflict, Prepared, Refused
 from dranode.driver.core.claims.effects import Commit, WriteMetadata, WriteSpec
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.metadata import with_metadata
 from dranode.driver.core.claims.plugin import Plugin
-from dranode.driver.core.claims.prepare import (
-    Known,
-    adopt,
-    allocated,
-    check_pools,
-    decide,
-    known,
-    prepare_effects,
-    refreshed,
-    twins,
-    unprepare_effects,
-)
+from dranode.driver.core.claims.prepare import Circumstances, decide_claim, prepared, unprepared
 from dranode.driver.core.claims.record import PreparedDevice, Record, prepared_devices, spec_file
 from dranode.driver.core.pinning.snapshot import HeldSnapshot
 from dranode.driver.node.decision_lock import DecisionLock
@@ -389,22 +379,22 @@ class NodeClaims:
         decided: dict[str, Record] = {}
         before = self.holders.known(asked)
         with self.holders.transaction():
+            holders = self.holders
+            given = Circumstances(self.plugin, self.inventory, holders.held, self.pool, holders.blocked())
             for ref, claim in asked.items():
-                decision = self._decided(ref, claim, before.get(ref.uid))
-                if not isinstance(decision, Record):
-                    outcomes[ref.uid] = decision
-                elif decision.grants:
-                    decided[ref.uid] = decision
-                    self.holders.reserve(decision)
+                found = self._decided(ref, claim, before.get(ref.uid), given)
+                if not isinstance(found, Record):
+                    outcomes[ref.uid] = found
+                elif found.grants:
+                    decided[ref.uid] = found
+                    holders.reserve(found)
                 else:
                     # A claim of which nothing is this driver's holds nothing and leaves no record.
                     outcomes[ref.uid] = Prepared()
-            effects = prepare_effects(decided.values(), self.holders.records)
-            first = effects[0] if effects else None
-            if isinstance(first, Commit):
-                self.holders.commit(first)
-                effects = effects[1:]
-        failures = self.interpreter.carry_out(effects)
+            decision = prepared(decided.values(), holders.records)
+            if decision.commit:
+                holders.commit(decision.commit)
+        failures = self.interpreter.carry_out(decision.effects)
         outcomes.update((uid, Prepared(self._devices(record))) for uid, record in decided.items())
         for uid, record in decided.items():
             if uid not in before and uid not in failures:
@@ -418,11 +408,12 @@ class NodeClaims:
         return with_metadata(devices, self.metadata.ids(record, there=self.left_as(record.uid) is not None))
 
     def _decided(
-        self, ref: ClaimRef, claim: ResourceClaim, record: Record | None
+        self, ref: ClaimRef, claim: ResourceClaim, record: Record | None, given: Circumstances
     ) -> Record | Refused | Conflict | Changed:
         """The decision of a claim as a value, whatever it meets."""
         try:
-            return self._decide(ref, claim, record)
+            self.holders.refuse_damaged(ref)
+            return decide_claim(ref, claim, record, given)
         except ClaimConflictError as error:
             return Conflict(str(error), error.holders)
         except DranodeError as error:
@@ -430,26 +421,6 @@ class NodeClaims:
         except Exception as error:
             log.exception("claim=%s uid=%s driver=%s: no decision", ref, ref.uid, self.plugin.driver)
             return Refused(f"claim {ref} met an error inside {self.plugin.driver}: {in_words(error)}")
-
-    def _decide(self, ref: ClaimRef, claim: ResourceClaim, record: Record | None) -> Record | Changed:
-        self.holders.refuse_damaged(ref)
-        mine = allocated(ref, claim, self.plugin)
-        relation = known(mine, record)
-        if relation is Known.SAME and record is not None:
-            return refreshed(record, claim)
-        check_pools(mine, self.pool)
-        if record is not None:
-            match relation:
-                case Known.RECOVERED:
-                    return adopt(mine, claim, record, self.inventory, self.plugin)
-                case Known.LOST:
-                    # Its allocation says what it was given; only others have to wait for that.
-                    return decide(mine, claim, self.holders.held, self.inventory, self.plugin)
-                case Known.CHANGED:
-                    return Changed(ref)
-        if mine.results:
-            self.holders.refuse_blocked()
-        return decide(mine, claim, self.holders.held, self.inventory, self.plugin)
 
     def _forget_unused(self, ref: ClaimRef) -> Refused | None:
         """Unprepare a claim whose allocation has changed under its record; refused if a container may still use it."""
@@ -481,10 +452,7 @@ class NodeClaims:
             return self._undo(tuple(each.ref for each in records if self.holders.records.get(each.uid) == each))
 
     def _undo(self, refs: tuple[ClaimRef, ...]) -> dict[str, Refused | None]:
-        effects = unprepare_effects(refs, self.holders.known(refs), self.plugin)
-        damaged = self.holders.damaged_among(refs)
-        if damaged:
-            effects += (Commit(drop=damaged),)
-        failures = self.interpreter.carry_out(effects)
+        decision = unprepared(refs, self.holders.known(refs), self.holders.damaged_among(refs), self.plugin)
+        failures = self.interpreter.execute(decision)
         self._lock.freed.notify_all()
         return {ref.uid: failures.get(ref.uid) for ref in refs}

@@ -325,16 +325,6 @@ class Holders:
             return unknown_claim(uid, reason, self._plugin.driver)
         return None
 
-    def refuse_blocked(self) -> None:
-        """Refuse new grants while a claim holds something and nothing says what.
-
-        Raises:
-            ClaimError: there is such a claim; says which and what to do.
-        """
-        reason = self.blocked()
-        if reason is not None:
-            raise ClaimError(reason)
-
     def missing(self) -> tuple[str, ...]:
         """What keeps new grants from being made: a sentence for each."""
         claims = (f"claim with UID {uid}: {reason}" for uid, reason in sorted(self._blocking.items()))

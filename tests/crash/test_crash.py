@@ -42,7 +42,7 @@ class Fused(Interpreter):
         super().commit(commit, failures)
 
     def carry_out(self, effects: Iterable[Effect]) -> dict[str, Refused]:
-        # The first commit of a Prepare is part of the decision's transaction and was spent there.
+        # The commit of a Prepare's decision is part of the transaction in which it was made.
         found = super().carry_out(effects)
         self._spend()
         return found

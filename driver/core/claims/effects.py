@@ -1,4 +1,4 @@
-"""What is to be done, as values, in order. `dranode.driver.node.node` carries effects out; nothing else acts.
+"""What is to be done, as values, in order. `dranode.driver.node.interpreter` carries effects out.
 
 A crash may fall between any two of them; what is on record then says how to go on (see `core.claims.prepare`).
 """
@@ -17,6 +17,10 @@ class Commit:
 
     put: tuple[Record, ...] = ()
     drop: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        """Whether anything is written."""
+        return bool(self.put or self.drop)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,3 +72,16 @@ class RemoveMetadata:
 
 
 Effect = Commit | Configure | Restore | WriteSpec | RemoveSpec | WriteMetadata | RemoveMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What was decided of the claims of one call.
+
+    Attributes:
+        commit: what goes on record first; for a Prepare in the transaction in which it was decided.
+        effects: what is carried out after that, in order.
+    """
+
+    commit: Commit = Commit()
+    effects: tuple[Effect, ...] = ()

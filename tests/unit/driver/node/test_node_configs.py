@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from dranode.driver.core.claims.admission import allocated
 from dranode.driver.core.claims.configs import Config
 from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant
 from dranode.driver.core.claims.held import Held
 from dranode.driver.core.claims.inventory import Inventory
-from dranode.driver.core.claims.prepare import allocated
 from dranode.driver.core.claims.record import fingerprint
 from tests.fakes.drivers import Lamps, allocated_claim, reference
 from tests.fakes.node import LAMPS, given, opened, prepare, specs
