@@ -21,10 +21,10 @@ def description(grant: Grant, record: Record, topology: Topology) -> dict[str, A
     published = grant.attributes.get("dra.cpu/cpuset")
     single = individual_cpu(grant.device)
     if grant.cpus is not None:
-        cpus = CPUSet.parse(grant.cpus)
+        cpus = grant.cpus
     elif published is not None and published.string:
         cpus = CPUSet.parse(published.string)
     else:
-        cpus = CPUSet.parse(record.cpus) if single is None else CPUSet((single,))
+        cpus = record.cpus if single is None else CPUSet((single,))
     nodes = {topology.cpus[cpu].numa for cpu in cpus if cpu in topology.cpus} - {None}
     return {"cpus": str(cpus), "numaNodes": sorted(node for node in nodes if node is not None)} if cpus else {}

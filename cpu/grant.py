@@ -102,9 +102,7 @@ def _with_own_cpus(uid: str, grants: tuple[Grant, ...], shares: tuple[Share, ...
     if len({main_request(grant.request) for grant in grants}) == 1:
         return grants
     return tuple(
-        msgspec.structs.replace(
-            grant, edits=request_edits(uid, index, share.cpus), cpus=str(share.cpus), held=str(share.held)
-        )
+        msgspec.structs.replace(grant, edits=request_edits(uid, index, share.cpus), cpus=share.cpus, held=share.held)
         for index, (grant, share) in enumerate(zip(grants, shares, strict=True))
     )
 

@@ -46,13 +46,13 @@ def device_health(seen: Iterable[str], inventory: Inventory, options: CPUOptions
 def impairments(topology: Topology, records: Iterable[Record]) -> Iterator[Impairment]:
     """Yield the claims that hold offline CPUs."""
     for record in records:
-        offline = CPUSet.parse(record.held) - topology.online
+        offline = record.held - topology.online
         if offline:
             yield Impairment(record.ref, OFFLINE, _message(record, offline, topology))
 
 
 def _message(record: Record, offline: CPUSet, topology: Topology) -> str:
-    cpus = CPUSet.parse(record.cpus)
+    cpus = record.cpus
     remaining = cpus & topology.online
     if remaining == cpus:
         runs = f"runs on {cpus} as before"

@@ -32,7 +32,7 @@ def held_claim(record: Record) -> HeldClaim:
     return HeldClaim(
         claim=record.ref,
         cpus=given.whole,
-        held=CPUSet.parse(record.held),
+        held=record.held,
         pods=frozenset(pod.uid for pod in record.pods if pod.uid),
         shared_in_pod=treatment.sharing is CPUSharing.POD,
         mems=treatment.mems,
@@ -43,4 +43,4 @@ def held_claim(record: Record) -> HeldClaim:
 
 def _part(index: int, cpus: CPUSet, grant: Grant) -> Part:
     """Return what one allocation result was given."""
-    return Part(index, cpus, CPUSet.parse(grant.held), treatment_of(grant).mems)
+    return Part(index, cpus, grant.held, treatment_of(grant).mems)

@@ -64,7 +64,7 @@ def read_holders(root: Root, kubelet_root: str | None) -> Mapping[str, CPUSet]:
             raise
         click.echo(f"dranode: who holds what is not known: {error}", err=True)
         return {}
-    return {str(record.ref): CPUSet.parse(record.held) for record in records if record.held}
+    return {str(record.ref): record.held for record in records if record.held}
 
 
 def topology_document(topology: Topology, holders: Mapping[str, CPUSet]) -> dict[str, Any]:

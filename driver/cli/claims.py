@@ -128,8 +128,8 @@ def _row(driver: str, record: Record, used: Mapping[tuple[str, str], UsedClaim])
         "uid": record.uid,
         "driver": driver,
         "devices": [grant.device for grant in record.grants],
-        "cpus": record.cpus or None,
-        "held": record.held or None,
+        "cpus": str(record.cpus) or None,
+        "held": str(record.held) or None,
         "state": record.state.value,
         "pods": list(dict.fromkeys((*(pod.name for pod in record.pods), *(use.pods if use is not None else ())))),
     }

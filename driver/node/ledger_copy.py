@@ -203,7 +203,7 @@ def _rows(data: bytes) -> Iterator[Record]:
             record = decode_json(Record, body)
             if any(matches(record, body, data[end : end + width]) for width in _WIDTHS):
                 yield record
-        except (DocumentError, ValueError):
+        except DocumentError:
             continue
 
 

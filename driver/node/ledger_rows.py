@@ -14,7 +14,6 @@ from typing import Final
 
 import msgspec
 
-from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.documents import decode_json, encode_json
 from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.core.claims.record import Record
@@ -101,15 +100,17 @@ def index_damage(db: sqlite3.Connection, rows: tuple[Record | Damaged, ...]) -> 
 
 def encoded(record: Record) -> tuple[str, bytes, str, bytes, int]:
     """A record's row, in the order of the columns."""
-    devices = msgspec.json.encode(record.devices)
+    devices, held = msgspec.json.encode(record.devices), str(record.held)
     body = encode_json(record)
-    return (record.uid, devices, record.held, body, _checksum(record.uid, devices, record.held, body))
+    return (record.uid, devices, held, body, _checksum(record.uid, devices, held, body))
 
 
 def matches(record: Record, body: bytes, checksum: bytes) -> bool:
     """Whether these are the body and the checksum of the record's row, as the file has them one after the other."""
     found = int.from_bytes(checksum, signed=True)
-    return bool(checksum) and found == _checksum(record.uid, msgspec.json.encode(record.devices), record.held, body)
+    if not checksum:
+        return False
+    return found == _checksum(record.uid, msgspec.json.encode(record.devices), str(record.held), body)
 
 
 def text(raw: bytes) -> str:
@@ -128,11 +129,9 @@ def _record(uid: object, devices: object, held: object, body: object, checksum: 
     if checksum != _checksum(uid, devices, held, body):
         return Damaged(uid, _names(devices), "the row does not match its checksum")
     try:
-        record = decode_json(Record, body)
-        CPUSet.parse(record.held)
-    except (DocumentError, ValueError) as error:
+        return decode_json(Record, body)
+    except DocumentError as error:
         return Damaged(uid, _names(devices), str(error))
-    return record
 
 
 def _names(devices: bytes) -> tuple[str, ...] | None:

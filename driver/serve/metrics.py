@@ -16,7 +16,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.claims.health import Health
 
 if TYPE_CHECKING:
@@ -103,7 +102,7 @@ class DriverMetrics:
     def granted(self, record: Record) -> None:
         """A claim was given something for the first time."""
         if record.held:
-            self._sizes.observe(len(CPUSet.parse(record.held)))
+            self._sizes.observe(len(record.held))
 
     def nri_answered(self, request: str, seconds: float) -> None:
         """A request of the container runtime was answered."""

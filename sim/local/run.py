@@ -159,7 +159,7 @@ class LocalRun:
             pod[_ref(claim)] = self._drivers(claim)
         answers = self.kubelet.prepare(pod)
         self._pods.append(pod)
-        cpus = {record.uid: record.cpus for record in self.records() if record.cpus}
+        cpus = {record.uid: str(record.cpus) for record in self.records() if record.cpus}
         for claim in claims:
             answer = answers[_ref(claim)]
             prepared = isinstance(answer, Prepared)

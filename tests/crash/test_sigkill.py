@@ -114,7 +114,7 @@ def check(folder: Path, told: dict[int, tuple[PreparedDevice, ...] | None]) -> N
     records = {record.uid: record for record in contents.records}
     held = CPUSet()
     for record in records.values():
-        cpus = CPUSet.parse(record.held)
+        cpus = record.held
         assert cpus
         assert held.isdisjoint(cpus), "a CPU was given twice"
         held |= cpus

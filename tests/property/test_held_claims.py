@@ -65,7 +65,7 @@ class Lights(Lamps, Pins):
 
     def pinned(self, record: Record) -> HeldClaim:
         pods = frozenset(pod.uid for pod in record.pods)
-        return HeldClaim(record.ref, CPUSet.parse(record.cpus), CPUSet.parse(record.held), pods)
+        return HeldClaim(record.ref, record.cpus, record.held, pods)
 
 
 @settings(max_examples=15, deadline=None)

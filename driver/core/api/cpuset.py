@@ -156,6 +156,10 @@ class CPUSet:
         return CPUSet.of_mask(mask)
 
 
+NO_CPUS: Final = CPUSet()
+"""The empty set. A document leaves a set of CPUs out only if it is this very object."""
+
+
 def _ranges(text: str) -> Iterator[tuple[int, int]]:
     """Yield first and last CPU of each item of a cpu-list."""
     for item in text.split(",") if text else ():

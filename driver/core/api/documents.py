@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.core.api.quantity import Quantity
 from dranode.driver.core.api.unknown_fields import field_names
@@ -45,12 +46,18 @@ def _decode_hook(kind: type, raw: Any) -> Any:
         if isinstance(raw, float):
             return Quantity(repr(raw))
         raise ValueError(f"{raw!r} is not a quantity such as 4, 500m or 16Gi")
+    if kind is CPUSet:
+        if isinstance(raw, str):
+            return CPUSet.parse(raw)
+        raise ValueError(f"{raw!r} is not a cpu-list such as 0-3,8")
     raise NotImplementedError(kind)
 
 
 def _encode_hook(value: Any) -> Any:
     if isinstance(value, Quantity):
         return value.text
+    if isinstance(value, CPUSet):
+        return str(value)
     raise NotImplementedError(type(value))
 
 

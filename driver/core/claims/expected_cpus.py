@@ -32,8 +32,8 @@ class GivenCPUs:
 
 def given_cpus(record: Record) -> GivenCPUs:
     """Return the CPUs of a claim on record; its results count as parts only if each has CPUs of its own."""
-    parts = {index: CPUSet.parse(grant.cpus) for index, grant in enumerate(record.grants) if grant.cpus is not None}
-    return GivenCPUs(CPUSet.parse(record.cpus), parts if len(parts) == len(record.grants) else {})
+    parts = {index: grant.cpus for index, grant in enumerate(record.grants) if grant.cpus is not None}
+    return GivenCPUs(record.cpus, parts if len(parts) == len(record.grants) else {})
 
 
 def parts_of_container(indexes: Collection[int], parts: Iterable[int]) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from typing import Any, Self
 import msgspec
 
 from dranode.cdi.spec import ContainerEdits
-from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.cpuset import NO_CPUS, CPUSet
 from dranode.driver.core.api.resource import DeviceAttribute, DeviceRequestAllocationResult
 from dranode.driver.core.claims.configs import Config
 from dranode.driver.core.claims.held import ClaimRef
@@ -43,9 +43,9 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         edits: what a container that names this request gets, beyond the claim's own edits.
         attributes: device metadata for the workload (KEP-5304), beside the attributes that are published.
         state: plug-in state that `configure` and `restore` need; plain JSON.
-        cpus: the CPUs on which containers run that name this request alone (cpu-list, perhaps empty), where the claim
-            tells its requests apart by `edits`; None where every container with the claim runs on all of it.
-        held: the CPUs of this request that nobody else gets (cpu-list), where `cpus` is told.
+        cpus: the CPUs on which containers run that name this request alone, perhaps none, where the claim tells its
+            requests apart by `edits`; None where every container with the claim runs on all of it.
+        held: the CPUs of this request that no other claim gets, where `cpus` is not None. Both are cpu-lists in JSON.
     """
 
     request: str
@@ -56,8 +56,13 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     edits: ContainerEdits | None = None
     attributes: Mapping[str, DeviceAttribute] = {}
     state: Any = None
-    cpus: str | None = None
-    held: str = ""
+    cpus: CPUSet | None = None
+    held: CPUSet = NO_CPUS
+
+    def __post_init__(self) -> None:
+        # As in a record: what is left out is a default by its identity.
+        if not self.held:
+            msgspec.structs.force_setattr(self, "held", NO_CPUS)
 
     @classmethod
     def of(

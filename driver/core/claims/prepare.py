@@ -20,7 +20,6 @@ from enum import Enum, auto
 
 import msgspec
 
-from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import ClaimConflictError, ClaimError
 from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.core.claims.admission import allocated, check_pools, counting
@@ -169,7 +168,7 @@ def adopt(claim: AllocatedClaim, asked: ResourceClaim, record: Record, inventory
     Raises:
         ClaimError: a configuration of the claim contradicts the machine.
     """
-    found = ClaimGrant(record.grants, cpus=CPUSet.parse(record.cpus), held=CPUSet.parse(record.held))
+    found = ClaimGrant(record.grants, cpus=record.cpus, held=record.held)
     grants = record.grants
     if not grants:
         grants = (

@@ -17,7 +17,7 @@ import msgspec
 from dranode.cdi.names import device_problem, qualified_name, spec_file_name
 from dranode.cdi.spec import CDIDevice, ContainerEdits, Spec
 from dranode.cdi.version import with_minimum_version
-from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.cpuset import NO_CPUS, CPUSet
 from dranode.driver.core.api.documents import decode_json, encode_json
 from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.core.api.resource import ResourceClaimConsumerReference
@@ -45,8 +45,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         state: how far it has come.
         grants: what each allocation result was given, in the order of the results.
         edits: what every container with the claim gets.
-        cpus: the CPUs on which its containers run (cpu-list).
-        held: the CPUs that nobody else gets (cpu-list).
+        cpus: the CPUs on which its containers run; a cpu-list in JSON.
+        held: the CPUs that no other claim gets; a cpu-list in JSON.
         pods: who may use the claim, as reserved at the last Prepare.
         pod_claim_name: how its pod calls the claim, if it was made from a template; empty if not.
         fingerprint: of the allocation that was decided on; empty in a recovered record.
@@ -58,11 +58,17 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     state: ClaimState = ClaimState.COMPLETED
     grants: tuple[Grant, ...] = ()
     edits: ContainerEdits | None = None
-    cpus: str = ""
-    held: str = ""
+    cpus: CPUSet = NO_CPUS
+    held: CPUSet = NO_CPUS
     pods: tuple[ResourceClaimConsumerReference, ...] = ()
     pod_claim_name: str = ""
     fingerprint: str = ""
+
+    def __post_init__(self) -> None:
+        # msgspec leaves out a default by its identity, and rows of the ledger never had empty sets.
+        for name in ("cpus", "held"):
+            if not getattr(self, name):
+                msgspec.structs.force_setattr(self, name, NO_CPUS)
 
     @property
     def ref(self) -> ClaimRef:
@@ -82,7 +88,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def holding(self) -> Holding:
         """What the claim holds."""
-        return Holding(self.ref, frozenset(self.devices), CPUSet.parse(self.held))
+        return Holding(self.ref, frozenset(self.devices), self.held)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +113,8 @@ def record_of(
         state=state,
         grants=grant.grants,
         edits=grant.edits,
-        cpus=str(grant.cpus),
-        held=str(grant.held),
+        cpus=grant.cpus,
+        held=grant.held,
         pods=pods,
         fingerprint=fingerprint(claim),
     )
@@ -116,7 +122,7 @@ def record_of(
 
 def recovered(uid: str, grant: ClaimGrant) -> Record:
     """The record of a claim of which only the CDI spec is left."""
-    return Record(uid=uid, grants=grant.grants, edits=grant.edits, cpus=str(grant.cpus), held=str(grant.held))
+    return Record(uid=uid, grants=grant.grants, edits=grant.edits, cpus=grant.cpus, held=grant.held)
 
 
 def fingerprint(claim: AllocatedClaim) -> str:
@@ -198,8 +204,7 @@ def copied(uid: str, spec: Spec) -> Record | None:
         return None
     try:
         record = decode_json(Record, text.removeprefix(COPY))
-        _ = CPUSet.parse(record.cpus), CPUSet.parse(record.held)
-    except (DocumentError, ValueError):
+    except DocumentError:
         return None
     return record if record.uid == uid and not record.fingerprint else None
 

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.claims.record import Record
 
 LOST = "the ledger was lost, and nothing tells of all claims that were on record"
@@ -71,8 +70,7 @@ def salvaged(copied: Copied | None, specs: Mapping[str, Record], rows: Iterable[
 
 
 def _both(first: Record, second: Record) -> Record:
-    held = CPUSet.parse(first.held) | CPUSet.parse(second.held)
-    return msgspec.structs.replace(first, held=str(held))
+    return msgspec.structs.replace(first, held=first.held | second.held)
 
 
 def _covers(record: Record | None, spec: Record) -> bool:

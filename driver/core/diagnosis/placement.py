@@ -164,10 +164,11 @@ def _placement(
     own = tuple(placed[cgroup] for cgroup in sorted(placed) if record.uid in containers[cgroup].claims)
     pods = {pod.uid for pod in record.pods}
     inside = {pid for container in own for pid in container.pids}
-    held = CPUSet.parse(record.held)
     return ClaimPlacement(
         own,
-        tuple(process for process in processes if process.pid not in inside and not process.cpus.isdisjoint(held)),
+        tuple(
+            process for process in processes if process.pid not in inside and not process.cpus.isdisjoint(record.held)
+        ),
         hidden=any(present.hidden and present.pod_uid in pods for present in containers.values()),
     )
 

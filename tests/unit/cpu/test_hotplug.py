@@ -119,7 +119,7 @@ def test_a_machine_that_is_left_with_its_reserved_cpus_publishes_nothing_and_goe
 def test_a_claim_that_holds_offline_cpus_is_impaired(online: str, cpus: str, held: str, sentence: str | None) -> None:
     driver, machine = made("sockets=1,cores=8")
     machine.online = online
-    record = Record(uid="u", namespace="default", name="a", cpus=cpus, held=held)
+    record = Record(uid="u", namespace="default", name="a", cpus=CPUSet.parse(cpus), held=CPUSet.parse(held))
     found = list(impairments(driver.discover().hardware, [record]))
     assert [each.message for each in found] == ([] if sentence is None else [sentence])
 

@@ -56,8 +56,8 @@ def record(uid: str, cpus: str, *requests: tuple[str, str], sharing: CPUSharing 
             device="cpudevnuma000",
             admin=name == "watch",
             edits=ContainerEdits(env=(f"DRANODE_CPUSET_{uid}_{index}={part}",)),
-            cpus=part,
-            held=part,
+            cpus=CPUSet.parse(part),
+            held=CPUSet.parse(part),
         )
         for index, (name, part) in enumerate(requests)
     )
@@ -67,8 +67,8 @@ def record(uid: str, cpus: str, *requests: tuple[str, str], sharing: CPUSharing 
         name=uid,
         grants=parts or (Grant(request="all", pool="node", device="cpudevnuma000", state=state),),
         edits=ContainerEdits(env=(f"DRA_CPUSET_{uid}={cpus}",)),
-        cpus=cpus,
-        held=cpus,
+        cpus=CPUSet.parse(cpus),
+        held=CPUSet.parse(cpus),
         pods=(ResourceClaimConsumerReference(resource="pods", name="pod-a", uid=POD),),
     )
 

@@ -252,7 +252,7 @@ def test_a_damaged_row_is_still_told_to_whoever_pins(tmp_path: Path) -> None:
             return HeldSnapshot()
 
         def pinned(self, record: Record) -> HeldClaim:
-            return HeldClaim(record.ref, CPUSet.parse(record.cpus), CPUSet.parse(record.held))
+            return HeldClaim(record.ref, record.cpus, record.held)
 
     claim = allocated_claim("a", LAMPS, ["lamp-0"])
     node = opened(tmp_path, Recoverable())

@@ -10,19 +10,18 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
-from dranode.cdi.rules import spec_problems
-from dranode.cdi.spec import CDIDevice, ContainerEdits, DeviceNode, Spec
+from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import LedgerError
-from dranode.driver.core.api.resource import ResourceClaimConsumerReference
 from dranode.driver.core.claims.grant import Grant
-from dranode.driver.core.claims.record import ClaimState, Record, claim_spec, copied, prepared_devices
+from dranode.driver.core.claims.record import Record
 from dranode.driver.node.ledger import CorruptLedgerError, Ledger, move_aside, read_ledger
 from dranode.driver.node.ledger_rows import TABLES
 
-A = Record(uid="uid-a", namespace="default", name="a", cpus="0-1", held="0-1,8-9", fingerprint="f")
+A = Record(
+    uid="uid-a", namespace="default", name="a", cpus=CPUSet.parse("0-1"), held=CPUSet.parse("0-1,8-9"), fingerprint="f"
+)
 B = Record(uid="uid-b", grants=(Grant(request="r", pool="p", device="d", admin=True),), fingerprint="g")
 
 
@@ -112,7 +111,7 @@ def test_no_altered_bit_is_read_as_another_record_or_as_a_crash(tmp_path: Path) 
     assert outcomes == {"refused", "damaged", "read"}
 
 
-C = Record(uid="uid-c", cpus="4-5", held="4-5", fingerprint="h")
+C = Record(uid="uid-c", cpus=CPUSet.parse("4-5"), held=CPUSet.parse("4-5"), fingerprint="h")
 
 
 def used(path: Path, good: bytes, altered: bytes) -> str:
@@ -354,51 +353,6 @@ def test_only_two_kinds_of_error_call_a_file_corrupt(tmp_path: Path, code: int, 
     with pytest.raises(LedgerError, match="the disk says no") as refused:
         ledger.meta("schema")
     assert isinstance(refused.value, CorruptLedgerError) is corrupt
-
-
-NODE = DeviceNode(path="/dev/lamp0", type="c", major=1, minor=2)
-GIVEN = Record(
-    uid="uid-g",
-    namespace="default",
-    name="g",
-    grants=(Grant(request="r", pool="p", device="d", edits=ContainerEdits(env=("LAMP=d",)), state={"lit": True}),),
-    edits=ContainerEdits(env=("WALL=ü\u2028",)),
-    cpus="0-1",
-    held="0-3",
-)
-
-
-def test_a_spec_carries_what_the_claim_was_given_and_nothing_that_is_asked_again() -> None:
-    pods = (ResourceClaimConsumerReference(resource="pods", name="pod", uid="pod-uid"),)
-    record = msgspec.structs.replace(GIVEN, state=ClaimState.STARTED, pods=pods, pod_claim_name="lamp", fingerprint="f")
-    grants = tuple(msgspec.structs.replace(each, edits=ContainerEdits(device_nodes=(NODE,))) for each in record.grants)
-    spec = claim_spec("lamps.example.com/claim", msgspec.structs.replace(record, grants=grants), record)
-    assert spec is not None
-    assert copied("uid-g", spec) == GIVEN
-    assert spec.cdi_version == "0.3.0"
-    assert list(spec_problems(spec)) == []
-    told = {name for device in prepared_devices(spec.kind, record) for name in device.cdi}
-    hidden = [device for device in spec.devices if f"{spec.kind}={device.name}" not in told]
-    assert [device.name for device in hidden] == ["record-uid-g"]
-
-
-@pytest.mark.parametrize(
-    ("name", "entry"),
-    [
-        ("record-uid-b", 'DRANODE_RECORD={"uid":"uid-b"}'),
-        ("claim-uid-a", 'DRANODE_RECORD={"uid":"uid-a"}'),
-        ("record-uid-a", 'DRANODE_RECORD={"uid":"uid-b"}'),
-        ("record-uid-a", 'DRANODE_RECORD={"uid":"uid-a","fingerprint":"f"}'),
-        ("record-uid-a", 'DRANODE_RECORD={"uid":"uid-a","held":"3-1"}'),
-        ("record-uid-a", 'DRANODE_RECORD={"uid":"uid-a","cpus":"x"}'),
-        ("record-uid-a", 'DRANODE_RECORD={"uid":'),
-        ("record-uid-a", "DRANODE_RECORD="),
-        ("record-uid-a", 'RECORD={"uid":"uid-a"}'),
-    ],
-)
-def test_a_copy_that_is_not_this_claims_or_not_whole_is_not_believed(name: str, entry: str) -> None:
-    device = CDIDevice(name=name, container_edits=ContainerEdits(env=(entry,)))
-    assert copied("uid-a", Spec(cdi_version="0.3.0", kind="lamps.example.com/claim", devices=(device,))) is None
 
 
 @pytest.mark.parametrize("code", [sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY_RECOVERY])

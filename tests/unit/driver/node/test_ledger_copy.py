@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import LedgerError
 from dranode.driver.core.claims.record import Record
 from dranode.driver.core.claims.salvage import Copied
 from dranode.driver.node.ledger_copy import LedgerCopy
 
-A, B, C = (Record(uid=f"uid-{name}", namespace="default", name=name, cpus="0-1", held="0-1") for name in "abc")
+CPUS = CPUSet((0, 1))
+A, B, C = (Record(uid=f"uid-{name}", namespace="default", name=name, cpus=CPUS, held=CPUS) for name in "abc")
 
 
 class Disk:

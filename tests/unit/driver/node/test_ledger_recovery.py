@@ -236,10 +236,10 @@ def test_a_new_node_is_in_no_doubt(tmp_path: Path) -> None:
 
 
 def test_what_of_a_claim_is_told_twice_is_held_as_both_say() -> None:
-    one = Record(uid="a", cpus="0-1", held="0-1", fingerprint="f")
-    other = Record(uid="a", cpus="2-3", held="2-3", fingerprint="g")
+    one = Record(uid="a", cpus=CPUSet.parse("0-1"), held=CPUSet.parse("0-1"), fingerprint="f")
+    other = Record(uid="a", cpus=CPUSet.parse("2-3"), held=CPUSet.parse("2-3"), fingerprint="g")
     found = salvaged(Copied(3, {"a": one}, whole=False), {}, (other,), BOOT)
-    assert found.records["a"].held == "0-3"
+    assert found.records["a"].held == CPUSet(range(4))
     assert found.doubt == LOST
 
 
@@ -340,7 +340,7 @@ def test_no_attack_on_the_files_gives_a_cpu_twice_or_loses_a_claim_in_silence(tm
     dice, folder = random.Random(seed), tmp_path / "begin"
     folder.mkdir()
     node = opened(folder)
-    told: dict[str, str] = {}
+    told: dict[str, CPUSet] = {}
     for number in range(12):
         asked = claim(number, 1 + number % 2)
         if isinstance(prepare(node, asked), Prepared):
@@ -357,8 +357,7 @@ def test_no_attack_on_the_files_gives_a_cpu_twice_or_loses_a_claim_in_silence(tm
             if dice.random() < 0.4:
                 reboot(folder)
             node = opened(folder)
-        held = [CPUSet.parse(cpus) for cpus in told.values()]
-        assert sum(map(len, held)) == len(CPUSet.union(held)), "a CPU was given twice"
+        assert sum(map(len, told.values())) == len(CPUSet.union(told.values())), "a CPU was given twice"
         known = {record.uid: record for record in node.records()}
-        assert all(CPUSet.parse(told[uid]) <= CPUSet.parse(known[uid].held) for uid in told.keys() & known.keys())
+        assert all(told[uid] <= known[uid].held for uid in told.keys() & known.keys())
         assert told.keys() <= known.keys() or node.missing(), "a claim was lost in silence"

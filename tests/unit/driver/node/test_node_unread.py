@@ -36,7 +36,7 @@ class World:
         node.open()
         node.prepare({reference(CLAIM): CLAIM})
         (record,) = node.records()
-        self.held = record.held
+        self.held = str(record.held)
         node.close()
 
     def node(self) -> NodeClaims:

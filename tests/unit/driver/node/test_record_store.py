@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from dranode.cdi.spec import Spec
+from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import LedgerError
 from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.core.claims.answers import Conflict, Prepared, Refused
@@ -90,18 +91,17 @@ def test_a_spec_that_a_driver_fails_to_read_blocks_new_grants_and_nothing_else(t
     assert isinstance(node.prepare({reference(ours): ours})[ours.metadata.uid], Prepared)
 
 
+def on_record(name: str, cpus: str, fingerprint: str = "") -> Record:
+    pinned = CPUSet.parse(cpus)
+    return Record(uid=f"uid-{name}", namespace="default", name=name, cpus=pinned, held=pinned, fingerprint=fingerprint)
+
+
 def test_claims_on_record_with_the_same_cpus_are_told_of_once_and_keep_them(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     ledger = Ledger(tmp_path / "ledger.db")
     with ledger.transaction():
-        ledger.commit(
-            put=(
-                Record(uid="uid-a", namespace="default", name="a", cpus="0-3", held="0-3", fingerprint="f"),
-                Record(uid="uid-b", namespace="default", name="b", cpus="2-5", held="2-5", fingerprint="g"),
-                Record(uid="uid-c", namespace="default", name="c", cpus="9", held="9"),
-            )
-        )
+        ledger.commit(put=(on_record("a", "0-3", "f"), on_record("b", "2-5", "g"), on_record("c", "9")))
     node = NodeClaims(Lamps(), tmp_path, tmp_path / "cdi")
     node.open()
     with ledger.transaction():

@@ -237,7 +237,7 @@ def test_what_kubelet_was_told_is_still_there_after_the_ledger_is_lost(tmp_path:
 
 def test_a_claim_that_an_older_version_prepared_keeps_its_answer_and_its_containers_all_of_it(machine: Pinned) -> None:
     def older(record: Record) -> Record:
-        grants = tuple(msgspec.structs.replace(grant, edits=None, cpus=None, held="") for grant in record.grants)
+        grants = tuple(msgspec.structs.replace(grant, edits=None, cpus=None, held=CPUSet()) for grant in record.grants)
         return msgspec.structs.replace(record, grants=grants)
 
     asked = claim({"a": 4, "b": 2})

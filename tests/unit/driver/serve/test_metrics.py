@@ -216,5 +216,5 @@ def test_a_drivers_name_becomes_the_beginning_of_its_metrics(driver: str, prefix
 def test_a_claim_that_holds_no_cpu_has_no_size(worlds: dict[str, World]) -> None:
     world = worlds["dra.cpu"]
     assert world.service._counts is not None
-    world.service._counts.granted(Record(uid="u", held=str(CPUSet())))
+    world.service._counts.granted(Record(uid="u", held=CPUSet()))
     assert list(world.values("dra_cpu_claim_allocated_cpus_count").values()) == [0]

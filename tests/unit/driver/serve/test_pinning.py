@@ -42,7 +42,7 @@ class PinnedLamps(Lamps, Pins):
 
     def pinned(self, record: Record) -> HeldClaim:
         pods = frozenset(pod.uid for pod in record.pods)
-        return HeldClaim(record.ref, CPUSet.parse(record.cpus), CPUSet.parse(record.held), pods)
+        return HeldClaim(record.ref, record.cpus, record.held, pods)
 
 
 class Kubelet(PodResources):
