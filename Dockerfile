@@ -1,16 +1,18 @@
-# The image of deploy/: `docker build -t dranode:0.1.0 .`
-# For builds that give the same bytes every time, pass the base by digest: --build-arg BASE=python@sha256:...
+# The image of deploy/: `docker build -t dranode:0.1.0 .`; with --target debug the one that also runs the simulator's commands
+# and reads a kubeconfig. For the same bytes every time pass the base by digest (--build-arg BASE=python@sha256:...) and build
+# as `make image` does.
 ARG BASE=python:3.11.13-slim-bookworm
 
 FROM ${BASE} AS build
 WORKDIR /src
 COPY requirements/ requirements/
 # Wheels alone and every one by its hash, so that nothing is compiled and nothing else gets in.
-RUN python -m venv --without-pip /opt/dranode \
-    && pip --python /opt/dranode/bin/python install --no-cache-dir --no-compile --only-binary=:all: \
+RUN python3 -m venv --without-pip /opt/dranode \
+    && python3 -m venv /opt/build \
+    && /opt/build/bin/pip --python /opt/dranode/bin/python install --no-cache-dir --no-compile --only-binary=:all: \
         --require-hashes -r requirements/serve.lock \
     && awk '/^[^ ]/ {keep = /^setuptools==/} keep' requirements/dev.lock > build.lock \
-    && pip install --no-cache-dir --only-binary=:all: --require-hashes -r build.lock
+    && /opt/build/bin/pip install --no-cache-dir --no-compile --only-binary=:all: --require-hashes -r build.lock
 COPY pyproject.toml README.md LICENSE ./
 COPY cdi/ cdi/
 COPY proto/ proto/
@@ -18,17 +20,43 @@ COPY driver/ driver/
 COPY cpu/ cpu/
 COPY gpu/ gpu/
 COPY sim/ sim/
-# Bytecode is made here, once: the root file system is read-only later, and a driver has to start fast.
-RUN pip wheel --no-deps --no-build-isolation --wheel-dir wheels . \
-    && pip --python /opt/dranode/bin/python install --no-index --no-deps --no-compile wheels/*.whl \
-    && python -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/dranode/lib
+ARG SOURCE_DATE_EPOCH=0
+# From an index of one folder, since pip writes down where a file that is named comes from. Bytecode is made here, once: the root
+# file system is read-only later, and a driver has to start fast. One process makes it, in one order, so that it is the same again.
+RUN /opt/build/bin/pip wheel --no-deps --no-build-isolation --wheel-dir wheels . \
+    && /opt/build/bin/pip --python /opt/dranode/bin/python install --no-index --find-links wheels --no-deps --no-compile dranode \
+    && PYTHONHASHSEED=0 python3 -m compileall -q --invalidation-mode unchecked-hash /opt/dranode/lib \
+    && find /opt/dranode -exec touch -h -d "@${SOURCE_DATE_EPOCH}" {} +
 
-FROM ${BASE}
-# What installs packages has no business on a node.
-RUN pip uninstall -q -y --root-user-action=ignore setuptools wheel pip
-COPY --from=build /opt/dranode /opt/dranode
+FROM build AS build-debug
+ARG SOURCE_DATE_EPOCH=0
+# With pip, by which others put a driver of their own into the image (docs/install.md).
+RUN cp -r /opt/build/lib/python3*/site-packages/pip /opt/dranode/lib/python3*/site-packages/ \
+    && /opt/build/bin/pip --python /opt/dranode/bin/python install --no-cache-dir --no-compile --only-binary=:all: \
+        --require-hashes -r requirements/run.lock \
+    && PYTHONHASHSEED=0 python3 -m compileall -q --invalidation-mode unchecked-hash /opt/dranode/lib \
+    && find /opt/dranode -exec touch -h -d "@${SOURCE_DATE_EPOCH}" {} +
+
+FROM ${BASE} AS base
+ARG VERSION=0.1.0
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title=dranode \
+      org.opencontainers.image.description="Kubernetes DRA node drivers for CPUs and GPUs" \
+      org.opencontainers.image.licenses=Apache-2.0 \
+      org.opencontainers.image.version=${VERSION} \
+      org.opencontainers.image.revision=${REVISION}
 ENV PATH=/opt/dranode/bin:$PATH PYTHONDONTWRITEBYTECODE=1
+# What installs packages has no business on a node.
+RUN if python3 -m pip --version >/dev/null 2>&1; then \
+        python3 -m pip uninstall -q -y --root-user-action=ignore setuptools wheel pip; fi \
+    && rm -rf "$(python3 -c 'import ensurepip; print(*ensurepip.__path__)')" /usr/share/python-wheels
 # root, without capabilities: kubelet's folders and the runtime's socket are root's.
 USER 0:0
 ENTRYPOINT ["dranode"]
 CMD ["serve"]
+
+FROM base AS debug
+COPY --from=build-debug /opt/dranode /opt/dranode
+
+FROM base AS serve
+COPY --from=build /opt/dranode /opt/dranode

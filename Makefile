@@ -24,8 +24,8 @@ $(STAMP): requirements/dev.lock pyproject.toml
 	@touch $(RUNTIME) $@
 
 # What the program needs to run, and no more
-$(RUNTIME): requirements/serve.lock pyproject.toml
-	@sh requirements/install.sh $(VENV) requirements/serve.lock $(PYTHON)
+$(RUNTIME): requirements/run.lock pyproject.toml
+	@sh requirements/install.sh $(VENV) requirements/run.lock $(PYTHON)
 	@touch $@
 
 demo: $(RUNTIME)
@@ -54,10 +54,11 @@ interop: setup interop-packages
 interop-all: setup interop-packages
 	@INTEROP="v1.7.29 v2.0.7 v2.3.4 v2.4.2" $(BIN)/python -m pytest -rs tests/interop
 
-# Debian's runc and a static busybox, where they are missing and may be installed.
+# Debian's runc, a static busybox, and what images are built with, where they are missing and may be installed.
 interop-packages:
-	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && ! { command -v runc && command -v busybox; } >/dev/null; then \
-		apt-get update -qq && apt-get install -qq -y runc busybox-static >/dev/null; fi
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+		! { command -v runc && command -v busybox && command -v buildah && command -v mmdebstrap; } >/dev/null; then \
+		apt-get update -qq && apt-get install -qq -y runc busybox-static buildah mmdebstrap >/dev/null; fi
 
 # A virtual root keeps apart files that would be called the same: every module is dranode/proto/<name>.
 proto: setup
@@ -70,7 +71,9 @@ lock: setup
 	@$(BIN)/uv pip compile -q --universal --generate-hashes --python-version 3.11 --extra dev --extra lock \
 		--no-header -o requirements/dev.lock pyproject.toml
 	@$(BIN)/uv pip compile -q --universal --generate-hashes --python-version 3.11 \
-		--no-header -o requirements/serve.lock pyproject.toml
+		--no-header -o requirements/run.lock pyproject.toml
+	@$(BIN)/uv pip compile -q --universal --generate-hashes --python-version 3.11 --group serve \
+		--no-header -o requirements/serve.lock -c requirements/run.lock
 	@echo 'uv>=0.5,<1' | $(BIN)/uv pip compile -q --universal --generate-hashes --python-version 3.11 \
 		--no-header -o requirements/uv.lock -
 

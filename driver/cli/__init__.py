@@ -79,6 +79,13 @@ def cli() -> None:
     check_environment(os.environ, variables(), unknown_prefixes())
 
 
+def _left_out(module: str | None) -> str:
+    return (
+        f"this command needs the Python module {module}, which this installation leaves out: run it from the image's "
+        "debug variant or from `pip install dranode`"
+    )
+
+
 def main() -> None:
     """Run the program; the exit status is 0 done, 1 "no" or failed, 2 wrong usage or an invalid configuration."""
     defer_untouched()
@@ -94,6 +101,11 @@ def main() -> None:
     except DranodeError as error:
         click.echo(f"dranode: {error}", err=True)
         sys.exit(2 if isinstance(error, UsageError) else 1)
+    except ModuleNotFoundError as missing:
+        if (missing.name or "dranode").partition(".")[0] == "dranode":
+            raise
+        click.echo(f"dranode: {_left_out(missing.name)}", err=True)
+        sys.exit(1)
     except BrokenPipeError:
         # The reader of our output has closed the pipe; without stdout the flush at exit does not fail.
         sys.stdout = None

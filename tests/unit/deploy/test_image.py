@@ -22,29 +22,49 @@ def stages() -> list[list[tuple[str, str]]]:
     return [instructions()[start:end] for start, end in zip(starts, [*starts[1:], None], strict=True)]
 
 
-def test_the_image_is_made_in_two_stages_from_one_pinned_base() -> None:
+def stage(name: str) -> list[tuple[str, str]]:
+    (found,) = [stage for stage in stages() if stage[0][1].endswith(f" AS {name}")]
+    return found
+
+
+def test_every_stage_is_made_from_one_pinned_base_and_the_last_is_the_drivers() -> None:
     (name, base), *_ = instructions()
     assert name == "ARG"
     assert re.fullmatch(r"BASE=python:3\.1\d\.\d+-slim-\w+", base)
-    assert [stage[0][1] for stage in stages()] == ["${BASE} AS build", "${BASE}"]
+    froms = [each[0][1] for each in stages()]
+    assert froms == ["${BASE} AS build", "build AS build-debug", "${BASE} AS base", "base AS debug", "base AS serve"]
 
 
 def test_what_the_image_holds_is_pinned_and_compiled_before() -> None:
-    build = " ".join(rest for _, rest in stages()[0])
-    assert "--require-hashes -r requirements/serve.lock" in build
-    assert "--only-binary=:all:" in build
-    assert "compileall" in build
-    installs = [each for each in re.findall(r"pip (?:--python \S+ )?install[^&]*", build) if "--no-index" not in each]
-    assert len(installs) == 2
-    assert all("--require-hashes" in each for each in installs)
+    for name, lock in (("build", "serve"), ("build-debug", "run")):
+        build = " ".join(rest for _, rest in stage(name))
+        assert f"--require-hashes -r requirements/{lock}.lock" in build
+        assert "compileall" in build
+        installs = re.findall(r"pip (?:--python \S+ )?install[^&]*", build)
+        assert installs
+        assert all(
+            ("--require-hashes" in each and "--only-binary=:all:" in each) or "--no-index" in each for each in installs
+        )
 
 
 def test_the_image_has_neither_compiler_nor_installer() -> None:
-    _, final = stages()
-    commands = [rest for name, rest in final if name == "RUN"]
-    assert commands == ["pip uninstall -q -y --root-user-action=ignore setuptools wheel pip"]
-    assert [rest for name, rest in final if name == "COPY"] == ["--from=build /opt/dranode /opt/dranode"]
-    assert not any("apt" in rest or "gcc" in rest for _, rest in instructions())
+    assert stage("serve")[1:] == [("COPY", "--from=build /opt/dranode /opt/dranode")]
+    (command,) = [rest for name, rest in stage("base") if name == "RUN"]
+    assert "pip uninstall" in command
+    assert "ensurepip" in command
+    assert not any("apt" in rest.split() or "gcc" in rest for _, rest in instructions())
+
+
+def test_the_node_needs_a_part_of_what_the_program_needs() -> None:
+    document = tomllib.loads((DEPLOY.parent / "pyproject.toml").read_text())
+    needed, all_of_it = set(document["dependency-groups"]["serve"]), set(document["project"]["dependencies"])
+    assert needed < all_of_it
+    assert {re.split(r"[<>=]", each)[0] for each in all_of_it - needed} == {"kubernetes", "cel-expr-python"}
+
+
+def test_the_image_and_the_package_are_of_one_version() -> None:
+    document = tomllib.loads((DEPLOY.parent / "pyproject.toml").read_text())
+    assert ("ARG", f"VERSION={document['project']['version']}") in stage("base")
 
 
 def test_every_part_and_nothing_secret_is_copied() -> None:
@@ -57,6 +77,6 @@ def test_every_part_and_nothing_secret_is_copied() -> None:
 
 
 def test_the_image_starts_the_driver_as_root_without_writing() -> None:
-    final = dict(stages()[1])
+    final = dict(stage("base"))
     assert (final["ENTRYPOINT"], final["CMD"], final["USER"]) == ('["dranode"]', '["serve"]', "0:0")
     assert "PYTHONDONTWRITEBYTECODE=1" in final["ENV"]
