@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from dranode.cdi.spec import Spec
@@ -17,16 +17,17 @@ from dranode.cpu.options import CPUOptions, check_reserved, read_options
 from dranode.driver.core.claims.configs import Config
 from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Grant
 from dranode.driver.core.claims.health import DeviceHealth, Impairment
-from dranode.driver.core.claims.held import Held, Holding
+from dranode.driver.core.claims.held import Held
 from dranode.driver.core.claims.hooks import Recovers
 from dranode.driver.core.claims.inventory import Inventory
-from dranode.driver.core.claims.plugin import PictureLine, Plugin, Stop
+from dranode.driver.core.claims.plugin import Plugin, Stop
 from dranode.driver.core.pinning.pins import Pins
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.root import Root
 
 if TYPE_CHECKING:
     from dranode.cpu.hotplug import CPUEvent
+    from dranode.driver.core.claims.layout import Layout
     from dranode.driver.core.claims.record import Record
     from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
     from dranode.driver.machine.udev import Events
@@ -141,11 +142,11 @@ class CPUPlugin(Plugin, Pins, Recovers):
 
         yield from udev.watch(udev.opened(self._events), lambda _: None, stop)
 
-    def picture(self, inventory: Inventory, holdings: Iterable[Holding], width: int) -> Sequence[PictureLine]:
-        """Draw the machine's CPUs and the claims that hold them."""
-        from dranode.cpu.draw import picture
+    def layout(self, inventory: Inventory) -> Layout:
+        """Return the machine's packages, NUMA nodes, caches and cores."""
+        from dranode.cpu.layout import cpu_layout
 
-        return picture(inventory.hardware, {str(holding.claim): holding.cpus for holding in holdings}, width)
+        return cpu_layout(inventory.hardware)
 
 
 def plugin(root: Root, options: Mapping[str, object]) -> Plugin:

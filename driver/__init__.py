@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from dranode.driver.core.claims.held import ClaimRef, Held, Holding
     from dranode.driver.core.claims.hooks import Configures, Recovers
     from dranode.driver.core.claims.inventory import Inventory
+    from dranode.driver.core.claims.layout import Box, Layout
     from dranode.driver.core.claims.options import Option
-    from dranode.driver.core.claims.plugin import PictureLine, Plugin, Stop
+    from dranode.driver.core.claims.plugin import Plugin, Stop
     from dranode.driver.core.claims.record import Record
     from dranode.driver.core.pinning.pins import Pins
     from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AllocatedClaim",
     "AllocatedResult",
+    "Box",
     "CPUSet",
     "CapacityRequestPolicy",
     "CapacityRequestPolicyRange",
@@ -73,10 +75,10 @@ __all__ = [
     "Hook",
     "Impairment",
     "Inventory",
+    "Layout",
     "MachineError",
     "Mount",
     "Option",
-    "PictureLine",
     "Pins",
     "Plugin",
     "Quantity",
@@ -124,7 +126,8 @@ _SEAM: Final = {
     "dranode.driver.core.claims.hooks": ("Configures", "Recovers"),
     "dranode.driver.core.claims.inventory": ("Inventory",),
     "dranode.driver.core.claims.options": ("Option",),
-    "dranode.driver.core.claims.plugin": ("PictureLine", "Plugin", "Stop"),
+    "dranode.driver.core.claims.layout": ("Box", "Layout"),
+    "dranode.driver.core.claims.plugin": ("Plugin", "Stop"),
     "dranode.driver.core.claims.record": ("Record",),
     "dranode.driver.core.pinning.pins": ("Pins",),
     "dranode.driver.core.pinning.snapshot": ("HeldClaim", "HeldSnapshot"),

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import click
 
-from dranode.cpu.draw import picture
 from dranode.cpu.plugin import CPUPlugin
 from dranode.cpu.sysfs import read_topology
 from dranode.cpu.topology import Topology
 from dranode.driver.cli.machine_option import machine_option
 from dranode.driver.cli.output import console, emit, output_option
+from dranode.driver.cli.terminal import show_node
+from dranode.driver.cli.views import driver_views, records_root
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import LedgerError
-from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.root import Root
 from dranode.driver.node.ledger import read_ledger
-
-KUBELET_ROOT: Final = "/var/lib/kubelet"
+from dranode.driver.picture.node import node_picture
+from dranode.driver.plugins import load_installed
 
 
 @click.command
@@ -33,7 +32,7 @@ KUBELET_ROOT: Final = "/var/lib/kubelet"
 )
 @output_option
 def command(root: Root, kubelet_root: str | None, output: str) -> None:
-    """Show the machine's CPUs, and who holds which.
+    """Show the machine's CPUs and devices in their NUMA nodes, and who holds which.
 
     \b
     Example:
@@ -43,8 +42,13 @@ def command(root: Root, kubelet_root: str | None, output: str) -> None:
     """
     topology = read_topology(root)
     holders = read_holders(root, kubelet_root)
-    if not emit(topology_document(topology, holders), output):
-        show_topology(topology, holders)
+    if emit(topology_document(topology, holders), output):
+        return
+    views = driver_views(load_installed(root), records_root(root, kubelet_root))
+    for sentence in views.unseen:
+        click.echo(f"dranode: {sentence}", err=True)
+    picture = node_picture(views.drivers)
+    show_node(console(), picture, marked=bool(picture.claims))
 
 
 def read_holders(root: Root, kubelet_root: str | None) -> Mapping[str, CPUSet]:
@@ -53,11 +57,11 @@ def read_holders(root: Root, kubelet_root: str | None) -> Mapping[str, CPUSet]:
     Raises:
         LedgerError: the ledger of the kubelet root that was asked for cannot be read.
     """
-    if kubelet_root is None and not isinstance(root, HostRoot):
+    folder = records_root(root, kubelet_root)
+    if folder is None:
         return {}
-    ledger = Path(kubelet_root or KUBELET_ROOT) / "plugins" / CPUPlugin.driver / "ledger.db"
     try:
-        records = read_ledger(ledger).records
+        records = read_ledger(folder / "plugins" / CPUPlugin.driver / "ledger.db").records
     except LedgerError as error:
         # Whoever only looks at the machine need not be root.
         if kubelet_root is not None:
@@ -81,12 +85,3 @@ def topology_document(topology: Topology, holders: Mapping[str, CPUSet]) -> dict
         "core_types": {name: str(cpus) for name, cpus in topology.core_types.items()},
         "holders": {claim: str(cpus) for claim, cpus in holders.items()},
     }
-
-
-def show_topology(topology: Topology, holders: Mapping[str, CPUSet]) -> None:
-    """Draw the machine on the terminal."""
-    from rich.text import Text
-
-    screen = console()
-    for line in picture(topology, holders, screen.width):
-        screen.print(Text.assemble(*line), no_wrap=True, overflow="ignore", crop=False)

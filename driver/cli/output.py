@@ -67,12 +67,18 @@ def console(*, stderr: bool = False) -> Console:
 
 
 @contextmanager
-def reporting() -> Iterator[Callable[[str], None]]:
-    """Show progress on a terminal, and nothing elsewhere."""
-    if not sys.stderr.isatty():
+def reporting(screen: Console | None = None) -> Iterator[Callable[[str], None]]:
+    """Show progress on a terminal, and nothing elsewhere.
+
+    Args:
+        screen: the console that prints meanwhile: it alone can keep what it prints and the progress apart. None if
+            nothing is printed before the end.
+    """
+    stream = screen.file if screen is not None else sys.stderr
+    if not stream.isatty():
         yield lambda _: None
         return
-    with console(stderr=True).status("starting") as status:
+    with (screen or console(stderr=True)).status("starting") as status:
         yield status.update
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dranode.driver.cli.output import console, emit, output_option
-from dranode.driver.cli.terminal import columns
+from dranode.driver.cli.terminal import columns, hanging
 from dranode.sim.cli.release import asked_features, release_options
 
 if TYPE_CHECKING:
@@ -78,6 +78,8 @@ def _rows(outcome: Outcome) -> Iterator[tuple[str, str, str]]:
 
 
 def _draw(placements: tuple[PodPlacement, ...]) -> None:
+    from rich.padding import Padding
+
     screen = console()
     table = columns("pod", "claim", "node", "request", "device", "consumes")
     for placement in placements:
@@ -88,9 +90,9 @@ def _draw(placements: tuple[PodPlacement, ...]) -> None:
     screen.print(table)
     for placement in placements:
         for outcome in (*placement.outcomes, *placement.shared):
-            if outcome.error:
-                screen.print(f"\n{outcome.claim.metadata.name}: {outcome.error}", markup=False)
-            for note in outcome.notes:
-                screen.print(f"{outcome.claim.metadata.name}: note: {note}", markup=False)
+            name = f"{outcome.claim.metadata.namespace}/{outcome.claim.metadata.name}"
+            for sentence in (*((outcome.error,) if outcome.error else ()), *outcome.notes):
+                screen.print()
+                screen.print(hanging(name, sentence))
         for node, miss in placement.misses[1:]:
-            screen.print(f"  {node}: {miss.sentence}", markup=False)
+            screen.print(Padding(hanging(node, miss.sentence, style=""), (0, 0, 0, 2)))

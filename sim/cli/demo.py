@@ -16,7 +16,8 @@ _CANNOT_FIT: Final = "too-large"
 
 
 @click.command(short_help="The local run on a made-up server, with four claims to watch.")
-def command() -> None:
+@click.option("-v", "--verbose", is_flag=True, help="Show the CDI devices of every claim too.")
+def command(*, verbose: bool) -> None:
     """Show a DRA node driver at work, without a cluster, root or hardware.
 
     A server of 2 sockets, 8 NUMA nodes and 64 CPUs publishes its devices; three of four claims are allocated and
@@ -32,7 +33,7 @@ def command() -> None:
     from dranode.driver.plugins import load_plugins
     from dranode.sim.allocator.features import Features
     from dranode.sim.cluster.workload import read_workload
-    from dranode.sim.local.show import heading, pictures, show_claims, show_pictures
+    from dranode.sim.local.show import heading, picture_of, show_claims, show_picture
     from dranode.sim.local.start import local_run
 
     screen = console()
@@ -42,12 +43,12 @@ def command() -> None:
     plugins = load_plugins(["cpu"], open_machine(MACHINE), {})
     screen.print(f"dranode local --machine {MACHINE} demo.yaml", style="bold")
     screen.print(f"\n{text}", end="", markup=False)
-    with reporting() as progress, local_run(plugins, "demo-node", None, Features(), progress) as run:
+    with reporting(screen) as progress, local_run(plugins, "demo-node", None, Features(), progress) as run:
         show_slices(screen, run.slices(), most=12)
-        show_pictures(screen, "Before", pictures(run, screen.width))
+        show_picture(screen, "Before", picture_of(run))
         results = run.run(workload, progress)
-        show_claims(screen, results)
-        show_pictures(screen, "With the claims prepared", pictures(run, screen.width))
+        show_claims(screen, results, verbose=verbose)
+        show_picture(screen, "With the claims prepared", picture_of(run))
         unprepared = run.unprepare()
     failed = [result.name for result in results if result.error]
     heading(screen, "All claims are unprepared; nothing is left." if unprepared else "Claims are left on record.")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dranode.driver.cli.output import console, emit, reporting
+from dranode.driver.cli.terminal import hanging
 from dranode.driver.core.api.errors import DranodeError, UsageError
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.machine.forms import open_machine
@@ -20,7 +21,7 @@ from dranode.sim.fleet.report import FleetReport, fleet_document
 from dranode.sim.fleet.run import ImaginedFleet, admit, place
 from dranode.sim.fleet.show import show_fleet
 from dranode.sim.fleet.svg import fleet_svg
-from dranode.sim.queues.report import draw
+from dranode.sim.queues.show import attempts_drawn
 
 if TYPE_CHECKING:
     from dranode.sim.allocator.features import Features
@@ -85,11 +86,13 @@ def _document(report: FleetReport | None, run: QueueRun | None, *, scores: bool)
 def _draw(report: FleetReport | None, run: QueueRun | None, *, scores: bool) -> None:
     screen = console()
     if run is not None:
-        screen.print(draw(run.rows))
+        screen.print(attempts_drawn(run.rows))
         if run.waiting:
-            screen.print(f"\nStill waiting for quota: {', '.join(run.waiting)}", markup=False)
+            screen.print()
+            screen.print(hanging("Still waiting for quota", ", ".join(run.waiting)))
         for note in run.notes:
-            screen.print(f"\n{note}", markup=False)
+            screen.print()
+            screen.print(hanging("note", note))
         screen.print()
     if report is not None:
         show_fleet(screen, report, scores=scores)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 @click.option("--scores", is_flag=True, help="With --nodes: show how each node scored for each pod.")
 @click.option("--svg", metavar="FILE", help="With --nodes: draw the fleet.")
 @click.option("--keep", is_flag=True, help="Leave the claims prepared; needs --state.")
+@click.option("-v", "--verbose", is_flag=True, help="Show the CDI devices of every claim too.")
 @release_options
 @output_option
 @click.argument("files", nargs=-1, metavar="[FILE...]")
@@ -51,6 +52,7 @@ def command(
     kubernetes: str | None,
     feature_gates: str,
     output: str,
+    verbose: bool,
     **options: Any,
 ) -> None:
     """Publish this machine's devices, allocate the claims in FILEs, prepare them, show them, take it all down.
@@ -78,7 +80,7 @@ def command(
     from dranode.driver.cli.slice_table import show_slices
     from dranode.driver.machine.yaml_files import load_documents
     from dranode.sim.cluster.workload import read_workload, require_pods
-    from dranode.sim.local.show import pictures, show_claims, show_pictures
+    from dranode.sim.local.show import picture_of, show_claims, show_picture
     from dranode.sim.local.start import local_run
 
     if keep and state is None:
@@ -93,9 +95,9 @@ def command(
         reporting() as progress,
         local_run(plugins, node_name, folder, features, progress) as run,
     ):
-        before = pictures(run, screen.width)
+        before = picture_of(run)
         results = run.run(workload, progress)
-        after = pictures(run, screen.width)
+        after = picture_of(run)
         slices = run.slices()
         progress("unpreparing")
         unprepared = False if keep else run.unprepare()
@@ -105,9 +107,9 @@ def command(
                 click.echo(f"{result.namespace}/{result.name}: {note}", err=True)
     else:
         show_slices(screen, slices, most=12)
-        show_pictures(screen, "Before", before)
-        show_claims(screen, results)
-        show_pictures(screen, "With the claims prepared", after)
+        show_picture(screen, "Before", before)
+        show_claims(screen, results, verbose=verbose)
+        show_picture(screen, "With the claims prepared", after)
         end = f"Everything is kept in {state}." if keep else "All claims of this run are unprepared."
         screen.print(f"\n{end if keep or unprepared else 'Claims are left on record.'}")
     if any(result.error for result in results) or not (unprepared or keep):

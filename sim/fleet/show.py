@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
+from rich.text import Text
 
-from dranode.driver.cli.terminal import columns
+from dranode.driver.cli.terminal import columns, hanging
+from dranode.driver.core.claims.allocation import readable_results
 from dranode.sim.cluster.place import SCORING
 from dranode.sim.cluster.pods import PodPlacement
 from dranode.sim.fleet.report import FleetReport, NodeReport, add_units
@@ -16,6 +19,7 @@ from dranode.sim.fleet.report import FleetReport, NodeReport, add_units
 # kube-scheduler weighs the score of its plug-in for dynamic resources with this (KEP-4816).
 WEIGHT = 2
 _SHOWN_REASONS = 8
+_SHOWN_PODS = 40
 
 
 def show_fleet(screen: Console, report: FleetReport, *, scores: bool) -> None:
@@ -23,12 +27,35 @@ def show_fleet(screen: Console, report: FleetReport, *, scores: bool) -> None:
     screen.print(_machines(report.nodes))
     placed = sum(placement.node is not None for placement in report.placements)
     screen.print(f"\n{placed} of {len(report.placements)} pods placed on {len(report.nodes)} nodes.")
+    if placed:
+        screen.print()
+        show_placements(screen, report.placements)
     if report.alternatives:
+        screen.print()
         screen.print(_alternatives(report))
     if scores:
         screen.print(_scores(report.placements))
         screen.print(f"score is {SCORING}.", markup=False)
     _show_waiting(screen, report.placements)
+
+
+def show_placements(screen: Console, placements: Iterable[PodPlacement]) -> None:
+    """Draw where each placed pod went, and which devices its claims got there."""
+    placed = [placement for placement in placements if placement.node is not None]
+    table = columns("pod", "node", "devices")
+    for placement in placed[:_SHOWN_PODS]:
+        table.add_row(Text(placement.pod), Text(placement.node or ""), Text(", ".join(_devices(placement))))
+    screen.print(table)
+    if len(placed) > _SHOWN_PODS:
+        screen.print(f"... and {len(placed) - _SHOWN_PODS} more pods; -o json has all of them.")
+
+
+def _devices(placement: PodPlacement) -> Iterator[str]:
+    """Each device, with how much of it where it is shared."""
+    for outcome in (*placement.outcomes, *placement.shared):
+        for result in readable_results(outcome.allocation):
+            amounts = ", ".join(f"{amount} {name}" for name, amount in result.consumed_capacity.items())
+            yield f"{result.device} ({amounts})" if amounts else result.device
 
 
 def _machines(nodes: Iterable[NodeReport]) -> Table:
@@ -73,8 +100,9 @@ def _show_waiting(screen: Console, placements: Iterable[PodPlacement]) -> None:
             reasons[error] += 1
             details.setdefault(error, placement)
     for error, count in reasons.most_common(_SHOWN_REASONS):
-        screen.print(f"\n{count} pod{'s' if count > 1 else ''} ({details[error].pod} first): {error}", markup=False)
+        screen.print()
+        screen.print(hanging(f"{count} pod{'s' if count > 1 else ''} ({details[error].pod} first)", error))
         for node, miss in details[error].misses[1:]:
-            screen.print(f"  {node}: {miss.sentence}", markup=False)
+            screen.print(Padding(hanging(node, miss.sentence, style=""), (0, 0, 0, 2)))
     if len(reasons) > _SHOWN_REASONS:
         screen.print(f"\n... and {len(reasons) - _SHOWN_REASONS} more reasons; -o json has all of them.")

@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dranode.driver.cli.terminal import columns
+from dranode.driver.cli.terminal import columns, hanging, show_node
 from dranode.driver.core.claims.allocation import readable_results
-from dranode.driver.core.claims.plugin import PictureLine
+from dranode.driver.picture.node import DriverView, NodePicture, node_picture
 from dranode.sim.local.run import ClaimResult, LocalRun
 
-Picture = Sequence[PictureLine]
 
-
-def pictures(run: LocalRun, width: int) -> tuple[Picture, ...]:
-    """The node as each driver draws it now; drivers that draw nothing are left out."""
-    drawn = (
-        service.plugin.picture(service.node.inventory, (record.holding for record in service.node.records()), width)
-        for service in run.services.values()
+def picture_of(run: LocalRun) -> NodePicture:
+    """The node as it is now, with the devices of all its drivers."""
+    return node_picture(
+        DriverView(
+            driver,
+            service.node.inventory,
+            service.plugin.layout(service.node.inventory),
+            tuple(record.holding for record in service.node.records()),
+        )
+        for driver, service in run.services.items()
     )
-    return tuple(picture for picture in drawn if picture)
 
 
-def show_pictures(screen: Console, title: str, drawn: Iterable[Picture]) -> None:
-    """Print pictures under a title."""
-    for picture in drawn:
+def show_picture(screen: Console, title: str, picture: NodePicture) -> None:
+    """Print a node under a title; nothing if there is nothing to draw."""
+    if picture.layout is not None or picture.devices:
         heading(screen, title)
-        for line in picture:
-            screen.print(Text.assemble(*line), no_wrap=True, overflow="ignore", crop=False)
+        show_node(screen, picture)
 
 
 def heading(screen: Console, text: str) -> None:
@@ -39,34 +40,36 @@ def heading(screen: Console, text: str) -> None:
     screen.print(Text(text, style="bold"))
 
 
-def show_claims(screen: Console, results: Iterable[ClaimResult]) -> None:
-    """Print what became of every claim, and under the table why some got nothing."""
+def show_claims(screen: Console, results: Iterable[ClaimResult], *, verbose: bool = False) -> None:
+    """Print what became of every claim, and under the table why some got nothing; CDI devices if `verbose`."""
     results = tuple(results)
     if not results:
         screen.print("\nNo claim to prepare; name files with ResourceClaims.")
         return
     heading(screen, "Claims")
-    table = columns("claim", "", "request", "device", "CPUs", "CDI device")
+    table = columns("claim", "", "request", "device", "CPUs")
     for result in results:
         _claim_rows(table, result)
     screen.print(table)
+    if verbose:
+        _show_cdi_devices(screen, results)
     for result in results:
         for note in (*((result.error,) if result.error else ()), *result.notes):
-            screen.print(Text.assemble("\n", (f"{result.namespace}/{result.name}", "bold"), ": ", note))
+            screen.print()
+            screen.print(hanging(_name(result), note))
 
 
 def _claim_rows(table: Table, result: ClaimResult) -> None:
-    name = f"{result.namespace}/{result.name}"
+    name = _name(result)
     if result.error:
         requested = {one.request for one in readable_results(result.allocation)}
-        table.add_row(name, Text("failed", style="red"), ", ".join(sorted(requested)), "", "", "")
+        table.add_row(name, Text("failed", style="red"), ", ".join(sorted(requested)), "", "")
         return
     # kubelet hears the main request's name; people want to see which alternative was taken.
     taken = [one.request for one in readable_results(result.allocation)]
     verdict = Text("prepared", style="green")
     if not result.devices:
-        table.add_row(name, verdict, ", ".join(taken), "", "", "")
-    shown: tuple[str, ...] = ()
+        table.add_row(name, verdict, ", ".join(taken), "", "")
     for index, device in enumerate(result.devices):
         request = next((one for one in taken if one.partition("/")[0] == device.request), device.request)
         taken = [one for one in taken if one != request] + [request]
@@ -77,6 +80,18 @@ def _claim_rows(table: Table, result: ClaimResult) -> None:
             request,
             device.device,
             (result.cpus or "") if first else "",
-            ", ".join(device.cdi) if device.cdi != shown else "",
         )
-        shown = device.cdi
+
+
+def _show_cdi_devices(screen: Console, results: Iterable[ClaimResult]) -> None:
+    heading(screen, "CDI devices")
+    for result in results:
+        names = dict.fromkeys(name for device in result.devices for name in device.cdi)
+        if names:
+            screen.print(Text(_name(result)))
+        for name in names:
+            screen.print(Text(f"  {name}"), soft_wrap=True)
+
+
+def _name(result: ClaimResult) -> str:
+    return f"{result.namespace}/{result.name}"

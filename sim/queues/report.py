@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from dranode.driver.cli.terminal import columns
 from dranode.sim.queues.assign import ends_search
 from dranode.sim.queues.assignment import LAST_FLAVOR, FlavorAttempt, FlavorMode, FlavorVerdict, PodSetAssignment, Scan
 from dranode.sim.queues.simulate import Step
 from dranode.sim.queues.values import FlavorFungibility, Fungible, Queues
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
-_MODES: Final = ("NoFit", "Preempt", "Borrow", "Fit")
+# From the worst to the best.
+MODES: Final = ("NoFit", "Preempt", "Borrow", "Fit")
 _PREEMPTION: Final = {
     FlavorMode.NO_CANDIDATES: "nobody may be preempted",
     FlavorMode.PREEMPT: "lower workloads of the queue may be preempted",
@@ -155,27 +151,3 @@ def _next(step: Step, item: PodSetAssignment, scan: Scan) -> str | None:
         return None
     forgotten = item.mode is FlavorMode.NO_FIT or step.preempted
     return scan.flavors[0 if forgotten else scan.tried - LAST_FLAVOR]
-
-
-def draw(drawn: Iterable[Row]) -> Table:
-    """The rows as a table for people: one line for each flavor that was looked at."""
-    table = columns("cycle", "workload", "pod set", "flavor", "mode", "why", "preempts", "next from")
-    for (cycle, workload, pod_set, flavor), same in groupby(
-        drawn, key=lambda row: (row.cycle, row.workload, row.pod_set, row.flavor)
-    ):
-        resources = list(same)
-        first = resources[0]
-        worst = min(resources, key=lambda row: _MODES.index(row.mode))
-        why = dict.fromkeys(f"{row.resource}: {row.why}" if row.resource else row.why for row in resources)
-        table.add_row(
-            str(cycle),
-            workload,
-            pod_set,
-            flavor or "",
-            f"{worst.mode}, chosen" if first.chosen else worst.mode,
-            "\n".join((*why, *([first.choice] if first.choice else []))),
-            ", ".join(dict.fromkeys(name for row in resources for name in row.preempted)),
-            first.next or "",
-            style="" if first.chosen else "dim",
-        )
-    return table

@@ -347,7 +347,7 @@ def test_the_demo_ends_well_when_exactly_its_one_claim_fails(tmp_path: Path) -> 
     done = dranode("demo", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "cpus/small" in done.stdout
-    assert "default/too-large: " in done.stdout
+    assert "default/too-large  does not fit" in done.stdout
     assert done.stdout.count("NUMA 7") == 2
 
 

@@ -5,11 +5,13 @@ import re
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dranode.cpu.draw import picture
+from dranode.cpu.layout import cpu_layout
 from dranode.cpu.sysfs import read_topology
 from dranode.cpu.topology import Topology
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.machine.forms import open_machine
+from dranode.driver.picture.node import NodePicture
+from dranode.driver.picture.text import node_text
 from tests.fakes.machine import CPU, NODE, machine
 
 cpu_lists = st.sets(st.integers(0, 9), max_size=10).map(lambda cpus: str(CPUSet(cpus)))
@@ -94,9 +96,8 @@ def test_a_picture_shows_every_cpu_once_and_every_holder(  # noqa: PLR0917 - hyp
 ) -> None:
     topology = read_topology(open_machine(f"sockets={sockets},numa={numa},cores={cores},threads={threads}"))
     held = CPUSet(data.draw(st.sets(st.sampled_from(sorted(topology.cpus)))))
-    lines = [
-        "".join(words for words, _ in line) for line in picture(topology, {"ns/claim": held} if held else {}, width)
-    ]
+    picture = NodePicture(cpu_layout(topology), {"ns/claim": held} if held else {})
+    lines = ["".join(words for words, _ in line) for line in node_text(picture, width)]
     rows = [re.sub(r"╭─ [^╮]*╮", "", line) for line in lines if line.startswith("│")]
     body = " ".join(rows).replace("│", " ")
     cells = [cell for cell in body.split() if cell[0].isdigit()]

@@ -8,23 +8,21 @@ driver.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeAlias
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 from dranode.driver.core.claims.configs import Config
 from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Grant
 from dranode.driver.core.claims.health import DeviceHealth, Impairment
-from dranode.driver.core.claims.held import ClaimRef, Held, Holding
+from dranode.driver.core.claims.held import ClaimRef, Held
 from dranode.driver.core.claims.inventory import Inventory
 
 if TYPE_CHECKING:
+    from dranode.driver.core.claims.layout import Layout
     from dranode.driver.core.claims.record import Record
 
 # How often a machine is read again of which nobody tells that it has changed.
 RESCAN_SECONDS: Final = 60.0
-
-# A line of a picture: pieces of text, each with a style in rich's words (`bold cyan`, or nothing).
-PictureLine: TypeAlias = Sequence[tuple[str, str]]
 
 
 class Stop(Protocol):
@@ -98,9 +96,12 @@ class Plugin(ABC):
         """What `status.devices[].data` says of a grant of the claim on record: a plain JSON object, 10 KiB at most."""
         return {}
 
-    def picture(self, inventory: Inventory, holdings: Iterable[Holding], width: int) -> Sequence[PictureLine]:  # noqa: ARG002 - subclasses use it
-        """Draw the node for people, `width` columns wide: its hardware and who holds what; empty if there is none."""
-        return ()
+    def layout(self, inventory: Inventory) -> Layout | None:  # noqa: ARG002 - subclasses use it
+        """Return the boxes in which the node's CPUs lie, for pictures; None if the driver's devices are no CPUs.
+
+        Devices that are no CPUs need nothing: their attribute `numaNode`, in any domain, puts them into their box.
+        """
+        return None
 
     def health(self, inventory: Inventory) -> Iterable[DeviceHealth]:  # noqa: ARG002 - subclasses use it
         """The health of every device; devices left out are healthy."""

@@ -45,6 +45,14 @@ def test_people_get_a_picture_without_colour_codes_in_a_pipe() -> None:
     assert "\x1b" not in result.output
 
 
+def test_devices_of_other_drivers_are_in_their_numa_node() -> None:
+    machine = Path(__file__).parents[3] / "examples" / "gpu-server.yaml"
+    result = CliRunner().invoke(command, ["--machine", str(machine)])
+    assert result.exit_code == 0
+    (line,) = [line for line in result.output.splitlines() if "gpu-" in line]
+    assert [part.strip() for part in line.split("│")] == ["", "gpu-0000-17-00-0", "", "gpu-0000-ca-00-0", ""]
+
+
 def test_a_wrong_machine_is_wrong_usage() -> None:
     result = CliRunner().invoke(command, ["--machine", "core=2"])
     assert isinstance(result.exception, UsageError)

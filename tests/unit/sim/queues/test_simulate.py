@@ -11,9 +11,9 @@ from rich.console import Console
 
 from dranode.driver.machine.yaml_files import load_documents
 from dranode.sim.queues.pods import pods_of
-from dranode.sim.queues.report import draw
 from dranode.sim.queues.run import Anywhere, QueueRun, run_queues
 from dranode.sim.queues.setup import load
+from dranode.sim.queues.show import attempts_drawn
 from dranode.sim.queues.simulate import Nodes
 from tests.fakes.fleet import PodSlots
 from tests.fakes.queues import (
@@ -336,7 +336,7 @@ def test_rows_have_the_keys_that_programs_rely_on_and_say_why() -> None:
 
 def test_the_table_for_people_has_a_line_for_each_flavor() -> None:
     console = Console(width=160, record=True, file=StringIO())
-    console.print(draw(_run(_queue(), workload("w", "door", pod_set(cpu=9))).rows))
+    console.print(attempts_drawn(_run(_queue(), workload("w", "door", pod_set(cpu=9))).rows))
     drawn = console.export_text()
     assert "9 is more than the 4 that" in drawn
     assert drawn.count("NoFit") == 2

@@ -1,0 +1,115 @@
+"""A node as a picture shows it: its CPUs in boxes, every driver's devices where they sit, and who holds what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.resource import Device
+from dranode.driver.core.claims.held import Holding
+from dranode.driver.core.claims.inventory import Inventory
+from dranode.driver.core.claims.layout import Layout
+
+# How drivers call the attribute, in any domain; `resource.kubernetes.io/numaNode` is the standard one.
+_NUMA_NAMES: Final = frozenset({"numa", "numaid", "numanode", "numanodeid"})
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedDevice:
+    """A device and where it sits.
+
+    Attributes:
+        driver: whose it is.
+        name: what it is called.
+        numa: its NUMA node; None if it does not say.
+        shared: whether several claims may have it.
+        taints: `key=value:effect` of each taint.
+        holders: the claims that have it, by `<namespace>/<name>`, in order.
+    """
+
+    driver: str
+    name: str
+    numa: int | None = None
+    shared: bool = False
+    taints: tuple[str, ...] = ()
+    holders: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodePicture:
+    """What is drawn of one node.
+
+    Attributes:
+        layout: its CPUs in boxes; None where no driver knows them.
+        cpus: the CPUs that each claim holds, by `<namespace>/<name>`.
+        devices: those that are not CPUs, in order.
+    """
+
+    layout: Layout | None
+    cpus: Mapping[str, CPUSet] = field(default_factory=dict)
+    devices: tuple[PlacedDevice, ...] = ()
+
+    @property
+    def claims(self) -> tuple[str, ...]:
+        """The claims that hold something: by their first CPU, then by device."""
+        by_cpu = sorted(self.cpus, key=lambda claim: (self.cpus[claim].mask & -self.cpus[claim].mask, claim))
+        return tuple(dict.fromkeys((*by_cpu, *(holder for device in self.devices for holder in device.holders))))
+
+
+@dataclass(frozen=True, slots=True)
+class DriverView:
+    """What one driver has on a node.
+
+    Attributes:
+        driver: its name.
+        inventory: what it found.
+        layout: the boxes that it knows; its devices are then the CPUs in them.
+        holdings: what claims hold of it.
+    """
+
+    driver: str
+    inventory: Inventory
+    layout: Layout | None = None
+    holdings: tuple[Holding, ...] = ()
+
+
+def node_picture(views: Iterable[DriverView]) -> NodePicture:
+    """Put the drivers of a node into one picture, with the boxes of the first that knows any."""
+    layout: Layout | None = None
+    cpus: dict[str, CPUSet] = {}
+    devices: list[PlacedDevice] = []
+    for view in views:
+        layout = layout if layout is not None else view.layout
+        for holding in view.holdings:
+            if holding.cpus:
+                claim = str(holding.claim)
+                cpus[claim] = cpus.get(claim, CPUSet()) | holding.cpus
+        if view.layout is None:
+            devices += _placed(view)
+    return NodePicture(layout, cpus, tuple(devices))
+
+
+def numa_of(device: Device) -> int | None:
+    """Return the NUMA node that a device names in its attributes, whatever its driver calls it; None if it does not."""
+    for name, attribute in device.attributes.items():
+        if name.rpartition("/")[2].lower() in _NUMA_NAMES:
+            numbers = (attribute.int_,) if attribute.int_ is not None else attribute.ints or ()
+            # The kernel says -1 where it does not know.
+            number = next((number for number in numbers if number >= 0), None)
+            if number is not None:
+                return number
+    return None
+
+
+def _placed(view: DriverView) -> Iterable[PlacedDevice]:
+    for device in view.inventory.devices:
+        yield PlacedDevice(
+            driver=view.driver,
+            name=device.name,
+            numa=numa_of(device),
+            shared=bool(device.allow_multiple_allocations),
+            taints=tuple(f"{taint.key}={taint.value}:{taint.effect}" for taint in device.taints),
+            holders=tuple(sorted(str(each.claim) for each in view.holdings if device.name in each.devices)),
+        )

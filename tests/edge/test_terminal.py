@@ -1,0 +1,80 @@
+"""What a person sees in a real terminal, 80 and 140 columns wide."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.screen import Screen, in_terminal
+
+PROGRAM = Path(sys.executable).with_name("dranode")
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SPINNER = re.compile("[\u2800-\u28ff]")
+WIDTHS = pytest.mark.parametrize("width", [80, 140])
+
+
+def frames(screen: Screen, title: str) -> list[str]:
+    """The lines of the picture under a title, without the letters of claims."""
+    start = screen.lines.index(title)
+    drawn = []
+    for line in screen.lines[start + 3 :]:
+        if not line.startswith(("│", "╭", "╰")):
+            break
+        drawn.append(re.sub(r"(?<=[\d ]) [A-Z](?= )", "  ", line))
+    return drawn
+
+
+@WIDTHS
+def test_the_demo_draws_cleanly_and_in_the_same_layout_before_and_after(tmp_path: Path, width: int) -> None:
+    status, screen = in_terminal([PROGRAM, "demo"], width, tmp_path)
+    assert status == 0
+    assert [line for line in screen.lines if SPINNER.search(line)] == []
+    assert not any(re.search(r"starting|pod \d of", line) for line in screen.lines)
+    before, after = frames(screen, "Before"), frames(screen, "With the claims prepared")
+    assert len(before) > 5
+    assert before == after
+    assert "A default/near-memory  0-2,32-34" in screen.lines
+    # YAML that wraps is no YAML.
+    assert "          threads: full-core" in screen.lines
+
+
+@WIDTHS
+def test_a_local_run_draws_other_drivers_devices_in_their_numa_node(tmp_path: Path, width: int) -> None:
+    machine: list[str | Path] = ["--driver", "cpu", "--driver", "gpu", "--machine", EXAMPLES / "gpu-server.yaml"]
+    status, screen = in_terminal([PROGRAM, "local", *machine, EXAMPLES / "gpu-aligned.yaml"], width, tmp_path)
+    assert status == 0
+    assert [line for line in screen.lines if SPINNER.search(line)] == []
+    assert frames(screen, "Before") == frames(screen, "With the claims prepared")
+    boxes = [line.split("│") for line in screen.lines if "gpu-0000-17-00-0" in line and line.startswith("│")]
+    assert [[part.split() for part in box] for box in boxes] == [
+        [[], ["gpu-0000-17-00-0"], [], ["gpu-0000-ca-00-0"], []],
+        [[], ["gpu-0000-17-00-0", "A"], [], ["gpu-0000-ca-00-0"], []],
+    ]
+    assert "A default/training  0-3; gpu-0000-17-00-0" in screen.lines
+    assert not any("claim-" in line for line in screen.lines)
+
+
+def test_cdi_devices_are_for_those_who_ask(tmp_path: Path) -> None:
+    status, screen = in_terminal([PROGRAM, "demo", "-v"], 80, tmp_path)
+    assert status == 0
+    assert "CDI devices" in screen.lines
+    assert sum(line.startswith("  dra.k8s.io/cpu=claim-") for line in screen.lines) == 3
+
+
+@WIDTHS
+def test_attempts_of_queues_are_blocks_whose_lines_hang(tmp_path: Path, width: int) -> None:
+    queues: list[str | Path] = ["--queues", EXAMPLES / "queues.yaml", "--nodes", EXAMPLES / "queues-nodes.yaml"]
+    status, screen = in_terminal(
+        [PROGRAM, "local", "--driver", "gpu", *queues, EXAMPLES / "queues-workloads.yaml"], width, tmp_path
+    )
+    assert status == 1  # one workload still waits for quota
+    start = screen.lines.index("cycle 1  train")
+    assert screen.lines[start + 1] == "  pod set main  flavor reserved  Preempt, chosen"
+    block = screen.lines[start + 2 : screen.lines.index("", start)]
+    # Each line of the block begins a label, or hangs under the text of the one before.
+    matches = [re.match(r"    [a-z]+( from)? +| +", line) for line in block]
+    assert {match.end() for match in matches if match} == {15}
+    assert "default/train-main-0  reserved-0  gpu-0000-17-00-0" in screen.lines
