@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 RUNTIME := $(VENV)/.runtime
 
-.PHONY: help setup demo test lint bench bench-peer interop interop-all interop-packages proto lock clean
+.PHONY: help setup demo test lint bench bench-peer interop interop-all interop-packages release proto lock clean
 
 help:
 	@echo 'make demo    the main job: a driver publishes, allocates, prepares and takes down, on a made-up server'
@@ -14,6 +14,7 @@ help:
 	@echo 'make bench   speed and memory, each beside a floor measured in the same run'
 	@echo 'make bench-peer  the way of every pod beside dra-driver-cpu, PEER=its program; needs root'
 	@echo 'make interop the CPU driver beside a real containerd; needs root and Go'
+	@echo 'make release everything that a release consists of, built into dist/ and tried'
 	@echo 'make proto   generate the protobuf modules from proto/*.proto'
 	@echo 'make lock    resolve the dependencies again'
 
@@ -60,6 +61,12 @@ interop-packages:
 		! { command -v runc && command -v busybox && command -v buildah && command -v mmdebstrap; } >/dev/null; then \
 		apt-get update -qq && apt-get install -qq -y runc busybox-static buildah mmdebstrap >/dev/null; fi
 
+# Sdist, wheel, chart, bills of materials, notices, the image where an engine is at hand, checksums.
+release: setup
+	@test -x .cache/release/tools/bin/python || $(BIN)/uv venv -q --python $(BIN)/python .cache/release/tools
+	@$(BIN)/uv pip sync -q --python .cache/release/tools/bin/python --require-hashes requirements/release.lock
+	@.cache/release/tools/bin/python -m release
+
 # A virtual root keeps apart files that would be called the same: every module is dranode/proto/<name>.
 proto: setup
 	@$(BIN)/python -m grpc_tools.protoc -I dranode/proto=proto --python_out=$(VENV) --pyi_out=$(VENV) \
@@ -74,6 +81,8 @@ lock: setup
 		--no-header -o requirements/run.lock pyproject.toml
 	@$(BIN)/uv pip compile -q --universal --generate-hashes --python-version 3.11 --group serve \
 		--no-header -o requirements/serve.lock -c requirements/run.lock
+	@$(BIN)/uv pip compile -q --universal --generate-hashes --python-version 3.11 --group release \
+		--no-header -o requirements/release.lock
 	@echo 'uv>=0.5,<1' | $(BIN)/uv pip compile -q --universal --generate-hashes --python-version 3.11 \
 		--no-header -o requirements/uv.lock -
 

@@ -1,0 +1,52 @@
+"""`python -m release`: build everything into dist/, then try it."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+from release import archives, image, packages, software, trial
+from release.project import DIST, StepError, version
+
+
+def main() -> int:
+    """Build and try a release; without the image, which not every machine can build, it ends with 1 and says why."""
+    shutil.rmtree(DIST, ignore_errors=True)
+    DIST.mkdir()
+    print(f"dranode {version()}", flush=True)
+    wheel = _done(packages.build())
+    _done(archives.chart())
+    node = software.environment(wheel)
+    _done(software.bills(node))
+    _done(software.notices(node))
+    no_image = _image()
+    _done(archives.checksums())
+    for line in trial.install(wheel):
+        print(f"  {line}", flush=True)
+    if no_image:
+        print(f"no image: {no_image}", file=sys.stderr)
+    return 1 if no_image else 0
+
+
+def _image() -> str:
+    """Build the image; the answer is empty, or why there is none."""
+    reason = image.why_not()
+    if not reason:
+        try:
+            _done(image.build())
+        except StepError as error:
+            reason = str(error)
+    return reason
+
+
+def _done(path: Path) -> Path:
+    print(f"  {path.name}", flush=True)
+    return path
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except StepError as error:
+        sys.exit(str(error))

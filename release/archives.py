@@ -1,0 +1,38 @@
+"""The chart's archive and the checksums."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import tarfile
+from pathlib import Path
+
+from release.project import DIST, ROOT, epoch, version
+
+
+def chart() -> Path:
+    """Pack deploy/chart as `helm package` does: a gzipped tar with one folder, named for the chart."""
+    folder = ROOT / "deploy" / "chart"
+    path = DIST / f"dranode-chart-{version()}.tgz"
+    plain = io.BytesIO()
+    with tarfile.open(fileobj=plain, mode="w") as archive:
+        for file in sorted(file for file in folder.rglob("*") if file.is_file()):
+            archive.add(file, f"dranode/{file.relative_to(folder)}", filter=_of_nobody)
+    path.write_bytes(gzip.compress(plain.getvalue(), mtime=int(epoch())))
+    return path
+
+
+def _of_nobody(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    member.uid = member.gid = 0
+    member.uname = member.gname = ""
+    member.mtime, member.mode = int(epoch()), 0o644
+    return member
+
+
+def checksums() -> Path:
+    """Write SHA256SUMS over everything in dist/, in the format of `sha256sum --check`."""
+    path = DIST / "SHA256SUMS"
+    files = sorted(file for file in DIST.iterdir() if file.is_file() and file != path)
+    path.write_text("".join(f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n" for file in files))
+    return path

@@ -1,0 +1,34 @@
+"""The wheel, tried as its users would install it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+from release.project import PYTHONS, ROOT, run, tool, version
+
+
+def install(wheel: Path) -> list[str]:
+    """Install the wheel with what it asks for, on every Python that is here, check its requirements and run the demo.
+
+    Returns:
+        A line for each version of Python, also for one that is not here.
+    """
+    return [_try(wheel, python) for python in PYTHONS]
+
+
+def _try(wheel: Path, python: str) -> str:
+    uv = tool("uv")
+    seen = subprocess.run(
+        [uv, "python", "find", "--no-python-downloads", python], capture_output=True, text=True, check=False
+    )
+    if seen.returncode:
+        return f"Python {python}: not on this machine, not tried"
+    folder = ROOT / ".cache" / "release" / python
+    shutil.rmtree(folder, ignore_errors=True)
+    run(uv, "venv", "--quiet", "--python", seen.stdout.strip(), str(folder))
+    run(uv, "pip", "install", "--quiet", "--python", str(folder / "bin" / "python"), str(wheel))
+    run(uv, "pip", "check", "--quiet", "--python", str(folder / "bin" / "python"))
+    run(str(folder / "bin" / "dranode"), "demo")
+    return f"Python {python}: installed, consistent, the demo of {version()} ran"
