@@ -1,0 +1,83 @@
+"""The repository's own automation: pinned, with few rights, and the files that others look for first."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / ".github" / "workflows"
+WORKFLOWS = sorted(FOLDER.glob("*.yml"))
+PINNED = re.compile(r"uses: [\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$")
+
+
+def document(path: Path) -> dict[str, Any]:
+    # YAML 1.1 reads the key `on` as true.
+    return {str(key): value for key, value in yaml.safe_load(path.read_text()).items()}
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_every_action_is_named_by_the_digest_of_a_version(path: Path) -> None:
+    used = [line.strip().removeprefix("- ") for line in path.read_text().splitlines() if "uses:" in line]
+    assert used
+    assert [line for line in used if not PINNED.fullmatch(line)] == []
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_a_workflow_starts_without_rights_and_each_job_reads_unless_it_says_why(path: Path) -> None:
+    workflow = document(path)
+    assert workflow["permissions"] == {}
+    for job in workflow["jobs"].values():
+        assert job["permissions"]["contents"] == "read"
+        assert job["timeout-minutes"] <= 120
+
+
+def test_zizmor_finds_nothing() -> None:
+    program = Path(sys.executable).with_name("zizmor")
+    answer = subprocess.run(
+        [program, "--offline", "--quiet", ROOT / ".github"], capture_output=True, text=True, check=False
+    )
+    assert answer.returncode == 0, answer.stdout
+
+
+def test_zizmor_finds_what_is_wrong(tmp_path: Path) -> None:
+    text = (FOLDER / "ci.yml").read_text()
+    (tmp_path / ".github" / "workflows").mkdir(parents=True)
+    (tmp_path / ".github" / "workflows" / "ci.yml").write_text(re.sub(r"@[0-9a-f]{40} # v7.0.1", "@main", text))
+    program = Path(sys.executable).with_name("zizmor")
+    answer = subprocess.run([program, "--offline", "--quiet", tmp_path], capture_output=True, text=True, check=False)
+    assert answer.returncode != 0
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("SECURITY.md", "Report a vulnerability"),
+        ("CODE_OF_CONDUCT.md", "CNCF Code of Conduct"),
+        ("GOVERNANCE.md", "lazy consensus"),
+        ("MAINTAINERS.md", "| name | area |"),
+        ("ROADMAP.md", "Not planned"),
+        ("LICENSE", "Apache License"),
+        (".github/dependabot.yml", "github-actions"),
+        (".github/PULL_REQUEST_TEMPLATE.md", "tests that failed first"),
+        (".github/ISSUE_TEMPLATE/bug.yml", "dranode doctor"),
+    ],
+)
+def test_what_others_look_for_is_there(name: str, says: str) -> None:
+    assert says in (ROOT / name).read_text()
+
+
+def test_ten_lines_govern() -> None:
+    assert len(re.findall(r"^\d+\. ", (ROOT / "GOVERNANCE.md").read_text(), re.MULTILINE)) == 10
+
+
+def test_no_binary_is_kept_in_the_tree() -> None:
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.split()
+    executable = {".so", ".exe", ".pyc", ".whl", ".jar", ".o", ".a", ".dll", ".dylib"}
+    assert [name for name in listed if Path(name).suffix in executable] == []
