@@ -104,6 +104,13 @@ class CPUPlugin(Plugin, Pins, Recovers):
 
         return pool(inventory.hardware, self.options.reserved)
 
+    def unread_pool(self) -> HeldSnapshot:
+        """Return the reserved CPUs, and those that are online by the kernel's list if that can be read."""
+        from dranode.cpu.pool import unread_pool
+        from dranode.cpu.sysfs import read_online
+
+        return unread_pool(read_online(self._root), self.options.reserved)
+
     def pinned(self, record: Record) -> HeldClaim:
         """Return the CPUs that pin the claim's containers; all other containers share the CPUs that no claim holds."""
         from dranode.cpu.pool import held_claim

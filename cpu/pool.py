@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dranode.cpu.claim_env import CDI_KIND, CPUSET_PREFIX, REQUEST_PREFIX
 from dranode.cpu.config import CFSQuota, CPUSharing
 from dranode.cpu.topology import Topology
@@ -15,10 +17,14 @@ from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot, Part
 
 def pool(topology: Topology, reserved: CPUSet) -> HeldSnapshot:
     """Return the machine without a claim, as NRI enforces it."""
+    return replace(unread_pool(topology.online, reserved), mems=str(CPUSet(topology.memory_nodes)))
+
+
+def unread_pool(online: CPUSet, reserved: CPUSet) -> HeldSnapshot:
+    """Return what NRI can enforce of a machine of which no more is known than these CPUs."""
     return HeldSnapshot(
-        online=topology.online,
+        online=online,
         reserved=reserved,
-        mems=str(CPUSet(topology.memory_nodes)),
         variable=CPUSET_PREFIX,
         part_variable=REQUEST_PREFIX,
         cdi_kind=CDI_KIND,

@@ -58,6 +58,14 @@ def read_topology(root: Root) -> Topology:
     return _Reader(root).topology()
 
 
+def read_online(root: Root) -> CPUSet:
+    """Read which CPUs are online by the kernel's list alone; no CPUs if it cannot be read or is not there."""
+    try:
+        return CPUSet.of_mask(KernelFiles(root).mask(f"{CPU_ROOT}/online") or 0)
+    except MachineError:
+        return CPUSet()
+
+
 def _online_list(root: Root) -> str | None:
     return KernelFiles(root).text(f"{CPU_ROOT}/online")
 

@@ -10,6 +10,7 @@ import re
 from functools import cached_property
 from typing import Final
 
+from dranode.driver.core.api.errors import MachineError
 from dranode.driver.machine.attributes import all_names, link_name, names, number, read_attribute
 from dranode.driver.machine.pci import PCI_DEVICES, numa_node, pci_folder, pcie_root
 from dranode.driver.machine.root import Root
@@ -40,6 +41,8 @@ DISPLAYS: Final = {
     0x80EE: "VirtualBox",
 }
 
+# One of these is in every sysfs; a machine without PCI lacks the functions alone.
+_ANY_SYS: Final = ("sys/bus", "sys/devices")
 _SPEED: Final = re.compile(r"(?P<gigatransfers>[0-9]+(?:\.[0-9]+)?) GT/s")
 _CHIP: Final = re.compile(r"[0-9a-fA-F]{1,16}")
 _UNKNOWN_WIDTHS: Final = frozenset({0, 255})
@@ -71,8 +74,10 @@ class PCI:
         """The addresses of all functions, in the order of their text; none on a machine without PCI.
 
         Raises:
-            MachineError: they cannot be listed.
+            MachineError: they cannot be listed, or nothing of `/sys` is there.
         """
+        if not any(map(self.root.exists, _ANY_SYS)):
+            raise MachineError(f"there is neither /{' nor /'.join(_ANY_SYS)}")
         return tuple(name for name in all_names(self.root, PCI_DEVICES) if ADDRESS.fullmatch(name))
 
     def vendor(self, address: str) -> int | None:

@@ -86,7 +86,7 @@ class DecisionLock:
 
     def look(self) -> None:
         """See whether the ledger can be read, and whether it can be written again if it could not be."""
-        with contextlib.suppress(LedgerError), self.held():
+        with contextlib.suppress(LedgerError, UnreadError), self.held():
             if self.unwritten is not None:
                 self._holders.try_writing()
                 self.unwritten = None

@@ -24,9 +24,9 @@ from dranode.driver.core.claims.effects import (
 )
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.hooks import Configures, Recovers
-from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.claims.record import Record
+from dranode.driver.node.discovery import Discovery
 from dranode.driver.node.metadata_files import DeviceMetadata
 from dranode.driver.node.record_store import Holders
 from dranode.driver.node.specs import Marks, Specs
@@ -43,7 +43,7 @@ class Interpreter:
         holders: the ledger and its index.
         specs: the CDI specs.
         metadata: where workloads are told of their devices; None if they are not.
-        inventory: what the driver has found, for the metadata.
+        discovery: what the driver has read of the hardware, for the metadata.
         left: the CDI specs of each claim as this process left them; a claim without is to be looked into.
         undescribed: is told of each claim whose metadata cannot be written, and why.
     """
@@ -52,7 +52,7 @@ class Interpreter:
     holders: Holders
     specs: Specs
     metadata: DeviceMetadata | None
-    inventory: Inventory
+    discovery: Discovery
     left: dict[str, Marks] = field(default_factory=dict)
     undescribed: Callable[[ClaimRef, str], None] = lambda _claim, _reason: None
 
@@ -162,7 +162,7 @@ class Interpreter:
             # One whose record was lost is never unprepared, and of a name there is one claim at a time.
             if uid not in self.holders.records and uid not in self.holders.damaged:
                 self.metadata.remove(ClaimRef(record.namespace, record.name, uid), ())
-        self.metadata.write(record, self.inventory)
+        self.metadata.write(record, self.discovery.inventory)
 
     def _describe_if_possible(self, record: Record) -> None:
         # A workload can do without it, so a failure is nobody else's.

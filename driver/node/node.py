@@ -23,11 +23,13 @@ from dranode.driver.core.claims.effects import Commit, WriteMetadata, WriteSpec
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.metadata import with_metadata
+from dranode.driver.core.claims.on_record import Unread
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.claims.prepare import Circumstances, decide_claim, prepared, unprepared
 from dranode.driver.core.claims.record import PreparedDevice, Record, prepared_devices, spec_file
 from dranode.driver.core.pinning.snapshot import HeldSnapshot
 from dranode.driver.node.decision_lock import DecisionLock
+from dranode.driver.node.discovery import Discovery
 from dranode.driver.node.held_view import HeldView
 from dranode.driver.node.interpreter import Interpreter
 from dranode.driver.node.metadata_files import DeviceMetadata
@@ -79,10 +81,9 @@ class NodeClaims:
         # Told of every claim that is given something for the first time.
         self.granted: OnGranted = lambda _record: None
         self.specs = Specs(cdi, plugin.cdi_kind or f"{plugin.driver}/claim")
-        self.inventory = Inventory(devices=())
-        self._discovered = False
+        self.discovery = Discovery(plugin)
         self.holders = Holders(plugin, data / "ledger.db", self.specs)
-        self.interpreter = Interpreter(plugin, self.holders, self.specs, metadata, self.inventory)
+        self.interpreter = Interpreter(plugin, self.holders, self.specs, metadata, self.discovery)
         self._in_use = in_use
         self._clock = clock
         self._view = HeldView(plugin, self.holders)
@@ -95,17 +96,22 @@ class NodeClaims:
     def open(self, boot_id: str = "") -> None:
         """Read hardware and ledger, and make again every CDI spec that is missing, at the price of those.
 
-        A ledger that cannot be used is reported and tried again with every call: the driver starts all the same.
+        Hardware and a ledger that cannot be used are reported and tried again: the driver starts all the same.
 
         Raises:
-            MachineError: the hardware cannot be read.
+            UsageError: the driver's options do not fit the hardware.
         """
-        self._found(self.plugin.discover())
-        for warning in self.inventory.warnings:
-            log.warning("driver=%s: %s", self.plugin.driver, warning)
         self._lock.note_boot(boot_id)
+        with contextlib.suppress(UnreadError):
+            self.discovery.read()
+        self._write_missing()
+
+    def _write_missing(self) -> None:
         try:
             with self._lock.held():
+                # What workloads are told of their devices is read from the hardware.
+                if self.discovery.known is None:
+                    return
                 for record in filter(self._unwritten(), filter(self._writable, self.holders.records.values())):
                     self.interpreter.carry_out((WriteSpec(record), WriteMetadata(record)))
         except UnreadError:
@@ -113,9 +119,14 @@ class NodeClaims:
         except DranodeError as error:
             log.error("driver=%s: %s", self.plugin.driver, error)  # noqa: TRY400 - the sentence says it all
 
-    def _found(self, inventory: Inventory) -> None:
-        self.inventory = self.interpreter.inventory = inventory
-        self._discovered = True
+    @property
+    def inventory(self) -> Inventory:
+        """The hardware as it was last read.
+
+        Raises:
+            UnreadError: it was never read.
+        """
+        return self.discovery.inventory
 
     def _unwritten(self) -> Callable[[Record], bool]:
         """Which claims need their specs written before anybody is answered; of others the files are there.
@@ -149,23 +160,24 @@ class NodeClaims:
         """Read the hardware again; True if it has changed.
 
         Raises:
-            MachineError: the hardware cannot be read; what was known stands.
+            UnreadError: the hardware cannot be read; what was read before stays known.
+            UsageError: it is read for the first time, and the driver's options do not fit it.
         """
-        found = self.plugin.discover()
-        if found == self.inventory:
-            return False
-        for warning in found.warnings:
-            if warning not in self.inventory.warnings:
-                log.warning("driver=%s: %s", self.plugin.driver, warning)
-        with self._lock.among_threads():
-            self._found(found)
-            self._lock.tell()
-        return True
+        before, unread = self.discovery.known, self.discovery.unread
+        try:
+            self.discovery.read()
+        finally:
+            if (self.discovery.known, self.discovery.unread) != (before, unread):
+                with self._lock.among_threads():
+                    self._lock.tell()
+        if before is None:
+            self._write_missing()
+        return self.discovery.known is not before
 
     def watch(self, watcher: Watcher) -> None:
         """Tell `watcher` now and whenever a record has changed, before the call that changed it is answered.
 
-        So it is when the ledger cannot be read any more, and when it can again.
+        So it is when ledger or hardware cannot be read any more, and when they can again.
 
         It is told what containers run on, None by a driver that pins none, under the lock on decisions; it has to be
         quick.
@@ -175,13 +187,19 @@ class NodeClaims:
             self._lock.tell()
 
     def _tell(self) -> None:
-        if not self._discovered:
-            # Whoever only undoes claims has no hardware before them, and nobody to tell.
+        if not self.discovery.tried:
+            # Code that only undoes claims reads no hardware, and nothing watches it.
             return
-        reason = self._lock.unread
-        snapshot = self._view.follow(self.inventory, None if reason is None else self.holders.unread(reason))
+        snapshot = self._view.follow(self.discovery.known, self._unread())
         if self._watcher is not None:
             self._watcher(snapshot)
+
+    def _unread(self) -> Unread | None:
+        if self._lock.unread is not None:
+            return self.holders.unread(self._lock.unread)
+        if self.discovery.unread is not None:
+            return Unread(self.discovery.unread, tuple(self.holders.told()))
+        return None
 
     def snapshot(self) -> HeldSnapshot | None:
         """What is on record as enforcement sees it; None for a driver that pins no containers. Waits for nobody."""
@@ -189,22 +207,31 @@ class NodeClaims:
 
     @property
     def impediment(self) -> str | None:
-        """Why no new claim can be prepared, by the last use of the ledger and the last look at CDI specs.
+        """Why no new claim can be prepared, by the last use of ledger, hardware and CDI specs; None if one can.
 
-        None if one can. Waits for nobody.
+        Waits for nobody.
         """
         return self.unusable or self._lock.blocked
 
     @property
     def unusable(self) -> str | None:
-        """Why ledger or CDI specs can be used no more, by the last time they were; None if they can.
+        """Why ledger, hardware or CDI specs cannot be used, by the last time they were; None if they can.
 
         Waits for nobody.
         """
-        return self._lock.unread or self._lock.unwritten or self._no_specs
+        return self._lock.unread or self.discovery.unread or self._lock.unwritten or self._no_specs
 
     def look(self) -> None:
-        """See whether ledger and CDI specs can be used; whoever watches is told, and `impediment` says if not."""
+        """See whether ledger, hardware and CDI specs can be used; `impediment` says if not, and watchers are notified.
+
+        Hardware is read only if it could not be read the last time.
+
+        Raises:
+            UsageError: the hardware is read for the first time, and the driver's options do not fit it.
+        """
+        if self.discovery.unread is not None:
+            with contextlib.suppress(UnreadError):
+                self.rescan()
         self._lock.look()
         problem = None
         try:
@@ -249,7 +276,7 @@ class NodeClaims:
         """Every claim on record.
 
         Raises:
-            LedgerError: the ledger cannot be read.
+            UnreadError: the ledger cannot be read.
         """
         with self._lock.held():
             return tuple(self.holders.records.values())
@@ -258,7 +285,7 @@ class NodeClaims:
         """The claims of which only what they hold is known, or not even that.
 
         Raises:
-            LedgerError: the ledger cannot be read.
+            UnreadError: the ledger cannot be read.
         """
         return tuple(record for record in self.records() if not record.fingerprint)
 
@@ -266,7 +293,7 @@ class NodeClaims:
         """What keeps new claims from being prepared since the ledger or a row of it was lost: a sentence for each.
 
         Raises:
-            LedgerError: the ledger cannot be read.
+            UnreadError: the ledger cannot be read.
         """
         with self._lock.held():
             return self.holders.missing()
@@ -275,7 +302,8 @@ class NodeClaims:
         """Prepare new claims again; what kept them back comes back. Claims with a CDI spec stay held.
 
         Raises:
-            LedgerError: the ledger cannot be read or written.
+            UnreadError: the ledger cannot be read.
+            LedgerError: it cannot be written.
         """
         with self._lock.held():
             missing = self.holders.missing()
@@ -308,10 +336,12 @@ class NodeClaims:
         """Write again the specs of these claims that are not as they should be; those claims, with what went wrong.
 
         Raises:
-            LedgerError: the ledger cannot be read.
+            UnreadError: the ledger cannot be read.
         """
         mended: dict[str, Refused | None] = {}
         with self._lock.held():
+            if self.discovery.known is None:
+                return {}
             records = (self.holders.records.get(uid) for uid in uids)
             for record in (each for each in records if each is not None and self._writable(each)):
                 try:
@@ -346,6 +376,7 @@ class NodeClaims:
         while pending:
             try:
                 with self._lock.held():
+                    self.discovery.check()
                     outcomes = self._prepare(pending)
             except DranodeError as error:
                 return answers | dict.fromkeys((ref.uid for ref in pending), Refused(str(error)))
@@ -446,7 +477,7 @@ class NodeClaims:
         """Undo claims that nobody will ask to undo, if their records are still these; an answer for each that is.
 
         Raises:
-            LedgerError: the ledger cannot be read.
+            UnreadError: the ledger cannot be read.
         """
         with self._lock.held():
             return self._undo(tuple(each.ref for each in records if self.holders.records.get(each.uid) == each))

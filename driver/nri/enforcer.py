@@ -111,7 +111,7 @@ class Enforcer:
 
         Raises:
             RefusedError: it may not be created; the text is for kubelet.
-            LedgerError: the ledger cannot be read.
+            UnreadError: the ledger cannot be read.
         """
         with self._speaking(allowed=self.instance.turn(f"create {container.id}")):
             try:
@@ -230,16 +230,18 @@ class Enforcer:
     def reconnection_due(self) -> bool:
         """Whether masks have been waiting for so long that a reconnection has to mend them; asked once, it is noted.
 
-        So it is once the ledger can be read again: of containers that were taken in meanwhile only the runtime knows
-        all that tells whose they are, and it tells that once a connection. An instance that waits for its time needs
-        one for that reason as well, and for no other: no other instance can tell it.
+        So it is once ledger and hardware can be read again: of containers that were taken in meanwhile only the runtime
+        knows all that tells whose they are, and it tells that once a connection. An instance that waits for its time
+        needs one for that reason as well, and for no other: no other instance can tell it.
         """
         if not self.instance.active and not self._containers.unsure:
             return False
         now = self.clock()
         runtime = self._status.runtime
         if runtime is not None and self._containers.unsure and self.node.snapshot().unread is None:
-            log.warning("runtime=%s: reconnecting, because containers came while the ledger was not read", runtime)
+            log.warning(
+                "runtime=%s: reconnecting, because containers came while ledger or hardware was unread", runtime
+            )
             self._status = replace(self._status, reconnections=self._status.reconnections + 1)
             return True
         if runtime is None or runtime.takes_unsolicited_updates or not self._lag.reconnection_due(now):

@@ -31,7 +31,7 @@ class ClaimSource(Protocol):
         """What is on record after another look at the ledger.
 
         Raises:
-            LedgerError: the ledger cannot be read.
+            UnreadError: the ledger cannot be read.
         """
 
     def pod_claims(self, pods: tuple[PodSandbox, ...]) -> Mapping[str, KubeletPodClaims] | None:
@@ -54,7 +54,7 @@ class Inquiry:
         """Decide, find out what is asked, decide again; every kind of question is asked once at most.
 
         Raises:
-            LedgerError: the ledger cannot be read.
+            UnreadError: the ledger cannot be read.
         """
         return self._decide(decide, containers, self.node.reread)
 

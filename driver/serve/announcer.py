@@ -91,8 +91,14 @@ class Announcer:
         return self._cluster.status(self._driver)
 
     def _look(self) -> Inventory:
-        """The inventory as it is to be published once something can be handed out; its health goes to kubelet."""
-        inventory = self._node.inventory
+        """The inventory as it is to be published once something can be handed out; its health goes to kubelet.
+
+        While the hardware cannot be read nothing is reported: what kubelet was told lapses, and is unknown then.
+        """
+        discovery = self._node.discovery
+        inventory = discovery.known or Inventory(devices=())
+        if discovery.unread is not None:
+            return inventory
         devices = {device.name: DeviceHealth(device.name, Health.HEALTHY) for device in inventory.devices}
         # A device that is published no more may still be a pod's.
         devices.update((device.device, device) for device in self._node.plugin.health(inventory))

@@ -63,12 +63,12 @@ class Hardware:
         self._troubles = tuple(troubles)
 
     def _rescan(self) -> None:
-        before = self.node.inventory
+        before = self.node.discovery.known
         try:
             self.node.rescan()
         finally:
             # Whoever is told of it by the node may stumble, and the hardware has changed all the same.
-            if self.node.inventory is not before:
+            if self.node.discovery.known is not before:
                 self.changes += 1
                 self._unpublished = True
                 log.info("driver=%s the hardware has changed", self.node.plugin.driver)

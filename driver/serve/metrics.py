@@ -215,7 +215,7 @@ _FAMILIES: Final[tuple[tuple[Callable[[], GaugeMetricFamily | CounterMetricFamil
     (_gauge("ready", "Whether nothing is missing."), _single(lambda service: not service.missing())),
     (_gauge("active", "Whether this instance publishes and pins."), _single(lambda service: service.active)),
     (
-        _gauge("can_prepare", "Whether claims can be prepared: not while ledger or CDI specs cannot be used."),
+        _gauge("can_prepare", "Whether claims can be prepared: ledger, hardware and CDI specs can be used."),
         _single(lambda service: service.node.impediment is None),
     ),
     (_gauge("devices", "Devices by health.", "health"), _health),

@@ -56,7 +56,7 @@ class Orphans:
         """Look once.
 
         Raises:
-            LedgerError: the ledger cannot be used.
+            UnreadError: the ledger cannot be used.
         """
         remove_abandoned(self.node.specs.directory)
         records = self.node.records()

@@ -147,7 +147,7 @@ class Pinning:
         """What is on record after another look at the ledger.
 
         Raises:
-            LedgerError: the ledger cannot be read.
+            UnreadError: the ledger cannot be read.
         """
         self._node.records()
         return self._snapshot

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from dranode.driver.core.api.errors import DranodeError
+from dranode.driver.core.api.errors import DranodeError, UsageError
 from dranode.driver.core.claims.events import MetadataMissing, RecordQuarantined
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.plugin import Plugin
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from dranode.driver.serve.pinning import Pinning
     from dranode.driver.serve.witnesses import Witnesses
 
-# How soon a ledger that could not be used is looked at again.
+# How soon a ledger or hardware that could not be used is looked at again.
 _AGAIN_SECONDS: Final = 1.0
 # Well within the lease of what kubelet was told, so that a change is known before that lapses.
 _HEALTH_SECONDS: Final = 10.0
@@ -112,8 +112,8 @@ class DriverService:
         """Listen, read hardware and ledger, and have the slices published; calls that come first wait for the ledger.
 
         Raises:
-            UsageError: another process serves this driver here.
-            DranodeError: a folder, a socket or the hardware cannot be used, or another driver has to drain the node.
+            UsageError: another process serves this driver here, or its options do not fit the hardware.
+            DranodeError: a folder or a socket cannot be used, or another driver has to drain the node.
         """
         try:
             self.listener.start()
@@ -187,7 +187,11 @@ class DriverService:
 
     def _watch_health(self) -> None:
         while not self._stopping.wait(_HEALTH_SECONDS if self.node.impediment is None else _AGAIN_SECONDS):
-            self.node.look()
+            try:
+                self.node.look()
+            except UsageError as error:
+                self._fatal(str(error))
+                return
             if not self._finish_taking_over():
                 return
             try:

@@ -56,7 +56,7 @@ class SpecWatch:
         """Look once.
 
         Raises:
-            LedgerError: the ledger cannot be read.
+            UnreadError: the ledger cannot be read.
         """
         told, now = self._events.names(), self.clock()
         if told is None or now >= self._all_due:

@@ -6,145 +6,39 @@ never gets a say.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-import socket
-import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from dranode.cpu.options import CPUOptions
-from dranode.cpu.plugin import CPUPlugin
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.claims.answers import Prepared, Refused
-from dranode.driver.kubelet.listener import Listener
-from dranode.driver.kubelet.podresources import PodResources
-from dranode.driver.kubelet.sockets import socket_paths
-from dranode.driver.local.kubelet import StandInKubelet
-from dranode.driver.machine.forms import open_machine
-from dranode.driver.nri.access import ContainerAccess
-from dranode.driver.serve.service import DriverService
 from dranode.proto import nri_v1alpha1_pb2 as nri
-from tests.fakes.drivers import reference
 from tests.fakes.ledger import FAULTS, OF_BOTH, OF_ONE, Fault, a_full_disk_with_shm, newer_schema
-from tests.fakes.lifecycle import ApiClaims, KubeletPods, cpu_claim
-from tests.fakes.nri import CallFailedError, FakeRuntime, container, pod, updates_of
-from tests.fakes.waiting import PATIENCE, eventually
-
-DRIVER = "dra.cpu"
-CLAIM = cpu_claim("a", "uid-a", "cpudevnuma000", 4)
-OTHER = cpu_claim("b", "uid-b", "cpudevnuma000", 1)
-EXCLUSIVE, SHARED = "0-1,4-5", "2-3,6-7"
-CLAIMS = (f"DRA_CPUSET_uid-a={EXCLUSIVE}",)
-EVERYBODY = [
-    container("mine", "pod-uid-a", CLAIMS, EXCLUSIVE, "main", state=nri.CONTAINER_RUNNING),
-    container("shared", "p2", (), SHARED, state=nri.CONTAINER_RUNNING),
-]
-PODS = [pod("pod-uid-a", name="pod-a"), pod("p2")]
-
-
-@dataclass
-class World:
-    """One node of 8 CPUs, with the driver's instances by their pods' UIDs."""
-
-    folder: Path
-    listener: socket.socket
-    kubelet: StandInKubelet
-    pods: KubeletPods
-    api: ApiClaims = field(default_factory=lambda: ApiClaims(CLAIM, OTHER))
-    services: dict[str, DriverService] = field(default_factory=dict)
-    sockets: list[socket.socket] = field(default_factory=list)
-
-    @property
-    def ledger(self) -> Path:
-        return self.folder / "plugins" / DRIVER / "ledger.db"
-
-    def start(self, uid: str = "") -> DriverService:
-        machine = open_machine("sockets=1,cores=4,threads=2")
-        service = DriverService(
-            CPUPlugin(machine, CPUOptions()),
-            self.api,
-            Listener(
-                DRIVER,
-                "node",
-                socket_paths(self.folder, DRIVER, uid),
-                self.folder / "plugins" / DRIVER,
-                pytest.fail,
-                rolling=bool(uid),
-            ),
-            cdi=self.folder / "cdi",
-            pod_resources=PodResources(self.pods.socket),
-            containers=ContainerAccess(str(self.folder / "nri.sock"), machine),
-        )
-        self.services[uid] = service
-        service.start()
-        self.kubelet.register([DRIVER], PATIENCE)
-        return service
-
-    def stop(self, uid: str = "") -> None:
-        self.services.pop(uid).stop()
-
-    def admit(self) -> FakeRuntime:
-        sock, _ = self.listener.accept()
-        self.sockets.append(sock)
-        return FakeRuntime(sock)
-
-    def synchronized(self) -> tuple[FakeRuntime, dict[str, str]]:
-        """The runtime takes in a plug-in and tells it of everybody; what it changes of them."""
-        runtime = self.admit()
-        return runtime, updates_of(runtime.handshake(PODS, EVERYBODY, "v0.12.1"))
-
-    def prepare(self, claim: Any) -> Any:
-        return self.kubelet.prepare({reference(claim): frozenset({DRIVER})})[reference(claim)]
+from tests.fakes.nri import CallFailedError, container, pod, updates_of
+from tests.fakes.pinning_node import (
+    CLAIMS,
+    DRIVER,
+    EVERYBODY,
+    EXCLUSIVE,
+    OTHER,
+    PODS,
+    SHARED,
+    World,
+    counted_looks,
+    given,
+    hung_up,
+    pinning_node,
+    with_a_claim,
+)
+from tests.fakes.waiting import eventually
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    monkeypatch.setattr("dranode.driver.serve.service._AGAIN_SECONDS", 0.05)
-    with tempfile.TemporaryDirectory(prefix="dranode-") as name, contextlib.ExitStack() as stack:
-        folder = Path(name)
-        (folder / "plugins_registry").mkdir()
-        listener = stack.enter_context(socket.socket(socket.AF_UNIX))
-        listener.settimeout(PATIENCE)
-        listener.bind(str(folder / "nri.sock"))
-        listener.listen()
-        kubelet = StandInKubelet(folder / "plugins_registry")
-        stack.callback(kubelet.close)
-        pods = KubeletPods(folder / "pod-resources" / "kubelet.sock")
-        stack.callback(pods.close)
-        pods.run("pod-a", "a", "uid-a")
-        world = World(folder, listener, kubelet, pods)
+def world() -> Iterator[World]:
+    with pinning_node() as world:
         yield world
-        for service in world.services.values():
-            service.stop()
-        for sock in world.sockets:
-            sock.close()
-
-
-def given(runtime: FakeRuntime, name: str, of: Any, env: tuple[str, ...] = ()) -> str:
-    """The CPUs of the container `main` that is created."""
-    return runtime.create(container(name, of.uid, env, name="main"), of).adjust.linux.resources.cpu.cpus
-
-
-def hung_up(runtime: FakeRuntime) -> None:
-    """Wait until the plug-in has closed the connection."""
-    with contextlib.suppress(ConnectionError):
-        while True:
-            runtime.pump()
-
-
-def with_a_claim(world: World, uid: str = "") -> None:
-    """A driver was here and has gone."""
-    world.start(uid)
-    runtime, _ = world.synchronized()
-    assert isinstance(world.prepare(CLAIM), Prepared)
-    assert given(runtime, "mine", PODS[0], CLAIMS) == EXCLUSIVE
-    world.kubelet.restart()
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
@@ -194,21 +88,6 @@ def test_one_that_was_truncated_is_made_again_from_the_specs_and_nobody_moves(wo
     assert updates == {}
     assert given(runtime, "plain", pod("p3")) == SHARED
     eventually(lambda: service.missing() == ())
-
-
-def counted_looks(monkeypatch: pytest.MonkeyPatch, service: DriverService) -> list[None]:
-    """A list that grows with every look of a service at who has the authority."""
-    looks: list[None] = []
-    authority = service._authority
-    assert authority is not None
-    follow = authority._follow
-
-    def counted() -> None:
-        follow()
-        looks.append(None)
-
-    monkeypatch.setattr(authority, "_follow", counted)
-    return looks
 
 
 @pytest.mark.parametrize("fault", OF_ONE, ids=lambda fault: fault.__name__)

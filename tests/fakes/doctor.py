@@ -6,7 +6,7 @@ import errno
 import json
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -30,8 +30,6 @@ from dranode.driver.kube.client import APIRequest
 from dranode.driver.kube.errors import ApiError
 from dranode.driver.kubelet.registration import Registration
 from dranode.driver.machine.forms import open_machine
-from dranode.driver.machine.synthetic import parse_description, synthetic_tree
-from dranode.driver.machine.tree import LazyFolder, Link, TreeEntry
 from dranode.driver.node.node import NodeClaims as Serving
 from dranode.driver.plugins import load_plugins
 from tests.fakes.drivers import allocated_claim
@@ -262,26 +260,6 @@ def toml(document: dict[str, Any], path: tuple[str, ...] = ()) -> str:
     plain = [f"{key} = {json.dumps(value)}" for key, value in document.items() if not isinstance(value, dict)]
     tables = [toml(value, (*path, key)) for key, value in document.items() if isinstance(value, dict)]
     return "\n".join([*head, *plain, *tables])
-
-
-def write_machine(folder: Path, description: str = MACHINE) -> None:
-    """A synthetic machine's files in a folder."""
-    for path, node in _files(synthetic_tree(parse_description(description))):
-        place = folder / path
-        place.parent.mkdir(parents=True, exist_ok=True)
-        if isinstance(node, Link):
-            place.symlink_to(node.target)
-        elif isinstance(node, bytes):
-            place.write_bytes(node)
-
-
-def _files(tree: dict[str, TreeEntry], path: str = "") -> Iterator[tuple[str, TreeEntry]]:
-    for name, node in tree.items():
-        content = node.make() if isinstance(node, LazyFolder) else node
-        if isinstance(content, dict):
-            yield from _files(content, f"{path}{name}/")
-        else:
-            yield f"{path}{name}", content
 
 
 def forbid(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:

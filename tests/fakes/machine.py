@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from dranode.driver.machine.confined import ConfinedRoot
-from dranode.driver.machine.tree import DeviceFile, Link, TreeEntry, TreeFiles, plant
+from dranode.driver.machine.synthetic import parse_description, synthetic_tree
+from dranode.driver.machine.tree import DeviceFile, Link, TreeEntry, TreeFiles, leaves, plant
 
 CPU = "sys/devices/system/cpu"
 NODE = "sys/devices/system/node"
+EIGHT_CPUS = "sockets=1,cores=4,threads=2"
 
 
 def machine(
@@ -30,3 +33,14 @@ def machine(
 def cpu_files(cpu: int, **files: str) -> dict[str, str]:
     """Files of one CPU's `topology` folder."""
     return {f"{CPU}/cpu{cpu}/topology/{name}": content for name, content in files.items()}
+
+
+def write_machine(folder: Path, description: str = EIGHT_CPUS) -> None:
+    """A synthetic machine's files in a folder."""
+    for path, node in leaves(synthetic_tree(parse_description(description))):
+        place = folder / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(node, Link):
+            place.symlink_to(node.target)
+        elif isinstance(node, bytes):
+            place.write_bytes(node)

@@ -5,7 +5,7 @@
     ├── DocumentError         a document does not decode; says file and path
     ├── MachineError          hardware files that are missing, unreadable or contradict each other
     ├── LedgerError           the ledger cannot be read or written; nothing is handed out meanwhile
-    │   └── UnreadError            it cannot be read, which is in the log already
+    ├── UnreadError           ledger or hardware cannot be read, which is in the log already
     └── ClaimError            one claim cannot be prepared, for a reason that waiting does not cure
         ├── ClaimConflictError     another claim holds what the claim needs; its Unprepare may be on its way
         └── ClaimGoneError         the claim does not exist any more
@@ -51,8 +51,8 @@ class LedgerError(DranodeError):
     """The ledger cannot be used; the driver hands out nothing new until it can."""
 
 
-class UnreadError(LedgerError):
-    """The ledger cannot be read. The code that noticed has logged it, so callers need not."""
+class UnreadError(DranodeError):
+    """Ledger or hardware cannot be read. The code that noticed has logged it, so callers need not."""
 
 
 class ClaimError(DranodeError):

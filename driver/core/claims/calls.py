@@ -36,7 +36,14 @@ class PreparingNode(Preparer, Protocol):
     """A preparer of one driver that also knows what it has and what is on record."""
 
     plugin: Plugin
-    inventory: Inventory
+
+    @property
+    def inventory(self) -> Inventory:
+        """The hardware as it was last read.
+
+        Raises:
+            UnreadError: it was never read.
+        """
 
     def record(self, uid: str) -> Record | None:
         """What is on record of a claim at the last look at the ledger; waits for nobody."""

@@ -19,6 +19,14 @@ class Pins(ABC):
         The framework adds what `pinned` returns for each record, and enforces the result through NRI.
         """
 
+    def unread_pool(self) -> HeldSnapshot:
+        """Return what is known of these CPUs while `discover` fails and has never succeeded.
+
+        Without any online CPU, new containers get what they are known to have: the CPUs of their claims, or the
+        reserved ones.
+        """
+        return HeldSnapshot()
+
     @abstractmethod
     def pinned(self, record: Record) -> HeldClaim:
         """Return what a record means for containers; the answer may depend on nothing but the record."""

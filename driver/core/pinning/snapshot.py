@@ -148,8 +148,8 @@ class HeldSnapshot:
         part_variable: the prefix of the variable of one allocation result, before `<UID>_<number>`; empty if there is
             none.
         cdi_kind: the kind of this driver's CDI devices; empty if there are none.
-        unread: why there may be records of other claims; None if these are all. Without the ledger no mask is changed,
-            and a new container gets the CPUs that no known claim holds.
+        unread: why there may be records of other claims, or other CPUs; None if these are all. Without ledger or
+            hardware no mask is changed, and a new container gets the CPUs that no known claim holds.
     """
 
     claims: Mapping[str, HeldClaim] = field(default_factory=HeldClaims)

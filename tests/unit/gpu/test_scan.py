@@ -158,7 +158,14 @@ def test_a_server_without_gpus_has_none() -> None:
 
 
 def test_a_machine_without_pci_has_none() -> None:
-    assert found(Machine()) == GPUInventory()
+    without = Machine()
+    without.put("sys/devices/system/cpu/online", "0")
+    assert found(without) == GPUInventory()
+
+
+def test_a_machine_without_sysfs_was_not_seen() -> None:
+    with pytest.raises(MachineError, match="neither /sys/bus nor /sys/devices"):
+        found(Machine())
 
 
 def test_the_name_outlives_new_minor_numbers() -> None:

@@ -25,8 +25,8 @@ from tests.fakes.doctor import (
     FakeNode,
     diagnosed,
     server_of,
-    write_machine,
 )
+from tests.fakes.machine import write_machine
 
 
 def test_a_kubelet_root_that_is_too_deep_for_sockets_is_reported(node: FakeNode) -> None:

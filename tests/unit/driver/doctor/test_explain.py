@@ -25,9 +25,10 @@ from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.kube.errors import ApiError
 from dranode.driver.local.store import Store
 from tests.fakes.apiserver import ApiServer, Fault
-from tests.fakes.doctor import DRIVER, KUBELET, SOCKET, FakeNode, forbid, write_machine
+from tests.fakes.doctor import DRIVER, KUBELET, SOCKET, FakeNode, forbid
 from tests.fakes.drivers import plain
 from tests.fakes.lifecycle import KubeletPods
+from tests.fakes.machine import write_machine
 
 CONTAINER = "ab" * 32
 PAUSE = "cd" * 32

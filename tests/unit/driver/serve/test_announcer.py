@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from dranode.driver.core.api.errors import MachineError, UnreadError
 from dranode.driver.core.claims.health import DeviceHealth, Health
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.inventory import Inventory
@@ -178,3 +179,20 @@ def test_devices_are_withdrawn_while_a_claim_may_hold_anything_and_come_back_by_
     assert world.node.impediment is None
     assert [len(each.devices) for each in world.cluster.published] == [2, 0, 2]
     other.close()
+
+
+def test_the_health_of_devices_that_cannot_be_read_is_reported_to_nobody(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dark() -> Inventory:
+        raise MachineError("it is dark")
+
+    reported: list[object] = []
+    monkeypatch.setattr(world.lamps, "discover", dark)
+    with pytest.raises(UnreadError):
+        world.node.rescan()
+    monkeypatch.setattr(world.health, "report", reported.append)
+    world.announcer.begin()
+    world.announcer.report()
+    assert reported == []
+    assert [len(each.devices) for each in world.cluster.published] == [0]

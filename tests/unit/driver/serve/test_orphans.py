@@ -11,7 +11,7 @@ import pytest
 
 from dranode.cpu.options import CPUOptions
 from dranode.cpu.plugin import CPUPlugin
-from dranode.driver.core.api.errors import DranodeError, LedgerError
+from dranode.driver.core.api.errors import DranodeError, LedgerError, UnreadError
 from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.core.claims.answers import Prepared
 from dranode.driver.core.claims.events import Occurrence, OrphanUnprepared
@@ -207,7 +207,7 @@ def test_a_ledger_that_cannot_be_read_frees_nothing(world: World, monkeypatch: p
         raise LedgerError("the ledger cannot be used: disk I/O error")
 
     monkeypatch.setattr(world.node.holders, "refresh", broken)
-    with pytest.raises(LedgerError, match="disk I/O error"):
+    with pytest.raises(UnreadError, match="disk I/O error"):
         world.orphans.look()
     take_over(world.node, world.witnesses)
     monkeypatch.undo()

@@ -1,0 +1,236 @@
+"""A driver that cannot read its machine's `/sys`, over the real sockets of kubelet and the container runtime.
+
+What holds for a ledger that cannot be read holds here: alone it changes nobody's CPUs, has no more pods sent, and mends
+itself; beside an instance that can read the machine it never gets a say.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.claims.answers import Prepared, Refused
+from dranode.driver.machine.confined import ConfinedRoot
+from dranode.driver.machine.folder import FolderFiles
+from dranode.driver.machine.root import Root
+from dranode.driver.serve.service import DriverService
+from tests.fakes.drivers import reference
+from tests.fakes.machine import CPU, write_machine
+from tests.fakes.nri import CallFailedError, pod, updates_of
+from tests.fakes.pinning_node import (
+    CLAIM,
+    CLAIMS,
+    DRIVER,
+    EVERYBODY,
+    EXCLUSIVE,
+    OTHER,
+    PODS,
+    SHARED,
+    World,
+    counted_looks,
+    given,
+    hung_up,
+    pinning_node,
+    with_a_claim,
+)
+from tests.fakes.waiting import eventually
+
+Mend = Callable[[], object]
+Break = Callable[[Path], Mend]
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with pinning_node() as world:
+        yield world
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_machine(tmp_path)
+    return tmp_path
+
+
+def machine(folder: Path) -> Root:
+    return ConfinedRoot(FolderFiles(str(folder)))
+
+
+def no_sys(folder: Path) -> Mend:
+    """It is not mounted."""
+    sys = folder / "sys"
+    sys.rename(folder / "away")
+    sys.mkdir()
+
+    def mend() -> None:
+        sys.rmdir()
+        (folder / "away").rename(sys)
+
+    return mend
+
+
+def replaced(path: Path, put: Callable[[Path], object], remove: Callable[[Path], object]) -> Mend:
+    content = path.read_bytes()
+    path.unlink()
+    put(path)
+
+    def mend() -> None:
+        remove(path)
+        path.write_bytes(content)
+
+    return mend
+
+
+def garbled_online(folder: Path) -> Mend:
+    """The kernel's list of CPUs is none."""
+    return replaced(folder / CPU / "online", lambda path: path.write_text("0-"), Path.unlink)
+
+
+def garbled_core(folder: Path) -> Mend:
+    """One CPU's core is no number; which CPUs are online can be read."""
+    return replaced(folder / CPU / "cpu3/topology/core_id", lambda path: path.write_text("?"), Path.unlink)
+
+
+def unreadable_core(folder: Path) -> Mend:
+    """The kernel refuses one file."""
+    return replaced(folder / CPU / "cpu3/topology/core_id", Path.mkdir, Path.rmdir)
+
+
+# What a new container without a claim is given meanwhile, where it is known which CPUs are online.
+FAULTS: list[tuple[Break, str | None]] = [
+    (no_sys, None),
+    (garbled_online, None),
+    (garbled_core, SHARED),
+    (unreadable_core, SHARED),
+]
+
+
+def the_only_error(caplog: pytest.LogCaptureFixture) -> str:
+    (said,) = [record.message for record in caplog.records if record.levelno >= logging.ERROR]
+    return said
+
+
+def the_only_sentence(service: DriverService) -> str:
+    (missing,) = [sentence for sentence in service.missing() if "published" not in sentence]
+    return missing.removeprefix(f"{DRIVER}: ")
+
+
+@pytest.mark.parametrize(("broken", "left"), FAULTS, ids=lambda each: getattr(each, "__name__", ""))
+def test_alone_it_changes_nothing_gives_nothing_says_so_and_mends_itself(
+    world: World, folder: Path, broken: Break, left: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    with_a_claim(world)
+    published = world.api.capacities[-1]
+    world.stop()
+    mend = broken(folder)
+    caplog.clear()
+    service = world.start(machine=machine(folder))
+    runtime, updates = world.synchronized()
+    assert updates == {}
+    assert updates_of(runtime.stop(EVERYBODY[1], PODS[1])) == {}
+    if left is None:
+        with pytest.raises(CallFailedError, match="hardware cannot be read"):
+            given(runtime, "plain", pod("p3"))
+    else:
+        assert given(runtime, "plain", pod("p3")) == left
+    assert given(runtime, "again", PODS[0], CLAIMS) == EXCLUSIVE
+    with pytest.raises(CallFailedError, match="not prepared on this node"):
+        given(runtime, "unknown", pod("p4"), ("DRA_CPUSET_uid-z=2",))
+    for claim in (CLAIM, OTHER):
+        answer = world.prepare(claim)
+        assert isinstance(answer, Refused)
+        assert "the hardware cannot be read" in str(answer)
+    eventually(lambda: service.pinning is not None and service.pinning.synchronized)
+    eventually(lambda: world.api.capacities[-1] == {})
+    assert the_only_sentence(service) in the_only_error(caplog)
+    mend()
+    # Whose the containers are is told anew before anything is changed.
+    hung_up(runtime)
+    assert not [method for method, _ in runtime.wire.received if method == "UpdateContainers"]
+    runtime, updates = world.synchronized()
+    assert updates == {}
+    eventually(lambda: service.missing() == ())
+    assert world.api.capacities[-1] == published
+    assert isinstance(world.prepare(OTHER), Prepared)
+    assert given(runtime, "late", pod("p5")) == str(CPUSet.parse(SHARED) - CPUSet((2,)))
+
+
+def test_new_containers_get_the_reserved_cpus_where_nothing_says_which_are_online(world: World, folder: Path) -> None:
+    with_a_claim(world)
+    world.stop()
+    no_sys(folder)
+    world.start(machine=machine(folder), reserved="7")
+    runtime, updates = world.synchronized()
+    assert updates == {}
+    assert given(runtime, "plain", pod("p3")) == "7"
+    assert given(runtime, "again", PODS[0], CLAIMS) == EXCLUSIVE
+
+
+def test_a_claim_that_goes_meanwhile_is_undone_and_nobody_moves(world: World, folder: Path) -> None:
+    with_a_claim(world)
+    world.stop()
+    mend = garbled_core(folder)
+    service = world.start(machine=machine(folder))
+    runtime, _ = world.synchronized()
+    world.kubelet.unprepare({reference(CLAIM): frozenset({DRIVER})})
+    assert updates_of(runtime.stop(EVERYBODY[0], PODS[0])) == {}
+    assert given(runtime, "plain", pod("p3")) == "0-7"
+    mend()
+    hung_up(runtime)
+    _, updates = world.synchronized()
+    assert set(updates) >= {"shared"}
+    eventually(lambda: service.missing() == ())
+
+
+def test_beside_an_instance_that_reads_it_one_that_cannot_never_gets_a_say(
+    world: World, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_a_claim(world, "old")
+    old = world.services["old"]
+    eventually(lambda: old.missing() == ())
+    published = list(world.api.capacities)
+    mend = no_sys(folder)
+    new = world.start("new", machine(folder))
+    runtime, updates = world.synchronized()
+    assert updates == {}
+    eventually(lambda: new.pinning is not None and new.pinning.synchronized)
+    # Both look often enough for authority to pass, if it were to.
+    looks = [counted_looks(monkeypatch, service) for service in (old, new)]
+    eventually(lambda: all(len(each) >= 5 for each in looks))
+    assert (old.active, new.active) == (True, False)
+    assert old.missing() == ()
+    assert any("the hardware cannot be read" in sentence for sentence in new.missing())
+    assert world.api.capacities == published
+    mend()
+    hung_up(runtime)
+    _, updates = world.synchronized()
+    assert updates == {}
+    eventually(lambda: new.active and not old.active)
+    eventually(lambda: new.missing() == ())
+    assert world.api.capacities[-1] == published[-1]
+
+
+def test_one_that_can_read_it_no_more_keeps_masks_and_gives_nothing_until_it_can(world: World, folder: Path) -> None:
+    service = world.start(machine=machine(folder))
+    runtime, _ = world.synchronized()
+    assert isinstance(world.prepare(CLAIM), Prepared)
+    assert given(runtime, "mine", PODS[0], CLAIMS) == EXCLUSIVE
+    eventually(lambda: service.missing() == ())
+    published = world.api.capacities[-1]
+    mend = garbled_online(folder)
+    with contextlib.suppress(Exception):
+        service.node.rescan()
+    assert isinstance(world.prepare(OTHER), Refused)
+    assert given(runtime, "plain", pod("p3")) == SHARED
+    assert "the hardware cannot be read" in the_only_sentence(service)
+    mend()
+    hung_up(runtime)
+    _, updates = world.synchronized()
+    assert updates == {}
+    eventually(lambda: service.missing() == ())
+    eventually(lambda: world.api.capacities[-1] == published)
+    assert isinstance(world.prepare(OTHER), Prepared)

@@ -1,0 +1,127 @@
+"""Hardware that cannot be read: what is known meanwhile, and what is made up for once it can be."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from dranode.cpu.options import CPUOptions
+from dranode.cpu.plugin import CPUPlugin
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.errors import MachineError, UnreadError, UsageError
+from dranode.driver.core.claims.answers import Prepared, Refused
+from dranode.driver.core.claims.inventory import Inventory
+from dranode.driver.core.pinning.snapshot import HeldSnapshot
+from dranode.driver.node.node import NodeClaims
+from tests.fakes.drivers import Lamps, allocated_claim, reference
+from tests.fakes.machine import CPU, machine
+from tests.fakes.node import opened, prepare
+
+CLAIM = allocated_claim("a", Lamps.driver, ["lamp-0"])
+
+
+class DarkLamps(Lamps):
+    """Lamps that cannot be seen while it is dark."""
+
+    dark = True
+    readings = 0
+
+    def discover(self) -> Inventory:
+        self.readings += 1
+        if self.dark:
+            raise MachineError("it is dark")
+        return super().discover()
+
+
+@pytest.fixture
+def lamps() -> DarkLamps:
+    return DarkLamps()
+
+
+def test_without_hardware_there_is_no_inventory_and_nothing_is_granted(tmp_path: Path, lamps: DarkLamps) -> None:
+    node = opened(tmp_path, lamps)
+    with pytest.raises(UnreadError, match="the hardware cannot be read, so nothing is handed out: it is dark; look at"):
+        _ = node.inventory
+    assert node.impediment == node.discovery.unread
+    assert prepare(node, CLAIM) == {"a": Refused(str(node.impediment))}
+    lamps.dark = False
+    node.look()
+    assert node.impediment is None
+    assert isinstance(node.prepare({reference(CLAIM): CLAIM})[CLAIM.metadata.uid], Prepared)
+
+
+def test_it_is_read_again_only_while_it_cannot_be_read(tmp_path: Path, lamps: DarkLamps) -> None:
+    node = opened(tmp_path, lamps)
+    node.look()
+    lamps.dark = False
+    for _ in range(3):
+        node.look()
+    assert lamps.readings == 3
+
+
+def test_it_is_said_once_and_once_more_when_it_is_over(
+    tmp_path: Path, lamps: DarkLamps, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = opened(tmp_path, lamps)
+    node.look()
+    lamps.dark = False
+    node.look()
+    assert [message.partition(": ")[2].partition(",")[0] for message in caplog.messages] == [
+        "the hardware cannot be read",
+        "the hardware can be read again",
+    ]
+
+
+def test_hardware_that_goes_dark_later_stays_known_and_nothing_of_it_is_granted(
+    tmp_path: Path, lamps: DarkLamps
+) -> None:
+    lamps.dark = False
+    node = opened(tmp_path, lamps)
+    lamps.dark = True
+    with pytest.raises(UnreadError):
+        node.rescan()
+    assert len(node.inventory.devices) == 4
+    assert isinstance(prepare(node, CLAIM)["a"], Refused)
+
+
+def test_specs_that_are_missing_after_a_reboot_are_written_when_the_hardware_can_be_read(
+    tmp_path: Path, lamps: DarkLamps
+) -> None:
+    lamps.dark = False
+    node = opened(tmp_path, lamps)
+    prepare(node, CLAIM)
+    node.close()
+    shutil.rmtree(tmp_path / "cdi")
+    lamps.dark = True
+    again = opened(tmp_path, lamps)
+    assert again.mend_specs([CLAIM.metadata.uid]) == {}
+    assert again.spec_files(CLAIM.metadata.uid) == ()
+    lamps.dark = False
+    again.look()
+    assert again.spec_files(CLAIM.metadata.uid) != ()
+
+
+def test_options_that_do_not_fit_hardware_that_is_read_late_are_a_mistake_of_usage(tmp_path: Path) -> None:
+    files = {f"{CPU}/online": "?"}
+    plugin = CPUPlugin(machine(files), CPUOptions(reserved=CPUSet((9,))))
+    (tmp_path / "data").mkdir()
+    node = NodeClaims(plugin, tmp_path / "data", tmp_path / "cdi")
+    node.open()
+    plugin._root = machine({f"{CPU}/online": "0-3"})
+    with pytest.raises(UsageError, match="9"):
+        node.look()
+
+
+def test_a_driver_that_pins_tells_what_it_knows_of_its_cpus_at_every_notification(tmp_path: Path) -> None:
+    plugin = CPUPlugin(machine({f"{CPU}/online": "?"}), CPUOptions(reserved=CPUSet((3,))))
+    node = opened(tmp_path, plugin)
+    snapshots: list[HeldSnapshot | None] = []
+    node.watch(snapshots.append)
+    # The rest of it is damaged still.
+    plugin._root = machine({f"{CPU}/online": "0-3", f"{CPU}/cpu1/topology/core_id": "?"})
+    node.look()
+    assert [str(each.online) for each in snapshots if each] == ["3", "0-3"]
+    assert [str(each.shared) for each in snapshots if each] == ["3", "0-2"]
+    assert all(each is not None and each.unread is not None for each in snapshots)
