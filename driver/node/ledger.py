@@ -80,7 +80,7 @@ class Ledger:
         # The claims that the file has as of the last reading; None while that is not known.
         self._uids: set[str] | None = None
         with _translated(path):
-            _refuse(path, header_damage(_header(path)))
+            _refuse(path, header_damage(_header(path)) or _emptied(path))
             self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=_BUSY_SECONDS)
             self._db.text_factory = text
             try:
@@ -255,7 +255,7 @@ def read_ledger(path: Path) -> Contents:
 
 
 def _read_only(path: Path) -> Contents:
-    _refuse(path, header_damage(_header(path)))
+    _refuse(path, header_damage(_header(path)) or _emptied(path))
     db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_BUSY_SECONDS)
     db.text_factory = text
     with contextlib.closing(db):
@@ -303,6 +303,16 @@ def _header(path: Path) -> bytes:
             return file.read(HEADER_BYTES)
     except FileNotFoundError:
         return b""
+
+
+def _emptied(path: Path) -> str | None:
+    """What is wrong with an empty file beside which lies a journal: SQLite makes that after the file's first page.
+
+    Another process may have the journal open still, and then the file can be used neither as it is nor as a new one.
+    """
+    journal = path.with_name(f"{path.name}-shm")
+    emptied = path.exists() and path.stat().st_size == 0 and journal.exists()
+    return f"it is empty, and {journal.name} lies beside it" if emptied else None
 
 
 def _refuse(path: Path, damage: str | None) -> None:

@@ -90,6 +90,28 @@ def test_one_that_was_truncated_is_made_again_from_the_specs_and_nobody_moves(wo
     eventually(lambda: service.missing() == ())
 
 
+@pytest.mark.parametrize("size", [0, 4096])
+def test_one_that_is_truncated_beside_an_instance_that_read_it_is_made_again_and_nobody_moves(
+    world: World, size: int
+) -> None:
+    with_a_claim(world, "old")
+    old = world.services["old"]
+    eventually(lambda: old.missing() == ())
+    published = world.api.capacities[-1]
+    os.truncate(world.ledger, size)
+    new = world.start("second")
+    runtime, updates = world.synchronized()
+    assert updates == {}
+    eventually(lambda: new.active and not old.active)
+    eventually(lambda: new.missing() == ())
+    assert given(runtime, "plain", pod("p3")) == SHARED
+    assert given(runtime, "again", PODS[0], CLAIMS) == EXCLUSIVE
+    assert isinstance(world.prepare(OTHER), Prepared)
+    for service in (old, new):
+        assert {record.uid: str(record.held) for record in service.node.records()} == {"uid-a": EXCLUSIVE, "uid-b": "2"}
+    assert world.api.capacities[-1] == published
+
+
 @pytest.mark.parametrize("fault", OF_ONE, ids=lambda fault: fault.__name__)
 def test_beside_an_instance_that_reads_it_one_that_cannot_never_gets_a_say(
     world: World, fault: Fault, monkeypatch: pytest.MonkeyPatch
