@@ -20,7 +20,7 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 COMPONENTS = sorted(path.parent for path in DEPLOY.glob("components/*/kustomization.yaml"))
 
 
-KUSTOMIZATION_KEYS = {"apiVersion", "kind", "resources", "labels", "patches", "images"}
+KUSTOMIZATION_KEYS = {"apiVersion", "kind", "resources", "labels", "patches", "images", "configurations"}
 
 
 def kustomization(folder: Path) -> dict[str, Any]:

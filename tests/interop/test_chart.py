@@ -69,6 +69,36 @@ def test_the_charts_values_give_what_the_components_give(helm: Path, tmp_path: P
     assert rendered(helm, *values) == kustomized(tmp_path / "all")
 
 
+@pytest.mark.parametrize(
+    ("component", "values"),
+    [
+        ("k3s", ("runtimeConfigDir=/var/lib/rancher/k3s/agent/etc/containerd",)),
+        ("k0s", ("kubeletRoot=/var/lib/k0s/kubelet", "runtimeConfigDir=/etc/k0s")),
+        (
+            "microk8s",
+            (
+                "kubeletRoot=/var/snap/microk8s/common/var/lib/kubelet",
+                "runtimeConfigDir=/var/snap/microk8s/current/args",
+            ),
+        ),
+        ("talos", ("cdiDir=/var/cdi/dynamic", "runtimeConfigDir=/etc/cri")),
+        ("openshift", ("openshift.create=true",)),
+        ("podmonitor", ("metrics.podMonitor.create=true",)),
+    ],
+)
+def test_a_component_and_the_values_of_the_manual_give_the_same(
+    helm: Path, tmp_path: Path, component: str, values: tuple[str, ...]
+) -> None:
+    manual = (ROOT / "docs" / "install.md").read_text()
+    assert [value for value in values if f"`{value}`" not in manual] == []
+    shutil.copytree(ROOT / "deploy", tmp_path / "deploy", ignore=shutil.ignore_patterns("chart"))
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "kustomization.yaml").write_text(
+        f"resources: [../deploy]\ncomponents: [../deploy/components/{component}]\n"
+    )
+    assert rendered(helm, "namespace.create=true", *values) == kustomized(tmp_path / "one")
+
+
 def test_a_rename_reaches_everything_that_names_another_object(helm: Path) -> None:
     objects = rendered(helm, "networkPolicy.create=true", "metrics.podMonitor.create=true", name="b", namespace="n")
     assert not [name for name in objects if name.endswith(("dranode", "dranode-slices"))]

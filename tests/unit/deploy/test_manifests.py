@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,10 +15,18 @@ from dranode.driver.doctor.cluster import RIGHTS
 from tests.fakes.kustomize import COMPONENTS, DEPLOY, KUSTOMIZATION_KEYS, built, by_kubectl, kustomization, pod, the
 from tests.kubernetes_schemas import documents, problems
 
+# The kinds of operators and of OpenShift, of which Kubernetes publishes no schema.
+ELSEWHERE = ("monitoring.coreos.com/v1", "security.openshift.io/v1")
+DISTRIBUTIONS = ("k0s", "k3s", "microk8s", "talos")
+
+
+def is_ours(document: dict[str, Any]) -> bool:
+    return document["apiVersion"] not in ELSEWHERE
+
 
 @pytest.mark.parametrize("folder", [DEPLOY, *COMPONENTS], ids=lambda path: path.name)
 def test_every_manifest_follows_kubernetes_schemas(folder: Path) -> None:
-    found = {f"{one['kind']} {one['metadata']['name']}": problems(one) for one in built(folder)}
+    found = {f"{one['kind']} {one['metadata']['name']}": problems(one) for one in built(folder) if is_ours(one)}
     assert len(found) >= 9
     assert {name: wrong for name, wrong in found.items() if wrong} == {}
 
@@ -32,10 +41,31 @@ def test_the_schemas_refuse_what_an_api_server_would() -> None:
     ]
 
 
-def test_components_go_together(tmp_path: Path) -> None:
-    (daemonset,) = [one for one in by_kubectl(tmp_path, COMPONENTS) if one["kind"] == "DaemonSet"]
-    (container,) = daemonset["spec"]["template"]["spec"]["containers"]
-    assert {"/etc/containerd", "/etc/crio", "/dev"} < {mount["mountPath"] for mount in container["volumeMounts"]}
+@pytest.mark.parametrize("distribution", ["", *DISTRIBUTIONS])
+def test_components_go_together_with_any_distribution(tmp_path: Path, distribution: str) -> None:
+    together = [folder for folder in COMPONENTS if folder.name not in DISTRIBUTIONS or folder.name == distribution]
+    (daemonset,) = [one for one in by_kubectl(tmp_path, together) if one["kind"] == "DaemonSet"]
+    spec = daemonset["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    mounted = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    assert {"/etc/containerd", "/etc/crio", "/dev"} < set(mounted.values())
+    assert ("runtime" in mounted) == bool(distribution)
+    assert len(mounted) == len(container["volumeMounts"]) == len(set(mounted.values()))
+    assert {volume["name"]: volume["hostPath"]["path"] for volume in spec["volumes"] if "hostPath" in volume} == {
+        name: path for name, path in mounted.items() if name != "tmp"
+    }
+
+
+@pytest.mark.parametrize("folder", [DEPLOY, *COMPONENTS], ids=lambda path: path.name)
+def test_the_driver_looks_where_the_nodes_folders_are_mounted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (container,) = pod(folder)["containers"]
+    monkeypatch.setenv("NODE_NAME", "n")
+    parsed = serve.make_context("serve", container["args"][1:]).params
+    mounted = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    assert f"{parsed['kubelet_root']}/plugins" == mounted["plugins"]
+    assert f"{parsed['kubelet_root']}/plugins_registry" == mounted["plugins-registry"]
+    assert f"{parsed['kubelet_root']}/pod-resources" == mounted["pod-resources"]
+    assert parsed["cdi_dir"] == mounted["cdi"]
 
 
 @pytest.mark.parametrize("folder", [DEPLOY, *COMPONENTS], ids=lambda path: path.name)
@@ -53,7 +83,8 @@ def test_every_file_is_part_of_a_kustomization() -> None:
     for folder in (DEPLOY, *COMPONENTS):
         spec = kustomization(folder)
         assert set(spec) <= KUSTOMIZATION_KEYS
-        assert {path.name for path in folder.glob("*.yaml")} == {*spec.get("resources", ()), "kustomization.yaml"}
+        named = {*spec.get("resources", ()), *spec.get("configurations", ()), "kustomization.yaml"}
+        assert {path.name for path in folder.glob("*.yaml")} == named
 
 
 def test_what_people_take_without_git_is_whole() -> None:
@@ -71,6 +102,7 @@ def test_the_kustomization_names_every_component() -> None:
 def test_only_objects_of_a_namespace_name_one() -> None:
     named = {one["kind"] for one in built(DEPLOY) if "namespace" in one["metadata"]}
     assert named == {"ServiceAccount", "DaemonSet"}
+    assert the("PodMonitor", "dranode", DEPLOY / "components" / "podmonitor")["metadata"]["namespace"] == "dranode"
     assert (
         the("NetworkPolicy", "dranode", DEPLOY / "components" / "network-policy")["metadata"]["namespace"] == "dranode"
     )
@@ -95,14 +127,8 @@ def test_the_driver_has_no_right_that_it_does_not_need(folder: Path) -> None:
     assert (context["runAsUser"], context["privileged"], context["allowPrivilegeEscalation"]) == (0, False, False)
     assert context["readOnlyRootFilesystem"] is True
     assert context["capabilities"] == {"drop": ["ALL"]}
-    writable = {mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")}
-    assert writable == {
-        "/var/lib/kubelet/plugins",
-        "/var/lib/kubelet/plugins_registry",
-        "/var/run/cdi",
-        "/var/run/nri",
-        "/tmp",
-    }
+    writable = {mount["name"] for mount in container["volumeMounts"] if not mount.get("readOnly")}
+    assert writable == {"plugins", "plugins-registry", "cdi", "nri", "tmp"}
     # Everything else that is mounted is the node's.
     assert [volume["name"] for volume in spec["volumes"] if "hostPath" not in volume] == ["tmp"]
 
@@ -112,6 +138,31 @@ def test_every_mount_has_its_volume() -> None:
         spec = pod(folder)
         (container,) = spec["containers"]
         assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in spec["volumes"]}
+
+
+def test_openshifts_constraints_admit_the_pod_and_no_more() -> None:
+    folder = DEPLOY / "components" / "openshift"
+    scc = the("SecurityContextConstraints", "dranode", folder)
+    (container,) = pod()["containers"]
+    context = container["securityContext"]
+    assert scc["allowPrivilegedContainer"] is context["privileged"]
+    assert scc["allowPrivilegeEscalation"] is context["allowPrivilegeEscalation"]
+    assert scc["readOnlyRootFilesystem"] is context["readOnlyRootFilesystem"]
+    assert scc["requiredDropCapabilities"] == context["capabilities"]["drop"]
+    assert scc["allowHostDirVolumePlugin"] is True
+    assert [name for name, value in scc.items() if name.startswith("allowHost") and value] == [
+        "allowHostDirVolumePlugin"
+    ]
+    kinds = {next(key for key in volume if key != "name") for volume in pod()["volumes"]}
+    # The token of the pod's account comes as a projected volume.
+    assert {*kinds, "projected"} == set(scc["volumes"])
+
+
+def test_openshifts_role_follows_a_rename(tmp_path: Path) -> None:
+    objects = by_kubectl(tmp_path, [DEPLOY / "components" / "openshift"], namespace="elsewhere", namePrefix="my-")
+    (scc,) = [one for one in objects if one["kind"] == "SecurityContextConstraints"]
+    (role,) = [one for one in objects if one["kind"] == "ClusterRole" and one["metadata"]["name"].endswith("-scc")]
+    assert role["rules"][0]["resourceNames"] == [scc["metadata"]["name"]] == ["my-dranode"]
 
 
 def test_a_new_driver_comes_before_the_old_one_goes() -> None:
