@@ -31,7 +31,7 @@ from tests.kubernetes_schemas import is_known, problems
 ROOT = Path(__file__).parents[2]
 PROGRAM = Path(sys.executable).with_name("dranode")
 PAGES = ("install", "modes", "configuration", "troubleshooting", "upgrade", "security", "compatibility", "migration")
-MANUAL = [ROOT / "docs" / f"{page}.md" for page in (*PAGES, "classic-dra")]
+MANUAL = [ROOT / "docs" / f"{page}.md" for page in (*PAGES, "classic-dra", "sanity")]
 _BLOCK = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PARTS = ("cdi", "cpu", "driver", "gpu", "proto", "sim")
+PARTS = ("cdi", "cpu", "driver", "gpu", "proto", "sanity", "sim")
 
 # Contract -> (file, statement, what the linter says of it). Those in functions and for type checkers count too.
 PLANTED = {
@@ -44,12 +44,15 @@ PLANTED = {
             r"allowed in dranode\.driver\.core\.claims\.",
         ),
     ],
-    "Drivers and the simulator never see each other": [
+    "Drivers, the simulator and the sanity suite never see each other": [
         ("cpu/share.py", "from dranode.sim.queues import amounts", "cpu.share -> .*sim.queues.amounts"),
         ("gpu/semver.py", "def later():\n    from dranode.cpu import policies", "gpu.semver -> .*cpu.policies"),
     ],
     "The framework names no driver, and finds the simulator's commands by entry point": [
         ("driver/cli/slices.py", "from dranode.sim.local import show", "cli.slices -> .*sim.local.show"),
+    ],
+    "The sanity suite judges drivers from outside": [
+        ("sanity/offers.py", "from dranode.driver.core.slices import limits", "sanity.offers -> .*slices.limits"),
     ],
     "Deciding modules import nothing that acts": [
         ("driver/core/claims/prepare.py", "import sqlite3", "claims.prepare -> sqlite3"),
@@ -57,7 +60,7 @@ PLANTED = {
         ("cpu/pick.py", "from dranode.cpu import sysfs", "cpu.pick -> .*cpu.sysfs"),
         ("sim/allocator/search.py", "import time", "allocator.search -> time"),
     ],
-    "Protobuf and gRPC stay with kubelet, NRI, the stand-in kubelet and CEL": [
+    "Protobuf and gRPC stay with kubelet, NRI, the stand-in kubelets and CEL": [
         ("driver/local/store.py", "from dranode.proto import dra_v1_pb2", "local.store -> .*proto.dra_v1_pb2"),
         ("driver/serve/probes.py", "import grpc", "serve.probes -> grpc"),
     ],

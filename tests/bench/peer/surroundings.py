@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from dranode.proto import nri_v1alpha1_pb2 as nri
-from tests.fakes.apiserver import CERTIFICATES, ApiServer
+from tests.fakes.apiserver import CERTIFICATES, TLS, ApiServer
 from tests.fakes.nri import FakeRuntime, container, pod
 
 _ROOT = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims/"
@@ -70,7 +70,7 @@ class Api:
 
     def kubeconfig(self, path: Path) -> str:
         """Write a kubeconfig for it."""
-        return ApiServer(tls=True, _port=self.port).kubeconfig(path, token="token")  # noqa: S106 - anybody may know it
+        return ApiServer(**TLS, _port=self.port).kubeconfig(path, token="token")  # noqa: S106 - anybody may know it
 
     def account(self, folder: Path) -> None:
         """Lay out a pod's service account for it."""

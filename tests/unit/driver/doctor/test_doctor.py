@@ -14,7 +14,7 @@ from dranode.driver.core.diagnosis.rules import diagnose
 from dranode.driver.doctor.cluster import read_cluster
 from dranode.driver.doctor.examine import judged_options
 from dranode.driver.machine.forms import open_machine
-from tests.fakes.apiobjects import Objects
+from dranode.sanity.objects import Objects
 from tests.fakes.apiserver import ApiServer
 from tests.fakes.doctor import (
     DRIVER,

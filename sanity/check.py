@@ -1,0 +1,85 @@
+"""What a check is: a rule with its source, and a function that looks whether a driver keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, TypeAlias
+
+from dranode.sanity.bench import Bench
+
+
+class Level(StrEnum):
+    """How binding a rule is (RFC 2119)."""
+
+    MUST = "MUST"
+    SHOULD = "SHOULD"
+
+
+class CheckGroup(StrEnum):
+    """What a check is about; the first part of its id."""
+
+    REGISTRATION = "registration"
+    PREPARE = "prepare"
+    CONFIGURATION = "configuration"
+    UNPREPARE = "unprepare"
+    CDI = "cdi"
+    SLICES = "slices"
+    HEALTH = "health"
+    METADATA = "metadata"
+    RESTART = "restart"
+    CONCURRENCY = "concurrency"
+    SHUTDOWN = "shutdown"
+    ROLLING = "rolling"
+
+
+Look: TypeAlias = Callable[[Bench], None]
+
+
+@dataclass(frozen=True)
+class Check:
+    """A check.
+
+    Attributes:
+        id: `<group>-<rule>`; never changes its meaning.
+        rule: one sentence that says what a driver has to do.
+        source: where that is written.
+        look: raises Breach if a driver does not, Unable if it cannot be seen.
+    """
+
+    id: str
+    group: CheckGroup
+    level: Level
+    rule: str
+    source: str
+    look: Look
+
+
+_CHECKS: Final[dict[str, Check]] = {}
+
+
+def must(id: str, rule: str, source: str) -> Callable[[Look], Look]:  # noqa: A002 - what it is
+    """Register a check of something that the API, the protocol or kubelet requires."""
+    return _registering(Level.MUST, id, rule, source)
+
+
+def should(id: str, rule: str, source: str) -> Callable[[Look], Look]:  # noqa: A002 - what it is
+    """Register a check of something that is recommended; it does not fail a run."""
+    return _registering(Level.SHOULD, id, rule, source)
+
+
+def _registering(level: Level, name: str, rule: str, source: str) -> Callable[[Look], Look]:
+    def register(look: Look) -> Look:
+        if name in _CHECKS:
+            raise ValueError(f"two checks are called {name}")
+        _CHECKS[name] = Check(name, CheckGroup(name.partition("-")[0]), level, rule, source, look)
+        return look
+
+    return register
+
+
+def registered() -> tuple[Check, ...]:
+    """Every check that has been registered, group by group, in the order in which they are written."""
+    order = list(CheckGroup)
+    return tuple(sorted(_CHECKS.values(), key=lambda check: order.index(check.group)))

@@ -1,0 +1,466 @@
+"""NodePrepareResources: what is answered for claims that can be prepared, and for those that cannot."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import Any, Final
+
+from dranode.sanity.apiserver import RequestFault
+from dranode.sanity.bench import OTHER_DRIVER, Bench, BenchClaim
+from dranode.sanity.breach import Breach, Unable, expect
+from dranode.sanity.check import must, should
+from dranode.sanity.kubelet import CALL_SECONDS, DRA_SERVICES, ClaimIdentity, DriverCallError
+
+PROTO: Final = "k8s.io/kubelet/pkg/apis/dra/v1/api.proto"
+HELPER: Final = "k8s.io/dynamic-resource-allocation/kubeletplugin/draplugin.go"
+_KUBELET: Final = "kubelet, pkg/kubelet/cm/dra/manager.go"
+
+
+@must(
+    "prepare-answers",
+    "Every claim of the call has an entry in the answer, by its UID, and no other has.",
+    f"{PROTO}, NodePrepareResourcesResponse.claims; {_KUBELET}: skipped and unknown claims are errors",
+)
+def every_claim_is_answered(bench: Bench) -> None:
+    """One claim, and its UID alone."""
+    claim = bench.claim()
+    answers = bench.prepare(claim)
+    expect(set(answers) == {claim.uid}, f"the answer has {sorted(answers)} for {claim.uid}", "key it by claim UID")
+
+
+@must(
+    "prepare-succeeds",
+    "A claim that was allocated published devices is prepared.",
+    "KEP-4381: the driver publishes what it can prepare",
+)
+def a_claim_is_prepared(bench: Bench) -> None:
+    """The plainest claim that there is."""
+    bench.prepared(bench.claim())
+
+
+@must(
+    "prepare-published",
+    "Every device that is published can be prepared.",
+    "KEP-4381: the scheduler allocates any device of a complete pool that matches",
+)
+def every_device_is_prepared(bench: Bench) -> None:
+    """Each published device in turn, up to 64."""
+    for device in [device for device in bench.offers() if not device.hindered][:64]:
+        claim = bench.claim([device])
+        bench.prepared(claim)
+        bench.unprepared(claim)
+
+
+@must(
+    "prepare-devices-named",
+    "Each device of the answer has the pool and the name of an allocated one.",
+    f"{PROTO}, Device.pool_name and Device.device_name: required",
+)
+def devices_are_those_allocated(bench: Bench) -> None:
+    """What kubelet reports through its pod-resources API."""
+    claim = bench.claim()
+    (answer,) = bench.prepared(claim)
+    allocated = {(result["pool"], result["device"]) for result in claim.results}
+    answered = {(device.pool, device.device) for device in answer.devices}
+    expect(
+        answered <= allocated,
+        f"the answer has {sorted(answered - allocated)}, and the allocation {sorted(allocated)}",
+        "answer pool and device as they stand in status.allocation.devices.results",
+    )
+
+
+@should(
+    "prepare-devices-complete",
+    "Every allocated device stands in the answer.",
+    "KEP-3695: kubelet's pod-resources API has the devices that the driver answered",
+)
+def every_device_is_answered(bench: Bench) -> None:
+    """Two devices, if there are two."""
+    claim = bench.claim(_several(bench, 2))
+    (answer,) = bench.prepared(claim)
+    answered = {(device.pool, device.device) for device in answer.devices}
+    missing = {(result["pool"], result["device"]) for result in claim.results} - answered
+    expect(not missing, f"the answer lacks {sorted(missing)}", "answer every allocated device, with or without CDI ids")
+
+
+@must(
+    "prepare-request-names",
+    "The request names of a device are those for which it was allocated.",
+    f"{PROTO}, Device.request_names; kubelet gives a container the devices of the request that it names",
+)
+def requests_are_those_allocated(bench: Bench) -> None:
+    """Two requests with a device each."""
+    claim = bench.claim(_several(bench, 2), requests=("first", "second"))
+    (answer,) = bench.prepared(claim)
+    expected = {
+        (result["pool"], result["device"], result.get("shareID"), result["request"]) for result in claim.results
+    }
+    for device in answer.devices:
+        names = {name for pool, allocated, share, name in expected
+                 if (pool, allocated) == (device.pool, device.device) and share in (device.share_id, None)}  # fmt: skip
+        expect(
+            not device.requests or set(device.requests) <= names,
+            f"device {device.device} has the requests {list(device.requests)}, and was allocated for {sorted(names)}",
+            "answer the request of the allocation result",
+        )
+        expect(
+            device.requests or len(expected) == 1,
+            f"device {device.device} has no request names, so that containers of every request get it",
+            "answer the request of the allocation result",
+        )
+
+
+@must(
+    "prepare-idempotent",
+    "A repeated Prepare gives the same answer.",
+    f"{HELPER}, PrepareResourceClaims: the call must be idempotent, since kubelet may ask again",
+)
+def prepare_repeats(bench: Bench) -> None:
+    """Three calls, as kubelet's after restarts."""
+    claim = bench.claim()
+    (first,) = bench.prepared(claim)
+    for _ in range(2):
+        (again,) = bench.prepared(claim)
+        expect(again == first, f"the answer is {again} after {first}", "answer from the record of what was prepared")
+
+
+@must(
+    "prepare-batch",
+    "Several claims of one call are each answered with their own devices.",
+    f"{PROTO}, NodePrepareResourcesRequest.claims; {_KUBELET}: one call has all claims of a pod",
+)
+def a_batch_is_prepared(bench: Bench) -> None:
+    """Two claims with a device each."""
+    claims = _claims(bench, 2)
+    answers = bench.prepared(*claims)
+    for claim, answer in zip(claims, answers, strict=True):
+        allocated = {(result["pool"], result["device"]) for result in claim.results}
+        answered = {(device.pool, device.device) for device in answer.devices}
+        expect(answered <= allocated, f"claim {claim.identity} got {sorted(answered)}", "answer each claim by itself")
+
+
+@should(
+    "prepare-batch-isolated",
+    "A claim that cannot be prepared fails alone; the others of its call are prepared.",
+    f"{PROTO}, NodePrepareResources: failures of single claims can be reported inside the response",
+)
+def a_bad_claim_fails_alone(bench: Bench) -> None:
+    """A good claim beside one that does not exist."""
+    good, bad = bench.claim(), _missing()
+    try:
+        answers = bench.prepare(good, bad)
+    except DriverCallError as error:
+        raise Breach(f"one unknown claim failed the whole call: {error}", "put the error into its own entry") from error
+    expect(set(answers) == {good.uid, bad.uid}, f"the answer has {sorted(answers)}", "answer every claim of the call")
+    expect(
+        not answers[good.uid].error, f'the good claim failed: "{answers[good.uid].error}"', "prepare it all the same"
+    )
+
+
+@must(
+    "prepare-batch-recovers",
+    "After a call in which one claim failed, the others can be prepared, and all can be unprepared.",
+    f"{_KUBELET}: kubelet sends the claims of a pod again until all of them are prepared",
+)
+def a_failed_batch_is_repeated(bench: Bench) -> None:
+    """The good claim alone, after a call with a bad one."""
+    good, bad = bench.claim(), _missing()
+    try:
+        answers = bench.prepare(good, bad)
+    except DriverCallError:
+        answers = {}
+    expect(not (bad.uid in answers and not answers[bad.uid].error), "an unknown claim was prepared", "get every claim")
+    bench.prepared(good)
+    bench.unprepared(good, bad)
+
+
+@must(
+    "prepare-unknown",
+    "A claim that does not exist is refused.",
+    f"{HELPER}: the helper gets the claim from the API server, and fails where it cannot",
+)
+def unknown_claims_are_refused(bench: Bench) -> None:
+    """A name that no claim has."""
+    bench.server()
+    expect(bench.refused(_missing()), "a claim that does not exist was prepared", "get the claim before preparing it")
+
+
+@should(
+    "prepare-unknown-named",
+    "The error for a claim names the claim, for whoever reads the pod's events.",
+    "KEP-4381: kubelet puts the driver's error into an event of the pod",
+)
+def errors_name_the_claim(bench: Bench) -> None:
+    """The text for a claim that does not exist."""
+    bench.server()
+    claim = _missing()
+    text = bench.refused(claim)
+    expect(claim.identity.name in text, f'the error is "{text}"', "put namespace and name of the claim into the error")
+
+
+@must(
+    "prepare-other-uid",
+    "A claim that was deleted and made anew under its name is refused by its old UID.",
+    f"{HELPER}: a claim whose UID differs from that of the call got replaced",
+)
+def replaced_claims_are_refused(bench: Bench) -> None:
+    """The object has another UID than kubelet sends."""
+    claim = bench.claim(bench.devices())
+    other = BenchClaim(ClaimIdentity(claim.identity.namespace, claim.identity.name, str(uuid.uuid4())), claim.document)
+    expect(
+        bench.refused(other), f"claim {claim.identity} was prepared for a UID that it has not", "compare metadata.uid"
+    )
+
+
+@must(
+    "prepare-recreated",
+    "A claim that was made anew under its name is prepared, once the old one is unprepared.",
+    f"{HELPER}: claims are told apart by UID; the name can be used again",
+)
+def recreated_claims_are_prepared(bench: Bench) -> None:
+    """The same name, another UID, the same device."""
+    old = bench.claim(bench.devices())
+    bench.prepared(old)
+    new = bench.make_claim(
+        old.results, identity=ClaimIdentity(old.identity.namespace, old.identity.name, str(uuid.uuid4()))
+    )
+    bench.refused(new)  # what it says while the device is held is another check's business
+    bench.unprepared(old)
+    (answer,) = bench.prepared(new)
+    expect(
+        {device.device for device in answer.devices} <= {result["device"] for result in new.results},
+        f"the new claim got {answer.devices}",
+        "keep records by claim UID",
+    )
+
+
+@must(
+    "prepare-not-allocated",
+    "A claim without an allocation is refused.",
+    f"{HELPER}: the helper verifies that claims are allocated",
+)
+def unallocated_claims_are_refused(bench: Bench) -> None:
+    """A claim whose status is empty."""
+    claim = bench.claim(bench.devices())
+    bench.change(claim, _deallocate)
+    expect(bench.refused(claim), "a claim without an allocation was prepared", "look at status.allocation first")
+
+
+@should(
+    "prepare-reallocated",
+    "A claim that was unprepared, deallocated and allocated anew is prepared with its new devices.",
+    "KEP-4381: a claim that is not in use can be deallocated and allocated again",
+)
+def reallocated_claims_are_prepared(bench: Bench) -> None:
+    """Another device under the same UID."""
+    first, second = bench.devices(2)
+    claim = bench.claim([first])
+    bench.prepared(claim)
+    bench.unprepared(claim)
+    bench.change(claim, _deallocate)
+    anew = bench.make_claim([second.result("r0")], identity=claim.identity)
+    (answer,) = bench.prepared(anew)
+    names = {device.device for device in answer.devices}
+    expect(
+        names <= {second.name}, f"the claim has {sorted(names)}, not {second.name}", "keep no record of what is undone"
+    )
+
+
+@must(
+    "prepare-unknown-device",
+    "A claim to a device that the driver does not have is refused.",
+    "KEP-4381: allocations can be older than what the node has now",
+)
+def unknown_devices_are_refused(bench: Bench) -> None:
+    """A device of a name that is not published."""
+    result = {**bench.devices()[0].result("r0"), "device": "no-such-device-of-sanity"}
+    expect(bench.refused(bench.make_claim([result])), "a claim to no device was prepared", "look the device up")
+
+
+@should(
+    "prepare-unknown-pool",
+    "A claim to a device of a pool that the driver does not have is refused.",
+    "KEP-4381: a device is named by driver, pool and device",
+)
+def unknown_pools_are_refused(bench: Bench) -> None:
+    """A device of another node's pool, say."""
+    result = {**bench.devices()[0].result("r0"), "pool": "no-such-pool-of-sanity"}
+    expect(bench.refused(bench.make_claim([result])), "a claim to no pool was prepared", "compare pool and device")
+
+
+@must(
+    "prepare-other-drivers",
+    "Results of other drivers in a claim are left to them.",
+    "KEP-4381: one claim may have devices of several drivers, each of which prepares its own",
+)
+def other_drivers_are_left_alone(bench: Bench) -> None:
+    """Two results, one of them another driver's, in a shape that is its own."""
+    (device,) = bench.devices()
+    other = {"request": "other", "driver": OTHER_DRIVER, "pool": "elsewhere", "device": "its-own", "adminAccess": False}
+    claim = bench.make_claim([other, device.result("mine")])
+    (answer,) = bench.prepared(claim)
+    names = {entry.device for entry in answer.devices}
+    expect("its-own" not in names, f"the answer has {sorted(names)}", "take results whose driver is yours alone")
+
+
+@must(
+    "prepare-unknown-fields",
+    "Fields of a newer API in claim, allocation and results are passed over.",
+    "Kubernetes API conventions: clients must tolerate fields that they do not know",
+)
+def unknown_fields_are_passed_over(bench: Bench) -> None:
+    """A field that no API has yet, at each level."""
+    (device,) = bench.devices()
+    claim = bench.make_claim([{**device.result("r0"), "ofSanity": {"a": [1]}}])
+    bench.change(claim, _add_fields)
+    bench.prepared(claim)
+
+
+@should(
+    "prepare-empty-call",
+    "A call without claims is answered with none.",
+    f"{PROTO}, NodePrepareResourcesRequest.claims: a list, which may be empty",
+)
+def empty_calls_are_answered(bench: Bench) -> None:
+    """Nothing asked, nothing answered."""
+    answers = bench.prepare()
+    expect(not answers, f"the answer has {sorted(answers)}", "answer for the claims of the call alone")
+
+
+@should(
+    "prepare-no-results",
+    "A claim that was allocated no devices of the driver gets an answer without devices.",
+    f"{PROTO}, NodePrepareResourceResponse.devices: a claim may have zero devices",
+)
+def empty_allocations_are_prepared(bench: Bench) -> None:
+    """An allocation with no result."""
+    claim = bench.make_claim([])
+    (answer,) = bench.prepared(claim)
+    expect(not answer.devices, f"the answer has {answer.devices}", "answer the allocated devices")
+
+
+@should(
+    "prepare-listed-twice",
+    "A claim that stands twice in a call has one answer.",
+    f"{PROTO}, NodePrepareResourcesResponse.claims: a map by claim UID",
+)
+def doubles_are_answered_once(bench: Bench) -> None:
+    """One claim, twice in the list."""
+    claim = bench.claim()
+    answers = bench.prepare(claim, claim)
+    expect(
+        set(answers) == {claim.uid} and not answers[claim.uid].error, f"the answer is {answers}", "prepare it only once"
+    )
+
+
+@must(
+    "prepare-v1beta1-agrees",
+    "The two forms of the service give the same devices.",
+    "k8s.io/kubelet/pkg/apis/dra/v1beta1/api.proto: the same messages, without share ids",
+)
+def both_versions_agree(bench: Bench) -> None:
+    """One claim, asked for by both."""
+    if not set(DRA_SERVICES) <= set(bench.info.versions):
+        raise Unable(f"the driver serves {list(bench.info.versions)} alone")
+    claim = bench.claim()
+    answers = [bench.prepared(claim, version=version)[0] for version in DRA_SERVICES]
+    shown = [
+        [(device.requests, device.pool, device.device, device.cdi) for device in answer.devices] for answer in answers
+    ]
+    expect(shown[0] == shown[1], f"v1 answers {shown[0]}, v1beta1 {shown[1]}", "make both from one answer")
+
+
+@must(
+    "prepare-server-error",
+    "While the API server fails, Prepare is refused within kubelet's 45 s; afterwards it succeeds.",
+    f"{_KUBELET}: a refused claim is sent again; the deadline of a call is 45 s",
+)
+def a_failing_server_is_survived(bench: Bench) -> None:
+    """Status 500 for every claim that the driver asks for."""
+    claim = bench.claim(bench.devices())
+    server = bench.server()
+    asked = len(server.requests("GET", "resourceclaims"))
+    server.faults.append(RequestFault("GET", "resourceclaims", times=1000, status=500))
+    began = time.monotonic()
+    refusal = bench.refused(claim)
+    took = time.monotonic() - began
+    if len(server.requests("GET", "resourceclaims")) == asked:
+        raise Unable(
+            "the driver did not ask the API server for the claim (it watches claims, or has them from elsewhere)"
+        )
+    expect(refusal, "the claim was prepared although the API server failed", "refuse what could not be read")
+    expect(took < CALL_SECONDS, f"the call took {took:.0f} s", "give up before kubelet does")
+    server.faults.clear()
+    bench.prepared(claim)
+
+
+@must(
+    "prepare-server-away",
+    "A claim that is prepared already is answered again, or refused, while the API server is away; then as before.",
+    f"{_KUBELET}: a restarted kubelet asks for the claims of every running pod, whatever the API server does",
+)
+def a_missing_server_is_survived(bench: Bench) -> None:
+    """The server refuses connections."""
+    claim = bench.claim(bench.devices())
+    (first,) = bench.prepared(claim)
+    bench.server().stop()
+    began = time.monotonic()
+    try:
+        answer = bench.prepare(claim).get(claim.uid)
+        expect(answer is None or answer.error or answer == first, f"the answer is {answer}", "answer from the record")
+    except DriverCallError:
+        pass
+    took = time.monotonic() - began
+    expect(took < CALL_SECONDS, f"the call took {took:.0f} s", "give up before kubelet does")
+    bench.server().start()
+    (again,) = bench.prepared(claim)
+    expect(again == first, f"afterwards the answer is {again}", "answer from the record")
+
+
+@must(
+    "prepare-long-names",
+    "Claims with names as long as the API allows are prepared: namespace 63, claim 253, request 63 characters.",
+    "Kubernetes, object names; resource.k8s.io/v1 types.go, DeviceRequest.name",
+)
+def long_names_are_prepared(bench: Bench) -> None:
+    """The longest names that there can be."""
+    name = ".".join(["n" * 63] * 3 + ["n" * 61])
+    claim = bench.make_claim([bench.devices()[0].result("")], name=name, namespace="s" * 63, requests=("q" * 63,))
+    (answer,) = bench.prepared(claim)
+    if answer.cdi and bench.places.cdi is not None:
+        bench.specs.edits(answer.cdi)
+    bench.unprepared(claim)
+
+
+def _deallocate(document: dict[str, Any]) -> None:
+    document["status"] = {}
+
+
+def _add_fields(document: dict[str, Any]) -> None:
+    document["ofSanity"] = True
+    document["spec"]["devices"]["ofSanity"] = "x"
+    document["status"]["ofSanity"] = {"a": 1}
+    document["status"]["allocation"]["devices"]["ofSanity"] = []
+
+
+def _missing() -> BenchClaim:
+    identity = ClaimIdentity("sanity", f"missing-{uuid.uuid4().hex[:8]}", str(uuid.uuid4()))
+    return BenchClaim(identity, {"status": {"allocation": {"devices": {"results": []}}}})
+
+
+def _several(bench: Bench, count: int) -> list[Any]:
+    """So many devices, or shares of one where there are not so many."""
+    try:
+        return bench.devices(count)
+    except Unable:
+        (device,) = bench.devices(shareable=True)
+        if device.shares() < count:
+            raise
+        return [device] * count
+
+
+def _claims(bench: Bench, count: int) -> list[BenchClaim]:
+    if bench.api is None:
+        return [bench.claim() for _ in range(count)]
+    return [bench.claim([device]) for device in _several(bench, count)]

@@ -1,0 +1,289 @@
+"""How a driver meets kubelet: `pluginregistration.Registration` and the services that it advertises."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from dranode.driver.core.api.names import is_dns_subdomain
+from dranode.sanity.bench import Bench
+from dranode.sanity.breach import Breach, Unable, expect
+from dranode.sanity.check import must, should
+from dranode.sanity.kubelet import DRA_SERVICES, HEALTH_SERVICES, NOTIFY_SECONDS, DriverCallError, DriverInfo
+from dranode.sanity.slice_rules import DRIVER_NAME
+
+_PROTO: Final = "k8s.io/kubelet/pkg/apis/pluginregistration/v1/api.proto"
+_MANAGER: Final = "kubelet, pkg/kubelet/cm/dra/plugin (registration of DRA plugins)"
+_WATCHER: Final = "kubelet, pkg/kubelet/pluginmanager"
+_SOCKET_BYTES: Final = 107
+_UNKNOWN_METHOD: Final = "/sanity.example.com.NoService/NoMethod"
+
+
+def _info(bench: Bench) -> DriverInfo:
+    with bench.registrar() as client:
+        return client.get_info()
+
+
+@must("registration-get-info", "GetInfo is answered within 1 s.", f"{_WATCHER}: the deadline of GetInfo")
+def get_info_in_time(bench: Bench) -> None:
+    """A registration socket that answers in kubelet's time."""
+    errors = []
+    for socket in bench.listed_sockets():
+        with bench.registrar(socket) as client:
+            try:
+                client.get_info()
+            except DriverCallError as error:
+                errors.append(f"GetInfo at {socket} failed: {error}")
+            else:
+                return
+    raise Breach("; ".join(errors) or "there is no registration socket", "answer GetInfo at once, from memory")
+
+
+@must("registration-type", 'GetInfo says that the type is "DRAPlugin".', f"{_PROTO}, PluginInfo.type; {_MANAGER}")
+def type_is_dra(bench: Bench) -> None:
+    """The word by which kubelet finds the handler."""
+    info = _info(bench)
+    expect(info.type == "DRAPlugin", f'the type is "{info.type}"', 'answer `type: "DRAPlugin"`')
+
+
+@must(
+    "registration-name",
+    "The name is the driver's: a DNS subdomain of at most 63 characters, the same as in its slices and allocations.",
+    "KEP-4381; resource.k8s.io/v1 types.go, ResourceSliceSpec.driver",
+)
+def name_is_valid(bench: Bench) -> None:
+    """A name that the API takes in slices."""
+    name = _info(bench).name
+    expect(
+        is_dns_subdomain(name, DRIVER_NAME),
+        f'the name "{name}" is not a DNS subdomain of at most {DRIVER_NAME} characters',
+        "register by the driver name that the slices have",
+    )
+
+
+@must(
+    "registration-endpoint",
+    "The endpoint is the absolute path of a socket with at most 107 bytes; without one it is the registration socket.",
+    f"{_PROTO}, PluginInfo.endpoint; unix(7), sun_path",
+)
+def endpoint_is_a_socket(bench: Bench) -> None:
+    """A path that kubelet can dial."""
+    endpoint = _info(bench).endpoint
+    if not endpoint:
+        return
+    path = Path(endpoint)
+    expect(path.is_absolute(), f'the endpoint "{endpoint}" is not absolute', "answer a path, without `unix:`")
+    size = len(endpoint.encode())
+    expect(size <= _SOCKET_BYTES, f"the endpoint has {size} bytes", "choose a shorter data folder or socket name")
+    expect(path.is_socket(), f"the endpoint {endpoint} is no socket", "listen before the registration socket appears")
+
+
+@must(
+    "registration-versions",
+    "supported_versions has at least one of v1.DRAPlugin and v1beta1.DRAPlugin.",
+    f"{_MANAGER}: a plugin with none of kubelet's services is refused",
+)
+def versions_are_known(bench: Bench) -> None:
+    """A service that kubelet knows."""
+    versions = _info(bench).versions
+    expect(
+        set(versions) & set(DRA_SERVICES),
+        f"supported_versions is {list(versions)}",
+        "list v1.DRAPlugin, and v1beta1.DRAPlugin for kubelet 1.32 and 1.33",
+    )
+
+
+@should(
+    "registration-versions-order",
+    "Newer services stand before older ones.",
+    f"{_MANAGER}: kubelet takes the first of the plugin's list that it knows",
+)
+def versions_are_in_order(bench: Bench) -> None:
+    """The newest first."""
+    versions = [version for version in _info(bench).versions if version in DRA_SERVICES]
+    order = [version for version in DRA_SERVICES if version in versions]
+    expect(versions == order, f"supported_versions has {versions}", f"list them as {order}")
+
+
+@should(
+    "registration-versions-unique",
+    "supported_versions names each service once, and none that kubelet does not know.",
+    "k8s.io/kubelet/pkg/apis/dra/v1 and dra-health/v1: the names of the services",
+)
+def versions_are_names(bench: Bench) -> None:
+    """No typing error in the names of services."""
+    versions = _info(bench).versions
+    known = {*DRA_SERVICES, *HEALTH_SERVICES}
+    odd = [version for version in versions if version not in known or versions.count(version) > 1]
+    expect(not odd, f"supported_versions has {odd}", f"name services by {sorted(known)}, each once")
+
+
+@must(
+    "registration-versions-served",
+    "Every DRA service that is advertised is served.",
+    f"{_PROTO}, PluginInfo.supported_versions: the plugin's service versions",
+)
+def versions_are_served(bench: Bench) -> None:
+    """An empty call of each advertised service."""
+    for version in _info(bench).versions:
+        if version in DRA_SERVICES:
+            try:
+                bench.plugin.prepare(version, ())
+            except DriverCallError as error:
+                if error.code == "UNIMPLEMENTED":
+                    raise Breach(f"{version} is advertised: {error}", "serve it, or leave it out") from error
+
+
+@must(
+    "registration-repeatable",
+    "GetInfo can be called again and again, and answers the same.",
+    f"{_WATCHER}: every retry of a registration begins with GetInfo",
+)
+def get_info_repeats(bench: Bench) -> None:
+    """Five calls, each on a connection of its own."""
+    first = _info(bench)
+    for _ in range(4):
+        again = _info(bench)
+        expect(again == first, f"GetInfo answers {again} after {first}", "answer GetInfo from constants")
+
+
+@must(
+    "registration-notified",
+    f"NotifyRegistrationStatus with success is answered within {NOTIFY_SECONDS:g} s.",
+    f"{_WATCHER}: the deadline of NotifyRegistrationStatus; its failure is not retried",
+)
+def success_is_taken(bench: Bench) -> None:
+    """The end of a registration."""
+    with bench.registrar() as client:
+        try:
+            client.notify(registered=True)
+        except DriverCallError as error:
+            raise Breach(f"NotifyRegistrationStatus failed: {error}", "answer it at once") from error
+
+
+@must(
+    "registration-after-refusal",
+    "After kubelet has refused a registration, the driver can still be registered: it is there, or has ended.",
+    f"{_WATCHER}: kubelet tries again when it restarts or when the socket appears anew",
+)
+def refusal_is_survived(bench: Bench) -> None:
+    """plugin_registered=false, and then a kubelet that takes the driver."""
+    with bench.registrar() as client:
+        try:
+            client.notify(registered=False, error="refused by the sanity suite")
+        except DriverCallError as error:
+            # An error in answer to bad news is right, and no answer if the driver ends because of it.
+            if error.code == "UNIMPLEMENTED":
+                raise Breach(str(error), "implement NotifyRegistrationStatus") from error
+    if (
+        bench.process is not None
+        and bench.eventually(lambda: bench.process and bench.process.exited(), 0.5) is not None
+    ):
+        bench.disconnect()
+        return
+    with bench.registrar() as client:
+        try:
+            client.get_info()
+            client.notify(registered=True)
+        except DriverCallError as error:
+            raise Breach(f"after a refusal the driver does not register: {error}", "go on serving, or exit") from error
+
+
+@must(
+    "registration-kubelet-restart",
+    "A kubelet that has restarted registers the driver again and reaches its service by new connections.",
+    "kubelet e2e_node, dra_test.go: must register after Kubelet restart",
+)
+def kubelet_restarts(bench: Bench) -> None:
+    """All connections closed at once, then a new registration."""
+    claim = bench.claim()
+    bench.prepared(claim)
+    bench.connect()
+    bench.prepared(claim)
+
+
+@must(
+    "registration-stale-socket",
+    "A driver that was killed replaces the sockets that it left behind when it starts again.",
+    "KEP-4381, kubeletplugin helper: a file at the socket's path is removed before it listens",
+)
+def stale_sockets_are_replaced(bench: Bench) -> None:
+    """SIGKILL, which leaves both sockets, and a start."""
+    before = sorted(path.name for path in bench.registration_sockets())
+    stale: list[bool] = []
+    bench.restart(lambda: stale.append(bench.places.registration is not None))
+    after = sorted(path.name for path in bench.registration_sockets())
+    expect(after == before, f"before there was {before}, and now {after}", "use the same socket names again")
+
+
+@should(
+    "registration-service-first",
+    "The service listens before the registration socket does, so that a registered driver is reachable.",
+    "kubeletplugin helper: the DRA service is started before the registrar",
+)
+def service_listens_first(bench: Bench) -> None:
+    """A look at the service as soon as registration answers."""
+    process = bench.started()
+    bench.disconnect()
+    process.kill()
+    for socket in bench.places.registration.glob("*") if bench.places.registration else ():
+        socket.unlink()
+    process.start()
+    with bench.registrar() as client:
+        endpoint = client.get_info().endpoint
+    if not endpoint:
+        return
+    try:
+        bench.another_connection(endpoint).prepare(bench.version, (), NOTIFY_SECONDS)
+    except DriverCallError as error:
+        if error.code == "UNAVAILABLE":
+            raise Breach(f"the service did not listen when GetInfo was answered: {error}", "start it first") from error
+    finally:
+        bench.disconnect()
+
+
+@must(
+    "registration-authority",
+    "Calls are taken whatever their :authority is: kubelet's registration dials a path.",
+    f"{_WATCHER}: the registration socket is dialled by its raw path with a dialer of its own",
+)
+def any_authority_is_taken(bench: Bench) -> None:
+    """The authority that a path gives when it is percent-encoded."""
+    path = str(bench.endpoint())
+    client = bench.another_connection(authority=path.replace("/", "%2F"))
+    try:
+        client.prepare(bench.version, ())
+    except DriverCallError as error:
+        if error.code in ("UNAVAILABLE", "INTERNAL", "UNKNOWN") and "empty" not in error.details:
+            raise Breach(f"a call with an odd :authority failed: {error}", "do not look at :authority") from error
+
+
+@should(
+    "registration-unknown-method",
+    "A method that the driver does not have is answered UNIMPLEMENTED, and the driver goes on.",
+    "gRPC status codes: UNIMPLEMENTED; kubelet takes it for a service that is not there",
+)
+def unknown_methods_are_unimplemented(bench: Bench) -> None:
+    """A service of no API."""
+    try:
+        bench.plugin.raw(_UNKNOWN_METHOD)
+    except DriverCallError as error:
+        expect(error.code == "UNIMPLEMENTED", f"an unknown method: {error}", "leave the answer to the gRPC library")
+    else:
+        raise Breach("an unknown method was answered", "serve the methods of the API alone")
+    bench.plugin.prepare(bench.version, (), NOTIFY_SECONDS)
+
+
+@should(
+    "registration-folder",
+    "The registration folder holds nothing of the driver's but its socket.",
+    f"{_WATCHER}: the folder is watched, and every entry that does not begin with a dot is looked at",
+)
+def folder_holds_sockets(bench: Bench) -> None:
+    """No lock and no data in kubelet's folder."""
+    place = bench.places.registration
+    if place is None:
+        raise Unable("no registration socket was named; add --registration-socket")
+    folder = place if place.is_dir() else place.parent
+    others = sorted(path.name for path in folder.iterdir() if not path.is_socket() and path.name[:1] != ".")
+    expect(not others, f"{folder} holds {others}", "keep other files in the driver's own folder")

@@ -1,0 +1,143 @@
+"""`dranode sanity`: prove a DRA driver, in whatever language it is written."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dranode.driver.cli.output import console, emit, fail, output_option, reporting
+from dranode.driver.cli.terminal import columns
+
+if TYPE_CHECKING:
+    from dranode.sanity.bench import Bench
+    from dranode.sanity.check import Check
+    from dranode.sanity.suite import CheckOutcome
+
+
+@click.command(short_help="Prove a DRA driver, of any language: the calls of kubelet, restarts, slices, CDI.")
+@click.option("--registration-socket", metavar="PATH", help="The registration socket, or the folder it appears in.")
+@click.option("--socket", default="", metavar="PATH", help="The DRA service's socket; default: what GetInfo names.")
+@click.option("--claims", metavar="FOLDER", help="Allocated claims that the driver knows, in place of an API server.")
+@click.option("--kubeconfig", metavar="PATH", help="Where to write the kubeconfig of the stand-in API server.")
+@click.option("--cdi-dir", metavar="DIR", help="The folder into which the driver writes CDI specs.")
+@click.option("--node-name", default="node", show_default=True, metavar="NAME", help="The node that the driver is on.")
+@click.option("--configurations", metavar="FILE", help="Opaque parameters that the driver takes, each of other effect.")
+@click.option("--focus", multiple=True, metavar="PATTERN", help="Only checks or groups of this name (repeatable).")
+@click.option("--skip", multiple=True, metavar="PATTERN", help="Not the checks or groups of this name (repeatable).")
+@click.option("--strict", is_flag=True, help="Fail by a SHOULD too.")
+@click.option("--patience", default=60.0, show_default=True, metavar="SECONDS", help="Wait so long for what must come.")
+@click.option(
+    "--quiet", default=5.0, show_default=True, metavar="SECONDS", help="Watch so long for what must not come."
+)
+@click.option("--junit", metavar="FILE", help="Write JUnit XML too.")
+@click.option("--state", metavar="DIR", help="Keep sockets, specs and the driver's log in DIR.")
+@click.option("--list", "listing", is_flag=True, help="Only list the checks.")
+@output_option
+@click.argument("driver_command", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
+def command(
+    *,
+    driver_command: tuple[str, ...],
+    focus: tuple[str, ...],
+    skip: tuple[str, ...],
+    output: str,
+    junit: str | None,
+    strict: bool,
+    listing: bool,
+    **options: Any,
+) -> None:
+    """Act as kubelet and as API server for a DRA driver, and check what it does.
+
+    COMMAND starts the driver, so that it can be killed and started again. In it stand {kubeconfig}, {registry} (the
+    folder for registration sockets), {plugins} (for the driver's data), {kubelet} (above both), {cdi}, {node} and, for
+    drivers that run in two instances during an update, {pod_uid}. Without COMMAND the driver is one that runs already.
+
+    The exit status is 1 if a MUST is not kept. What could not be checked is not run, with its reason, and never passed.
+
+    \b
+    Example:
+      dranode sanity -- my-driver --kubeconfig {kubeconfig} --registry {registry} --plugins {plugins} --cdi {cdi}
+      dranode sanity --registration-socket plugins_registry/my-driver-reg.sock --cdi-dir /var/run/cdi \\
+        --kubeconfig kubeconfig --focus prepare --skip prepare-long-names
+      dranode sanity --list
+    """
+    from dranode.sanity.breach import Breach
+    from dranode.sanity.catalogue import all_checks
+    from dranode.sanity.report import check_document, failed, report_document, summary
+    from dranode.sanity.report import junit as as_junit
+    from dranode.sanity.suite import run_checks, select
+
+    checks = select(all_checks(), focus, skip)
+    if listing:
+        if not emit([check_document(check) for check in checks], output):
+            _draw_checks(checks)
+        return
+    with _bench(driver_command, options) as bench, reporting() as progress:
+        try:
+            bench.begin()
+        except Breach as breach:
+            fail(f"{breach.seen}; {breach.remedy}")
+        found = _capabilities(bench)
+        outcomes = run_checks(bench, checks, lambda check: progress(check.id))
+        name = _name(bench)
+    if junit is not None:
+        Path(junit).write_text(as_junit(name, outcomes), encoding="utf-8")
+    if not emit(report_document(name, found, outcomes), output):
+        _draw(outcomes)
+        click.echo(summary(name, outcomes))
+    if failed(outcomes, strict=strict):
+        raise click.exceptions.Exit(1)
+
+
+def _capabilities(bench: Bench) -> dict[str, Any]:
+    from dranode.sanity.capabilities import capabilities
+
+    return capabilities(bench)
+
+
+def _name(bench: Bench) -> str:
+    return bench.driver if bench.places.registration is not None else bench.places.socket
+
+
+@contextlib.contextmanager
+def _bench(driver_command: Sequence[str], options: dict[str, Any]) -> Iterator[Bench]:
+    """The bench that the options describe; everything on it ends with the context."""
+    from dranode.sanity.setting import laid_out
+
+    with laid_out(driver_command, options) as bench:
+        yield bench
+
+
+def _draw_checks(checks: Sequence[Check]) -> None:
+    from rich.markup import escape
+
+    table = columns("check", "level", "rule", "source")
+    for check in checks:
+        table.add_row(check.id, str(check.level), escape(check.rule), escape(check.source))
+    console().print(table)
+
+
+def _draw(outcomes: Sequence[CheckOutcome]) -> None:
+    from rich.markup import escape
+
+    from dranode.sanity.check import Level
+    from dranode.sanity.suite import Verdict
+
+    screen = console()
+    table = columns("check", "level", "", "what was seen")
+    for outcome in outcomes:
+        lax = outcome.check.level is Level.SHOULD
+        colour = {Verdict.PASSED: "green", Verdict.SKIPPED: "dim"}.get(outcome.verdict, "yellow" if lax else "red")
+        verdict = "not run" if outcome.verdict is Verdict.SKIPPED else str(outcome.verdict)
+        table.add_row(outcome.check.id, str(outcome.check.level), f"[{colour}]{verdict}[/]", escape(outcome.text))
+    screen.print(table)
+    for outcome in outcomes:
+        if outcome.verdict is Verdict.FAILED:
+            check = outcome.check
+            screen.print(f"\n{check.id} ({check.level}): {check.rule}", markup=False, soft_wrap=True)
+            screen.print(f"  source: {check.source}", markup=False, soft_wrap=True)
+            screen.print(f"  seen: {outcome.text}", markup=False, soft_wrap=True)
+            screen.print(f"  what to do: {outcome.remedy}", markup=False, soft_wrap=True)

@@ -1,0 +1,217 @@
+"""kubelet's side of a driver's sockets, call by call, with kubelet's deadlines and none of its tolerance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, Final
+
+import grpc
+
+from dranode.driver.kubelet.rpc import caller
+from dranode.proto import dra_v1_pb2, dra_v1beta1_pb2, drahealth_v1_pb2, drahealth_v1alpha1_pb2
+from dranode.proto import pluginregistration_v1_pb2 as registration
+
+GET_INFO_SECONDS: Final = 1.0
+NOTIFY_SECONDS: Final = 5.0
+CALL_SECONDS: Final = 45.0
+# The forms of the DRA service that kubelet knows, newest first, and those of the health service.
+DRA_SERVICES: Final[Mapping[str, ModuleType]] = {"v1.DRAPlugin": dra_v1_pb2, "v1beta1.DRAPlugin": dra_v1beta1_pb2}
+HEALTH_SERVICES: Final[Mapping[str, ModuleType]] = {
+    "v1.DRAResourceHealth": drahealth_v1_pb2,
+    "v1alpha1.DRAResourceHealth": drahealth_v1alpha1_pb2,
+}
+# Each connection is one of its own, as a restarted kubelet's is; a driver that was just started is asked at once.
+_OPTIONS: Final = (
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 200),
+)
+
+
+class DriverCallError(Exception):
+    """A call that gRPC answered with an error.
+
+    Attributes:
+        code: the status (`UNAVAILABLE`, `UNIMPLEMENTED` ...).
+        details: the driver's words.
+    """
+
+    def __init__(self, error: Any) -> None:
+        self.code = error.code().name
+        self.details = error.details() or ""
+        super().__init__(f"{self.code}: {self.details}")
+
+
+@dataclass(frozen=True)
+class ClaimIdentity:
+    """What kubelet sends of a claim."""
+
+    namespace: str
+    name: str
+    uid: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True)
+class AnsweredDevice:
+    """A device of an answer; `share_id` is None where the driver leaves it unset."""
+
+    requests: tuple[str, ...]
+    pool: str
+    device: str
+    cdi: tuple[str, ...]
+    share_id: str | None = None
+
+
+@dataclass(frozen=True)
+class ClaimAnswer:
+    """The answer for one claim; devices do not count beside an error."""
+
+    error: str = ""
+    devices: tuple[AnsweredDevice, ...] = ()
+
+    @property
+    def cdi(self) -> tuple[str, ...]:
+        """Every CDI id of the answer, in its order."""
+        return tuple(name for device in self.devices for name in device.cdi)
+
+
+@dataclass(frozen=True)
+class DriverInfo:
+    """What a driver says of itself."""
+
+    type: str
+    name: str
+    endpoint: str
+    versions: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ReportedHealth:
+    """The health of a device as a driver reports it: 0 unknown, 1 healthy, 2 unhealthy; times are in seconds."""
+
+    pool: str
+    device: str
+    health: int
+    updated: int
+    timeout: int
+    message: str
+
+
+class SocketClient:
+    """A connection to one of a driver's sockets."""
+
+    def __init__(self, socket: str, authority: str | None = None) -> None:
+        options = [*_OPTIONS, *([("grpc.default_authority", authority)] if authority else [])]
+        self._channel = grpc.insecure_channel(f"unix:{socket}", options=options)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._channel.close()
+
+    def get_info(self, seconds: float = GET_INFO_SECONDS, *, wait: bool = False) -> DriverInfo:
+        """Ask the driver who it is; `wait` for a socket that nobody listens at yet.
+
+        Raises:
+            DriverCallError: it does not answer.
+        """
+        call = caller(self._channel, registration.DESCRIPTOR, "Registration", "GetInfo")
+        info = _called(call, registration.InfoRequest(), seconds, wait=wait)
+        return DriverInfo(info.type, info.name, info.endpoint, tuple(info.supported_versions))
+
+    def notify(self, *, registered: bool, error: str = "") -> None:
+        """Report how the registration went.
+
+        Raises:
+            DriverCallError: the driver does not take it.
+        """
+        call = caller(self._channel, registration.DESCRIPTOR, "Registration", "NotifyRegistrationStatus")
+        _called(call, registration.RegistrationStatus(plugin_registered=registered, error=error), NOTIFY_SECONDS)
+
+    def prepare(self, version: str, claims: Sequence[ClaimIdentity], seconds: float = CALL_SECONDS) -> Answers:
+        """Let the driver prepare claims; the answers are by claim UID.
+
+        Raises:
+            DriverCallError: the whole call failed.
+        """
+        return self._call(version, "NodePrepareResources", claims, seconds)
+
+    def unprepare(self, version: str, claims: Sequence[ClaimIdentity], seconds: float = CALL_SECONDS) -> Answers:
+        """Let the driver unprepare claims.
+
+        Raises:
+            DriverCallError: the whole call failed.
+        """
+        return self._call(version, "NodeUnprepareResources", claims, seconds)
+
+    def health(self, service: str, seconds: float) -> Iterator[tuple[ReportedHealth, ...]]:
+        """Watch the health of devices for so long.
+
+        Raises:
+            DriverCallError: the stream ends with an error; that the time is over is none.
+        """
+        module = HEALTH_SERVICES[service]
+        watch = caller(self._channel, module.DESCRIPTOR, "DRAResourceHealth", "NodeWatchResources")
+        stream = watch(module.NodeWatchResourcesRequest(), timeout=seconds)
+        try:
+            for message in stream:
+                yield tuple(_health(device) for device in message.devices)
+        except grpc.RpcError as error:
+            if error.code() != grpc.StatusCode.DEADLINE_EXCEEDED:
+                raise DriverCallError(error) from error
+        finally:
+            stream.cancel()
+
+    def raw(self, method: str, seconds: float = CALL_SECONDS) -> None:
+        """Call any method with an empty request.
+
+        Raises:
+            DriverCallError: the driver refuses.
+        """
+        _called(self._channel.unary_unary(method), b"", seconds)
+
+    def _call(self, version: str, method: str, claims: Sequence[ClaimIdentity], seconds: float) -> Answers:
+        module = DRA_SERVICES[version]
+        request = getattr(module, f"{method}Request")(
+            claims=[module.Claim(namespace=claim.namespace, uid=claim.uid, name=claim.name) for claim in claims]
+        )
+        response = _called(caller(self._channel, module.DESCRIPTOR, "DRAPlugin", method), request, seconds)
+        return {uid: _answer(answer) for uid, answer in response.claims.items()}
+
+
+Answers = dict[str, ClaimAnswer]
+
+
+def _called(call: Any, request: Any, seconds: float, *, wait: bool = False) -> Any:
+    try:
+        return call(request, timeout=seconds, wait_for_ready=wait)
+    except grpc.RpcError as error:
+        raise DriverCallError(error) from error
+
+
+def _answer(answer: Any) -> ClaimAnswer:
+    return ClaimAnswer(answer.error, tuple(_device(device) for device in getattr(answer, "devices", ())))
+
+
+def _device(device: Any) -> AnsweredDevice:
+    # v1beta1 does not have share ids.
+    shared = "share_id" in device.DESCRIPTOR.fields_by_name and device.HasField("share_id")
+    share = device.share_id if shared else None
+    names = tuple(device.request_names)
+    return AnsweredDevice(names, device.pool_name, device.device_name, tuple(device.cdi_device_ids), share)
+
+
+def _health(device: Any) -> ReportedHealth:
+    return ReportedHealth(
+        device.device.pool_name,
+        device.device.device_name,
+        device.health,
+        device.last_updated_time,
+        device.health_check_timeout_seconds,
+        device.message,
+    )

@@ -1,0 +1,105 @@
+"""What a container runtime would see in its CDI folder, by the rules of the reference loader."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dranode.cdi.errors import CDIError
+from dranode.cdi.loader.document import load_spec
+from dranode.cdi.loader.validate import SpecVerdict, validate
+from dranode.cdi.names import parse_qualified_name
+from dranode.cdi.spec import ContainerEdits, Spec
+from dranode.sanity.breach import Breach, expect
+
+
+@dataclass(frozen=True)
+class SpecFile:
+    """A spec file; `spec` is None if a runtime does not load it."""
+
+    path: Path
+    verdict: SpecVerdict
+    spec: Spec | None
+
+    def names(self) -> Iterator[str]:
+        """The qualified names of its devices."""
+        for device in self.spec.devices if self.spec else ():
+            yield f"{self.spec.kind}={device.name}" if self.spec else ""
+
+
+@dataclass(frozen=True)
+class SpecFolder:
+    """The folder of CDI specs that driver and runtime share."""
+
+    folder: Path
+
+    def listing(self) -> dict[str, bytes]:
+        """Every file of the folder with its content, temporary ones included."""
+        try:
+            paths = sorted(path for path in self.folder.iterdir() if path.is_file())
+        except FileNotFoundError:
+            return {}
+        return {path.name: content for path in paths if (content := _content(path)) is not None}
+
+    def files(self) -> list[SpecFile]:
+        """The files that a runtime reads."""
+        return [
+            _spec_file(self.folder / name, content)
+            for name, content in self.listing().items()
+            if name.endswith((".json", ".yaml"))
+        ]
+
+    def resolve(self, name: str) -> tuple[ContainerEdits, ...]:
+        """The edits that a container gets for a qualified name: those of its spec, then those of the device.
+
+        Raises:
+            Breach: a runtime would not find it.
+        """
+        try:
+            parse_qualified_name(name)
+        except CDIError as error:
+            raise Breach(f"CDI id {error}", "answer `vendor/class=name` with the characters that CDI allows") from None
+        files = self.files()
+        defining = [file for file in files if name in file.names()]
+        broken = "; ".join(f"{file.path.name}: {file.verdict.problems[0]}" for file in files if not file.verdict.ok)
+        expect(
+            defining,
+            f"CDI id {name} is in no spec of {self.folder}{f' ({broken})' if broken else ''}",
+            "write the spec before Prepare is answered, into the folder that the runtime reads",
+        )
+        expect(
+            len(defining) == 1,
+            f"CDI id {name} is in {' and '.join(file.path.name for file in defining)}, so that no runtime takes either",
+            "give every device a name that stands in one spec alone",
+        )
+        spec = defining[0].spec
+        if spec is None:
+            raise Breach(f"{defining[0].path} is not loaded", "write a spec that the reference loader takes")
+        device = next(device for device in spec.devices if f"{spec.kind}={device.name}" == name)
+        return spec.container_edits, device.container_edits
+
+    def edits(self, names: Iterable[str]) -> list[Any]:
+        """The edits for several names, as plain documents in their order; empty ones are left out.
+
+        Raises:
+            Breach: a runtime would not find one of them.
+        """
+        found = [edits for name in names for edits in self.resolve(name) if edits]
+        return [json.loads(msgspec.json.encode(edits)) for edits in found]
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _spec_file(path: Path, content: bytes) -> SpecFile:
+    verdict = validate(content)
+    return SpecFile(path, verdict, load_spec(content).spec if verdict.ok else None)

@@ -1,0 +1,101 @@
+"""Runs checks one after another and says of each what came of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from fnmatch import fnmatchcase
+
+from dranode.driver.core.api.errors import DranodeError, UsageError
+from dranode.sanity.bench import Bench
+from dranode.sanity.breach import Breach, Unable
+from dranode.sanity.check import Check
+from dranode.sanity.kubelet import DriverCallError
+
+
+class Verdict(StrEnum):
+    """What came of a check."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True)
+class CheckOutcome:
+    """What came of a check.
+
+    Attributes:
+        text: what was seen, or why the check could not be run; empty where it passed.
+        remedy: what the driver's author can do, where it failed.
+        seconds: how long it took.
+    """
+
+    check: Check
+    verdict: Verdict
+    text: str = ""
+    remedy: str = ""
+    seconds: float = 0.0
+
+
+def select(checks: Sequence[Check], focus: Iterable[str], skip: Iterable[str]) -> list[Check]:
+    """The checks whose ids match a pattern of `focus` (all, if there is none) and none of `skip`.
+
+    Raises:
+        UsageError: a pattern matches no check.
+    """
+    focus, skip = tuple(focus), tuple(skip)
+    for option, patterns in (("--focus", focus), ("--skip", skip)):
+        for pattern in patterns:
+            if not any(_matches(check, pattern) for check in checks):
+                raise UsageError(f'{option} "{pattern}" matches no check; `dranode sanity --list` shows them')
+    return [
+        check
+        for check in checks
+        if (not focus or any(_matches(check, pattern) for pattern in focus))
+        and not any(_matches(check, pattern) for pattern in skip)
+    ]
+
+
+def _matches(check: Check, pattern: str) -> bool:
+    return fnmatchcase(check.id, pattern) or check.group == pattern
+
+
+def run_checks(
+    bench: Bench, checks: Sequence[Check], progress: Callable[[Check], None] = lambda _: None
+) -> list[CheckOutcome]:
+    """Run checks in their order; whatever one of them did is undone before the next."""
+    outcomes = []
+    for check in checks:
+        progress(check)
+        began = time.monotonic()
+        verdict, text, remedy = _verdict(bench, check)
+        outcomes.append(CheckOutcome(check, verdict, text, remedy, time.monotonic() - began))
+    return outcomes
+
+
+def _verdict(bench: Bench, check: Check) -> tuple[Verdict, str, str]:
+    try:
+        bench.begin()
+    except (Breach, DriverCallError, DranodeError) as error:
+        remedy = error.remedy if isinstance(error, Breach) else "look into the driver's log"
+        return Verdict.FAILED, f"the driver could not be brought to answer: {error}", remedy
+    try:
+        check.look(bench)
+    except Unable as reason:
+        return Verdict.SKIPPED, str(reason), ""
+    except Breach as finding:
+        return Verdict.FAILED, finding.seen, finding.remedy
+    except DriverCallError as error:
+        return (
+            Verdict.FAILED,
+            f"a call failed: {error}",
+            "answer kubelet's calls; an error belongs to the claim it is about",
+        )
+    finally:
+        bench.clean()
+    if (ended := bench.ended_unasked()) is not None:
+        return Verdict.FAILED, f"the driver ended with status {ended} during the check", "handle the call's error"
+    return Verdict.PASSED, "", ""

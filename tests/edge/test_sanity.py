@@ -1,0 +1,56 @@
+"""`dranode sanity` as a program, before drivers of this package as programs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+PROGRAM = Path(sys.executable).with_name("dranode")
+SERVE = (
+    str(PROGRAM), "serve", "--nri-socket", "none", "--http-address", "none", "--kubelet-root", "{kubelet}",
+    "--cdi-dir", "{cdi}", "--node-name", "{node}", "--kubeconfig", "{kubeconfig}",
+)  # fmt: skip
+CPU = (*SERVE, "--machine", "sockets=2,numa=2,cores=2,threads=2")
+
+
+def sanity(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([PROGRAM, "sanity", *arguments], check=False, capture_output=True, text=True)
+
+
+def test_a_driver_is_started_checked_and_ended(tmp_path: Path) -> None:
+    report = tmp_path / "junit.xml"
+    options = ("--focus", "registration-stale-socket", "--focus", "prepare-v1beta1-agrees", "--patience", "180")
+    ended = sanity(*options, "--junit", str(report), "-o", "json", "--", *CPU)
+    assert ended.returncode == 0, ended.stderr
+    document = json.loads(ended.stdout)
+    assert [check["verdict"] for check in document["checks"]] == ["passed", "passed"]
+    assert document["summary"] == "dra.cpu: 2 of 2 MUST, 0 of 0 SHOULD passed; 0 not run"
+    assert document["capabilities"]["shareableDevices"] == 4
+    assert len(ET.parse(report).getroot()) == 2  # noqa: S314 - our own
+
+
+def test_a_driver_that_does_not_start_fails_with_its_log(tmp_path: Path) -> None:
+    ended = sanity("--patience", "0.5", "--state", str(tmp_path), "--", "/bin/echo", "no", "lamps")
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("dranode: no registration socket answers")
+    assert "no lamps" in ended.stderr
+
+
+def test_wrong_options_are_named() -> None:
+    for arguments, message in (
+        ((), "no driver is named"),
+        (("--focus", "prepar", "--list"), '--focus "prepar" matches no check'),
+        (("--", "/bin/true", "{kubeconfg}"), '"{kubeconfg}" in the command stands for nothing'),
+        (("--socket", "s", "--claims", "/nowhere"), "the folder of claims /nowhere cannot be read"),
+    ):
+        ended = sanity(*arguments)
+        assert (ended.returncode, message in ended.stderr) == (2, True), ended.stderr
+
+
+def test_the_list_has_every_check() -> None:
+    listed = json.loads(sanity("--list", "-o", "json").stdout)
+    assert {check["level"] for check in listed} == {"MUST", "SHOULD"}
+    assert all(check["rule"] and check["source"] for check in listed)

@@ -1,0 +1,51 @@
+"""Every check passes on a driver that is right, and finds the one that it is there for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from dranode.sanity.bench import Bench
+from dranode.sanity.catalogue import all_checks
+from dranode.sanity.check import Check
+from dranode.sanity.suite import Verdict, run_checks
+from tests.fakes.sanity import faults_prepare, faults_registration
+from tests.fakes.sanity.bench import bench_of
+from tests.fakes.sanity.driver import RightDriver
+from tests.fakes.sanity.fault import FAULTS, Fault
+from tests.fakes.waiting import PATIENCE
+
+CHECKS = {check.id: check for check in all_checks()}
+MODULES = (faults_prepare, faults_registration)
+# What a faulty driver does not do is awaited so long; the right one is given as long as it takes.
+SHORT = 0.4
+
+
+@pytest.fixture(scope="module")
+def right() -> Iterator[Bench]:
+    with bench_of(RightDriver) as bench:
+        yield bench
+
+
+@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS.keys())
+def test_a_right_driver_passes(right: Bench, check: Check) -> None:
+    (outcome,) = run_checks(right, [check])
+    assert (outcome.verdict, outcome.text) == (Verdict.PASSED, "")
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.check}-{fault.driver.__name__}")
+def test_a_faulty_driver_is_found(fault: Fault) -> None:
+    with bench_of(fault.driver) as bench:
+        bench.begin()
+        bench.eventually(lambda: bench.server().objects.all("resourceslices"), PATIENCE if fault.publishes else 0)
+        bench.patience = SHORT
+        (outcome,) = run_checks(bench, [CHECKS[fault.check]])
+    assert outcome.verdict is Verdict.FAILED, outcome.text
+    assert fault.says in outcome.text
+    assert outcome.remedy
+
+
+def test_every_check_has_a_faulty_driver() -> None:
+    assert MODULES
+    assert sorted(CHECKS.keys() - {fault.check for fault in FAULTS}) == []

@@ -1,0 +1,117 @@
+"""Choosing checks, and what a run says of them."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from dranode.driver.core.api.errors import UsageError
+from dranode.sanity.breach import Breach, Unable
+from dranode.sanity.catalogue import all_checks
+from dranode.sanity.check import Check, CheckGroup, Level
+from dranode.sanity.report import failed, junit, report_document, summary
+from dranode.sanity.suite import CheckOutcome, Verdict, run_checks, select
+from tests.fakes.sanity.bench import bench_of
+from tests.fakes.sanity.driver import RightDriver
+
+
+def check(name: str, level: Level = Level.MUST, look: object = None) -> Check:
+    return Check(name, CheckGroup(name.split("-", maxsplit=1)[0]), level, "A rule.", "KEP-1", look)  # type: ignore[arg-type]
+
+
+CHECKS = [check("prepare-a"), check("prepare-b", Level.SHOULD), check("cdi-a")]
+
+
+@pytest.mark.parametrize(
+    ("focus", "skip", "ids"),
+    [
+        ((), (), ["prepare-a", "prepare-b", "cdi-a"]),
+        (("prepare",), (), ["prepare-a", "prepare-b"]),
+        (("*-a",), (), ["prepare-a", "cdi-a"]),
+        ((), ("prepare-a",), ["prepare-b", "cdi-a"]),
+        (("prepare",), ("*-b",), ["prepare-a"]),
+    ],
+)
+def test_patterns_choose_checks(focus: tuple[str, ...], skip: tuple[str, ...], ids: list[str]) -> None:
+    assert [each.id for each in select(CHECKS, focus, skip)] == ids
+
+
+@pytest.mark.parametrize(("focus", "skip"), [(("prepar",), ()), ((), ("cdi-b",)), (("prepare", "x"), ())])
+def test_a_pattern_that_matches_nothing_is_an_error(focus: tuple[str, ...], skip: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError, match="matches no check"):
+        select(CHECKS, focus, skip)
+
+
+OUTCOMES = [
+    CheckOutcome(CHECKS[0], Verdict.PASSED),
+    CheckOutcome(CHECKS[1], Verdict.FAILED, "a <lamp> was seen", "put it out"),
+    CheckOutcome(CHECKS[2], Verdict.SKIPPED, "there is no folder"),
+]
+
+
+def test_what_was_not_run_is_not_counted_as_passed() -> None:
+    assert summary("d", OUTCOMES) == "d: 1 of 1 MUST, 0 of 1 SHOULD passed; 1 not run"
+
+
+def test_only_a_must_fails_a_run_that_is_not_strict() -> None:
+    assert not failed(OUTCOMES, strict=False)
+    assert failed(OUTCOMES, strict=True)
+    assert failed([CheckOutcome(CHECKS[0], Verdict.FAILED)], strict=False)
+
+
+def test_the_document_has_rule_source_and_what_to_do() -> None:
+    document = report_document("d", {"devices": 1}, OUTCOMES)
+    assert document["checks"][1] == {
+        "id": "prepare-b", "group": "prepare", "level": "SHOULD", "rule": "A rule.", "source": "KEP-1",
+        "verdict": "failed", "text": "a <lamp> was seen", "remedy": "put it out", "seconds": 0.0,
+    }  # fmt: skip
+
+
+def test_junit_has_a_suite_a_group_and_a_should_as_skipped() -> None:
+    root = ET.fromstring(junit("d", [*OUTCOMES, CheckOutcome(check("cdi-b"), Verdict.FAILED, "x", "y")]))  # noqa: S314
+    assert [(suite.get("name"), suite.get("failures"), suite.get("skipped")) for suite in root] == [
+        ("prepare", "0", "1"),
+        ("cdi", "1", "1"),
+    ]
+    skipped = root.find("testsuite/testcase/skipped")
+    assert skipped is not None
+    assert skipped.get("message") == "SHOULD not kept: a <lamp> was seen"
+
+
+def test_ids_say_their_group_and_texts_are_sentences() -> None:
+    checks = all_checks()
+    assert [each.id for each in checks if not each.rule.endswith(".") or not each.source] == []
+    assert sorted({each.group for each in checks}) == sorted({CheckGroup(each.id.split("-")[0]) for each in checks})
+
+
+def broken(_: object) -> None:
+    raise Breach("seen", "do")
+
+
+def not_able(_: object) -> None:
+    raise Unable("no device")
+
+
+def test_an_outcome_follows_from_how_a_check_ends() -> None:
+    with bench_of(RightDriver) as bench:
+        checks = [check("cdi-a", look=broken), check("cdi-b", look=not_able), check("cdi-c", look=lambda _: None)]
+        outcomes = run_checks(bench, checks)
+    assert [(each.verdict, each.text, each.remedy) for each in outcomes] == [
+        (Verdict.FAILED, "seen", "do"),
+        (Verdict.SKIPPED, "no device", ""),
+        (Verdict.PASSED, "", ""),
+    ]
+
+
+def test_a_driver_that_ends_during_a_check_fails_it_and_is_started_again() -> None:
+    def end(_: object) -> None:
+        assert isinstance(driver, RightDriver)
+        driver.status = 3
+
+    with bench_of(RightDriver) as bench:
+        driver = bench.process
+        assert isinstance(driver, RightDriver)
+        outcomes = run_checks(bench, [check("cdi-a", look=end), check("cdi-b", look=lambda _: None)])
+    assert [each.verdict for each in outcomes] == [Verdict.FAILED, Verdict.PASSED]
+    assert outcomes[0].text == "the driver ended with status 3 during the check"
