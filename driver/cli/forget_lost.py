@@ -46,7 +46,7 @@ def command(
             fail(f"{folder} has no ledger, so {plugin.driver} keeps nothing back; is --kubelet-root right?")
         node = NodeClaims(plugin, folder, Path(cdi_dir).absolute())
         try:
-            missing = node.missing() if dry_run else node.forget_missing()
+            missing = node.unfinished.missing() if dry_run else node.unfinished.forget_missing()
         finally:
             node.close()
         report.append({"driver": plugin.driver, "missing": list(missing), "forgotten": bool(missing) and not dry_run})

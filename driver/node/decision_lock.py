@@ -1,6 +1,7 @@
 """The lock on decisions: one at a time in the process, and among the processes that share a ledger.
 
-Whoever takes it has the ledger before them as it is; before it is let go, whoever watches is told what has changed.
+Under the lock the book of records is as the ledger is. Before it is released, the watcher is notified of what has
+changed.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from dranode.driver.core.api.errors import LedgerError, UnreadError
-from dranode.driver.node.record_store import Holders
+from dranode.driver.node.record_store import RecordStore
 from dranode.driver.process.locks import FileLock
 
 log = logging.getLogger(__name__)
@@ -23,23 +24,25 @@ class DecisionLock:
 
     Attributes:
         freed: to be notified, under the lock, when a claim was undone.
-        unread: why the ledger could not be read when somebody last had to; None if it could.
-        unwritten: why it could not be written when somebody last had to; None if it could, as far as is known.
+        unread: why the ledger could not be read the last time; None if it could.
+        unwritten: why it could not be written the last time; None if it could, as far as is known.
         blocked: why no new claim may be given anything although the ledger can be read; None if one may.
     """
 
-    def __init__(self, holders: Holders, path: Path, tell: Callable[[], None]) -> None:
+    def __init__(self, store: RecordStore, path: Path, notify: Callable[[str | None], None]) -> None:
         """Nothing is opened yet.
 
         Args:
-            holders: the ledger and its index.
+            store: the records.
             path: the file that stands for the lock among processes.
-            tell: called under the lock when records have changed, or when the ledger can be read no more.
+            notify: called under the lock when records have changed, or when the ledger can be read no more or again;
+                it gets the reason why it cannot be read, None if it can.
         """
-        self._holders = holders
+        self._store = store
         self._path = path
-        self._tell = tell
-        self._told: int | None = None
+        self._notify = notify
+        # The version of the book of which the watcher was notified; None if that failed.
+        self._notified: int | None = None
         # Until it is noted in the ledger.
         self._boot_id: str | None = None
         self._threads = threading.RLock()
@@ -48,12 +51,12 @@ class DecisionLock:
         self.unread: str | None = "nobody has read the ledger yet"
         self.unwritten: str | None = None
         self.blocked: str | None = None
-        self._said: str | None = None
+        self._reported: str | None = None
 
     def note_boot(self, boot_id: str) -> None:
         """Have the boot id noted as soon as the ledger can be used, before anything is decided."""
         with self._threads:
-            self._boot_id = self._holders.recovery.boot_id = boot_id
+            self._boot_id = self._store.recovery.boot_id = boot_id
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
@@ -66,7 +69,7 @@ class DecisionLock:
         with self._threads, contextlib.ExitStack() as stack:
             try:
                 stack.enter_context(self._processes.held())
-                self._holders.refresh()
+                self._store.refresh()
             except LedgerError as error:
                 self._not_read(str(error))
                 raise UnreadError(str(error)) from error
@@ -74,38 +77,38 @@ class DecisionLock:
             stack.callback(self._see_blocked)
             try:
                 if self._boot_id is not None:
-                    self._holders.after_boot(self._boot_id)
+                    self._store.after_boot(self._boot_id)
                     self._boot_id = None
                 yield
             except LedgerError as error:
                 self.unwritten = str(error)
                 raise
             # Not compared with the version before: a call that failed may have read what another instance changed.
-            if self._holders.version != self._told:
-                self.tell()
+            if self._store.book.version != self._notified:
+                self.notify()
 
     def look(self) -> None:
         """See whether the ledger can be read, and whether it can be written again if it could not be."""
         with contextlib.suppress(LedgerError, UnreadError), self.held():
             if self.unwritten is not None:
-                self._holders.try_writing()
+                self._store.try_writing()
                 self.unwritten = None
                 log.warning("lock=%s: the ledger can be written again", self._path)
 
     def _not_read(self, reason: str) -> None:
-        if reason != self._said:
-            self._said = reason
+        if reason != self._reported:
+            self._reported = reason
             log.error(
                 "lock=%s: %s; masks of containers stay as they are meanwhile, and it is tried again every second",
                 self._path,
                 reason,
             )
-        if reason != self.unread or self._told is None:
+        if reason != self.unread or self._notified is None:
             self.unread = reason
-            self.tell()
+            self.notify()
 
     def _see_blocked(self) -> None:
-        blocked = self._holders.blocked()
+        blocked = self._store.blocked()
         if blocked is not None and blocked != self.blocked:
             log.error("lock=%s: %s", self._path, blocked)
         elif blocked is None and self.blocked is not None:
@@ -113,12 +116,12 @@ class DecisionLock:
         self.blocked = blocked
 
     def _read(self) -> None:
-        if self._said is not None:
+        if self._reported is not None:
             log.warning("lock=%s: the ledger can be read again", self._path)
-        self._said = None
+        self._reported = None
         if self.unread is not None:
             self.unread = None
-            self.tell()
+            self.notify()
 
     @contextlib.contextmanager
     def among_threads(self) -> Iterator[None]:
@@ -126,8 +129,8 @@ class DecisionLock:
         with self._threads:
             yield
 
-    def tell(self) -> None:
-        """Tell now, under the lock. Whoever fails to take it in is told again with the next decision."""
-        self._told = None
-        self._tell()
-        self._told = self._holders.version
+    def notify(self) -> None:
+        """Notify now, under the lock. A watcher that fails is notified again with the next decision."""
+        self._notified = None
+        self._notify(self.unread)
+        self._notified = self._store.book.version

@@ -1,7 +1,8 @@
-"""What is on record as enforcement sees it, kept in step with the ledger's index at the price of what has changed."""
+"""What is on record as enforcement sees it, kept in step with the book of records at the price of what has changed."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from dranode.driver.core.api.cpuset import CPUSet
@@ -10,24 +11,49 @@ from dranode.driver.core.claims.on_record import Unread
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.pinning.pins import Pins
 from dranode.driver.core.pinning.snapshot import HeldClaims, HeldSnapshot
-from dranode.driver.node.record_store import Holders
+from dranode.driver.node.discovery import Discovery
+from dranode.driver.node.record_store import RecordStore
+
+Watcher = Callable[[HeldSnapshot | None], None]
 
 
 @dataclass(slots=True)
 class HeldView:
-    """One driver's snapshot. `follow` is called under the lock on decisions, `snapshot` may be read at any time.
+    """One driver's snapshot. `notify` is called under the lock on decisions, `snapshot` may be read at any time.
 
     Attributes:
-        plugin: the driver, who says what a record means for containers.
-        holders: the ledger's index.
+        plugin: the driver, which says what a record means for containers.
+        store: the records.
+        discovery: what the driver has read of the hardware.
         snapshot: what was on record when it was last followed; None for a driver that pins no containers.
+        watcher: called with each snapshot; it has to be quick.
     """
 
     plugin: Plugin
-    holders: Holders
+    store: RecordStore
+    discovery: Discovery
     snapshot: HeldSnapshot | None = None
+    watcher: Watcher | None = None
     _inventory: Inventory | None = None
     _claims: HeldClaims = field(default_factory=HeldClaims)
+
+    def notify(self, unread: str | None) -> None:
+        """Take in what has changed, and call the watcher. `unread` says why the ledger cannot be read; None if it can.
+
+        Nothing happens in code that only undoes claims: it reads no hardware, and nothing watches it.
+        """
+        if not self.discovery.tried:
+            return
+        snapshot = self.follow(self.discovery.known, self._unread(unread))
+        if self.watcher is not None:
+            self.watcher(snapshot)
+
+    def _unread(self, reason: str | None) -> Unread | None:
+        if reason is not None:
+            return self.store.unread(reason)
+        if self.discovery.unread is not None:
+            return Unread(self.discovery.unread, self.store.book.known())
+        return None
 
     def follow(self, inventory: Inventory | None, unread: Unread | None = None) -> HeldSnapshot | None:
         """Take in what has changed of machine and records; what failed half-way is taken in with the next call.
@@ -36,7 +62,7 @@ class HeldView:
         """
         plugin = self.plugin
         if not isinstance(plugin, Pins):
-            self.holders.touched = frozenset()
+            self.store.book.touched = frozenset()
             return None
         if inventory is None:
             kind = plugin.cdi_kind or f"{plugin.driver}/claim"
@@ -53,17 +79,17 @@ class HeldView:
         self._claims = self._followed(plugin)
         if self._claims is not self.snapshot.claims or self.snapshot.unread is not None:
             self.snapshot = replace(self.snapshot, claims=self._claims, unread=None)
-        self.holders.touched = frozenset()
+        self.store.book.touched = frozenset()
         return self.snapshot
 
     def _followed(self, pins: Pins) -> HeldClaims:
-        touched, told = self.holders.touched, self.holders.told
+        touched = self.store.book.touched
         if touched is None:
-            return HeldClaims.of(map(pins.pinned, told()))
+            return HeldClaims.of(map(pins.pinned, self.store.book.known()))
         if not touched:
             return self._claims
-        there = {uid: record for uid in touched if (record := self.holders.told_of(uid)) is not None}
-        return self._claims.changed(map(pins.pinned, there.values()), touched - there.keys())
+        known = self.store.book.known_of(touched)
+        return self._claims.changed(map(pins.pinned, known.values()), touched - known.keys())
 
 
 def _with_known_cpus(snapshot: HeldSnapshot) -> HeldSnapshot:

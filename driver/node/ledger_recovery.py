@@ -33,7 +33,7 @@ class LedgerRecovery:
         # The commits of the transaction at hand, with their numbers.
         self._commits: list[tuple[int, Commit]] = []
 
-    def looked_at(self, ledger: Ledger, contents: Contents) -> Contents:
+    def reconciled(self, ledger: Ledger, contents: Contents) -> Contents:
         """The ledger's contents, mended by the copy; the copy says the same then.
 
         Raises:

@@ -1,64 +1,57 @@
-"""Who holds what: the ledger and its index in memory, kept in step.
+"""The records of one driver's claims: the ledger on disk and the book in memory, kept in step.
 
-Three things may be known of a claim: its record; that its row is damaged, but its CDI spec still says what it holds; or
-that it holds something, and nothing says what. The last blocks every new grant until the claim is unprepared or its
-spec can be read, because whatever was handed out might be held already.
-
-A CDI spec without a record was left by another driver of the same kind or by a ledger that is gone. What it says is
-held from the first look on, as a record that is not in the file yet; `dranode.driver.lifecycle` finds out whose it is.
+A claim of which nothing says what it holds blocks every new grant until it is unprepared or its CDI spec can be read,
+because whatever was handed out might be held already. A CDI spec without a record was left by another driver of the
+same kind or by a ledger that is gone. What it says is held from the first look on, as an entry that is not in the file
+yet; `dranode.driver.serve.takeover` finds out whose it is.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
 from dranode.driver.core.api.errors import ClaimError, LedgerError
-from dranode.driver.core.claims.doubt import LOST_RECORD, missing_claims, unknown_claim
+from dranode.driver.core.claims.doubt import missing_claims, unknown_claim
 from dranode.driver.core.claims.effects import Commit
-from dranode.driver.core.claims.held import ClaimRef, Held
-from dranode.driver.core.claims.hooks import Recovers, needs_configuring
+from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.claims.hooks import needs_configuring
 from dranode.driver.core.claims.on_record import Unread
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.claims.prepare import restarted
-from dranode.driver.core.claims.record import Record, copied, holdings, recovered
+from dranode.driver.core.claims.record import Record
 from dranode.driver.node.ledger import CorruptLedgerError, Ledger
 from dranode.driver.node.ledger_recovery import LedgerRecovery
 from dranode.driver.node.ledger_rows import Damaged
+from dranode.driver.node.record_book import Entry, RecordBook
+from dranode.driver.node.spec_records import SpecRecords
 from dranode.driver.node.specs import Specs
 
 log = logging.getLogger(__name__)
 
 
-class Holders:
-    """The claims on record and what they hold. Not thread-safe: use it under the lock on decisions."""
+class RecordStore:
+    """The claims on record. Not thread-safe: use it under the lock on decisions.
+
+    Attributes:
+        book: what is known of every claim.
+        recovery: the copy of the ledger, and what the ledger was rebuilt from.
+    """
 
     def __init__(self, plugin: Plugin, path: Path, specs: Specs) -> None:
         """Name the ledger; it is opened by the first `refresh`."""
-        self.records: dict[str, Record] = {}
-        self.held = Held()
-        # The records that stand for a CDI spec alone and are in no file.
-        self.leftovers: frozenset[str] = frozenset()
-        # Goes up whenever `records` has changed.
-        self.version = 0
-        # The claims of which something else is told since whoever follows has set this to nothing; None: any of them.
-        self.touched: frozenset[str] | None = None
-        # What damaged rows are known to hold, by their CDI specs.
-        self.quarantined: dict[str, Record] = {}
-        self._damaged: dict[str, Damaged] = {}
-        self._blocking: dict[str, str] = {}
+        self.book = RecordBook()
         self.recovery = LedgerRecovery(path)
-        # The claims that were found with the same CPUs.
+        # The claims that were reported as having the same CPUs.
         self._overlaps: frozenset[tuple[ClaimRef, ...]] = frozenset()
         self._plugin = plugin
         self._path = path
-        self._specs = specs
+        self._specs = SpecRecords(plugin, specs)
         self._ledger: Ledger | None = None
         self._inode = 0
         self._stale = True
@@ -66,24 +59,6 @@ class Holders:
         self._rows_read = False
         # Damage that only writing meets, as in an index: the file opens and reads well again.
         self._corrupt: CorruptLedgerError | None = None
-
-    @property
-    def damaged(self) -> Mapping[str, str]:
-        """The UIDs of quarantined rows, and what is wrong with them."""
-        return {uid: row.reason for uid, row in self._damaged.items()}
-
-    def known(self, refs: Iterable[ClaimRef]) -> dict[str, Record]:
-        """The records of these claims by UID; for a damaged row what its CDI spec says."""
-        found = ((ref.uid, self.told_of(ref.uid)) for ref in refs)
-        return {uid: record for uid, record in found if record is not None}
-
-    def told(self) -> Iterator[Record]:
-        """What is known of every claim: a container whose row is damaged keeps the CPUs that its CDI spec names."""
-        return itertools.chain(self.records.values(), self.quarantined.values())
-
-    def told_of(self, uid: str) -> Record | None:
-        """What is known of one claim."""
-        return self.records.get(uid) or self.quarantined.get(uid)
 
     def close(self) -> None:
         """Close the ledger; the next `refresh` opens it again."""
@@ -120,8 +95,8 @@ class Holders:
             self._stale = self._stale or ledger.changed()
             if self._stale:
                 self._load(ledger)
-            elif self._blocking:
-                self._look_again()
+            elif self.book.unknown:
+                self._identify()
         except CorruptLedgerError as error:
             self._shut()
             ledger = self._rebuild(error)
@@ -138,92 +113,69 @@ class Holders:
         return self._ledger
 
     def _load(self, ledger: Ledger) -> None:
-        contents = self.recovery.looked_at(ledger, ledger.read())
-        on_file = {record.uid for record in contents.records} | {row.uid for row in contents.damaged}
+        contents = self.recovery.reconciled(ledger, ledger.read())
+        whole = tuple(Entry(record.uid, record) for record in contents.records)
         try:
-            lying = self._specs.stamps()
+            lying = self._specs.uids()
         except LedgerError:
-            # There may be more, but these are on record.
-            self.records, self._rows_read = {record.uid: record for record in contents.records}, True
-            self._changed(None)
+            # There may be more, but these are on record, and what specs said of damaged rows stands.
+            damaged = (self._still_damaged(row) for row in contents.damaged)
+            self.book.replace((*whole, *damaged))
+            self._rows_read = True
             raise
-        left = tuple(Record(uid=uid) for uid in sorted(lying) if uid not in on_file)
-        self.leftovers = frozenset(record.uid for record in left)
-        self.records = {record.uid: record for record in (*contents.records, *left)}
-        self.held = Held.of(holdings(self.records.values()))
-        self._damaged, self.quarantined = {row.uid: row for row in contents.damaged}, {}
-        self._blocking = _lost(self.records.values())
+        rows = (*whole, *(Entry(row.uid, None, row) for row in contents.damaged))
+        on_file = {entry.uid for entry in rows}
+        leftovers = (Entry(uid, Record(uid=uid), on_file=False) for uid in lying if uid not in on_file)
+        self.book.replace((*rows, *leftovers))
         for row in contents.damaged:
             log.error("uid=%s driver=%s: the ledger row is quarantined: %s", row.uid, self._plugin.driver, row.reason)
-            self._blocking[row.uid] = f"its row is damaged ({row.reason}) and no CDI spec says what it holds"
-        self._look_again()
-        self._tell_overlaps()
+        self._identify()
+        self._report_overlaps()
         self._stale, self._rows_read = False, True
-        self._changed(None)
 
-    def _tell_overlaps(self) -> None:
-        """Say which claims that are wholly on record have the same CPUs; nobody else gets those meanwhile."""
-        overlaps = self.held.overlaps().items()
-        found = {claims: cpus for claims, cpus in overlaps if all(map(self._finished, claims))}
-        for claims in found.keys() - self._overlaps:
+    def _still_damaged(self, row: Damaged) -> Entry:
+        before = self.book.entry(row.uid)
+        return Entry(row.uid, before.record if before is not None and before.damaged is not None else None, row)
+
+    def _report_overlaps(self) -> None:
+        """Report claims that are wholly on record and have the same CPUs; no other claim gets those meanwhile."""
+        overlaps = self.book.held.overlaps().items()
+        doubled = {claims: cpus for claims, cpus in overlaps if all(map(self._finished, claims))}
+        for claims in doubled.keys() - self._overlaps:
             log.error(
                 "driver=%s: claims %s are both on record with CPUs %s, which one of them was given by mistake; "
                 "recreate the pods of one of them",
                 self._plugin.driver,
                 " and ".join(map(str, claims)),
-                found[claims],
+                doubled[claims],
             )
-        self._overlaps = frozenset(found)
+        self._overlaps = frozenset(doubled)
 
     def _finished(self, claim: ClaimRef) -> bool:
-        # What was only recovered is told of by whoever finds out whose it is.
-        record = self.records.get(claim.uid)
+        # What was only recovered is reported when it is known whose it is.
+        record = self.book.record(claim.uid)
         return record is not None and bool(record.fingerprint)
 
     def unread(self, reason: str) -> Unread:
         """What is known while the ledger cannot be read: what it last said, and beyond that what CDI specs say."""
-        known = tuple(self.told())
+        known = self.book.known()
         uids = {record.uid for record in known}
         try:
-            found = tuple(self._recovered(uid) for uid in sorted(self._specs.stamps()) if uid not in uids)
+            lying = tuple(self._specs.record(uid) for uid in self._specs.uids() if uid not in uids)
         except LedgerError:
             return Unread(reason, known, blind=not self._rows_read)
-        blind = not self._rows_read and any(record.lost for record in found)
-        return Unread(reason, (*known, *found), blind)
+        blind = not self._rows_read and any(record.lost for record in lying)
+        return Unread(reason, (*known, *lying), blind)
 
-    def _look_again(self) -> None:
+    def _identify(self) -> None:
         """Take in what CDI specs say of claims of which nothing is known; they may be readable by now."""
-        for uid in tuple(self._blocking):
-            found = self._recovered(uid)
-            if found.lost:
-                continue
-            del self._blocking[uid]
-            row = self._damaged.get(uid)
-            if row is None:
-                self.records[uid] = found = _named(found, self.records[uid])
-            else:
-                self.quarantined[uid] = found
-            devices = found.holding.devices.union(row.devices or () if row else ())
-            self.held.add(replace(found.holding, devices=devices))
-            self._changed((uid,))
-
-    def _recovered(self, uid: str) -> Record:
-        """What the claim's CDI spec says of it: the copy of its record, else what the driver reads there."""
-        spec = self._specs.read(uid)
-        if spec is None:
-            return Record(uid=uid)
-        copy = copied(uid, spec)
-        if copy is not None:
-            return copy
-        try:
-            grant = self._plugin.recover(uid, spec) if isinstance(self._plugin, Recovers) else None
-        except Exception:
-            log.exception("uid=%s driver=%s: its CDI spec is not understood", uid, self._plugin.driver)
-            grant = None
-        return Record(uid=uid) if grant is None else recovered(uid, grant)
+        for entry in filter(None, map(self.book.entry, tuple(self.book.unknown))):
+            record = self._specs.record(entry.uid)
+            if not record.lost:
+                self.book.enter(replace(entry, record=_with_owner(record, entry.record)))
 
     def _rebuild(self, cause: CorruptLedgerError) -> Ledger:
-        self.recovery.rebuild(cause, {uid: self._recovered(uid) for uid in sorted(self._specs.stamps())})
+        self.recovery.rebuild(cause, self._specs.all())
         ledger = self._opened()
         self._load(ledger)
         return ledger
@@ -240,7 +192,7 @@ class Holders:
             self.recovery.begin()
             with ledger.transaction():
                 yield
-            self.recovery.follow(self._on_file, damaged=bool(self._damaged))
+            self.recovery.follow(self.book.on_file, damaged=bool(self.book.damaged))
         except BaseException as error:
             self._stale = True
             if isinstance(error, CorruptLedgerError):
@@ -248,38 +200,19 @@ class Holders:
                 self._corrupt = error
             raise
 
-    def _on_file(self) -> dict[str, Record]:
-        return {uid: record for uid, record in self.records.items() if uid not in self.leftovers}
-
     def commit(self, commit: Commit) -> None:
         """Write and forget records, inside a transaction."""
         if self._ledger is None:
             raise LedgerError(f"the ledger {self._path} is closed")
         self.recovery.note(self._ledger.commit(commit.put, commit.drop), commit)
-        uids = {*(record.uid for record in commit.put), *commit.drop}
-        self._changed(uids)
-        self.leftovers -= uids
         for record in commit.put:
-            self.records[record.uid] = record
-            self._damaged.pop(record.uid, None)
-            self.quarantined.pop(record.uid, None)
-            self._blocking.pop(record.uid, None)
-            self._blocking |= _lost((record,))
-            self.held.add(record.holding)
+            self.book.enter(Entry(record.uid, record))
         for uid in commit.drop:
-            self.records.pop(uid, None)
-            self._damaged.pop(uid, None)
-            self.quarantined.pop(uid, None)
-            self._blocking.pop(uid, None)
-            self.held.drop(uid)
-
-    def _changed(self, uids: Iterable[str] | None) -> None:
-        self.version += 1
-        self.touched = None if uids is None or self.touched is None else self.touched.union(uids)
+            self.book.forget(uid)
 
     def reserve(self, record: Record) -> None:
         """Let later decisions of the same transaction see what was just decided; the commit follows, or a reload."""
-        self.held.add(record.holding)
+        self.book.held.add(record.holding)
 
     def after_boot(self, boot_id: str) -> None:
         """Note the boot id; hardware that was configured under another one must be configured again.
@@ -292,8 +225,8 @@ class Holders:
             return
         with self.transaction():
             ledger.set_meta("boot_id", boot_id)
-            touched = (record for record in self.records.values() if needs_configuring(self._plugin, record.grants))
-            self.commit(Commit(put=tuple(map(restarted, touched))))
+            configured = (record for record in self.book.records() if needs_configuring(self._plugin, record.grants))
+            self.commit(Commit(put=tuple(map(restarted, configured))))
 
     def try_writing(self) -> None:
         """Write what is written already.
@@ -311,9 +244,10 @@ class Holders:
         Raises:
             ClaimError: it is; says what to do.
         """
-        if ref.uid in self._damaged and ref.uid in self._blocking:
+        entry = self.book.entry(ref.uid)
+        if entry is not None and entry.damaged is not None and entry.record is None:
             raise ClaimError(
-                f"the record of claim {ref} is damaged ({self._damaged[ref.uid].reason}) and stays quarantined; "
+                f"the record of claim {ref} is damaged ({entry.damaged.reason}) and stays quarantined; "
                 "delete the pods that use the claim, so that it is unprepared and allocated anew"
             )
 
@@ -321,45 +255,38 @@ class Holders:
         """Why no new claim may be given anything, with what to do; None if it may."""
         if self.recovery.doubt:
             return missing_claims(self.recovery.doubt, self._plugin.driver)
-        for uid, reason in self._blocking.items():
+        for uid, reason in self.book.unknown.items():
             return unknown_claim(uid, reason, self._plugin.driver)
         return None
 
     def missing(self) -> tuple[str, ...]:
         """What keeps new grants from being made: a sentence for each."""
-        claims = (f"claim with UID {uid}: {reason}" for uid, reason in sorted(self._blocking.items()))
+        claims = (f"claim with UID {uid}: {reason}" for uid, reason in sorted(self.book.unknown.items()))
         return (*((self.recovery.doubt,) if self.recovery.doubt else ()), *claims)
 
     def forget_missing(self) -> None:
-        """Hand out again what nothing tells of, because somebody who knows has said so.
+        """Hand out again what claims may hold of which nothing is known, because an administrator has said so.
 
         Raises:
             LedgerError: the ledger cannot be written.
         """
-        for uid in self.leftovers & self._blocking.keys():
-            self._specs.remove(uid)
+        entries = tuple(filter(None, map(self.book.entry, sorted(self.book.unknown))))
+        for entry in entries:
+            if not entry.on_file:
+                self._specs.specs.remove(entry.uid)
         with self.transaction():
             if self._ledger is not None:
                 self._ledger.doubt("")
-            self.commit(Commit(drop=tuple(sorted(set(self._blocking) - self.leftovers))))
+            self.commit(Commit(drop=tuple(entry.uid for entry in entries if entry.on_file)))
         self._stale = True
         self.refresh()
 
-    def damaged_among(self, refs: Iterable[ClaimRef]) -> tuple[str, ...]:
-        """The UIDs among `refs` whose rows are damaged and of which nothing else is known."""
-        return tuple(ref.uid for ref in refs if ref.uid in self._damaged and ref.uid in self._blocking)
 
-
-def _lost(records: Iterable[Record]) -> dict[str, str]:
-    """The records of which nothing is known but that they hold something; being written down makes them no better."""
-    return {record.uid: LOST_RECORD for record in records if record.lost}
-
-
-def _named(found: Record, before: Record) -> Record:
-    """What was found out of a lost claim, with the owner that others have told since."""
-    if not before.name:
-        return found
-    return msgspec.structs.replace(found, namespace=before.namespace, name=before.name, pods=before.pods)
+def _with_owner(record: Record, before: Record | None) -> Record:
+    """What a CDI spec says of a claim, with the owner that others have named since."""
+    if before is None or not before.name:
+        return record
+    return msgspec.structs.replace(record, namespace=before.namespace, name=before.name, pods=before.pods)
 
 
 def _inode(path: Path) -> int:

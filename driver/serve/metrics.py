@@ -137,7 +137,9 @@ class _States(Collector):
 def _named(service: DriverService) -> Iterator[Metric]:
     """dra-driver-cpu's gauges."""
     prefix = prefix_of(service.plugin.driver)
-    yield GaugeMetricFamily(f"{prefix}_resource_claims_active", "Claims on record.", len(service.node.recorded()))
+    yield GaugeMetricFamily(
+        f"{prefix}_resource_claims_active", "Claims on record.", len(service.node.store.book.records())
+    )
     snapshot = service.snapshot()
     if snapshot is None:
         return
@@ -219,7 +221,7 @@ _FAMILIES: Final[tuple[tuple[Callable[[], GaugeMetricFamily | CounterMetricFamil
         _single(lambda service: service.node.impediment is None),
     ),
     (_gauge("devices", "Devices by health.", "health"), _health),
-    (_gauge("claims", "Claims on record."), _single(lambda service: len(service.node.recorded()))),
+    (_gauge("claims", "Claims on record."), _single(lambda service: len(service.node.store.book.records()))),
     (_gauge("claims_impaired", "Claims that have less at the moment than they were given."), _single(_impaired)),
     (_gauge("claims_orphaned", "Claims that are gone and still on record."), _lifecycle("orphans")),
     (_count("orphans_unprepared", "Claims that were gone and were unprepared."), _lifecycle("orphans_unprepared")),
@@ -227,7 +229,7 @@ _FAMILIES: Final[tuple[tuple[Callable[[], GaugeMetricFamily | CounterMetricFamil
     (_count("hardware_changes", "Times the hardware was found changed."), _lifecycle("hardware_changes")),
     (
         _gauge("ledger_bytes", "Size of the ledger with its journal."),
-        _single(lambda service: service.node.ledger_bytes()),
+        _single(lambda service: service.node.store.size()),
     ),
     (_gauge("held_cpus", "CPUs that claims hold."), _single(_held)),
     (_gauge("free_cpus", "CPUs that a claim could get."), _single(_free)),

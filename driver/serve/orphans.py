@@ -58,7 +58,7 @@ class Orphans:
         Raises:
             UnreadError: the ledger cannot be used.
         """
-        remove_abandoned(self.node.specs.directory)
+        remove_abandoned(self.node.files.specs.directory)
         records = self.node.records()
         attested = self.witnesses.near(records)
         unfinished = tuple(record for record in records if not record.fingerprint)

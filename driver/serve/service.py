@@ -120,7 +120,7 @@ class DriverService:
             for stop in (self.listener.release, self.node.close, self.listener.close):
                 self._stops.callback(stop)
             self._count()
-            self.node.interpreter.undescribed = self._undescribed
+            self.node.files.undescribed = self._undescribed
             self.node.open(boot_id)
             self._witnesses = self._take_over()
             if self.listener.rolling:
@@ -149,8 +149,8 @@ class DriverService:
         if self.pinning is not None:
             self.pinning.become_active()
         self._look_after()
-        for uid, reason in self.node.holders.damaged.items():
-            self._notify(RecordQuarantined(uid, reason))
+        for uid, row in self.node.store.book.damaged.items():
+            self._notify(RecordQuarantined(uid, row.reason))
 
     def _end(self) -> None:
         """Leave that to another instance, if there is one."""

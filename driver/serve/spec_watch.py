@@ -50,7 +50,7 @@ class SpecWatch:
     _failing: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._events = FolderEvents(self.node.specs.directory)
+        self._events = FolderEvents(self.node.files.specs.directory)
 
     def look(self) -> None:
         """Look once.
@@ -63,8 +63,8 @@ class SpecWatch:
             touched = set(self._all_touched())
             self._all_due = now + _ALL_SECONDS
         else:
-            named = self.node.specs.claims_of(told, self._others)
-            touched = {uid for uid in named & self.node.on_record() if not self._is_as_left(uid)}
+            named = self.node.files.specs.claims_of(told, self._others)
+            touched = {uid for uid in named & self.node.store.book.uids() if not self._is_as_left(uid)}
         known = set(itertools.islice(self._unknown, _AT_ONCE))
         if touched or known or self._failing:
             self._mend({*touched, *known, *self._failing})
@@ -80,15 +80,15 @@ class SpecWatch:
         return metadata_spec_file(self.node.plugin.driver, "", "").removesuffix("_.json")
 
     def _is_as_left(self, uid: str) -> bool:
-        left = self.node.left_as(uid)
-        return left is not None and self.node.specs.marks_of(name for name, _ in left) == left
+        left = self.node.files.written.get(uid)
+        return left is not None and self.node.files.specs.marks_of(name for name, _ in left) == left
 
     def _all_touched(self) -> Iterator[str]:
         """The claims whose files are others than they were; those that lay there before wait for their turn."""
-        files = self.node.specs.marks(self._others)
+        files = self.node.files.specs.marks(self._others)
         seen: dict[str, Marks] = {}
-        for uid in files.keys() | self.node.on_record():
-            marks, left = files.get(uid, frozenset()), self.node.left_as(uid)
+        for uid in files.keys() | self.node.store.book.uids():
+            marks, left = files.get(uid, frozenset()), self.node.files.written.get(uid)
             if marks == left:
                 continue
             seen[uid] = marks
@@ -99,7 +99,7 @@ class SpecWatch:
         self._seen = seen
 
     def _mend(self, uids: set[str]) -> None:
-        answers = self.node.mend_specs(uids)
+        answers = self.node.mend_files(uids)
         failing = {uid: refusal.reason for uid, refusal in answers.items() if refusal is not None}
         for uid, reason in failing.items():
             if self._failing.get(uid) != reason:

@@ -22,8 +22,8 @@ def take_over(node: NodeClaims, witnesses: Witnesses) -> bool:
         DranodeError: another driver's claims lie on the node that cannot be taken over; nothing has been changed.
     """
     try:
-        unfinished = node.unfinished()
-        sentence = unpublished(node.recorded(), node.inventory)
+        unfinished = node.unfinished.records()
+        sentence = unpublished(node.store.book.records(), node.inventory)
         if sentence is not None:
             log.warning("driver=%s: %s", node.plugin.driver, sentence)
         if not unfinished:
@@ -32,7 +32,7 @@ def take_over(node: NodeClaims, witnesses: Witnesses) -> bool:
         refused = refusals(unfinished, attested, node.plugin)
         if refused:
             raise DranodeError("; ".join(refused))
-        for sentence in overlaps(unfinished, node.holders.held):
+        for sentence in overlaps(unfinished, node.store.book.held):
             log.error("driver=%s: %s", node.plugin.driver, sentence)
         put_on_record(node, unfinished, attested)
     except UnreadError:
@@ -51,7 +51,7 @@ def put_on_record(node: NodeClaims, unfinished: tuple[Record, ...], attested: At
     Raises:
         LedgerError: the ledger cannot be written.
     """
-    put = node.take_in(
+    put = node.unfinished.complete(
         (record, named(record, attested, node.inventory, node.plugin, node.pool)) for record in unfinished
     )
     for record in put:

@@ -53,7 +53,7 @@ def world(folder: Path, board: Board, *, wired: bool) -> NodeClaims:
     plugin: Plugin = WiredLamps(board) if wired else Lamps()
     metadata = DeviceMetadata(plugin.driver, folder / "data" / "dra-device-metadata", folder / "cdi")
     node = NodeClaims(plugin, folder / "data", folder / "cdi", metadata=metadata)
-    node.interpreter = Fused(plugin, node.holders, node.specs, metadata, node.discovery)
+    node.interpreter = node.unfinished.interpreter = Fused(plugin, node.store, node.files)
     node.open()
     return node
 

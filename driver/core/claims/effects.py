@@ -48,7 +48,7 @@ class WriteSpec:
 class RemoveSpec:
     """Remove the claim's CDI spec."""
 
-    uid: str
+    claim: ClaimRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +64,6 @@ class RemoveMetadata:
 
     claim: ClaimRef
     requests: tuple[str, ...] = ()
-
-    @property
-    def uid(self) -> str:
-        """The claim's UID."""
-        return self.claim.uid
 
 
 Effect = Commit | Configure | Restore | WriteSpec | RemoveSpec | WriteMetadata | RemoveMetadata

@@ -14,7 +14,7 @@ right: `Configure` and `Restore` may be repeated, the files are derived data.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -186,11 +186,11 @@ def refreshed(record: Record, asked: ResourceClaim) -> Record:
     return msgspec.structs.replace(record, pods=pods, pod_claim_name=name)
 
 
-def prepared(records: Iterable[Record], before: Mapping[str, Record]) -> Decision:
-    """The decision that brings these records about; records that stand as they are cost no commit."""
+def prepared(records: Iterable[Record], before: Callable[[str], Record | None]) -> Decision:
+    """The decision that brings these records about; one that `before` says is on record already costs no commit."""
     records = tuple(records)
     effects: list[Effect] = []
-    changed = tuple(record for record in records if before.get(record.uid) != record)
+    changed = tuple(record for record in records if before(record.uid) != record)
     started = tuple(record for record in records if record.state is ClaimState.STARTED)
     if started:
         effects.extend(Configure(record) for record in started)
@@ -217,7 +217,7 @@ def unprepared(
     effects: list[Effect] = [Restore(record) for record in started]
     for claim in claims:
         record = on_record.get(claim.uid)
-        effects += (RemoveMetadata(claim, requests_of(record) if record else ()), RemoveSpec(claim.uid))
+        effects += (RemoveMetadata(claim, requests_of(record) if record else ()), RemoveSpec(claim))
     dropped = (*(record.uid for record in records), *damaged)
     if dropped:
         effects.append(Commit(drop=dropped))

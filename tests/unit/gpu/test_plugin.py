@@ -270,7 +270,7 @@ def test_after_damage_to_the_ledger_shares_are_still_shared(
     node = nodes(GPUPlugin(machine.root(), shared=True))
     assert prepare(node, claim("b", "gpu-0000-1b-00-0", share="s-2"))[0].share_id == "s-2"
     assert prepare(node, asked)[0].share_id == "s-1"
-    assert {ref.name for ref in node.holders.held.device_holders("gpu-0000-1b-00-0")} == {"a", "b"}
+    assert {ref.name for ref in node.store.book.held.device_holders("gpu-0000-1b-00-0")} == {"a", "b"}
 
 
 @pytest.mark.parametrize("damage", DAMAGES)

@@ -162,7 +162,7 @@ def test_a_claim_that_was_taken_over_without_a_name_gets_it_from_kubelet(
     machine.prepare("a", 2)
     kubelet.run("pod-left", "left", "uid-left")
     node = NodeClaims(CPUPlugin(open_machine("sockets=1,cores=8"), CPUOptions()), machine.data, machine.folder / "cdi")
-    node.take_in((record, record) for record in node.unfinished())
+    node.unfinished.complete((record, record) for record in node.unfinished.records())
     node.close()
     rows, _ = machine.run()
     assert [(row["name"], row["cpus"], row["pods"]) for row in rows] == [

@@ -44,7 +44,7 @@ def test_a_claim_that_comes_back_from_its_spec_is_not_completed_from_another_nod
     damage(tmp_path)
     again = opened(tmp_path, pool="node", in_use=lambda _: False)
     assert "this node's pool is" in str(prepare(again, in_pool(claim, "node-77"))["a"])
-    assert again.holders.held.device_holders("lamp-0")
+    assert again.store.book.held.device_holders("lamp-0")
 
 
 def test_while_the_ledger_cannot_be_used_nothing_is_handed_out_and_the_file_stays(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_a_damaged_record_comes_back_from_the_spec_and_others_never_wait(
     assert spec_of(tmp_path, claim).read_bytes() == spec
     again.close()
     assert {record.name for record in opened(tmp_path).records()} == {"a", "b"}
-    assert again.holders.damaged == {}
+    assert again.store.book.damaged == {}
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -94,7 +94,7 @@ def test_a_damaged_record_is_unprepared_by_the_word_of_its_spec(tmp_path: Path, 
     assert unprepare(again, claim) == {claim.metadata.uid: None}
     assert board.actions == ["configure a", "restore a"]
     assert board.lit == set()
-    assert (again.records(), again.holders.damaged, specs(tmp_path)) == ((), {}, {})
+    assert (again.records(), again.store.book.damaged, specs(tmp_path)) == ((), {}, {})
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -167,7 +167,7 @@ def test_a_spec_that_can_be_read_again_blocks_no_longer(tmp_path: Path, damage: 
     spec_of(tmp_path, claim).write_text("junk")
     again = opened(tmp_path)
     told: list[list[tuple[str, ...]]] = []
-    again.watch(lambda _: told.append([record.devices for record in again.holders.told()]))
+    again.watch(lambda _: told.append([record.devices for record in again.store.book.known()]))
     assert "may hold anything" in str(prepare(again, new)["b"])
     spec_of(tmp_path, claim).write_bytes(whole)
     assert len(prepare(again, new)["b"]) == 1
@@ -185,12 +185,12 @@ def test_a_lost_record_that_is_on_file_is_found_again_with_the_owner_that_it_got
     spec_of(tmp_path, claim).write_text("junk")
     damage_ledger(tmp_path)
     again = opened(tmp_path)
-    (lost,) = again.unfinished()
+    (lost,) = again.unfinished.records()
     pods = claim.status.reserved_for
-    again.take_in([(lost, msgspec.structs.replace(lost, namespace="default", name="renamed", pods=pods))])
+    again.unfinished.complete([(lost, msgspec.structs.replace(lost, namespace="default", name="renamed", pods=pods))])
     again.close()
     spec_of(tmp_path, claim).write_bytes(whole)
-    (found,) = opened(tmp_path).unfinished()
+    (found,) = opened(tmp_path).unfinished.records()
     assert (found.name, found.pods, found.devices) == ("renamed", pods, ("lamp-0",))
 
 
@@ -217,7 +217,7 @@ def test_damage_that_only_writing_meets_moves_the_ledger_aside_too(tmp_path: Pat
     node = opened(tmp_path)
     first = prepare(node, known)
     # A row under the new claim's key, which nobody has seen.
-    behind_its_back = node.holders.refresh()._db
+    behind_its_back = node.store.refresh()._db
     behind_its_back.execute(
         "INSERT INTO claims SELECT ?, devices, held, body, checksum FROM claims", (new.metadata.uid,)
     )
@@ -294,7 +294,7 @@ def test_a_spec_from_which_a_record_came_back_is_written_again_if_it_vanishes(tm
     damage_ledger(tmp_path)
     again, whole = opened(tmp_path), spec_of(tmp_path, claim).read_bytes()
     spec_of(tmp_path, claim).unlink()
-    assert again.mend_specs([claim.metadata.uid]) == {claim.metadata.uid: None}
+    assert again.mend_files([claim.metadata.uid]) == {claim.metadata.uid: None}
     assert spec_of(tmp_path, claim).read_bytes() == whole
 
 
@@ -304,7 +304,7 @@ def test_a_spec_that_nobody_can_read_blocks_new_grants_before_and_after_it_is_on
     new, left = allocated_claim("a", LAMPS, ["lamp-0"]), ClaimRef("", "", "left")
     node = opened(tmp_path)
     assert "UID left may hold anything" in str(prepare(node, new)["a"])
-    node.take_in((record, record) for record in node.unfinished())
+    node.unfinished.complete((record, record) for record in node.unfinished.records())
     assert "UID left may hold anything" in str(prepare(node, new)["a"])
     assert node.unprepare((left,)) == {"left": None}
     assert len(prepare(node, new)["a"]) == 1

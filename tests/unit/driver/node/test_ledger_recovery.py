@@ -157,10 +157,10 @@ def test_a_node_of_which_nothing_is_left_says_so_until_it_is_told_to_forget(tmp_
     assert "run `dranode forget-lost" in str(prepare(opened(tmp_path, boot), claim(4)))
     assert Ledger(ledger(tmp_path)).meta("schema") == str(DOUBTFUL)
     assert read_ledger(ledger(tmp_path)).doubt == LOST
-    assert opened(tmp_path).forget_missing() == (LOST,)
+    assert opened(tmp_path).unfinished.forget_missing() == (LOST,)
     node = opened(tmp_path, boot)
     assert isinstance(prepare(node, claim(4)), Prepared)
-    assert node.forget_missing() == ()
+    assert node.unfinished.forget_missing() == ()
     assert Ledger(ledger(tmp_path)).meta("schema") == "1"
 
 
@@ -232,7 +232,7 @@ def test_the_command_says_what_is_missing_and_forgets_it(tmp_path: Path) -> None
 
 
 def test_a_new_node_is_in_no_doubt(tmp_path: Path) -> None:
-    assert opened(tmp_path).missing() == ()
+    assert opened(tmp_path).unfinished.missing() == ()
 
 
 def test_what_of_a_claim_is_told_twice_is_held_as_both_say() -> None:
@@ -290,7 +290,7 @@ def test_a_copy_that_lacks_a_commit_is_not_written_from_what_a_damaged_ledger_st
     # Not whole, so that it mends no row, and too long to be followed.
     copy.write_bytes(copy.read_bytes() + b"junk\n" * 3000)
     node = opened(tmp_path)
-    assert node.holders.damaged.keys() == {"uid-0", "uid-1", "uid-2"}
+    assert node.store.book.damaged.keys() == {"uid-0", "uid-1", "uid-2"}
     assert isinstance(prepare(node, claim(4)), Prepared)
     assert not copy.exists()
     header(tmp_path)
@@ -344,7 +344,7 @@ def test_no_attack_on_the_files_gives_a_cpu_twice_or_loses_a_claim_in_silence(tm
     for number in range(12):
         asked = claim(number, 1 + number % 2)
         if isinstance(prepare(node, asked), Prepared):
-            told[asked.metadata.uid] = node.holders.records[asked.metadata.uid].held
+            told[asked.metadata.uid] = node.store.book.held.holdings[asked.metadata.uid].cpus
         if dice.random() < 0.5 and told:
             uid = dice.choice(sorted(told))
             if node.unprepare((reference(claim(int(uid[4:]))),))[uid] is None:
@@ -360,4 +360,4 @@ def test_no_attack_on_the_files_gives_a_cpu_twice_or_loses_a_claim_in_silence(tm
         assert sum(map(len, told.values())) == len(CPUSet.union(told.values())), "a CPU was given twice"
         known = {record.uid: record for record in node.records()}
         assert all(told[uid] <= known[uid].held for uid in told.keys() & known.keys())
-        assert told.keys() <= known.keys() or node.missing(), "a claim was lost in silence"
+        assert told.keys() <= known.keys() or node.unfinished.missing(), "a claim was lost in silence"

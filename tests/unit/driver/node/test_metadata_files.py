@@ -151,7 +151,7 @@ def test_metadata_that_cannot_be_written_fails_no_claim_and_is_not_named(
     claim = allocated_claim("a", Lamps.driver, ["lamp-0"])
     driver = node(metadata)
     told: list[tuple[ClaimRef, str]] = []
-    driver.interpreter.undescribed = lambda ref, reason: told.append((ref, reason))
+    driver.files.undescribed = lambda ref, reason: told.append((ref, reason))
     assert prepare(driver, claim) == [(f"{Lamps.driver}/claim=claim-{claim.metadata.uid}-0",)]
     assert "claim default/a gets no device metadata" in caplog.text
     assert 'request "r"' in caplog.text

@@ -225,7 +225,7 @@ def test_a_changed_allocation_is_decided_anew_if_nothing_runs_on_it(tmp_path: Pa
 def test_what_another_instance_changed_is_told_even_after_a_call_that_failed(tmp_path: Path) -> None:
     here, there = opened(tmp_path), opened(tmp_path)
     told: list[int] = []
-    here.watch(lambda _: told.append(len(here.recorded())))
+    here.watch(lambda _: told.append(len(here.store.book.records())))
     prepare(there, allocated_claim("a", LAMPS, ["lamp-0"]))
 
     def broken() -> Iterator[Any]:
@@ -233,7 +233,7 @@ def test_what_another_instance_changed_is_told_even_after_a_call_that_failed(tmp
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        here.take_in(broken())
+        here.unfinished.complete(broken())
     here.records()
     assert told == [0, 1]
 
@@ -243,7 +243,7 @@ def test_whoever_could_not_take_in_the_records_is_told_them_again_with_the_next_
     told: list[int] = []
 
     def watcher(_: HeldSnapshot | None) -> None:
-        told.append(len(node.recorded()))
+        told.append(len(node.store.book.records()))
         if told == [0, 1]:
             raise ClaimError("the watcher stumbles")
 

@@ -17,7 +17,6 @@ from dranode.driver.core.api.errors import UnreadError
 from dranode.driver.core.claims.answers import Prepared, Refused
 from dranode.driver.core.pinning.snapshot import HeldSnapshot
 from dranode.driver.machine.forms import open_machine
-from dranode.driver.node.discovery import Discovery
 from dranode.driver.node.node import NodeClaims
 from tests.fakes.drivers import reference
 from tests.fakes.ledger import FAULTS, Fault
@@ -149,7 +148,7 @@ def test_hardware_that_changes_meanwhile_is_told_with_what_is_known(world: World
     told: list[HeldSnapshot] = []
     with newer_schema(world.folder / "data" / "ledger.db"):
         node = world.opened(told)
-        node.discovery = Discovery(CPUPlugin(open_machine("sockets=1,cores=8,threads=2"), CPUOptions()))
+        node.discovery._plugin = CPUPlugin(open_machine("sockets=1,cores=8,threads=2"), CPUOptions())
         assert node.rescan()
     assert told[-1].online == CPUSet(range(16))
     assert told[-1].unread is not None

@@ -111,7 +111,7 @@ def test_claims_on_record_with_the_same_cpus_are_told_of_once_and_keep_them(
     assert told.startswith(
         "driver=lamps.example.com: claims default/a and default/b are both on record with CPUs 2-3, which"
     )
-    assert str(node.holders.held.cpus) == "0-5"
+    assert str(node.store.book.held.cpus) == "0-5"
 
 
 def without_ledger(folder: Path, *claims: ResourceClaim) -> NodeClaims:
@@ -139,11 +139,11 @@ def test_the_spec_of_a_claim_that_was_put_on_record_is_written_again_if_it_vanis
     node = without_ledger(tmp_path, claim)
     (spec,) = (tmp_path / "cdi").iterdir()
     whole = spec.read_bytes()
-    (left,) = node.unfinished()
-    assert node.take_in([(left, left)]) == (left,)
-    assert node.take_in([(left, left)]) == ()
+    (left,) = node.unfinished.records()
+    assert node.unfinished.complete([(left, left)]) == (left,)
+    assert node.unfinished.complete([(left, left)]) == ()
     spec.unlink()
-    assert node.mend_specs([left.uid]) == {left.uid: None}
+    assert node.mend_files([left.uid]) == {left.uid: None}
     assert spec.read_bytes() == whole
 
 
@@ -175,8 +175,42 @@ def test_a_quarantined_claim_that_is_prepared_again_is_known_once(tmp_path: Path
     damage_rows(tmp_path)
     node = NodeClaims(Lamps(), tmp_path / "data", tmp_path / "cdi")
     node.open()
-    assert (node.records(), set(node.holders.damaged)) == ((), {claim.metadata.uid})
-    assert [record.devices for record in node.holders.told()] == [("lamp-0",)]
+    assert (node.records(), set(node.store.book.damaged)) == ((), {claim.metadata.uid})
+    assert [record.devices for record in node.store.book.known()] == [("lamp-0",)]
     assert isinstance(node.prepare({reference(claim): claim})[claim.metadata.uid], Prepared)
-    assert node.holders.damaged == {}
-    assert list(node.holders.told()) == list(node.records())
+    assert node.store.book.damaged == {}
+    assert list(node.store.book.known()) == list(node.records())
+
+
+def test_a_damaged_claim_stays_known_while_its_spec_cannot_be_listed(tmp_path: Path) -> None:
+    claim = allocated_claim("a", Lamps.driver, ["lamp-0"])
+    first = NodeClaims(Lamps(), tmp_path / "data", tmp_path / "cdi")
+    (tmp_path / "data").mkdir()
+    first.open()
+    first.prepare({reference(claim): claim})
+    first.close()
+    damage_rows(tmp_path)
+    node = NodeClaims(Lamps(), tmp_path / "data", tmp_path / "cdi")
+    node.open()
+    (tmp_path / "cdi").rename(tmp_path / "away")
+    (tmp_path / "cdi").write_text("a file where the folder should be")
+    node.close()
+    node.look()
+    assert node.impediment is not None
+    assert [record.devices for record in node.store.book.known()] == [("lamp-0",)]
+    (tmp_path / "cdi").unlink()
+    node.look()
+    assert node.store.book.unknown.keys() == {claim.metadata.uid}
+
+
+def test_what_an_illegible_spec_may_hold_is_handed_out_again_when_that_is_said(tmp_path: Path) -> None:
+    (tmp_path / "cdi").mkdir()
+    spec = tmp_path / "cdi" / "lamps.example.com-claim_claim-uid-left.json"
+    spec.write_text("{")
+    node = NodeClaims(Lamps(), tmp_path, tmp_path / "cdi")
+    node.open()
+    assert len(node.unfinished.missing()) == 1
+    assert len(node.unfinished.forget_missing()) == 1
+    assert node.unfinished.missing() == ()
+    assert not spec.exists()
+    assert node.records() == ()

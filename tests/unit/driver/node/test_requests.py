@@ -242,9 +242,9 @@ def test_a_claim_that_an_older_version_prepared_keeps_its_answer_and_its_contain
 
     asked = claim({"a": 4, "b": 2})
     machine.prepare(asked)
-    holders = machine.node.holders
-    with machine.node._lock.held(), holders.transaction():
-        holders.commit(Commit(put=(older(holders.records[UID]),)))
+    store, (record,) = machine.node.store, machine.node.records()
+    with machine.node._lock.held(), store.transaction():
+        store.commit(Commit(put=(older(record),)))
     machine.prepare(asked)
     assert {one for each in machine.devices for one in each.cdi} == {f"dra.k8s.io/cpu=claim-{UID}"}
     assert machine.create("first", "a") == "0-2,8-10"

@@ -206,7 +206,7 @@ def test_a_ledger_that_cannot_be_read_frees_nothing(world: World, monkeypatch: p
     def broken() -> None:
         raise LedgerError("the ledger cannot be used: disk I/O error")
 
-    monkeypatch.setattr(world.node.holders, "refresh", broken)
+    monkeypatch.setattr(world.node.store, "refresh", broken)
     with pytest.raises(UnreadError, match="disk I/O error"):
         world.orphans.look()
     take_over(world.node, world.witnesses)

@@ -24,13 +24,13 @@ def test_specs_that_lie_as_they_were_left_are_not_looked_into(tmp_path: Path, mo
     claims = [allocated_claim(name, LAMPS, [f"lamp-{number}"]) for number, name in enumerate("ab")]
     prepare(node, *claims)
     looked_into: list[set[str]] = []
-    mend = node.mend_specs
+    mend = node.mend_files
 
     def noted(uids: Iterable[str]) -> Any:
         looked_into.append(set(uids))
         return mend(looked_into[-1])
 
-    monkeypatch.setattr(node, "mend_specs", noted)
+    monkeypatch.setattr(node, "mend_files", noted)
     watch = SpecWatch(node)
     watch.look()
     assert looked_into == []
@@ -55,13 +55,13 @@ def test_a_restart_writes_the_specs_that_are_missing_and_looks_into_the_others_a
     spec_of(tmp_path, claims[2]).write_text("{}")
     again = NodeClaims(Lamps(50), tmp_path / "data", tmp_path / "cdi", metadata=metadata)
     written: list[str] = []
-    write = again.interpreter.write
+    write = again.files.write
 
     def noted(record: Record) -> bool:
         written.append(record.name)
         return write(record)
 
-    monkeypatch.setattr(again.interpreter, "write", noted)
+    monkeypatch.setattr(again.files, "write", noted)
     again.open()
     assert sorted(written) == ["c0", "c1"]
     watch = SpecWatch(again)

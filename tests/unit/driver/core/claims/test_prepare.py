@@ -47,19 +47,21 @@ def record_of_claim() -> Record:
 
 def test_a_prepare_commits_what_was_decided_before_it_writes_files() -> None:
     record = record_of_claim()
-    assert prepared([record], {}) == Decision(Commit(put=(record,)), (WriteSpec(record), WriteMetadata(record)))
+    assert prepared([record], lambda _: None) == Decision(
+        Commit(put=(record,)), (WriteSpec(record), WriteMetadata(record))
+    )
 
 
 def test_a_repeated_prepare_commits_nothing_and_looks_at_the_files() -> None:
     record = record_of_claim()
-    decision = prepared([record], {record.uid: record})
+    decision = prepared([record], lambda _: record)
     assert not decision.commit
     assert decision.effects == (WriteSpec(record), WriteMetadata(record))
 
 
 def test_hardware_is_configured_between_two_commits() -> None:
     record = restarted(record_of_claim())
-    decision = prepared([record], {})
+    decision = prepared([record], lambda _: None)
     assert decision.commit == Commit(put=(record,))
     assert decision.effects[:2] == (Configure(record), Commit(put=(completed(record),)))
 
@@ -68,7 +70,7 @@ def test_an_unprepare_forgets_the_record_when_all_is_undone() -> None:
     record = record_of_claim()
     decision = unprepared([REF], {REF.uid: record}, (), Lamps())
     assert not decision.commit
-    assert decision.effects == (RemoveMetadata(REF, ("r",)), RemoveSpec(REF.uid), Commit(drop=(REF.uid,)))
+    assert decision.effects == (RemoveMetadata(REF, ("r",)), RemoveSpec(REF), Commit(drop=(REF.uid,)))
 
 
 def test_an_unprepare_commits_that_hardware_is_restored_before_it_is() -> None:
@@ -81,12 +83,12 @@ def test_an_unprepare_commits_that_hardware_is_restored_before_it_is() -> None:
 def test_a_damaged_row_is_dropped_after_the_files_of_its_claim() -> None:
     decision = unprepared([REF], {}, (REF.uid,), Lamps())
     assert decision == Decision(
-        effects=(RemoveMetadata(REF, ()), RemoveSpec(REF.uid), Commit(drop=(REF.uid,))),
+        effects=(RemoveMetadata(REF, ()), RemoveSpec(REF), Commit(drop=(REF.uid,))),
     )
 
 
 def test_an_unknown_claim_is_undone_without_a_commit() -> None:
-    assert unprepared([REF, REF], {}, (), Lamps()) == Decision(effects=(RemoveMetadata(REF, ()), RemoveSpec(REF.uid)))
+    assert unprepared([REF, REF], {}, (), Lamps()) == Decision(effects=(RemoveMetadata(REF, ()), RemoveSpec(REF)))
 
 
 def test_a_new_claim_waits_while_it_is_not_known_what_others_hold() -> None:

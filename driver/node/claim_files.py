@@ -1,0 +1,194 @@
+"""The files that follow from a record: the claim's CDI spec and what its containers read of their devices."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from dranode.driver.core.api.errors import DranodeError, in_words
+from dranode.driver.core.claims.answers import Refused
+from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.claims.hooks import Recovers
+from dranode.driver.core.claims.metadata import with_metadata
+from dranode.driver.core.claims.plugin import Plugin
+from dranode.driver.core.claims.record import PreparedDevice, Record, prepared_devices, spec_file
+from dranode.driver.node.discovery import Discovery
+from dranode.driver.node.metadata_files import DeviceMetadata
+from dranode.driver.node.record_book import RecordBook
+from dranode.driver.node.specs import Marks, Specs
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class ClaimFiles:
+    """The files of one driver's claims. They are written under the lock on decisions, and may be looked up at any time.
+
+    Attributes:
+        plugin: the driver, which knows what of a spec depends on the live machine.
+        book: what is known of every claim.
+        specs: the CDI specs.
+        metadata: the device metadata (KEP-5304); None if workloads get none.
+        discovery: what the driver has read of the hardware, for the metadata.
+        written: each claim's CDI specs as this process wrote or saw them; a claim without is to be looked into.
+        undescribed: called with each claim whose metadata cannot be written, and why.
+        problem: why CDI specs cannot be written or listed; None if they can, as far as is known.
+    """
+
+    plugin: Plugin
+    book: RecordBook
+    specs: Specs
+    discovery: Discovery
+    metadata: DeviceMetadata | None = None
+    written: dict[str, Marks] = field(default_factory=dict)
+    undescribed: Callable[[ClaimRef, str], None] = lambda _claim, _reason: None
+    problem: str | None = None
+
+    def look(self) -> None:
+        """See whether CDI specs can be used; `problem` says if not."""
+        problem = None
+        try:
+            self.specs.check()
+        except DranodeError as error:
+            problem = str(error)
+        if problem != self.problem:
+            if problem is None:
+                log.warning("driver=%s: CDI specs can be written again", self.plugin.driver)
+            else:
+                log.error("driver=%s: %s", self.plugin.driver, problem)
+        self.problem = problem
+
+    def write(self, record: Record) -> bool:
+        """Write a claim's CDI spec, completed by what only the live machine knows; False if it says the same already.
+
+        Raises:
+            DranodeError: it cannot be written, or something that it names is not there.
+        """
+        grants = self.plugin.complete(record.ref, record.grants)
+        # A driver's own form says nothing of several requests, whose CDI devices kubelet goes on asking for.
+        several = any(grant.cpus is not None for grant in grants)
+        original = None if isinstance(self.plugin, Recovers) and not several else record
+        return self.specs.write(msgspec.structs.replace(record, grants=grants), original)
+
+    def remove(self, uid: str) -> None:
+        """Remove a claim's CDI spec.
+
+        Raises:
+            DranodeError: it cannot be removed.
+        """
+        self.written.pop(uid, None)
+        self.specs.remove(uid)
+
+    def note(self, record: Record) -> None:
+        """Note the claim's files as they are: this process has just written or seen that they say what they should."""
+        names = self.metadata.spec_names(record) if self.metadata is not None else ()
+        marks = self.specs.marks_of((self.specs.name(record.uid), *names))
+        if marks is not None:
+            self.written[record.uid] = marks
+        else:
+            self.written.pop(record.uid, None)
+
+    def describe(self, record: Record) -> None:
+        """Write a claim's metadata, if workloads get any.
+
+        Raises:
+            DranodeError: it cannot be written.
+        """
+        if self.metadata is None:
+            return
+        for uid in self.metadata.predecessors(record):
+            # One whose record was lost is never unprepared, and of a name there is one claim at a time.
+            if self.book.entry(uid) is None:
+                self.metadata.remove(ClaimRef(record.namespace, record.name, uid), ())
+        self.metadata.write(record, self.discovery.inventory)
+
+    def describe_if_possible(self, record: Record) -> None:
+        """Write a claim's metadata; a failure is reported and is no failure of the claim, which can do without."""
+        try:
+            self.describe(record)
+        except DranodeError as error:
+            log.warning("claim=%s uid=%s driver=%s: %s", record.ref, record.uid, self.plugin.driver, error)
+            self.undescribed(record.ref, str(error))
+
+    def remove_metadata(self, claim: ClaimRef, requests: tuple[str, ...]) -> None:
+        """Remove a claim's metadata; `requests` are those that are known of it.
+
+        Raises:
+            DranodeError: it cannot be removed.
+        """
+        if self.metadata is not None:
+            self.metadata.remove(claim, requests)
+
+    def writable(self, record: Record) -> bool:
+        """Whether the claim's files can be made from its record and are this driver's to write."""
+        # Of a lost record nothing is known that could be written, and a spec that lies there is in use. What another
+        # driver wrote is left alone until it is clear whose claim it is.
+        entry = self.book.entry(record.uid)
+        says_something = record.fingerprint or record.edits or record.grants
+        return bool(says_something) and (entry is None or entry.on_file)
+
+    def unwritten(self) -> tuple[Record, ...]:
+        """The records whose files have to be written before the first answer; of the others the files are there.
+
+        None while the hardware was never read, of which workloads read in their metadata.
+
+        Whether those say what they should is looked into later, a few at a time (`SpecWatch`), unless they depend on
+        the live machine.
+
+        Raises:
+            LedgerError: the CDI directory cannot be listed.
+        """
+        if self.discovery.known is None:
+            return ()
+        records = tuple(filter(self.writable, self.book.records()))
+        if self.plugin.completes():
+            return records
+        there = self.specs.names()
+        return tuple(record for record in records if not self._names(record) <= there)
+
+    def _names(self, record: Record) -> set[str]:
+        metadata = self.metadata.spec_names(record) if self.metadata is not None else ()
+        return {spec_file(self.specs.kind, record.uid), *metadata}
+
+    def mend(self, uids: Iterable[str]) -> dict[str, Refused | None]:
+        """Write again the files of these claims that are not as they should be; those claims, with what went wrong.
+
+        No claim while the hardware was never read.
+        """
+        mended: dict[str, Refused | None] = {}
+        if self.discovery.known is None:
+            return mended
+        for record in filter(None, map(self.book.record, uids)):
+            if not self.writable(record):
+                continue
+            try:
+                if self.write(record):
+                    mended[record.uid] = None
+                self.describe(record)
+                self.note(record)
+            except DranodeError as error:
+                mended[record.uid] = Refused(str(error))
+            except Exception as error:  # noqa: BLE001 - the caller reports it, once and not at every look
+                mended[record.uid] = Refused(
+                    f"the CDI spec of claim {record.ref} cannot be written again, because {self.plugin.driver} met "
+                    f"an error inside it: {in_words(error)}"
+                )
+        return mended
+
+    def devices(self, record: Record) -> tuple[PreparedDevice, ...]:
+        """The devices of a claim that is prepared, for kubelet."""
+        devices = prepared_devices(self.specs.kind, record)
+        if self.metadata is None:
+            return devices
+        return with_metadata(devices, self.metadata.ids(record, there=record.uid in self.written))
+
+    def paths(self, uid: str) -> tuple[Path, ...]:
+        """The CDI specs of a claim that are there: its own, and those that mount its metadata."""
+        own = self.specs.path(uid)
+        record = self.book.record(uid)
+        metadata = () if record is None or self.metadata is None else self.metadata.spec_files(record)
+        return (*((own,) if own.exists() else ()), *metadata)
