@@ -7,28 +7,25 @@ decides, then the order of the nodes (where kube-scheduler draws lots, and other
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from dranode.driver.core.api.documents import encode_json
-from dranode.driver.core.api.resource import AllocationResult, Node, ResourceClaim
-from dranode.driver.core.claims.allocation import readable_results
+from dranode.driver.core.api.resource import Node, ResourceClaim
 from dranode.sim.allocator.allocate import Allocator, failures, unfit
 from dranode.sim.allocator.explain import Miss
 from dranode.sim.allocator.outcome import AllocationError, Outcome
 from dranode.sim.allocator.picks import Oddity
 from dranode.sim.allocator.pools import Pool
 from dranode.sim.allocator.requests import AllocationRequest
-from dranode.sim.allocator.result import active_alternatives
 from dranode.sim.allocator.search import Solution
 from dranode.sim.allocator.state import Allocated, PoolState
-from dranode.sim.cluster.states import States, View
+from dranode.sim.cluster.solutions import moved, raw_score
+from dranode.sim.cluster.states import States
 
 # KEP-4816 spreads scores from 0 to 100; kube-scheduler, which decides, takes them as a part of the greatest.
 MAX_SCORE: Final = 100
 SCORING: Final = "kube-scheduler's DynamicResources: 100 times raw over the greatest raw, rounded down"
-# KEP-4816: the first of at most 8 alternatives counts 8, the last 1.
-_FIRST_ALTERNATIVE: Final = 8
 
 Requests: TypeAlias = tuple[tuple[AllocationRequest, ...], ...]
 # A state, what is allocated of the pools that its nodes share with others, and the claims.
@@ -118,7 +115,7 @@ class Fleet:
         number, solution = fits[best]
         view = self._states.views[number]
         outcomes = self._allocator.outcomes(
-            demand.claims, demand.requests, _moved(solution, view), view.node.metadata.name
+            demand.claims, demand.requests, moved(solution, view), view.node.metadata.name
         )
         self._states.take(number, [outcome.allocation for outcome in outcomes if outcome.allocation is not None])
         table = self._scores(raws, best, number, allows) if scores else ()
@@ -183,7 +180,7 @@ class Fleet:
     def _raw(self, demand: _Demand, solution: Solution) -> int:
         raw = self._raws.get(id(solution))
         if raw is None:
-            raw = self._raws[id(solution)] = _raw_score(demand.requests, solution)
+            raw = self._raws[id(solution)] = raw_score(demand.requests, solution)
         return raw
 
     def _nowhere(self, demand: _Demand, allows: Callable[[Node], bool] | None) -> NodeChoice:
@@ -222,38 +219,6 @@ class Fleet:
                 score = MAX_SCORE * raw // most if most else 0
                 table.append(NodeScore(node.metadata.name, raw, score))
         return tuple(table)
-
-
-def score_before(claim: ResourceClaim, allocation: AllocationResult) -> int:
-    """What the prioritized lists of an allocated claim add to the raw score of each node."""
-    taken = {result.request for result in readable_results(allocation)}
-    return sum(
-        _FIRST_ALTERNATIVE - index
-        for request in claim.spec.devices.requests
-        for index, alternative in enumerate(request.first_available)
-        if f"{request.name}/{alternative.name}" in taken
-    )
-
-
-def _moved(solution: Solution, view: View) -> Solution:
-    """The same solution on a node of the same kind."""
-    if solution.picks is None:
-        return solution
-    picks = tuple(
-        tuple(replace(pick, candidate=view.candidates[pick.number]) for pick in picked) for picked in solution.picks
-    )
-    return replace(solution, picks=picks)
-
-
-def _raw_score(requests: Requests, solution: Solution) -> int:
-    score = 0
-    for requested, picks in zip(requests, solution.picks or (), strict=True):
-        names = {alternative.name for alternative in active_alternatives(requested, picks)}
-        for request in requested:
-            if request.listed:
-                index = next(index for index, one in enumerate(request.alternatives) if one.name in names)
-                score += _FIRST_ALTERNATIVE - index
-    return score
 
 
 def _sentence(nodes: int, misses: Sequence[tuple[str, Miss]]) -> str:

@@ -25,7 +25,8 @@ from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.nodeselector import selects
 from dranode.sim.allocator.outcome import Outcome, Reason
 from dranode.sim.allocator.state import Allocated
-from dranode.sim.cluster.place import Fleet, NodeChoice, NodeScore, score_before
+from dranode.sim.cluster.place import Fleet, NodeChoice, NodeScore
+from dranode.sim.cluster.solutions import score_before
 from dranode.sim.cluster.workload import PodWithClaims, read_workload
 
 T = TypeVar("T")

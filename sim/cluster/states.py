@@ -8,33 +8,11 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
-from dranode.driver.core.api.documents import encode_json
 from dranode.driver.core.api.resource import AllocationResult, Node
-from dranode.sim.allocator.pools import Candidate, Pool, PoolIndex
+from dranode.sim.allocator.pools import Pool, PoolIndex
 from dranode.sim.allocator.state import Allocated, PoolID, PoolState
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """A node with the pools that it sees.
-
-    Attributes:
-        node: the node.
-        pools: all that it sees.
-        candidates: the devices of those that can be used, numbered alike on nodes of one kind.
-        local: the pools that no other node sees.
-        shared: the other ones.
-        kind: equal for nodes that differ by name alone.
-    """
-
-    node: Node
-    pools: tuple[Pool, ...]
-    candidates: tuple[Candidate, ...]
-    local: tuple[PoolID, ...]
-    shared: tuple[PoolID, ...]
-    kind: int
+from dranode.sim.cluster.views import View, Views
 
 
 class States:
@@ -47,14 +25,13 @@ class States:
 
     def __init__(self, inventory: PoolIndex, nodes: Sequence[Node], allocated: Allocated) -> None:
         """Start with what is allocated already."""
-        self._inventory = inventory
-        self._kinds: dict[object, int] = {}
+        views = Views(inventory)
         self._states: dict[tuple[int, tuple[PoolState, ...]], int] = {}
         self._contents: list[tuple[int, tuple[PoolState, ...]]] = []  # of every state: the kind, and the local pools
         self._example: dict[int, int] = {}  # kind -> a node of it
         self._shared: dict[PoolID, PoolState] = {}
         self._members: dict[int, list[int]] = {}  # state -> heap of nodes, some of which may have moved on
-        self.views = [self._view(node) for node in nodes]
+        self.views = [views.view(node) for node in nodes]
         self.of = [-1] * len(self.views)
         for number, view in enumerate(self.views):
             self._example.setdefault(view.kind, number)
@@ -103,17 +80,6 @@ class States:
                 seen.add(self.of[number])
                 yield self.of[number], number
 
-    def _view(self, node: Node) -> View:
-        pools = self._inventory.pools(node)
-        name = node.metadata.name
-        local = tuple(pool.id for pool in pools if _is_local(pool, name))
-        shared = tuple(pool.id for pool in pools if not _is_local(pool, name))
-        names = {pool_name: index for index, pool_name in enumerate(dict.fromkeys(pool.id.pool for pool in pools))}
-        key = tuple(_local_key(pool, names) if pool.id in local else _shared_key(pool) for pool in pools)
-        kind = self._kinds.setdefault(key, len(self._kinds))
-        candidates = tuple(candidate for pool in pools if pool.usable for candidate in pool.candidates)
-        return View(node, pools, candidates, local, shared, kind)
-
     def _enter(self, number: int, states: tuple[PoolState, ...]) -> None:
         contents = (self.views[number].kind, states)
         state = self._states.get(contents)
@@ -137,25 +103,3 @@ class States:
         while heap and self.of[heap[0]] != state:
             heapq.heappop(heap)
         return heap[0] if heap else None
-
-
-def _is_local(pool: Pool, node: str) -> bool:
-    return not pool.elsewhere and all(candidate.slice.node_name == node for candidate in pool.candidates)
-
-
-def _local_key(pool: Pool, names: Mapping[str, int]) -> object:
-    counters = tuple(encode_json(each) for each in pool.counters.values())
-    devices = tuple(
-        (candidate.device.name, candidate.content.number, candidate.servable, candidate.slice.skip_node_operations)
-        for candidate in pool.candidates
-    )
-    return pool.id.driver, names[pool.id.pool], pool.incomplete, pool.invalid, devices, counters
-
-
-def _shared_key(pool: Pool) -> object:
-    return (
-        pool.id,
-        pool.incomplete,
-        pool.invalid,
-        tuple((id(each.device), each.servable) for each in pool.candidates if each.reachable),
-    )
