@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 RUNTIME := $(VENV)/.runtime
 
-.PHONY: help setup demo test lint bench bench-peer interop interop-all interop-packages release proto lock clean
+.PHONY: help setup demo test lint bench bench-peer interop interop-all interop-packages interop-scheduler release proto lock clean
 
 help:
 	@echo 'make demo    the main job: a driver publishes, allocates, prepares and takes down, on a made-up server'
@@ -15,6 +15,7 @@ help:
 	@echo 'make bench-peer  the way of every pod beside dra-driver-cpu, PEER=its program; needs root'
 	@echo 'make interop the CPU driver beside a real containerd; needs root and Go'
 	@echo 'make release everything that a release consists of, built into dist/ and tried'
+	@echo 'make interop-scheduler  dranode fit beside a real kube-scheduler; needs Go'
 	@echo 'make proto   generate the protobuf modules from proto/*.proto'
 	@echo 'make lock    resolve the dependencies again'
 
@@ -54,6 +55,10 @@ interop: setup interop-packages
 
 interop-all: setup interop-packages
 	@INTEROP="v1.7.29 v2.0.7 v2.3.4 v2.4.2" $(BIN)/python -m pytest -rs tests/interop
+
+# Real control planes, built from their modules: needs Go, and says why where it cannot run. The first build takes long.
+interop-scheduler: setup
+	@INTEROP_SCHEDULER="1.36 1.37" $(BIN)/python -m pytest -rs -s tests/interop/test_scheduler.py
 
 # Debian's runc, a static busybox, and what images are built with, where they are missing and may be installed.
 interop-packages:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dranode.driver.core.api.resource import AllocationResult, Node
 from dranode.sim.allocator.pools import Pool, PoolIndex
 from dranode.sim.allocator.state import Allocated, PoolID, PoolState
-from dranode.sim.cluster.views import View, Views
+from dranode.sim.cluster.views import NodeViews, View
 
 
 class States:
@@ -25,7 +25,7 @@ class States:
 
     def __init__(self, inventory: PoolIndex, nodes: Sequence[Node], allocated: Allocated) -> None:
         """Start with what is allocated already."""
-        views = Views(inventory)
+        views = NodeViews(inventory)
         self._states: dict[tuple[int, tuple[PoolState, ...]], int] = {}
         self._contents: list[tuple[int, tuple[PoolState, ...]]] = []  # of every state: the kind, and the local pools
         self._example: dict[int, int] = {}  # kind -> a node of it

@@ -32,7 +32,7 @@ class View:
     kind: int
 
 
-class Views:
+class NodeViews:
     """Makes the views of nodes and numbers their kinds."""
 
     def __init__(self, inventory: PoolIndex) -> None:

@@ -20,7 +20,6 @@ from dranode.sim.queues.documents import (
     ResourceFlavorDocument,
     ResourceGroupSpec,
 )
-from dranode.sim.queues.namespaces import LabelSelector
 from dranode.sim.queues.sources import SourceValue, of_kind
 from dranode.sim.queues.values import (
     ClusterQueue,
@@ -34,6 +33,7 @@ from dranode.sim.queues.values import (
     ResourceFlavor,
     ResourceGroup,
 )
+from dranode.sim.scheduler.labels import LabelSelector
 
 _STRICT: Final = {"": False, "BestEffortFIFO": False, "StrictFIFO": True}
 _IGNORES: Final = {"BlockUndeclared": False, "IgnoreUndeclared": True}

@@ -13,9 +13,9 @@ from dranode.driver.core.api.documents import decode
 from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.core.api.quantity import Quantity
 from dranode.driver.core.api.resource import APIDocument, DeviceTaint, DeviceToleration, ObjectMeta
-from dranode.sim.queues.namespaces import LabelSelector
 from dranode.sim.queues.values import Fungible, PreemptionPolicy, Preference
 from dranode.sim.queues.workload_document import WorkloadDocument
+from dranode.sim.scheduler.labels import LabelSelector
 
 API_GROUP: Final = "kueue.x-k8s.io"
 CONFIG_GROUP: Final = "config.kueue.x-k8s.io"

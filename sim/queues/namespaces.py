@@ -6,18 +6,12 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from dranode.driver.core.api.documents import decode
-from dranode.driver.core.api.resource import APIDocument, NodeSelectorRequirement, ObjectMeta
+from dranode.driver.core.api.resource import APIDocument, ObjectMeta
 from dranode.driver.core.api.source_document import SourceDocument
 from dranode.sim.allocator.nodeselector import requirement_holds
+from dranode.sim.scheduler.labels import LabelSelector
 
 _NAME_LABEL: Final = "kubernetes.io/metadata.name"
-
-
-class LabelSelector(APIDocument, frozen=True, kw_only=True):
-    """A selector of labels: an empty one matches all."""
-
-    match_labels: Mapping[str, str] = {}
-    match_expressions: tuple[NodeSelectorRequirement, ...] = ()
 
 
 class _Namespace(APIDocument, frozen=True, kw_only=True):

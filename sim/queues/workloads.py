@@ -10,7 +10,7 @@ from dranode.driver.core.api.errors import DocumentError
 from dranode.sim.queues.amounts import amount
 from dranode.sim.queues.checks import check_workload
 from dranode.sim.queues.counts import Devices, UncountableError, pod_counts
-from dranode.sim.queues.namespaces import LabelSelector, refusal
+from dranode.sim.queues.namespaces import refusal
 from dranode.sim.queues.sources import SourceValue
 from dranode.sim.queues.values import Admitted, FlavorResource, PodSet, Queues, Workload
 from dranode.sim.queues.workload_document import (
@@ -19,6 +19,7 @@ from dranode.sim.queues.workload_document import (
     WorkloadDocument,
     WorkloadSpec,
 )
+from dranode.sim.scheduler.labels import LabelSelector
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,104 @@
+"""Which devices claims would get on a node of a cluster, found once for all nodes that are alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from dranode.driver.core.api.documents import encode_json
+from dranode.driver.core.api.resource import Node, ResourceClaim
+from dranode.sim.allocator.allocate import Allocator
+from dranode.sim.allocator.explain import Miss
+from dranode.sim.allocator.outcome import AllocationError, Outcome
+from dranode.sim.allocator.requests import AllocationRequest
+from dranode.sim.allocator.search import Solution
+from dranode.sim.allocator.state import PoolState
+from dranode.sim.cluster.holdings import Holdings
+from dranode.sim.cluster.solutions import moved, raw_score
+from dranode.sim.cluster.views import NodeViews, View
+
+# The kind of a node, the states of the pools that it sees, and the claims.
+_Question: TypeAlias = tuple[int, tuple[PoolState, ...], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceDemand:
+    """Claims to allocate together; `key` is equal for claims that ask for the same."""
+
+    claims: tuple[ResourceClaim, ...]
+    requests: tuple[tuple[AllocationRequest, ...], ...]
+    key: bytes
+
+
+class DeviceAnswers:
+    """Answers for nodes by what they see and what is held; it keeps only what it need not find out twice."""
+
+    def __init__(self, allocator: Allocator) -> None:
+        """Start without answers."""
+        self._allocator = allocator
+        self._makes = NodeViews(allocator.inventory)
+        self._views: dict[str, View] = {}
+        self._examples: dict[int, View] = {}
+        self._solutions: dict[_Question, Solution | AllocationError] = {}
+        self._misses: dict[_Question, Miss] = {}
+        self._raws: dict[int, int] = {}  # by the identity of a solution, which `_solutions` keeps
+
+    def demand(self, claims: Sequence[ResourceClaim]) -> DeviceDemand:
+        """Return what the claims ask for.
+
+        Raises:
+            AllocationError: a claim cannot be allocated anywhere.
+        """
+        key = b"\n".join(encode_json(claim.spec) for claim in claims)
+        return DeviceDemand(tuple(claims), self._allocator.requests(claims), key)
+
+    def view(self, node: Node) -> View:
+        """Return what the node sees; nodes of one name are one."""
+        view = self._views.get(node.metadata.name)
+        if view is None:
+            view = self._views[node.metadata.name] = self._makes.view(node)
+            self._examples.setdefault(view.kind, view)
+        return view
+
+    def solution(self, node: Node, demand: DeviceDemand, holdings: Holdings) -> Solution | AllocationError:
+        """Return the devices for the claims on the node, or that there are none, or why the attempt ends there."""
+        question = self._question(node, demand, holdings)
+        known = self._solutions.get(question)
+        if known is None:
+            try:
+                known = self._allocator.search(
+                    demand.claims, demand.requests, self.view(node).pools, holdings.allocated()
+                )
+            except AllocationError as error:
+                if error.scope == "fatal":
+                    return error  # its text names the claim
+                known = error
+            self._solutions[question] = known
+        return known
+
+    def raw_score(self, demand: DeviceDemand, solution: Solution) -> int:
+        """Return the raw score of KEP-4816."""
+        raw = self._raws.get(id(solution))
+        if raw is None:
+            raw = self._raws[id(solution)] = raw_score(demand.requests, solution)
+        return raw
+
+    def outcomes(self, node: Node, demand: DeviceDemand, solution: Solution) -> tuple[Outcome, ...]:
+        """Return what each claim gets on the node."""
+        return self._allocator.outcomes(
+            demand.claims, demand.requests, moved(solution, self.view(node)), node.metadata.name
+        )
+
+    def miss(self, node: Node, demand: DeviceDemand, holdings: Holdings) -> Miss:
+        """Return why the claims do not fit on the node."""
+        question = self._question(node, demand, holdings)
+        if question not in self._misses:
+            self._misses[question] = self._allocator.nearest_miss(
+                demand.claims, demand.requests, self.view(node).pools, holdings.allocated()
+            )
+        return self._misses[question]
+
+    def _question(self, node: Node, demand: DeviceDemand, holdings: Holdings) -> _Question:
+        view = self.view(node)
+        return view.kind, tuple(holdings.state(pool.id) for pool in view.pools), demand.key

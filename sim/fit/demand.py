@@ -1,0 +1,113 @@
+"""What a pod needs to be placed: itself, and its claims, from templates where the cluster has not made them yet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from dranode.driver.core.api.documents import API_VERSION
+from dranode.driver.core.api.resource import (
+    ObjectMeta,
+    PodResourceClaim,
+    ResourceClaim,
+    ResourceClaimStatus,
+    ResourceClaimTemplate,
+)
+from dranode.sim.cluster.holdings import ClaimKey
+from dranode.sim.fit.dump import ClusterDump
+from dranode.sim.scheduler.documents import SchedulingPod
+from dranode.sim.scheduler.snapshot import PodInfo
+
+
+@dataclass(frozen=True, slots=True)
+class PodDemand:
+    """A pod with its claims.
+
+    Attributes:
+        info: the pod.
+        claims: each once, in the order of `spec.resourceClaims`.
+        entries: the claims by the names under which the pod's containers use them.
+        missing: what the pod refers to and the documents do not have: `ResourceClaim a`.
+    """
+
+    info: PodInfo
+    claims: tuple[ResourceClaim, ...]
+    entries: dict[str, ClaimKey]
+    missing: tuple[str, ...] = ()
+
+    @property
+    def pod(self) -> SchedulingPod:
+        """Return the pod."""
+        return self.info.pod
+
+
+def demand_of(pod: SchedulingPod, dump: ClusterDump, minor: int) -> PodDemand:
+    """The pod with its claims.
+
+    Raises:
+        DocumentError: a selector of the pod is none.
+    """
+    claims: dict[ClaimKey, ResourceClaim] = {}
+    entries: dict[str, ClaimKey] = {}
+    missing: list[str] = []
+    for entry in pod.spec.resource_claims:
+        made = {each.name: each.resource_claim_name for each in pod.status.resource_claim_statuses}
+        if entry.resource_claim_name is None and entry.name in made and made[entry.name] is None:
+            continue  # the cluster has said that the pod needs no claim for this entry
+        name = entry.resource_claim_name or made.get(entry.name)
+        claim = _existing(pod, entry, name, dump)
+        if claim is None:
+            what = f"ResourceClaim {name}" if name else f"ResourceClaimTemplate {entry.resource_claim_template_name}"
+            missing.append(what)
+        else:
+            entries[entry.name] = ClaimKey.of(claim)
+            claims.setdefault(ClaimKey.of(claim), claim)
+    return PodDemand(PodInfo.of(pod, minor), tuple(claims.values()), entries, tuple(missing))
+
+
+def _existing(pod: SchedulingPod, entry: PodResourceClaim, name: str | None, dump: ClusterDump) -> ResourceClaim | None:
+    namespace = pod.metadata.namespace
+    if name is not None:
+        return dump.claims.get(ClaimKey(namespace, name))
+    template = dump.templates.get(ClaimKey(namespace, entry.resource_claim_template_name or ""))
+    return _from_template(pod, entry, template) if template is not None else None
+
+
+def _from_template(pod: SchedulingPod, entry: PodResourceClaim, template: ResourceClaimTemplate) -> ResourceClaim:
+    metadata = ObjectMeta(
+        name=f"{pod.metadata.name}-{entry.name}",
+        namespace=pod.metadata.namespace,
+        labels=template.spec.metadata.labels,
+        annotations=template.spec.metadata.annotations,
+    )
+    return ResourceClaim(api_version=API_VERSION, kind="ResourceClaim", metadata=metadata, spec=template.spec.spec)
+
+
+def copy_of(demand: PodDemand, number: int) -> PodDemand:
+    """One more pod like this, with claims of its own where they were made from templates."""
+    pod = demand.pod
+    templated = {entry.name for entry in pod.spec.resource_claims if entry.resource_claim_template_name is not None}
+    name = f"{pod.metadata.name}-{number}"
+    renamed = {
+        demand.entries[entry]: ClaimKey(pod.metadata.namespace, f"{name}-{entry}")
+        for entry in templated & demand.entries.keys()
+    }
+    claims = tuple(
+        replace(
+            claim,
+            metadata=replace(claim.metadata, name=renamed[ClaimKey.of(claim)].name),
+            status=ResourceClaimStatus(),
+        )
+        if ClaimKey.of(claim) in renamed
+        else claim
+        for claim in demand.claims
+    )
+    entries = {entry: renamed.get(key, key) for entry, key in demand.entries.items()}
+    info = replace_pod(demand.info, replace(pod, metadata=replace(pod.metadata, name=name)))
+    return PodDemand(info, claims, entries, demand.missing)
+
+
+def replace_pod(info: PodInfo, pod: SchedulingPod) -> PodInfo:
+    """The same for a pod that differs in what nothing here depends on: its name, its node."""
+    return PodInfo(pod, info.requests, info.non_zero, info.terms, info.ports)

@@ -1,0 +1,140 @@
+"""A cluster as its dump describes it: all that decides where a pod can run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from msgspec.structs import replace
+
+from dranode.driver.core.api.documents import decode
+from dranode.driver.core.api.errors import DocumentError
+from dranode.driver.core.api.resource import (
+    APIDocument,
+    DeviceClass,
+    ObjectMeta,
+    ResourceClaim,
+    ResourceClaimTemplate,
+    ResourceSlice,
+)
+from dranode.driver.core.api.source_document import SourceDocument
+from dranode.sim.cluster.holdings import ClaimKey
+from dranode.sim.scheduler.defaults import DEFAULT_NAMESPACE, with_defaults
+from dranode.sim.scheduler.documents import SchedulingNode, SchedulingPod
+from dranode.sim.scheduler.owners import Owners
+from dranode.sim.scheduler.terms import Namespaces
+
+_Namespaced = TypeVar("_Namespaced", ResourceClaim, ResourceClaimTemplate, SchedulingPod)
+_Document = TypeVar("_Document")
+# What kubectl has to get for a whole answer, and what is not known without it.
+NEEDED: Final[Mapping[str, str]] = {
+    "Namespace": "the labels of namespaces, which a namespaceSelector asks for",
+    "Service": "which pods a Service spreads",
+    "ReplicaSet": "which pods a ReplicaSet spreads",
+    "StatefulSet": "which pods a StatefulSet spreads",
+}
+
+
+class PriorityClass(APIDocument, frozen=True, kw_only=True):
+    """A name for a priority."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    value: int = 0
+
+
+class LabelledNamespace(APIDocument, frozen=True, kw_only=True):
+    """A namespace."""
+
+    metadata: ObjectMeta = ObjectMeta()
+
+
+@dataclass(frozen=True)
+class ClusterDump:
+    """The documents of a cluster, sorted out.
+
+    Attributes:
+        nodes: in the order of the documents.
+        pods: those that have not ended, with what the API server fills in.
+        claims: by namespace and name.
+        templates: likewise.
+        slices: all ResourceSlices.
+        classes: all DeviceClasses.
+        namespaces: the labels of namespaces.
+        owners: what makes pods, and Services.
+        kinds: the kinds of all documents.
+    """
+
+    nodes: tuple[SchedulingNode, ...]
+    pods: tuple[SchedulingPod, ...]
+    claims: Mapping[ClaimKey, ResourceClaim]
+    templates: Mapping[ClaimKey, ResourceClaimTemplate]
+    slices: tuple[ResourceSlice, ...]
+    classes: tuple[DeviceClass, ...]
+    namespaces: Namespaces
+    owners: Owners
+    kinds: frozenset[str]
+
+    @property
+    def waiting(self) -> tuple[SchedulingPod, ...]:
+        """Return the pods that are bound to no node, as the scheduler takes them: by priority, then by age."""
+        pods = [pod for pod in self.pods if not pod.spec.node_name]
+        # A pod of a file has no age; it comes after those of the cluster, in the order of the files.
+        return tuple(sorted(pods, key=lambda pod: (-pod.priority, pod.metadata.creation_timestamp or "~")))
+
+
+def read_dump(sources: Sequence[SourceDocument]) -> ClusterDump:
+    """Sort out the documents of a dump; kinds that do not matter are passed over.
+
+    Raises:
+        DocumentError: a document does not decode, or two have one name; says where.
+    """
+    priorities = {each.metadata.name: each.value for _, each in _decoded(sources, "PriorityClass", PriorityClass)}
+    pods = _named(_decoded(sources, "Pod", SchedulingPod))
+    return ClusterDump(
+        tuple(_named_nodes(_decoded(sources, "Node", SchedulingNode))),
+        tuple(with_defaults(pod, priorities) for pod in pods.values() if not pod.finished),
+        _named(_decoded(sources, "ResourceClaim", ResourceClaim)),
+        _named(_decoded(sources, "ResourceClaimTemplate", ResourceClaimTemplate)),
+        tuple(each for _, each in _decoded(sources, "ResourceSlice", ResourceSlice)),
+        tuple(each for _, each in _decoded(sources, "DeviceClass", DeviceClass)),
+        {each.metadata.name: each.metadata.labels for _, each in _decoded(sources, "Namespace", LabelledNamespace)},
+        Owners(sources),
+        frozenset(source.kind for source in sources),
+    )
+
+
+def _decoded(
+    sources: Iterable[SourceDocument], kind: str, into: type[_Document]
+) -> list[tuple[SourceDocument, _Document]]:
+    values = []
+    for source in sources:
+        if source.kind == kind:
+            try:
+                values.append((source, decode(into, source.document)))
+            except DocumentError as error:
+                raise DocumentError(f"{source.place}: {error}") from error
+    return values
+
+
+def _named(documents: Iterable[tuple[SourceDocument, _Namespaced]]) -> dict[ClaimKey, _Namespaced]:
+    """The documents by namespace and name, each with its namespace."""
+    named: dict[ClaimKey, _Namespaced] = {}
+    for source, value in documents:
+        metadata = replace(value.metadata, namespace=value.metadata.namespace or DEFAULT_NAMESPACE)
+        key = ClaimKey(metadata.namespace, metadata.name)
+        if not metadata.name:
+            raise DocumentError(f"{source.place}: metadata.name: a name is required")
+        if key in named:
+            raise DocumentError(f"{source.place}: metadata.name: a {source.kind} {key} is there already")
+        named[key] = replace(value, metadata=metadata)
+    return named
+
+
+def _named_nodes(documents: Iterable[tuple[SourceDocument, SchedulingNode]]) -> list[SchedulingNode]:
+    names: set[str] = set()
+    for source, node in documents:
+        if node.metadata.name in names:
+            raise DocumentError(f"{source.place}: metadata.name: a Node {node.metadata.name} is there already")
+        names.add(node.metadata.name)
+    return [node for _, node in documents]

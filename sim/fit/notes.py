@@ -1,0 +1,99 @@
+"""What a placement does not know, said with it: what was not seen is neither empty nor fine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from dranode.sim.fit.demand import PodDemand
+from dranode.sim.fit.dump import NEEDED, ClusterDump
+from dranode.sim.fit.scheduler import Placement
+from dranode.sim.scheduler.documents import PodAffinity, PodAffinityTerm, SchedulingPod
+from dranode.sim.scheduler.requests import is_extended
+
+DEFAULT_SCHEDULER: Final = "default-scheduler"
+# Below this kube-scheduler looks at all nodes.
+_ALWAYS_ALL: Final = 100
+_LEAST_PERCENT: Final = 5
+
+
+def cluster_notes(dump: ClusterDump) -> Iterator[str]:
+    """What the documents lack for whole answers, one sentence each."""
+    known = {node.metadata.name for node in dump.nodes}
+    lost = sorted({pod.spec.node_name for pod in dump.pods if pod.spec.node_name} - known)
+    if lost:
+        yield f"pods are bound to {len(lost)} nodes that no document has, and take nothing here: {_some(lost)}"
+    missing = [kind for kind in ("ResourceSlice", "DeviceClass") if kind not in dump.kinds]
+    if missing and any(pod.spec.resource_claims for pod in dump.pods):
+        yield f"no document is a {' or a '.join(missing)}, so no claim can be allocated"
+    nominated = sorted(pod.key for pod in dump.waiting if pod.status.nominated_node_name)
+    if nominated:
+        yield f"kube-scheduler keeps room for {_some(nominated)}, which preempted others; here none is kept"
+
+
+def pod_notes(dump: ClusterDump, demand: PodDemand, placement: Placement) -> Iterator[str]:
+    """What one answer does not rest on, one sentence each."""
+    pod = demand.pod
+    if pod.spec.scheduler_name not in ("", DEFAULT_SCHEDULER):
+        yield f"{pod.spec.scheduler_name} schedules it, and this is what kube-scheduler's default profile would do"
+    volumes = [each.name for each in pod.spec.volumes if each.persistent_volume_claim or each.ephemeral or each.csi]
+    if volumes:
+        yield f"volumes are not looked at, which may keep it off nodes: {_some(volumes)}"
+    if pod.spec.priority_class_name and pod.spec.priority is None:
+        yield f"no document is the PriorityClass {pod.spec.priority_class_name}; its priority counts as 0"
+    yield from _unseen(dump, pod, placement)
+    yield from _extended(dump, demand)
+    feasible = len(placement.tied) if not placement.scores else len(placement.scores)
+    most = nodes_to_find(len(dump.nodes))
+    if feasible > most:
+        yield (
+            f"of {feasible} nodes that fit, kube-scheduler scores the first {most} that it comes to, "
+            "which may leave out the best"
+        )
+
+
+def nodes_to_find(nodes: int) -> int:
+    """After how many nodes that fit kube-scheduler stops looking (`percentageOfNodesToScore` of 0)."""
+    if nodes < _ALWAYS_ALL:
+        return nodes
+    percent = max(50 - nodes // 125, _LEAST_PERCENT)
+    return max(nodes * percent // 100, _ALWAYS_ALL)
+
+
+def _unseen(dump: ClusterDump, pod: SchedulingPod, placement: Placement) -> Iterator[str]:
+    if "Namespace" not in dump.kinds and _selects_namespaces(pod):
+        yield f"no document is a Namespace: {NEEDED['Namespace']} were not seen, but for their names"
+    kinds = [kind for kind in ("Service", "ReplicaSet", "StatefulSet") if kind not in dump.kinds]
+    if kinds and len(placement.scores) > 1 and not pod.spec.topology_spread_constraints:
+        yield f"no document is a {', a '.join(kinds)}: whether kube-scheduler spreads it by these was not seen"
+
+
+def _selects_namespaces(pod: SchedulingPod) -> bool:
+    affinity = pod.spec.affinity
+    return any(
+        term.namespace_selector is not None
+        for part in (affinity.pod_affinity, affinity.pod_anti_affinity)
+        for term in _terms(part)
+    )
+
+
+def _terms(affinity: PodAffinity) -> Iterator[PodAffinityTerm]:
+    yield from affinity.required_during_scheduling_ignored_during_execution
+    for weighted in affinity.preferred_during_scheduling_ignored_during_execution:
+        yield weighted.pod_affinity_term
+
+
+def _extended(dump: ClusterDump, demand: PodDemand) -> Iterator[str]:
+    classes = {each.spec.extended_resource_name: each.metadata.name for each in dump.classes}
+    for name in demand.info.requests:
+        if is_extended(name) and name in classes:
+            yield (
+                f"{name} stands for devices of the class {classes[name]} on nodes that have none of their own; "
+                "those devices are not looked at"
+            )
+
+
+def _some(names: Iterable[str], most: int = 3) -> str:
+    names = list(names)
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

@@ -1,0 +1,116 @@
+"""Questions to a cluster, answered one pod after another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from dranode.driver.core.api.errors import DocumentError
+from dranode.sim.allocator.allocate import Allocator
+from dranode.sim.allocator.features import Features
+from dranode.sim.fit.demand import PodDemand, demand_of
+from dranode.sim.fit.dump import ClusterDump
+from dranode.sim.fit.notes import pod_notes
+from dranode.sim.fit.reasons import RefusalGroup, available, refusal_groups
+from dranode.sim.fit.scheduler import Placement, Scheduler
+from dranode.sim.fit.state import ClusterState
+from dranode.sim.scheduler.documents import SchedulingPod
+from dranode.sim.scheduler.scores import DEVICES
+
+
+@dataclass(frozen=True, slots=True)
+class PodAnswer:
+    """What became of a pod.
+
+    Attributes:
+        demand: the pod.
+        before: the cluster as the pod met it.
+        placement: where it would go.
+        message: kube-scheduler's sentence if it fits nowhere; empty if it does.
+        groups: the nodes that refuse it.
+        notes: what the answer does not rest on.
+    """
+
+    demand: PodDemand
+    before: ClusterState
+    placement: Placement
+    message: str
+    groups: tuple[RefusalGroup, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ClusterQuestions:
+    """A cluster that answers.
+
+    Attributes:
+        dump: its documents.
+        state: as it is now.
+        scheduler: what answers.
+        minor: the minor release of Kubernetes.
+    """
+
+    dump: ClusterDump
+    state: ClusterState
+    scheduler: Scheduler
+    minor: int
+
+    @classmethod
+    def of(cls, dump: ClusterDump, features: Features, new_share_id: Callable[[], str]) -> ClusterQuestions:
+        """Get ready to answer as a release does.
+
+        Raises:
+            DocumentError: there is no node, or a selector of a pod is none.
+        """
+        if not dump.nodes:
+            raise DocumentError("no document is a Node, so there is nothing that a pod could fit on")
+        minor = features.release.number[0]
+        allocator = Allocator(dump.slices, dump.classes, features, new_share_id=new_share_id)
+        return cls(dump, ClusterState.of(dump, minor), Scheduler(allocator), minor)
+
+    def selected(self, names: Sequence[str]) -> tuple[SchedulingPod, ...]:
+        """Return the pods of these names, `<namespace>/<name>` or a name alone; without names, all that wait.
+
+        Raises:
+            DocumentError: there is no such pod, there are several, or none waits.
+        """
+        if names:
+            return tuple(_named_pod(name, self.dump.pods) for name in names)
+        waiting = self.dump.waiting
+        if not waiting:
+            raise DocumentError("no pod waits for a node, so there is nothing to ask; add one, or name one with --pod")
+        return waiting
+
+    def answers(self, pods: Sequence[SchedulingPod]) -> Iterator[PodAnswer]:
+        """Place pod by pod, each with what those before it have left."""
+        state = self.state
+        for pod in pods:
+            answer = self.answer(state, demand_of(pod, self.dump, self.minor))
+            yield answer
+            placement = answer.placement
+            if placement.node is not None:
+                state = self.scheduler.bind(state, answer.demand, placement.node, placement.outcomes)
+
+    def answer(self, state: ClusterState, demand: PodDemand) -> PodAnswer:
+        """Place one pod."""
+        placement = self.scheduler.place(state, demand)
+        groups = refusal_groups(placement, self._misses(state, demand, placement))
+        message = "" if placement.node is not None else available(placement, len(state.nodes))
+        return PodAnswer(demand, state, placement, message, groups, tuple(pod_notes(self.dump, demand, placement)))
+
+    def _misses(self, state: ClusterState, demand: PodDemand, placement: Placement) -> dict[str, str]:
+        """What the devices of each node lack that refuses the pod for them."""
+        refused = [name for name, refusal in placement.refusals.items() if refusal.plugin == DEVICES]
+        misses = {name: self.scheduler.miss(state, demand, name) for name in refused}
+        return {name: miss.sentence for name, miss in misses.items() if miss is not None}
+
+
+def _named_pod(name: str, pods: Sequence[SchedulingPod]) -> SchedulingPod:
+    found = [pod for pod in pods if name in (pod.key, pod.metadata.name)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise DocumentError(
+            f"{len(found)} pods are called {name}: {', '.join(pod.key for pod in found)}; name one whole"
+        )
+    raise DocumentError(f"no document is a pod {name} that has not ended")

@@ -1,0 +1,92 @@
+"""Why a pod fits nowhere: in kube-scheduler's own words, and grouped for people with what is behind them."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from dranode.sim.fit.scheduler import Placement
+from dranode.sim.scheduler.requests import CPU, MEMORY, STORAGE
+from dranode.sim.scheduler.resources import ResourceShortage
+
+_MILLI: Final = 1000
+_BINARY: Final = ("Ti", "Gi", "Mi", "Ki")
+
+
+@dataclass(frozen=True, slots=True)
+class RefusalGroup:
+    """Nodes that refuse a pod alike.
+
+    Attributes:
+        reasons: kube-scheduler's words.
+        detail: what is behind them, in one phrase; empty where the words say all.
+        nodes: the nodes, the one that lacks least first.
+    """
+
+    reasons: tuple[str, ...]
+    detail: str
+    nodes: tuple[str, ...]
+
+
+def available(placement: Placement, nodes: int) -> str:
+    """The sentence of the pod's FailedScheduling event, before it comes to preemption; `nodes` is how many there are.
+
+    Source: `FitError` of kube-scheduler.
+    """
+    begin = f"0/{nodes} nodes are available:"
+    if placement.problem:
+        return f"{begin} {placement.problem}."
+    counts = Counter(reason for refusal in placement.refusals.values() for reason in refusal.reasons)
+    return f"{begin} {', '.join(sorted(f'{count} {reason}' for reason, count in counts.items()))}."
+
+
+def refusal_groups(placement: Placement, misses: Mapping[str, str]) -> tuple[RefusalGroup, ...]:
+    """The nodes that refuse the pod, the greatest group first; `misses` says of nodes what the devices lack."""
+    nodes: dict[tuple[tuple[str, ...], str], list[str]] = defaultdict(list)
+    for name, refusal in placement.refusals.items():
+        nodes[refusal.reasons, refusal.detail or misses.get(name, "")].append(name)
+    groups = []
+    for (reasons, detail), names in nodes.items():
+        short = {name: placement.refusals[name].shortages for name in names}
+        nearest = sorted(names, key=lambda name: _lack(short[name]))
+        groups.append(
+            RefusalGroup(reasons, detail or _short(nearest[0], short[nearest[0]], len(names)), tuple(nearest))
+        )
+    return tuple(sorted(groups, key=lambda group: (-len(group.nodes), group.reasons, group.detail)))
+
+
+def readable_amount(resource: str, value: int) -> str:
+    """An amount of a resource for people: `1.5 CPUs`, `3.5Gi of memory`, `2 of example.com/widget`."""
+    if resource == CPU:
+        return f"{value / _MILLI:g} CPU{'' if value == _MILLI else 's'}"
+    if resource in (MEMORY, STORAGE) or resource.startswith("hugepages-"):
+        return f"{_bytes(value)} of {resource}"
+    return f"{value} {resource}" if "/" not in resource else f"{value} of {resource}"
+
+
+def _bytes(value: int) -> str:
+    for power, suffix in zip((4, 3, 2, 1), _BINARY, strict=True):
+        if value >= 1024**power:
+            return f"{value / 1024**power:.4g}{suffix}"
+    return str(value)
+
+
+def _lack(short: tuple[ResourceShortage, ...]) -> tuple[float, ...]:
+    """How much is missing, as parts of what is asked; less is nearer."""
+    return tuple(shortage.missing / shortage.requested for shortage in short)
+
+
+def _short(nearest: str, short: tuple[ResourceShortage, ...], nodes: int) -> str:
+    if not short:
+        return ""
+    lack = ", ".join(map(_shortage, short))
+    return lack if nodes == 1 else f"nearest is {nearest}: {lack}"
+
+
+def _shortage(short: ResourceShortage) -> str:
+    missing, asked, free = (
+        readable_amount(short.resource, value) for value in (short.missing, short.requested, max(short.free, 0))
+    )
+    return f"{missing} short (asked {asked}, free {free})"

@@ -1,0 +1,210 @@
+"""Where kube-scheduler would put a pod, or why nowhere: its filters, its scores, the devices of the pod's claims."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+from dranode.driver.core.api.resource import AllocationResult
+from dranode.sim.allocator.allocate import Allocator
+from dranode.sim.allocator.explain import Miss
+from dranode.sim.allocator.nodeselector import selects
+from dranode.sim.allocator.outcome import AllocationError, Outcome
+from dranode.sim.allocator.search import Solution
+from dranode.sim.cluster.devices import DeviceAnswers, DeviceDemand
+from dranode.sim.cluster.holdings import ClaimKey
+from dranode.sim.cluster.solutions import score_before
+from dranode.sim.fit.demand import PodDemand
+from dranode.sim.fit.state import ClusterState
+from dranode.sim.scheduler.filters import Filters, Refusal
+from dranode.sim.scheduler.scores import DEVICES, NodeTotal, best, totals
+from dranode.sim.scheduler.snapshot import NodeInfo
+
+CANNOT_ALLOCATE: Final = "cannot allocate all claims"
+NOT_AVAILABLE: Final = "resourceclaim not available on the node"
+# How many pods may share a claim (`status.reservedFor`).
+_MOST_USERS: Final = 256
+
+
+@dataclass(frozen=True)
+class Placement:
+    """What kube-scheduler would do with a pod.
+
+    Attributes:
+        pod: `<namespace>/<name>`.
+        node: the node; None if there is none. Of several with the same score, which is a lottery, the first.
+        tied: all nodes that kube-scheduler may choose.
+        scores: of the nodes that the pod fits on, in the order of the nodes; empty where there is no choice.
+        refusals: of the others, by name.
+        problem: why no node is looked at, in one sentence; empty if they are.
+        outcomes: what the claims get on the node that were not allocated before.
+    """
+
+    pod: str
+    node: str | None
+    tied: tuple[str, ...] = ()
+    scores: tuple[NodeTotal, ...] = ()
+    refusals: Mapping[str, Refusal] = field(default_factory=lambda: MappingProxyType({}))
+    problem: str = ""
+    outcomes: tuple[Outcome, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A pod, ready to look at nodes."""
+
+    filters: Filters
+    devices: DeviceDemand | None
+    fixed: tuple[AllocationResult, ...]
+
+
+class Scheduler:
+    """kube-scheduler's answers for states of one cluster; it keeps only what it need not find out twice."""
+
+    def __init__(self, allocator: Allocator) -> None:
+        """Answer as the allocator's release does."""
+        self._minor = allocator.features.release.number[0]
+        self._devices = DeviceAnswers(allocator)
+
+    def place(self, state: ClusterState, demand: PodDemand) -> Placement:
+        """Find a node for a pod."""
+        problem = obstacle(demand, state)
+        if problem:
+            return Placement(demand.pod.key, None, problem=problem)
+        try:
+            asked = self._asked(state, demand)
+            if asked.filters.contradiction:
+                return Placement(demand.pod.key, None, problem=asked.filters.contradiction)
+            refusals, solutions = self._look(state, asked, state.nodes.values())
+        except AllocationError as error:
+            return Placement(demand.pod.key, None, problem=str(error))
+        feasible = [state.nodes[name] for name in solutions]
+        if not feasible:
+            return Placement(demand.pod.key, None, refusals=refusals)
+        scores = self._scores(state, demand, asked, feasible, solutions) if len(feasible) > 1 else ()
+        tied = best(scores) if scores else (feasible[0].name,)
+        outcomes = self._outcomes(state, asked, solutions, tied[0])
+        return Placement(demand.pod.key, tied[0], tied, scores, refusals, outcomes=outcomes)
+
+    def fits(self, state: ClusterState, demand: PodDemand, nodes: Iterable[str]) -> dict[str, tuple[Outcome, ...]]:
+        """Return the nodes, of these, that the pod fits on, with what its claims get there."""
+        if obstacle(demand, state):
+            return {}
+        try:
+            asked = self._asked(state, demand)
+            _, solutions = self._look(state, asked, [state.nodes[name] for name in nodes])
+        except AllocationError:
+            return {}
+        return {name: self._outcomes(state, asked, solutions, name) for name in solutions}
+
+    def bind(self, state: ClusterState, demand: PodDemand, node: str, outcomes: Sequence[Outcome]) -> ClusterState:
+        """Return the state with the pod on the node."""
+        allocated = [(each.claim, each.allocation) for each in outcomes if each.allocation is not None]
+        return state.with_pod(demand, node, allocated)
+
+    def miss(self, state: ClusterState, demand: PodDemand, node: str) -> Miss | None:
+        """Return why the pod's claims do not fit on the node; None if they do, or if there is nothing to allocate."""
+        try:
+            devices = self._asked(state, demand).devices
+        except AllocationError:
+            return None
+        if devices is None:
+            return None
+        return self._devices.miss(state.nodes[node].node, devices, state.holdings)
+
+    def _asked(self, state: ClusterState, demand: PodDemand) -> _Asked:
+        unallocated = [claim for claim in demand.claims if ClaimKey.of(claim) not in state.allocations]
+        keys = map(ClaimKey.of, demand.claims)
+        fixed = tuple(state.allocations[key] for key in keys if key in state.allocations)
+        devices = self._devices.demand(unallocated) if unallocated else None
+        return _Asked(Filters(demand.info, state.snapshot, self._minor), devices, fixed)
+
+    def _look(
+        self, state: ClusterState, asked: _Asked, nodes: Iterable[NodeInfo]
+    ) -> tuple[dict[str, Refusal], dict[str, Solution | None]]:
+        """The nodes that refuse the pod, and the others with the devices for it."""
+        refusals: dict[str, Refusal] = {}
+        solutions: dict[str, Solution | None] = {}
+        for info in nodes:
+            refusal = asked.filters.refusal(info)
+            if refusal is None:
+                solution = self._solution(state, asked, info)
+                refusal = solution if isinstance(solution, Refusal) else asked.filters.late_refusal(info)
+            if refusal is not None:
+                refusals[info.name] = refusal
+            elif not isinstance(solution, Refusal):
+                solutions[info.name] = solution
+        return refusals, solutions
+
+    def _solution(self, state: ClusterState, asked: _Asked, info: NodeInfo) -> Solution | Refusal | None:
+        """The devices for the pod's claims; kube-scheduler looks for those before it minds where the others are."""
+        found: Solution | None = None
+        if asked.devices is not None:
+            solution = self._devices.solution(info.node, asked.devices, state.holdings)
+            if isinstance(solution, AllocationError):
+                if solution.scope == "fatal":
+                    raise solution
+                return Refusal(DEVICES, (str(solution),), hopeless=False)
+            if solution.picks is None:
+                return Refusal(DEVICES, (CANNOT_ALLOCATE,), hopeless=False)
+            found = solution
+        selectors = [each.node_selector for each in asked.fixed if each.node_selector is not None]
+        if not all(selects(selector, info.node) for selector in selectors):
+            return Refusal(DEVICES, (NOT_AVAILABLE,), hopeless=False)
+        return found
+
+    def _scores(
+        self,
+        state: ClusterState,
+        demand: PodDemand,
+        asked: _Asked,
+        feasible: Sequence[NodeInfo],
+        solutions: Mapping[str, Solution | None],
+    ) -> tuple[NodeTotal, ...]:
+        raws: dict[str, int] = {}
+        if asked.devices is not None:
+            keys = [(claim, ClaimKey.of(claim)) for claim in demand.claims]
+            before = sum(score_before(claim, state.allocations[key]) for claim, key in keys if key in state.allocations)
+            for name, solution in solutions.items():
+                raws[name] = before + (self._devices.raw_score(asked.devices, solution) if solution is not None else 0)
+        return totals(demand.info, state.snapshot, feasible, raws, self._minor)
+
+    def _outcomes(
+        self, state: ClusterState, asked: _Asked, solutions: Mapping[str, Solution | None], node: str
+    ) -> tuple[Outcome, ...]:
+        solution = solutions[node]
+        if asked.devices is None or solution is None:
+            return ()
+        return self._devices.outcomes(state.nodes[node].node, asked.devices, solution)
+
+
+def obstacle(demand: PodDemand, state: ClusterState) -> str:
+    """Why the scheduler looks at no node for the pod, in one sentence; empty if it does."""
+    pod = demand.pod
+    if demand.missing:
+        return f"pod {pod.key} lacks {', '.join(demand.missing)}"
+    if pod.spec.scheduling_gates:
+        gates = ", ".join(gate.name for gate in pod.spec.scheduling_gates)
+        return f"pod {pod.key} waits until its scheduling gates are removed: {gates}"
+    if pod.spec.node_name:
+        return _bound(demand, state)
+    for claim in demand.claims:
+        key = ClaimKey.of(claim)
+        if key in state.allocations and len(state.users(key)) >= _MOST_USERS:
+            return f"resourceclaim in use: {key} has {_MOST_USERS} pods already, which is the most"
+    return ""
+
+
+def _bound(demand: PodDemand, state: ClusterState) -> str:
+    """A pod that names its node passes the scheduler by, which alone allocates claims."""
+    name = demand.pod.spec.node_name
+    waiting = [str(ClaimKey.of(claim)) for claim in demand.claims if ClaimKey.of(claim) not in state.allocations]
+    if waiting:
+        return (
+            f"pod {demand.pod.key} names its node {name} itself, so kube-scheduler, which alone allocates claims, "
+            f"passes it by: {', '.join(waiting)} will never be allocated and kubelet will not start the pod; "
+            "remove spec.nodeName, and choose the node with a nodeSelector"
+        )
+    return f"pod {demand.pod.key} is bound to {name} already"

@@ -1,0 +1,110 @@
+"""The state of a cluster as a value: pods on nodes, and what claims hold. What-if is another value."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from dranode.driver.core.api.resource import AllocationResult, ResourceClaim
+from dranode.sim.cluster.holdings import ClaimKey, Holdings
+from dranode.sim.fit.demand import PodDemand, demand_of, replace_pod
+from dranode.sim.fit.dump import ClusterDump
+from dranode.sim.scheduler.snapshot import NodeInfo, PodInfo, Snapshot
+
+
+@dataclass(frozen=True)
+class ClusterState:
+    """Who is where, and who holds what.
+
+    Attributes:
+        snapshot: the nodes with their pods.
+        holdings: what claims hold.
+        allocations: of the claims that are allocated.
+        demands: the pods that are bound, by `<namespace>/<name>`, with their claims.
+        reserved: claims that are reserved for others than these pods too, and so are never given back.
+    """
+
+    snapshot: Snapshot
+    holdings: Holdings
+    allocations: Mapping[ClaimKey, AllocationResult]
+    demands: Mapping[str, PodDemand]
+    reserved: frozenset[ClaimKey] = frozenset()
+
+    @classmethod
+    def of(cls, dump: ClusterDump, minor: int) -> ClusterState:
+        """Read the state from a dump; pods that are bound to nodes of which nothing is known take nothing.
+
+        Raises:
+            DocumentError: a selector of a pod is none.
+        """
+        demands = {pod.key: demand_of(pod, dump, minor) for pod in dump.pods if pod.spec.node_name}
+        on_nodes: dict[str, list[PodInfo]] = defaultdict(list)
+        for demand in demands.values():
+            on_nodes[demand.pod.spec.node_name].append(demand.info)
+        nodes = {node.metadata.name: NodeInfo.of(node, on_nodes[node.metadata.name]) for node in dump.nodes}
+        snapshot = Snapshot(nodes, dump.namespaces, dump.owners.selector)
+        allocations = {
+            key: claim.status.allocation for key, claim in dump.claims.items() if claim.status.allocation is not None
+        }
+        reserved = frozenset(key for key, claim in dump.claims.items() if _has_strangers(claim, demands))
+        return cls(snapshot, Holdings().with_claims(allocations.items()), allocations, demands, reserved)
+
+    @property
+    def nodes(self) -> Mapping[str, NodeInfo]:
+        """Return the nodes by name."""
+        return self.snapshot.nodes
+
+    def users(self, claim: ClaimKey) -> frozenset[str]:
+        """Return the bound pods that use a claim."""
+        return frozenset(key for key, demand in self.demands.items() if claim in demand.entries.values())
+
+    def with_pod(
+        self, demand: PodDemand, node: str, allocated: Iterable[tuple[ResourceClaim, AllocationResult]]
+    ) -> ClusterState:
+        """The state with one more pod on a node, and what its claims got there."""
+        made = {ClaimKey.of(claim): allocation for claim, allocation in allocated}
+        pod = demand.pod
+        bound = msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, node_name=node))
+        demand = replace(demand, info=replace_pod(demand.info, bound))
+        return replace(
+            self,
+            snapshot=self.snapshot.replaced({node: self.nodes[node].with_pods([demand.info])}),
+            holdings=self.holdings.with_claims(made.items()) if made else self.holdings,
+            allocations={**self.allocations, **made} if made else self.allocations,
+            demands={**self.demands, pod.key: demand},
+        )
+
+    def without_pods(self, keys: frozenset[str]) -> ClusterState:
+        """The state without some pods; a claim that no other pod uses is given back."""
+        gone = {key: self.demands[key] for key in keys}
+        rest = {key: demand for key, demand in self.demands.items() if key not in keys}
+        used = {claim for demand in gone.values() for claim in demand.entries.values()}
+        kept = (
+            {*self.reserved, *(claim for demand in rest.values() for claim in demand.entries.values())}
+            if used
+            else set()
+        )
+        freed = {claim: self.allocations[claim] for claim in used - kept if claim in self.allocations}
+        names = {demand.pod.spec.node_name for demand in gone.values()}
+        changed = {name: self.nodes[name].without(keys) for name in names if name in self.nodes}
+        return replace(
+            self,
+            snapshot=self.snapshot.replaced(changed),
+            holdings=self.holdings.without(freed) if freed else self.holdings,
+            allocations={key: allocation for key, allocation in self.allocations.items() if key not in freed},
+            demands=rest,
+        )
+
+    def with_nodes(self, nodes: Iterable[NodeInfo]) -> ClusterState:
+        """The state with more nodes."""
+        return replace(self, snapshot=self.snapshot.replaced({node.name: node for node in nodes}))
+
+
+def _has_strangers(claim: ResourceClaim, pods: Mapping[str, PodDemand]) -> bool:
+    return any(
+        user.resource != "pods" or f"{claim.metadata.namespace}/{user.name}" not in pods
+        for user in claim.status.reserved_for
+    )

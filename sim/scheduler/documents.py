@@ -1,0 +1,267 @@
+"""Pods and nodes as far as kube-scheduler reads them, beside what the driver's own documents hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dranode.driver.core.api.quantity import Quantity
+from dranode.driver.core.api.resource import (
+    APIDocument,
+    Node,
+    NodeSelector,
+    NodeSelectorTerm,
+    NodeStatus,
+    Pod,
+    PodContainer,
+    PodSpec,
+)
+from dranode.sim.scheduler.labels import LabelSelector
+
+ResourceList = Mapping[str, Quantity]
+
+
+class NodeTaint(APIDocument, frozen=True, kw_only=True):
+    """`Node.spec.taints[]`."""
+
+    key: str
+    effect: str
+    value: str = ""
+
+
+class NodeSpec(APIDocument, frozen=True, kw_only=True):
+    """`Node.spec`."""
+
+    taints: tuple[NodeTaint, ...] = ()
+    unschedulable: bool = False
+
+
+class NodeCapacityStatus(NodeStatus, frozen=True, kw_only=True):
+    """`Node.status`; `allocatable` is what the scheduler may give away."""
+
+    allocatable: Mapping[str, Quantity] = {}
+
+
+class SchedulingNode(Node, frozen=True, kw_only=True):
+    """A node as kube-scheduler sees it."""
+
+    spec: NodeSpec = NodeSpec()
+    status: NodeCapacityStatus = NodeCapacityStatus()
+
+
+class PodToleration(APIDocument, frozen=True, kw_only=True):
+    """`Pod.spec.tolerations[]`."""
+
+    key: str = ""
+    operator: str = ""
+    value: str = ""
+    effect: str = ""
+    toleration_seconds: int | None = None
+
+
+class PodAffinityTerm(APIDocument, frozen=True, kw_only=True):
+    """Pods, by their labels and namespaces, and the topology in which they count."""
+
+    topology_key: str
+    label_selector: LabelSelector | None = None
+    namespaces: tuple[str, ...] = ()
+    namespace_selector: LabelSelector | None = None
+    match_label_keys: tuple[str, ...] = ()
+    mismatch_label_keys: tuple[str, ...] = ()
+
+
+class WeightedPodAffinityTerm(APIDocument, frozen=True, kw_only=True):
+    """A term that is only preferred; the weight is 1 to 100."""
+
+    weight: int
+    pod_affinity_term: PodAffinityTerm
+
+
+class PodAffinity(APIDocument, frozen=True, kw_only=True):
+    """`affinity.podAffinity` or `affinity.podAntiAffinity`."""
+
+    required_during_scheduling_ignored_during_execution: tuple[PodAffinityTerm, ...] = ()
+    preferred_during_scheduling_ignored_during_execution: tuple[WeightedPodAffinityTerm, ...] = ()
+
+
+class PreferredSchedulingTerm(APIDocument, frozen=True, kw_only=True):
+    """Nodes that are preferred; the weight is 1 to 100."""
+
+    weight: int
+    preference: NodeSelectorTerm = NodeSelectorTerm()
+
+
+class PodNodeAffinity(APIDocument, frozen=True, kw_only=True):
+    """`affinity.nodeAffinity`."""
+
+    required_during_scheduling_ignored_during_execution: NodeSelector | None = None
+    preferred_during_scheduling_ignored_during_execution: tuple[PreferredSchedulingTerm, ...] = ()
+
+
+class PodAffinities(APIDocument, frozen=True, kw_only=True):
+    """`Pod.spec.affinity`."""
+
+    node_affinity: PodNodeAffinity = PodNodeAffinity()
+    pod_affinity: PodAffinity = PodAffinity()
+    pod_anti_affinity: PodAffinity = PodAffinity()
+
+
+class TopologySpreadConstraint(APIDocument, frozen=True, kw_only=True):
+    """`Pod.spec.topologySpreadConstraints[]`."""
+
+    max_skew: int
+    topology_key: str
+    when_unsatisfiable: str
+    label_selector: LabelSelector | None = None
+    min_domains: int | None = None
+    node_affinity_policy: str = "Honor"
+    node_taints_policy: str = "Ignore"
+    match_label_keys: tuple[str, ...] = ()
+
+
+class ContainerPort(APIDocument, frozen=True, kw_only=True):
+    """`ports[]` of a container; a port of 0 is none."""
+
+    container_port: int = 0
+    host_port: int = 0
+    host_ip: str = ""
+    protocol: str = "TCP"
+
+
+class RestartRule(APIDocument, frozen=True, kw_only=True):
+    """`restartPolicyRules[]` of a container."""
+
+    action: str = ""
+
+
+class SchedulingContainer(PodContainer, frozen=True, kw_only=True):
+    """A container with what decides where it can run."""
+
+    ports: tuple[ContainerPort, ...] = ()
+    restart_policy: str = ""
+    restart_policy_rules: tuple[RestartRule, ...] = ()
+    volume_mounts: tuple[Mapping[str, Any], ...] = ()
+
+
+class PodVolume(APIDocument, frozen=True, kw_only=True):
+    """`Pod.spec.volumes[]`, as far as it can bind a pod to nodes."""
+
+    name: str = ""
+    persistent_volume_claim: Mapping[str, Any] | None = None
+    ephemeral: Mapping[str, Any] | None = None
+    csi: Mapping[str, Any] | None = None
+
+
+class SchedulingGate(APIDocument, frozen=True, kw_only=True):
+    """`Pod.spec.schedulingGates[]`."""
+
+    name: str = ""
+
+
+class SchedulingPodSpec(PodSpec, frozen=True, kw_only=True):
+    """`Pod.spec`."""
+
+    init_containers: tuple[SchedulingContainer, ...] = ()
+    containers: tuple[SchedulingContainer, ...] = ()
+    overhead: Mapping[str, Quantity] = {}
+    affinity: PodAffinities = PodAffinities()
+    tolerations: tuple[PodToleration, ...] = ()
+    topology_spread_constraints: tuple[TopologySpreadConstraint, ...] = ()
+    priority: int | None = None
+    priority_class_name: str = ""
+    preemption_policy: str = ""
+    scheduler_name: str = ""
+    scheduling_gates: tuple[SchedulingGate, ...] = ()
+    host_network: bool = False
+    host_users: bool | None = None
+    volumes: tuple[PodVolume, ...] = ()
+
+
+class StatusResources(APIDocument, frozen=True, kw_only=True):
+    """`resources` in a status: what is in force; None where nothing is said."""
+
+    requests: ResourceList | None = None
+
+
+class ContainerStatus(APIDocument, frozen=True, kw_only=True):
+    """`containerStatuses[]`, as far as a resize in place writes it (KEP-1287)."""
+
+    name: str
+    allocated_resources: ResourceList | None = None
+    resources: StatusResources | None = None
+
+
+class PodCondition(APIDocument, frozen=True, kw_only=True):
+    """`Pod.status.conditions[]`."""
+
+    type: str
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+
+
+class PodClaimStatus(APIDocument, frozen=True, kw_only=True):
+    """`Pod.status.resourceClaimStatuses[]`: the claim that was made from a template; None if none is needed."""
+
+    name: str
+    resource_claim_name: str | None = None
+
+
+class MappedAmount(APIDocument, frozen=True, kw_only=True):
+    """An amount of a node's own resource that a claim's devices stand for (KEP-5517)."""
+
+    name: str
+    quantity: Quantity | None = None
+
+
+class OverheadAmount(APIDocument, frozen=True, kw_only=True):
+    """An amount of a node's own resource that devices need besides (KEP-5517)."""
+
+    name: str
+    per_pod: Quantity | None = None
+    per_container: Quantity | None = None
+
+
+class NodeAllocatableClaimStatus(APIDocument, frozen=True, kw_only=True):
+    """`Pod.status.nodeAllocatableResourceClaimStatuses[]` (KEP-5517)."""
+
+    resource_claim_name: str = ""
+    containers: tuple[str, ...] = ()
+    mapping: tuple[MappedAmount, ...] = ()
+    overhead: tuple[OverheadAmount, ...] = ()
+
+
+class PodStatus(APIDocument, frozen=True, kw_only=True):
+    """`Pod.status`."""
+
+    phase: str = ""
+    conditions: tuple[PodCondition, ...] = ()
+    container_statuses: tuple[ContainerStatus, ...] = ()
+    init_container_statuses: tuple[ContainerStatus, ...] = ()
+    allocated_resources: ResourceList | None = None
+    resources: StatusResources | None = None
+    resource_claim_statuses: tuple[PodClaimStatus, ...] = ()
+    node_allocatable_resource_claim_statuses: tuple[NodeAllocatableClaimStatus, ...] = ()
+    nominated_node_name: str = ""
+
+
+class SchedulingPod(Pod, frozen=True, kw_only=True):
+    """A pod as kube-scheduler sees it."""
+
+    spec: SchedulingPodSpec = SchedulingPodSpec()
+    status: PodStatus = PodStatus()
+
+    @property
+    def key(self) -> str:
+        """Return `<namespace>/<name>`."""
+        return f"{self.metadata.namespace}/{self.metadata.name}"
+
+    @property
+    def priority(self) -> int:
+        """Return the priority; 0 where none is set."""
+        return self.spec.priority or 0
+
+    @property
+    def finished(self) -> bool:
+        """Return whether it has ended, so that it holds nothing of its node."""
+        return self.status.phase in ("Succeeded", "Failed")

@@ -1,0 +1,140 @@
+"""Which nodes kube-scheduler's plug-ins leave to a pod, but for its devices; the first that refuses a node says why.
+
+The plug-ins run in the order of the default profile, and the reasons are their words. Volumes are not looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from dranode.sim.scheduler.declared_features import FEATURES_MISSING, required_features
+from dranode.sim.scheduler.node_affinity import matches_required, named_nodes
+from dranode.sim.scheduler.pod_affinity import AffinityFilter
+from dranode.sim.scheduler.requests import Amounts, Counting, amounts_of, pod_requests
+from dranode.sim.scheduler.resources import ResourceShortage, shortages
+from dranode.sim.scheduler.snapshot import NodeInfo, PodInfo, Snapshot, host_ports
+from dranode.sim.scheduler.spread import SpreadFilter
+from dranode.sim.scheduler.taints import tolerates_unschedulable, untolerated_taint, written
+
+CORDONED: Final = "node(s) were unschedulable"
+TAINTED: Final = "node(s) had untolerated taint(s)"
+NOT_SELECTED: Final = "node(s) didn't match Pod's node affinity/selector"
+NOT_NAMED: Final = "node(s) didn't satisfy plugin(s) [NodeAffinity]"
+CONTRADICTION: Final = "pod affinity terms conflict"
+PORT_TAKEN: Final = "node(s) didn't have free ports for the requested pod ports"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a node is not for a pod.
+
+    Attributes:
+        plugin: kube-scheduler's plug-in that refuses it.
+        reasons: in kube-scheduler's words, as they are in the pod's FailedScheduling event.
+        detail: what is behind it on this node: a taint, a topology; equal for nodes that are refused alike.
+        shortages: of which resources the node has too little.
+        hopeless: whether nothing that could be evicted would help.
+    """
+
+    plugin: str
+    reasons: tuple[str, ...]
+    detail: str = ""
+    shortages: tuple[ResourceShortage, ...] = ()
+    hopeless: bool = True
+
+
+class Filters:
+    """What the plug-ins have found out of a pod and the cluster before they look at nodes.
+
+    Attributes:
+        requests: what the pod asks.
+        contradiction: why no node can suit, whatever it is; empty if one may.
+        far_reaching: whether pods on other nodes matter.
+    """
+
+    def __init__(self, info: PodInfo, snapshot: Snapshot, minor: int, elsewhere: frozenset[str] = frozenset()) -> None:
+        """Look at the pod and the cluster; `elsewhere` are extended resources that devices stand for.
+
+        Raises:
+            DocumentError: a selector of the pod is none.
+        """
+        pod = info.pod
+        self._pod = pod
+        self.requests: Amounts = amounts_of(pod_requests(pod, Counting(minor)))
+        self._elsewhere = elsewhere
+        self._named = named_nodes(pod)
+        self.contradiction = CONTRADICTION if self._named is not None and not self._named else ""
+        self._cordoned_too = tolerates_unschedulable(pod)
+        self._ports = host_ports(pod)
+        self._features = required_features(pod, minor)
+        self._spread = SpreadFilter(pod, snapshot)
+        self._affinity = AffinityFilter(info, snapshot)
+        self.far_reaching = not self._spread.idle or not self._affinity.idle
+        self._plugins: tuple[Callable[[NodeInfo], Refusal | None], ...] = (
+            self._name,
+            self._unschedulable,
+            self._taints,
+            self._node_affinity,
+            self._free_ports,
+            self._resources,
+            self._topology,
+            self._neighbours,
+        )
+
+    def refusal(self, info: NodeInfo) -> Refusal | None:
+        """Return why the node is not for the pod, before its devices are looked at; None if it is left."""
+        for plugin in self._plugins:
+            refusal = plugin(info)
+            if refusal is not None:
+                return refusal
+        return None
+
+    def late_refusal(self, info: NodeInfo) -> Refusal | None:
+        """Return what the plug-ins say that come after the one for devices."""
+        missing = self._features - set(info.node.status.declared_features)
+        return Refusal("NodeDeclaredFeatures", (FEATURES_MISSING,), ", ".join(sorted(missing))) if missing else None
+
+    def _name(self, info: NodeInfo) -> Refusal | None:
+        if self._named is None or info.name in self._named:
+            return None
+        return Refusal("NodeAffinity", (NOT_NAMED,))
+
+    def _unschedulable(self, info: NodeInfo) -> Refusal | None:
+        if not info.node.spec.unschedulable or self._cordoned_too:
+            return None
+        return Refusal("NodeUnschedulable", (CORDONED,))
+
+    def _taints(self, info: NodeInfo) -> Refusal | None:
+        taint = untolerated_taint(info.node, self._pod.spec.tolerations)
+        return Refusal("TaintToleration", (TAINTED,), written(taint)) if taint is not None else None
+
+    def _node_affinity(self, info: NodeInfo) -> Refusal | None:
+        return None if matches_required(self._pod, info.node) else Refusal("NodeAffinity", (NOT_SELECTED,))
+
+    def _free_ports(self, info: NodeInfo) -> Refusal | None:
+        taken = [port for port in self._ports if any(port.conflicts(other) for other in info.ports)]
+        if not taken:
+            return None
+        detail = ", ".join(f"{port.protocol} {port.port}" for port in sorted(taken))
+        return Refusal("NodePorts", (PORT_TAKEN,), detail, hopeless=False)
+
+    def _resources(self, info: NodeInfo) -> Refusal | None:
+        return lacking("NodeResourcesFit", shortages(self.requests, info, self._elsewhere))
+
+    def _topology(self, info: NodeInfo) -> Refusal | None:
+        refused = self._spread.refusal(info.node)
+        return Refusal("PodTopologySpread", refused[:1], refused[1], hopeless=False) if refused is not None else None
+
+    def _neighbours(self, info: NodeInfo) -> Refusal | None:
+        refused = self._affinity.refusal(info.node)
+        return Refusal("InterPodAffinity", refused[:1], refused[1], hopeless=False) if refused is not None else None
+
+
+def lacking(plugin: str, short: tuple[ResourceShortage, ...]) -> Refusal | None:
+    """The refusal for want of resources; None if nothing is short."""
+    if not short:
+        return None
+    reasons = tuple(shortage.reason for shortage in short)
+    return Refusal(plugin, reasons, shortages=short, hopeless=any(shortage.hopeless for shortage in short))

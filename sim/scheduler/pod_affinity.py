@@ -1,0 +1,135 @@
+"""Pod affinity and anti-affinity: near which pods a pod may, should, or must not be.
+
+Source: InterPodAffinity of kube-scheduler, 1.36.4 and 1.37.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from dranode.sim.scheduler.documents import SchedulingNode, SchedulingPod
+from dranode.sim.scheduler.scale import MAX_SCORE
+from dranode.sim.scheduler.snapshot import NodeInfo, PodInfo, Snapshot
+from dranode.sim.scheduler.terms import AffinityTerm, Namespaces
+
+NOT_NEAR: Final = "node(s) didn't match pod affinity rules"
+NOT_FAR: Final = "node(s) didn't match pod anti-affinity rules"
+OTHERS_FAR: Final = "node(s) didn't satisfy existing pods anti-affinity rules"
+# What a pod's required affinity counts when another pod is scored (`hardPodAffinityWeight`).
+_REQUIRED_WEIGHT: Final = 1
+
+_Topologies = dict[tuple[str, str], int]
+
+
+class AffinityFilter:
+    """Which nodes are left by the pod's required terms and by those of the pods that are there."""
+
+    def __init__(self, info: PodInfo, snapshot: Snapshot) -> None:
+        """Count the pods that matter."""
+        self._info = info
+        self._namespaces = snapshot.namespaces
+        terms = info.terms
+        self._near: _Topologies = {}
+        self._far: _Topologies = {}
+        self._repelled: _Topologies = {}
+        for node in snapshot.with_terms:
+            for other in node.with_terms:
+                self._count(self._repelled, other.terms.anti_affinity, info.pod, node.node)
+        if terms.affinity or terms.anti_affinity:
+            for node in snapshot.nodes.values():
+                for other in node.pods.values():
+                    # One pod has to match all terms of affinity; of anti-affinity each term counts alone.
+                    if terms.affinity and self._matches_all(other.pod):
+                        _enter(self._near, terms.affinity, node.node)
+                    self._count(self._far, terms.anti_affinity, other.pod, node.node)
+
+    @property
+    def idle(self) -> bool:
+        """Return whether no term concerns the pod."""
+        return not self._repelled and not self._info.terms.affinity and not self._info.terms.anti_affinity
+
+    def refusal(self, node: SchedulingNode) -> tuple[str, str] | None:
+        """Return the reason and the topology behind it; None if the node is left."""
+        labels = node.metadata.labels
+        missing = self._not_near(labels)
+        if missing is not None:
+            return NOT_NEAR, missing
+        for term in self._info.terms.anti_affinity:
+            value = labels.get(term.topology_key)
+            if value is not None and (term.topology_key, value) in self._far:
+                return NOT_FAR, f"{term.topology_key}={value}"
+        repelled = next(((key, labels[key]) for key, value in self._repelled if labels.get(key) == value), None)
+        return (OTHERS_FAR, "=".join(repelled)) if repelled is not None else None
+
+    def _not_near(self, labels: Mapping[str, str]) -> str | None:
+        terms = self._info.terms.affinity
+        lacking = next((term.topology_key for term in terms if term.topology_key not in labels), None)
+        if lacking is not None:
+            return lacking
+        for term in terms:
+            pair = (term.topology_key, labels[term.topology_key])
+            if pair not in self._near:
+                # The first pod of a group that wants to be near itself may go anywhere.
+                return None if not self._near and self._matches_all(self._info.pod) else "=".join(pair)
+        return None
+
+    def _matches_all(self, pod: SchedulingPod) -> bool:
+        return all(term.matches(pod, self._namespaces) for term in self._info.terms.affinity)
+
+    def _count(
+        self, counts: _Topologies, terms: Iterable[AffinityTerm], pod: SchedulingPod, node: SchedulingNode
+    ) -> None:
+        _enter(counts, [term for term in terms if term.matches(pod, self._namespaces)], node)
+
+
+class AffinityScore:
+    """How much preferred terms, of the pod and of the pods that are there, speak for each node."""
+
+    def __init__(self, info: PodInfo, snapshot: Snapshot) -> None:
+        """Add up the weights."""
+        self._weights: dict[str, dict[str, int]] = {}
+        preferring = bool(info.terms.preferred or info.terms.preferred_anti)
+        for node in snapshot.nodes.values() if preferring else snapshot.with_terms:
+            for other in node.pods.values() if preferring else node.with_terms:
+                self._weigh(info, other, node.node, snapshot.namespaces)
+
+    @property
+    def idle(self) -> bool:
+        """Return whether no term speaks for or against any node."""
+        return not self._weights
+
+    def raw(self, info: NodeInfo) -> int:
+        """Return the sum of the weights for the node's topologies."""
+        labels = info.node.metadata.labels
+        return sum(values.get(labels[key], 0) for key, values in self._weights.items() if key in labels)
+
+    def normalized(self, raws: Mapping[str, int]) -> dict[str, int]:
+        """Return scores from 0 to 100 between the least and the greatest sum."""
+        least, most = min(raws.values(), default=0), max(raws.values(), default=0)
+        if most == least:
+            return dict.fromkeys(raws, 0)
+        return {name: int(MAX_SCORE * ((raw - least) / (most - least))) for name, raw in raws.items()}
+
+    def _weigh(self, info: PodInfo, other: PodInfo, node: SchedulingNode, namespaces: Namespaces) -> None:
+        mine, theirs = info.terms, other.terms
+        for terms, pod, sign in (
+            (mine.preferred, other.pod, 1),
+            (mine.preferred_anti, other.pod, -1),
+            (theirs.affinity, info.pod, 1),
+            (theirs.preferred, info.pod, 1),
+            (theirs.preferred_anti, info.pod, -1),
+        ):
+            for term in terms:
+                value = node.metadata.labels.get(term.topology_key)
+                if value is not None and term.matches(pod, namespaces):
+                    values = self._weights.setdefault(term.topology_key, {})
+                    values[value] = values.get(value, 0) + sign * (term.weight or _REQUIRED_WEIGHT)
+
+
+def _enter(counts: _Topologies, terms: Iterable[AffinityTerm], node: SchedulingNode) -> None:
+    for term in terms:
+        value = node.metadata.labels.get(term.topology_key)
+        if value is not None:
+            pair = (term.topology_key, value)
+            counts[pair] = counts.get(pair, 0) + 1

@@ -1,0 +1,225 @@
+"""What a pod asks of its node, as kube-scheduler counts it.
+
+Source: `k8s.io/component-helpers/resource` (PodRequests) and `CalculateResource` of kube-scheduler, 1.36.4 and 1.37.1.
+Init containers run one after another, those that restart always beside all that come later (KEP-753); what is asked for
+the whole pod replaces what its containers ask (KEP-2837); while a resize in place is under way the greatest of what is
+asked, promised and in force counts (KEP-1287).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from types import MappingProxyType
+from typing import Final, TypeAlias
+
+from dranode.sim.scheduler.documents import (
+    ContainerStatus,
+    NodeAllocatableClaimStatus,
+    ResourceList,
+    SchedulingContainer,
+    SchedulingPod,
+)
+
+Exact: TypeAlias = dict[str, int | Fraction]
+Amounts: TypeAlias = Mapping[str, int]
+"""Millicores of `cpu`, bytes of memory and storage, numbers of everything else."""
+
+CPU: Final = "cpu"
+MEMORY: Final = "memory"
+STORAGE: Final = "ephemeral-storage"
+PODS: Final = "pods"
+NOTHING: Final[Amounts] = MappingProxyType({})
+# What a container without a request counts as when nodes are scored.
+NON_ZERO: Final[Mapping[str, int | Fraction]] = MappingProxyType({CPU: Fraction(1, 10), MEMORY: 200 << 20})
+_HUGE_PAGES: Final = "hugepages-"
+_ALWAYS: Final = "Always"
+# Since 1.37 statuses are added up before they are compared with the spec.
+_ADDED_FIRST: Final = 37
+
+
+@dataclass(frozen=True, slots=True)
+class Counting:
+    """How a pod's requests are counted.
+
+    Attributes:
+        minor: the minor release of Kubernetes.
+        status: whether what a resize in place has promised or put in force counts.
+        pod_level: whether what is asked for the whole pod counts.
+        missing: what a container counts as that does not ask for a resource.
+    """
+
+    minor: int
+    status: bool = False
+    pod_level: bool = True
+    missing: Mapping[str, int | Fraction] = field(default_factory=lambda: MappingProxyType({}))
+
+
+def pod_requests(pod: SchedulingPod, counting: Counting, claims: Iterable[NodeAllocatableClaimStatus] = ()) -> Exact:
+    """What a pod asks in exact amounts; `claims` is what its devices stand for of the node's own (KEP-5517)."""
+    amounts = _containers(pod, counting, tuple(claims))
+    asked = pod.spec.resources.requests
+    if counting.pod_level and any(_for_pods(name) for name in asked):
+        amounts.update(_pod_level(pod, counting))
+    _add(amounts, _exact(pod.spec.overhead))
+    return amounts
+
+
+def amounts_of(exact: Mapping[str, int | Fraction]) -> dict[str, int]:
+    """Round up to what the scheduler compares; resources that it does not know are left out."""
+    return {
+        name: math.ceil(value * 1000) if name == CPU else math.ceil(value)
+        for name, value in exact.items()
+        if name in (CPU, MEMORY, STORAGE) or is_scalar(name)
+    }
+
+
+def is_scalar(name: str) -> bool:
+    """Whether this is an extended resource, huge pages, or another one that is counted in whole numbers."""
+    return "/" in name or name.startswith((_HUGE_PAGES, "attachable-volumes-"))
+
+
+def is_extended(name: str) -> bool:
+    """Whether this is an extended resource, which a device plugin or a DeviceClass may stand behind."""
+    return "/" in name and "kubernetes.io/" not in name and not name.startswith("requests.")
+
+
+def has_pod_level_requests(pod: SchedulingPod) -> bool:
+    """Whether something that can be asked for a whole pod is."""
+    return any(_for_pods(name) for name in pod.spec.resources.requests)
+
+
+def _for_pods(name: str) -> bool:
+    return name in (CPU, MEMORY) or name.startswith(_HUGE_PAGES)
+
+
+def _containers(pod: SchedulingPod, counting: Counting, claims: tuple[NodeAllocatableClaimStatus, ...]) -> Exact:
+    devices = _devices(claims)
+    if not counting.status:
+        return _sum(_aggregate(pod, counting, lambda container, _: _spec(container)), devices)
+    infeasible = is_infeasible(pod)
+    if counting.minor < _ADDED_FIRST:
+        return _sum(
+            _aggregate(pod, counting, lambda container, status: _greatest(container, status, infeasible=infeasible)),
+            devices,
+        )
+    spec = _sum(_aggregate(pod, counting, lambda container, _: _spec(container)), devices)
+    status = pod.status
+    if (
+        status.allocated_resources is not None
+        and status.resources is not None
+        and status.resources.requests is not None
+    ):
+        promised, actual = _exact(status.allocated_resources), _exact(status.resources.requests)
+    else:
+        promised = _sum(
+            _aggregate(pod, counting, lambda container, status: _promised(container, status, infeasible=infeasible)),
+            devices,
+        )
+        actual = _aggregate(pod, counting, lambda container, status: _actual(container, status, infeasible=infeasible))
+    return _max(promised, actual) if infeasible else _max(spec, promised, actual)
+
+
+def _aggregate(
+    pod: SchedulingPod, counting: Counting, ask: Callable[[SchedulingContainer, ContainerStatus | None], Exact]
+) -> Exact:
+    known = (*pod.status.init_container_statuses, *pod.status.container_statuses) if counting.status else ()
+    statuses = {status.name: status for status in known}
+
+    def asked(container: SchedulingContainer, *, resized: bool = True) -> Exact:
+        return {**counting.missing, **ask(container, statuses.get(container.name) if resized else None)}
+
+    total: Exact = {}
+    for container in pod.spec.containers:
+        _add(total, asked(container))
+    sidecars: Exact = {}
+    peak: Exact = {}
+    for container in pod.spec.init_containers:
+        if container.restart_policy == _ALWAYS:
+            _add(total, asked(container))
+            _add(sidecars, asked(container))
+            peak = _max(peak, sidecars)
+        else:
+            once = asked(container, resized=counting.minor >= _ADDED_FIRST)
+            peak = _max(peak, _sum(once, sidecars))
+    return _max(total, peak)
+
+
+def _spec(container: SchedulingContainer) -> Exact:
+    return _exact(container.resources.requests)
+
+
+def _promised(container: SchedulingContainer, status: ContainerStatus | None, *, infeasible: bool) -> Exact:
+    if status is not None and status.allocated_resources is not None:
+        return _exact(status.allocated_resources)
+    return {} if infeasible else _spec(container)
+
+
+def _actual(container: SchedulingContainer, status: ContainerStatus | None, *, infeasible: bool) -> Exact:
+    if status is not None and status.resources is not None and status.resources.requests is not None:
+        return _exact(status.resources.requests)
+    return _promised(container, status, infeasible=infeasible)
+
+
+def _greatest(container: SchedulingContainer, status: ContainerStatus | None, *, infeasible: bool) -> Exact:
+    """1.36: each container's own, where its status says what is in force; of init containers only those that stay."""
+    if status is None or status.resources is None:
+        return _spec(container)
+    known = _max(_exact(status.resources.requests or {}), _exact(status.allocated_resources or {}))
+    return known if infeasible else _max(_spec(container), known)
+
+
+def _pod_level(pod: SchedulingPod, counting: Counting) -> Exact:
+    asked = _exact(pod.spec.resources.requests)
+    status = pod.status
+    if counting.status and status.resources is not None:
+        known = _max(_exact(status.resources.requests or {}), _exact(status.allocated_resources or {}))
+        effective = known if is_infeasible(pod) else _max(asked, known)
+        asked = {name: effective.get(name, 0) for name in asked} if counting.minor < _ADDED_FIRST else effective
+    return {name: amount for name, amount in asked.items() if _for_pods(name)}
+
+
+def is_infeasible(pod: SchedulingPod) -> bool:
+    """Whether kubelet has said that a resize of the pod can never be done."""
+    pending = next((each for each in pod.status.conditions if each.type == "PodResizePending"), None)
+    return pending is not None and pending.reason == "Infeasible"
+
+
+def _devices(claims: Iterable[NodeAllocatableClaimStatus]) -> Exact:
+    total: Exact = {}
+    for claim in claims:
+        for mapped in claim.mapping:
+            if mapped.quantity is not None:
+                _add(total, {mapped.name: mapped.quantity.value})
+        for overhead in claim.overhead:
+            amount: int | Fraction = overhead.per_pod.value if overhead.per_pod is not None else 0
+            if overhead.per_container is not None:
+                amount += overhead.per_container.value * len(claim.containers)
+            _add(total, {overhead.name: amount})
+    return total
+
+
+def _exact(resources: ResourceList) -> Exact:
+    return {name: quantity.value for name, quantity in resources.items()}
+
+
+def _add(total: Exact, more: Mapping[str, int | Fraction]) -> None:
+    for name, amount in more.items():
+        total[name] = total.get(name, 0) + amount
+
+
+def _sum(first: Exact, second: Exact) -> Exact:
+    total = dict(first)
+    _add(total, second)
+    return total
+
+
+def _max(first: Exact, *others: Exact) -> Exact:
+    result = dict(first)
+    for other in others:
+        for name, amount in other.items():
+            if name not in result or amount > result[name]:
+                result[name] = amount
+    return result

@@ -1,0 +1,99 @@
+"""How kube-scheduler's default plug-ins score the nodes that are left, and which nodes it may choose.
+
+ImageLocality is left out, whose scores depend on images that a node has already; the plug-in for devices is the
+caller's. Equal totals are a lottery in kube-scheduler: each of the nodes may be chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from dranode.sim.scheduler.node_affinity import preference
+from dranode.sim.scheduler.pod_affinity import AffinityScore
+from dranode.sim.scheduler.resources import ResourceScore
+from dranode.sim.scheduler.scale import normalized
+from dranode.sim.scheduler.snapshot import NodeInfo, PodInfo, Snapshot
+from dranode.sim.scheduler.spread import SpreadScore
+from dranode.sim.scheduler.taints import disliked_taints
+
+DEVICES: Final = "DynamicResources"
+# The weights of the default profile.
+WEIGHTS: Final[Mapping[str, int]] = {
+    "TaintToleration": 3,
+    "NodeAffinity": 2,
+    "NodeResourcesFit": 1,
+    "PodTopologySpread": 2,
+    "InterPodAffinity": 2,
+    DEVICES: 2,
+    "NodeResourcesBalancedAllocation": 1,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTotal:
+    """The score of one node.
+
+    Attributes:
+        node: its name.
+        total: the weighted sum.
+        plugins: each plug-in's score from 0 to 100, before it is weighted; those that have nothing to say are left out.
+    """
+
+    node: str
+    total: int
+    plugins: Mapping[str, int]
+
+
+def totals(
+    info: PodInfo, snapshot: Snapshot, feasible: Sequence[NodeInfo], devices: Mapping[str, int], minor: int
+) -> tuple[NodeTotal, ...]:
+    """The scores of the nodes that are left, in their order; `devices` is the raw score of KEP-4816 by node.
+
+    Raises:
+        DocumentError: a selector of the pod is none.
+    """
+    tables = _tables(info, snapshot, feasible, minor)
+    if devices:
+        tables[DEVICES] = normalized({node.name: devices.get(node.name, 0) for node in feasible})
+    return tuple(
+        NodeTotal(
+            node.name,
+            sum(WEIGHTS[plugin] * table[node.name] for plugin, table in tables.items()),
+            {plugin: table[node.name] for plugin, table in tables.items()},
+        )
+        for node in feasible
+    )
+
+
+def best(scores: Sequence[NodeTotal]) -> tuple[str, ...]:
+    """The nodes with the greatest total, in their order."""
+    most = max((score.total for score in scores), default=0)
+    return tuple(score.node for score in scores if score.total == most)
+
+
+def _tables(
+    info: PodInfo, snapshot: Snapshot, feasible: Sequence[NodeInfo], minor: int
+) -> dict[str, Mapping[str, int]]:
+    pod = info.pod
+    resources = ResourceScore.of(pod, minor)
+    spread = SpreadScore(pod, snapshot, feasible)
+    affinity = AffinityScore(info, snapshot)
+
+    def raws(score: Callable[[NodeInfo], int]) -> dict[str, int]:
+        return {node.name: score(node) for node in feasible}
+
+    tables: dict[str, Mapping[str, int]] = {
+        "TaintToleration": normalized(raws(lambda node: disliked_taints(node.node, pod)), reverse=True),
+        "NodeResourcesFit": raws(resources.least_allocated),
+    }
+    if pod.spec.affinity.node_affinity.preferred_during_scheduling_ignored_during_execution:
+        tables["NodeAffinity"] = normalized(raws(lambda node: preference(pod, node.node)))
+    if not spread.idle:
+        tables["PodTopologySpread"] = spread.normalized(raws(spread.raw))
+    if not affinity.idle:
+        tables["InterPodAffinity"] = affinity.normalized(raws(affinity.raw))
+    if not resources.asks_nothing:
+        tables["NodeResourcesBalancedAllocation"] = raws(resources.balanced)
+    return tables

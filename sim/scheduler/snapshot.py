@@ -1,0 +1,171 @@
+"""Nodes with the pods that are bound to them, as kube-scheduler's snapshot has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final, NamedTuple
+
+from dranode.sim.scheduler.documents import NodeAllocatableClaimStatus, SchedulingNode, SchedulingPod
+from dranode.sim.scheduler.labels import LabelMatcher
+from dranode.sim.scheduler.requests import (
+    CPU,
+    MEMORY,
+    NON_ZERO,
+    PODS,
+    Amounts,
+    Counting,
+    amounts_of,
+    has_pod_level_requests,
+    pod_requests,
+)
+from dranode.sim.scheduler.terms import Namespaces, PodTerms
+
+_ANY_ADDRESS: Final = "0.0.0.0"  # noqa: S104 - this is what Kubernetes writes for all addresses
+_ALWAYS: Final = "Always"
+
+
+class HostPort(NamedTuple):
+    """A port of a node that a container takes."""
+
+    address: str
+    protocol: str
+    port: int
+
+    def conflicts(self, other: HostPort) -> bool:
+        """Return whether both cannot be taken on one node."""
+        same = self.protocol == other.protocol and self.port == other.port
+        return same and (self.address == other.address or _ANY_ADDRESS in (self.address, other.address))
+
+
+@dataclass(frozen=True, slots=True)
+class PodInfo:
+    """A pod with what is worked out once of it.
+
+    Attributes:
+        pod: the pod.
+        requests: what it takes of its node, once bound.
+        non_zero: `cpu` and `memory` as they count when nodes are scored.
+        terms: its pod affinity.
+        ports: the ports of the node that it takes.
+    """
+
+    pod: SchedulingPod
+    requests: Amounts
+    non_zero: tuple[int, int]
+    terms: PodTerms
+    ports: frozenset[HostPort]
+
+    @classmethod
+    def of(cls, pod: SchedulingPod, minor: int, claims: Iterable[NodeAllocatableClaimStatus] = ()) -> PodInfo:
+        """Work it out for a minor release; `claims` is what the pod's devices stand for (KEP-5517).
+
+        Raises:
+            DocumentError: a selector of the pod is none.
+        """
+        counting = Counting(minor, status=True)
+        claims = tuple(claims)
+        exact = pod_requests(pod, counting, claims)
+        names = (CPU, MEMORY)
+        # A pod-level request stands for all containers, so that none of them lacks one.
+        missing = {name: NON_ZERO[name] for name in names if not has_pod_level_requests(pod) or name not in exact}
+        non_zero = (
+            amounts_of(pod_requests(pod, replace(counting, missing=missing), claims)) if missing else amounts_of(exact)
+        )
+        return cls(pod, amounts_of(exact), (non_zero[CPU], non_zero[MEMORY]), PodTerms.of(pod), host_ports(pod))
+
+
+@dataclass(frozen=True)
+class NodeInfo:
+    """A node and its pods.
+
+    Attributes:
+        node: the node.
+        pods: all that are bound to it and have not ended, by `<namespace>/<name>`.
+        requested: what they take.
+        non_zero: their `cpu` and `memory` as they count when nodes are scored.
+    """
+
+    node: SchedulingNode
+    pods: Mapping[str, PodInfo]
+    requested: Amounts
+    non_zero: tuple[int, int]
+
+    @classmethod
+    def of(cls, node: SchedulingNode, pods: Iterable[PodInfo] = ()) -> NodeInfo:
+        """Add up the pods."""
+        requested: dict[str, int] = {}
+        cpu = memory = 0
+        infos = {info.pod.key: info for info in pods}
+        for info in infos.values():
+            for name, amount in info.requests.items():
+                requested[name] = requested.get(name, 0) + amount
+            cpu, memory = cpu + info.non_zero[0], memory + info.non_zero[1]
+        return cls(node, infos, requested, (cpu, memory))
+
+    @property
+    def name(self) -> str:
+        """Return the node's name."""
+        return self.node.metadata.name
+
+    @cached_property
+    def allocatable(self) -> Amounts:
+        """What pods may take."""
+        exact = {name: quantity.value for name, quantity in self.node.status.allocatable.items()}
+        pods = exact.get(PODS, 0)
+        return {**amounts_of(exact), PODS: int(pods)}
+
+    @cached_property
+    def ports(self) -> frozenset[HostPort]:
+        """The ports that are taken."""
+        return frozenset(port for info in self.pods.values() for port in info.ports)
+
+    @cached_property
+    def with_terms(self) -> tuple[PodInfo, ...]:
+        """The pods with pod affinity of any kind."""
+        return tuple(info for info in self.pods.values() if not info.terms.none)
+
+    def with_pods(self, pods: Iterable[PodInfo]) -> NodeInfo:
+        """The node with more pods."""
+        return NodeInfo.of(self.node, (*self.pods.values(), *pods))
+
+    def without(self, keys: frozenset[str]) -> NodeInfo:
+        """The node without these pods."""
+        return NodeInfo.of(self.node, (info for key, info in self.pods.items() if key not in keys))
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """All nodes, in order, and what is known of the cluster besides.
+
+    Attributes:
+        nodes: by name.
+        namespaces: the labels of namespaces.
+        default_selector: what finds the pods that belong together with a pod, by its Services and its owner; None if
+            there are none.
+    """
+
+    nodes: Mapping[str, NodeInfo]
+    namespaces: Namespaces
+    default_selector: Callable[[SchedulingPod], LabelMatcher | None]
+
+    @cached_property
+    def with_terms(self) -> tuple[NodeInfo, ...]:
+        """The nodes with pods that have pod affinity."""
+        return tuple(info for info in self.nodes.values() if info.with_terms)
+
+    def replaced(self, changed: Mapping[str, NodeInfo]) -> Snapshot:
+        """The snapshot with other values for some nodes."""
+        return replace(self, nodes={**self.nodes, **changed})
+
+
+def host_ports(pod: SchedulingPod) -> frozenset[HostPort]:
+    """The ports of the node that the pod takes: of its containers, and of init containers that restart always."""
+    staying = (container for container in pod.spec.init_containers if container.restart_policy == _ALWAYS)
+    return frozenset(
+        HostPort(port.host_ip or _ANY_ADDRESS, port.protocol or "TCP", port.host_port)
+        for container in (*staying, *pod.spec.containers)
+        for port in container.ports
+        if port.host_port > 0
+    )

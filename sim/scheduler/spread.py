@@ -1,0 +1,219 @@
+"""Topology spread: how evenly the pods that belong together lie over zones, nodes or other topologies.
+
+Source: PodTopologySpread of kube-scheduler, 1.36.4 and 1.37.1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from dranode.driver.core.api.errors import DocumentError
+from dranode.driver.core.api.resource import NodeSelectorRequirement
+from dranode.sim.scheduler.documents import SchedulingNode, SchedulingPod, TopologySpreadConstraint
+from dranode.sim.scheduler.labels import LabelMatcher
+from dranode.sim.scheduler.node_affinity import matches_required
+from dranode.sim.scheduler.scale import MAX_SCORE
+from dranode.sim.scheduler.snapshot import NodeInfo, Snapshot
+from dranode.sim.scheduler.taints import untolerated_taint
+
+NOT_SPREAD: Final = "node(s) didn't match pod topology spread constraints"
+NO_LABEL: Final = f"{NOT_SPREAD} (missing required label)"
+HOSTNAME: Final = "kubernetes.io/hostname"
+_ZONE: Final = "topology.kubernetes.io/zone"
+_HARD: Final = "DoNotSchedule"
+_SOFT: Final = "ScheduleAnyway"
+_HONOR: Final = "Honor"
+# What holds for pods that have no constraints of their own: the topology, and the skew.
+_DEFAULTS: Final = ((HOSTNAME, 3), (_ZONE, 5))
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadConstraint:
+    """One constraint, ready to count.
+
+    Attributes:
+        topology_key: the label of nodes whose values are spread over.
+        max_skew: how much more a value may have than the least.
+        min_domains: with fewer values the least counts as 0.
+        pods: which pods count.
+        honors_affinity: whether nodes that the pod may not go to by its node affinity are left out.
+        honors_taints: whether nodes are left out whose taints the pod does not tolerate.
+    """
+
+    topology_key: str
+    max_skew: int
+    pods: LabelMatcher
+    min_domains: int = 1
+    honors_affinity: bool = True
+    honors_taints: bool = False
+
+    def counts_on(self, pod: SchedulingPod, node: SchedulingNode) -> bool:
+        """Return whether the node is one of those that are spread over."""
+        if self.honors_affinity and not matches_required(pod, node):
+            return False
+        return not self.honors_taints or untolerated_taint(node, pod.spec.tolerations) is None
+
+    def matching(self, pod: SchedulingPod, info: NodeInfo) -> int:
+        """Return how many pods of a node count; those that end do not."""
+        if self.pods.everything:
+            return 0
+        namespace = pod.metadata.namespace
+        return sum(
+            other.pod.metadata.namespace == namespace
+            and other.pod.metadata.deletion_timestamp is None
+            and self.pods.matches(other.pod.metadata.labels)
+            for other in info.pods.values()
+        )
+
+
+class SpreadFilter:
+    """Which nodes the constraints of a pod leave that have to hold."""
+
+    def __init__(self, pod: SchedulingPod, snapshot: Snapshot) -> None:
+        """Count the pods.
+
+        Raises:
+            DocumentError: a selector of the pod is none.
+        """
+        self._pod = pod
+        self._constraints = _constraints(pod, _HARD)
+        keys = [each.topology_key for each in self._constraints]
+        self._matching: list[dict[str, int]] = [{} for _ in keys]
+        if not keys:
+            return
+        for info in snapshot.nodes.values():
+            labels = info.node.metadata.labels
+            if not all(key in labels for key in keys):
+                continue
+            for constraint, matching in zip(self._constraints, self._matching, strict=True):
+                if constraint.counts_on(pod, info.node):
+                    value = labels[constraint.topology_key]
+                    matching[value] = matching.get(value, 0) + constraint.matching(pod, info)
+
+    @property
+    def idle(self) -> bool:
+        """Return whether there is no such constraint."""
+        return not self._constraints
+
+    def refusal(self, node: SchedulingNode) -> tuple[str, str] | None:
+        """Return the reason and what is behind it; None if the node is left."""
+        for constraint, matching in zip(self._constraints, self._matching, strict=True):
+            key = constraint.topology_key
+            value = node.metadata.labels.get(key)
+            if value is None:
+                return NO_LABEL, key
+            least = min(matching.values()) if len(matching) >= constraint.min_domains else 0
+            itself = constraint.pods.matches(self._pod.metadata.labels)
+            if matching.get(value, 0) + itself - least > constraint.max_skew:
+                return NOT_SPREAD, f"{key}={value}"
+        return None
+
+
+class SpreadScore:
+    """How much the constraints of a pod that only should hold speak for each node."""
+
+    def __init__(self, pod: SchedulingPod, snapshot: Snapshot, feasible: Sequence[NodeInfo]) -> None:
+        """Count the pods in the topologies of the nodes that are left."""
+        own = bool(pod.spec.topology_spread_constraints)
+        self._pod = pod
+        self._constraints = _constraints(pod, _SOFT) if own else _defaults(pod, snapshot)
+        keys = [each.topology_key for each in self._constraints]
+        # Only the pod's own constraints leave out nodes that lack one of the labels.
+        self._ignored = {
+            info.name for info in feasible if own and not all(key in info.node.metadata.labels for key in keys)
+        }
+        scored = [info for info in feasible if info.name not in self._ignored]
+        self._matching = [_domains(key, scored) for key in keys]
+        sizes = (
+            len(scored) if key == HOSTNAME else len(matching)
+            for key, matching in zip(keys, self._matching, strict=True)
+        )
+        self._weights = [math.log(size + 2) for size in sizes]
+        if keys:
+            self._count(snapshot.nodes.values(), keys if own else ())
+
+    @property
+    def idle(self) -> bool:
+        """Return whether there is no such constraint."""
+        return not self._constraints
+
+    def raw(self, info: NodeInfo) -> int:
+        """Return the weighted number of pods that are near, more being worse."""
+        if info.name in self._ignored:
+            return 0
+        score = 0.0
+        for constraint, matching, weight in zip(self._constraints, self._matching, self._weights, strict=True):
+            value = info.node.metadata.labels.get(constraint.topology_key)
+            if value is not None:
+                host = constraint.topology_key == HOSTNAME
+                count = constraint.matching(self._pod, info) if host else matching[value]
+                score += count * weight + (constraint.max_skew - 1)
+        return _rounded(score)
+
+    def normalized(self, raws: Mapping[str, int]) -> dict[str, int]:
+        """Return scores from 0 to 100, the fewest pods having the best; nodes without the labels have 0."""
+        counted = [raw for name, raw in raws.items() if name not in self._ignored]
+        least, most = min(counted, default=0), max(counted, default=0)
+        return {name: 0 if name in self._ignored else _share(raw, least, most) for name, raw in raws.items()}
+
+    def _count(self, infos: Iterable[NodeInfo], required: Sequence[str]) -> None:
+        for info in infos:
+            labels = info.node.metadata.labels
+            if not all(key in labels for key in required):
+                continue
+            for constraint, matching in zip(self._constraints, self._matching, strict=True):
+                value = labels.get(constraint.topology_key, "")
+                if value in matching and constraint.counts_on(self._pod, info.node):
+                    matching[value] += constraint.matching(self._pod, info)
+
+
+def _share(raw: int, least: int, most: int) -> int:
+    return MAX_SCORE * (most + least - raw) // most if most else MAX_SCORE
+
+
+def _rounded(value: float) -> int:
+    """Round half away from zero, as Go does."""
+    return math.floor(value + 0.5)
+
+
+def _domains(key: str, infos: Iterable[NodeInfo]) -> dict[str, int]:
+    """The values of the label; those of a node's own name are counted node by node."""
+    return {} if key == HOSTNAME else {info.node.metadata.labels.get(key, ""): 0 for info in infos}
+
+
+def _constraints(pod: SchedulingPod, action: str) -> tuple[SpreadConstraint, ...]:
+    return tuple(
+        _constraint(pod, constraint, f"spec.topologySpreadConstraints[{index}]")
+        for index, constraint in enumerate(pod.spec.topology_spread_constraints)
+        if constraint.when_unsatisfiable == action
+    )
+
+
+def _constraint(pod: SchedulingPod, constraint: TopologySpreadConstraint, path: str) -> SpreadConstraint:
+    labels = pod.metadata.labels
+    # A selector that matches nothing stays so, whatever is added.
+    more = tuple(
+        NodeSelectorRequirement(key=key, operator="In", values=(labels[key],))
+        for key in constraint.match_label_keys
+        if key in labels and constraint.label_selector is not None
+    )
+    try:
+        pods = LabelMatcher(constraint.label_selector, more)
+    except DocumentError as error:
+        raise DocumentError(str(error), f"{path}.labelSelector") from error
+    return SpreadConstraint(
+        constraint.topology_key,
+        constraint.max_skew,
+        pods,
+        constraint.min_domains or 1,
+        constraint.node_affinity_policy == _HONOR,
+        constraint.node_taints_policy == _HONOR,
+    )
+
+
+def _defaults(pod: SchedulingPod, snapshot: Snapshot) -> tuple[SpreadConstraint, ...]:
+    pods = snapshot.default_selector(pod)
+    return () if pods is None else tuple(SpreadConstraint(key, skew, pods) for key, skew in _DEFAULTS)

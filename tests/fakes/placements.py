@@ -1,0 +1,91 @@
+"""What a real kube-scheduler did with pods, compared with what the simulator would do, and done again without it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from dranode.driver.core.api.documents import decode, encode_json
+from dranode.driver.core.api.resource import AllocationResult, ResourceClaim
+from dranode.driver.core.api.source_document import SourceDocument
+from dranode.sim.allocator.allocate import Allocator
+from dranode.sim.allocator.features import Features
+from dranode.sim.allocator.outcome import Outcome
+from dranode.sim.fit.demand import demand_of
+from dranode.sim.fit.dump import read_dump
+from dranode.sim.fit.reasons import available
+from dranode.sim.fit.scheduler import Placement, Scheduler
+from dranode.sim.fit.state import ClusterState
+from dranode.sim.scheduler.documents import SchedulingPod
+from dranode.sim.scheduler.snapshot import PodInfo
+
+Document = dict[str, Any]
+
+
+def difference(mine: Placement, real: Document, nodes: int) -> str:
+    """How the answers differ; empty if they do not."""
+    node = real["spec"].get("nodeName")
+    if node is not None:
+        if mine.node is None:
+            return f"bound to {node}, but here: {available(mine, nodes)}"
+        if node in mine.tied:
+            return ""
+        scores = {score.node: (score.total, dict(score.plugins)) for score in mine.scores}
+        return f"bound to {node}, but here to {mine.tied}: {scores}"
+    message = next(each["message"] for each in real["status"]["conditions"] if each["type"] == "PodScheduled")
+    if mine.node is not None:
+        return f"bound to no node, but here to {mine.tied}: {message}"
+    if mine.problem and message.startswith('running "DynamicResources" filter plugin'):
+        return ""  # an error of a claim that ends the attempt on both sides, in words of their own
+    ours = available(mine, nodes)
+    return "" if message.startswith(ours) else f"here: {ours}; there: {message}"
+
+
+def devices_differ(outcome: Outcome, theirs: AllocationResult | None) -> str:
+    """How a claim's devices differ from those that it got; empty if they do not."""
+    name = outcome.claim.metadata.name
+    if theirs is None or outcome.allocation is None:
+        return f"claim {name} is not allocated"
+    ours, others = (_results(each) for each in (outcome.allocation, theirs))
+    return "" if ours == others else f"claim {name}: {ours} here, {others} there"
+
+
+def sources_of(documents: Iterable[Document]) -> list[SourceDocument]:
+    return [SourceDocument("case", index, document) for index, document in enumerate(documents)]
+
+
+def replay(case: Document, features: Features) -> list[str]:
+    """Go through what was recorded, pod by pod, and name every difference."""
+    minor = features.release.number[0]
+    dump = read_dump(sources_of(case["documents"]))
+    allocator = Allocator(dump.slices, dump.classes, features, new_share_id=lambda: "share")
+    scheduler, state = Scheduler(allocator), ClusterState.of(dump, minor)
+    differences = []
+    for step in case["steps"]:
+        real = step["pod"]
+        unbound = {**real, "spec": {key: value for key, value in real["spec"].items() if key != "nodeName"}}
+        demand = demand_of(decode(SchedulingPod, unbound), dump, minor)
+        mine = scheduler.place(state, demand)
+        node = real["spec"].get("nodeName")
+        claims = {each["metadata"]["name"]: decode(ResourceClaim, each) for each in step.get("claims", ())}
+        differs = [difference(mine, real, len(state.nodes))]
+        if node == mine.node:
+            differs += [
+                devices_differ(outcome, claims[outcome.claim.metadata.name].status.allocation)
+                for outcome in mine.outcomes
+            ]
+        differences += [f"{demand.pod.key}: {text}" for text in differs if text]
+        if node is not None:
+            after = PodInfo.of(decode(SchedulingPod, step.get("resized", real)), minor)
+            allocated = [
+                (each, each.status.allocation) for each in claims.values() if each.status.allocation is not None
+            ]
+            state = state.with_pod(replace(demand, info=after), node, allocated)
+    return differences
+
+
+def _results(allocation: AllocationResult) -> list[Document]:
+    results = json.loads(encode_json(allocation))["devices"]["results"]
+    return [{key: value for key, value in each.items() if key != "shareID"} for each in results]

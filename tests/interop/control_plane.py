@@ -1,0 +1,221 @@
+"""A real control plane without nodes: etcd, kube-apiserver and kube-scheduler, started in a folder of their own.
+
+They are taken from PATH where their versions fit, else built from their Go modules as one program, which takes long the
+first time. Nothing is needed but Go and its module proxy; no root, no containers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.interop.api import Api
+
+CACHE = Path(__file__).parents[2] / ".cache" / "interop"
+PROGRAM = Path(__file__).with_name("control_plane.go")
+# The newest patch releases of which the module proxies have the source.
+VERSIONS = {"1.36": "1.36.4", "1.37": "1.37.1"}
+TOKEN = "interop"  # noqa: S105 - it guards a server that listens on this machine for the length of a test
+_PATIENCE = 120.0
+
+_SCHEDULER_CONFIG = """
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+leaderElection:
+  leaderElect: false
+clientConnection:
+  kubeconfig: {folder}/kubeconfig
+  qps: 5000
+  burst: 5000
+"""
+_KUBECONFIG = """
+apiVersion: v1
+kind: Config
+clusters: [{{name: c, cluster: {{server: "https://127.0.0.1:{port}", insecure-skip-tls-verify: true}}}}]
+users: [{{name: u, user: {{token: {token}}}}}]
+contexts: [{{name: c, context: {{cluster: c, user: u}}}}]
+current-context: c
+"""
+
+
+@dataclass(frozen=True)
+class Programs:
+    """The commands that start the three programs."""
+
+    etcd: tuple[str, ...]
+    apiserver: tuple[str, ...]
+    scheduler: tuple[str, ...]
+
+
+def why_no_control_plane() -> str:
+    """Why no control plane can be had here; empty if it can."""
+    if all(shutil.which(name) for name in ("etcd", "kube-apiserver", "kube-scheduler")) or shutil.which("go"):
+        return ""
+    return "neither etcd, kube-apiserver and kube-scheduler nor go, to build them, are on PATH"
+
+
+def programs(release: str) -> Programs:
+    """Those on PATH if they are of the release, else built ones."""
+    found = [shutil.which(name) for name in ("etcd", "kube-apiserver", "kube-scheduler")]
+    if all(found):
+        etcd, apiserver, scheduler = (str(path) for path in found)
+        version = subprocess.run([scheduler, "--version"], capture_output=True, text=True, check=True).stdout
+        if f"v{release}." in version:
+            return Programs((etcd,), (apiserver,), (scheduler,))
+    built = str(_built(release))
+    return Programs((built, "etcd"), (built, "kube-apiserver"), (built, "kube-scheduler"))
+
+
+def _built(release: str) -> Path:
+    """Build all three as one program, once; the module's own list of versions is the one that Kubernetes names."""
+    version = VERSIONS[release]
+    program = CACHE / f"control-plane-{version}"
+    if program.exists():
+        return program
+    folder = CACHE / f"control-plane-{version}-source"
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copy(PROGRAM, folder / "main.go")
+    answer = subprocess.run(
+        ["go", "mod", "download", "-json", f"k8s.io/kubernetes@v{version}"], capture_output=True, text=True, check=True
+    )
+    source = Path(json.loads(answer.stdout)["Dir"])
+    (folder / "go.mod").write_text(_module(source / "go.mod", version))
+    shutil.copy(source / "go.sum", folder / "go.sum")
+    major, minor, _ = version.split(".")
+    names = {"gitVersion": f"v{version}", "gitMajor": major, "gitMinor": minor}
+    stamps = " ".join(f"-X k8s.io/component-base/version.{name}={value}" for name, value in names.items())
+    subprocess.run(
+        ["go", "build", "-mod=mod", "-ldflags", f"-s -w {stamps}", "-o", str(program), "."],
+        cwd=folder,
+        env={**os.environ, "CGO_ENABLED": "0"},
+        check=True,
+    )
+    return program
+
+
+def _module(kubernetes: Path, version: str) -> str:
+    """A module that requires Kubernetes; its own libraries, which it has beside itself, come from their modules."""
+    words = [line.split() for line in kubernetes.read_text().splitlines()]
+    etcd = next(line[1] for line in words if line[:1] == ["go.etcd.io/etcd/server/v3"])
+    minor = version.partition(".")[2]
+    beside = [line[0] for line in words if len(line) > 2 and line[2].startswith("./staging/")]
+    replaced = "\n".join(f"\t{name} => {name} v0.{minor}" for name in beside)
+    required = f"\tk8s.io/kubernetes v{version}\n\tgo.etcd.io/etcd/server/v3 {etcd}"
+    head = "module dranode.example/control-plane\n\ngo 1.26.0"
+    return f"{head}\n\nrequire (\n{required}\n)\n\nreplace (\n{replaced}\n)\n"
+
+
+@contextlib.contextmanager
+def control_plane(release: str, folder: Path, gates: str = "") -> Iterator[Api]:
+    """Run a control plane; `gates` are feature gates for server and scheduler."""
+    commands = programs(release)
+    ports = _free_ports(5)
+    _write(folder, ports)
+    running: list[subprocess.Popen[bytes]] = []
+    api = Api(ports[2], TOKEN)
+    try:
+        running.append(_start(folder, "etcd", _etcd(commands, folder, ports)))
+        running.append(_start(folder, "kube-apiserver", _apiserver(commands, folder, ports, gates)))
+        _wait(api, running, folder)
+        running.append(_start(folder, "kube-scheduler", _scheduler(commands, folder, ports, gates)))
+        yield api
+    finally:
+        api.close()
+        for process in reversed(running):
+            process.send_signal(signal.SIGTERM)
+        for process in reversed(running):
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _write(folder: Path, ports: list[int]) -> None:
+    (folder / "tokens.csv").write_text(f"{TOKEN},admin,admin,system:masters\n")
+    (folder / "kubeconfig").write_text(_KUBECONFIG.format(port=ports[2], token=TOKEN))
+    (folder / "scheduler.yaml").write_text(_SCHEDULER_CONFIG.format(folder=folder))
+    subprocess.run(["openssl", "genrsa", "-out", str(folder / "accounts.key"), "2048"], check=True, capture_output=True)
+
+
+def _etcd(commands: Programs, folder: Path, ports: list[int]) -> list[str]:
+    client, peer = (f"http://127.0.0.1:{port}" for port in ports[:2])
+    return [
+        *commands.etcd,
+        f"--data-dir={folder}/etcd",
+        f"--listen-client-urls={client}",
+        f"--advertise-client-urls={client}",
+        f"--listen-peer-urls={peer}",
+        f"--initial-advertise-peer-urls={peer}",
+        f"--initial-cluster=default={peer}",
+        "--unsafe-no-fsync",
+        "--log-level=warn",
+    ]
+
+
+def _apiserver(commands: Programs, folder: Path, ports: list[int], gates: str) -> list[str]:
+    return [
+        *commands.apiserver,
+        f"--etcd-servers=http://127.0.0.1:{ports[0]}",
+        "--bind-address=127.0.0.1",
+        f"--secure-port={ports[2]}",
+        f"--cert-dir={folder}/certs",
+        f"--token-auth-file={folder}/tokens.csv",
+        "--authorization-mode=RBAC",
+        "--service-account-issuer=https://interop.example",
+        f"--service-account-key-file={folder}/accounts.key",
+        f"--service-account-signing-key-file={folder}/accounts.key",
+        "--service-cluster-ip-range=10.0.0.0/24",
+        # No controllers and no kubelets run: nobody would make accounts, or say that a node is ready.
+        "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
+        "--max-requests-inflight=0",
+        "--enable-priority-and-fairness=false",
+        *([f"--feature-gates={gates}"] if gates else []),
+    ]
+
+
+def _scheduler(commands: Programs, folder: Path, ports: list[int], gates: str) -> list[str]:
+    return [
+        *commands.scheduler,
+        f"--config={folder}/scheduler.yaml",
+        "--bind-address=127.0.0.1",
+        f"--secure-port={ports[3]}",
+        f"--cert-dir={folder}/scheduler-certs",
+        *([f"--feature-gates={gates}"] if gates else []),
+    ]
+
+
+def _start(folder: Path, name: str, command: list[str]) -> subprocess.Popen[bytes]:
+    with (folder / f"{name}.log").open("wb") as log:
+        return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=folder)
+
+
+def _wait(api: Api, running: list[subprocess.Popen[bytes]], folder: Path) -> None:
+    """Until the server is ready; a program that ended says so with the end of its log."""
+    until = time.monotonic() + _PATIENCE
+    while not api.ready():
+        ended = next((process for process in running if process.poll() is not None), None)
+        if ended is not None or time.monotonic() > until:
+            ends = [f"{log.name}: {log.read_text(errors='replace')[-600:]}" for log in sorted(folder.glob("*.log"))]
+            raise RuntimeError("the control plane does not come up: " + " | ".join(ends))
+        time.sleep(0.2)
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()

@@ -1,0 +1,60 @@
+"""`dranode fit` on the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from dranode.driver.core.api.errors import DocumentError, UsageError
+from dranode.sim.cli.fit import command
+from tests.fakes.clusters import Document, node_document, pod_document
+
+
+def fit(folder: Path, *documents: Document, options: tuple[str, ...] = ()) -> Result:
+    file = folder / "cluster.yaml"
+    file.write_text(yaml.safe_dump_all(documents))
+    return CliRunner().invoke(command, [str(file), *options])
+
+
+def test_the_table_says_where_each_pod_goes(tmp_path: Path) -> None:
+    result = fit(tmp_path, node_document("a", "4"), pod_document("p", "3"), pod_document("big", "9"))
+    assert result.exit_code == 1
+    assert "the only node that fits" in result.output
+    assert "0/1 nodes are available: 1 Insufficient cpu." in result.output
+
+
+def test_programs_get_nodes_scores_and_reasons(tmp_path: Path) -> None:
+    documents = [node_document("a", "4"), node_document("b", "64"), pod_document("p", "3"), pod_document("big", "90")]
+    result = fit(tmp_path, *documents, options=("-o", "json"))
+    big, small = sorted(json.loads(result.output)["pods"], key=lambda pod: pod["pod"])
+    assert (small["node"], small["tied"], small["message"]) == ("b", ["b"], None)
+    assert [(score["node"], sorted(score["plugins"])) for score in small["scores"]] == [
+        ("a", ["NodeResourcesBalancedAllocation", "NodeResourcesFit", "TaintToleration"]),
+        ("b", ["NodeResourcesBalancedAllocation", "NodeResourcesFit", "TaintToleration"]),
+    ]
+    assert big["refusals"][0]["reasons"] == ["Insufficient cpu"]
+    assert big["refusals"][0]["nodes"] == ["b", "a"]
+
+
+def test_a_pod_that_fits_ends_well(tmp_path: Path) -> None:
+    result = fit(tmp_path, node_document("a"), pod_document("p", "1"), options=("--scores",))
+    assert result.exit_code == 0, result.output
+
+
+def test_nothing_to_read_is_wrong_usage() -> None:
+    result = CliRunner().invoke(command, [], standalone_mode=False)
+    assert isinstance(result.exception, UsageError)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"), [("Nod", 'has no kind "Nod"; did you mean "Node"'), ("Gadget", 'has no kind "Gadget"')]
+)
+def test_a_kind_that_does_not_exist_is_an_error(tmp_path: Path, kind: str, message: str) -> None:
+    result = fit(tmp_path, {**node_document("a"), "kind": kind}, pod_document("p"))
+    assert isinstance(result.exception, DocumentError)
+    assert message in str(result.exception)
+    assert "cluster.yaml, document 1" in str(result.exception)

@@ -1,0 +1,156 @@
+"""Does a pod fit, where, and why not."""
+
+from __future__ import annotations
+
+import pytest
+
+from dranode.driver.core.api.errors import DocumentError
+from dranode.sim.fit.questions import ClusterQuestions, PodAnswer
+from dranode.sim.fit.show import group_line
+from tests.fakes.clusters import (
+    CLASS,
+    Document,
+    claim_document,
+    node_document,
+    pod_document,
+    questions_of,
+    slice_document,
+    template_document,
+)
+
+
+def answers(*documents: Document) -> list[PodAnswer]:
+    questions = questions_of(*documents)
+    return list(questions.answers(questions.selected(())))
+
+
+def lines(answer: PodAnswer) -> list[str]:
+    return [group_line(group) for group in answer.groups]
+
+
+def test_nodes_that_refuse_alike_are_one_line_with_the_nearest() -> None:
+    taint = {"key": "dedicated", "value": "gpu", "effect": "NoSchedule"}
+    nodes = [node_document("a", "4"), node_document("b", "6"), node_document("c", "64", taints=[taint])]
+    (answer,) = answers(*nodes, pod_document("big", "7"))
+    assert answer.placement.node is None
+    assert answer.message == "0/3 nodes are available: 1 node(s) had untolerated taint(s), 2 Insufficient cpu."
+    assert lines(answer) == [
+        "2 nodes: Insufficient cpu: nearest is b: 1 CPU short (asked 7 CPUs, free 6 CPUs)",
+        "1 node: node(s) had untolerated taint(s): dedicated=gpu:NoSchedule",
+    ]
+
+
+def test_what_devices_lack_is_said_of_the_nodes_that_lack_it() -> None:
+    documents = [node_document("a"), node_document("b"), slice_document("a"), slice_document("b"), CLASS]
+    (answer,) = answers(*documents, template_document("t-two", 2), pod_document("p", claims=["t-two"]))
+    assert answer.message == "0/2 nodes are available: 2 cannot allocate all claims."
+    assert len(lines(answer)) == 1
+    assert "wants 2 devices" in lines(answer)[0] or "2 devices" in lines(answer)[0]
+
+
+def test_each_pod_meets_what_those_before_it_have_left() -> None:
+    first, second = answers(node_document("a", "4"), pod_document("p", "3"), pod_document("q", "3"))
+    assert (first.placement.node, second.placement.node) == ("a", None)
+
+
+def test_what_bound_pods_ask_is_taken_and_what_ended_is_not() -> None:
+    bound = pod_document("b", "3", node="a")
+    ended = {**pod_document("e", "3", node="a"), "status": {"phase": "Succeeded"}}
+    (answer,) = answers(node_document("a", "4"), bound, ended, pod_document("p", "2"))
+    assert answer.placement.node is None
+    (answer,) = answers(node_document("a", "4"), ended, pod_document("p", "2"))
+    assert answer.placement.node == "a"
+
+
+def test_the_higher_priority_comes_first_and_the_older_before_the_younger() -> None:
+    old = pod_document("old", "1")
+    old["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
+    order = [
+        answer.placement.pod
+        for answer in answers(node_document("a"), pod_document("new", "1"), old, pod_document("vip", "1", priority=5))
+    ]
+    assert order == ["default/vip", "default/old", "default/new"]
+
+
+def test_nodes_with_one_score_are_a_lottery_of_which_the_first_is_taken() -> None:
+    (answer,) = answers(node_document("a"), node_document("b"), pod_document("p", "1"))
+    assert answer.placement.node == "a"
+    assert answer.placement.tied == ("a", "b")
+
+
+def test_a_pod_goes_where_its_claim_is() -> None:
+    held = claim_document("c", on=("b", "gpu-0"))
+    documents = [node_document("a"), node_document("b"), slice_document("a"), slice_document("b"), CLASS, held]
+    (answer,) = answers(*documents, pod_document("p", claims=["c"]))
+    assert answer.placement.node == "b"
+    assert [group.reasons for group in answer.groups] == [("resourceclaim not available on the node",)]
+
+
+def test_the_claim_that_the_cluster_made_of_a_template_is_the_one_that_counts() -> None:
+    made = claim_document("p-x7", on=("a", "gpu-0"), users=["bound"])
+    bound = pod_document("bound", claims=["t-one"], node="a")
+    bound["status"] = {"resourceClaimStatuses": [{"name": "t-one", "resourceClaimName": "p-x7"}]}
+    documents = [node_document("a"), slice_document("a"), CLASS, template_document("t-one"), made, bound]
+    (answer,) = answers(*documents, pod_document("p", claims=["t-one"]))
+    assert answer.placement.node is None  # the only GPU is held once, not twice
+
+
+def test_a_pod_that_names_its_node_gets_no_claims_and_is_told_so() -> None:
+    documents = [node_document("a"), slice_document("a"), CLASS, claim_document("c")]
+    questions = questions_of(*documents, pod_document("p", claims=["c"], node="a"))
+    (answer,) = questions.answers(questions.selected(["p"]))
+    assert answer.placement.node is None
+    assert "names its node a itself" in answer.placement.problem
+    assert "default/c will never be allocated" in answer.placement.problem
+
+
+@pytest.mark.parametrize(
+    ("spec", "problem"),
+    [
+        ({"schedulingGates": [{"name": "wait"}]}, "scheduling gates are removed: wait"),
+        (
+            {"resourceClaims": [{"name": "c", "resourceClaimName": "gone"}]},
+            "pod default/p lacks ResourceClaim gone",
+        ),
+    ],
+)
+def test_what_keeps_the_scheduler_from_looking_is_said(spec: Document, problem: str) -> None:
+    (answer,) = answers(node_document("a"), pod_document("p", **spec))
+    assert answer.placement.node is None
+    assert problem in answer.placement.problem
+
+
+def test_volumes_and_other_schedulers_are_named_as_not_seen() -> None:
+    spec: Document = {
+        "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "d"}}],
+        "schedulerName": "mine",
+    }
+    (answer,) = answers(node_document("a"), pod_document("p", **spec))
+    assert any("volumes are not looked at" in note and "data" in note for note in answer.notes)
+    assert any("mine schedules it" in note for note in answer.notes)
+
+
+def selected(questions: ClusterQuestions, *names: str) -> None:
+    questions.selected(names)
+
+
+def test_an_empty_selection_is_an_error() -> None:
+    with pytest.raises(DocumentError, match="no pod waits for a node"):
+        selected(questions_of(node_document("a"), pod_document("b", node="a")))
+    with pytest.raises(DocumentError, match="no document is a pod nix"):
+        selected(questions_of(node_document("a"), pod_document("p")), "nix")
+
+
+def test_a_cluster_without_nodes_is_an_error() -> None:
+    with pytest.raises(DocumentError, match="no document is a Node"):
+        questions_of(pod_document("p"))
+
+
+def test_a_wrong_field_is_named_with_its_file_object_and_path() -> None:
+    broken = pod_document("p")
+    broken["spec"]["tolerations"] = [{"key": 5}]
+    with pytest.raises(DocumentError, match=r"cluster.yaml, document 2 \(Pod p\): spec.tolerations\[0\].key"):
+        questions_of(node_document("a"), broken)
+    twice = [node_document("a"), node_document("a")]
+    with pytest.raises(DocumentError, match=r"cluster.yaml, document 2 \(Node a\): metadata.name"):
+        questions_of(*twice, pod_document("p"))

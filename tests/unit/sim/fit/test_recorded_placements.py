@@ -1,0 +1,23 @@
+"""What real kube-schedulers did with random pods, recorded by tests/interop, is what the simulator says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dranode.sim.allocator.features import Features
+from dranode.sim.allocator.releases import release
+from tests.fakes.placements import replay
+
+VECTORS = Path(__file__).parents[3] / "vectors"
+
+
+@pytest.mark.parametrize("version", ["1.36.4", "1.37.1"])
+def test_pods_go_where_the_real_scheduler_put_them(version: str) -> None:
+    recorded = json.loads((VECTORS / f"placements-{version}.json").read_text())
+    features = Features.of(release(recorded["version"]))
+    differences = [text for case in recorded["cases"] for text in replay(case, features)]
+    assert differences == []
+    assert sum(len(case["steps"]) for case in recorded["cases"]) > 50

@@ -1,0 +1,124 @@
+"""What a pod asks of its node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dranode.driver.core.api.documents import decode
+from dranode.sim.scheduler.defaults import with_defaults
+from dranode.sim.scheduler.documents import SchedulingPod
+from dranode.sim.scheduler.requests import Counting, amounts_of, pod_requests
+from dranode.sim.scheduler.snapshot import PodInfo
+
+GI = 1 << 30
+
+
+def container(name: str, restart: str = "", **requests: str) -> dict[str, Any]:
+    return {"name": name, "restartPolicy": restart, "resources": {"requests": requests}}
+
+
+def pod(*containers: dict[str, Any], status: dict[str, Any] | None = None, **spec: Any) -> SchedulingPod:
+    document = {"metadata": {"name": "p", "namespace": "n"}, "spec": {"containers": containers, **spec}}
+    return decode(SchedulingPod, {**document, "status": status or {}})
+
+
+def asked(given: SchedulingPod, **counting: Any) -> dict[str, int]:
+    return amounts_of(pod_requests(given, Counting(37, **counting)))
+
+
+def test_containers_add_up_and_fractions_are_rounded_up_once() -> None:
+    assert asked(pod(container("a", cpu="100.4m"), container("b", cpu="100.4m", memory="1.5"))) == {
+        "cpu": 201,
+        "memory": 2,
+    }
+
+
+def test_an_init_container_counts_by_itself_beside_those_that_stay() -> None:
+    inits = [
+        container("first", cpu="3"),
+        container("stays", "Always", cpu="1"),
+        container("last", cpu="3"),
+    ]
+    # 3 + 1 while the last one runs; 1 + 2 afterwards.
+    assert asked(pod(container("a", cpu="2"), initContainers=inits)) == {"cpu": 4000}
+
+
+def test_a_container_that_stays_runs_beside_the_others_to_the_end() -> None:
+    inits = [container("stays", "Always", cpu="1"), container("once", cpu="1")]
+    assert asked(pod(container("a", cpu="2"), initContainers=inits)) == {"cpu": 3000}
+
+
+def test_overhead_is_added_to_what_is_asked_for_the_whole_pod() -> None:
+    given = pod(container("a", cpu="1"), resources={"requests": {"cpu": "4"}}, overhead={"cpu": "250m"})
+    assert asked(given) == {"cpu": 4250}
+    assert asked(given, pod_level=False) == {"cpu": 1250}
+
+
+def test_resources_that_the_scheduler_does_not_know_are_left_out() -> None:
+    requests = {"hugepages-2Mi": "4Mi", "example.com/widget": "2", "shelves": "3"}
+    assert asked(pod(container("a", **requests))) == {"hugepages-2Mi": 4 << 20, "example.com/widget": 2}
+
+
+def statuses(**allocated: str) -> dict[str, Any]:
+    resources = {"requests": {"cpu": "3"}}
+    return {"containerStatuses": [{"name": "a", "allocatedResources": allocated, "resources": resources}]}
+
+
+def test_while_a_resize_is_under_way_the_greatest_amount_counts() -> None:
+    given = pod(container("a", cpu="1"), status=statuses(cpu="2"))
+    assert asked(given) == {"cpu": 1000}
+    assert asked(given, status=True) == {"cpu": 3000}
+
+
+def test_a_resize_that_can_never_be_done_does_not_count() -> None:
+    condition = {"type": "PodResizePending", "status": "True", "reason": "Infeasible"}
+    given = pod(container("a", cpu="9"), status={**statuses(cpu="2"), "conditions": [condition]})
+    assert asked(given, status=True) == {"cpu": 3000}
+
+
+@pytest.mark.parametrize(("minor", "cpu"), [(36, 6000), (37, 5000)])
+def test_since_1_37_statuses_are_added_up_before_they_are_compared(minor: int, cpu: int) -> None:
+    both = [
+        {"name": "a", "allocatedResources": {"cpu": "1"}, "resources": {"requests": {"cpu": "4"}}},
+        {"name": "b", "allocatedResources": {"cpu": "2"}, "resources": {"requests": {"cpu": "1"}}},
+    ]
+    given = pod(container("a", cpu="1"), container("b", cpu="1"), status={"containerStatuses": both})
+    assert amounts_of(pod_requests(given, Counting(minor, status=True))) == {"cpu": cpu}
+
+
+def test_a_container_that_asks_for_nothing_counts_when_nodes_are_scored() -> None:
+    assert PodInfo.of(pod(container("a"), container("b", cpu="2")), 37).non_zero == (2100, 400 << 20)
+
+
+def test_what_is_asked_for_the_whole_pod_counts_for_containers_that_ask_for_nothing() -> None:
+    given = pod(container("a"), resources={"requests": {"cpu": "3"}})
+    assert PodInfo.of(given, 37).non_zero == (3000, 200 << 20)
+
+
+def test_a_limit_stands_for_a_request_that_is_missing() -> None:
+    bare = {"name": "a", "resources": {"limits": {"cpu": "2", "memory": "1Gi"}, "requests": {"cpu": "1"}}}
+    assert asked(with_defaults(pod(bare), {})) == {"cpu": 1000, "memory": GI}
+
+
+def test_limits_for_the_whole_pod_make_requests_of_what_its_containers_ask() -> None:
+    given = pod(container("a", cpu="1500m"), resources={"limits": {"cpu": "4", "memory": "2Gi"}})
+    assert asked(with_defaults(given, {})) == {"cpu": 1500, "memory": 2 * GI}
+
+
+def test_a_pod_gets_the_tolerations_and_the_priority_that_the_server_gives() -> None:
+    made = with_defaults(pod(container("a"), priorityClassName="gold"), {"gold": 7})
+    assert made.priority == 7
+    assert [(each.key, each.effect) for each in made.spec.tolerations] == [
+        ("node.kubernetes.io/not-ready", "NoExecute"),
+        ("node.kubernetes.io/unreachable", "NoExecute"),
+    ]
+    own = pod(container("a"), tolerations=[{"operator": "Exists"}])
+    assert len(with_defaults(own, {}).spec.tolerations) == 1
+
+
+def test_a_port_of_a_pod_on_the_network_of_its_node_is_one_of_the_node() -> None:
+    given = pod({"name": "a", "ports": [{"containerPort": 80}]}, hostNetwork=True)
+    (port,) = PodInfo.of(with_defaults(given, {}), 37).ports
+    assert (port.address, port.protocol, port.port) == ("0.0.0.0", "TCP", 80)  # noqa: S104 - all addresses
