@@ -108,8 +108,8 @@ class ApiRequest:
         return served(self.the_kind, document, self.version)
 
     def _list(self, objects: Objects, query: Mapping[str, str]) -> KubeDocument:
-        matches = selection(query.get("fieldSelector", ""))
-        version, items = objects.select(self.the_kind, self.namespace, matches)
+        fields, labels = selection(query.get("fieldSelector", "")), labelled(query.get("labelSelector", ""))
+        version, items = objects.select(self.the_kind, self.namespace, lambda one: fields(one) and labels(one))
         # Items of a list do not say what they are.
         bare = [
             {key: value for key, value in self._served(item).items() if key not in ("apiVersion", "kind")}
@@ -176,6 +176,17 @@ def selection(selector: str, namespace: str = "") -> Callable[[KubeDocument], bo
         if namespace and document["metadata"].get("namespace") != namespace:
             return False
         return all(_field(document, path) == value for path, value in pairs)
+
+    return matches
+
+
+def labelled(selector: str) -> Callable[[KubeDocument], bool]:
+    """Whether an object has the labels of a selector with equalities alone."""
+    pairs = [pair.replace("==", "=").split("=", 1) for pair in selector.split(",") if pair]
+
+    def matches(document: KubeDocument) -> bool:
+        labels = document["metadata"].get("labels") or {}
+        return all(labels.get(key) == value for key, value in pairs)
 
     return matches
 

@@ -43,7 +43,10 @@ KINDS: Final = (
     ResourceKind(API_GROUP, "resourceclaims", "ResourceClaim", namespaced=True),
     ResourceKind(API_GROUP, "resourceclaimtemplates", "ResourceClaimTemplate", namespaced=True),
     ResourceKind(API_GROUP, "deviceclasses", "DeviceClass", namespaced=False),
+    ResourceKind(API_GROUP, "devicetaintrules", "DeviceTaintRule", namespaced=False),
     ResourceKind("events.k8s.io", "events", "Event", namespaced=True),
+    # The same objects as those of events.k8s.io, in another form.
+    ResourceKind("", "events", "Event", namespaced=True),
     ResourceKind("", "nodes", "Node", namespaced=False),
     ResourceKind("", "pods", "Pod", namespaced=True),
     ResourceKind("", "namespaces", "Namespace", namespaced=False),
@@ -324,6 +327,8 @@ def kind_at(group: str, resource: str, *, namespaced: bool) -> ResourceKind:
 def served(kind: ResourceKind, document: KubeDocument, version: str) -> KubeDocument:
     """Return an object in a version of its group's API; v1beta1 of slices and claims has a form of its own."""
     group_version = f"{kind.group}/{version}" if kind.group else version
+    if kind.resource == "events" and not kind.group:
+        document = _core_event(document)
     shown = {**document, "apiVersion": group_version, "kind": kind.kind}
     spec = document.get("spec")
     if kind.group != API_GROUP or version != "v1beta1" or not isinstance(spec, dict):
@@ -334,6 +339,14 @@ def served(kind: ResourceKind, document: KubeDocument, version: str) -> KubeDocu
         devices = spec["devices"]
         shown["spec"] = {**spec, "devices": {**devices, "requests": [_flat(entry) for entry in devices["requests"]]}}
     return shown
+
+
+def _core_event(event: KubeDocument) -> KubeDocument:
+    """An Event of events.k8s.io as core/v1 shows it; one that was written as core/v1 stays as it is."""
+    if "regarding" not in event:
+        return event
+    names = {"note": "message", "regarding": "involvedObject", "reportingController": "reportingComponent"}
+    return {names.get(key, key): value for key, value in event.items()} | {"lastTimestamp": None, "source": {}}
 
 
 def stored(document: KubeDocument) -> KubeDocument:

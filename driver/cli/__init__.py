@@ -25,7 +25,6 @@ _COMMANDS: Final = {
     "slices": "slices",
     "claims": "claims",
     "doctor": "doctor",
-    "explain": "explain",
     "drain": "drain",
     "forget-lost": "forget_lost",
     "machine": "machine",

@@ -13,9 +13,11 @@ from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.claims.prepare import Known, known
 from dranode.driver.core.claims.record import Record, claim_spec, prepared_devices
 from dranode.driver.core.claims.uses import ClaimUse
+from dranode.driver.core.diagnosis.causes import StopCause
 from dranode.driver.core.diagnosis.claim import ClaimFacts
-from dranode.driver.core.diagnosis.facts import PathState, ServeOptions
+from dranode.driver.core.diagnosis.facts import Fault, PathState, ServeOptions
 from dranode.driver.doctor.containers import ContainerReader
+from dranode.driver.doctor.dry_prepare import DryAnswer, dry_prepare
 from dranode.driver.doctor.host import NodeHost
 from dranode.driver.doctor.node import read_endpoints, registry
 from dranode.driver.doctor.sources import ObjectSource
@@ -33,12 +35,14 @@ class ClaimReader:
         options: the paths of its folders.
         source: the source of claims and pods; None if there is none.
         pod_resources: kubelet's socket.
+        runtime: what is wrong with the container runtime's CDI and NRI.
     """
 
     host: NodeHost
     options: ServeOptions
     source: ObjectSource | None
     pod_resources: str
+    runtime: tuple[tuple[StopCause, Fault], ...] = ()
 
     def read(self, namespace: str, name: str, plugin: Plugin) -> ClaimFacts:
         """Read the facts about a claim, as far as they concern one driver.
@@ -54,6 +58,9 @@ class ClaimReader:
         specs = Specs(self.host.place(self.options.cdi_dir), plugin.cdi_kind or f"{plugin.driver}/claim")
         given = self._given(plugin.driver)
         running = ContainerReader(self.host.files, contents.records, given, self.source)
+        dry = DryAnswer()
+        if record is None and seen and claim is not None and claim.status.allocation is not None:
+            dry = dry_prepare(claim, contents, specs, plugin, self.options.node)
         mine = [use for use in given or () if (use.namespace, use.claim) == (namespace, name)]
         return ClaimFacts(
             name=f"{namespace}/{name}",
@@ -67,9 +74,12 @@ class ClaimReader:
             damaged=_damage(contents, claim),
             ledger="" if seen else path,
             same=_same(claim, record, plugin),
+            refusal=dry.refusal,
+            refusal_unseen=dry.unseen,
             spec=_spec(self.options, specs, record),
             spec_problem="" if record is None else _spec_problem(specs, record),
             spec_unseen="" if record is None else _spec_unseen(specs, record),
+            runtime=self.runtime,
             users=None if given is None else tuple(dict.fromkeys(f"{use.pod}/{use.container}" for use in mine)),
             containers=None if record is None else tuple(running.read(record, namespace, name)),
         )

@@ -163,7 +163,7 @@ class Connection:
         if self._source.kubeconfig:
             from dranode.driver.kube.kubeconfig import kubeconfig_server  # noqa: PLC0415 - a pod does without
 
-            return kubeconfig_server(self._source.kubeconfig)
+            return kubeconfig_server(self._source.kubeconfig, self._source.context)
         from dranode.driver.kube.pod_account import pod_server  # noqa: PLC0415 - a kubeconfig does without
 
         return pod_server(self._source.service_account)

@@ -9,8 +9,28 @@ from urllib.parse import urlsplit
 from dranode.driver.kube.server import Server, UnreachableError, proxy_of, tls_context
 
 
-def kubeconfig_server(path: str) -> Server:
-    """The server of the current context.
+def kubeconfig_namespace(path: str, context: str = "") -> str:
+    """The namespace of a context, or of the current one; `default` if it names none, as for kubectl.
+
+    Raises:
+        UnreachableError: the file cannot be used, or has no such context.
+    """
+    from kubernetes.config import kube_config  # noqa: PLC0415 - a pod does without the package
+
+    try:
+        listed: Any = kube_config.list_kube_config_contexts
+        contexts, current = listed(path)
+    except Exception as error:  # the package raises whatever its reader of YAML raises
+        raise UnreachableError(f"the contexts in {path} cannot be read: {error}") from error
+    named = {str(each["name"]): each for each in contexts}
+    if context and context not in named:
+        raise UnreachableError(f'{path} has no context "{context}"; there are {", ".join(sorted(named)) or "none"}')
+    chosen: Any = named[context] if context else current
+    return str(chosen.get("context", {}).get("namespace") or "default")
+
+
+def kubeconfig_server(path: str, context: str = "") -> Server:
+    """The server of a context, or of the current one.
 
     Raises:
         UnreachableError: the file cannot be used.
@@ -21,7 +41,7 @@ def kubeconfig_server(path: str) -> Server:
     settings = Configuration()
     try:
         load: Any = kube_config.load_kube_config
-        load(path, client_configuration=settings, persist_config=False)
+        load(path, context=context or None, client_configuration=settings, persist_config=False)
         url = settings.host.rstrip("/")
         host = urlsplit(url).hostname or ""
         tls = None

@@ -18,12 +18,14 @@ class Credentials:
     """Where the credentials are.
 
     Attributes:
-        kubeconfig: a kubeconfig file; empty for the service account of this pod.
+        kubeconfig: a kubeconfig file, or several as `KUBECONFIG` has them; empty for the service account of this pod.
         service_account: the folder with the pod's token and its certificate authority.
+        context: the kubeconfig's context; empty for its current one.
     """
 
     kubeconfig: str = ""
     service_account: Path = SERVICE_ACCOUNT
+    context: str = ""
 
     def check(self) -> None:
         """See whether there can be credentials at all.
@@ -32,7 +34,7 @@ class Credentials:
             UsageError: there cannot.
         """
         if self.kubeconfig:
-            if not Path(self.kubeconfig).is_file():
+            if not any(Path(path).is_file() for path in self.kubeconfig.split(os.pathsep)):
                 raise UsageError(f"there is no kubeconfig {self.kubeconfig}; name one with --kubeconfig")
         elif not os.environ.get("KUBERNETES_SERVICE_HOST"):
             raise UsageError(

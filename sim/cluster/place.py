@@ -130,6 +130,29 @@ class Fleet:
         picks = solution.picks if isinstance(solution, Solution) else None
         return frozenset(pick.candidate.pool.driver for picked in picks or () for pick in picked)
 
+    def misses(
+        self, claims: Sequence[ResourceClaim], allows: Callable[[Node], bool] | None = None
+    ) -> tuple[tuple[tuple[str, ...], Miss | AllocationError | None], ...]:
+        """What keeps the claims from each node as it is now, nodes in the same state together; None where they fit.
+
+        Raises:
+            AllocationError: an error that ends the attempt for all nodes.
+        """
+        demand = self._demand(claims)
+        members: dict[int, list[str]] = {}
+        for number, node in enumerate(self.nodes):
+            if allows is None or allows(node):
+                members.setdefault(self._states.of[number], []).append(node.metadata.name)
+        return tuple((tuple(names), self._keeps(state, demand)) for state, names in members.items())
+
+    def _keeps(self, state: int, demand: _Demand) -> Miss | AllocationError | None:
+        solution = self._evaluate(state, demand)
+        if isinstance(solution, AllocationError):
+            if solution.scope == "fatal":
+                raise solution
+            return solution
+        return None if solution.picks is not None else self._miss(state, demand)
+
     def pools(self, node: str) -> tuple[tuple[Pool, PoolState], ...]:
         """The pools that the node sees, with what is allocated of them now."""
         number = self._number[node]

@@ -31,7 +31,8 @@ from tests.kubernetes_schemas import is_known, problems
 ROOT = Path(__file__).parents[2]
 PROGRAM = Path(sys.executable).with_name("dranode")
 PAGES = ("install", "modes", "configuration", "troubleshooting", "upgrade", "security", "compatibility", "migration")
-MANUAL = [ROOT / "docs" / f"{page}.md" for page in (*PAGES, "classic-dra", "sanity")]
+MORE = ("classic-dra", "sanity", "pod-does-not-start")
+MANUAL = [ROOT / "docs" / f"{page}.md" for page in (*PAGES, *MORE)]
 _BLOCK = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
@@ -198,6 +199,7 @@ def test_every_option_that_a_page_names_is_one() -> None:
         for option in (*parameter.opts, *parameter.secondary_opts)
     }
     others = {"--help", "--ignore-daemonsets", "--image", "--profile", "--create-namespace", "--set"}
+    others |= {"--clusterrole", "--group", "--previous"}
     for page in MANUAL:
         named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", page.read_text()))
         assert named - known - others == set(), page.name

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PARTS = ("cdi", "cpu", "driver", "gpu", "proto", "sanity", "sim")
+PARTS = ("cdi", "cpu", "driver", "gpu", "kubectl", "proto", "sanity", "sim")
 
 # Contract -> (file, statement, what the linter says of it). Those in functions and for type checkers count too.
 PLANTED = {
@@ -47,6 +47,9 @@ PLANTED = {
     "Drivers, the simulator and the sanity suite never see each other": [
         ("cpu/share.py", "from dranode.sim.queues import amounts", "cpu.share -> .*sim.queues.amounts"),
         ("gpu/semver.py", "def later():\n    from dranode.cpu import policies", "gpu.semver -> .*cpu.policies"),
+    ],
+    "Drivers and the kubectl plug-in never see each other": [
+        ("kubectl/page.py", "from dranode.cpu import policies", "kubectl.page -> .*cpu.policies"),
     ],
     "The framework names no driver, and finds the simulator's commands by entry point": [
         ("driver/cli/slices.py", "from dranode.sim.local import show", "cli.slices -> .*sim.local.show"),

@@ -17,7 +17,7 @@ import pytest
 from dranode.driver.plugins import declared, installed
 
 ROOT = Path(__file__).parents[2]
-PARTS = ("cdi", "cpu", "driver", "gpu", "proto", "sanity", "sim")
+PARTS = ("cdi", "cpu", "driver", "gpu", "kubectl", "proto", "sanity", "sim")
 
 CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
 # import-linter forbids what deciding modules import, in functions too; these act without an import.

@@ -1,46 +1,24 @@
-"""How far one claim has come on its way from allocation to cgroup, and where it stopped.
+"""How far one claim has come on one node, from its allocation to the cgroup of its containers, and where it stopped.
 
-The way of a claim: allocation (scheduler), driver, record (ledger), CDI spec, container (kubelet's pod-resources), CPUs
-(cgroup). Each station is judged on its own facts, and the stations after the first stop are not reported.
+The way of a claim there: allocation (scheduler), driver, record (ledger), CDI spec, container runtime, container
+(kubelet's pod-resources), CPUs (cgroup). Each station is judged on its own facts, and the stations after the first stop
+are not reported.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final
 
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.core.api.resource import AllocationResult, ResourceClaim
-from dranode.driver.core.claims.allocation import drivers_of, results_of
+from dranode.driver.core.claims.allocation import results_of
 from dranode.driver.core.claims.record import ClaimState, Record
-
-
-class Passed(StrEnum):
-    """How a station was passed; `unseen` means that it could not be checked, which does not stop the claim."""
-
-    YES = "passed"
-    STOPPED = "stopped"
-    UNSEEN = "unseen"
-
-
-@dataclass(frozen=True, slots=True)
-class Station:
-    """One station of the way.
-
-    Attributes:
-        name: which.
-        passed: how.
-        what: the facts, in one sentence without a full stop.
-        fix: what to do if it stopped; else empty.
-    """
-
-    name: str
-    passed: Passed
-    what: str
-    fix: str = ""
+from dranode.driver.core.diagnosis.causes import StopCause
+from dranode.driver.core.diagnosis.facts import Fault
+from dranode.driver.core.diagnosis.station import Passed, Station, stopped, unseen, went
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +54,12 @@ class ClaimFacts:
         damaged: why the claim's row is quarantined; empty if it is not.
         ledger: the driver's ledger if it is not to be seen; empty if it was read.
         same: whether the record is of the allocation that the claim has now.
+        refusal: the sentence with which the driver would refuse a Prepare now; empty if it would not.
+        refusal_unseen: why that could not be decided; empty if it could.
         spec: the CDI spec's file; empty if the claim needs none.
         spec_problem: why a runtime would not take it; empty if it would.
         spec_unseen: why it could not be looked at; empty if it could.
+        runtime: what is wrong with the container runtime's CDI and NRI, with the cause.
         users: containers that kubelet gives the claim to, `<pod>/<container>`.
         containers: those that run.
     """
@@ -94,9 +75,12 @@ class ClaimFacts:
     damaged: str = ""
     ledger: str = ""
     same: bool | None = None
+    refusal: str = ""
+    refusal_unseen: str = ""
     spec: str = ""
     spec_problem: str = ""
     spec_unseen: str = ""
+    runtime: tuple[tuple[StopCause, Fault], ...] = ()
     users: tuple[str, ...] | None = None
     containers: tuple[RunningContainer, ...] | None = None
 
@@ -112,101 +96,113 @@ def follow(facts: ClaimFacts) -> Iterator[Station]:
 
 
 def _allocation(facts: ClaimFacts) -> Station:
-    def stopped(what: str, fix: str) -> Station:
-        return Station("allocation", Passed.STOPPED, what, fix)
-
     claim = facts.claim
     if claim is None and not facts.gone:
-        return Station("allocation", Passed.UNSEEN, "the API server was not asked, so only this node is looked at")
+        return unseen(
+            "allocation",
+            "the API server was not asked, so only this node is looked at",
+            f"kubectl dranode explain {facts.name}, or dranode explain with --kubeconfig",
+        )
     if claim is None:
         remains = facts.record is not None or facts.other_uid
         return stopped(
+            "allocation",
+            StopCause.CLAIM_MISSING,
             f"there is no claim {facts.name}" + (f", but {facts.driver} still has it on record" if remains else ""),
             "dranode drain shows what is left, and undoes it" if remains else "see that namespace and name are right",
         )
     if claim.status.allocation is None:
         return stopped(
+            "allocation",
+            StopCause.CLAIM_NOT_ALLOCATED,
             "the scheduler has not allocated it",
-            "kubectl describe its pods for the scheduler's reason; dranode allocate says what is missing on each node",
+            "dranode explain with the name of its pod says what is missing on each node",
         )
     return _place(facts, claim, claim.status.allocation)
 
 
 def _place(facts: ClaimFacts, claim: ResourceClaim, allocation: AllocationResult) -> Station:
-    def stopped(what: str, fix: str) -> Station:
-        return Station("allocation", Passed.STOPPED, what, fix)
-
     try:
         results = results_of(allocation, facts.driver)
     except DocumentError as error:
-        return stopped(f"its allocation cannot be read: {error}", "delete the claim so that it is allocated anew")
-    if not results:
-        others = sorted(drivers_of(allocation))
-        return stopped(f"it holds no device of {facts.driver}, but of {', '.join(others)}", "ask that driver")
-    pools = sorted({result.pool for result in results})
-    devices = ", ".join(result.device for result in results)
-    if pools != [facts.node]:
         return stopped(
-            f"it was allocated {devices} of node {', '.join(pools)}, and this is {facts.node}",
-            f"run dranode explain on {', '.join(pools)}, or name it with --node-name",
+            "allocation",
+            StopCause.PREPARE_REFUSED,
+            f"its allocation cannot be read: {error}",
+            "delete the claim so that it is allocated anew",
         )
+    devices = ", ".join(result.device for result in results)
     if not claim.status.reserved_for:
-        return stopped(f"it was allocated {devices}, but is reserved for no pod", "start a pod that uses it")
+        return stopped(
+            "allocation",
+            StopCause.CLAIM_UNUSED,
+            f"it was allocated {devices}, but is reserved for no pod",
+            "start a pod that uses it",
+        )
     pods = ", ".join(pod.name for pod in claim.status.reserved_for)
-    return Station("allocation", Passed.YES, f"{devices} of node {facts.node}, reserved for {pods}")
+    return went("allocation", f"{devices} of node {facts.node}, reserved for {pods}")
 
 
 def _driver(facts: ClaimFacts) -> Station:
     if facts.serving is None:
-        return Station("driver", Passed.UNSEEN, f"whether {facts.driver} is served here cannot be seen")
+        return unseen("driver", f"whether {facts.driver} is served here cannot be seen", "dranode doctor, as root")
     if facts.serving:
-        return Station("driver", Passed.YES, f"{facts.driver} is served here")
+        return went("driver", f"{facts.driver} is served here")
     if facts.record is not None:
-        return Station("driver", Passed.UNSEEN, f"nobody serves {facts.driver} now, but the claim is on record")
-    return Station(
+        return unseen("driver", f"{facts.driver} is not served now, but the claim is on record")
+    return stopped(
         "driver",
-        Passed.STOPPED,
+        StopCause.DRIVER_NOT_REGISTERED,
         f"nobody serves {facts.driver} on this node, so kubelet cannot have the claim prepared",
         "start the driver; dranode doctor says what keeps it",
     )
 
 
 def _record(facts: ClaimFacts) -> Station:
-    def stopped(what: str, fix: str) -> Station:
-        return Station("record", Passed.STOPPED, what, fix)
-
     anew = "delete the pods that use the claim, so that it is unprepared and allocated anew"
     if facts.damaged:
-        return stopped(f"its record is quarantined: {facts.damaged}", anew)
+        return stopped("record", StopCause.RECORD_UNUSABLE, f"its record is quarantined: {facts.damaged}", anew)
     record = facts.record
     if record is None:
         return _unrecorded(facts)
     if record.state is ClaimState.STARTED:
         return stopped(
+            "record",
+            StopCause.RECORD_UNUSABLE,
             "its hardware is half configured or half restored",
             "kubelet asks again by itself; the driver's log has the reason if it fails",
         )
     if facts.same is False:
-        return stopped("it is prepared for another allocation than it has now", anew)
-    return Station("record", Passed.YES, f"prepared{f' with CPUs {record.cpus}' if record.cpus else ''}")
+        return stopped(
+            "record", StopCause.RECORD_UNUSABLE, "it is prepared for another allocation than it has now", anew
+        )
+    return went("record", f"prepared{f' with CPUs {record.cpus}' if record.cpus else ''}")
 
 
 def _unrecorded(facts: ClaimFacts) -> Station:
     if facts.other_uid:
-        return Station(
+        return stopped(
             "record",
-            Passed.STOPPED,
+            StopCause.CLAIM_REPLACED,
             f"an older claim of the same name (UID {facts.other_uid}) is still prepared",
             "wait for its pod to end, or see with dranode claims who uses it",
         )
     if facts.ledger:
-        return Station("record", Passed.UNSEEN, f"there is no ledger {facts.ledger} to be seen from here")
-    return Station(
+        return unseen(
+            "record", f"there is no ledger {facts.ledger} to be seen from here", "run this on the node as root"
+        )
+    if facts.refusal:
+        return stopped(
+            "record", StopCause.PREPARE_REFUSED, facts.refusal, "do what it says; kubelet asks again by itself"
+        )
+    if facts.refusal_unseen:
+        return unseen("record", f"it is not prepared, and whether it would be cannot be said: {facts.refusal_unseen}")
+    return stopped(
         "record",
-        Passed.STOPPED,
-        "it is not prepared",
-        "kubectl describe its pods: FailedPrepareDynamicResources has the driver's reason, and no such event means "
-        "that kubelet has not come to it yet",
+        StopCause.NOT_PREPARED,
+        "it is not prepared, and nothing on record here keeps it from being prepared",
+        "kubectl describe its pods: FailedPrepareDynamicResources has kubelet's reason, and no such event means that "
+        "kubelet has not come to it yet",
     )
 
 
@@ -214,29 +210,40 @@ def _spec(facts: ClaimFacts) -> Station | None:
     if not facts.spec:
         return None
     if facts.spec_unseen:
-        return Station("CDI spec", Passed.UNSEEN, f"{facts.spec} cannot be read: {facts.spec_unseen}")
+        return unseen("CDI spec", f"{facts.spec} cannot be read: {facts.spec_unseen}", "run this as root")
     if facts.spec_problem:
-        return Station(
+        return stopped(
             "CDI spec",
-            Passed.STOPPED,
+            StopCause.CDI_SPEC_UNUSABLE,
             f"{facts.spec}: {facts.spec_problem}",
             "restart the driver, which writes it again from its record",
         )
-    return Station("CDI spec", Passed.YES, facts.spec)
+    return went("CDI spec", facts.spec)
+
+
+def _runtime(facts: ClaimFacts) -> Station | None:
+    # A container on the right CPUs proves more than a file in which the runtime's configuration may stand.
+    if any(container.cpus <= container.expected for container in facts.containers or ()):
+        return None
+    for cause, fault in facts.runtime:
+        return stopped("runtime", cause, fault.what, fault.fix)
+    return None
 
 
 def _container(facts: ClaimFacts) -> Station:
     if facts.users is None:
-        return Station("container", Passed.UNSEEN, "kubelet's pod-resources did not say who has the claim")
+        return unseen("container", "kubelet's pod-resources did not say who has the claim", "run this as root")
+    if not facts.users and facts.record is None:
+        return unseen("container", "kubelet has given it to no container yet")
     if not facts.users:
-        return Station(
+        return stopped(
             "container",
-            Passed.STOPPED,
+            StopCause.CLAIM_UNNAMED,
             "kubelet has given it to no container yet",
-            "kubectl describe its pods: an image may be on its way, an init container still run, or no container name "
-            "the claim under resources.claims",
+            "kubectl dranode explain with its pod says what the pod waits for; if it runs, no container names the "
+            "claim under resources.claims",
         )
-    return Station("container", Passed.YES, ", ".join(facts.users))
+    return went("container", ", ".join(facts.users))
 
 
 def _cpus(facts: ClaimFacts) -> Station | None:
@@ -244,7 +251,7 @@ def _cpus(facts: ClaimFacts) -> Station | None:
     if record is None or not record.cpus:
         return None
     if not facts.containers:
-        return Station("CPUs", Passed.UNSEEN, "no cgroup of a container that runs is to be seen")
+        return unseen("CPUs", "no cgroup of a container that runs is to be seen", "dranode claims --verify, as root")
     # Offline CPUs are left out by the kernel. Without names, one container on the right CPUs is all that can be asked
     # for, since the pod's others may have no claim.
     right = [container for container in facts.containers if container.cpus <= container.expected]
@@ -252,13 +259,13 @@ def _cpus(facts: ClaimFacts) -> Station | None:
     wrong = [container for container in named or (() if right else facts.containers) if container not in right]
     if wrong:
         seen = ", ".join(f"{_running_on(container)} rather than {container.expected}" for container in wrong)
-        return Station(
+        return stopped(
             "CPUs",
-            Passed.STOPPED,
+            StopCause.WRONG_CPUS,
             f"the kernel has {seen}",
             "dranode doctor says whether NRI, kubelet's CPU manager or another plug-in is the reason",
         )
-    return Station("CPUs", Passed.YES, ", ".join(map(_running_on, right)))
+    return went("CPUs", ", ".join(map(_running_on, right)))
 
 
 def _running_on(container: RunningContainer) -> str:
@@ -270,6 +277,7 @@ _WAY: Final[tuple[Callable[[ClaimFacts], Station | None], ...]] = (
     _driver,
     _record,
     _spec,
+    _runtime,
     _container,
     _cpus,
 )

@@ -18,15 +18,19 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from dranode.driver.cli.explain import command
 from dranode.driver.core.api.documents import decode, encode
 from dranode.driver.core.api.errors import UsageError
 from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.claims.answers import Prepared
 from dranode.driver.kube.errors import ApiError
 from dranode.driver.local.store import Store
+from dranode.driver.machine.forms import open_machine
+from dranode.driver.node.node import NodeClaims
+from dranode.driver.plugins import load_plugins
+from dranode.kubectl.explain import command
 from tests.fakes.apiserver import ApiServer, Fault
-from tests.fakes.doctor import DRIVER, KUBELET, SOCKET, FakeNode, forbid
-from tests.fakes.drivers import plain
+from tests.fakes.doctor import DRIVER, KUBELET, MACHINE, SOCKET, FakeNode, forbid
+from tests.fakes.drivers import allocated_claim, plain, reference
 from tests.fakes.lifecycle import KubeletPods
 from tests.fakes.machine import write_machine
 
@@ -42,6 +46,7 @@ class Way:
     folder: Path
     claim: ResourceClaim = field(init=False)
     pods: KubeletPods = field(init=False)
+    causes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         write_machine(self.folder)
@@ -66,14 +71,18 @@ class Way:
 
     def explain(self, name: str = "default/a", *arguments: str) -> tuple[int, list[tuple[str, str, str]], str]:
         """Exit status, stations as name, passed and what, and the fix of the last."""
-        ran = CliRunner(env={"KUBERNETES_SERVICE_HOST": ""}).invoke(
+        nowhere = {"KUBERNETES_SERVICE_HOST": "", "KUBECONFIG": "", "HOME": str(self.folder)}
+        ran = CliRunner(env=nowhere).invoke(
             command,
             [
                 *(name, "--root", str(self.folder), "--node-name", "node", "-o", "json"),
                 *(arguments or ("--store", str(self.folder / "store"))),
             ],
         )
-        (answer,) = json.loads(ran.stdout)
+        assert ran.stdout, ran.exception
+        page = json.loads(ran.stdout)
+        self.causes = [each["cause"] for each in page["causes"]]
+        answer = page["ways"][-1]
         stations = [(one["name"], one["passed"], one["what"]) for one in answer["stations"]]
         stopped = [name for name, passed, _ in stations if passed == "stopped"]
         assert stopped == ([answer["stopped"]] if answer["stopped"] else [])
@@ -125,7 +134,7 @@ def test_a_claim_that_went_all_the_way_is_told_station_by_station(way: Way) -> N
 
 def test_a_claim_that_does_not_exist(way: Way) -> None:
     status, stations, fix = way.explain("default/b")
-    assert (status, stations) == (1, [("allocation", "stopped", "there is no claim default/b")])
+    assert (status, stations) == (1, [("claim", "stopped", "there is no pod or claim default/b")])
     assert "namespace and name" in fix
 
 
@@ -142,19 +151,27 @@ def test_a_claim_that_is_not_allocated(way: Way) -> None:
     assert "dranode allocate" in fix
 
 
-def test_a_claim_on_another_node(way: Way) -> None:
-    name, what, fix = stop(way, "--store", str(way.folder / "store"), "--node-name", "other")
-    assert (name, what) == ("allocation", "it was allocated cpudevnuma000 of node node, and this is other")
-    assert "on node" in fix
+def test_a_claim_on_another_node_is_not_judged_by_what_this_one_holds(way: Way) -> None:
+    change(way, "DELETE FROM claims")
+    status, stations, fix = way.explain("default/a", "--store", str(way.folder / "store"), "--node-name", "other")
+    assert (status, stations[-1]) == (0, ("node", "unseen", "what node node holds of it cannot be seen from here"))
+    assert stations[0] == ("allocation", "passed", "cpudevnuma000 of pool node, reserved for pod-a")
+    assert "--node-name node" in fix
 
 
-def test_a_claim_of_another_driver(way: Way) -> None:
+def test_a_claim_of_another_driver_is_shown_and_not_judged(way: Way) -> None:
     document = encode(way.claim)
     for result in document["status"]["allocation"]["devices"]["results"]:
-        result["driver"] = "gpu.example.com"
+        result["driver"] = "nic.example.com"
     way.put(decode(ResourceClaim, document))
-    name, what, _ = stop(way)
-    assert (name, what) == ("allocation", "it holds no device of dra.cpu, but of gpu.example.com")
+    status, stations, _ = way.explain()
+    assert (status, [name for name, _, _ in stations]) == (0, ["allocation", "driver", "node"])
+    assert stations[1][2] == "nic.example.com says nothing of it in status.devices, which a driver need not"
+
+
+def test_a_pod_is_known_by_the_claims_that_are_on_record_for_it(way: Way) -> None:
+    status, stations, _ = way.explain("default/pod-a")
+    assert (status, stations[2]) == (0, ("record", "passed", "prepared with CPUs 1,5"))
 
 
 def test_a_claim_that_no_pod_uses(way: Way) -> None:
@@ -172,7 +189,7 @@ def test_a_claim_that_waits_for_its_driver(way: Way) -> None:
 def test_a_claim_that_is_not_prepared(way: Way) -> None:
     change(way, "DELETE FROM claims")
     name, what, fix = stop(way)
-    assert (name, what) == ("record", "it is not prepared")
+    assert (name, what) == ("record", "it is not prepared, and nothing on record here keeps it from being prepared")
     assert "FailedPrepareDynamicResources" in fix
 
 
@@ -349,9 +366,9 @@ def test_conmon_is_no_container_of_the_pod(way: Way) -> None:
     assert (done, stations[-1]) == (0, ("CPUs", "passed", "main on 1,5"))
 
 
-def test_a_name_without_a_namespace_is_refused(way: Way) -> None:
-    del way
-    ran = CliRunner().invoke(command, ["a"])
+@pytest.mark.parametrize("text", ["a/", "/a", "a/b/c/d", "node/default/a"])
+def test_what_is_no_name_is_refused(way: Way, text: str) -> None:
+    ran = CliRunner(env={"HOME": str(way.folder)}).invoke(command, [text])
     assert isinstance(ran.exception, UsageError)
 
 
@@ -374,3 +391,51 @@ def test_an_api_server_knows_claims_and_the_names_of_containers(way: Way) -> Non
         way.cgroup(CONTAINER, "1-2,5")
         name, what, _ = stop(way, "--kubeconfig", kubeconfig)
         assert (name, what) == ("CPUs", "the kernel has main on 1-2,5 rather than 1,5")
+
+
+def test_a_claim_that_prepare_would_refuse_is_refused_with_the_very_sentence(way: Way) -> None:
+    big = allocated_claim("big", DRIVER, ["cpudevnuma000"], consumedCapacity={"dra.cpu/cpu": "8"}, shareID="share-big")
+    Store(way.folder / "store").put(big)
+    status, stations, fix = way.explain("default/big")
+    (plugin,) = load_plugins(("cpu",), open_machine(MACHINE), {})
+    serving = NodeClaims(plugin, way.folder / KUBELET / "plugins" / DRIVER, way.folder / "run" / "cdi")
+    serving.open()
+    (answer,) = serving.prepare({reference(big): big}).values()
+    serving.close()
+    assert not isinstance(answer, Prepared)
+    assert stations[-1] == ("record", "stopped", str(answer))
+    assert "1,5 held by default/a" in str(answer)
+    assert (status, fix) == (1, "do what it says; kubelet asks again by itself")
+
+
+def test_a_device_that_only_other_options_publish_is_no_verdict(way: Way) -> None:
+    other = allocated_claim("other", DRIVER, ["cpudev003"])
+    Store(way.folder / "store").put(other)
+    status, stations, _ = way.explain("default/other")
+    assert (status, stations[-1][1]) == (0, "unseen")
+    assert "with these options dra.cpu has no device cpudev003 here" in stations[2][2]
+
+
+@pytest.mark.parametrize(
+    ("nri", "cri", "cause", "what"),
+    [
+        ({}, {"enable_cdi": False}, "cdi-off", "CDI"),
+        ({"disable": True}, {}, "nri-off", "NRI is off in containerd"),
+    ],
+)
+def test_what_is_off_in_the_runtime_is_named_rather_than_an_image(
+    way: Way, nri: dict[str, Any], cri: dict[str, Any], cause: str, what: str
+) -> None:
+    way.node.containerd(nri, cri)
+    way.node.silence()
+    shutil.rmtree(way.folder / "sys/fs/cgroup/kubepods.slice")
+    name, said, fix = stop(way)
+    assert (name, what in said) == ("runtime", True)
+    assert "restart containerd" in fix
+    assert way.causes == [cause]
+
+
+def test_a_runtime_whose_containers_run_where_they_should_is_not_judged_by_a_file(way: Way) -> None:
+    way.node.containerd({"disable": True}, {"enable_cdi": False})
+    way.node.silence()
+    assert way.explain()[0] == 0

@@ -1,0 +1,145 @@
+"""What a cluster says of one pod and its claims. What could not be asked is None or `UNASKED`, and is never judged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.diagnosis.causes import StopCause
+from dranode.driver.core.diagnosis.live_objects import LiveContainerStatus, LiveEvent, LiveNode, LivePod
+
+
+class Presence(Enum):
+    """Whether an object exists; `UNASKED` means that nobody could say."""
+
+    THERE = auto()
+    MISSING = auto()
+    UNASKED = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class PodClaim:
+    """An entry of `spec.resourceClaims`, or the claim that kube-scheduler made for extended resources.
+
+    Attributes:
+        entry: its name in the pod; empty for extended resources.
+        name: the claim's name; empty as long as it was not made.
+        template: the template that it is made from; empty for none.
+        needed: False if the cluster says that the pod needs no claim for the entry.
+        presence: whether the claim exists.
+        claim: the claim.
+        template_presence: whether the template exists.
+    """
+
+    entry: str
+    name: str = ""
+    template: str = ""
+    needed: bool = True
+    presence: Presence = Presence.UNASKED
+    claim: ResourceClaim | None = None
+    template_presence: Presence = Presence.UNASKED
+
+
+@dataclass(frozen=True, slots=True)
+class NodeGroup:
+    """Nodes for which kube-scheduler's answer is the same.
+
+    Attributes:
+        nodes: their names.
+        cause: why the pod cannot go there; None if nothing that was looked at keeps it.
+        why: the same in a sentence.
+    """
+
+    nodes: tuple[str, ...]
+    cause: StopCause | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerAnswer:
+    """What the allocator says of the pod's unallocated claims, node by node.
+
+    Attributes:
+        groups: the nodes, those that come nearest first.
+        holders: who has devices of the drivers in question on the nearest nodes, a line each.
+        cause: an error that ends the attempt for all nodes; None for none.
+        error: the same in a sentence.
+    """
+
+    groups: tuple[NodeGroup, ...] = ()
+    holders: tuple[str, ...] = ()
+    cause: StopCause | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PodFacts:
+    """The facts about one pod. None is a fact that could not be read.
+
+    Attributes:
+        name: `<namespace>/<name>`.
+        presence: whether the pod exists.
+        pod: the pod.
+        claims: its claims.
+        events: its Events, and those of its claims.
+        node: the node that it is bound to; None if to none, or if that could not be read.
+        node_presence: whether that node exists.
+        published: the drivers that publish on that node.
+        scheduler: the allocator's answer for claims that are not allocated; None if it was not asked.
+        unasked: one sentence for everything that could not be asked.
+    """
+
+    name: str
+    presence: Presence
+    pod: LivePod | None = None
+    claims: tuple[PodClaim, ...] = ()
+    events: tuple[LiveEvent, ...] | None = None
+    node: LiveNode | None = None
+    node_presence: Presence = Presence.UNASKED
+    published: frozenset[str] | None = None
+    scheduler: SchedulerAnswer | None = None
+    unasked: tuple[str, ...] = ()
+
+    @property
+    def namespace(self) -> str:
+        """Return the pod's namespace."""
+        return self.name.partition("/")[0]
+
+    @property
+    def containers(self) -> tuple[LiveContainerStatus, ...]:
+        """Return the status of its containers, those that initialise it first."""
+        if self.pod is None:
+            return ()
+        return (*self.pod.status.init_container_statuses, *self.pod.status.container_statuses)
+
+    @property
+    def started(self) -> bool:
+        """Return whether kubelet has come past Prepare: a container runs, has ended, or waits for something later."""
+        on_the_way = ("", "ContainerCreating", "PodInitializing")
+        states = [status.state for status in self.containers]
+        waiting = (state.waiting for state in states if state.waiting is not None)
+        return any(state.running is not None or state.terminated is not None for state in states) or any(
+            state.reason not in on_the_way for state in waiting
+        )
+
+    @property
+    def node_name(self) -> str:
+        """Return the node that the pod is bound to; empty for none."""
+        return self.pod.spec.node_name if self.pod is not None else ""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterObjects:
+    """The objects that the allocator needs, and those that say who may go where.
+
+    Attributes:
+        documents: plain documents of ResourceSlices, DeviceClasses, ResourceClaims and DeviceTaintRules, as v1.
+        nodes: all nodes.
+        holders: `<namespace>/<pod>` by the claim that it uses, `<namespace>/<claim>`.
+    """
+
+    documents: tuple[Mapping[str, object], ...] = ()
+    nodes: tuple[LiveNode, ...] = ()
+    holders: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

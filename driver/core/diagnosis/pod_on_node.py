@@ -1,0 +1,138 @@
+"""The stations of a pod on its node, as the cluster knows them: the node, Prepare, the containers, their devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from dranode.driver.core.claims.status import PREPARE_FAILED
+from dranode.driver.core.diagnosis.allocated import ready_conditions
+from dranode.driver.core.diagnosis.causes import StopCause
+from dranode.driver.core.diagnosis.pod_facts import PodClaim, PodFacts, Presence
+from dranode.driver.core.diagnosis.reports import container_report, node_report, prepare_report, reported
+from dranode.driver.core.diagnosis.station import Passed, Station, stopped, unseen, went
+
+
+def node_stations(facts: PodFacts) -> Iterator[Station]:
+    """Yield how the node is."""
+    if facts.node_presence is Presence.MISSING:
+        yield stopped(
+            "node",
+            StopCause.NODE_MISSING,
+            f"there is no node {facts.node_name}, to which the pod is bound",
+            "correct spec.nodeName, or delete the pod, so that its controller makes another one",
+        )
+    if facts.node is not None and facts.node.not_ready:
+        yield stopped(
+            "node",
+            StopCause.NODE_NOT_READY,
+            f"node {facts.node_name} is not ready: {facts.node.not_ready.rstrip('.')}",
+            "mend the node or its kubelet first; what the pod's status says may be old",
+        )
+    if facts.node is None:
+        yield unseen("node", f"node {facts.node_name} could not be asked for", f"kubectl get node {facts.node_name}")
+    else:
+        yield went("node", f"{facts.node_name} is ready")
+
+
+def prepare_stations(facts: PodFacts) -> Iterator[Station]:
+    """Yield whether the pod's claims were prepared, or what kubelet and drivers say that keeps them from it."""
+    pod, known = facts.pod, [claim.claim for claim in facts.claims if claim.claim is not None]
+    if pod is None or not known:
+        return
+    if facts.started:
+        yield went("prepare", "kubelet has had its claims prepared")
+        return
+    for claim in known:
+        if claim.status.allocation is None:
+            yield stopped(
+                "prepare",
+                StopCause.CLAIM_NOT_ALLOCATED,
+                f"the pod is bound to {facts.node_name}, but its claim {claim.metadata.name} is not allocated: "
+                "spec.nodeName goes past kube-scheduler, which allocates claims",
+                "leave spec.nodeName out and name the node under nodeSelector: kubernetes.io/hostname",
+            )
+        if pod.metadata.uid not in {one.uid for one in claim.status.reserved_for}:
+            yield stopped(
+                "prepare",
+                StopCause.CLAIM_NOT_RESERVED,
+                f"the claim {claim.metadata.name} is allocated, but not reserved for the pod",
+                "leave spec.nodeName out, so that kube-scheduler reserves the pod's claims",
+            )
+    yield _preparing(facts)
+
+
+def _preparing(facts: PodFacts) -> Station:
+    report = prepare_report(facts.events or (), facts.node_name)
+    if report is not None:
+        return reported("prepare", report)
+    for sentence in _refusals(facts.claims):
+        return stopped(
+            "prepare", StopCause.PREPARE_REFUSED, sentence, "do what the driver says; kubelet asks again by itself"
+        )
+    if facts.events is None:
+        command = f"kubectl describe pod {facts.name.rpartition('/')[2]} -n {facts.namespace}"
+        return unseen("prepare", "its Events could not be read, which say whether a driver refuses its claims", command)
+    return went("prepare", "nobody has reported that its claims cannot be prepared")
+
+
+def _refusals(claims: Iterable[PodClaim]) -> Iterator[str]:
+    """Yield what drivers say in `status.devices` of claims that they could not prepare."""
+    for claim in claims:
+        for condition in ready_conditions(claim.claim) if claim.claim is not None else ():
+            if condition.get("status") == "False" and condition.get("reason") == PREPARE_FAILED:
+                yield str(condition.get("message") or "the driver could not prepare the claim").rstrip(".")
+
+
+def container_stations(facts: PodFacts) -> Iterator[Station]:
+    """Yield whether the containers run, or what the first one waits for."""
+    pod = facts.pod
+    if pod is None:
+        return
+    statuses = facts.containers
+    for status in statuses:
+        report = container_report(status, facts.node_name)
+        if report is not None:
+            yield reported("containers", report)
+    waiting = [one.name for one in statuses if one.state.running is None and one.state.terminated is None]
+    if not waiting and statuses:
+        yield went("containers", ", ".join(f"{one.name} runs" for one in pod.status.container_statuses))
+        return
+    report = node_report(facts.events or (), facts.node_name)
+    if report is not None:
+        yield reported("containers", report)
+    yield unseen(
+        "containers",
+        f"{', '.join(waiting) or 'no container'} is still being created, and no Event says what it waits for",
+        f"journalctl -u kubelet, on {facts.node_name}",
+    )
+
+
+def device_stations(facts: PodFacts) -> Iterator[Station]:
+    """Yield devices that are unhealthy, and claims that no container names."""
+    pod = facts.pod
+    if pod is None:
+        return
+    for status in facts.containers:
+        for resource in status.allocated_resources_status:
+            for one in resource.resources:
+                if one.health == "Unhealthy":
+                    yield stopped(
+                        "devices",
+                        StopCause.DEVICE_UNHEALTHY,
+                        f"{one.resource_id or resource.name} of container {status.name} is unhealthy"
+                        f"{f': {one.message}' if one.message else ''}",
+                        "recreate the pod on other devices, and see to the hardware: the driver's log and "
+                        "kubectl dranode devices",
+                    )
+    containers = (*pod.spec.init_containers, *pod.spec.containers)
+    named = {entry.name for container in containers for entry in container.resources.claims}
+    for claim in facts.claims:
+        if claim.entry and claim.needed and claim.entry not in named:
+            yield Station(
+                "devices",
+                Passed.UNSEEN,
+                f'no container names the claim "{claim.entry}", so none gets its CDI devices; drivers that serve a '
+                "whole pod, such as those of networks, need no more",
+                f"write resources: {{claims: [{{name: {claim.entry}}}]}} into the container that should have it",
+                StopCause.CLAIM_UNNAMED,
+            )

@@ -1,0 +1,304 @@
+"""What kubelet, the runtime and the controllers report of a pod, read for its cause.
+
+The texts are those of Kubernetes 1.37 (pkg/kubelet/cm/dra, pkg/kubelet/kuberuntime, pkg/controller/resourceclaim), the
+runtimes' CDI errors, NRI's default validator, and this project's own. A text that no row knows is passed on as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from dranode.driver.core.diagnosis.causes import StopCause
+from dranode.driver.core.diagnosis.live_objects import (
+    ContainerStateTerminated,
+    ContainerStateWaiting,
+    LiveContainerStatus,
+    LiveEvent,
+)
+from dranode.driver.core.diagnosis.station import Station, stopped
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was reported.
+
+    Attributes:
+        cause: the cause.
+        what: the facts, in one sentence without a full stop; a driver's own sentence as it said it.
+        fix: what to do.
+    """
+
+    cause: StopCause
+    what: str
+    fix: str
+
+
+def reported(station: str, report: Report) -> Station:
+    """Return the station where a report says that it stopped."""
+    return stopped(station, report.cause, report.what, report.fix)
+
+
+_Row = tuple[re.Pattern[str], StopCause, str, str]
+
+
+def _row(pattern: str, cause: StopCause, what: str, fix: str) -> _Row:
+    return re.compile(pattern, re.DOTALL), cause, what, fix
+
+
+_START = (
+    "start the driver there: its DaemonSet's pod on that node is missing or not Ready, and kubectl get pods -A "
+    "--field-selector spec.nodeName={node} shows it"
+)
+_AS_IT_SAYS = "do what the driver says; kubelet asks again by itself every minute or so"
+
+# What `FailedPrepareDynamicResources` says after its prefix; the first row that fits counts.
+_PREPARE: Final[tuple[_Row, ...]] = (
+    _row(
+        r"DRA driver (\S+) is not registered",
+        StopCause.DRIVER_NOT_REGISTERED,
+        "kubelet on {node} has no driver {1} registered",
+        _START,
+    ),
+    _row(
+        r"NodePrepareResources failed for (?:ResourceClaim|claim) (\S+): (.*)",
+        StopCause.PREPARE_REFUSED,
+        "{2}",
+        _AS_IT_SAYS,
+    ),
+    _row(
+        r"NodePrepareResources(?: failed)?: rpc error: code = (?:DeadlineExceeded|Canceled) desc = (.*)",
+        StopCause.DRIVER_NOT_ANSWERING,
+        "a driver on {node} did not answer kubelet's NodePrepareResources within 45 s ({1})",
+        "read the log of the driver's pod on {node}: what it waits for is there",
+    ),
+    _row(
+        r"NodePrepareResources(?: failed)?: rpc error: code = Unavailable desc = (.*)",
+        StopCause.DRIVER_NOT_ANSWERING,
+        "nobody answers on the socket of a driver that is registered on {node} ({1})",
+        _START,
+    ),
+    _row(
+        r"NodePrepareResources(?: failed)?: rpc error: code = (\w+) desc = (.*)",
+        StopCause.PREPARE_REFUSED,
+        "{2}",
+        _AS_IT_SAYS,
+    ),
+    _row(
+        r"old ResourceClaim with same name (\S+) and different UID (\S+) still exists",
+        StopCause.CLAIM_REPLACED,
+        "kubelet on {node} still has an older claim of the name {1} (UID {2}) prepared, whose pod was deleted by force",
+        "wait for it to be unprepared, within a minute or so once its containers have ended; see with crictl ps on "
+        "{node} whether one still runs",
+    ),
+    _row(
+        r"pod \S+ \(\S+\) is not allowed to use (?:ResourceClaim|resource claim) (\S+)",
+        StopCause.CLAIM_NOT_RESERVED,
+        "the claim {1} is not reserved for the pod",
+        "leave spec.nodeName out, so that kube-scheduler allocates and reserves the pod's claims",
+    ),
+    _row(
+        r"ResourceClaim (\S+): not allocated",
+        StopCause.CLAIM_NOT_ALLOCATED,
+        "the claim {1} is not allocated, and kubelet on {node} has the pod already",
+        "leave spec.nodeName out, so that kube-scheduler allocates the pod's claims",
+    ),
+    _row(
+        r"fetch ResourceClaim (\S+): .*not found",
+        StopCause.CLAIM_MISSING,
+        "kubelet does not find the claim {1}, which the pod names",
+        "recreate the pod; one that was deleted under a pod does not come back by itself",
+    ),
+    _row(
+        r"(ResourceClaim \S+ was not created for [Pp]od .*)",
+        StopCause.CLAIM_OF_ANOTHER_POD,
+        "{1}",
+        "delete the claim of that name, or call the pod otherwise, and recreate the pod",
+    ),
+    _row(
+        r"(.*)",
+        StopCause.KUBELET_ERROR,
+        "kubelet on {node} says: {1}",
+        "read kubelet's log there: journalctl -u kubelet",
+    ),
+)
+
+# What the resource claim controller says of an entry of `spec.resourceClaims`.
+_CREATION: Final[tuple[_Row, ...]] = (
+    _row(
+        r"PodResourceClaim (\S+): resource claim template \"([^\"]+)\": .*not found",
+        StopCause.TEMPLATE_MISSING,
+        'there is no ResourceClaimTemplate "{2}" in namespace {namespace}, from which the claim "{1}" would be made',
+        "create the template in that namespace, or correct resourceClaimTemplateName; the pod goes on by itself then",
+    ),
+    _row(
+        r"PodResourceClaim (\S+): .*exceeded quota: (.*)",
+        StopCause.QUOTA_EXCEEDED,
+        'a ResourceQuota keeps the claim "{1}" from being made: exceeded quota: {2}',
+        "delete claims of the namespace that nobody needs, or have the quota raised: kubectl describe quota -n "
+        "{namespace}",
+    ),
+    _row(
+        r"PodResourceClaim (\S+): (?:create ResourceClaim ?\S*: )?(.*)",
+        StopCause.CLAIM_REFUSED,
+        'the claim "{1}" cannot be made: {2}',
+        "mend the template accordingly, or ask who set that rule up",
+    ),
+)
+
+# What the runtime says where a container or its sandbox is not created.
+_RUNTIME: Final[tuple[_Row, ...]] = (
+    _row(
+        r"unresolvable CDI devices (.*)",
+        StopCause.CDI_UNRESOLVABLE,
+        "the runtime on {node} finds no CDI spec for {1}",
+        "see there whether the runtime reads the driver's CDI directory: dranode doctor; a spec that was lost is "
+        "written again within a second",
+    ),
+    _row(
+        r"(did not inject its CDI device.*)",
+        StopCause.CDI_OFF,
+        "CDI is off in the runtime on {node}: it {1}",
+        "switch CDI on: enable_cdi = true for containerd 1.7, then restart it; dranode doctor there says which file",
+    ),
+    _row(
+        r"required plugins? (\S+) not present",
+        StopCause.NRI_PLUGIN_MISSING,
+        "the runtime on {node} creates no container without the NRI plug-in {1}, which is not connected",
+        _START,
+    ),
+    _row(
+        r"(claim \S+ is in use by .*)",
+        StopCause.CLAIM_IN_USE,
+        "{1}",
+        "give each container a request or a claim of its own, or let the claim be shared: sharing: pod",
+    ),
+    _row(
+        r"(claims hold every CPU .*)",
+        StopCause.NO_SHARED_CPUS,
+        "{1}",
+        "end a claim of that node, or let the driver reserve CPUs for the rest",
+    ),
+)
+
+_IMAGE: Final = frozenset(
+    (
+        "ErrImagePull",
+        "ImagePullBackOff",
+        "InvalidImageName",
+        "ErrImageNeverPull",
+        "ImageInspectError",
+        "RegistryUnavailable",
+        "SignatureValidationFailed",
+    )
+)
+_PREFIX: Final = re.compile(r"^(?:Failed to prepare dynamic resources: )?(?:prepare dynamic resources: )?")
+PREPARE_FAILED: Final = "FailedPrepareDynamicResources"
+# Events that only come after a pod's claims were prepared.
+_AFTER_PREPARE: Final = frozenset(("Pulling", "Pulled", "Created", "Started", "FailedCreatePodSandBox", "BackOff"))
+
+
+def _read(rows: Sequence[_Row], text: str, **places: str) -> Report | None:
+    for pattern, cause, what, fix in rows:
+        match = pattern.search(text)
+        if match is not None:
+            groups = [one.strip().rstrip(".") if one else "" for one in (match[0], *match.groups())]
+            return Report(cause, what.format(*groups, **places), fix.format(*groups, **places))
+    return None
+
+
+def _latest(events: Iterable[LiveEvent], about: Callable[[LiveEvent], bool]) -> LiveEvent | None:
+    return max(filter(about, events), key=lambda event: event.last_seen, default=None)
+
+
+def creation_report(events: Iterable[LiveEvent], namespace: str, entry: str) -> Report | None:
+    """Return why the claim of an entry of `spec.resourceClaims` was not made, by its last Event."""
+    event = _latest(
+        events,
+        lambda one: (
+            one.reason == "FailedResourceClaimCreation" and one.message.startswith(f"PodResourceClaim {entry}:")
+        ),
+    )
+    return _read(_CREATION, event.message, namespace=namespace) if event is not None else None
+
+
+def prepare_report(events: Sequence[LiveEvent], node: str) -> Report | None:
+    """Return why kubelet could not have the pod's claims prepared; None if it never said so, or has gone on since."""
+    failed = _latest(events, lambda one: one.reason == PREPARE_FAILED)
+    later = _latest(events, lambda one: one.reason in _AFTER_PREPARE)
+    if failed is None or (later is not None and later.last_seen > failed.last_seen):
+        return None
+    return _read(_PREPARE, _PREFIX.sub("", failed.message), node=node)
+
+
+def node_report(events: Sequence[LiveEvent], node: str) -> Report | None:
+    """Return why kubelet has not come to the pod's containers: volumes, or its sandbox."""
+    failed = _latest(
+        events,
+        lambda one: one.reason in ("FailedMount", "FailedAttachVolume", "FailedMapVolume", "FailedCreatePodSandBox"),
+    )
+    later = _latest(events, lambda one: one.reason in ("Pulling", "Pulled", "Created", "Started"))
+    if failed is None or (later is not None and later.last_seen > failed.last_seen):
+        return None
+    if failed.reason != "FailedCreatePodSandBox":
+        return Report(
+            StopCause.VOLUME_FAILED,
+            f"a volume of the pod is not there: {_line(failed.message)}",
+            "mend the volume; the pod's claims are not the reason",
+        )
+    found = _read(_RUNTIME, failed.message, node=node)
+    return found or Report(
+        StopCause.SANDBOX_FAILED,
+        f"the runtime on {node} cannot make the pod's sandbox: {_line(failed.message)}",
+        "mend that; the pod's claims are not the reason unless the text names them",
+    )
+
+
+def container_report(status: LiveContainerStatus, node: str) -> Report | None:
+    """Return why a container does not run; None if it runs, has ended well, or is only on its way."""
+    ended = status.state.terminated
+    if ended is not None and ended.exit_code:
+        return _ended(status.name, ended)
+    waiting = status.state.waiting
+    if waiting is None or waiting.reason in ("", "ContainerCreating", "PodInitializing"):
+        return None
+    if waiting.reason == "CrashLoopBackOff":
+        return _ended(status.name, status.last_state.terminated or ContainerStateTerminated())
+    return _waiting(status.name, waiting, node)
+
+
+def _waiting(name: str, waiting: ContainerStateWaiting, node: str) -> Report:
+    if waiting.reason in _IMAGE:
+        return Report(
+            StopCause.IMAGE_MISSING,
+            f"the image of container {name} is not there ({waiting.reason}): {_line(waiting.message)}",
+            "correct the image's name, or give the pod the rights to pull it; its claims are not the reason",
+        )
+    if waiting.reason == "CreateContainerConfigError":
+        return Report(
+            StopCause.CONTAINER_CONFIG,
+            f"container {name} lacks what its configuration names: {_line(waiting.message)}",
+            "create that ConfigMap, Secret or key; the pod's claims are not the reason",
+        )
+    return _read(_RUNTIME, waiting.message, node=node) or Report(
+        StopCause.CONTAINER_REFUSED,
+        f"container {name} is not created ({waiting.reason}): {_line(waiting.message)}",
+        "do what the runtime says",
+    )
+
+
+def _ended(name: str, last: ContainerStateTerminated) -> Report:
+    reason = last.reason if last.reason != "Error" else ""
+    message = " ".join(last.message.split()).rstrip(".")
+    why = ", ".join(filter(None, (f"exit code {last.exit_code}", reason, message)))
+    return Report(
+        StopCause.CONTAINER_ENDS,
+        f"container {name} starts and ends again ({why})",
+        f"read what it says: kubectl logs with --previous -c {name}; its claims are prepared",
+    )
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split()).rstrip(".") or "no reason is given"

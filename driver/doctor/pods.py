@@ -1,0 +1,194 @@
+"""Reads what a cluster says of a pod: the pod, its claims, templates, Events and node, with read rights alone.
+
+What the account may not read is said and not judged; deploy/reader/ has the rights that all of it takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from http import HTTPStatus
+from typing import Any, Final, TypeVar
+
+from dranode.driver.core.api.documents import decode
+from dranode.driver.core.api.errors import DocumentError
+from dranode.driver.core.api.resource import PodResourceClaim, ResourceClaim
+from dranode.driver.core.diagnosis.live_objects import LiveEvent, LiveNode, LivePod
+from dranode.driver.core.diagnosis.pod_facts import ClusterObjects, PodClaim, PodFacts, Presence
+from dranode.driver.doctor.api_objects import ApiObjects
+from dranode.driver.kube.errors import ApiError
+
+T = TypeVar("T")
+
+_RIGHTS: Final = (HTTPStatus.FORBIDDEN, HTTPStatus.UNAUTHORIZED)
+_ALLOCATABLE: Final = ("ResourceSlice", "DeviceClass", "ResourceClaim")
+
+
+@dataclass(frozen=True, slots=True)
+class PodReader:
+    """Reads the facts about pods from an API server.
+
+    Attributes:
+        objects: the server's objects.
+        unasked: one sentence for everything that could not be read so far.
+    """
+
+    objects: ApiObjects
+    unasked: list[str] = field(default_factory=list)
+
+    def read(self, namespace: str, name: str) -> PodFacts:
+        """Read the facts about a pod.
+
+        Raises:
+            ApiError: the server cannot be asked at all.
+        """
+        presence, pod = self._pod(namespace, name)
+        facts = PodFacts(f"{namespace}/{name}", presence, pod, unasked=tuple(self.unasked))
+        if pod is None:
+            return facts
+        there, node = self._node(pod.spec.node_name)
+        return replace(
+            facts,
+            claims=tuple(self._claims(namespace, pod)),
+            events=self._events(namespace, pod),
+            node=node,
+            node_presence=there,
+            published=self._published(pod),
+            unasked=tuple(self.unasked),
+        )
+
+    def claim(self, namespace: str, name: str) -> tuple[Presence, ResourceClaim | None]:
+        """Read a claim.
+
+        Raises:
+            ApiError: the server cannot be asked at all.
+        """
+        return self._object(ResourceClaim, "ResourceClaim", namespace, name)
+
+    def users(self, namespace: str, name: str, claim: ResourceClaim | None) -> tuple[str, ...]:
+        """Return the names of the pods that use a claim, or are to: it is reserved for them, or they name it."""
+        reserved = [one.name for one in claim.status.reserved_for if one.resource == "pods"] if claim else []
+        owners = [one.name for one in claim.metadata.owner_references if one.kind == "Pod"] if claim else []
+        known = dict.fromkeys((*reserved, *owners))
+        if known:
+            return tuple(known)
+        pods = self._ask(f"the pods of namespace {namespace}", lambda: self._all(LivePod, "Pod", namespace)) or ()
+        return tuple(pod.metadata.name for pod in pods if name in _named(pod))
+
+    def objects_to_schedule(self) -> ClusterObjects | None:
+        """Read what decides where claims can be allocated; None if some of it could not be read."""
+        documents: list[Mapping[str, object]] = []
+        for kind in _ALLOCATABLE:
+            found = self._ask(f"the {kind}s", lambda kind=kind: list(self.objects.all(kind)))  # type: ignore[misc] # bound at once
+            if found is None:
+                return None
+            documents += found
+        documents += self.taint_rules()
+        nodes = self._ask("the Nodes", lambda: self._all(LiveNode, "Node", ""))
+        return None if nodes is None else ClusterObjects(tuple(documents), nodes)
+
+    def taint_rules(self) -> list[dict[str, Any]]:
+        """Read the DeviceTaintRules, which servers before 1.37 do not have."""
+        try:
+            return list(self.objects.all("DeviceTaintRule"))
+        except ApiError as error:
+            if error.status in _RIGHTS:
+                self.unasked.append(f"the DeviceTaintRules: {error}")
+            return []
+
+    def pods_on(self, node: str, namespace: str, labels: str) -> tuple[LivePod, ...] | None:
+        """Read the pods of a node with these labels; None if they could not be read."""
+        return self._ask(
+            f"the pods of namespace {namespace}",
+            lambda: self._all(LivePod, "Pod", namespace, fieldSelector=f"spec.nodeName={node}", labelSelector=labels),
+        )
+
+    def _pod(self, namespace: str, name: str) -> tuple[Presence, LivePod | None]:
+        return self._object(LivePod, "Pod", namespace, name)
+
+    def _object(self, into: type[T], kind: str, namespace: str, name: str) -> tuple[Presence, T | None]:
+        try:
+            document = self.objects.find(kind, namespace, name)
+        except ApiError as error:
+            if error.status not in _RIGHTS:
+                raise
+            self.unasked.append(f"the {kind} {namespace}/{name}: {error}")
+            return Presence.UNASKED, None
+        return (Presence.MISSING, None) if document is None else (Presence.THERE, _decoded(into, kind, document))
+
+    def _all(self, into: type[T], kind: str, namespace: str, **query: str) -> tuple[T, ...]:
+        return tuple(_decoded(into, kind, document) for document in self.objects.all(kind, namespace, **query))
+
+    def _ask(self, what: str, question: Callable[[], T]) -> T | None:
+        try:
+            return question()
+        except ApiError as error:
+            self.unasked.append(f"{what}: {error}")
+            return None
+
+    # --- the parts of a pod ---
+
+    def _claims(self, namespace: str, pod: LivePod) -> Iterator[PodClaim]:
+        made = {status.name: status.resource_claim_name for status in pod.status.resource_claim_statuses}
+        for entry in pod.spec.resource_claims:
+            yield self._pod_claim(namespace, entry, made)
+        extended = pod.status.extended_resource_claim_status
+        if extended is not None and extended.resource_claim_name:
+            yield self._existing(namespace, PodClaim("", extended.resource_claim_name))
+
+    def _pod_claim(self, namespace: str, entry: PodResourceClaim, made: Mapping[str, str | None]) -> PodClaim:
+        if entry.resource_claim_name is not None:
+            return self._existing(namespace, PodClaim(entry.name, entry.resource_claim_name))
+        template = entry.resource_claim_template_name or ""
+        if entry.name not in made:
+            presence, _ = self._object(dict, "ResourceClaimTemplate", namespace, template)
+            return PodClaim(entry.name, template=template, template_presence=presence)
+        name = made[entry.name]
+        if not name:
+            return PodClaim(entry.name, template=template, needed=False)
+        return self._existing(namespace, PodClaim(entry.name, name, template))
+
+    def _existing(self, namespace: str, claim: PodClaim) -> PodClaim:
+        presence, found = self.claim(namespace, claim.name)
+        return replace(claim, presence=presence, claim=found)
+
+    def _events(self, namespace: str, pod: LivePod) -> tuple[LiveEvent, ...] | None:
+        # By UID, for the Events of an earlier pod of that name are not this pod's.
+        selector = f"involvedObject.uid={pod.metadata.uid}"
+        return self._ask(
+            f"the Events of namespace {namespace}",
+            lambda: self._all(LiveEvent, "Event", namespace, fieldSelector=selector),
+        )
+
+    def _node(self, name: str) -> tuple[Presence, LiveNode | None]:
+        return self._object(LiveNode, "Node", "", name) if name else (Presence.UNASKED, None)
+
+    def _published(self, pod: LivePod) -> frozenset[str] | None:
+        """Read which drivers publish on the pod's node; asked only about a pod that is being deleted."""
+        if pod.metadata.deletion_timestamp is None or not pod.spec.node_name:
+            return None
+        selector = f"spec.nodeName={pod.spec.node_name}"
+        slices = self._ask(
+            "the ResourceSlices", lambda: list(self.objects.all("ResourceSlice", fieldSelector=selector))
+        )
+        return None if slices is None else frozenset(str(one.get("spec", {}).get("driver", "")) for one in slices)
+
+
+def _named(pod: LivePod) -> frozenset[str]:
+    """Return the claims that a pod names."""
+    return frozenset(entry.resource_claim_name for entry in pod.spec.resource_claims if entry.resource_claim_name)
+
+
+def _decoded(into: type[T], kind: str, document: Mapping[str, Any]) -> T:
+    try:
+        return decode(into, _without_nulls(document))
+    except DocumentError as error:
+        name = document.get("metadata", {}).get("name", "")
+        raise ApiError(f"the {kind} {name} cannot be read: {error}") from error
+
+
+def _without_nulls(value: Any) -> Any:
+    """Return a document without the members that Go writes as null, which mean the same as none."""
+    if isinstance(value, dict):
+        return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
+    return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value

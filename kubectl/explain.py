@@ -1,0 +1,145 @@
+"""`dranode explain`: show how far a pod or a claim has come, and where and why it stopped."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dranode.driver.cli.options import driver_options
+from dranode.driver.cli.output import console, emit, output_option
+from dranode.kubectl.access import cluster_options
+
+if TYPE_CHECKING:
+    from dranode.driver.core.diagnosis.pod_facts import ClusterObjects, PodFacts, SchedulerAnswer
+    from dranode.driver.doctor.sources import ObjectSource
+    from dranode.kubectl.access import NamedCluster
+    from dranode.kubectl.explaining import Explainer, Subject
+    from dranode.kubectl.on_node import ThisNode
+
+
+@click.command(short_help="Why a pod with claims, or a claim, has not come further, and what to do.")
+@click.argument("subject", metavar="POD|CLAIM")
+@cluster_options
+@click.option("--store", metavar="DIR", help="Look for claims in a folder of YAML files instead of a cluster.")
+@driver_options
+@click.option("--root", "folder", default="/", metavar="DIR", help="Where the node's root lies.")
+@click.option("--kubelet-root", default="/var/lib/kubelet", metavar="DIR", envvar="DRANODE_KUBELET_ROOT")
+@click.option("--cdi-dir", default="/var/run/cdi", metavar="DIR", envvar="DRANODE_CDI_DIR")
+@click.option("--nri-socket", default="/var/run/nri/nri.sock", metavar="PATH", envvar="DRANODE_NRI_SOCKET")
+@output_option
+@click.pass_context
+def command(ctx: click.Context, /, subject: str, output: str, **options: Any) -> None:
+    """Follow POD|CLAIM from its claims to its containers, and say where it stopped, why, and what to do.
+
+    POD|CLAIM is NAME, NAMESPACE/NAME, pod/NAME or claim/NAME. Reads pods, claims, templates, Events, slices, classes
+    and nodes (deploy/reader has the rights), and on the node of a claim the driver's ledger, the CDI directory, the
+    runtime's configuration, kubelet's pod-resources and the kernel. A claim that is not allocated gets kube-scheduler's
+    answer, node by node. Nothing is changed. What cannot be seen from here is said with the command that shows it. The
+    exit status is 1 if something stopped.
+
+    \b
+    Example:
+      dranode explain near-memory
+      dranode explain default/near-memory-cpus-x7k2p --context prod
+      kubectl exec -n dranode ds/dranode -- dranode explain default/near-memory
+      dranode explain default/a --store state/store --kubelet-root state/kubelet --cdi-dir state/cdi
+    """
+    store = options["store"]
+    cluster = None if store is not None else _cluster(options)
+    # Every installed driver may have served the claim; those that are named are the only ones.
+    named = ctx.get_parameter_source("drivers") is not click.core.ParameterSource.DEFAULT
+    node = this_node(options["drivers"] if named else (), options)
+    place = subject_place(subject, options["namespace"], cluster)
+    show(ctx, place, output, explainer(cluster, node, _source(store, cluster)))
+
+
+def _cluster(options: dict[str, Any]) -> NamedCluster | None:
+    from dranode.kubectl.access import named_cluster
+
+    return named_cluster(options["kubeconfig"], options["context"], options["namespace"], "dranode-explain")
+
+
+def this_node(drivers: tuple[str, ...], options: dict[str, Any]) -> ThisNode:
+    """Return the node that this runs on, by the options of the command.
+
+    Raises:
+        UsageError: a driver that was named is not installed, or refuses its options.
+    """
+    from dranode.driver.core.diagnosis.facts import ServeOptions
+    from dranode.driver.doctor.host import NodeHost
+    from dranode.kubectl.on_node import ThisNode, plugins_here
+
+    host = NodeHost.at(options["folder"])
+    root = _absolute(options["kubelet_root"])
+    plugins = plugins_here(drivers, host, options)
+    judged = ServeOptions(
+        node=options["node_name"],
+        drivers=tuple(plugins),
+        kubelet_root=root,
+        cdi_dir=_absolute(options["cdi_dir"]),
+        nri_socket=options["nri_socket"],
+    )
+    return ThisNode(host, judged, plugins, f"{root}/pod-resources/kubelet.sock")
+
+
+def _absolute(path: str) -> str:
+    return os.path.abspath(path)  # noqa: PTH100 - a path of the node, whose links are followed there
+
+
+def _source(store: str | None, cluster: NamedCluster | None) -> ObjectSource | None:
+    from dranode.driver.doctor.sources import FromCluster, FromStore
+
+    if store is not None:
+        from pathlib import Path
+
+        from dranode.driver.local.store import Store
+
+        return FromStore(Store(Path(store)))
+    return FromCluster(cluster.client) if cluster is not None else None
+
+
+def explainer(cluster: NamedCluster | None, node: ThisNode | None, source: ObjectSource | None) -> Explainer:
+    """Return what follows pods and claims, with kube-scheduler's answer as of the cluster's release."""
+    from dranode.driver.doctor.api_objects import ApiObjects
+    from dranode.driver.doctor.pods import PodReader
+    from dranode.kubectl.explaining import Explainer
+
+    objects = ApiObjects(cluster.client) if cluster is not None else None
+    reader = PodReader(objects) if objects is not None else None
+    return Explainer(reader, node, source, _ask(objects.server_version if objects is not None else lambda: ""))
+
+
+def _ask(version: Callable[[], str]) -> Callable[[PodFacts, ClusterObjects], SchedulerAnswer]:
+    def ask(facts: PodFacts, objects: ClusterObjects) -> SchedulerAnswer:
+        from dranode.kubectl.release import features_of
+        from dranode.kubectl.scheduler import scheduler_answer
+
+        assert facts.pod is not None  # noqa: S101 - kube-scheduler is only asked about a pod that is there
+        return scheduler_answer(facts.pod, facts.claims, objects, features_of(version))
+
+    return ask
+
+
+def subject_place(text: str, namespace: str, cluster: NamedCluster | None) -> Subject:
+    """Return what is asked about; a name without a namespace is in that of the cluster's context.
+
+    Raises:
+        UsageError: the text is no name.
+    """
+    from dranode.kubectl.explaining import subject_of
+
+    return subject_of(text, namespace, cluster.namespace if cluster is not None else "default")
+
+
+def show(ctx: click.Context, subject: Subject, output: str, page: Explainer) -> None:
+    """Print the page; the exit status is 1 if something stopped."""
+    from dranode.kubectl.page import draw_page, page_document
+
+    ways = page.explain(subject)
+    if not emit(page_document(str(subject), ways, page.unasked), output):
+        draw_page(console(), ways, page.unasked)
+    if any(way.stopped is not None for way in ways):
+        ctx.exit(1)

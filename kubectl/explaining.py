@@ -1,0 +1,274 @@
+"""Explains a pod or a claim: which ways there are to follow, from where this runs."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from dranode.driver.core.api.errors import DranodeError, UsageError
+from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.claims.allocation import drivers_of
+from dranode.driver.core.diagnosis.allocated import follow_allocated, node_of
+from dranode.driver.core.diagnosis.causes import StopCause
+from dranode.driver.core.diagnosis.pod import follow_pod
+from dranode.driver.core.diagnosis.pod_facts import ClusterObjects, PodFacts, Presence, SchedulerAnswer
+from dranode.driver.core.diagnosis.station import Station, Way, stopped, unseen
+from dranode.driver.doctor.pods import PodReader
+from dranode.driver.doctor.sources import ObjectSource
+from dranode.kubectl.on_node import ThisNode
+
+_KINDS: Final = {
+    **dict.fromkeys(("pod", "pods", "po"), "Pod"),
+    **dict.fromkeys(("resourceclaim", "resourceclaims", "claim"), "ResourceClaim"),
+}
+# Of a claim that many pods share, so many are followed.
+_MOST_PODS: Final = 5
+_OUR_LABEL: Final = "app.kubernetes.io/name=dranode"
+_OUR_NAMESPACE: Final = "dranode"
+
+AskScheduler = Callable[[PodFacts, ClusterObjects], SchedulerAnswer]
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is asked about.
+
+    Attributes:
+        kind: `Pod` or `ResourceClaim`; empty if it may be either.
+        namespace: its namespace.
+        name: its name.
+    """
+
+    kind: str
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        kind = {"Pod": "pod ", "ResourceClaim": "claim "}.get(self.kind, "")
+        return f"{kind}{self.namespace}/{self.name}"
+
+
+def subject_of(text: str, namespace: str, default: str) -> Subject:
+    """Parse `NAME`, `NAMESPACE/NAME` or kubectl's `TYPE/NAME`; a namespace may be given beside them.
+
+    Raises:
+        UsageError: it is none of them, or has another namespace than the one given.
+    """
+    *front, name = text.split("/")
+    if not name or "" in front or len(front) > 2:  # noqa: PLR2004 - TYPE/NAMESPACE/NAME
+        raise UsageError(f'"{text}" is no NAME, NAMESPACE/NAME or TYPE/NAME, where TYPE is pod or claim')
+    kind = ""
+    if front and front[0].lower() in _KINDS and (namespace or len(front) > 1 or front[0] != "default"):
+        kind = _KINDS[front.pop(0).lower()]
+    if len(front) > 1:
+        raise UsageError(f'"{front[0]}" in "{text}" is neither pod nor claim')
+    if front and namespace and front[0] != namespace:
+        raise UsageError(f'"{text}" is in namespace {front[0]}, but -n says {namespace}')
+    return Subject(kind, front[0] if front else namespace or default, name)
+
+
+@dataclass(slots=True)
+class Explainer:
+    """Follows pods and claims from where this runs.
+
+    Attributes:
+        cluster: reads the cluster; None if there is none to read.
+        node: the node that this runs on; None if nothing of a node is to be looked at.
+        source: where claims come from for the node's part: the cluster, a folder, or None.
+        ask: what kube-scheduler would say.
+    """
+
+    cluster: PodReader | None
+    node: ThisNode | None
+    source: ObjectSource | None
+    ask: AskScheduler
+    _elsewhere: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def unasked(self) -> tuple[str, ...]:
+        """Return one sentence for everything that the cluster was not allowed, or not able, to say."""
+        return tuple(dict.fromkeys(self.cluster.unasked)) if self.cluster is not None else ()
+
+    def explain(self, subject: Subject) -> tuple[Way, ...]:
+        """Return the ways of a pod with its claims, or of a claim with its pods.
+
+        Raises:
+            DranodeError: the cluster, or what the node holds, cannot be read.
+        """
+        if self.cluster is None:
+            return tuple(self._recorded(subject))
+        if subject.kind != "ResourceClaim":
+            facts = self.cluster.read(subject.namespace, subject.name)
+            if facts.presence is Presence.THERE or (subject.kind == "Pod" and facts.presence is Presence.MISSING):
+                return tuple(self._pod(facts))
+        return tuple(self._claim(self.cluster, subject))
+
+    # --- pods ---
+
+    def _pod(self, facts: PodFacts) -> Iterator[Way]:
+        yield follow_pod(self._asked(facts))
+        for each in facts.claims:
+            if each.claim is not None:
+                yield from self._allocated(each.claim, facts.node_name)
+
+    def _asked(self, facts: PodFacts) -> PodFacts:
+        pod = facts.pod
+        if pod is None or self.cluster is None or facts.node_name or pod.spec.scheduling_gates:
+            return facts
+        if any(each.needed and each.claim is None for each in facts.claims):
+            return facts
+        objects = self.cluster.objects_to_schedule()
+        return facts if objects is None else replace(facts, scheduler=self.ask(facts, objects))
+
+    # --- claims ---
+
+    def _claim(self, cluster: PodReader, subject: Subject) -> Iterator[Way]:
+        presence, claim = cluster.claim(subject.namespace, subject.name)
+        if presence is not Presence.THERE:
+            recorded = tuple(self._recorded(subject)) if self.node is not None else ()
+            if recorded or presence is Presence.UNASKED:
+                yield from recorded or (self._invisible(subject),)
+                return
+            yield Way(str(subject), (_missing(subject),), claim=f"{subject.namespace}/{subject.name}")
+            return
+        users = cluster.users(subject.namespace, subject.name, claim)
+        pods = [cluster.read(subject.namespace, user) for user in users[:_MOST_PODS]]
+        living = [facts for facts in pods if facts.presence is Presence.THERE]
+        yield from (follow_pod(self._asked(facts)) for facts in living)
+        if claim is not None:
+            bound = next((facts.node_name for facts in living), "")
+            yield from self._allocated(claim, bound) if living else self._alone(claim, users)
+
+    def _alone(self, claim: ResourceClaim, users: tuple[str, ...]) -> Iterator[Way]:
+        """Yield the ways of a claim whose pods cannot be read, or that has none."""
+        name = f"{claim.metadata.namespace}/{claim.metadata.name}"
+        if claim.status.allocation is not None:
+            yield from self._allocated(claim, "")
+            return
+        station = stopped(
+            "claim",
+            StopCause.CLAIM_UNUSED,
+            "no pod uses it, and a claim is allocated with the first pod that names it",
+            "start a pod with resourceClaimName, or see whether its pod has another one",
+        )
+        if users or any("pods of namespace" in sentence for sentence in self.unasked):
+            station = unseen(
+                "claim",
+                "it is not allocated; its pods could not be read",
+                f"kubectl describe resourceclaim {claim.metadata.name} -n {claim.metadata.namespace}",
+            )
+        yield Way(f"claim {name}", (station,), claim=name)
+
+    def _allocated(self, claim: ResourceClaim, bound: str) -> Iterator[Way]:
+        name = f"{claim.metadata.namespace}/{claim.metadata.name}"
+        for driver in sorted(drivers_of(claim.status.allocation)):
+            stations = tuple(follow_allocated(claim, driver))
+            place = bound or node_of(claim, driver)
+            if self.node is not None and driver in self.node.plugins and place == self.node.options.node:
+                yield self.node.way(driver, claim.metadata.namespace, claim.metadata.name, self.source)
+                continue
+            yield Way(f"claim {name}", (*stations, *self._rest(place, driver, name)), driver, name)
+
+    def _rest(self, place: str, driver: str, claim: str) -> Iterator[Station]:
+        """Yield what cannot be seen from here of a claim on another node, with the command that shows it."""
+        if place:
+            command = self._command(place, driver, claim)
+            yield unseen("node", f"what node {place} holds of it cannot be seen from here", command)
+
+    def _command(self, place: str, driver: str, claim: str) -> str:
+        ours = self._driver_pod(place)
+        if ours:
+            return f"kubectl exec -n {_OUR_NAMESPACE} {ours} -- dranode explain {shlex.quote(f'claim/{claim}')}"
+        if self.node is not None and driver in self.node.plugins:
+            return f"dranode explain claim/{claim} on {place}; if this is {place}, pass --node-name {place}"
+        return (
+            f"kubectl get pods -A --field-selector spec.nodeName={place} names the driver's pod, whose log has the rest"
+        )
+
+    def _driver_pod(self, place: str) -> str:
+        if place not in self._elsewhere:
+            pods = self.cluster.pods_on(place, _OUR_NAMESPACE, _OUR_LABEL) if self.cluster is not None else None
+            self._elsewhere[place] = pods[0].metadata.name if pods else ""
+        return self._elsewhere[place]
+
+    # --- this node alone ---
+
+    def _recorded(self, subject: Subject) -> Iterator[Way]:
+        """Yield what this node alone knows: by the claims on record, of that name or of a pod of that name."""
+        if self.node is None:
+            raise UsageError(
+                "there is no cluster to ask; name one with --kubeconfig, or a folder of claims with --store"
+            )
+        claim = self.source.claim(subject.namespace, subject.name) if self.source is not None else None
+        if claim is not None:
+            yield from self._stored(claim)
+            return
+        mine = {
+            (driver, record.name)
+            for driver, record in self.node.recorded()
+            if record.namespace == subject.namespace
+            and (record.name == subject.name or subject.name in {pod.name for pod in record.pods})
+        }
+        for driver, name in sorted(mine):
+            yield self.node.way(driver, subject.namespace, name, self.source)
+        if not mine and self.cluster is None:
+            yield self._unknown(subject)
+
+    def _stored(self, claim: ResourceClaim) -> Iterator[Way]:
+        """Yield the ways of a claim where there are no pods to ask for."""
+        if claim.status.allocation is not None:
+            yield from self._allocated(claim, "")
+            return
+        station = stopped(
+            "allocation",
+            StopCause.CLAIM_NOT_ALLOCATED,
+            "the scheduler has not allocated it",
+            "dranode allocate says what is missing on each node",
+        )
+        name = f"{claim.metadata.namespace}/{claim.metadata.name}"
+        yield Way(f"claim {name}", (station,), claim=name)
+
+    def _unknown(self, subject: Subject) -> Way:
+        node = self.node.options.node if self.node is not None else ""
+        if self.source is not None:
+            return Way(str(subject), (_missing(subject),), claim=f"{subject.namespace}/{subject.name}")
+        what = f"nothing is on record here of {subject}, and there is no cluster to ask"
+        return Way(
+            str(subject),
+            (unseen("record", what, f"dranode explain with --kubeconfig, or as the pod of the driver on {node}"),),
+        )
+
+    def _invisible(self, subject: Subject) -> Way:
+        what = f"this account may read neither pods nor claims, and nothing is on record here of {subject}"
+        return Way(
+            str(subject),
+            (
+                unseen(
+                    "claim", what, "kubectl dranode explain from where a kubeconfig is; deploy/reader has the rights"
+                ),
+            ),
+        )
+
+
+def _missing(subject: Subject) -> Station:
+    if subject.kind == "ResourceClaim":
+        what, cause = f"there is no claim {subject.namespace}/{subject.name}", StopCause.CLAIM_MISSING
+    else:
+        what, cause = f"there is no pod or claim {subject.namespace}/{subject.name}", StopCause.POD_MISSING
+    return stopped(
+        "claim",
+        cause,
+        what,
+        "see that namespace and name are right: kubectl get pods,resourceclaims -n "
+        f"{subject.namespace}; Kubernetes adds a suffix to the names of claims that it makes from templates",
+    )
+
+
+def catching(way: Callable[[], Way], about: str) -> Way:
+    """Return a way, or the one station that says why it could not be followed."""
+    try:
+        return way()
+    except DranodeError as error:
+        return Way(about, (unseen("node", str(error)),))

@@ -1,0 +1,191 @@
+"""What kube-scheduler says of a pod's unallocated claims, node by node, nodes with the same answer together.
+
+Values in, values out: the documents of a cluster, and the pod.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, TypeAlias, TypeVar
+
+from dranode.driver.core.api.documents import decode
+from dranode.driver.core.api.errors import DocumentError
+from dranode.driver.core.api.resource import (
+    DeviceClaim,
+    DeviceClass,
+    DeviceRequest,
+    ExactDeviceRequest,
+    ObjectMeta,
+    ResourceClaim,
+    ResourceClaimSpec,
+    ResourceSlice,
+)
+from dranode.driver.core.claims.allocation import readable_results
+from dranode.driver.core.diagnosis.causes import StopCause
+from dranode.driver.core.diagnosis.live_objects import LivePod
+from dranode.driver.core.diagnosis.pod_facts import ClusterObjects, NodeGroup, PodClaim, SchedulerAnswer
+from dranode.kubectl.node_filter import away_from, excluded_by, plain_node
+from dranode.kubectl.taint_rules import ruled_taints, with_rules
+from dranode.sim.allocator.allocate import Allocator
+from dranode.sim.allocator.explain import Miss, Stage
+from dranode.sim.allocator.features import Features
+from dranode.sim.allocator.outcome import AllocationError, Reason
+from dranode.sim.allocator.state import Allocated
+from dranode.sim.cluster.place import Fleet
+
+T = TypeVar("T")
+_Kept: TypeAlias = Miss | AllocationError | None
+
+_MOST_HOLDERS: Final = 5
+_EXTENDED: Final = "deviceclass.resource.kubernetes.io/"
+_REASONS: Final = {
+    Reason.CLASS_NOT_FOUND: StopCause.CLASS_MISSING,
+    Reason.CEL_COMPILE: StopCause.SELECTOR_FAILS,
+    Reason.CEL_RUNTIME: StopCause.SELECTOR_FAILS,
+    Reason.POOL_INCOMPLETE: StopCause.POOL_INCOMPLETE,
+    Reason.POOL_INVALID: StopCause.POOL_INCOMPLETE,
+    Reason.CONSTRAINT_ON_ALL: StopCause.CONSTRAINT_UNMET,
+}
+
+
+def scheduler_answer(
+    pod: LivePod, claims: Sequence[PodClaim], objects: ClusterObjects, features: Features
+) -> SchedulerAnswer:
+    """Return what keeps the pod's claims from being allocated, for every node of the cluster."""
+    slices = with_rules(
+        _decoded(ResourceSlice, "ResourceSlice", objects), ruled_taints(_of_kind("DeviceTaintRule", objects))
+    )
+    classes = _decoded(DeviceClass, "DeviceClass", objects)
+    everything = _decoded(ResourceClaim, "ResourceClaim", objects)
+    known = [claim.claim for claim in claims if claim.claim is not None]
+    unallocated = [claim for claim in known if claim.status.allocation is None]
+    unallocated += extended_claim(pod, classes) if not any(not claim.entry for claim in claims) else []
+    fixed = [(claim.metadata.name, claim.status.allocation) for claim in known if claim.status.allocation is not None]
+    groups: dict[tuple[StopCause, str], list[str]] = {}
+    for node in objects.nodes:
+        why = excluded_by(node, pod.spec)
+        away = "" if why else away_from(node, fixed)
+        if why or away:
+            cause = StopCause.NODES_EXCLUDED if why else StopCause.CLAIM_ON_ANOTHER_NODE
+            groups.setdefault((cause, why or away), []).append(node.metadata.name)
+    excluded = {name for names in groups.values() for name in names}
+    nodes = tuple(plain_node(node) for node in objects.nodes if node.metadata.name not in excluded)
+    # That its claim is elsewhere says more of the pod than that it may not go to some node.
+    first = sorted(groups.items(), key=lambda group: group[0][0] is not StopCause.CLAIM_ON_ANOTHER_NODE)
+    kept_away = tuple(NodeGroup(tuple(names), cause, why) for (cause, why), names in first)
+    allocator = Allocator(slices, classes, features, new_share_id=lambda: "")
+    fleet = Fleet(allocator, nodes, Allocated.of(everything))
+    try:
+        judged = _judged(fleet, unallocated, Fleet(allocator, nodes, Allocated()))
+    except AllocationError as error:
+        return SchedulerAnswer(cause=_REASONS.get(error.reason, StopCause.CLAIM_REFUSED), error=str(error))
+    holders = _holders(judged[0].nodes[0], fleet, everything) if judged and judged[0].cause is not None else ""
+    return SchedulerAnswer((*judged, *kept_away), (holders,) if holders else ())
+
+
+def extended_claim(pod: LivePod, classes: Iterable[DeviceClass]) -> list[ResourceClaim]:
+    """Return the claim that kube-scheduler would make for the extended resources of a pod (KEP-5004); none for none."""
+    by_name = {
+        each.spec.extended_resource_name: each.metadata.name for each in classes if each.spec.extended_resource_name
+    }
+    implicit = {f"{_EXTENDED}{each.metadata.name}": each.metadata.name for each in classes}
+    requests = tuple(
+        DeviceRequest(
+            name=f"container-{number}-request-{index}",
+            exactly=ExactDeviceRequest(device_class_name={**implicit, **by_name}[resource], count=int(amount.value)),
+        )
+        for number, container in enumerate((*pod.spec.init_containers, *pod.spec.containers))
+        for index, (resource, amount) in enumerate(sorted(container.resources.requests.items()))
+        if resource in by_name or resource in implicit
+    )
+    metadata = ObjectMeta(name="<extended-resources>", namespace=pod.metadata.namespace)
+    spec = ResourceClaimSpec(devices=DeviceClaim(requests=requests))
+    return [ResourceClaim(metadata=metadata, spec=spec)] if requests else []
+
+
+def _judged(fleet: Fleet, claims: Sequence[ResourceClaim], unused: Fleet) -> list[NodeGroup]:
+    """Return the nodes that nothing but claims keeps, those that come nearest first.
+
+    Args:
+        fleet: the nodes, with what is allocated of them.
+        claims: what is to be allocated.
+        unused: the same nodes with nothing allocated.
+    """
+    answers: dict[str, tuple[_Kept, list[str]]] = {}
+    for names, miss in fleet.misses(claims):
+        sentence = "" if miss is None else miss.sentence if isinstance(miss, Miss) else str(miss)
+        answers.setdefault(sentence, (miss, []))[1].extend(names)
+
+    def nearness(answer: tuple[str, tuple[_Kept, list[str]]]) -> tuple[int, Any]:
+        miss = answer[1][0]
+        return (2, 0) if miss is None else (1, miss) if isinstance(miss, Miss) else (0, 0)
+
+    fitting = {name for names, miss in unused.misses(claims) if miss is None for name in names}
+    ordered = sorted(answers.items(), key=nearness, reverse=True)
+    return [
+        NodeGroup(tuple(names), _cause(miss, taken=not fitting.isdisjoint(names)), sentence)
+        for sentence, (miss, names) in ordered
+    ]
+
+
+def _cause(miss: _Kept, *, taken: bool) -> StopCause | None:
+    """Return why claims do not fit; `taken` if they would where nothing is allocated."""
+    if miss is None or taken:
+        return None if miss is None else StopCause.DEVICES_IN_USE
+    if isinstance(miss, AllocationError):
+        return _REASONS.get(miss.reason, StopCause.DEVICES_DO_NOT_FIT)
+    match miss.stage:
+        case Stage.SELECTOR if "is not complete" in miss.sentence:
+            cause = StopCause.POOL_INCOMPLETE
+        case Stage.SELECTOR if not _chosen(miss.sentence):
+            cause = StopCause.NOTHING_PUBLISHED
+        case Stage.TAINT:
+            cause = StopCause.DEVICES_TAINTED
+        case Stage.FREE if not miss.sentence.startswith("request "):
+            cause = StopCause.CONSTRAINT_UNMET
+        case _:
+            cause = StopCause.DEVICES_DO_NOT_FIT
+    return cause
+
+
+def _chosen(sentence: str) -> bool:
+    """Return whether a class chooses some device of the node, by the sentence on the one that came nearest."""
+    none_fits = "and 0 of " in sentence or "but there are none" in sentence
+    return not none_fits or " of request " in sentence
+
+
+def _holders(node: str, fleet: Fleet, everything: Iterable[ResourceClaim]) -> str:
+    """Return who has devices of a node, in one sentence; empty if nobody has."""
+    pools = {(pool.id.driver, pool.id.pool) for pool, _ in fleet.pools(node)}
+    lines = []
+    for claim in everything:
+        devices = [
+            f"{result.device}{_consumed(result.consumed_capacity)}"
+            for result in readable_results(claim.status.allocation)
+            if (result.driver, result.pool) in pools
+        ]
+        if devices:
+            pods = ", ".join(one.name for one in claim.status.reserved_for) or "no pod"
+            lines.append(f"{claim.metadata.namespace}/{claim.metadata.name} ({pods}) holds {', '.join(devices)}")
+    more = f", and {len(lines) - _MOST_HOLDERS} more claims" if len(lines) > _MOST_HOLDERS else ""
+    return f"on {node} {', '.join(lines[:_MOST_HOLDERS])}{more}" if lines else ""
+
+
+def _consumed(capacity: Mapping[str, Any]) -> str:
+    amounts = ", ".join(f"{amount} {name}" for name, amount in capacity.items())
+    return f" ({amounts})" if amounts else ""
+
+
+def _of_kind(kind: str, objects: ClusterObjects) -> list[Any]:
+    return [document for document in objects.documents if document.get("kind") == kind]
+
+
+def _decoded(into: type[T], kind: str, objects: ClusterObjects) -> tuple[T, ...]:
+    """Return the objects of a kind; one that does not decode is left out, as kube-scheduler never sees such."""
+    values: list[T] = []
+    for document in _of_kind(kind, objects):
+        try:
+            values.append(decode(into, document))
+        except DocumentError:
+            continue
+    return tuple(values)

@@ -1,0 +1,42 @@
+"""The rights of `deploy/reader`: what `explain` and the kubectl plug-in ask for, and nothing that writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.fakes.kustomize import DEPLOY
+from tests.kubernetes_schemas import documents, problems
+
+READER = DEPLOY / "reader"
+
+
+def rights() -> set[tuple[str, str]]:
+    (role,) = documents(READER / "reader.yaml")
+    return {
+        (group, resource)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        if rule["verbs"] == ["get", "list"]
+    }
+
+
+def test_the_manifests_follow_kubernetes_schemas() -> None:
+    (role,) = documents(READER / "reader.yaml")
+    assert problems(role) == []
+    (kustomization,) = documents(READER / "kustomization.yaml")
+    assert kustomization["resources"] == sorted(
+        path.name for path in READER.glob("*.yaml") if path.name != "kustomization.yaml"
+    )
+
+
+def test_no_rule_writes() -> None:
+    (role,) = documents(READER / "reader.yaml")
+    assert {verb for rule in role["rules"] for verb in rule["verbs"]} == {"get", "list"}
+
+
+def test_the_rights_are_those_of_the_objects_that_are_read() -> None:
+    source = (Path(__file__).parents[3] / "driver" / "doctor" / "api_objects.py").read_text()
+    table = source.partition("_RESOURCES: Final = {")[2].partition("}")[0]
+    asked = {line.split('"')[3] for line in table.splitlines() if '"' in line}
+    assert {resource for _, resource in rights()} == asked

@@ -1,0 +1,19 @@
+"""The node that the tests of this folder look at."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.doctor import FakeNode
+
+
+@pytest.fixture
+def node() -> Iterator[FakeNode]:
+    # pytest's own folders have names that are too long for sockets.
+    with ExitStack() as stack, tempfile.TemporaryDirectory(prefix="d") as folder:
+        yield FakeNode(Path(folder), stack)
