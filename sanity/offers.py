@@ -86,9 +86,11 @@ def current_pools(slices: Iterable[Mapping[str, Any]]) -> dict[str, list[Mapping
 
 
 def offered_devices(slices: Iterable[Mapping[str, Any]]) -> list[OfferedDevice]:
-    """The devices of all pools, those first that any claim can have."""
+    """The devices of complete pools, those first that any claim can have."""
     devices = []
     for pool, documents in current_pools(slices).items():
+        if len(documents) != documents[0]["spec"]["pool"]["resourceSliceCount"]:
+            continue
         counters = {
             (group["name"], name): Fraction(Quantity(counter["value"]).value)
             for document in documents

@@ -1,1 +1,301 @@
-"""To come."""
+"""CDI: what a container runtime finds for the ids of an answer, and what is left afterwards."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any, Final
+
+from dranode.cdi.names import split_kind, written_kind_problem
+from dranode.cdi.spec import ContainerEdits
+from dranode.cdi.version import VERSIONS, minimum_version
+from dranode.sanity.bench import Bench, BenchClaim
+from dranode.sanity.breach import Unable, expect
+from dranode.sanity.check import must, should
+from dranode.sanity.kubelet import ClaimAnswer
+from dranode.sanity.specs import SpecFile
+
+_SPEC: Final = "CDI, SPEC.md"
+_LOADER: Final = "tags.cncf.io/container-device-interface, pkg/cdi"
+# Of the runtimes that pass CDI ids to containers for kubelet, none knows less.
+_OLD: Final = "0.5.0"
+_HELPER: Final = "kubeletplugin/draplugin.go, PrepareResourceClaims"
+
+
+def _with_ids(bench: Bench, claim: BenchClaim | None = None) -> tuple[BenchClaim, ClaimAnswer]:
+    """A prepared claim with CDI ids."""
+    claim = claim or bench.claim()
+    (answer,) = bench.prepared(claim)
+    if not answer.cdi:
+        raise Unable("the driver answers no CDI ids")
+    return claim, answer
+
+
+def _specs_of(bench: Bench, answer: ClaimAnswer) -> list[SpecFile]:
+    """The spec files that define the ids of an answer."""
+    return [file for file in bench.specs.files() if set(file.names()) & set(answer.cdi)]
+
+
+@must(
+    "cdi-resolves",
+    "Every CDI id of an answer is defined by a spec in the runtime's folder once Prepare is answered.",
+    f"{_HELPER}: specs can be written on the fly; {_LOADER}: unresolvable devices fail the container",
+)
+def ids_resolve(bench: Bench) -> None:
+    """A look into the folder, by the rules of the reference loader."""
+    _, answer = _with_ids(bench)
+    bench.specs.edits(answer.cdi)
+
+
+@must(
+    "cdi-loads",
+    "Every spec in the folder is one that the reference loader takes.",
+    f"{_LOADER}: a spec that breaks a rule is not loaded, and its devices do not resolve",
+)
+def specs_load(bench: Bench) -> None:
+    """All files, while a claim is prepared."""
+    _with_ids(bench)
+    broken = [f"{file.path.name}: {file.verdict.problems[0]}" for file in bench.specs.files() if not file.verdict.ok]
+    expect(not broken, "; ".join(broken), "mend what `dranode cdi validate` names")
+
+
+@should(
+    "cdi-older-runtimes",
+    "The specs are ones that the loaders in older runtimes take too.",
+    f"{_LOADER}, v0.6 to v1.1: what they refuse, and what crashes them",
+)
+def specs_load_everywhere(bench: Bench) -> None:
+    """By the verdicts of the older libraries."""
+    _with_ids(bench)
+    warnings = [f"{file.path.name}: {warning}" for file in bench.specs.files() for warning in file.verdict.warnings]
+    expect(not warnings, "; ".join(warnings), "avoid what the older library refuses, or say which runtimes you need")
+
+
+@should(
+    "cdi-version",
+    f"A spec declares the lowest version that has all it uses, or one that all runtimes know (up to {_OLD}).",
+    f"{_SPEC}, released versions: a runtime refuses a version that it does not know",
+)
+def versions_are_low(bench: Bench) -> None:
+    """For each spec of the claim."""
+    _, answer = _with_ids(bench)
+    for file in _specs_of(bench, answer):
+        if file.spec is not None:
+            lowest = max(minimum_version(file.spec), _OLD, key=VERSIONS.index)
+            declared = file.spec.cdi_version
+            seen = f"{file.path.name} declares {declared}, and {lowest} has all that it uses"
+            expect(VERSIONS.index(declared.removeprefix("v")) <= VERSIONS.index(lowest), seen, f"declare {lowest}")
+
+
+@should(
+    "cdi-kind",
+    "Vendor and class are as the specification asks: a DNS subdomain, and at most 63 characters.",
+    f"{_SPEC}, kind",
+)
+def kinds_are_valid(bench: Bench) -> None:
+    """More than the loader checks."""
+    _, answer = _with_ids(bench)
+    for name in answer.cdi:
+        problem = written_kind_problem(name.partition("=")[0])
+        expect(problem is None, f"CDI id {name}: {problem}", "choose a vendor that is your domain")
+
+
+@should(
+    "cdi-vendor",
+    "The vendor in the ids is no one else's: not k8s.io, cdi.k8s.io or a name without a domain.",
+    f"{_SPEC}, kind: the vendor is the organization's domain",
+)
+def vendors_are_owned(bench: Bench) -> None:
+    """Two drivers of one vendor and class would collide."""
+    _, answer = _with_ids(bench)
+    for name in answer.cdi:
+        vendor = split_kind(name.partition("=")[0])[0]
+        expect(
+            "." in vendor and vendor not in ("k8s.io", "cdi.k8s.io"),
+            f"the vendor of {name} is {vendor}",
+            "use a domain",
+        )
+
+
+@must(
+    "cdi-unique",
+    "A CDI device is defined once.",
+    f"{_LOADER}: a device that two specs of one folder define does not resolve",
+)
+def devices_are_defined_once(bench: Bench) -> None:
+    """Two prepared claims, all files."""
+    claims = [bench.claim(bench.devices(2)[index : index + 1]) for index in range(2)] if bench.api else [bench.claim()]
+    for claim in claims:
+        _with_ids(bench, claim)
+    seen: dict[str, str] = {}
+    for file in bench.specs.files():
+        for name in file.names():
+            expect(name not in seen, f"{name} is in {seen.get(name)} and {file.path.name}", "name devices by claim UID")
+            seen[name] = file.path.name
+
+
+@must(
+    "cdi-names-not-reused",
+    "A CDI id never stands for other edits than before: runtimes cache specs.",
+    f"{_HELPER}: the unique name in a CDI device ID should not be reused; the claim UID can be a part of it",
+)
+def names_are_not_reused(bench: Bench) -> None:
+    """Two claims, one after the other, to the same device."""
+    (device,) = bench.devices()
+    contents: dict[str, str] = {}
+    for _ in range(2):
+        claim, answer = _with_ids(bench, bench.claim([device]))
+        for name in answer.cdi:
+            edits = repr(bench.specs.edits([name]))
+            seen = f"{name} stood for {contents.get(name)}, and now for {edits}"
+            expect(contents.setdefault(name, edits) == edits, seen, "make the claim's UID a part of the name")
+        bench.unprepared(claim)
+
+
+@must(
+    "cdi-nothing-left",
+    "Unprepare leaves no CDI device of the claim behind.",
+    "kubeletplugin/draplugin.go, UnprepareResourceClaims must undo whatever PrepareResourceClaims did",
+)
+def nothing_is_left(bench: Bench) -> None:
+    """The folder before and after, and the claim's UID in it."""
+    claim = bench.claim()
+    before = set(bench.specs.listing())
+    _, answer = _with_ids(bench, claim)
+    bench.unprepared(claim)
+    after = bench.specs.listing()
+    left = sorted(name for name, content in after.items() if name not in before or claim.uid.encode() in content)
+    own = [file.path.name for file in _specs_of(bench, answer) if any(claim.uid in name for name in answer.cdi)]
+    expect(not left and not own, f"{sorted({*left, *own})} is left in {bench.specs.folder}", "remove the claim's specs")
+
+
+@must(
+    "cdi-repeated",
+    "A repeated Prepare leaves the specs as they were.",
+    "kubelet, pkg/kubelet/cm/dra: every claim is prepared again after a restart, beside running containers",
+)
+def repeats_leave_specs(bench: Bench) -> None:
+    """Names and content of all files."""
+    claim, _ = _with_ids(bench)
+    before = bench.specs.listing()
+    for _ in range(3):
+        bench.prepared(claim)
+    after = bench.specs.listing()
+    changed = sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
+    expect(not changed, f"{changed} changed", "derive the specs from the record alone")
+
+
+@must(
+    "cdi-repaired",
+    "A repeated Prepare brings back a spec that is gone, as after a reboot.",
+    "/var/run is empty after a reboot; kubelet prepares every claim again and expects its ids to resolve",
+)
+def specs_come_back(bench: Bench) -> None:
+    """The claim's spec files are removed in between."""
+    claim, answer = _with_ids(bench)
+    before = bench.specs.edits(answer.cdi)
+    for file in _specs_of(bench, answer):
+        if claim.uid in "".join(file.names()) or claim.uid in file.path.name:
+            file.path.unlink()
+    (again,) = bench.prepared(claim)
+    after = bench.specs.edits(again.cdi)
+    expect(after == before, f"the edits are {after}, and were {before}", "write the specs on every Prepare")
+
+
+@should(
+    "cdi-own-files",
+    "The folder holds complete specs alone: no file that is being written, none of another ending.",
+    f"{_LOADER}: specs are written to a temporary name and renamed; everything called .json or .yaml is loaded",
+)
+def only_specs_are_there(bench: Bench) -> None:
+    """After two claims have come and gone, and while one is there."""
+    before = set(bench.specs.listing())
+    _with_ids(bench)
+    others = [name for name in bench.specs.listing() if name not in before and not name.endswith((".json", ".yaml"))]
+    expect(not others, f"{others} lies in {bench.specs.folder}", "keep other files in the driver's own folder")
+
+
+@must(
+    "cdi-device-nodes",
+    "A device node that an edit names exists, or is described with type, major and minor.",
+    f"{_LOADER}: missing fields are taken from the host's node; a node that is not there fails the container",
+)
+def device_nodes_are_known(bench: Bench) -> None:
+    """The nodes of the claim's edits."""
+    for edits in _all_edits(bench):
+        for node in edits.device_nodes:
+            described = node.type and (node.type == "p" or (node.major is not None and node.minor is not None))
+            path = Path(node.host_path or node.path)
+            expect(
+                described or _is_device(path),
+                f"the device node {path} is not there, and the edit does not describe it",
+                "name a node of the host, or give type, major and minor",
+            )
+
+
+@must(
+    "cdi-mounts",
+    "The source of a bind mount that an edit names exists.",
+    "OCI runtime specification, mounts: a source that is missing fails the container",
+)
+def mounts_exist(bench: Bench) -> None:
+    """The mounts of the claim's edits; the suite sees the host's files."""
+    for edits in _all_edits(bench):
+        for mount in edits.mounts:
+            bound = mount.type in ("", "bind", "none")
+            expect(
+                not bound or Path(mount.host_path).exists(),
+                f"the mount's source {mount.host_path} is not there",
+                "make the file before Prepare is answered",
+            )
+
+
+@must(
+    "cdi-hooks",
+    "The program of a hook that an edit names exists and can be run.",
+    "OCI runtime specification, POSIX-platform hooks: path must be absolute; a hook that fails ends the container",
+)
+def hooks_exist(bench: Bench) -> None:
+    """The hooks of the claim's edits."""
+    for edits in _all_edits(bench):
+        for hook in edits.hooks:
+            path = Path(hook.path)
+            runs = path.is_absolute() and path.is_file() and path.stat().st_mode & 0o111
+            expect(runs, f"the hook {hook.path} is no program", "install the program before Prepare is answered")
+
+
+@should(
+    "cdi-env",
+    "An environment variable stands once in the edits of a claim.",
+    f"{_LOADER}: runtimes append; which of two values a program sees differs from one to the next",
+)
+def variables_stand_once(bench: Bench) -> None:
+    """All edits that one container gets."""
+    values: dict[str, str] = {}
+    for edits in _all_edits(bench):
+        for entry in edits.env:
+            name, _, value = entry.partition("=")
+            seen = f"{name} is {values.get(name)} and {value}"
+            expect(values.setdefault(name, value) == value, seen, "name variables by claim or device")
+
+
+def _all_edits(bench: Bench) -> Iterator[ContainerEdits]:
+    """The edits of a claim to as many as two devices."""
+    devices: Any = None
+    if bench.api is not None:
+        try:
+            devices = bench.devices(2)
+        except Unable:
+            devices = bench.devices()
+    _, answer = _with_ids(bench, bench.claim(devices))
+    yield from chain.from_iterable(bench.specs.resolve(name) for name in answer.cdi)
+
+
+def _is_device(path: Path) -> bool:
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return False
+    return stat.S_ISCHR(mode) or stat.S_ISBLK(mode) or stat.S_ISFIFO(mode)

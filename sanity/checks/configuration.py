@@ -1,1 +1,196 @@
-"""To come."""
+"""Opaque configuration: whose it is, which requests it is for, and which of several counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from dranode.sanity.bench import OTHER_DRIVER, Bench, BenchClaim
+from dranode.sanity.breach import Unable, expect
+from dranode.sanity.check import must, should
+
+_TYPES: Final = "k8s.io/api/resource/v1/types.go"
+_OPAQUE: Final = f"{_TYPES}, OpaqueDeviceConfiguration"
+_UNKNOWN: Final = {"apiVersion": "no-such-group.sanity.example.com/v1", "kind": "NoSuchKind", "noSuchField": True}
+
+
+def _entry(parameters: Any, driver: str, source: str = "FromClaim", requests: tuple[str, ...] = ()) -> dict[str, Any]:
+    listed = {"requests": list(requests)} if requests else {}
+    return {"source": source, **listed, "opaque": {"driver": driver, "parameters": parameters}}
+
+
+@must(
+    "configuration-other-driver",
+    "Parameters for another driver are passed over.",
+    f"{_OPAQUE}.driver: which plugin the parameters are for",
+)
+def other_drivers_parameters_are_passed_over(bench: Bench) -> None:
+    """Parameters that no driver can read, for a driver that is not this one."""
+    claim = bench.claim(bench.devices(), config=[_entry(_UNKNOWN, OTHER_DRIVER)])
+    bench.prepared(claim)
+
+
+@must(
+    "configuration-other-request",
+    "Parameters for requests in which the driver has no device are passed over.",
+    f"{_TYPES}, DeviceAllocationConfiguration.requests",
+)
+def other_requests_parameters_are_passed_over(bench: Bench) -> None:
+    """A claim with a request of another driver's, and parameters for it."""
+    (device,) = bench.devices()
+    other = {"request": "other", "driver": OTHER_DRIVER, "pool": "elsewhere", "device": "its-own"}
+    config = [_entry(_UNKNOWN, OTHER_DRIVER, requests=("other",)), _entry(_UNKNOWN, bench.driver, requests=("other",))]
+    bench.prepared(bench.make_claim([device.result("mine"), other], config=config))
+
+
+@should(
+    "configuration-unknown",
+    "Parameters that the driver cannot read are refused: it alone can validate them.",
+    f"{_OPAQUE}.parameters: validation is the driver's responsibility",
+)
+def unknown_parameters_are_refused(bench: Bench) -> None:
+    """A group and kind that no driver has."""
+    claim = bench.claim(bench.devices(), config=[_entry(_UNKNOWN, bench.driver)])
+    expect(
+        bench.refused(claim), "parameters of kind NoSuchKind were accepted", "refuse an apiVersion and kind not known"
+    )
+
+
+@should(
+    "configuration-unknown-named",
+    "The error for parameters that cannot be read says what is wrong with them.",
+    "KEP-4381: kubelet puts the driver's error into an event of the pod",
+)
+def unknown_parameters_are_named(bench: Bench) -> None:
+    """The kind or the group that nobody knows stands in the text."""
+    claim = bench.claim(bench.devices(), config=[_entry(_UNKNOWN, bench.driver)])
+    text = bench.refused(claim)
+    if not text:
+        raise Unable("the driver accepts such parameters")
+    named = any(word in text for word in ("NoSuchKind", "no-such-group", "noSuchField"))
+    expect(named, f'the error is "{text}"', "put group and kind, or the field, into the error")
+
+
+@should(
+    "configuration-misspelt",
+    "A field that the parameters' kind does not have is refused, not passed over.",
+    "KEP-4381: a strict decoder is recommended for opaque parameters, since nobody else checks them",
+)
+def misspelt_fields_are_refused(bench: Bench) -> None:
+    """Right parameters with one field too many."""
+    parameters = {**_parameters(bench, 1)[0], "noSuchField": 1}
+    claim = bench.claim(bench.devices(), config=[_entry(parameters, bench.driver)])
+    expect(bench.refused(claim), 'parameters with a field "noSuchField" were accepted', "decode strictly")
+
+
+@must(
+    "configuration-known",
+    "Parameters that the driver documents are accepted.",
+    f"{_OPAQUE}.parameters",
+)
+def known_parameters_are_accepted(bench: Bench) -> None:
+    """Each of --configurations."""
+    for parameters in _parameters(bench, 1):
+        claim = bench.claim(bench.devices(), config=[_entry(parameters, bench.driver)])
+        bench.prepared(claim)
+        bench.unprepared(claim)
+
+
+@must(
+    "configuration-class",
+    "Parameters of the class have the effect that the same parameters of the claim have.",
+    f"{_TYPES}, DeviceAllocationConfiguration.source",
+)
+def class_parameters_have_effect(bench: Bench) -> None:
+    """FromClass alone, FromClaim alone."""
+    (parameters, _) = _distinct(bench)
+    by_class = _effect(bench, [_entry(parameters, bench.driver, "FromClass")])
+    by_claim = _effect(bench, [_entry(parameters, bench.driver)])
+    expect(by_class == by_claim, f"by class: {by_class}; by claim: {by_claim}", "read both sources alike")
+
+
+@must(
+    "configuration-precedence",
+    "Parameters of the claim override those of the class.",
+    f"{_TYPES}, DeviceAllocationResult.config: class first, then claim; later ones override",
+)
+def claim_parameters_override(bench: Bench) -> None:
+    """Both, and the claim's alone."""
+    first, second = _distinct(bench)
+    both = [_entry(first, bench.driver, "FromClass"), _entry(second, bench.driver)]
+    seen, expected = _effect(bench, both), _effect(bench, [_entry(second, bench.driver)])
+    expect(seen == expected, f"with both: {seen}; by the claim alone: {expected}", "let the last that applies count")
+
+
+@must(
+    "configuration-requests",
+    "Parameters for one request leave the devices of other requests as they are.",
+    f"{_TYPES}, DeviceAllocationConfiguration.requests",
+)
+def parameters_are_for_their_requests(bench: Bench) -> None:
+    """The edits of a device whose request is not named, with and without the parameters for another."""
+    parameters = _distinct(bench)[0]
+    devices = bench.devices(2)
+    plain = _effect_of_second(bench, bench.claim(devices, requests=("first", "second")))
+    config = [_entry(parameters, bench.driver, requests=("first",))]
+    beside = _effect_of_second(bench, bench.claim(devices, requests=("first", "second"), config=config))
+    expect(plain == beside, f"without: {plain}; beside the other's: {beside}", "compare `requests` with the result's")
+
+
+@must(
+    "configuration-subrequest",
+    "Parameters for request `a` apply to a result of `a/b`, and so do those for `a/b`.",
+    f"KEP-4816; {_TYPES}, DeviceClaimConfiguration.requests: naming the main request includes every subrequest",
+)
+def parameters_reach_subrequests(bench: Bench) -> None:
+    """By the request's name, by the alternative's, by none."""
+    parameters = _distinct(bench)[0]
+    effects = [
+        _effect(bench, [_entry(parameters, bench.driver, requests=names)], request="any/second")
+        for names in ((), ("any",), ("any/second",))
+    ]
+    expect(len(set(effects)) == 1, f"by none, by any, by any/second: {effects}", "compare with `a` and with `a/b`")
+
+
+@must(
+    "configuration-repeated",
+    "The same parameters twice are no contradiction.",
+    "Kubernetes 1.34 to 1.36: an allocation has the class's parameters once for each request",
+)
+def repeated_parameters_are_accepted(bench: Bench) -> None:
+    """As the scheduler writes them for two requests of one class."""
+    parameters = _parameters(bench, 1)[0]
+    entries = [_entry(parameters, bench.driver, "FromClass", ("r0",))] * 2
+    bench.prepared(bench.claim(bench.devices(), config=entries))
+
+
+def _parameters(bench: Bench, count: int) -> list[Mapping[str, Any]]:
+    known = list(bench.configurations)
+    if len(known) < count:
+        raise Unable(f"{count} configurations are needed; name a file of them with --configurations")
+    return known
+
+
+def _distinct(bench: Bench) -> tuple[Any, Any]:
+    """Two configurations of different effect on a container."""
+    first, second = _parameters(bench, 2)[:2]
+    if _effect(bench, [_entry(first, bench.driver)]) == _effect(bench, [_entry(second, bench.driver)]):
+        raise Unable("the first two of --configurations have the same effect on CDI edits")
+    return first, second
+
+
+def _effect(bench: Bench, config: list[dict[str, Any]], request: str = "r0") -> str:
+    """What a container gets from the driver's first device with such a configuration."""
+    claim = bench.claim(bench.devices(), config=config, requests=(request,))
+    (answer,) = bench.prepared(claim)
+    effect = bench.edits(claim, answer)
+    bench.unprepared(claim)
+    return effect
+
+
+def _effect_of_second(bench: Bench, claim: BenchClaim) -> str:
+    (answer,) = bench.prepared(claim)
+    names = [name for device in answer.devices if device.requests == ("second",) for name in device.cdi]
+    effect = repr(bench.specs.edits(names)).replace(claim.uid, "<uid>").replace(claim.identity.name, "<name>")
+    bench.unprepared(claim)
+    return effect

@@ -10,14 +10,14 @@ from dranode.sanity.bench import Bench
 from dranode.sanity.catalogue import all_checks
 from dranode.sanity.check import Check
 from dranode.sanity.suite import Verdict, run_checks
-from tests.fakes.sanity import faults_prepare, faults_registration
+from tests.fakes.sanity import faults_allocation, faults_cdi, faults_prepare, faults_registration
 from tests.fakes.sanity.bench import bench_of
 from tests.fakes.sanity.driver import RightDriver
 from tests.fakes.sanity.fault import FAULTS, Fault
 from tests.fakes.waiting import PATIENCE
 
 CHECKS = {check.id: check for check in all_checks()}
-MODULES = (faults_prepare, faults_registration)
+MODULES = (faults_allocation, faults_cdi, faults_prepare, faults_registration)
 # What a faulty driver does not do is awaited so long; the right one is given as long as it takes.
 SHORT = 0.4
 
@@ -38,7 +38,9 @@ def test_a_right_driver_passes(right: Bench, check: Check) -> None:
 def test_a_faulty_driver_is_found(fault: Fault) -> None:
     with bench_of(fault.driver) as bench:
         bench.begin()
-        bench.eventually(lambda: bench.server().objects.all("resourceslices"), PATIENCE if fault.publishes else 0)
+        bench.eventually(
+            lambda: len(bench.server().objects.all("resourceslices")) > 2, PATIENCE if fault.publishes else 0
+        )
         bench.patience = SHORT
         (outcome,) = run_checks(bench, [CHECKS[fault.check]])
     assert outcome.verdict is Verdict.FAILED, outcome.text
