@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from dranode.driver.machine.forms import open_machine
     from dranode.driver.machine.pci import numa_node, pcie_root
     from dranode.driver.machine.root import Root, read_text
-    from dranode.driver.testing import ScratchMachine, check_plugin
+    from dranode.driver.machine.scratch import ScratchMachine
+    from dranode.driver.testing import check_plugin
 
 __all__ = [
     "AllocatedClaim",
@@ -134,7 +135,8 @@ _SEAM: Final = {
     "dranode.driver.machine.forms": ("open_machine",),
     "dranode.driver.machine.pci": ("numa_node", "pcie_root"),
     "dranode.driver.machine.root": ("Root", "read_text"),
-    "dranode.driver.testing": ("ScratchMachine", "check_plugin"),
+    "dranode.driver.machine.scratch": ("ScratchMachine",),
+    "dranode.driver.testing": ("check_plugin",),
 }
 _MODULES: Final = {name: module for module, names in _SEAM.items() for name in names}
 

@@ -11,8 +11,7 @@ import pickle
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, assert_never
 
@@ -29,8 +28,7 @@ from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.claims.record import PreparedDevice
 from dranode.driver.core.slices.desired import publishable
-from dranode.driver.machine.confined import ConfinedRoot
-from dranode.driver.machine.folder import FolderFiles
+from dranode.driver.machine.scratch import ScratchMachine
 from dranode.driver.node.node import NodeClaims
 
 _DRIVER: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
@@ -50,42 +48,6 @@ except Exception:
 from dranode.driver import Held
 sys.stdout.buffer.write(pickle.dumps([plugin.grant(claim, Held(), inventory) for claim in claims]))
 """
-
-
-class ScratchMachine(ConfinedRoot):
-    """A folder as a machine that a test may write to, as the kernel would let it: files that are there, in one piece.
-
-    Args:
-        folder: holds `sys/`, `proc/` or `dev/`.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(FolderFiles(str(folder)))
-        self.folder = folder
-
-    def write(self, path: str, content: str) -> None:
-        """Write over a file; one that is not there is not made."""
-        place = self.folder / self.resolve(path)
-        with place.open("r+", encoding="utf-8") as file:
-            file.truncate()
-            file.write(content)
-
-    def contents(self) -> Mapping[str, bytes]:
-        """Every file, by path."""
-        paths = (path for path in sorted(self.folder.rglob("*")) if path.is_file() and not path.is_symlink())
-        return {str(path.relative_to(self.folder)): path.read_bytes() for path in paths}
-
-    @contextmanager
-    def gone(self) -> Iterator[None]:
-        """Have nothing in the machine meanwhile, as when a card is pulled out."""
-        away = self.folder.with_name(f"{self.folder.name}.gone")
-        self.folder.rename(away)
-        self.folder.mkdir()
-        try:
-            yield
-        finally:
-            self.folder.rmdir()
-            away.rename(self.folder)
 
 
 def check_plugin(

@@ -19,7 +19,7 @@ from dranode.driver.doctor.claim import ClaimReader
 from dranode.driver.doctor.host import NodeHost
 from dranode.driver.doctor.runtime import read_runtime
 from dranode.driver.doctor.sources import ObjectSource
-from dranode.driver.node.ledger import read_ledger
+from dranode.driver.node.ledger_reading import read_ledger
 from dranode.driver.plugins import installed, load_plugins
 
 _RULES: Final = (

@@ -17,7 +17,7 @@ from dranode.driver.cli.views import driver_views, records_root
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import LedgerError
 from dranode.driver.machine.root import Root
-from dranode.driver.node.ledger import read_ledger
+from dranode.driver.node.ledger_reading import read_ledger
 from dranode.driver.picture.node import node_picture
 from dranode.driver.plugins import load_installed
 

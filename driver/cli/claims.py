@@ -17,8 +17,8 @@ from dranode.driver.core.claims.doubt import doubts
 from dranode.driver.core.claims.record import Record
 from dranode.driver.core.claims.uses import UsedClaim, used_claims
 from dranode.driver.machine.root import Root
-from dranode.driver.node.ledger import Contents, read_ledger
-from dranode.driver.node.ledger_rows import Damaged
+from dranode.driver.node.ledger_reading import read_ledger
+from dranode.driver.node.ledger_rows import Contents, Damaged
 
 if TYPE_CHECKING:
     from dranode.driver.core.diagnosis.placement import ClaimPlacement

@@ -115,7 +115,7 @@ class _DrainedNode:
         from dranode.driver.core.diagnosis.draining import leftover
         from dranode.driver.kubelet.checkpoint import NAME, read_checkpoint
         from dranode.driver.kubelet.podresources import PodResources, PodResourcesError
-        from dranode.driver.node.ledger import read_ledger
+        from dranode.driver.node.ledger_reading import read_ledger
 
         contents = read_ledger(self._data / "ledger.db")
         asked = PodResources(self._kubelet_root / "pod-resources" / "kubelet.sock")

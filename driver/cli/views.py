@@ -12,7 +12,7 @@ from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.claims.record import Record
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.root import Root
-from dranode.driver.node.ledger import read_ledger
+from dranode.driver.node.ledger_reading import read_ledger
 from dranode.driver.picture.node import DriverView
 
 KUBELET_ROOT: Final = "/var/lib/kubelet"

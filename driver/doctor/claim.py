@@ -22,7 +22,8 @@ from dranode.driver.doctor.host import NodeHost
 from dranode.driver.doctor.node import read_endpoints, registry
 from dranode.driver.doctor.sources import ObjectSource
 from dranode.driver.kubelet.podresources import PodResources, PodResourcesError
-from dranode.driver.node.ledger import Contents, read_ledger
+from dranode.driver.node.ledger_reading import read_ledger
+from dranode.driver.node.ledger_rows import Contents
 from dranode.driver.node.specs import Specs
 
 

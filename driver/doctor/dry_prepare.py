@@ -16,7 +16,7 @@ from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.claims.prepare import Circumstances, decide_claim
 from dranode.driver.core.claims.record import Record, holdings
-from dranode.driver.node.ledger import Contents
+from dranode.driver.node.ledger_rows import Contents
 from dranode.driver.node.spec_records import SpecRecords
 from dranode.driver.node.specs import Specs
 

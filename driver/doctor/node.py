@@ -18,7 +18,7 @@ from dranode.driver.doctor.host import NodeHost
 from dranode.driver.kubelet.registered import who_serves
 from dranode.driver.kubelet.sockets import MAX_SOCKET_PATH
 from dranode.driver.machine.cgroups import Cgroups
-from dranode.driver.node.ledger import read_ledger
+from dranode.driver.node.ledger_reading import read_ledger
 from dranode.driver.node.specs import Specs
 
 _UID_LENGTH: Final = 36

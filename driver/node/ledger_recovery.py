@@ -10,8 +10,10 @@ from dranode.driver.core.api.errors import LedgerError
 from dranode.driver.core.claims.effects import Commit
 from dranode.driver.core.claims.record import Record
 from dranode.driver.core.claims.salvage import Copied, salvaged
-from dranode.driver.node.ledger import Contents, CorruptLedgerError, Ledger, move_aside
+from dranode.driver.node.ledger import Ledger
 from dranode.driver.node.ledger_copy import LedgerCopy, rows_in
+from dranode.driver.node.ledger_file import CorruptLedgerError, move_aside
+from dranode.driver.node.ledger_rows import Contents
 
 log = logging.getLogger(__name__)
 

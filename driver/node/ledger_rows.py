@@ -53,6 +53,29 @@ class Damaged:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """All rows of the ledger.
+
+    Attributes:
+        records: those that are whole.
+        damaged: the others.
+        commits: the number of the last commit to them.
+        doubt: why claims may be missing; empty if none is.
+    """
+
+    records: tuple[Record, ...]
+    damaged: tuple[Damaged, ...]
+    commits: int = 0
+    doubt: str = ""
+
+
+def contents_of(rows: tuple[Record | Damaged, ...], commits: int = 0, doubt: str = "") -> Contents:
+    """Sort the rows into those that are whole and those that are not."""
+    records = tuple(row for row in rows if isinstance(row, Record))
+    return Contents(records, tuple(row for row in rows if isinstance(row, Damaged)), commits, doubt)
+
+
 def header_damage(header: bytes) -> str | None:
     """What is wrong with the first `HEADER_BYTES` of the file; None if nothing is, or if the file is empty."""
     if not header:

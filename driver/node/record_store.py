@@ -25,7 +25,8 @@ from dranode.driver.core.claims.on_record import Unread
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.claims.prepare import restarted
 from dranode.driver.core.claims.record import Record
-from dranode.driver.node.ledger import CorruptLedgerError, Ledger
+from dranode.driver.node.ledger import Ledger
+from dranode.driver.node.ledger_file import CorruptLedgerError
 from dranode.driver.node.ledger_recovery import LedgerRecovery
 from dranode.driver.node.ledger_rows import Damaged
 from dranode.driver.node.record_book import Entry, RecordBook

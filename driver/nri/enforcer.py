@@ -21,11 +21,12 @@ from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.api.pods import PodSandbox
 from dranode.driver.core.claims.events import Notify, Unpinned, notify_none
 from dranode.driver.core.pinning import enforcement
+from dranode.driver.core.pinning.container_index import ContainerChange, Containers, claims_of
 from dranode.driver.core.pinning.containers import Container, ContainerUpdate, Resources
+from dranode.driver.core.pinning.corrections import Drift, changes, drifted, settled
 from dranode.driver.core.pinning.enforcement import Allowed, CreationRefused
 from dranode.driver.core.pinning.identity import Ask, AskKubelet, AskLedger, Evidence
 from dranode.driver.core.pinning.mending import Lag
-from dranode.driver.core.pinning.pinned import ContainerChange, Containers, Drift, changes, claims_of, drifted, settled
 from dranode.driver.core.pinning.snapshot import HeldSnapshot
 from dranode.driver.machine.root import Root
 from dranode.driver.nri.enforcement_status import EnforcementStatus

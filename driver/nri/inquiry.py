@@ -9,9 +9,9 @@ from typing import Protocol, TypeAlias
 
 from dranode.driver.core.api.errors import LedgerError, UnreadError
 from dranode.driver.core.api.pods import PodSandbox
+from dranode.driver.core.pinning.container_index import Containers
 from dranode.driver.core.pinning.enforcement import Allowed
 from dranode.driver.core.pinning.identity import Ask, AskKubelet, AskLedger, AskProcesses, Evidence, KubeletPodClaims
-from dranode.driver.core.pinning.pinned import Containers
 from dranode.driver.core.pinning.snapshot import HeldSnapshot
 from dranode.driver.machine.cgroups import Cgroups, cgroup_folder
 from dranode.driver.machine.root import Root

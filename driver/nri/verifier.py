@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.claims.events import DriftRepaired, Notify, QuotaStillCaps
+from dranode.driver.core.pinning.container_index import Containers, claims_of
 from dranode.driver.core.pinning.containers import Container
+from dranode.driver.core.pinning.corrections import Drift, drift
 from dranode.driver.core.pinning.mending import REPAIRS, Repairs
-from dranode.driver.core.pinning.pinned import Containers, Drift, claims_of, drift, expected
+from dranode.driver.core.pinning.pinned import expected
 from dranode.driver.core.pinning.snapshot import HeldSnapshot
 from dranode.driver.machine.cgroups import Cgroups, cgroup_folder
 from dranode.driver.machine.root import Root

@@ -24,7 +24,7 @@ from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.record import PreparedDevice
 from dranode.driver.local.kubelet import KubeletError, StandInKubelet
 from dranode.driver.local.store import Store
-from dranode.driver.node.ledger import read_ledger
+from dranode.driver.node.ledger_reading import read_ledger
 from tests.fakes.waiting import PATIENCE
 
 PROGRAM = Path(sys.executable).with_name("dranode")

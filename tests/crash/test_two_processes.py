@@ -24,7 +24,7 @@ from dranode.driver.core.api.documents import decode
 from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.kubelet.rpc import caller
 from dranode.driver.local.store import Store
-from dranode.driver.node.ledger import read_ledger
+from dranode.driver.node.ledger_reading import read_ledger
 from dranode.proto import dra_v1_pb2 as api
 from tests.fakes.waiting import PATIENCE
 

@@ -14,21 +14,11 @@ from typing import Final
 
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.pods import PodSandbox
+from dranode.driver.core.pinning.container_index import ContainerChange, Containers
 from dranode.driver.core.pinning.containers import Container, ContainerUpdate, Resources
+from dranode.driver.core.pinning.corrections import Drift, drift, drifted, settle
 from dranode.driver.core.pinning.identity import Ask, AskKubelet, AskLedger, AskProcesses, Evidence, identify, mentions
-from dranode.driver.core.pinning.pinned import (
-    ContainerChange,
-    Containers,
-    Drift,
-    Pinned,
-    drift,
-    drifted,
-    expected,
-    having,
-    resources_for,
-    settle,
-    some_of,
-)
+from dranode.driver.core.pinning.pinned import Pinned, expected, having, resources_for, some_of
 from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
 
 NOTHING_FOUND_OUT = Evidence()

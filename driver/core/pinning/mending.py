@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.pinning.pinned import Drift
+from dranode.driver.core.pinning.corrections import Drift
 
 PATIENCE: Final = 60.0
 """Seconds that a container may have the wrong mask before a reconnection is due."""

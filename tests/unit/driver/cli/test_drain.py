@@ -20,7 +20,7 @@ from dranode.driver.kubelet.sockets import socket_paths
 from dranode.driver.local.cluster import FolderCluster
 from dranode.driver.local.store import Store
 from dranode.driver.machine.forms import open_machine
-from dranode.driver.node.ledger import read_ledger
+from dranode.driver.node.ledger_reading import read_ledger
 from dranode.driver.plugins import load_plugins
 from dranode.driver.process.locks import FileLock
 from dranode.driver.serve.service import DriverService

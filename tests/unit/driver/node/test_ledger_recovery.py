@@ -20,8 +20,9 @@ from dranode.driver.core.claims.effects import Commit
 from dranode.driver.core.claims.record import Record
 from dranode.driver.core.claims.salvage import LOST, Copied, salvaged
 from dranode.driver.machine.forms import open_machine
-from dranode.driver.node.ledger import DOUBTFUL, Ledger, read_ledger
+from dranode.driver.node.ledger import DOUBTFUL, Ledger
 from dranode.driver.node.ledger_copy import LedgerCopy
+from dranode.driver.node.ledger_reading import read_ledger
 from dranode.driver.node.ledger_recovery import LedgerRecovery
 from dranode.driver.node.node import NodeClaims
 from tests.fakes.drivers import lose_copy, reference

@@ -6,113 +6,39 @@ Where the expectation is another than the reference's, the row says so.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import pytest
 
 from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.pods import PodSandbox
 from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.pinning.containers import Container, ContainerUpdate, Resources
+from dranode.driver.core.pinning.containers import Container
+from dranode.driver.core.pinning.corrections import settle
 from dranode.driver.core.pinning.enforcement import (
     Allowed,
     CreationRefused,
     create,
     remove,
-    remove_pod,
     start,
     stop,
     synchronize,
-    update,
 )
-from dranode.driver.core.pinning.identity import AskKubelet, AskLedger, AskProcesses, Evidence, KubeletPodClaims
-from dranode.driver.core.pinning.pinned import ContainerChange, Containers, settle
+from dranode.driver.core.pinning.identity import AskProcesses, Evidence, KubeletPodClaims
 from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
-
-VARIABLE = "DRA_CPUSET_"
-KIND = "dra.k8s.io/cpu"
-NONE = Containers()
-
-
-def pod(uid: str) -> PodSandbox:
-    return PodSandbox(f"sandbox-{uid}", uid, "default", uid)
-
-
-def container(
-    name: str, of: str = "p1", env: tuple[str, ...] = (), cpus: str = "", *, identity: str = "", started: bool = False
-) -> Container:
-    return Container(identity or f"{of}-{name}", name, pod(of), env=env, cpus=CPUSet.parse(cpus), started=started)
-
-
-def env(uid: str, cpus: str) -> tuple[str, ...]:
-    return (f"{VARIABLE}{uid}={cpus}",)
-
-
-def claim(
-    uid: str,
-    cpus: str,
-    *pods: str,
-    held: str = "",
-    mems: str = "",
-    shared_in_pod: bool = False,
-    lift_quota: bool = False,
-) -> HeldClaim:
-    return HeldClaim(
-        ClaimRef("default", f"claim-{uid}", uid),
-        CPUSet.parse(cpus),
-        CPUSet.parse(held or cpus),
-        frozenset(pods or ("p1",)),
-        shared_in_pod=shared_in_pod,
-        mems=mems,
-        lift_quota=lift_quota,
-    )
-
-
-def snapshot(*claims: HeldClaim, online: str = "0-7", reserved: str = "", mems: str = "") -> HeldSnapshot:
-    return HeldSnapshot(
-        {each.claim.uid: each for each in claims},
-        CPUSet.parse(online),
-        CPUSet.parse(reserved),
-        mems,
-        variable=VARIABLE,
-        cdi_kind=KIND,
-    )
-
-
-def made(containers: Containers, on_record: HeldSnapshot, one: Container, evidence: Evidence | None = None) -> Allowed:
-    decision = create(containers, on_record, one, evidence or Evidence())
-    assert isinstance(decision, Allowed), decision
-    return decision
-
-
-def refusal(containers: Containers, on_record: HeldSnapshot, one: Container, evidence: Evidence | None = None) -> str:
-    decision = create(containers, on_record, one, evidence or Evidence(reread=True))
-    assert isinstance(decision, CreationRefused), decision
-    return decision.reason
-
-
-def masks(updates: tuple[ContainerUpdate, ...]) -> dict[str, str]:
-    return {each.container_id: str(each.resources.cpus) for each in updates}
-
-
-def after(before: Containers, decision: Allowed | ContainerChange) -> Containers:
-    """What is known after a decision."""
-    known = Containers(before)
-    known.carry_out(decision.change if isinstance(decision, Allowed) else decision)
-    return known
-
-
-def ids(containers: Containers) -> list[str]:
-    return sorted(each.container.id for each in containers)
-
-
-def running(on_record: HeldSnapshot, *listed: Container) -> Containers:
-    decision = synchronize(on_record, listed, Evidence(reread=True))
-    assert isinstance(decision, Allowed)
-    return after(NONE, decision)
-
-
-# --- CreateContainer, A.11: 8 CPUs 0-7, none reserved ---
+from tests.fakes.enforcement import (
+    NONE,
+    A,
+    B,
+    after,
+    claim,
+    container,
+    env,
+    ids,
+    made,
+    masks,
+    refusal,
+    running,
+    snapshot,
+)
 
 
 @pytest.mark.parametrize(
@@ -196,9 +122,6 @@ def test_the_life_of_a_claim_whose_container_restarts() -> None:
 
 
 # --- Synchronize, A.12: 8 CPUs 0-7. The record decides where the reference asks CDI files ---
-
-
-A, B = claim("a", "0-1"), claim("b", "2-3", "p1", "p2")
 
 
 @pytest.mark.parametrize(
@@ -382,147 +305,3 @@ def test_cpus_that_are_offline_are_left_out_and_said() -> None:
     assert allowed.warnings == ("claim default/claim-a has CPUs 0-3, of which 2-3 are offline",)
     gone = snapshot(claim("a", "0-3"), online="4-7")
     assert "every CPU of default/claim-a is offline" in refusal(NONE, gone, container("g", env=env("a", "0-3")))
-
-
-def test_a_container_whose_claim_was_unprepared_joins_the_shared_pool() -> None:
-    known = after(NONE, made(NONE, snapshot(A), container("g", env=env("a", "0-1"))))
-    taken = snapshot(claim("b", "0-1", "p2"))
-    assert masks(made(known, taken, container("g", "p2", env("b", "0-1"))).updates) == {"p1-g": "2-7"}
-
-
-def test_the_quota_is_lifted_and_memory_stays_near_where_the_claim_says_so() -> None:
-    near = claim("a", "0-1", mems="1", lift_quota=True)
-    resources = made(NONE, snapshot(near), container("g", env=env("a", "0-1"))).resources
-    assert resources == Resources(CPUSet((0, 1)), "1", lift_quota=True)
-    both = snapshot(near, claim("b", "2", mems="0"))
-    resources = made(NONE, both, container("g", env=env("a", "0-1") + env("b", "2"))).resources
-    assert resources.mems == "0-1"
-    far = snapshot(near, claim("b", "2"))
-    assert made(NONE, far, container("g", env=env("a", "0-1") + env("b", "2"))).resources.mems == ""
-
-
-def test_memory_is_widened_to_every_node_when_the_claim_is_gone() -> None:
-    known = after(
-        NONE, made(NONE, snapshot(claim("a", "0-1", mems="0"), mems="0-1"), container("g", env=env("a", "0-1")))
-    )
-    change, updates = settle(known, snapshot(mems="0-1"))
-    assert [each.resources for each in updates] == [Resources(CPUSet(range(8)), "0-1")]
-    assert settle(after(known, change), snapshot(mems="0-1"))[1] == ()
-
-
-def test_a_change_of_the_pool_costs_one_update_for_each_container_whose_mask_changed() -> None:
-    before = running(snapshot(A), container("g", env=env("a", "0-1")), *(container(f"s{n}", "p2") for n in range(5)))
-    more = snapshot(A, claim("b", "4", "p3"))
-    change, updates = settle(before, more)
-    assert masks(updates) == {f"p2-s{n}": "2-3,5-7" for n in range(5)}
-    assert settle(after(before, change), more)[1] == ()
-    assert settle(after(before, change), replace(more))[1] == ()
-
-
-def test_the_container_that_is_created_is_never_among_the_updates() -> None:
-    before = running(snapshot(), container("g", "p1", cpus="0-7", identity="same"))
-    allowed = made(before, snapshot(A), container("g", env=env("a", "0-1"), identity="same"))
-    assert allowed.updates == ()
-
-
-# --- UpdateContainer ---
-
-
-@pytest.mark.parametrize(
-    ("wanted", "quota", "answer"),
-    [
-        (Resources(CPUSet((5,))), 0, Resources(CPUSet((0, 1)))),
-        (Resources(CPUSet((0, 1))), 0, Resources()),
-        (Resources(), 0, Resources()),
-        (Resources(mems="1"), 0, Resources(mems="0")),
-        (Resources(), 50_000, Resources(lift_quota=True)),
-        (Resources(), -1, Resources()),
-    ],
-)
-def test_an_update_keeps_the_mask_and_touches_the_request_only_where_it_has_to(
-    wanted: Resources, quota: int, answer: Resources
-) -> None:
-    on_record = snapshot(claim("a", "0-1", mems="0", lift_quota=True))
-    one = container("g", env=env("a", "0-1"))
-    known = after(NONE, made(NONE, on_record, one))
-    allowed = update(known, on_record, one, wanted, quota)
-    assert allowed.updates == ((ContainerUpdate("p1-g", answer),) if answer else ())
-
-
-def test_an_update_of_an_unknown_container_adds_it() -> None:
-    one = container("g", env=env("a", "0-1"))
-    allowed = update(NONE, snapshot(A), one, Resources(CPUSet((5,))), 0)
-    assert masks(allowed.updates) == {"p1-g": "0-1"}
-    assert ids(after(NONE, allowed)) == ["p1-g"]
-
-
-def test_an_update_of_a_container_that_cannot_be_identified_now_leaves_it_alone() -> None:
-    one = container("g", env=env("unknown", "0-1"))
-    allowed = update(NONE, snapshot(A), one, Resources(CPUSet((5,))), 0)
-    assert (allowed.updates, ids(after(NONE, allowed))) == ((), [])
-
-
-# --- events that come twice, late or for nobody ---
-
-
-def test_events_for_unknown_containers_change_nothing() -> None:
-    before = running(snapshot(A), container("s", "p2"))
-    stranger = container("x", "p9")
-    stopped = stop(before, snapshot(A), stranger)
-    assert stopped.updates == ()
-    for change in (stopped, remove(before, stranger), remove_pod(before, pod("p9"))):
-        assert list(after(before, change)) == list(before)
-
-
-def test_an_unknown_started_container_is_added_and_repaired_with_the_next_answer() -> None:
-    """CRI-O may create a container while the plug-in synchronizes."""
-    known = after(NONE, start(NONE, snapshot(A), container("g", env=env("a", "0-1"))))
-    assert masks(stop(known, snapshot(A), container("x", "p9")).updates) == {"p1-g": "0-1"}
-
-
-def test_a_started_container_that_nobody_has_seen_may_have_exited_when_another_wants_its_claim() -> None:
-    """Only of one that runs are its processes asked; one that was created alone is in the way until it is removed."""
-    on_record = snapshot(A)
-    known = after(NONE, start(NONE, on_record, container("one", env=env("a", "0-1"))))
-    assert create(known, on_record, container("two", env=env("a", "0-1"))) == AskProcesses(("p1-one",))
-    allowed = made(known, on_record, container("two", env=env("a", "0-1")), Evidence(gone=frozenset(("p1-one",))))
-    assert ids(after(known, allowed)) == ["p1-two"]
-
-
-def test_a_start_leaves_others_settled_unless_the_container_itself_is_not() -> None:
-    on_record, known = snapshot(A), running(snapshot(A), container("s", "p2", cpus="2-7"))
-    assert known.settled is not None
-    assert start(known, on_record, container("s", "p2")).settled is known.settled
-    assert start(known, on_record, container("g", env=env("a", "0-1"))).settled is None
-    unknown = start(known, on_record, container("x", env=env("unknown", "0-1")))
-    assert (unknown.put, unknown.settled) == ((), known.settled)
-
-
-def test_an_update_between_creation_and_start_is_sent_again_once_the_container_runs() -> None:
-    """containerd may have read the configuration for the start before the update changed it."""
-    on_record, one = snapshot(A), container("s", "p2")
-    known = running(on_record, one, container("r", "p2", started=True))
-    for each in (one, container("r", "p2")):
-        known = after(known, start(known, on_record, each))
-    answer = stop(known, on_record, container("x", "p9"))
-    assert masks(answer.updates) == {"p2-s": "2-7"}
-    known = after(known, answer)
-    assert stop(known, on_record, container("x", "p9")).updates == ()
-
-
-def test_a_container_whose_creation_was_seen_is_not_updated_twice() -> None:
-    on_record, one = snapshot(A), container("s", "p2")
-    known = after(NONE, made(NONE, on_record, one))
-    known = after(known, start(known, on_record, one))
-    assert settle(known, on_record)[1] == ()
-
-
-def test_a_pod_that_is_gone_takes_its_containers_along() -> None:
-    before = running(snapshot(A), container("g", env=env("a", "0-1")), container("s", "p2"))
-    assert ids(after(before, remove_pod(before, pod("p1")))) == ["p2-s"]
-
-
-def test_synchronize_asks_once_for_everything_that_it_needs_to_know() -> None:
-    listed = (container("x", "p8", env("a", "0-1")), container("y", "p9", env("a", "0-1")))
-    assert synchronize(snapshot(A), (container("z", env=env("unknown", "1")), *listed)) == AskLedger()
-    assert synchronize(snapshot(A), listed) == AskKubelet((pod("p8"), pod("p9")))

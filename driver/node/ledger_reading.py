@@ -1,0 +1,56 @@
+"""Reads a ledger from beside the driver that has it open, as commands do."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import tempfile
+from pathlib import Path
+
+from dranode.driver.node.ledger_file import BUSY_SECONDS, damage_of, errors_in, refuse_damage
+from dranode.driver.node.ledger_rows import Contents, contents_of, index_damage, read_rows, schema_damage, text
+
+
+def read_ledger(path: Path) -> Contents:
+    """The rows of a ledger that a driver may have open, without disturbing it.
+
+    Raises:
+        LedgerError: it cannot be read. A ledger that is not there has no rows.
+    """
+    with errors_in(path):
+        if not path.exists():
+            return Contents((), ())
+        try:
+            return _read_only(path)
+        except sqlite3.OperationalError as error:
+            # The journal of a driver that was killed wants to be recovered, which takes writing beside it.
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+                raise
+        with tempfile.TemporaryDirectory(prefix="dranode-") as folder:
+            return _read_only(_duplicate(path, Path(folder)))
+
+
+def _read_only(path: Path) -> Contents:
+    refuse_damage(path, damage_of(path))
+    db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_SECONDS)
+    db.text_factory = text
+    with contextlib.closing(db):
+        # One reading, so that a driver that commits in between does not make index and rows differ.
+        db.execute("BEGIN")
+        refuse_damage(path, schema_damage(db))
+        # A driver that was killed while it made the file leaves one without tables.
+        if not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+            return Contents((), ())
+        rows = read_rows(db)
+        refuse_damage(path, index_damage(db, rows))
+        notes = dict(db.execute("SELECT key, value FROM meta"))
+        commits = notes.get("commits", "0")
+        return contents_of(rows, int(commits) if commits.isdecimal() else 0, notes.get("doubt", ""))
+
+
+def _duplicate(path: Path, folder: Path) -> Path:
+    """The ledger with its journal, as they are now, in another folder."""
+    for suffix in ("", "-wal"):
+        with contextlib.suppress(FileNotFoundError):
+            (folder / (path.name + suffix)).write_bytes(path.with_name(path.name + suffix).read_bytes())
+    return folder / path.name
