@@ -21,6 +21,7 @@ COPY cpu/ cpu/
 COPY gpu/ gpu/
 COPY sim/ sim/
 COPY kubectl/ kubectl/
+COPY sanity/ sanity/
 ARG SOURCE_DATE_EPOCH=0
 # From an index of one folder, since pip writes down where a file that is named comes from. Bytecode is made here, once: the root
 # file system is read-only later, and a driver has to start fast. One process makes it, in one order, so that it is the same again.
