@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 RUNTIME := $(VENV)/.runtime
 
-.PHONY: help setup demo test lint bench bench-peer interop interop-all interop-packages interop-scheduler release proto lock clean
+.PHONY: help setup demo test lint bench bench-peer interop interop-all interop-packages interop-scheduler
+.PHONY: release site proto lock clean
 
 help:
 	@echo 'make demo    the main job: a driver publishes, allocates, prepares and takes down, on a made-up server'
@@ -16,6 +17,7 @@ help:
 	@echo 'make interop the CPU driver beside a real containerd; needs root and Go'
 	@echo 'make release everything that a release consists of, built into dist/ and tried'
 	@echo 'make interop-scheduler  dranode fit beside a real kube-scheduler; needs Go'
+	@echo 'make site    the manual as a site, in dist/site'
 	@echo 'make proto   generate the protobuf modules from proto/*.proto'
 	@echo 'make lock    resolve the dependencies again'
 
@@ -72,6 +74,13 @@ release: setup
 	@$(BIN)/uv pip sync -q --python .cache/release/tools/bin/python --require-hashes requirements/release.lock
 	@.cache/release/tools/bin/python -m release
 
+# A warning is an error: a link that leads nowhere, a page that is in no list.
+site: setup
+	@test -x .cache/release/site/bin/python || $(BIN)/uv venv -q --python $(BIN)/python .cache/release/site
+	@$(BIN)/uv pip sync -q --python .cache/release/site/bin/python --require-hashes requirements/site.lock
+	@$(BIN)/python -m release.site
+	@NO_MKDOCS_2_WARNING=1 .cache/release/site/bin/mkdocs build --quiet
+
 # A virtual root keeps apart files that would be called the same: every module is dranode/proto/<name>.
 proto: setup
 	@$(BIN)/python -m grpc_tools.protoc -I dranode/proto=proto --python_out=$(VENV) --pyi_out=$(VENV) \
@@ -88,6 +97,8 @@ lock: setup
 		--no-header -o requirements/serve.lock -c requirements/run.lock
 	@$(BIN)/uv pip compile -q --universal --generate-hashes --python-version 3.11 --group release \
 		--no-header -o requirements/release.lock
+	@$(BIN)/uv pip compile -q --universal --generate-hashes --python-version 3.11 --group site \
+		--no-header -o requirements/site.lock
 	@echo 'uv>=0.5,<1' | $(BIN)/uv pip compile -q --universal --generate-hashes --python-version 3.11 \
 		--no-header -o requirements/uv.lock -
 

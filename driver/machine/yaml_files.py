@@ -165,7 +165,14 @@ def _refusal(problem: str, at: Any) -> yaml.constructor.ConstructorError:
 
 
 def _items(document: Any, file: str) -> Iterator[dict[str, Any]]:
-    """Yield the document, or the items of a `List`; items of a typed list may leave out what the list says."""
+    """Yield the document, or the items of a `List`; items of a typed list may leave out what the list says.
+
+    A plain array is taken as such a list: `dranode slices -o json` prints one.
+    """
+    if isinstance(document, list) and document:
+        for item in document:
+            yield from _items(item, file)
+        return
     if isinstance(document, dict) and isinstance(document.get("kind"), str):
         kind: str = document["kind"]
         if not kind.endswith("List"):

@@ -44,6 +44,11 @@ items:
     ]
 
 
+def test_an_array_is_taken_apart_as_a_list_is(tmp_path: Path) -> None:
+    path = written(tmp_path, '[{"kind": "Pod", "metadata": {"name": "a"}}, {"kind": "Pod", "metadata": {"name": "b"}}]')
+    assert [source.name for source in load_documents([path])] == ["a", "b"]
+
+
 def test_a_beta_claim_is_brought_to_v1_unless_it_is_read_as_written(tmp_path: Path) -> None:
     path = written(
         tmp_path,
@@ -84,6 +89,7 @@ def test_scalars_are_those_of_the_api_machinery(tmp_path: Path) -> None:
         ("kind: a\nx: &x {b: 1}\ny: {<<: *x, b: 2, b: 3}\n", 'the key "b" stands twice'),
         ("kind: !!python/name:os.system x\n", "could not determine a constructor"),
         ("- a\n", "a mapping with a kind is expected"),
+        ("[]\n", "a mapping with a kind is expected"),
         ("name: a\n", "a mapping with a kind is expected"),
         ("kind: List\nitems: [1]\n", "a mapping with a kind is expected"),
         ("apiVersion: resource.k8s.io/v2\nkind: ResourceClaim\n", "apiVersion: resource.k8s.io has v1, v1beta2"),

@@ -1,0 +1,216 @@
+"""The manual as a site: `make site` writes its pages into .cache/site, and mkdocs makes dist/site of them.
+
+The pages are those of docs/, the files at the top that people look for, the examples, and a reference made from the
+code: commands and their options, opaque configurations with a JSON Schema, and what is published of made-up machines.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import msgspec
+from click.testing import CliRunner
+
+from dranode.cpu.config import API_VERSION as CPU_API_VERSION
+from dranode.cpu.config import CPUConfig
+from dranode.driver.cli import cli
+from dranode.driver.core.api.quantity import Quantity
+from dranode.gpu.config import API_VERSION as GPU_API_VERSION
+from dranode.gpu.config import GPUConfig
+from release.project import ROOT
+
+PAGES: Final = ROOT / ".cache" / "site" / "docs"
+TOP: Final = (
+    "ARCHITECTURE",
+    "CHANGELOG",
+    "CONTRIBUTING",
+    "GOVERNANCE",
+    "MAINTAINERS",
+    "ROADMAP",
+    "SECURITY",
+    "CODE_OF_CONDUCT",
+)
+CONFIGURATIONS: Final[Mapping[str, tuple[str, type[msgspec.Struct]]]] = {
+    "CPUConfig": (CPU_API_VERSION, CPUConfig),
+    "GPUConfig": (GPU_API_VERSION, GPUConfig),
+}
+_CPUS: Final = "sockets=2,numa=2,cores=4,threads=2"
+_GPUS: Final = "examples/gpu-server.yaml"
+# What is published, by the heading on the page of the reference.
+_PUBLISHED: Final[Mapping[str, tuple[str, ...]]] = {
+    "`dra.cpu`, grouped by NUMA node": ("slices", "--machine", _CPUS),
+    "`dra.cpu`, grouped by socket": ("slices", "--machine", _CPUS, "--group-by", "socket"),
+    "`dra.cpu`, individual": ("slices", "--machine", _CPUS, "--cpu-device-mode", "individual"),
+    "`dra.gpu`": ("slices", "--driver", "gpu", "--machine", _GPUS),
+}
+_ANSWERS: Final[Mapping[str, tuple[str, ...]]] = {
+    "topology": ("topology", "--machine", "sockets=1,numa=1,cores=2,threads=2"),
+    "pick": ("pick", "--machine", _CPUS, "--count", "4"),
+    "check": ("check", "examples/cpu-numa.yaml"),
+    "allocate": ("allocate", "slices.json", "deploy/deviceclasses.yaml", "examples/cpu-numa.yaml"),
+    "local": ("local", "examples/cpu-numa.yaml", "--machine", _CPUS),
+}
+# How many values of an attribute are shown.
+_SHOWN: Final = 3
+_LINK: Final = re.compile(r"\]\((?!\w+:|#)([^)#\s]+)(#[^)\s]*)?\)")
+
+
+def main() -> None:
+    """Write all pages anew."""
+    shutil.rmtree(PAGES.parent, ignore_errors=True)
+    (PAGES / "reference").mkdir(parents=True)
+    (PAGES / "schemas").mkdir()
+    for name, text in _pages():
+        (PAGES / name).write_text(text)
+    for kind in CONFIGURATIONS:
+        (PAGES / "schemas" / f"{kind}.json").write_text(json.dumps(schema(kind), indent=2) + "\n")
+
+
+def _pages() -> Iterator[tuple[str, str]]:
+    yield "index.md", relinked((ROOT / "README.md").read_text(), ROOT)
+    for name in TOP:
+        yield f"{name}.md", relinked((ROOT / f"{name}.md").read_text(), ROOT)
+    for page in sorted((ROOT / "docs").glob("*.md")):
+        yield page.name, relinked(page.read_text(), page.parent)
+    yield "examples.md", examples()
+    yield "reference/commands.md", commands()
+    yield "reference/configurations.md", configurations()
+    yield "reference/devices.md", devices()
+    yield "reference/json.md", answers()
+
+
+def relinked(text: str, folder: Path) -> str:
+    """Return a page with the links that it has in the tree made the site's.
+
+    A link to what the site does not hold, such as a folder of tests, becomes its text.
+    """
+
+    def link(match: re.Match[str]) -> str:
+        target = (folder / match[1]).resolve().relative_to(ROOT)
+        anchor = match[2] or ""
+        if target.suffix == ".md":
+            return f"]({'index.md' if target.name == 'README.md' else target.name}{anchor})"
+        if target.parts[0] == "examples":
+            name = "-".join(target.parts[1:]).replace(".", "").lower()
+            return f"](examples.md{'#' + name if name else ''})"
+        return "]()"
+
+    return re.sub(r"\[([^\]]+)\]\(\)", r"\1", _LINK.sub(link, text))
+
+
+def examples() -> str:
+    """Return a page with every example in full."""
+    parts = ["# Examples\n\nEvery file runs with `dranode local` or `kubectl apply -f`.\n"]
+    for path in sorted(path for path in (ROOT / "examples").rglob("*") if path.suffix in (".yaml", ".py", ".toml")):
+        name = str(path.relative_to(ROOT / "examples"))
+        language = {".py": "python", ".toml": "toml"}.get(path.suffix, "yaml")
+        anchor = name.replace("/", "-").replace(".", "").lower()
+        parts.append(f"## {name} {{ #{anchor} }}\n\n```{language}\n{path.read_text().rstrip()}\n```\n")
+    return "\n".join(parts)
+
+
+def commands() -> str:
+    """Return the help of every command and of its subcommands."""
+    parts = [
+        "# Commands\n\nWhat `--help` prints. Every option of `serve` is also a variable, `DRANODE_` and its name.\n"
+    ]
+    parts += [f"## {name}\n\n```text\n{text.rstrip()}\n```\n" for name, text in _helps(cli, "dranode")]
+    return "\n".join(parts)
+
+
+def _helps(command: click.Command, name: str) -> Iterator[tuple[str, str]]:
+    context = click.Context(command, info_name=name, max_content_width=110, terminal_width=110)
+    yield name, command.get_help(context)
+    if isinstance(command, click.Group):
+        for child in command.list_commands(context):
+            below = command.get_command(context, child)
+            if below is not None:
+                yield from _helps(below, f"{name} {child}")
+
+
+def schema(kind: str) -> dict[str, Any]:
+    """Return the JSON Schema of an opaque configuration, with the two fields that say which it is."""
+    version, model = CONFIGURATIONS[kind]
+    document: dict[str, Any] = msgspec.json.schema(model, schema_hook=_custom)
+    fields = document["$defs"][kind]
+    fields["properties"] = {**fields["properties"], "apiVersion": {"const": version}, "kind": {"const": kind}}
+    fields["required"] = sorted({"apiVersion", "kind", *fields.get("required", ())})
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": kind, **document}
+
+
+def _custom(kind: type) -> dict[str, Any]:
+    """Return the schema of our own types; a quantity is what Kubernetes takes for one, such as `10Gi`."""
+    if kind is Quantity:
+        return {"type": ["string", "number"], "description": "A quantity, such as 10Gi."}
+    raise NotImplementedError
+
+
+def configurations() -> str:
+    """Return a page with the fields of every opaque configuration, from its docstring and its schema."""
+    parts = [
+        "# Opaque configurations\n",
+        "What stands in `opaque.parameters` of a claim or class. [How to use them](../configuration.md).\n",
+    ]
+    for kind, (version, model) in CONFIGURATIONS.items():
+        text = re.sub(r"^    ", "", model.__doc__ or "", flags=re.MULTILINE)
+        parts.append(
+            f"## {kind}\n\n`apiVersion: {version}`, `kind: {kind}`, as [JSON Schema](../schemas/{kind}.json).\n"
+        )
+        parts.append(f"```text\n{text.strip()}\n```\n")
+    return "\n".join(parts)
+
+
+def devices() -> str:
+    """Return a page with the attributes and capacities that are published, with the values of made-up machines."""
+    parts = [f"# Attributes and capacities\n\nAs published of `--machine {_CPUS}` and of `--machine {_GPUS}`.\n"]
+    for heading, words in _PUBLISHED.items():
+        rows = sorted(
+            {row for document in _answer(*words) for device in document["spec"]["devices"] for row in _rows(device)}
+        )
+        parts.append(
+            f"## {heading}\n\n| name | kind | values |\n| --- | --- | --- |\n" + "\n".join(_merged(rows)) + "\n"
+        )
+    return "\n".join(parts)
+
+
+def _rows(device: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    for name, value in device.get("attributes", {}).items():
+        ((kind, plain),) = value.items()
+        yield name, kind, json.dumps(plain)
+    for name, value in device.get("capacity", {}).items():
+        yield name, "capacity", json.dumps(value["value"])
+
+
+def _merged(rows: list[tuple[str, str, str]]) -> Iterator[str]:
+    for name, kind in dict.fromkeys((name, kind) for name, kind, _ in rows):
+        values = [value for each, other, value in rows if (each, other) == (name, kind)]
+        shown = ", ".join(f"`{value}`" for value in values[:_SHOWN]) + (", ..." if len(values) > _SHOWN else "")
+        yield f"| `{name}` | {kind} | {shown} |"
+
+
+def answers() -> str:
+    """Return a page with what commands answer to `-o json`."""
+    slices = PAGES.parent / "slices.json"
+    slices.write_text(json.dumps(_answer("slices", "--machine", _CPUS)))
+    parts = ["# Answers for programs\n\nWhat `-o json` prints. Keys stay; more may come.\n"]
+    for name, words in _ANSWERS.items():
+        text = json.dumps(_answer(*(str(slices) if word == slices.name else word for word in words)), indent=2)
+        parts.append(f"## {name}\n\n    dranode {' '.join(words)} -o json\n\n```json\n{text}\n```\n")
+    return "\n".join(parts)
+
+
+def _answer(*words: str) -> Any:
+    answer = CliRunner().invoke(cli, [*words, "-o", "json"])
+    if answer.exit_code:
+        raise SystemExit(f"dranode {' '.join(words)} failed: {answer.output[-1000:]} {answer.exception!r}")
+    return json.loads(answer.stdout)
+
+
+if __name__ == "__main__":
+    main()
