@@ -31,7 +31,7 @@ from tests.kubernetes_schemas import is_known, problems
 ROOT = Path(__file__).parents[2]
 PROGRAM = Path(sys.executable).with_name("dranode")
 PAGES = ("install", "modes", "configuration", "troubleshooting", "upgrade", "security", "compatibility", "migration")
-MORE = ("classic-dra", "sanity", "pod-does-not-start")
+MORE = ("classic-dra", "sanity", "pod-does-not-start", "stability", "metrics")
 MANUAL = [ROOT / "docs" / f"{page}.md" for page in (*PAGES, *MORE)]
 _BLOCK = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -83,9 +83,9 @@ def matches(expected: list[str], printed: list[str]) -> bool:
 def test_every_page_is_tested() -> None:
     elsewhere = {"benches.md", "drivers.md", "fleet.md", "gpu.md", "queues.md"}
     assert {page.name for page in MANUAL} | elsewhere >= {page.name for page in ROOT.glob("docs/*.md")}
-    assert {block.language for block in blocks(*["console", "sh", "yaml", "toml"])} == {"console", "sh", "yaml", "toml"}
     marks = [found[0] for page in MANUAL for found in _BLOCK.findall(page.read_text())]
-    assert set(marks) == {"console", "sh", "yaml", "toml"}
+    # The Dockerfile is built by tests/interop/test_image.py.
+    assert set(marks) == {"console", "sh", "yaml", "toml", "dockerfile"}
 
 
 @pytest.mark.parametrize("block", blocks("console"), ids=str)
@@ -118,7 +118,7 @@ def parse(arguments: list[str]) -> None:
 def test_a_command_for_a_cluster_can_be_meant(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     for words in commands(block):
-        assert words[0] in ("kubectl", "dranode", "docker", "helm")
+        assert words[0] in ("kubectl", "dranode", "docker", "helm", "pip")
         ours = words[words.index("--") + 1 :] if "--" in words else words
         if ours[0] == "dranode":
             parse(ours[1:])
@@ -143,6 +143,9 @@ def test_yaml_of_the_manual_is_valid(block: Block, tmp_path: Path) -> None:
         elif document.get("kind") == "Kustomization":
             assert set(document) <= {"apiVersion", "kind", "resources", "components", "patches"}
             assert all(yaml.safe_load(patch["patch"]) for patch in document["patches"])
+        elif block.mark == "talos":
+            (file,) = document["machine"]["files"]
+            assert tomllib.loads(file["content"])["plugins"]
         else:
             parsed = parse_cpu_config(Config("FromClaim", document, "the manual"))
             assert parsed != CPUConfig()
@@ -199,7 +202,7 @@ def test_every_option_that_a_page_names_is_one() -> None:
         for option in (*parameter.opts, *parameter.secondary_opts)
     }
     others = {"--help", "--ignore-daemonsets", "--image", "--profile", "--create-namespace", "--set"}
-    others |= {"--clusterrole", "--group", "--previous"}
+    others |= {"--clusterrole", "--group", "--previous", "--target", "--mount", "--python", "--no-cache-dir"}
     for page in MANUAL:
         named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", page.read_text()))
         assert named - known - others == set(), page.name

@@ -113,7 +113,7 @@ def test_the_image_of_the_page_is_built_on_ours() -> None:
     minor = re.search(r"python:(3\.\d+)", base[1])
     assert minor is not None
     assert f"/opt/dranode/lib/python{minor[1]}/site-packages" in theirs
-    assert "python -m venv --without-pip /opt/dranode" in ours
+    assert "python3 -m venv --without-pip /opt/dranode" in ours
 
 
 def test_the_table_of_what_a_driver_may_have_is_the_seams() -> None:

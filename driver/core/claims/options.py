@@ -35,8 +35,17 @@ FRAMEWORK_KEYS: Final[Mapping[str, str]] = {
 FRAMEWORK_FLAGS: Final = frozenset(
     f"--{name}"
     for name in (
-        *("cdi-dir", "claim-status", "config", "containerd-config", "crio-config", "device-taints", "driver"),
-        *("dry-run", "force", "through-driver"),
+        *(
+            "cdi-dir",
+            "claim-status",
+            "config",
+            "containerd-config",
+            "context",
+            "crio-config",
+            "device-taints",
+            "driver",
+        ),
+        *("dry-run", "force", "namespace", "through-driver", "verbose"),
         *(
             "feature-gates",
             "help",
