@@ -15,7 +15,7 @@ from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.slices.desired import publishable
 from dranode.driver.core.slices.publication import NOTHING_YET, PublisherStatus
-from dranode.driver.core.slices.wanted import DesiredSlices
+from dranode.driver.core.slices.storable import DesiredSlices
 from dranode.driver.kube.claims import KubeClaims
 from dranode.driver.kube.client import Client, Timing
 from dranode.driver.kube.connection import Connection

@@ -16,8 +16,8 @@ from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.slices.dropped_fields import dropped_fields
 from dranode.driver.core.slices.plan import CreateSlice, DeleteSlice, SliceChange, UpdateSlice, plan
 from dranode.driver.core.slices.publication import PublisherStatus
+from dranode.driver.core.slices.storable import CONSUMABLE, DesiredSlices
 from dranode.driver.core.slices.view import SliceView
-from dranode.driver.core.slices.wanted import CONSUMABLE, DesiredSlices
 from dranode.driver.kube.client import Client
 from dranode.driver.kube.errors import ApiError
 from dranode.driver.kube.retry import Backoff, Pace

@@ -186,9 +186,9 @@ class Ledger:
         changed = self._db.execute(update, (*row[1:], row[0]))
         self._expect(changed.rowcount, 1, record.uid)
 
-    def _expect(self, found: int, expected: int, uid: str) -> None:
-        if found != expected:
-            refuse_damage(self.path, f"its key finds {found} rows of the claim with UID {uid}, not {expected}")
+    def _expect(self, rows: int, expected: int, uid: str) -> None:
+        if rows != expected:
+            refuse_damage(self.path, f"its key finds {rows} rows of the claim with UID {uid}, not {expected}")
 
     def _meta(self, key: str) -> str | None:
         row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()

@@ -59,16 +59,16 @@ def _not_distinct(claim: ResourceClaim, picks: Sequence[DevicePick]) -> Iterator
         if name is None:
             continue
         mine = [pick for pick in picks if applies(constraint.requests, pick.alternative.name)]
-        for one, other in combinations(mine, 2):
-            if _common(*(lookup(pick.candidate.device, pick.candidate.pool.driver, name) for pick in (one, other))):
+        for first, second in combinations(mine, 2):
+            if _common(*(lookup(pick.candidate.device, pick.candidate.pool.driver, name) for pick in (first, second))):
                 yield (
-                    f"{one.candidate.device.name} and {other.candidate.device.name} have the same {name} in spite of "
-                    "distinctAttribute: before 1.37, a device is compared only with the last one of its request"
+                    f"{first.candidate.device.name} and {second.candidate.device.name} have the same {name} in spite "
+                    "of distinctAttribute: before 1.37, a device is compared only with the last one of its request"
                 )
 
 
-def _common(one: DeviceAttribute | None, other: DeviceAttribute | None) -> bool:
-    mine, theirs = (attribute_values(each) if each is not None else None for each in (one, other))
+def _common(first: DeviceAttribute | None, second: DeviceAttribute | None) -> bool:
+    mine, theirs = (attribute_values(each) if each is not None else None for each in (first, second))
     return mine is not None and theirs is not None and mine[0] == theirs[0] and bool(mine[1] & theirs[1])
 
 

@@ -127,7 +127,7 @@ class Misnamed(Lamps):
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_a_driver_that_breaks_the_contract_is_told_where(tmp_path: Path, plugin: Lamps, sentence: str) -> None:
+def test_an_error_says_where_a_driver_breaks_the_contract(tmp_path: Path, plugin: Lamps, sentence: str) -> None:
     with pytest.raises(AssertionError, match=sentence):
         check_plugin(plugin, tmp_path / "state")
 

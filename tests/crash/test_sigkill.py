@@ -127,7 +127,7 @@ def check(folder: Path, told: dict[int, tuple[PreparedDevice, ...] | None]) -> N
         assert device["containerEdits"]["env"][0] == f"DRA_CPUSET_{uid}={records[uid].cpus}"
 
 
-def test_whatever_kubelet_was_told_survives_a_kill_at_any_moment(folder: Path) -> None:
+def test_whatever_kubelet_was_answered_survives_a_kill_at_any_moment(folder: Path) -> None:
     dice = random.Random(20261120)
     told: dict[int, tuple[PreparedDevice, ...] | None] = {}
     for _ in range(KILLS):

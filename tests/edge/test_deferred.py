@@ -42,5 +42,5 @@ print(*(name for name in inside if name in sys.modules))
         ("from importlib.metadata import metadata\nprint(metadata('grpcio')['Name'])", "grpcio"),
     ],
 )
-def test_whoever_touches_one_notices_nothing(code: str, shown: str) -> None:
+def test_code_that_touches_one_notices_nothing(code: str, shown: str) -> None:
     assert printed(code) == shown

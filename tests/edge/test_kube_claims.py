@@ -196,7 +196,7 @@ def test_the_patience_is_that_of_the_call_and_not_of_each_claim(monkeypatch: pyt
     assert sorted(asked) in (["c0", "c3"], ["c3"])
 
 
-def test_an_api_that_is_not_there_is_not_told_as_a_claim_that_is_gone(api: ApiServer, claims: KubeClaims) -> None:
+def test_an_api_that_is_not_there_is_not_reported_as_a_claim_that_is_gone(api: ApiServer, claims: KubeClaims) -> None:
     good = put(api, "good")
     api.faults += [Fault(path="/good", status=404, body="404 page not found", times=2)]
     (answer,) = claims.get((good,)).values()

@@ -212,7 +212,7 @@ def test_a_missing_right_is_named_and_outlasted(it: Publishing) -> None:
     it.eventually(lambda: it.status.published)
 
 
-def test_a_refusal_is_told_once_though_the_server_makes_up_a_name_for_every_try(
+def test_a_refusal_is_reported_once_though_the_server_makes_up_a_name_for_every_try(
     it: Publishing, caplog: pytest.LogCaptureFixture
 ) -> None:
     for made_up in ("2fltd", "bvfqd", "w2shq"):
@@ -242,7 +242,7 @@ def test_a_creation_whose_answer_is_lost_leaves_one_slice(it: Publishing) -> Non
     assert len(it.api.requests("POST")) == 1
 
 
-def test_a_partition_is_told_and_mended_from(it: Publishing) -> None:
+def test_a_partition_is_reported_and_mended_from(it: Publishing) -> None:
     it.published(inventory("a"))
     it.api.stop()
     it.publish(inventory("b"))

@@ -136,7 +136,7 @@ def test_an_older_server_has_the_status_in_its_version(api: ApiServer, reported:
     assert patch.body["apiVersion"] == "resource.k8s.io/v1beta1"
 
 
-def test_without_claim_status_none_is_written_and_failures_are_told_all_the_same(
+def test_without_claim_status_none_is_written_and_failures_are_reported_all_the_same(
     api: ApiServer, node: NodeClaims, tmp_path: Path
 ) -> None:
     source = Credentials(api.kubeconfig(tmp_path / "kubeconfig"))
@@ -157,7 +157,7 @@ def test_a_driver_that_says_what_cannot_be_written_has_its_claim_prepared(api: A
     assert not devices(api, "a")
 
 
-def test_a_failed_prepare_is_told_on_claim_and_pod_and_in_the_status(api: ApiServer, reported: Preparer) -> None:
+def test_a_failed_prepare_is_reported_on_claim_and_pod_and_in_the_status(api: ApiServer, reported: Preparer) -> None:
     claim = put(api, "a", "lamp-9")
     ref = reference(claim)
     for _ in range(3):
@@ -177,7 +177,7 @@ def test_a_failed_prepare_is_told_on_claim_and_pod_and_in_the_status(api: ApiSer
     assert '"lamp-9"' in entry["conditions"][0]["message"]
 
 
-def test_a_claim_that_could_not_be_fetched_is_told_on_the_claim_alone(api: ApiServer, reported: Preparer) -> None:
+def test_a_claim_that_could_not_be_fetched_is_reported_on_the_claim_alone(api: ApiServer, reported: Preparer) -> None:
     ref = ClaimRef("default", "gone", "uid-gone")
     reported.prepare({ref: DranodeError("claim default/gone cannot be fetched")})
     (event,) = eventually(lambda: api.objects.all("events"))
@@ -237,7 +237,7 @@ def test_the_status_of_a_claim_that_is_gone_is_forgotten(
     assert not caplog.messages
 
 
-def test_what_happens_unasked_is_told_on_pod_claim_and_node(api: ApiServer, cluster: KubeCluster) -> None:
+def test_what_happens_unasked_is_reported_on_pod_claim_and_node(api: ApiServer, cluster: KubeCluster) -> None:
     claim = ClaimRef("default", "a", "uid-a")
     cluster.notify(
         Lamps.driver, DriftRepaired(PodSandbox("sandbox", "uid-p", "default", "p"), (claim,), "it ran elsewhere")
@@ -248,7 +248,7 @@ def test_what_happens_unasked_is_told_on_pod_claim_and_node(api: ApiServer, clus
     assert told == {("Pod", "CPUSetDrift"), ("ResourceClaim", "CPUSetDrift"), ("Node", "RecordQuarantined")}
 
 
-def test_a_driver_that_starts_with_a_damaged_record_tells_the_node(
+def test_a_driver_that_starts_with_a_damaged_record_reports_it_on_the_node(
     api: ApiServer, cluster: KubeCluster, node: NodeClaims, tmp_path: Path
 ) -> None:
     claim = put(api, "a", "lamp-0")

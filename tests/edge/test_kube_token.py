@@ -23,7 +23,7 @@ def test_a_token_file_may_end_with_a_newline(tmp_path: Path) -> None:
     assert node["metadata"]["uid"] == "node-uid"
 
 
-def test_a_token_that_no_header_can_carry_is_refused_and_never_told(tmp_path: Path) -> None:
+def test_a_token_that_no_header_can_carry_is_refused_and_never_shown(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("secret\nof the cluster")
     with api_server(tokens={"secret"}) as api:

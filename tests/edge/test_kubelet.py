@@ -115,7 +115,7 @@ def test_a_device_without_a_share_has_no_share_id(root: Path) -> None:
     assert not device.HasField("share_id")
 
 
-def test_kubelet_is_told_name_endpoint_and_versions_newest_first(service: DriverService, root: Path) -> None:
+def test_kubelet_gets_name_endpoint_and_versions_newest_first(service: DriverService, root: Path) -> None:
     del service
     sockets = socket_paths(root, LAMPS)
     with grpc.insecure_channel(f"unix:{sockets.registration}") as channel:

@@ -237,7 +237,7 @@ def test_an_allocation_that_cannot_be_meant_fails_alone(tmp_path: Path, result: 
     assert good["cpus"] == "0,16"
 
 
-def test_kubelet_is_told_of_a_device_for_each_request_beside_the_claims_own(tmp_path: Path) -> None:
+def test_kubelet_gets_a_device_for_each_request_beside_the_claims_own(tmp_path: Path) -> None:
     results = [{**CPUS, "request": name, "shareID": name} for name in ("a", "b")]
     _, shown, _ = local(tmp_path, "--machine", SERVER, claims=[allocated("two", results=results)])
     (two,) = shown["claims"]

@@ -12,7 +12,7 @@ from dranode.driver.kubelet.registered import unprepare
 from tests.fakes.lifecycle import KubeletPods
 
 
-def test_a_kubelet_that_is_away_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_kubelet_that_is_away_is_reported_in_one_line(tmp_path: Path) -> None:
     asked = PodResources(tmp_path / "kubelet.sock")
     with pytest.raises(PodResourcesError, match=r"^kubelet's pod-resources at \S+ does not answer: [^\n<]+$"):
         asked.claims("dra.cpu")
@@ -33,7 +33,7 @@ def test_a_kubelet_that_comes_back_answers_the_next_question(tmp_path: Path) -> 
         kubelet.close()
 
 
-def test_a_socket_that_was_hung_up_on_is_told_as_any_other(tmp_path: Path) -> None:
+def test_a_socket_that_was_hung_up_on_is_reported_as_any_other(tmp_path: Path) -> None:
     """A thread that is at its last look while the process ends."""
     asked = PodResources(tmp_path / "kubelet.sock")
     asked.close()
@@ -54,7 +54,7 @@ def test_an_answer_of_many_megabytes_is_read(tmp_path: Path) -> None:
         kubelet.close()
 
 
-def test_a_driver_that_does_not_answer_an_unprepare_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_driver_that_does_not_answer_an_unprepare_is_reported_in_one_line(tmp_path: Path) -> None:
     endpoint = tmp_path / "dra.sock"
     (error,) = unprepare(endpoint, [ClaimRef("default", "a", "uid-a")]).values()
     beginning, end = f"the driver at {endpoint} does not answer: ", str(error)

@@ -193,7 +193,7 @@ class FakeRuntime:
         body = nri.StopContainerRequest(pod=of, container=made)
         return nri.StopContainerResponse.FromString(self.call("StopContainer", body))
 
-    def tell_all(self, made: nri.Container, of: nri.PodSandbox) -> None:
+    def notify_all(self, made: nri.Container, of: nri.PodSandbox) -> None:
         """Every event that wants no answer but that it was heard."""
         for event in (nri.POST_START_CONTAINER, nri.REMOVE_CONTAINER, nri.STOP_POD_SANDBOX):
             self.call("StateChange", nri.StateChangeEvent(event=event, pod=of, container=made))

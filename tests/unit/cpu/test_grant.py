@@ -339,7 +339,7 @@ def test_one_claim_gets_both_threads_of_its_own_core_rather_than_a_thread_of_ano
         (("a", "b", "b"), [("0,4", "0,4"), ("2,6", "2,6"), ("1,5", "1,5")]),
     ],
 )
-def test_what_each_result_was_given_is_told_where_containers_can_have_one_request_of_several(
+def test_what_each_result_was_given_is_noted_where_containers_can_have_one_request_of_several(
     names: tuple[str, ...], parts: list[tuple[str, str]]
 ) -> None:
     devices = ("cpudevnuma000", "cpudevnuma001", "cpudevnuma000")
@@ -349,14 +349,14 @@ def test_what_each_result_was_given_is_told_where_containers_can_have_one_reques
     assert [grant.edits is not None for grant in got.grants] == [cpus != "None" for cpus, _ in parts]
 
 
-def test_a_claim_of_admin_access_alone_tells_no_requests_apart() -> None:
+def test_a_claim_of_admin_access_alone_does_not_separate_its_requests() -> None:
     got = granted(MACHINES["M4"], claim([result("cpudevnuma000", 2, name, admin_access=True) for name in ("a", "b")]))
     assert [(grant.cpus, grant.held, grant.edits, grant.attributes) for grant in got.grants] == [
         (None, CPUSet(), None, {})
     ] * 2
 
 
-def test_a_request_that_runs_on_one_thread_of_each_core_is_told_that_it_holds_both() -> None:
+def test_a_request_that_runs_on_one_thread_of_each_core_holds_both() -> None:
     configs = [config(own(threads="one-per-core"), ("a",))]
     got = granted(SMT, claim([result("cpudevnuma000", 4, "a"), result("cpudevnuma001", 2, "b")], configs))
     assert [grant.cpus == grant.held for grant in got.grants] == [False, True]

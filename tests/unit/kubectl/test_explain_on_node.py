@@ -114,7 +114,7 @@ def stop(way: Way, *arguments: str) -> tuple[str, str, str]:
     return name, what, fix
 
 
-def test_a_claim_that_went_all_the_way_is_told_station_by_station(way: Way) -> None:
+def test_a_claim_that_went_all_the_way_is_reported_station_by_station(way: Way) -> None:
     status, stations, _ = way.explain()
     assert status == 0
     assert [(name, passed) for name, passed, _ in stations] == [

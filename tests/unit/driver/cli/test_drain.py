@@ -184,7 +184,7 @@ def test_without_a_driver_nothing_goes_through_it(leaving: Leaving) -> None:
         leaving.drain("--through-driver")
 
 
-def test_a_root_that_may_not_be_looked_into_is_told(leaving: Leaving, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_root_that_may_not_be_looked_into_is_reported(leaving: Leaving, monkeypatch: pytest.MonkeyPatch) -> None:
     forbid(monkeypatch, leaving.kubelet)
     arguments = ["--machine", MACHINE, "--kubelet-root", str(leaving.kubelet), "--cdi-dir", str(leaving.cdi)]
     ran = CliRunner().invoke(command, arguments)
@@ -192,12 +192,12 @@ def test_a_root_that_may_not_be_looked_into_is_told(leaving: Leaving, monkeypatc
     assert str(ran.exception).endswith("plugins/dra.cpu cannot be looked at: Permission denied; try as root")
 
 
-def test_a_wrong_root_is_told(leaving: Leaving) -> None:
+def test_a_wrong_root_is_reported(leaving: Leaving) -> None:
     with pytest.raises(DranodeError, match="is --kubelet-root right"):
         leaving.drain("--kubelet-root", "/nowhere")
 
 
-def test_people_are_told_what_to_do_about_what_is_left(leaving: Leaving) -> None:
+def test_people_read_what_to_do_about_what_is_left(leaving: Leaving) -> None:
     leaving.pods.run("pod-b", "b", leaving.b.metadata.uid)
     leaving.checkpoint(leaving.b)
     arguments = ["--machine", MACHINE, "--kubelet-root", str(leaving.kubelet), "--cdi-dir", str(leaving.cdi)]
@@ -208,7 +208,7 @@ def test_people_are_told_what_to_do_about_what_is_left(leaving: Leaving) -> None
     assert "stranded without the driver: default/b of pod pod-uid-b" in ran.stdout
 
 
-def test_people_are_told_a_reason_to_the_letter(capsys: pytest.CaptureFixture[str]) -> None:
+def test_people_read_a_reason_to_the_letter(capsys: pytest.CaptureFixture[str]) -> None:
     claim = {"namespace": "default", "name": "a", "uid": "u", "users": [], "state": "failed"}
     _draw([{"driver": DRIVER, "stranded": [], "claims": [{**claim, "error": "the switch [/dev/lamp-0] sticks"}]}])
     assert "the switch [/dev/lamp-0] sticks" in capsys.readouterr().out

@@ -44,7 +44,7 @@ def test_what_kubernetes_says_of_services_is_no_option() -> None:
         check_environment({"DRANODE_PORTS": "x"}, variables())
 
 
-def test_what_a_container_with_a_claim_is_told_is_no_option() -> None:
+def test_the_variables_of_a_container_with_a_claim_are_no_options() -> None:
     check_environment({"DRANODE_HELD_6f0c": "0-1", "DRA_CPUSET_6f0c": "0"}, variables())
 
 

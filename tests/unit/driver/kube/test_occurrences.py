@@ -48,7 +48,7 @@ def container(name: str, pod: str, cpus: str, *env: str) -> Container:
     return Container(name, name, where, env, cpus=CPUSet.parse(cpus), started=True, cgroup=f"/{name}")
 
 
-def test_a_claims_container_that_was_not_pinned_is_told_and_a_shared_one_is_not(tmp_path: Path) -> None:
+def test_a_claims_container_that_was_not_pinned_is_reported_and_a_shared_one_is_not(tmp_path: Path) -> None:
     told: list[Occurrence] = []
     (tmp_path / "sys").mkdir()
     enforcer = Enforcer(Surroundings(), open_machine(str(tmp_path)), notify=told.append)
@@ -61,7 +61,7 @@ def test_a_claims_container_that_was_not_pinned_is_told_and_a_shared_one_is_not(
     )
 
 
-def test_drift_is_told_once_with_the_claims_whose_cpus_they_are(tmp_path: Path) -> None:
+def test_drift_is_reported_once_with_the_claims_whose_cpus_they_are(tmp_path: Path) -> None:
     told: list[Occurrence] = []
     group = tmp_path / "sys" / "fs" / "cgroup" / "c"
     group.mkdir(parents=True)
@@ -101,7 +101,7 @@ def test_a_mask_that_is_on_its_way_is_no_drift_until_the_runtime_has_had_time_fo
     ],
     ids=str,
 )
-def test_a_lifted_quota_that_the_pods_own_cgroup_still_caps_is_told_once(
+def test_a_lifted_quota_that_the_pods_own_cgroup_still_caps_is_reported_once(
     tmp_path: Path, files: dict[str, str], told: list[str]
 ) -> None:
     for name, text in files.items():

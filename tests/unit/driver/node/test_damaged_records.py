@@ -241,7 +241,7 @@ def test_a_damaged_row_whose_uid_can_name_no_file_keeps_unprepare_going(tmp_path
     assert f"run `dranode forget-lost --driver {LAMPS}`" in refused
 
 
-def test_a_damaged_row_is_still_told_to_whoever_pins(tmp_path: Path) -> None:
+def test_a_driver_that_pins_still_gets_a_damaged_row(tmp_path: Path) -> None:
     class Recoverable(Lamps, Pins, Recovers):
         def recover(self, uid: str, spec: Spec) -> ClaimGrant:
             del uid, spec

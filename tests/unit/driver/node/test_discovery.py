@@ -114,7 +114,7 @@ def test_options_that_do_not_fit_hardware_that_is_read_late_are_a_mistake_of_usa
         node.look()
 
 
-def test_a_driver_that_pins_tells_what_it_knows_of_its_cpus_at_every_notification(tmp_path: Path) -> None:
+def test_a_driver_that_pins_reports_what_it_knows_of_its_cpus_at_every_notification(tmp_path: Path) -> None:
     plugin = CPUPlugin(machine({f"{CPU}/online": "?"}), CPUOptions(reserved=CPUSet((3,))))
     node = opened(tmp_path, plugin)
     snapshots: list[HeldSnapshot | None] = []

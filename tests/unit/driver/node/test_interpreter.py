@@ -84,7 +84,7 @@ def test_a_bug_in_a_driver_fails_its_claim_and_no_other(tmp_path: Path) -> None:
     assert len(answers["b"]) == 1
 
 
-def test_a_spec_that_cannot_be_written_is_told_and_written_by_the_next_try(tmp_path: Path) -> None:
+def test_a_spec_that_cannot_be_written_is_reported_and_written_by_the_next_try(tmp_path: Path) -> None:
     node = opened(tmp_path)
     (tmp_path / "cdi").rmdir() if (tmp_path / "cdi").exists() else None
     (tmp_path / "cdi").write_text("a file in the way")

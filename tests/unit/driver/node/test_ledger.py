@@ -73,7 +73,7 @@ def test_it_notices_what_another_process_commits(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("column", ["devices", "held", "body"])
-def test_a_row_that_fails_its_checksum_is_told_apart(tmp_path: Path, column: str) -> None:
+def test_a_row_that_fails_its_checksum_is_kept_apart(tmp_path: Path, column: str) -> None:
     written(tmp_path / "l.db", A, B).close()
     with sqlite3.connect(tmp_path / "l.db") as db:
         db.execute(f"UPDATE claims SET {column} = CAST({column} || ' ' AS TEXT) WHERE uid = 'uid-a'")  # noqa: S608 - a column of ours

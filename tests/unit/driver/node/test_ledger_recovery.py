@@ -147,7 +147,7 @@ def test_rows_come_back_without_the_copy_and_new_claims_wait_for_the_administrat
 
 
 @pytest.mark.parametrize("boot", [BOOT, "boot-2"])
-def test_a_node_of_which_nothing_is_left_says_so_until_it_is_told_to_forget(tmp_path: Path, boot: str) -> None:
+def test_a_node_of_which_nothing_is_left_says_so_until_forget_lost(tmp_path: Path, boot: str) -> None:
     with_claims(tmp_path)
     for path in (tmp_path / "data").glob("ledger.db*"):
         path.write_bytes(b"no database" * 1000)
@@ -236,7 +236,7 @@ def test_a_new_node_is_in_no_doubt(tmp_path: Path) -> None:
     assert opened(tmp_path).unfinished.missing() == ()
 
 
-def test_what_of_a_claim_is_told_twice_is_held_as_both_say() -> None:
+def test_what_two_sources_say_of_a_claim_is_held_as_both_say() -> None:
     one = Record(uid="a", cpus=CPUSet.parse("0-1"), held=CPUSet.parse("0-1"), fingerprint="f")
     other = Record(uid="a", cpus=CPUSet.parse("2-3"), held=CPUSet.parse("2-3"), fingerprint="g")
     found = salvaged(Copied(3, {"a": one}, whole=False), {}, (other,), BOOT)

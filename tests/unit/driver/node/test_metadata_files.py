@@ -121,7 +121,7 @@ def test_a_uid_that_would_lead_elsewhere_removes_nothing(metadata: DeviceMetadat
     assert (metadata.folder / "ns_c" / "r" / "metadata.json").exists()
 
 
-def test_kubelet_is_told_of_metadata_at_the_first_device_of_each_request(metadata: DeviceMetadata) -> None:
+def test_kubelet_gets_metadata_at_the_first_device_of_each_request(metadata: DeviceMetadata) -> None:
     claim = allocated_claim("a", Lamps.driver, {"r/sub": "lamp-0", "s": "lamp-1"})
     uid = claim.metadata.uid
     kinds = (f"{Lamps.driver}/claim=claim-{uid}", f"{Lamps.driver}/metadata={uid}")

@@ -222,7 +222,7 @@ def test_a_changed_allocation_is_decided_anew_if_nothing_runs_on_it(tmp_path: Pa
     assert len(prepare(node, allocated_claim("b", LAMPS, ["lamp-0"]))["b"]) == 1
 
 
-def test_what_another_instance_changed_is_told_even_after_a_call_that_failed(tmp_path: Path) -> None:
+def test_what_another_instance_changed_is_notified_even_after_a_call_that_failed(tmp_path: Path) -> None:
     here, there = opened(tmp_path), opened(tmp_path)
     told: list[int] = []
     here.watch(lambda _: told.append(len(here.store.book.records())))
@@ -238,7 +238,7 @@ def test_what_another_instance_changed_is_told_even_after_a_call_that_failed(tmp
     assert told == [0, 1]
 
 
-def test_whoever_could_not_take_in_the_records_is_told_them_again_with_the_next_call(tmp_path: Path) -> None:
+def test_a_watcher_that_failed_is_notified_again_with_the_next_call(tmp_path: Path) -> None:
     node = opened(tmp_path)
     told: list[int] = []
 

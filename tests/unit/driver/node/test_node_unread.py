@@ -67,7 +67,7 @@ def fault(request: pytest.FixtureRequest, world: World) -> Iterator[Callable[[],
         yield mend
 
 
-def test_it_is_told_as_unread_with_what_the_specs_say_and_nothing_is_granted(
+def test_the_watcher_gets_an_unread_ledger_with_what_the_specs_say_and_nothing_is_granted(
     world: World, fault: Callable[[], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     told: list[HeldSnapshot] = []
@@ -144,7 +144,7 @@ def test_it_is_blind_where_neither_ledger_nor_specs_say_what_is_held(world: Worl
     assert known.unread.blind
 
 
-def test_hardware_that_changes_meanwhile_is_told_with_what_is_known(world: World) -> None:
+def test_hardware_that_changes_meanwhile_is_notified_with_what_is_known(world: World) -> None:
     told: list[HeldSnapshot] = []
     with newer_schema(world.folder / "data" / "ledger.db"):
         node = world.opened(told)

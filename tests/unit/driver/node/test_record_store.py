@@ -97,7 +97,7 @@ def on_record(name: str, cpus: str, fingerprint: str = "") -> Record:
     return Record(uid=f"uid-{name}", namespace="default", name=name, cpus=pinned, held=pinned, fingerprint=fingerprint)
 
 
-def test_claims_on_record_with_the_same_cpus_are_told_of_once_and_keep_them(
+def test_claims_on_record_with_the_same_cpus_are_reported_once_and_keep_them(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     ledger = Ledger(tmp_path / "ledger.db")

@@ -93,9 +93,9 @@ class Machine:
 class Pinned(Machine):
     """The same with a runtime at the other end of NRI."""
 
-    def __init__(self, folder: Path, *, tells_devices: bool) -> None:
+    def __init__(self, folder: Path, *, reports_devices: bool) -> None:
         super().__init__(folder)
-        self.tells_devices = tells_devices
+        self.reports_devices = reports_devices
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.settimeout(PATIENCE)
         self._listener.bind(str(folder / "nri.sock"))
@@ -111,7 +111,7 @@ class Pinned(Machine):
     def made(self, name: str, request: str | None) -> Any:
         ids = self.given(request)
         one = container(name, POD, self.injected(ids))
-        if self.tells_devices:
+        if self.reports_devices:
             for each in ids:
                 one.CDI_devices.add(name=each)
         return one
@@ -134,7 +134,7 @@ class Pinned(Machine):
 
 @pytest.fixture(params=[True, False], ids=["devices are told", "variables alone"])
 def machine(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Pinned]:
-    made = Pinned(tmp_path, tells_devices=request.param)
+    made = Pinned(tmp_path, reports_devices=request.param)
     yield made
     made.close()
 
@@ -222,7 +222,7 @@ def test_the_status_of_each_request_says_its_own_cpus(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_what_kubelet_was_told_is_still_there_after_the_ledger_is_lost(tmp_path: Path, damage: Any) -> None:
+def test_what_kubelet_was_answered_is_still_there_after_the_ledger_is_lost(tmp_path: Path, damage: Any) -> None:
     machine = Machine(tmp_path)
     machine.prepare(claim({"a": 4, "b": 2}))
     before = {name: machine.injected(machine.given(name)) for name in ("a", "b")}

@@ -68,7 +68,7 @@ def test_kubelet_is_asked_about_a_pod_that_is_not_on_record(bench: Bench) -> Non
         runtime.create(container("g", "p2", ENV), P2)
 
 
-def test_a_new_runtime_is_told_of_a_changed_pool_out_of_turn(bench: Bench) -> None:
+def test_a_new_runtime_gets_a_changed_pool_out_of_turn(bench: Bench) -> None:
     bench.client.start()
     runtime = bench.accept()
     runtime.handshake([P2], [container("s", "p2", cpus="0-7", state=nri.CONTAINER_RUNNING)], NEW)
@@ -83,7 +83,7 @@ def test_a_new_runtime_is_told_of_a_changed_pool_out_of_turn(bench: Bench) -> No
     eventually(lambda: bench.enforcer.status().waiting == 0)
 
 
-def test_an_old_runtime_is_told_with_the_next_answer_and_the_lag_is_counted(bench: Bench) -> None:
+def test_an_old_runtime_gets_updates_with_the_next_answer_and_the_lag_is_counted(bench: Bench) -> None:
     bench.client.start()
     runtime = bench.accept()
     runtime.handshake([P2], [container("s", "p2", cpus="0-7", state=nri.CONTAINER_RUNNING)], OLD)
@@ -155,7 +155,7 @@ def test_drift_that_the_kernel_shows_is_repaired(bench: Bench) -> None:
     assert bench.enforcer.status().drifts == 1
 
 
-def test_on_an_old_runtime_drift_is_repaired_although_the_runtime_tells_the_right_mask(bench: Bench) -> None:
+def test_on_an_old_runtime_drift_is_repaired_although_the_runtime_reports_the_right_mask(bench: Bench) -> None:
     bench.client.start()
     runtime = bench.accept()
     group = bench.path.parent / "sys" / "fs" / "cgroup" / "k8s" / "s"

@@ -143,7 +143,7 @@ def test_what_a_reconnection_is_to_mend_is_not_forgotten_while_the_runtime_takes
     assert (update.container_id, update.resources.cpus) == ("c2", HELD.shared)
 
 
-def test_the_claims_in_use_stay_known_while_the_runtime_tells_everything_again() -> None:
+def test_the_claims_in_use_stay_known_while_the_runtime_lists_everything_again() -> None:
     enforcer = Enforcer(Node(), HostRoot())
     enforcer.synchronize((MINE, OTHER))
     meanwhile = Meanwhile(enforcer.claims_in_use)
@@ -192,7 +192,7 @@ def test_a_mask_that_the_pool_has_grown_out_of_is_late_and_no_drift() -> None:
     assert told == []
 
 
-def test_what_the_kernel_does_not_tell_is_as_the_runtime_says() -> None:
+def test_what_the_kernel_does_not_say_is_as_the_runtime_says() -> None:
     enforcer = Enforcer(Node(), Kernel("0-7"))
     assert enforcer.synchronize((replace(OTHER, cgroup="/gone"), replace(OTHER, id="c3", started=False))) == ()
 

@@ -82,7 +82,7 @@ def test_a_mistake_in_what_is_due_unasked_is_said_once_and_tried_again(
 
 @MISTAKES
 @pytest.mark.parametrize("method", ["configured", "started", "removed", "pod_gone", "updates_answered"])
-def test_what_could_not_be_taken_in_is_told_again_on_a_new_connection_once_decisions_succeed(
+def test_what_could_not_be_taken_in_is_sent_again_on_a_new_connection_once_decisions_succeed(
     bench: Bench, method: str, error: Exception
 ) -> None:
     broken = Broken(getattr(bench.enforcer, method), error)
@@ -98,7 +98,7 @@ def test_what_could_not_be_taken_in_is_told_again_on_a_new_connection_once_decis
         bench.node.now = HELD
         bench.client.notify()
     else:
-        runtime.tell_all(container("s", "p2"), P2)
+        runtime.notify_all(container("s", "p2"), P2)
         # The connection is kept as long as a new one would not get further: it refuses what it cannot decide.
         calls = ticks.calls
         eventually(lambda: ticks.calls > calls + 2)

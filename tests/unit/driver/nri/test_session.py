@@ -74,7 +74,7 @@ def test_the_events_are_ones_that_every_runtime_knows_and_never_none() -> None:
     assert EVENTS & (1 << nri.CREATE_CONTAINER - 1)
 
 
-def test_a_refused_registration_is_told_with_the_reason_of_the_runtime() -> None:
+def test_a_refused_registration_is_reported_with_the_reason_of_the_runtime() -> None:
     pair = Pair()
     pair.wire.register_error = "invalid plugin index"
     pair.session.register()
@@ -175,7 +175,7 @@ def test_an_event_number_that_nobody_knows_is_answered_all_the_same() -> None:
     assert Pair().answer_to("StateChange", nri.StateChangeEvent.FromString(data)) == ttrpc.Response()
 
 
-def test_shutdown_is_answered_and_told() -> None:
+def test_shutdown_is_answered_and_notified() -> None:
     pair = Pair()
     events, stream = pair.call("Shutdown", nri.Empty())
     assert events == [ShutdownAnnounced()]
@@ -253,7 +253,7 @@ def test_a_request_is_answered_once() -> None:
         pair.session.adjust(event, cpus("1"))
 
 
-def test_a_wanted_cpuset_and_quota_are_read_and_an_unreadable_one_is_none() -> None:
+def test_a_requested_cpuset_and_quota_are_read_and_an_unreadable_one_is_none() -> None:
     pair = Pair()
     body = nri.UpdateContainerRequest(pod=POD, container=CONTAINER)
     body.linux_resources.cpu.cpus = "0-3"

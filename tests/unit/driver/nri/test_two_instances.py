@@ -84,7 +84,7 @@ def test_the_silent_one_adjusts_nothing_refuses_nothing_and_says_nothing_unasked
     assert not enforcer.reconnection_due()
 
 
-def test_the_silent_one_leaves_it_to_the_other_one_to_count_and_to_tell_people(node: Node, word: Word) -> None:
+def test_the_silent_one_leaves_it_to_the_other_one_to_count_and_to_notify(node: Node, word: Word) -> None:
     told: list[Occurrence] = []
     enforcer = Enforcer(node, open_machine("sockets=1,cores=8"), notify=told.append, instance=word)
     node.now = HELD

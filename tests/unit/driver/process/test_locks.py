@@ -24,7 +24,7 @@ def is_open(path: Path) -> bool:
     return False
 
 
-def test_a_file_system_without_locks_is_told_in_a_sentence_and_leaves_no_file_open(
+def test_a_file_system_without_locks_is_reported_in_a_sentence_and_leaves_no_file_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An NFS server without lockd answers ENOLCK; the lock on decisions is tried again with every call."""

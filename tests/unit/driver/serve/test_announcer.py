@@ -57,7 +57,7 @@ def world(tmp_path: Path) -> World:
 TAINT = [f"{Lamps.driver}/unhealthy"]
 
 
-def test_an_instance_that_was_not_told_to_publish_tells_kubelet_alone(world: World) -> None:
+def test_an_instance_that_does_not_publish_reports_to_kubelet_alone(world: World) -> None:
     world.lamps.broken = ("lamp-1",)
     world.announcer.report()
     assert world.cluster.published == []
@@ -85,7 +85,7 @@ def test_without_taints_health_is_kubelets_alone(tmp_path: Path) -> None:
     assert world.health.devices[1].message == "burnt out"
 
 
-def test_devices_that_come_wait_for_whoever_noticed_them(world: World) -> None:
+def test_devices_that_come_wait_for_the_reading_that_noticed_them(world: World) -> None:
     world.announcer.begin()
     world.lamps.count = 3
     world.node.rescan()
@@ -106,7 +106,7 @@ def test_an_instance_that_pauses_publishes_nothing_until_it_begins_again(world: 
     assert world.taints[-1] == [[], TAINT]
 
 
-def test_a_lamp_that_is_gone_and_broken_is_still_told_to_kubelet(world: World) -> None:
+def test_a_lamp_that_is_gone_and_broken_is_still_reported_to_kubelet(world: World) -> None:
     world.lamps.broken = ("lamp-9",)
     world.announcer.begin()
     assert [device.device for device in world.health.devices] == ["lamp-0", "lamp-1", "lamp-9"]

@@ -54,7 +54,7 @@ def make(tmp_path: Path, done: list[str]) -> Iterator[Callable[..., Instance]]:
         instance.authority.close()
 
 
-def test_whoever_is_alone_is_active_at_once(make: Callable[..., Instance], done: list[str]) -> None:
+def test_an_instance_that_is_alone_is_active_at_once(make: Callable[..., Instance], done: list[str]) -> None:
     assert make("only", prepared=False).look() is Role.ACTIVE
     assert done == ["only begins"]
 

@@ -80,7 +80,7 @@ def test_what_is_gone_is_withdrawn_while_the_ledger_cannot_be_read(
     ]
 
 
-def test_hardware_that_changed_is_published_although_whoever_pins_stumbled_over_it(world: World) -> None:
+def test_hardware_that_changed_is_published_although_pinning_failed_with_it(world: World) -> None:
     stumbles = [MachineError("the watcher stumbles")]
 
     def watcher(snapshot: HeldSnapshot | None) -> None:
@@ -95,7 +95,7 @@ def test_hardware_that_changed_is_published_although_whoever_pins_stumbled_over_
     assert (world.published, world.hardware.changes) == ([3], 1)
 
 
-def test_a_claim_that_lost_something_is_told_of_at_the_next_look_if_it_cannot_be_described_at_first(
+def test_a_claim_that_lost_something_is_reported_at_the_next_look_if_it_cannot_be_described_at_first(
     world: World,
 ) -> None:
     claim = allocated_claim("a", Lamps.driver, ["lamp-3"])

@@ -162,7 +162,7 @@ def test_one_connection_too_many_costs_the_oldest(pages: HTTPPages) -> None:
         assert all_of(idle[2]).endswith(b"ok\n")
 
 
-def test_whoever_has_most_connections_loses_one(pages: HTTPPages) -> None:
+def test_the_client_with_most_connections_loses_one(pages: HTTPPages) -> None:
     with contextlib.ExitStack() as stack:
         scraper = stack.enter_context(
             socket.create_connection(("127.0.0.1", pages.port), timeout=PATIENCE, source_address=("127.0.0.2", 0))

@@ -155,7 +155,7 @@ def test_only_a_new_claim_counts_among_the_sizes(worlds: dict[str, World]) -> No
     }
 
 
-def test_latency_is_told_by_call_and_outcome(worlds: dict[str, World]) -> None:
+def test_latency_is_reported_by_call_and_outcome(worlds: dict[str, World]) -> None:
     world = worlds["dra.cpu"]
     world.prepare(cpu_claim("a", 1), missing=2)
     assert world.values("dranode_call_duration_seconds_count.*") == {

@@ -88,7 +88,7 @@ def world(tmp_path: Path) -> World:
     return world
 
 
-def test_a_claim_that_is_gone_and_unused_is_unprepared_after_ten_minutes_and_told(world: World) -> None:
+def test_a_claim_that_is_gone_and_unused_is_unprepared_after_ten_minutes_and_reported(world: World) -> None:
     world.prepare("a", "uid-a")
     world.prepare("b", "uid-b")
     del world.api.by_name["default", "a"]
@@ -167,7 +167,7 @@ def test_the_api_server_is_asked_about_odd_claims_alone(world: World) -> None:
     assert world.api.asked == []
 
 
-def test_a_stale_spec_of_the_other_driver_is_let_go_of_once_kubelet_tells_of_other_claims(world: World) -> None:
+def test_a_stale_spec_of_the_other_driver_is_removed_once_kubelet_knows_other_claims(world: World) -> None:
     leave_spec(world.folder / "cdi", "uid-stale", "0-3")
     world.node.close()
     take_over(world.node, world.witnesses)

@@ -112,7 +112,7 @@ def test_metadata_that_could_not_be_written_again_is_tried_until_it_can(
     assert lost.exists()
 
 
-def test_a_driver_that_fails_at_one_spec_is_told_of_and_has_the_others_written_again(
+def test_a_driver_that_fails_at_one_spec_is_reported_and_has_the_others_written_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Fragile(Lamps):

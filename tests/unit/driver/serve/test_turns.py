@@ -27,7 +27,7 @@ def turns(tmp_path: Path, now: list[float]) -> Callable[[str], Turns]:
 @pytest.mark.parametrize("before", [(True, False), (False, True), (False, False)])
 @pytest.mark.parametrize("after", [(True, False), (False, True), (False, False)])
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_exactly_one_adjusts_whoever_is_asked_first_and_wherever_authority_goes_between(
+def test_exactly_one_adjusts_in_whatever_order_they_are_asked_and_wherever_authority_goes_between(
     turns: Callable[[str], Turns], before: tuple[bool, bool], after: tuple[bool, bool], order: tuple[int, int]
 ) -> None:
     instances = (turns("old"), turns("new"))
@@ -37,7 +37,7 @@ def test_exactly_one_adjusts_whoever_is_asked_first_and_wherever_authority_goes_
     assert sorted(answers.values()) == [False, True]
 
 
-def test_whoever_has_authority_adjusts_where_nobody_else_is_asked(turns: Callable[[str], Turns]) -> None:
+def test_the_instance_with_authority_adjusts_where_no_other_is_asked(turns: Callable[[str], Turns]) -> None:
     only = turns("only")
     assert [only.take(f"create c{number}", authority=True) for number in range(3)] == [True] * 3
 
@@ -118,7 +118,7 @@ def test_an_instance_whose_file_another_one_made_new_goes_on_with_that(
 
 
 @pytest.mark.parametrize("name", ["missing/turns.db", "folder.db"])
-def test_a_file_that_cannot_be_made_leaves_it_to_authority_and_is_told_of_once(
+def test_a_file_that_cannot_be_made_leaves_it_to_authority_and_is_reported_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
     (tmp_path / "folder.db").mkdir()

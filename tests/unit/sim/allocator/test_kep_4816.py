@@ -79,7 +79,7 @@ def test_an_exact_request_of_v1beta2_is_an_exact_request() -> None:
     assert taken(outcome("exactly-v1beta2", gpu("b", "big", "pci0"))) == [("gpu", "b")]
 
 
-def test_no_alternative_beside_the_nic_is_told_as_the_constraint() -> None:
+def test_no_alternative_beside_the_nic_is_reported_as_the_constraint() -> None:
     made = outcome("list-v1beta2", gpu("b", "big", "pci1"))
     assert made.allocation is None
     assert "dra.k8s.io/pcieRoot cannot hold" in str(made.error)

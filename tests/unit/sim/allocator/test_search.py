@@ -301,7 +301,7 @@ def test_a_pool_of_which_a_newer_generation_is_elsewhere_is_passed_over() -> Non
         ({"name": "g"}, request("r", "nic"), "nearest is g, which selector #0 of class nic excludes"),
     ],
 )
-def test_a_claim_that_does_not_fit_is_told_what_came_nearest(
+def test_the_nearest_fit_is_reported_for_a_claim_that_does_not_fit(
     device: dict[str, Any], wanted: dict[str, Any], sentence: str
 ) -> None:
     (outcome,) = allocate([slice_of("gpu", device)], claim(wanted))

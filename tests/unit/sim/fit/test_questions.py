@@ -95,7 +95,7 @@ def test_the_claim_that_the_cluster_made_of_a_template_is_the_one_that_counts() 
     assert answer.placement.node is None  # the only GPU is held once, not twice
 
 
-def test_a_pod_that_names_its_node_gets_no_claims_and_is_told_so() -> None:
+def test_a_pod_that_names_its_node_gets_no_claims_and_a_note_says_so() -> None:
     documents = [node_document("a"), slice_document("a"), CLASS, claim_document("c")]
     questions = questions_of(*documents, pod_document("p", claims=["c"], node="a"))
     (answer,) = questions.answers(questions.selected(["p"]))

@@ -26,7 +26,7 @@ def places(events: tuple[Event, ...]) -> list[tuple[str, str, str]]:
     return [(event.regarding.kind, event.regarding.name, event.regarding.uid) for event in events]
 
 
-def test_a_failed_prepare_is_told_on_the_claim_and_on_each_of_its_pods() -> None:
+def test_a_failed_prepare_is_reported_on_the_claim_and_on_each_of_its_pods() -> None:
     users = (
         Consumer(resource="pods", name="p", uid="uid-p"),
         Consumer(resource="podgroups", name="g", uid="uid-g", api_group="scheduling.k8s.io"),
@@ -39,7 +39,7 @@ def test_a_failed_prepare_is_told_on_the_claim_and_on_each_of_its_pods() -> None
     assert {event.regarding.namespace for event in events} == {"default"}
 
 
-def test_drift_and_a_time_without_pinning_are_told_on_pod_and_claims() -> None:
+def test_drift_and_a_time_without_pinning_are_reported_on_pod_and_claims() -> None:
     drift = events_of(DriftRepaired(POD, (CLAIM,), "it runs on CPUs 0-7"), "node")
     assert places(drift) == [("Pod", "p", "uid-p"), ("ResourceClaim", "a", "uid-a")]
     unpinned = events_of(Unpinned(PodSandbox("sandbox"), (ClaimRef("", "", "uid-x"),), "nobody pinned it"), "node")
@@ -47,7 +47,7 @@ def test_drift_and_a_time_without_pinning_are_told_on_pod_and_claims() -> None:
     assert {event.reason for event in drift} == {"CPUSetDrift"}
 
 
-def test_a_quarantined_record_is_told_on_the_node_with_what_to_do() -> None:
+def test_a_quarantined_record_is_reported_on_the_node_with_what_to_do() -> None:
     (event,) = events_of(RecordQuarantined("uid-a", "the checksum differs"), "node")
     assert event.regarding == Regarding("v1", "Node", "", "node", "node")
     assert "UID uid-a" in event.note
@@ -63,7 +63,7 @@ def event(number: int) -> Event:
     return Event(Regarding("v1", "Pod", "default", f"p{number}", f"u{number}"), "R", "A", "n")
 
 
-def test_the_same_event_is_not_told_twice_within_ten_minutes() -> None:
+def test_the_same_event_is_not_written_twice_within_ten_minutes() -> None:
     once = Allowance().admit(event(1), 1000)
     assert once is not None
     assert once.admit(event(1), 1599) is None
@@ -88,6 +88,6 @@ def test_a_storm_is_cut_short_and_a_calm_makes_up_for_it() -> None:
     assert told == 40
 
 
-def test_metadata_that_is_missing_is_told_on_the_claim() -> None:
+def test_metadata_that_is_missing_is_reported_on_the_claim() -> None:
     (event,) = events_of(MetadataMissing(CLAIM, "claim ns/c gets no device metadata"), "node-a")
     assert (event.regarding.kind, event.regarding.uid, event.reason) == ("ResourceClaim", CLAIM.uid, "MetadataMissing")

@@ -168,7 +168,7 @@ def test_an_orphan_is_a_named_claim_that_is_gone_or_another_one() -> None:
     assert [record.uid for record in orphans(records, answers)] == ["a", "b"]
 
 
-def test_a_claim_without_a_name_is_gone_only_if_kubelet_tells_of_others() -> None:
+def test_a_claim_without_a_name_is_gone_only_if_kubelet_knows_others() -> None:
     assert orphans([left()], Attestation(uses={})) == ()
     assert orphans([left()], Attestation(uses=use("other"))) == (left(),)
 
@@ -197,7 +197,7 @@ def test_uses_are_recognised_by_the_uid_in_a_cdi_device_before_any_name() -> Non
     assert used_claims([one("b")], [old]).keys() == set()
 
 
-def test_claims_that_hold_what_is_not_published_any_more_are_told_of_in_one_sentence() -> None:
+def test_claims_that_hold_what_is_not_published_any_more_are_reported_in_one_sentence() -> None:
     machine = open_machine("cores=4")
     grouped, individual = (CPUPlugin(machine, CPUOptions(mode=mode)).discover() for mode in DeviceMode)
     records = [
@@ -209,7 +209,7 @@ def test_claims_that_hold_what_is_not_published_any_more_are_told_of_in_one_sent
     assert "(1, such as cpu001 of claim default/c)" in str(unpublished(records, grouped))
 
 
-def test_a_claim_that_comes_back_from_its_spec_is_treated_and_told_as_before() -> None:
+def test_a_claim_that_comes_back_from_its_spec_is_treated_and_described_as_before() -> None:
     claim = cpu_claim("a", UID, "cpudevnuma000", 2)
     wanted = {"apiVersion": API_VERSION, "kind": KIND_OF_CONFIG, "sharing": "pod", "cfsQuota": "unlimited"}
     config = {"source": "FromClaim", "opaque": {"driver": "dra.cpu", "parameters": wanted}}

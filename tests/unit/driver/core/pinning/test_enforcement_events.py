@@ -118,7 +118,7 @@ def test_an_unknown_started_container_is_added_and_repaired_with_the_next_answer
     assert masks(stop(known, snapshot(A), container("x", "p9")).updates) == {"p1-g": "0-1"}
 
 
-def test_a_started_container_that_nobody_has_seen_may_have_exited_when_another_wants_its_claim() -> None:
+def test_a_started_container_that_was_never_seen_may_have_exited_when_another_needs_its_claim() -> None:
     """Only of one that runs are its processes asked; one that was created alone is in the way until it is removed."""
     on_record = snapshot(A)
     known = after(NONE, start(NONE, on_record, container("one", env=env("a", "0-1"))))

@@ -161,7 +161,7 @@ def test_a_silent_kubelet_is_not_one_that_says_no() -> None:
     assert identify(elsewhere, SNAPSHOT, Evidence(pods={uid: None})).refusals
 
 
-def test_a_variable_adds_no_request_where_the_runtime_tells_devices() -> None:
+def test_a_variable_adds_no_request_where_the_runtime_reports_devices() -> None:
     kind = "dra.k8s.io/cpu"
     snapshot = HeldSnapshot({UID: CLAIM}, CPUSet(range(8)), part_variable="DRA_PART_", cdi_kind=kind)
     forged = (f"DRA_PART_{UID}_1=2",)

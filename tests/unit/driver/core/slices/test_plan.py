@@ -142,7 +142,7 @@ def test_of_two_slices_for_one_index_the_first_by_name_stays() -> None:
     assert change.name == f"{NAME}zzzzz"
 
 
-def test_a_pool_that_is_not_wanted_any_more_is_deleted() -> None:
+def test_a_pool_that_is_not_desired_any_more_is_deleted() -> None:
     shelf = published(1)
     old = msgspec.structs.replace(wanted(1)[0], pool=ResourcePool(name="node-a/old", generation=1))
     shelf.put("00000-dra.cpu-node-a-old", old)

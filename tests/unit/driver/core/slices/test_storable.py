@@ -6,7 +6,7 @@ import pytest
 from dranode.driver.core.api.errors import UsageError
 from dranode.driver.core.api.resource import Device, DeviceTaint
 from dranode.driver.core.claims.inventory import Inventory
-from dranode.driver.core.slices.wanted import DesiredSlices
+from dranode.driver.core.slices.storable import DesiredSlices
 
 SHARED = Device(name="group", allow_multiple_allocations=True)
 SINGLE = Device(name="single", taints=(DeviceTaint(key="k", effect="None"),))
@@ -42,7 +42,7 @@ def test_what_was_withdrawn_stays_withdrawn_when_hardware_changes() -> None:
     assert names(more.again()) == ["group", "single", "new"]
 
 
-def test_other_lost_fields_are_wanted_no_more_and_are_no_problem() -> None:
+def test_other_lost_fields_are_desired_no_more_and_are_no_problem() -> None:
     (spec,) = WANTED.specs()
     stored = msgspec.structs.replace(spec, devices=(SHARED, msgspec.structs.replace(SINGLE, taints=())))
     wanted = WANTED.after_drop(0, stored, ("DRADeviceTaints",))
