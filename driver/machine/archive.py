@@ -6,6 +6,7 @@ is refused, because no capture has one.
 
 from __future__ import annotations
 
+import io
 import lzma
 import tarfile
 import zlib
@@ -14,6 +15,7 @@ from typing import IO, Any, Final, Self
 
 from dranode.driver.core.api.errors import MachineError
 from dranode.driver.machine.tree import DeviceFile, Link, TreeEntry, TreeFiles, plant
+from dranode.driver.machine.xz import UnpackedXZ
 
 # A machine has many small files; the limits keep a wrong or hostile archive from taking all memory.
 _MAX_BYTES: Final = 512 << 20
@@ -69,6 +71,14 @@ class _BoundedTar(tarfile.TarFile):
     @classmethod
     def taropen(cls, name: Any, mode: Any = "r", fileobj: Any = None, **options: Any) -> Self:
         return super().taropen(name, mode, _Metered(fileobj), **options)
+
+    @classmethod
+    def xzopen(cls, name: Any, mode: Any = "r", fileobj: Any = None, preset: Any = None, **options: Any) -> Self:
+        del preset
+        try:
+            return cls.taropen(name, mode, io.BufferedReader(UnpackedXZ(fileobj)), **options)
+        except (lzma.LZMAError, EOFError) as error:
+            raise tarfile.ReadError("it is not packed with xz") from error
 
     def members_in_turn(self) -> Any:
         """Yield the members one after another, without keeping them."""

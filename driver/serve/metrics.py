@@ -8,6 +8,7 @@ asks. Loading the library costs memory and time, so `serve` does so after it lis
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
@@ -29,14 +30,20 @@ _CLAIM_SIZES: Final = tuple(2**exponent for exponent in range(11))
 _CALL_SECONDS: Final = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _NRI_SECONDS: Final = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.1, 0.5, 1, 2)
 
+# How long a page is given again; Prometheus asks every few seconds at most.
+_PAGE_SECONDS: Final = 1.0
+
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 class Metrics:
     """The metrics of a process and its drivers."""
 
-    def __init__(self) -> None:
-        """Count from now on."""
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Count from now on; `clock` gives seconds and never goes back."""
+        self._clock = clock
+        # By content type, of which there are few: the last page, and until when it is given again.
+        self._pages: dict[str, tuple[Page, float]] = {}
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self._calls = Histogram(
@@ -62,11 +69,19 @@ class Metrics:
         return DriverMetrics(service.plugin.driver, self.registry, self._calls, self._nri)
 
     def page(self, accept: str) -> Page:
-        """The page of /metrics, in the format that the client takes."""
-        from dranode.driver.serve.http import Page  # noqa: PLC0415 - whoever only counts needs no HTTP
+        """The page of /metrics, in the format that the client takes, at most a second old.
+
+        It is made once a second, so that clients who ask all the time take no time from claims.
+        """
+        from dranode.driver.serve.http import Page  # noqa: PLC0415 - code that only counts needs no HTTP
 
         encode, content_type = choose_encoder(accept)
-        return Page(encode(self.registry), content_type=content_type)
+        now = self._clock()
+        page, until = self._pages.get(content_type, (None, now))
+        if page is None or now >= until:
+            page = Page(encode(self.registry), content_type=content_type)
+            self._pages[content_type] = (page, now + _PAGE_SECONDS)
+        return page
 
 
 class DriverMetrics:

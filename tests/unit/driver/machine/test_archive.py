@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import gzip
 import io
+import lzma
 import tarfile
 import tracemalloc
 from collections.abc import Iterable
@@ -214,3 +215,28 @@ def test_long_names_that_linux_has_are_read(tmp_path: Path) -> None:
         raw = info.tobuf(kind) + bytes(1024)
         tree = archive.read_archive(Path(packed(tmp_path / f"{kind}.tar.gz", raw)))
         assert TreeFiles(tree).find(name) == b""
+
+
+def test_a_stream_that_asks_for_a_large_dictionary_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dranode.driver.machine.xz._MAX_MEMORY", 4 << 20)
+    place = pack(tmp_path / "m.tar.xz", [member(f"m/{ONLINE}", b"0-1\n")], "w:xz")
+    with pytest.raises(MachineError, match="takes more than 4 MiB of memory to unpack; pack it with xz -9 or less"):
+        open_machine(place)
+
+
+def test_streams_that_follow_each_other_are_one_archive(tmp_path: Path) -> None:
+    plain = Path(pack(tmp_path / "m.tar", [member(f"m/{ONLINE}", b"0-1\n"), member("m/sys/big", b"x" * 300_000)], "w:"))
+    data = plain.read_bytes()
+    place = tmp_path / "m.tar.xz"
+    place.write_bytes(lzma.compress(data[:1000]) + b"\0" * 8 + lzma.compress(data[1000:]))
+    root = open_machine(str(place))
+    assert root.read_bytes(ONLINE) == b"0-1\n"
+    assert root.read_bytes("sys/big") == b"x" * 300_000
+
+
+@pytest.mark.parametrize("cut", [40, 200])
+def test_a_stream_that_is_cut_short_is_said_to_be(tmp_path: Path, cut: int) -> None:
+    place = Path(pack(tmp_path / "m.tar.xz", [member(f"m/{ONLINE}", bytes(range(256)) * 64)], "w:xz"))
+    place.write_bytes(place.read_bytes()[:cut])
+    with pytest.raises(MachineError, match="is damaged or cut short"):
+        open_machine(str(place))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,7 +73,7 @@ class World:
 @pytest.fixture
 def worlds() -> Iterator[dict[str, World]]:
     (cpu,) = load_plugins(["cpu"], open_machine("sockets=1,numa=2,cores=4,threads=2"), {"reserved_cpus": "0,8"})
-    metrics, cluster = Metrics(), Cluster()
+    metrics, cluster = Metrics(itertools.count().__next__), Cluster()
     with tempfile.TemporaryDirectory(prefix="dranode-") as name:
         root = Path(name)
         (root / "plugins_registry").mkdir()
@@ -218,3 +219,26 @@ def test_a_claim_that_holds_no_cpu_has_no_size(worlds: dict[str, World]) -> None
     assert world.service._counts is not None
     world.service._counts.granted(Record(uid="u", held=CPUSet()))
     assert list(world.values("dra_cpu_claim_allocated_cpus_count").values()) == [0]
+
+
+def test_a_page_is_made_once_a_second_for_each_format_however_often_it_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [10.0]
+    metrics = Metrics(lambda: now[0])
+    made: list[str] = []
+
+    def encoder(accept: str) -> tuple[Callable[[object], bytes], str]:
+        def encode(registry: object) -> bytes:
+            del registry
+            made.append(accept)
+            return str(len(made)).encode()
+
+        return encode, accept
+
+    monkeypatch.setattr("dranode.driver.serve.metrics.choose_encoder", encoder)
+    pages = []
+    for seconds in (0.0, 0.5, 0.99, 1.0, 1.5):
+        now[0] = 10 + seconds
+        pages.append([metrics.page(kind).body for kind in ("text", "openmetrics")])
+    assert pages == [[b"1", b"2"]] * 3 + [[b"3", b"4"]] * 2
