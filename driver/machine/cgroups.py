@@ -94,6 +94,10 @@ class Cgroups:
                     continue
         return None
 
+    def shows_processes(self, folder: str) -> bool:
+        """Return whether a container's cgroup is seen to have processes, in itself or below."""
+        return any(self._populated(hierarchy, folder) for hierarchy in self.cpuset if folder)
+
     def has_processes(self, folder: str) -> bool:
         """Return whether a container's cgroup has processes, in itself or below; True if that is unknown."""
         told = [self._populated(hierarchy, folder) for hierarchy in self.cpuset if folder]

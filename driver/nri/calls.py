@@ -19,6 +19,7 @@ from dranode.driver.nri.events import (
     Configured,
     ContainerRemoved,
     ContainerStarted,
+    ContainerStarting,
     CreateRequest,
     NRIEvent,
     PodGone,
@@ -105,6 +106,10 @@ def _stop(stream: int, body: nri.StopContainerRequest) -> NRIEvent:
     return StopRequest(stream, container_of(body.container, pod_of(body.pod)))
 
 
+def _starting(_stream: int, body: nri.ContainerEvent | nri.StateChangeEvent) -> NRIEvent:
+    return ContainerStarting(container_of(body.container, pod_of(body.pod)))
+
+
 def _started(_stream: int, body: nri.ContainerEvent | nri.StateChangeEvent) -> NRIEvent:
     return ContainerStarted(container_of(body.container, pod_of(body.pod)))
 
@@ -140,19 +145,20 @@ _METHODS: Final[Mapping[str, tuple[type[Message], Callable[[int, Any], NRIEvent 
     "StateChange": (nri.StateChangeEvent, _state_change),
     "StopPodSandbox": (nri.PodEvent, _pod_gone),
     "RemovePodSandbox": (nri.PodEvent, _pod_gone),
+    "StartContainer": (nri.ContainerEvent, _starting),
     "PostStartContainer": (nri.ContainerEvent, _started),
     "RemoveContainer": (nri.ContainerEvent, _removed),
     "RunPodSandbox": (nri.PodEvent, _nothing),
     "UpdatePodSandbox": (nri.PodEvent, _nothing),
     "PostUpdatePodSandbox": (nri.PodEvent, _nothing),
     "PostCreateContainer": (nri.ContainerEvent, _nothing),
-    "StartContainer": (nri.ContainerEvent, _nothing),
     "PostUpdateContainer": (nri.ContainerEvent, _nothing),
 }
 
 _STATE_CHANGES: Final[Mapping[int, Callable[[int, nri.StateChangeEvent], NRIEvent]]] = {
     nri.STOP_POD_SANDBOX: _pod_gone,
     nri.REMOVE_POD_SANDBOX: _pod_gone,
+    nri.START_CONTAINER: _starting,
     nri.POST_START_CONTAINER: _started,
     nri.REMOVE_CONTAINER: _removed,
 }

@@ -27,6 +27,7 @@ from dranode.driver.nri.events import (
     Configured,
     ContainerRemoved,
     ContainerStarted,
+    ContainerStarting,
     CreateRequest,
     Notification,
     NRIEvent,
@@ -247,6 +248,8 @@ class NRIClient:
             case Configured():
                 self._enforcer.configured(event.runtime)
                 log.info("connected driver=%s nri=%s runtime=%s", self._identity[0], self._path, event.runtime)
+            case ContainerStarting():
+                self._enforcer.starting(event.container)
             case ContainerStarted():
                 self._enforcer.started(event.container)
             case ContainerRemoved():

@@ -27,12 +27,14 @@ from dranode.driver.core.pinning.corrections import Drift, changes, drifted, set
 from dranode.driver.core.pinning.enforcement import Allowed, CreationRefused
 from dranode.driver.core.pinning.identity import Ask, AskKubelet, AskLedger, Evidence
 from dranode.driver.core.pinning.mending import Lag
+from dranode.driver.core.pinning.pinned import Pinned
 from dranode.driver.core.pinning.snapshot import HeldSnapshot
 from dranode.driver.machine.root import Root
 from dranode.driver.nri.enforcement_status import EnforcementStatus
 from dranode.driver.nri.events import RuntimePeer
 from dranode.driver.nri.inquiry import ClaimSource, Inquiry
 from dranode.driver.nri.instance import ALONE, Instance
+from dranode.driver.nri.sightings import Sightings
 from dranode.driver.nri.verifier import Verifier
 
 log = logging.getLogger(__name__)
@@ -84,11 +86,13 @@ class Enforcer:
     _silent: bool = False
     # When containers were last sent a mask.
     _sent_at: Mapping[str, float] = field(default_factory=dict)
+    _sightings: Sightings = field(init=False)
     _inquiry: Inquiry = field(init=False)
     _verifier: Verifier = field(init=False)
 
     def __post_init__(self) -> None:
-        self._inquiry = Inquiry(self.node, self.root)
+        self._sightings = Sightings(self.root)
+        self._inquiry = Inquiry(self.node, self._sightings)
         self._verifier = Verifier(self.root, self.notify)
 
     # --- what the runtime tells and asks ---
@@ -152,6 +156,8 @@ class Enforcer:
             self._drifts = ()
         # In one step: other threads ask meanwhile which claims are in use.
         self._containers = Containers(allowed.change.put)
+        self._sightings.keep(pinned.container.id for pinned in self._containers)
+        self._sightings.require(self._users(*allowed.change.put))
         # The driver's own container always starts before the driver can answer for it.
         unpinned = () if self._silent else tuple(each for each in allowed.unpinned if not self._is_own(each))
         if not self._silent:
@@ -180,12 +186,22 @@ class Enforcer:
         allowed = self._inquiry.decide(decide, containers)
         return allowed.resources, self._carry_out(allowed)
 
+    def starting(self, container: Container) -> None:
+        """Take note that a container is made, so that its cgroup is there, however soon it ends."""
+        pinned = self._containers.get(container.id)
+        if pinned is not None and pinned.claims:
+            self._sightings.look((container,))
+
     def started(self, container: Container) -> None:
         """Take note that a container runs."""
         self._containers.carry_out(enforcement.start(self._containers, self.node.snapshot(), container))
+        pinned = self._containers.get(container.id)
+        if pinned is not None:
+            self._sightings.require(self._users(pinned))
 
     def removed(self, container: Container) -> None:
         """Take note that a container is gone."""
+        self._sightings.forget(container.id)
         self._containers.carry_out(enforcement.remove(self._containers, container))
 
     def pod_gone(self, pod: PodSandbox) -> None:
@@ -315,6 +331,10 @@ class Enforcer:
         """Take note that these updates were decided and not sent: the containers may have other CPUs."""
         late = (self._containers.get(update.container_id) for update in updates)
         self._containers.carry_out(ContainerChange(tuple(replace(each, cpus=CPUSet()) for each in late if each)))
+
+    def _users(self, *known: Pinned) -> Iterator[Container]:
+        """The containers among these that run and have claims."""
+        return (each.container for each in known if each.claims and each.container.started)
 
     def _is_own(self, container: Container) -> bool:
         return bool(self.own_pod) and container.pod.uid == self.own_pod

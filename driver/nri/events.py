@@ -109,6 +109,13 @@ NRIRequest = SynchronizeRequest | CreateRequest | UpdateRequest | StopRequest
 
 
 @dataclass(frozen=True, slots=True)
+class ContainerStarting:
+    """A container is made, with the process that will become its own, and is about to be started."""
+
+    container: Container
+
+
+@dataclass(frozen=True, slots=True)
 class ContainerStarted:
     """A container's process runs."""
 
@@ -142,6 +149,13 @@ class ShutdownAnnounced:
 
 
 Notification = (
-    PluginAccepted | Configured | ContainerStarted | ContainerRemoved | PodGone | UpdatesAnswered | ShutdownAnnounced
+    PluginAccepted
+    | Configured
+    | ContainerStarting
+    | ContainerStarted
+    | ContainerRemoved
+    | PodGone
+    | UpdatesAnswered
+    | ShutdownAnnounced
 )
 NRIEvent = RegistrationRefused | NRIRequest | Notification

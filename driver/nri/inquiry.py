@@ -13,8 +13,7 @@ from dranode.driver.core.pinning.container_index import Containers
 from dranode.driver.core.pinning.enforcement import Allowed
 from dranode.driver.core.pinning.identity import Ask, AskKubelet, AskLedger, AskProcesses, Evidence, KubeletPodClaims
 from dranode.driver.core.pinning.snapshot import HeldSnapshot
-from dranode.driver.machine.cgroups import Cgroups, cgroup_folder
-from dranode.driver.machine.root import Root
+from dranode.driver.nri.sightings import Sightings
 
 log = logging.getLogger(__name__)
 
@@ -44,11 +43,11 @@ class Inquiry:
 
     Attributes:
         node: the node service.
-        root: where cgroups are read.
+        sightings: which containers have ended.
     """
 
     node: ClaimSource
-    root: Root
+    sightings: Sightings
 
     def decide(self, decide: Decide, containers: Containers) -> Allowed:
         """Decide, find out what is asked, decide again; every kind of question is asked once at most.
@@ -92,6 +91,4 @@ class Inquiry:
             return self.node.snapshot()
 
     def _gone(self, ids: tuple[str, ...], containers: Containers) -> frozenset[str]:
-        known = (pinned.container for key in ids if (pinned := containers.get(key)))
-        cgroups = Cgroups(self.root)
-        return frozenset(each.id for each in known if not cgroups.has_processes(cgroup_folder(each.cgroup)))
+        return self.sightings.ended(pinned.container for key in ids if (pinned := containers.get(key)))
