@@ -34,12 +34,8 @@ class UnpackedXZ(io.RawIOBase):
         """Return that it can skip ahead."""
         return True
 
-    def tell(self) -> int:
-        """Return how many bytes were read or skipped."""
-        return self._at
-
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Skip ahead to that byte, or to the end if it comes first.
+        """Skip ahead to that byte, or to the end if it comes first; return where it is, as io asks for every position.
 
         Raises:
             OSError: it lies behind.
