@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from dranode.driver.cli.output import console, emit, output_option, reporting
-from dranode.driver.core.api.errors import UsageError
+from dranode.driver.core.api.errors import DocumentError, UsageError
 from dranode.sim.cli.release import asked_features, release_options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from dranode.driver.core.api.source_document import SourceDocument
+    from dranode.driver.core.claims.inventory import Inventory
+    from dranode.sim.fit.additions import NodeModel
+    from dranode.sim.fit.orders import OrderResult
+    from dranode.sim.fit.questions import ClusterQuestions
+
+_ORDERS = "published,reversed,smallest,largest"
 
 
 @click.command(short_help="Does a pod fit into a cluster, where, why not, and what would have to change.")
@@ -23,6 +28,14 @@ if TYPE_CHECKING:
     "--pod", "pods", multiple=True, metavar="[NAMESPACE/]NAME", help="Ask for this pod; default: all that wait."
 )
 @click.option("--scores", is_flag=True, help="Show how each node scored.")
+@click.option("--how-many", is_flag=True, help="How many pods like each fit.")
+@click.option("--evict", is_flag=True, help="Which evictions make room for a pod that fits nowhere.")
+@click.option("--move", is_flag=True, help="Which moves of other pods make room for it.")
+@click.option(
+    "--add", multiple=True, metavar="FILE|like:NODE", help="How many of which nodes (a nodes.yaml) make room for all."
+)
+@click.option("--trace", metavar="FILE", help="Let pods come and go, with several orders of devices.")
+@click.option("--orders", default=_ORDERS, show_default=True, metavar="ORDER,...", help="Which orders, with --trace.")
 @release_options
 @output_option
 @click.argument("files", nargs=-1, metavar="[FILE...]")
@@ -30,11 +43,12 @@ def command(
     *,
     files: tuple[str, ...],
     kubeconfig: str | None,
-    pods: tuple[str, ...],
-    scores: bool,
+    trace: str | None,
+    orders: str,
     kubernetes: str | None,
     feature_gates: str,
     output: str,
+    **asked: Any,
 ) -> None:
     """Say where kube-scheduler would put the pods in FILEs that are bound to no node, one after another.
 
@@ -45,27 +59,54 @@ def command(
     Example:
       kubectl get nodes,pods,namespaces,services,replicasets,statefulsets,priorityclasses,resourceslices,\\
     deviceclasses,resourceclaims,resourceclaimtemplates -A -o yaml > cluster.yaml
-      dranode fit cluster.yaml my-pod.yaml
-      dranode fit --kubeconfig ~/.kube/config my-pod.yaml
+      dranode fit cluster.yaml my-pod.yaml --move --add nodes.yaml
+      dranode fit --kubeconfig ~/.kube/config my-pod.yaml --how-many
     """
     from dranode.sim.fit.dump import read_dump
-    from dranode.sim.fit.notes import cluster_notes
     from dranode.sim.fit.questions import ClusterQuestions
-    from dranode.sim.fit.show import answer_document, show_answers
 
     features = asked_features(kubernetes, feature_gates)
     with reporting() as progress:
         dump = read_dump(_documents(files, kubeconfig, progress))
         progress("looking at the cluster")
         questions = ClusterQuestions.of(dump, features, lambda: str(uuid.uuid4()))
+        if trace is not None:
+            results = list(_traced(questions, trace, orders.split(","), progress))
+    if trace is not None:
+        _show_trace(results, output)
+    else:
+        _ask(questions, output, **asked)
+
+
+def _ask(
+    questions: ClusterQuestions,
+    output: str,
+    *,
+    pods: tuple[str, ...],
+    scores: bool,
+    how_many: bool,
+    evict: bool,
+    move: bool,
+    add: tuple[str, ...],
+) -> None:
+    from dranode.sim.fit.changes import Changes, changes_document, show_changes
+    from dranode.sim.fit.notes import cluster_notes
+    from dranode.sim.fit.show import answer_document, show_answers
+
+    with reporting() as progress:
+        models = list(_models(add, questions))
         answers = []
         for answer in questions.answers(questions.selected(pods)):
             answers.append(answer)
             progress(f"{len(answers)} pods looked at")
-    notes = list(cluster_notes(dump))
-    if not emit({"pods": [answer_document(answer) for answer in answers], "notes": notes}, output):
+        progress("looking for what would make room")
+        changes = Changes.of(questions, answers, models, how_many=how_many, evict=evict, move=move)
+    notes = list(cluster_notes(questions.dump))
+    document = {"pods": list(map(answer_document, answers)), **changes_document(changes), "notes": notes}
+    if not emit(document, output):
         screen = console()
         show_answers(screen, answers, scores=scores)
+        show_changes(screen, changes)
         for note in notes:
             screen.print(f"note: {note}", markup=False)
     if any(answer.placement.node is None for answer in answers):
@@ -93,3 +134,47 @@ def _documents(
     credentials.check()
     client = Client(Connection(credentials), agent="dranode-fit")
     return (*live_documents(client, kubeconfig, progress), *documents)
+
+
+def _models(names: tuple[str, ...], questions: ClusterQuestions) -> Iterator[NodeModel]:
+    """The nodes that could be added: of catalogues, and like those of the cluster."""
+    from dranode.driver.machine.forms import open_machine
+    from dranode.driver.plugins import default_drivers, load_plugins
+    from dranode.sim.fit.additions import LIKE, model_like, model_of_kind
+    from dranode.sim.fleet.nodes import read_nodes, slice_templates
+
+    def discover(machine: str) -> Iterator[tuple[str, Inventory]]:
+        for plugin in load_plugins(default_drivers(), open_machine(machine), {}):
+            yield plugin.driver, plugin.discover()
+
+    for name in names:
+        if name.startswith(LIKE):
+            yield model_like(name.removeprefix(LIKE), questions.dump)
+        else:
+            yield from (model_of_kind(kind, slice_templates(kind, discover)) for kind in read_nodes(name))
+
+
+def _traced(
+    questions: ClusterQuestions, file: str, orders: Sequence[str], progress: Callable[[str], None]
+) -> Iterator[OrderResult]:
+    """The trace with each order of devices."""
+    from dranode.driver.machine.yaml_files import read_yaml
+    from dranode.sim.fit.demand import demand_of
+    from dranode.sim.fit.orders import read_trace, reordered, run_trace
+
+    try:
+        entries = read_trace(read_yaml(file))
+        pods = [demand_of(questions.selected([entry.pod])[0], questions.dump, questions.minor) for entry in entries]
+    except DocumentError as error:
+        raise DocumentError(f"{file}: {error}") from error
+    for order in orders:
+        progress(f"order {order}")
+        scheduler = questions.with_slices(reordered(questions.dump.slices, order))
+        yield run_trace(scheduler, questions.state, list(zip(entries, pods, strict=True)), order)
+
+
+def _show_trace(results: Sequence[OrderResult], output: str) -> None:
+    from dranode.sim.fit.changes import order_document, show_orders
+
+    if not emit({"orders": list(map(order_document, results))}, output):
+        show_orders(console(), results)

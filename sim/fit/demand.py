@@ -41,6 +41,11 @@ class PodDemand:
         """Return the pod."""
         return self.info.pod
 
+    def waiting(self) -> PodDemand:
+        """Return the pod as it is before it is bound."""
+        pod = replace(self.pod, spec=replace(self.pod.spec, node_name=""))
+        return PodDemand(replace_pod(self.info, pod), self.claims, self.entries, self.missing)
+
 
 def demand_of(pod: SchedulingPod, dump: ClusterDump, minor: int) -> PodDemand:
     """The pod with its claims.
@@ -85,8 +90,8 @@ def _from_template(pod: SchedulingPod, entry: PodResourceClaim, template: Resour
 
 
 def copy_of(demand: PodDemand, number: int) -> PodDemand:
-    """One more pod like this, with claims of its own where they were made from templates."""
-    pod = demand.pod
+    """One more pod like this that waits, with claims of its own where they were made from templates."""
+    pod = demand.waiting().pod
     templated = {entry.name for entry in pod.spec.resource_claims if entry.resource_claim_template_name is not None}
     name = f"{pod.metadata.name}-{number}"
     renamed = {

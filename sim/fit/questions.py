@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from dranode.driver.core.api.errors import DocumentError
+from dranode.driver.core.api.resource import ResourceSlice
 from dranode.sim.allocator.allocate import Allocator
+from dranode.sim.allocator.explain import Miss
 from dranode.sim.allocator.features import Features
 from dranode.sim.fit.demand import PodDemand, demand_of
 from dranode.sim.fit.dump import ClusterDump
@@ -46,14 +49,14 @@ class ClusterQuestions:
     Attributes:
         dump: its documents.
         state: as it is now.
-        scheduler: what answers.
-        minor: the minor release of Kubernetes.
+        features: the release and the gates.
+        new_share_id: makes the ids of shares.
     """
 
     dump: ClusterDump
     state: ClusterState
-    scheduler: Scheduler
-    minor: int
+    features: Features
+    new_share_id: Callable[[], str]
 
     @classmethod
     def of(cls, dump: ClusterDump, features: Features, new_share_id: Callable[[], str]) -> ClusterQuestions:
@@ -64,9 +67,21 @@ class ClusterQuestions:
         """
         if not dump.nodes:
             raise DocumentError("no document is a Node, so there is nothing that a pod could fit on")
-        minor = features.release.number[0]
-        allocator = Allocator(dump.slices, dump.classes, features, new_share_id=new_share_id)
-        return cls(dump, ClusterState.of(dump, minor), Scheduler(allocator), minor)
+        return cls(dump, ClusterState.of(dump, features.release.number[0]), features, new_share_id)
+
+    @property
+    def minor(self) -> int:
+        """Return the minor release of Kubernetes."""
+        return self.features.release.number[0]
+
+    @cached_property
+    def scheduler(self) -> Scheduler:
+        """Return what answers."""
+        return self.with_slices(self.dump.slices)
+
+    def with_slices(self, slices: Iterable[ResourceSlice]) -> Scheduler:
+        """Return what would answer if these were the slices."""
+        return Scheduler(Allocator(slices, self.dump.classes, self.features, new_share_id=self.new_share_id))
 
     def selected(self, names: Sequence[str]) -> tuple[SchedulingPod, ...]:
         """Return the pods of these names, `<namespace>/<name>` or a name alone; without names, all that wait.
@@ -87,9 +102,14 @@ class ClusterQuestions:
         for pod in pods:
             answer = self.answer(state, demand_of(pod, self.dump, self.minor))
             yield answer
-            placement = answer.placement
-            if placement.node is not None:
-                state = self.scheduler.bind(state, answer.demand, placement.node, placement.outcomes)
+            state = self.after(answer)
+
+    def after(self, answer: PodAnswer) -> ClusterState:
+        """Return the cluster as the pod leaves it: with the pod, if it fits."""
+        placement = answer.placement
+        if placement.node is None:
+            return answer.before
+        return self.scheduler.bind(answer.before, answer.demand, placement.node, placement.outcomes)
 
     def answer(self, state: ClusterState, demand: PodDemand) -> PodAnswer:
         """Place one pod."""
@@ -98,11 +118,11 @@ class ClusterQuestions:
         message = "" if placement.node is not None else available(placement, len(state.nodes))
         return PodAnswer(demand, state, placement, message, groups, tuple(pod_notes(self.dump, demand, placement)))
 
-    def _misses(self, state: ClusterState, demand: PodDemand, placement: Placement) -> dict[str, str]:
+    def _misses(self, state: ClusterState, demand: PodDemand, placement: Placement) -> dict[str, Miss]:
         """What the devices of each node lack that refuses the pod for them."""
         refused = [name for name, refusal in placement.refusals.items() if refusal.plugin == DEVICES]
         misses = {name: self.scheduler.miss(state, demand, name) for name in refused}
-        return {name: miss.sentence for name, miss in misses.items() if miss is not None}
+        return {name: miss for name, miss in misses.items() if miss is not None}
 
 
 def _named_pod(name: str, pods: Sequence[SchedulingPod]) -> SchedulingPod:

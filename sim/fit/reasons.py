@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from dranode.sim.allocator.explain import Miss, Stage
 from dranode.sim.fit.scheduler import Placement
 from dranode.sim.scheduler.requests import CPU, MEMORY, STORAGE
 from dranode.sim.scheduler.resources import ResourceShortage
@@ -42,19 +43,29 @@ def available(placement: Placement, nodes: int) -> str:
     return f"{begin} {', '.join(sorted(f'{count} {reason}' for reason, count in counts.items()))}."
 
 
-def refusal_groups(placement: Placement, misses: Mapping[str, str]) -> tuple[RefusalGroup, ...]:
+def refusal_groups(placement: Placement, misses: Mapping[str, Miss]) -> tuple[RefusalGroup, ...]:
     """The nodes that refuse the pod, the greatest group first; `misses` says of nodes what the devices lack."""
-    nodes: dict[tuple[tuple[str, ...], str], list[str]] = defaultdict(list)
+    nodes: dict[tuple[tuple[str, ...], str, Stage | None], list[str]] = defaultdict(list)
     for name, refusal in placement.refusals.items():
-        nodes[refusal.reasons, refusal.detail or misses.get(name, "")].append(name)
-    groups = []
-    for (reasons, detail), names in nodes.items():
-        short = {name: placement.refusals[name].shortages for name in names}
-        nearest = sorted(names, key=lambda name: _lack(short[name]))
-        groups.append(
-            RefusalGroup(reasons, detail or _short(nearest[0], short[nearest[0]], len(names)), tuple(nearest))
-        )
+        stage = misses[name].stage if name in misses else None
+        nodes[refusal.reasons, refusal.detail, stage].append(name)
+    groups = [_group(placement, misses, names) for names in nodes.values()]
     return tuple(sorted(groups, key=lambda group: (-len(group.nodes), group.reasons, group.detail)))
+
+
+def _group(placement: Placement, misses: Mapping[str, Miss], names: list[str]) -> RefusalGroup:
+    """Nodes that refuse the pod alike, the nearest first, and what is behind it there."""
+    refusal = placement.refusals[names[0]]
+    short = {name: placement.refusals[name].shortages for name in names}
+    if names[0] in misses:
+        nearest = sorted(names, key=lambda name: misses[name], reverse=True)
+        behind = misses[nearest[0]].sentence
+    else:
+        nearest = sorted(names, key=lambda name: _lack(short[name]))
+        behind = ", ".join(map(_shortage, short[nearest[0]]))
+    if behind and len(names) > 1:
+        behind = f"nearest is {nearest[0]}: {behind}"
+    return RefusalGroup(refusal.reasons, refusal.detail or behind, tuple(nearest))
 
 
 def readable_amount(resource: str, value: int) -> str:
@@ -76,13 +87,6 @@ def _bytes(value: int) -> str:
 def _lack(short: tuple[ResourceShortage, ...]) -> tuple[float, ...]:
     """How much is missing, as parts of what is asked; less is nearer."""
     return tuple(shortage.missing / shortage.requested for shortage in short)
-
-
-def _short(nearest: str, short: tuple[ResourceShortage, ...], nodes: int) -> str:
-    if not short:
-        return ""
-    lack = ", ".join(map(_shortage, short))
-    return lack if nodes == 1 else f"nearest is {nearest}: {lack}"
 
 
 def _shortage(short: ResourceShortage) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
@@ -103,6 +103,30 @@ class Scheduler:
         """Return the state with the pod on the node."""
         allocated = [(each.claim, each.allocation) for each in outcomes if each.allocation is not None]
         return state.with_pod(demand, node, allocated)
+
+    def far_reaching(self, state: ClusterState, demand: PodDemand) -> bool:
+        """Return whether what happens on other nodes can change where the pod fits."""
+        try:
+            asked = self._asked(state, demand)
+        except AllocationError:
+            return False
+        # A pod that wants to be far from its like reaches as far as one that is there.
+        terms = demand.info.terms
+        pools = asked.devices is not None and any(self._devices.view(info.node).shared for info in state.nodes.values())
+        return asked.filters.far_reaching or bool(terms.affinity or terms.anti_affinity) or pools
+
+    def sharers(self, state: ClusterState, demand: PodDemand, node: str) -> Iterator[str]:
+        """Yield the pods on other nodes that hold devices of pools which the node shares, if the pod wants devices."""
+        if not demand.claims:
+            return
+        claims = {
+            holding.claim
+            for pool in self._devices.view(state.nodes[node].node).shared
+            for holding in state.holdings.pools.get(pool, ())
+        }
+        for key, other in state.demands.items():
+            if claims & set(other.entries.values()):
+                yield key
 
     def miss(self, state: ClusterState, demand: PodDemand, node: str) -> Miss | None:
         """Return why the pod's claims do not fit on the node; None if they do, or if there is nothing to allocate."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import msgspec
 
 from dranode.driver.core.api.resource import AllocationResult, ResourceClaim
+from dranode.driver.core.claims.allocation import readable_results
 from dranode.sim.cluster.holdings import ClaimKey, Holdings
 from dranode.sim.fit.demand import PodDemand, demand_of, replace_pod
 from dranode.sim.fit.dump import ClusterDump
@@ -60,6 +61,14 @@ class ClusterState:
     def users(self, claim: ClaimKey) -> frozenset[str]:
         """Return the bound pods that use a claim."""
         return frozenset(key for key, demand in self.demands.items() if claim in demand.entries.values())
+
+    def held(self, demand: PodDemand) -> Iterator[str]:
+        """Yield what each claim of a pod holds: `default/a: gpu-0, gpu-1`."""
+        for claim in demand.claims:
+            allocation = self.allocations.get(ClaimKey.of(claim))
+            if allocation is not None:
+                devices = ", ".join(result.device for result in readable_results(allocation))
+                yield f"{ClaimKey.of(claim)}: {devices}"
 
     def with_pod(
         self, demand: PodDemand, node: str, allocated: Iterable[tuple[ResourceClaim, AllocationResult]]

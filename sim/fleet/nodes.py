@@ -8,6 +8,10 @@
     - name: gpu
       slices: gpu-node.yaml                        # ResourceSlices of one node, as they were dumped or made up
       count: 20
+    - name: cpu
+      machine: cores=32
+      allocatable: {cpu: "30", memory: 120Gi}            # what pods may take; `dranode fit` asks for it
+      taints: [{key: dedicated, effect: NoSchedule}]
 
 Each entry has a machine, whose devices the drivers find, or slices; relative paths start at the file's folder. Unknown
 keys are refused.
@@ -24,10 +28,12 @@ import msgspec
 from dranode.driver.core.api.documents import decode
 from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.core.api.names import is_dns_subdomain
+from dranode.driver.core.api.quantity import Quantity
 from dranode.driver.core.api.resource import Node, ObjectMeta, ResourceSlice, ResourceSliceSpec
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.slices.desired import desired_slices
 from dranode.driver.machine.yaml_files import load_documents, read_yaml
+from dranode.sim.scheduler.documents import NodeTaint
 
 Discover: TypeAlias = Callable[[str], Iterable[tuple[str, Inventory]]]
 _TEMPLATE = "node"
@@ -42,6 +48,8 @@ class NodeKind(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         slices: a file with the ResourceSlices of one such node; empty if there is a machine.
         count: how many.
         labels: of every node.
+        allocatable: what pods may take of it; 110 pods unless it says otherwise.
+        taints: of every node.
     """
 
     name: str
@@ -49,6 +57,8 @@ class NodeKind(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     slices: str = ""
     count: int = 1
     labels: Mapping[str, str] = {}
+    allocatable: Mapping[str, Quantity] = {}
+    taints: tuple[NodeTaint, ...] = ()
 
     @property
     def origin(self) -> str:
@@ -102,8 +112,13 @@ def slices_of(kinds: Iterable[NodeKind], discover: Discover) -> tuple[ResourceSl
 
 
 def _slices(kind: NodeKind, discover: Discover) -> Iterator[ResourceSlice]:
-    templates = _templates(kind, discover)
-    for name in kind.names():
+    return stamped(slice_templates(kind, discover), kind.names())
+
+
+def stamped(templates: Iterable[ResourceSliceSpec], names: Iterable[str]) -> Iterator[ResourceSlice]:
+    """The slices of nodes of these names, made from those of one node as `slice_templates` gives them."""
+    templates = tuple(templates)
+    for name in names:
         for number, spec in enumerate(templates):
             pool = msgspec.structs.replace(
                 spec.pool, name=name if spec.pool.name == _TEMPLATE else f"{name}/{spec.pool.name}"
@@ -116,8 +131,13 @@ def _slices(kind: NodeKind, discover: Discover) -> Iterator[ResourceSlice]:
             )
 
 
-def _templates(kind: NodeKind, discover: Discover) -> list[ResourceSliceSpec]:
-    """The slices of one node of the kind, whose pool is called `node`."""
+def slice_templates(kind: NodeKind, discover: Discover) -> list[ResourceSliceSpec]:
+    """The slices of one node of the kind, whose pool is called `node`.
+
+    Raises:
+        DocumentError: a file of slices does not decode.
+        MachineError: the machine cannot be read.
+    """
     if kind.machine:
         return [
             spec
@@ -131,9 +151,14 @@ def _templates(kind: NodeKind, discover: Discover) -> list[ResourceSliceSpec]:
                 spec = decode(ResourceSlice, source.document).spec
             except DocumentError as error:
                 raise DocumentError(f"{source.place}: {error}") from error
-            name = _TEMPLATE if spec.pool.name == spec.node_name else spec.pool.name
-            made.append(msgspec.structs.replace(spec, pool=msgspec.structs.replace(spec.pool, name=name)))
+            made.append(slice_template(spec))
     return made
+
+
+def slice_template(spec: ResourceSliceSpec) -> ResourceSliceSpec:
+    """A node's slice as a template for others like it."""
+    name = _TEMPLATE if spec.pool.name == spec.node_name else spec.pool.name
+    return msgspec.structs.replace(spec, pool=msgspec.structs.replace(spec.pool, name=name))
 
 
 def _check(kind: NodeKind, path: str, known: set[str]) -> None:

@@ -1,0 +1,155 @@
+"""Which node to add so that pods fit that do not, and how many of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from msgspec.structs import replace
+
+from dranode.driver.core.api.errors import DocumentError
+from dranode.driver.core.api.quantity import Quantity
+from dranode.driver.core.api.resource import ObjectMeta, ResourceSlice, ResourceSliceSpec
+from dranode.sim.fit.demand import PodDemand
+from dranode.sim.fit.dump import ClusterDump
+from dranode.sim.fit.reasons import available
+from dranode.sim.fit.scheduler import Placement, Scheduler
+from dranode.sim.fit.state import ClusterState
+from dranode.sim.fleet.nodes import NodeKind, slice_template, stamped
+from dranode.sim.scheduler.documents import NodeCapacityStatus, NodeSpec, SchedulingNode
+from dranode.sim.scheduler.requests import PODS
+from dranode.sim.scheduler.snapshot import NodeInfo
+
+LIKE: Final = "like:"
+_HOSTNAME: Final = "kubernetes.io/hostname"
+# kubelet's own default.
+_MOST_PODS: Final = Quantity("110")
+_MOST_NODES: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class NodeModel:
+    """A node that could be added.
+
+    Attributes:
+        name: what it is called in the catalogue.
+        node: such a node; its name and `kubernetes.io/hostname` are those of each that is added.
+        slices: what it publishes, as templates.
+    """
+
+    name: str
+    node: SchedulingNode
+    slices: tuple[ResourceSliceSpec, ...]
+
+    def nodes(self, count: int) -> tuple[SchedulingNode, ...]:
+        """Return so many nodes, called `new-<name>-0` and so on."""
+        return tuple(self._named(f"new-{self.name}-{number}") for number in range(count))
+
+    def _named(self, name: str) -> SchedulingNode:
+        labels = {**self.node.metadata.labels, _HOSTNAME: name}
+        return replace(self.node, metadata=replace(self.node.metadata, name=name, labels=labels))
+
+
+@dataclass(frozen=True, slots=True)
+class Addition:
+    """What adding one model would do.
+
+    Attributes:
+        model: its name in the catalogue.
+        count: how many are needed for all pods that fit on such a node at all; 0 if none does.
+        placed: those pods.
+        unplaced: the others, each with kube-scheduler's sentence about one such node.
+    """
+
+    model: str
+    count: int
+    placed: tuple[str, ...]
+    unplaced: Mapping[str, str]
+
+
+def model_of_kind(kind: NodeKind, slices: Iterable[ResourceSliceSpec]) -> NodeModel:
+    """A model from an entry of a `nodes.yaml`."""
+    node = SchedulingNode(
+        metadata=ObjectMeta(name=kind.name, labels=kind.labels),
+        spec=NodeSpec(taints=kind.taints),
+        status=NodeCapacityStatus(allocatable={PODS: _MOST_PODS, **kind.allocatable}),
+    )
+    return NodeModel(kind.name, node, tuple(slices))
+
+
+def model_like(name: str, dump: ClusterDump) -> NodeModel:
+    """Another one like a node of the cluster, without its pods.
+
+    Raises:
+        DocumentError: there is no such node.
+    """
+    node = next((node for node in dump.nodes if node.metadata.name == name), None)
+    if node is None:
+        raise DocumentError(f"no document is a Node {name}, so nothing can be like it")
+    slices = [slice_template(each.spec) for each in dump.slices if each.spec.node_name == name]
+    return NodeModel(f"like-{name}", node, tuple(slices))
+
+
+def additions_for(
+    with_slices: Callable[[Iterable[ResourceSlice]], Scheduler],
+    state: ClusterState,
+    pods: Sequence[PodDemand],
+    models: Iterable[NodeModel],
+) -> tuple[Addition, ...]:
+    """What each model would do for pods that fit nowhere; one is added whenever the next pod does not fit.
+
+    `with_slices` gives the scheduler of the cluster with more slices.
+
+    Raises:
+        DocumentError: a model does not say how much it has of what a pod asks for.
+    """
+    added = []
+    for model in models:
+        _require_amounts(model, pods)
+        nodes = model.nodes(min(len(pods), _MOST_NODES))
+        slices = stamped(model.slices, [node.metadata.name for node in nodes])
+        added.append(_added(with_slices(slices), state, pods, model, nodes))
+    return tuple(added)
+
+
+def _added(
+    scheduler: Scheduler,
+    state: ClusterState,
+    pods: Sequence[PodDemand],
+    model: NodeModel,
+    nodes: Sequence[SchedulingNode],
+) -> Addition:
+    count = 0
+    placed: list[str] = []
+    unplaced: dict[str, str] = {}
+    for demand in pods:
+        placement = scheduler.place(state, demand)
+        if placement.node is None and count < len(nodes):
+            larger = state.with_nodes([NodeInfo.of(nodes[count])])
+            again = scheduler.place(larger, demand)
+            if again.node is None:
+                name = nodes[count].metadata.name
+                alone = (
+                    Placement(demand.pod.key, None, refusals={name: again.refusals[name]}) if again.refusals else again
+                )
+                unplaced[demand.pod.key] = available(alone, 1)
+                continue
+            placement, state, count = again, larger, count + 1
+        if placement.node is None:
+            unplaced[demand.pod.key] = f"more than {len(nodes)} nodes would be needed"
+            continue
+        placed.append(demand.pod.key)
+        state = scheduler.bind(state, demand, placement.node, placement.outcomes)
+    return Addition(model.name, count, tuple(placed), unplaced)
+
+
+def _require_amounts(model: NodeModel, pods: Iterable[PodDemand]) -> None:
+    known = model.node.status.allocatable
+    for demand in pods:
+        for name in ("cpu", "memory"):
+            if demand.info.requests.get(name) and name not in known:
+                raise DocumentError(
+                    f'the node "{model.name}" does not say how much {name} it has, of which pod {demand.pod.key} asks '
+                    "some; add it: allocatable: {cpu: 30, memory: 120Gi}"
+                )

@@ -1,0 +1,202 @@
+"""Answers on what would have to change, for people and for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+
+from dranode.driver.cli.terminal import columns
+from dranode.sim.fit.additions import Addition, NodeModel, additions_for
+from dranode.sim.fit.evictions import EvictionPlan, evictions_for
+from dranode.sim.fit.moves import MovePlan, moves_for
+from dranode.sim.fit.orders import OrderResult
+from dranode.sim.fit.questions import ClusterQuestions, PodAnswer
+from dranode.sim.fit.room import Room, room_for
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What would have to change; what was not asked for is empty.
+
+    Attributes:
+        rooms: how many pods like each fit.
+        evictions: for each pod that fits nowhere.
+        moves: likewise.
+        additions: for all of them together, by node.
+    """
+
+    rooms: Mapping[str, Room]
+    evictions: Mapping[str, EvictionPlan | None]
+    moves: Mapping[str, MovePlan | None]
+    additions: tuple[Addition, ...]
+
+    @classmethod
+    def of(
+        cls,
+        questions: ClusterQuestions,
+        answers: Sequence[PodAnswer],
+        models: Sequence[NodeModel],
+        *,
+        how_many: bool,
+        evict: bool,
+        move: bool,
+    ) -> Changes:
+        """Find what was asked for."""
+        scheduler = questions.scheduler
+        stuck = [answer for answer in answers if answer.placement.node is None]
+        end = questions.after(answers[-1])
+        return cls(
+            {each.placement.pod: room_for(scheduler, each.before, each.demand) for each in answers if how_many},
+            {each.placement.pod: evictions_for(scheduler, each.before, each.demand) for each in stuck if evict},
+            {each.placement.pod: moves_for(scheduler, each.before, each.demand) for each in stuck if move},
+            additions_for(
+                lambda slices: questions.with_slices((*questions.dump.slices, *slices)),
+                end,
+                [each.demand for each in stuck],
+                models,
+            ),
+        )
+
+
+def changes_document(changes: Changes) -> dict[str, Any]:
+    """All of it as plain documents; what was not asked for is left out."""
+    documents: dict[str, Any] = {
+        "room": {pod: room_document(room) for pod, room in changes.rooms.items()},
+        "evictions": {pod: eviction_document(plan) for pod, plan in changes.evictions.items()},
+        "moves": {pod: move_document(plan) for pod, plan in changes.moves.items()},
+        "additions": list(map(addition_document, changes.additions)),
+    }
+    return {name: document for name, document in documents.items() if document}
+
+
+def show_changes(screen: Console, changes: Changes) -> None:
+    """Print all of it."""
+    for pod, room in changes.rooms.items():
+        show_room(screen, pod, room)
+    for pod, plan in changes.evictions.items():
+        show_evictions(screen, pod, plan)
+    for pod, moves in changes.moves.items():
+        show_moves(screen, pod, moves)
+    if changes.additions:
+        show_additions(screen, changes.additions)
+
+
+def number_of(number: int, what: str) -> str:
+    """`1 move`, `2 moves`."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def room_document(room: Room) -> dict[str, Any]:
+    """How many more fit, as a plain document."""
+    return {"count": room.count, "more": room.more, "nodes": dict(room.nodes), "shared_claims": list(room.shared)}
+
+
+def show_room(screen: Console, pod: str, room: Room) -> None:
+    """Print how many more pods fit."""
+    at_least = "at least " if room.more else ""
+    count, nodes = number_of(room.count, "pod"), number_of(len(room.nodes), "node")
+    screen.print(f"\n{at_least}{count} like {pod} can be placed, on {nodes}", markup=False)
+    if room.shared:
+        screen.print(f"  all of them share {', '.join(room.shared)}, which the pod names itself", markup=False)
+
+
+def eviction_document(plan: EvictionPlan | None) -> dict[str, Any] | None:
+    """An eviction plan as a plain document; None if there is none."""
+    if plan is None:
+        return None
+    return {
+        "node": plan.node,
+        "pods": [{"pod": pod, "priority": priority} for pod, priority in zip(plan.pods, plan.priorities, strict=True)],
+        "fewest": plan.least,
+        "preemption": plan.preemption,
+    }
+
+
+def show_evictions(screen: Console, pod: str, plan: EvictionPlan | None) -> None:
+    """Print which pods would have to go."""
+    if plan is None:
+        screen.print(f"\nno eviction makes room for {pod}", markup=False)
+        return
+    proven = "no fewer do" if plan.least else "fewer might do; not all sets were tried"
+    evictions = number_of(len(plan.pods), "eviction")
+    screen.print(f"\n{pod} fits on {plan.node} after {evictions} ({proven}):", markup=False)
+    for name, priority in zip(plan.pods, plan.priorities, strict=True):
+        screen.print(f"  {name}, priority {priority}", markup=False)
+    if plan.preemption:
+        screen.print("  kube-scheduler may preempt them by itself: all are less important", markup=False)
+
+
+def move_document(plan: MovePlan | None) -> dict[str, Any] | None:
+    """A plan of moves as a plain document; None if there is none."""
+    if plan is None:
+        return None
+    return {
+        "node": plan.node,
+        "moves": [
+            {"pod": move.pod, "from": move.source, "to": move.target, "claims": list(move.claims)}
+            for move in plan.moves
+        ],
+        "before": plan.position,
+        "bound": plan.bound,
+        "optimal": plan.optimal,
+    }
+
+
+def show_moves(screen: Console, pod: str, plan: MovePlan | None) -> None:
+    """Print which pods would have to move."""
+    if plan is None:
+        screen.print(f"\nno moves of other pods were found that make room for {pod}", markup=False)
+        return
+    proven = "no plan has fewer" if plan.optimal else f"at least {plan.bound} are needed"
+    screen.print(f"\n{pod} fits on {plan.node} after {number_of(len(plan.moves), 'move')} ({proven}):", markup=False)
+    table = columns("pod", "from", "to", "holds")
+    for move in plan.moves:
+        table.add_row(move.pod, move.source, move.target, "; ".join(move.claims))
+    screen.print(table)
+    if plan.position:
+        screen.print(f"  the first {plan.position} of them are placed again before {pod}", markup=False)
+
+
+def addition_document(addition: Addition) -> dict[str, Any]:
+    """What a node to add would do, as a plain document."""
+    return {
+        "node": addition.model,
+        "count": addition.count,
+        "placed": list(addition.placed),
+        "unplaced": dict(addition.unplaced),
+    }
+
+
+def show_additions(screen: Console, additions: Sequence[Addition]) -> None:
+    """Print how many of each node would be needed."""
+    table = columns("node to add", "how many", "then fit", "still do not")
+    for addition in additions:
+        table.add_row(addition.model, str(addition.count), str(len(addition.placed)), str(len(addition.unplaced)))
+    screen.print()
+    screen.print(table)
+    for addition in additions:
+        for pod, why in addition.unplaced.items():
+            screen.print(f"  {pod} on {addition.model}: {why}", markup=False)
+
+
+def order_document(result: OrderResult) -> dict[str, Any]:
+    """How a trace went with one order, as a plain document."""
+    return {
+        "order": result.order,
+        "pods": result.pods,
+        "waited": result.waited,
+        "waiting_seconds": result.waiting_seconds,
+        "never": result.never,
+    }
+
+
+def show_orders(screen: Console, results: Sequence[OrderResult]) -> None:
+    """Print how a trace went with each order of devices."""
+    table = columns("order of devices", "pods", "waited", "waited in all", "never placed")
+    for result in results:
+        numbers = (result.pods, result.waited, f"{result.waiting_seconds:g} s", result.never)
+        table.add_row(result.order, *map(str, numbers))
+    screen.print(table)

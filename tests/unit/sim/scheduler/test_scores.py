@@ -1,0 +1,62 @@
+"""How nodes are scored where the recorded placements of real schedulers do not tell one rule from another."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from dranode.driver.core.api.documents import decode
+from dranode.sim.scheduler.documents import SchedulingNode, SchedulingPod
+from dranode.sim.scheduler.labels import LabelMatcher, LabelSelector
+from dranode.sim.scheduler.scores import totals
+from dranode.sim.scheduler.snapshot import NodeInfo, PodInfo, Snapshot
+from dranode.sim.scheduler.spread import SpreadScore
+from dranode.sim.scheduler.taints import disliked_taints
+from tests.fakes.clusters import node_document, pod_document
+
+
+def pod(name: str = "p", **spec: Any) -> SchedulingPod:
+    return decode(SchedulingPod, pod_document(name, "1", **spec))
+
+
+def snapshot(*nodes: NodeInfo) -> Snapshot:
+    return Snapshot({node.name: node for node in nodes}, {}, lambda _: None)
+
+
+def info(name: str, *pods: str, taints: tuple[dict[str, str], ...] = (), **labels: str) -> NodeInfo:
+    node = decode(SchedulingNode, node_document(name, taints=taints, **labels))
+    return NodeInfo.of(node, (PodInfo.of(pod(each), 37) for each in pods))
+
+
+def test_devices_count_twice() -> None:
+    nodes = snapshot(info("a"), info("b"))
+    scores = totals(PodInfo.of(pod(), 37), nodes, list(nodes.nodes.values()), {"a": 8, "b": 4}, 37)
+    assert [(score.node, score.plugins["DynamicResources"]) for score in scores] == [("a", 100), ("b", 50)]
+    assert scores[0].total - scores[1].total == 2 * 50
+
+
+def test_a_toleration_of_another_effect_does_not_make_a_taint_liked() -> None:
+    taint = {"key": "spot", "effect": "PreferNoSchedule"}
+    node = info("a", taints=(taint,)).node
+    assert disliked_taints(node, pod()) == 1
+    assert disliked_taints(node, pod(tolerations=[{"key": "spot", "operator": "Exists", "effect": "NoSchedule"}])) == 1
+    assert disliked_taints(node, pod(tolerations=[{"key": "spot", "operator": "Exists"}])) == 0
+
+
+def test_pods_nearby_weigh_by_the_logarithm_of_the_topologies_and_two_more() -> None:
+    spread = {"topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway", "maxSkew": 1, "labelSelector": {}}
+    spread["labelSelector"] = {"matchExpressions": [{"key": "app", "operator": "Exists"}]}
+    others = [f"o{number}" for number in range(10)]
+    nodes = snapshot(info("a", *others, zone="x"), info("b", zone="y"), info("c", zone="z"))
+    score = SpreadScore(pod(topologySpreadConstraints=[spread]), nodes, list(nodes.nodes.values()))
+    raws = {name: score.raw(node) for name, node in nodes.nodes.items()}
+    assert raws == {"a": round(10 * math.log(5)), "b": 0, "c": 0}
+    assert score.normalized(raws) == {"a": 0, "b": 100, "c": 100}
+
+
+def test_pods_of_a_service_are_spread_over_nodes_though_none_has_a_zone() -> None:
+    together = LabelMatcher(LabelSelector(match_labels={"app": "p"}))
+    nodes = Snapshot({node.name: node for node in (info("a", "p"), info("b"))}, {}, lambda _: together)
+    score = SpreadScore(pod(), nodes, list(nodes.nodes.values()))
+    # One pod weighs log(4), and the skew of 3 that is allowed for nodes adds 2 to each; zones are passed over.
+    assert {name: score.raw(node) for name, node in nodes.nodes.items()} == {"a": 3, "b": 2}
