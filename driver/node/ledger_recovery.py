@@ -69,7 +69,13 @@ class LedgerRecovery:
         with ledger.transaction():
             ledger.commit(put=(copied.records[row.uid] for row in contents.damaged))
         for row in contents.damaged:
-            log.error("uid=%s ledger=%s: its row was damaged and is written again: %s", row.uid, self._path, row.reason)
+            log.error(
+                "claim=%s uid=%s ledger=%s: its row was damaged and is written again: %s",
+                copied.records[row.uid].ref,
+                row.uid,
+                self._path,
+                row.reason,
+            )
         return ledger.read()
 
     def begin(self) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.metadata import metadata_spec_file
 from dranode.driver.machine.folder_events import FolderEvents
 from dranode.driver.node.node import NodeClaims
@@ -103,8 +104,13 @@ class SpecWatch:
         failing = {uid: refusal.reason for uid, refusal in answers.items() if refusal is not None}
         for uid, reason in failing.items():
             if self._failing.get(uid) != reason:
-                log.error("uid=%s driver=%s: %s", uid, self.node.plugin.driver, reason)
+                log.error("claim=%s uid=%s driver=%s: %s", self._claim(uid), uid, self.node.plugin.driver, reason)
         self._failing = failing
         for uid in answers.keys() - failing.keys():
             self.rewritten += 1
-            log.warning("uid=%s driver=%s wrote its CDI spec again", uid, self.node.plugin.driver)
+            claim, driver = self._claim(uid), self.node.plugin.driver
+            log.warning("claim=%s uid=%s driver=%s wrote its CDI spec again", claim, uid, driver)
+
+    def _claim(self, uid: str) -> ClaimRef:
+        record = self.node.record(uid)
+        return ClaimRef("", "", uid) if record is None else record.ref

@@ -26,27 +26,75 @@ EXCEPTIONS = {
 }
 
 
+# What a line has to say of the names that its call can see: parameters, variables, and attributes of its object.
+PAIRS_OF = {
+    "claim": {"claim", "uid"},
+    "container": {"pod"},
+    "driver": {"driver"},
+    "plugin": {"driver"},
+    "pod": {"pod"},
+    "record": {"claim", "uid"},
+    "ref": {"claim", "uid"},
+    "uid": {"uid"},
+}
+ATTRIBUTES = {"claim", "driver", "plugin", "pod"}
+
+
 class Call(NamedTuple):
-    """A log call: the file, the line, and the text, or the name of the text, that it logs."""
+    """A log call: file and line, the text that it logs, or the name of that, and the names that the call can see."""
 
     path: str
     line: int
     text: str
     literal: bool
+    names: frozenset[str]
+
+
+def bound(node: ast.AST) -> frozenset[str]:
+    """The names that a function, a loop or an assignment binds, and the attributes that a class has."""
+    match node:
+        case ast.FunctionDef(args=given):
+            return frozenset(each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs))
+        case ast.For(target=target) | ast.Assign(targets=[target]):
+            return frozenset(each.id for each in ast.walk(target) if isinstance(each, ast.Name))
+        case ast.ClassDef():
+            fields = {ast.unparse(each.target) for each in node.body if isinstance(each, ast.AnnAssign)}
+            uses = (each for each in ast.walk(node) if isinstance(each, ast.Attribute) and is_name(each.value, "self"))
+            return frozenset(name.strip("_") for name in (*fields, *(each.attr for each in uses))) & ATTRIBUTES
+        case _:
+            return frozenset()
+
+
+def is_name(node: ast.AST, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name
 
 
 def calls(source: str, path: str) -> Iterator[Call]:
     """The calls of `log.info` and above in a source text."""
-    for node in ast.walk(ast.parse(source)):
-        match node:
-            case ast.Call(func=ast.Attribute(value=ast.Name(id="log"), attr=level), args=[first, *_]) if (
-                level in LEVELS
-            ):
-                match first:
-                    case ast.Constant(value=str(text)):
-                        yield Call(path, node.lineno, text, literal=True)
-                    case _:
-                        yield Call(path, node.lineno, ast.unparse(first), literal=False)
+    yield from calls_below(ast.parse(source), path, frozenset())
+
+
+def calls_below(node: ast.AST, path: str, names: frozenset[str]) -> Iterator[Call]:
+    names |= bound(node)
+    match node:
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="log"), attr=level), args=[first, *_]) if level in LEVELS:
+            match first:
+                case ast.Constant(value=str(text)):
+                    yield Call(path, node.lineno, text, literal=True, names=names)
+                case _:
+                    yield Call(path, node.lineno, ast.unparse(first), literal=False, names=names)
+        case _:
+            pass
+    for child in ast.iter_child_nodes(node):
+        yield from calls_below(child, path, names)
+        if isinstance(child, ast.Assign):
+            names |= bound(child)
+
+
+def missing(call: Call) -> list[str]:
+    """The pairs that the line has to have, by what its call can see, and has not."""
+    needed = {pair for name in call.names for pair in PAIRS_OF.get(name, ())}
+    return sorted(pair for pair in needed if f"{pair}=%" not in call.text)
 
 
 def all_calls() -> list[Call]:
@@ -66,6 +114,28 @@ def test_a_line_of_the_log_begins_with_what_it_is_about() -> None:
     found = all_calls()
     assert len(found) > 50
     assert [f"{call.path}:{call.line} {call.text}" for call in found if not good(call) and not excepted(call)] == []
+
+
+def test_a_line_of_the_log_says_which_claim_driver_and_pod_it_is_about() -> None:
+    lines = [call for call in all_calls() if not excepted(call)]
+    assert [f"{call.path}:{call.line} {missing(call)} {call.text}" for call in lines if missing(call)] == []
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        ('def look(ref): log.info("driver=%s: gone", 1)', ["claim", "uid"]),
+        ('def look(ref): log.info("claim=%s uid=%s: gone", ref, ref.uid)', []),
+        ('def look(self):\n for uid in self.uids: log.error("driver=%s: gone", 1)', ["uid"]),
+        ('def look(self):\n for uid in self.uids: ...\n record = self.one\n log.error("uid=%s: gone", 1)', ["claim"]),
+        ('class Look:\n plugin: int\n def look(self): log.error("uid=%s: gone", 1)', ["driver"]),
+        ('class Look:\n def look(self): log.error("uid=%s: gone", self._driver)', ["driver"]),
+        ('def look(self, container): log.warning("driver=%s: gone", 1)', ["pod"]),
+    ],
+)
+def test_a_pair_that_is_missing_is_seen(function: str, expected: list[str]) -> None:
+    (call,) = calls(function, "x.py")
+    assert missing(call) == expected
 
 
 def test_every_exception_is_one_still() -> None:
