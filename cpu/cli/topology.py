@@ -11,9 +11,9 @@ from dranode.cpu.plugin import CPUPlugin
 from dranode.cpu.sysfs import read_topology
 from dranode.cpu.topology import Topology
 from dranode.driver.cli.machine_option import machine_option
-from dranode.driver.cli.output import console, emit, output_option
+from dranode.driver.cli.output import console, emit, output_option, picture_options, write_pictures
 from dranode.driver.cli.terminal import show_node
-from dranode.driver.cli.views import driver_views, records_root
+from dranode.driver.cli.views import driver_views, machine_picture, records_root
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import LedgerError
 from dranode.driver.machine.root import Root
@@ -30,8 +30,9 @@ from dranode.driver.plugins import load_installed
     metavar="DIR",
     help="Whose records say who holds what (default /var/lib/kubelet, on the host).",
 )
+@picture_options
 @output_option
-def command(root: Root, kubelet_root: str | None, output: str) -> None:
+def command(root: Root, kubelet_root: str | None, output: str, html: str | None, svg: str | None) -> None:
     """Show the machine's CPUs and devices in their NUMA nodes, and who holds which.
 
     \b
@@ -39,16 +40,19 @@ def command(root: Root, kubelet_root: str | None, output: str) -> None:
       dranode topology
       dranode topology --machine sockets=2,numa=4,l3=2,cores=4,threads=2
       dranode topology --machine capture.tar.bz2 -o json
+      dranode topology --svg node.svg
     """
     topology = read_topology(root)
     holders = read_holders(root, kubelet_root)
-    if emit(topology_document(topology, holders), output):
+    if emit(topology_document(topology, holders), output) and not (html or svg):
         return
     views = driver_views(load_installed(root), records_root(root, kubelet_root))
     for sentence in views.unseen:
         click.echo(f"dranode: {sentence}", err=True)
-    picture = node_picture(views.drivers)
-    show_node(console(), picture, marked=bool(picture.claims))
+    write_pictures(html, svg, lambda: machine_picture("Node", root, views))
+    if output == "table":
+        picture = node_picture(views.drivers)
+        show_node(console(), picture, marked=bool(picture.claims))
 
 
 def read_holders(root: Root, kubelet_root: str | None) -> Mapping[str, CPUSet]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from dranode.driver.cli.machine_option import machine_option
-from dranode.driver.cli.output import console, emit, fail, output_option
+from dranode.driver.cli.output import console, emit, fail, output_option, picture_options, write_pictures
 from dranode.driver.cli.terminal import columns
 from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.claims.doubt import doubts
@@ -22,6 +22,7 @@ from dranode.driver.node.ledger_rows import Contents, Damaged
 
 if TYPE_CHECKING:
     from dranode.driver.core.diagnosis.placement import ClaimPlacement
+    from dranode.driver.picture.fleet import FleetPicture
 
 # A table lists so many intruders, and only counts the others.
 _NAMED: Final = 20
@@ -44,9 +45,18 @@ _NAMED: Final = 20
     "may? Status 1 if a container does not. Needs root, and the host's /proc and /sys (in a pod: --machine DIR).",
 )
 @machine_option
+@picture_options
 @output_option
 def command(
-    kubelet_root: str, drivers: tuple[str, ...], pod_resources_socket: str, root: Root, output: str, *, verify: bool
+    *,
+    kubelet_root: str,
+    drivers: tuple[str, ...],
+    pod_resources_socket: str,
+    root: Root,
+    output: str,
+    html: str | None,
+    svg: str | None,
+    verify: bool,
 ) -> None:
     """Show every claim that a driver has on record: what it was given and who may use it.
 
@@ -55,6 +65,7 @@ def command(
       dranode claims
       dranode claims --kubelet-root state/kubelet -o json
       dranode claims --verify
+      dranode claims --html claims.html
     """
     plugins = Path(kubelet_root) / "plugins"
     ledgers = {driver: read_ledger(plugins / driver / "ledger.db") for driver in _recorded(plugins, drivers)}
@@ -69,12 +80,20 @@ def command(
     for row in rows:
         if row["uid"] in placements:
             row["verify"] = _verified(placements[row["uid"]])
+    write_pictures(html, svg, lambda: _picture(root, Path(kubelet_root)))
     if not emit(rows, output):
         _draw(rows)
         if verify:
             _draw_verified(rows)
     if any(placement.ok is False for placement in placements.values()):
         fail("a container with a claim does not run on the CPUs that it was given; the driver's log says what it does")
+
+
+def _picture(root: Root, kubelet_root: Path) -> FleetPicture:
+    from dranode.driver.cli.views import driver_views, machine_picture
+    from dranode.driver.plugins import load_installed
+
+    return machine_picture("Claims on node", root, driver_views(load_installed(root), kubelet_root))
 
 
 def _recorded(plugins: Path, drivers: tuple[str, ...]) -> list[str]:

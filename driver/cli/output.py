@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
@@ -14,6 +15,8 @@ from dranode.driver.core.api.errors import DranodeError
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from dranode.driver.picture.fleet import FleetPicture
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -80,6 +83,43 @@ def reporting(screen: Console | None = None) -> Iterator[Callable[[str], None]]:
         return
     with (screen or console(stderr=True)).status("starting") as status:
         yield status.update
+
+
+def write_picture(path: str | None, draw: Callable[[], str]) -> None:
+    """Write what `draw` returns into a file; nothing if there is no path.
+
+    Raises:
+        DranodeError: the file cannot be written.
+    """
+    if path is None:
+        return
+    try:
+        Path(path).write_text(draw(), encoding="utf-8")
+    except OSError as error:
+        raise DranodeError(f"the picture {path} cannot be written: {error.strerror}") from error
+
+
+def picture_options(function: F) -> F:
+    """Add the options `--html FILE` and `--svg FILE`."""
+    for name, what in (("--svg", "an SVG picture"), ("--html", "a page that opens offline in any browser")):
+        function = click.option(name, metavar="FILE", help=f"Draw it as {what} too.")(function)
+    return function
+
+
+def write_pictures(html: str | None, svg: str | None, make: Callable[[], FleetPicture]) -> None:
+    """Write a picture in the forms that are asked for; it is made only if one is.
+
+    Raises:
+        DranodeError: a file cannot be written.
+    """
+    if html is None and svg is None:
+        return
+    from dranode.driver.picture.page import fleet_page
+    from dranode.driver.picture.svg import fleet_svg
+
+    picture = make()
+    write_picture(html, lambda: fleet_page(picture))
+    write_picture(svg, lambda: fleet_svg(picture))
 
 
 def fail(message: str) -> NoReturn:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 from dranode.driver.core.api.errors import DranodeError, LedgerError
+from dranode.driver.core.claims.doubt import doubts
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.claims.record import Record
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.root import Root
 from dranode.driver.node.ledger_reading import read_ledger
+from dranode.driver.node.ledger_rows import Contents
+from dranode.driver.picture.fleet import FleetPicture
 from dranode.driver.picture.node import DriverView
 
 KUBELET_ROOT: Final = "/var/lib/kubelet"
@@ -50,16 +54,31 @@ def driver_views(plugins: Iterable[Plugin], kubelet_root: Path | None) -> Views:
             continue
         records: tuple[Record, ...] = ()
         try:
-            records = _records(plugin.driver, kubelet_root)
+            contents = _contents(plugin.driver, kubelet_root)
+            records = contents.records
+            unseen += (f"{plugin.driver}: {each}" for each in doubts(contents.doubt, records, plugin.driver))
         except LedgerError as error:
             # Whoever only looks at the machine need not be root.
             unseen.append(f"who holds what of {plugin.driver} is not known: {error}")
-        holdings = tuple(record.holding for record in records)
-        views.append(DriverView(plugin.driver, inventory, plugin.layout(inventory), holdings))
+        views.append(DriverView.of(plugin.driver, inventory, plugin.layout(inventory), records))
     return Views(tuple(views), tuple(unseen))
 
 
-def _records(driver: str, kubelet_root: Path | None) -> tuple[Record, ...]:
+def machine_picture(title: str, root: Root, views: Views) -> FleetPicture:
+    """Return the picture of the machine whose drivers were seen."""
+    from dranode.driver.cli.options import default_node_name
+    from dranode.driver.picture.pictures import views_picture
+
+    node = default_node_name() if isinstance(root, HostRoot) else "of --machine"
+    return views_picture(f"{title} {node}", node, [("now", views.drivers)], notes=views.unseen, taken=time_now())
+
+
+def time_now() -> str:
+    """Return the time as pictures say it: ISO 8601 in UTC, to the second."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _contents(driver: str, kubelet_root: Path | None) -> Contents:
     if kubelet_root is None:
-        return ()
-    return tuple(read_ledger(kubelet_root / "plugins" / driver / "ledger.db").records)
+        return Contents((), ())
+    return read_ledger(kubelet_root / "plugins" / driver / "ledger.db")

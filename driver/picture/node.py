@@ -11,6 +11,7 @@ from dranode.driver.core.api.resource import Device
 from dranode.driver.core.claims.held import Holding
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.layout import Layout
+from dranode.driver.core.claims.record import Record
 
 # How drivers call the attribute, in any domain; `resource.kubernetes.io/numaNode` is the standard one.
 _NUMA_NAMES: Final = frozenset({"numa", "numaid", "numanode", "numanodeid"})
@@ -67,12 +68,24 @@ class DriverView:
         inventory: what it found.
         layout: the boxes that it knows; its devices are then the CPUs in them.
         holdings: what claims hold of it.
+        pods: the pods of each claim, both by `<namespace>/<name>`.
     """
 
     driver: str
     inventory: Inventory
     layout: Layout | None = None
     holdings: tuple[Holding, ...] = ()
+    pods: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, driver: str, inventory: Inventory, layout: Layout | None, records: Iterable[Record]) -> DriverView:
+        """Return what a driver has, by what it found and what it has on record."""
+        records = tuple(records)
+        pods = {
+            str(record.ref): tuple(f"{record.namespace}/{pod.name}" for pod in record.pods if pod.resource == "pods")
+            for record in records
+        }
+        return cls(driver, inventory, layout, tuple(record.holding for record in records), pods)
 
 
 def node_picture(views: Iterable[DriverView]) -> NodePicture:

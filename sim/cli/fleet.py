@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from dranode.driver.cli.output import console, emit, reporting
+from dranode.driver.cli.output import console, emit, reporting, write_pictures
 from dranode.driver.cli.terminal import hanging
-from dranode.driver.core.api.errors import DranodeError, UsageError
+from dranode.driver.core.api.errors import UsageError
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.machine.yaml_files import load_documents
 from dranode.driver.plugins import load_plugins
 from dranode.sim.cluster.workload import read_workload, require_pods
 from dranode.sim.fleet.nodes import Discover
+from dranode.sim.fleet.pictured import report_picture
 from dranode.sim.fleet.report import FleetReport, fleet_document
 from dranode.sim.fleet.run import ImaginedFleet, admit, place
 from dranode.sim.fleet.show import show_fleet
-from dranode.sim.fleet.svg import fleet_svg
 from dranode.sim.queues.show import attempts_drawn
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ def run_on_fleet(
     nodes: str | None,
     queues: str | None,
     scores: bool,
+    html: str | None,
     svg: str | None,
     output: str,
 ) -> None:
@@ -46,8 +47,8 @@ def run_on_fleet(
         UsageError: a picture or scores without nodes.
         DranodeError: a file or a machine cannot be read, or the picture not written.
     """
-    if nodes is None and (scores or svg is not None):
-        raise UsageError("--scores and --svg are about nodes: name them with --nodes FILE")
+    if nodes is None and (scores or html is not None or svg is not None):
+        raise UsageError("--scores, --html and --svg are about nodes: name them with --nodes FILE")
     with reporting() as progress:
         progress("reading")
         fleet = ImaginedFleet.read(nodes, _discover(drivers, options)) if nodes is not None else None
@@ -61,8 +62,8 @@ def run_on_fleet(
             run, report = admit(fleet, sources, features)
         elif fleet is not None:
             report = place(fleet, sources, features, scores=scores, progress=progress)
-    if svg is not None and report is not None:
-        _write(Path(svg), fleet_svg(report))
+    if report is not None:
+        write_pictures(html, svg, functools.partial(report_picture, report))
     if not emit(_document(report, run, scores=scores), output):
         _draw(report, run, scores=scores)
     unplaced = report is not None and any(placement.node is None for placement in report.placements)
@@ -96,10 +97,3 @@ def _draw(report: FleetReport | None, run: QueueRun | None, *, scores: bool) -> 
         screen.print()
     if report is not None:
         show_fleet(screen, report, scores=scores)
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise DranodeError(f"the picture {path} cannot be written: {error.strerror}") from error

@@ -10,7 +10,7 @@ import click
 
 from dranode.driver.cli.machine_option import machine_option
 from dranode.driver.cli.options import driver_options
-from dranode.driver.cli.output import console, emit, output_option, reporting
+from dranode.driver.cli.output import console, emit, output_option, picture_options, reporting, write_pictures
 from dranode.driver.core.api.documents import encode
 from dranode.driver.core.api.errors import UsageError
 from dranode.driver.machine.root import Root
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @click.option("--nodes", metavar="FILE", help="Place the claims on the nodes of a nodes.yaml; no driver prepares.")
 @click.option("--queues", metavar="FILE", help="Admit the workloads in FILEs through these Kueue queues first.")
 @click.option("--scores", is_flag=True, help="With --nodes: show how each node scored for each pod.")
-@click.option("--svg", metavar="FILE", help="With --nodes: draw the fleet.")
+@picture_options
 @click.option("--keep", is_flag=True, help="Leave the claims prepared; needs --state.")
 @click.option("-v", "--verbose", is_flag=True, help="Show the CDI devices of every claim too.")
 @release_options
@@ -48,6 +48,7 @@ def command(
     nodes: str | None,
     queues: str | None,
     scores: bool,
+    html: str | None,
     svg: str | None,
     kubernetes: str | None,
     feature_gates: str,
@@ -65,22 +66,33 @@ def command(
     Example:
       dranode local --machine sockets=2,numa=2,cores=4,threads=2 examples/cpu-numa.yaml
       dranode local --state state --keep examples/cpu-numa.yaml
-      dranode local --nodes nodes.yaml --scores --svg fleet.svg claims.yaml
+      dranode local --html run.html examples/cpu-numa.yaml
+      dranode local --nodes nodes.yaml --scores --html fleet.html claims.yaml
     """
     features = asked_features(kubernetes, feature_gates)
     if nodes is not None or queues is not None:
         from dranode.sim.cli.fleet import run_on_fleet
 
         run_on_fleet(
-            drivers, options, files, features, nodes=nodes, queues=queues, scores=scores, svg=svg, output=output
+            drivers,
+            options,
+            files,
+            features,
+            nodes=nodes,
+            queues=queues,
+            scores=scores,
+            html=html,
+            svg=svg,
+            output=output,
         )
         return
-    if scores or svg is not None:
-        raise UsageError("--scores and --svg are about many nodes: name them with --nodes FILE")
+    if scores:
+        raise UsageError("--scores is about many nodes: name them with --nodes FILE")
     from dranode.driver.cli.slice_table import show_slices
     from dranode.driver.machine.yaml_files import load_documents
+    from dranode.driver.picture.node import node_picture
     from dranode.sim.cluster.workload import read_workload, require_pods
-    from dranode.sim.local.show import picture_of, show_claims, show_picture
+    from dranode.sim.local.show import run_picture, show_claims, show_picture, views_of
     from dranode.sim.local.start import local_run
 
     if keep and state is None:
@@ -95,21 +107,22 @@ def command(
         reporting() as progress,
         local_run(plugins, node_name, folder, features, progress) as run,
     ):
-        before = picture_of(run)
+        before = views_of(run)
         results = run.run(workload, progress)
-        after = picture_of(run)
+        after = views_of(run)
         slices = run.slices()
         progress("unpreparing")
         unprepared = False if keep else run.unprepare()
+    write_pictures(html, svg, lambda: run_picture(node_name, before, after, results))
     if emit(document(slices, results, unprepared=unprepared), output):
         for result in results:
             for note in result.notes:
                 click.echo(f"{result.namespace}/{result.name}: {note}", err=True)
     else:
         show_slices(screen, slices, most=12)
-        show_picture(screen, "Before", before)
+        show_picture(screen, "Before", node_picture(before))
         show_claims(screen, results, verbose=verbose)
-        show_picture(screen, "With the claims prepared", after)
+        show_picture(screen, "With the claims prepared", node_picture(after))
         end = f"Everything is kept in {state}." if keep else "All claims of this run are unprepared."
         screen.print(f"\n{end if keep or unprepared else 'Claims are left on record.'}")
     if any(result.error for result in results) or not (unprepared or keep):

@@ -69,12 +69,14 @@ class FleetReport:
         placements: where each pod went, in order.
         nodes: in the order of `nodes.yaml`.
         alternatives: for each prioritized list, by request, how often each alternative was taken; None: how often none.
+        pods: the pods as they were before, some of them with claims that were allocated.
     """
 
     slices: tuple[ResourceSlice, ...]
     placements: tuple[PodPlacement, ...]
     nodes: tuple[NodeReport, ...]
     alternatives: Mapping[str, Mapping[str | None, int]] = field(default_factory=dict)
+    pods: tuple[PodWithClaims, ...] = ()
 
 
 def run_fleet(
@@ -98,7 +100,7 @@ def run_fleet(
         placements.append(placement)
         progress(f"pod {number} of {len(pods)}: {placement.pod}")
     progress("looking for what is stranded")
-    return report_on(fleet, slices, nodes, placements)
+    return report_on(fleet, slices, nodes, placements, pods)
 
 
 def report_on(
@@ -106,11 +108,16 @@ def report_on(
     slices: Sequence[ResourceSlice],
     nodes: Sequence[tuple[Node, str]],
     placements: Sequence[PodPlacement],
+    pods: Sequence[PodWithClaims],
 ) -> FleetReport:
     """How a fleet stands now that these pods are placed on it."""
     claims = [outcome.claim for placement in placements for outcome in placement.outcomes]
     return FleetReport(
-        tuple(slices), tuple(placements), tuple(_node_reports(fleet, nodes, claims)), _alternatives(placements)
+        tuple(slices),
+        tuple(placements),
+        tuple(_node_reports(fleet, nodes, claims)),
+        _alternatives(placements),
+        tuple(pods),
     )
 
 

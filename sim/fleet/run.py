@@ -83,7 +83,7 @@ def admit(
     placed = FleetNodes(allocator, [node for node, _ in fleet.nodes], allocated, setup, sources)
     run = run_queues(setup, placed)
     placements = [placement for pods in placed.placements.values() for placement in pods]
-    return run, report_on(placed.fleet, fleet.slices, fleet.nodes, placements)
+    return run, report_on(placed.fleet, fleet.slices, fleet.nodes, placements, workload.pods)
 
 
 def _share_id() -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -10,20 +10,37 @@ from rich.text import Text
 
 from dranode.driver.cli.terminal import columns, hanging, show_node
 from dranode.driver.core.claims.allocation import readable_results
+from dranode.driver.picture.fleet import FleetPicture, WaitingPod
+from dranode.driver.picture.moment import shares_of
 from dranode.driver.picture.node import DriverView, NodePicture, node_picture
+from dranode.driver.picture.pictures import views_picture
 from dranode.sim.local.run import ClaimResult, LocalRun
+
+
+def views_of(run: LocalRun) -> tuple[DriverView, ...]:
+    """What each driver of the node has now."""
+    return tuple(
+        DriverView.of(
+            driver, service.node.inventory, service.plugin.layout(service.node.inventory), service.node.records()
+        )
+        for driver, service in run.services.items()
+    )
 
 
 def picture_of(run: LocalRun) -> NodePicture:
     """The node as it is now, with the devices of all its drivers."""
-    return node_picture(
-        DriverView(
-            driver,
-            service.node.inventory,
-            service.plugin.layout(service.node.inventory),
-            tuple(record.holding for record in service.node.records()),
-        )
-        for driver, service in run.services.items()
+    return node_picture(views_of(run))
+
+
+def run_picture(
+    node: str, before: Sequence[DriverView], after: Sequence[DriverView], results: Iterable[ClaimResult]
+) -> FleetPicture:
+    """The node before and after, and what became of the claims that have nothing."""
+    results = tuple(results)
+    shares = {_name(result): shares_of(result.allocation) for result in results if result.allocation is not None}
+    waiting = [WaitingPod(_name(result), (_name(result),), (result.error,)) for result in results if result.error]
+    return views_picture(
+        f"Local run on {node}", node, [("before", before), ("after", after)], shares=shares, waiting=waiting
     )
 
 

@@ -49,6 +49,7 @@ FRAMEWORK_FLAGS: Final = frozenset(
         *(
             "feature-gates",
             "help",
+            "html",
             "http-address",
             "keep",
             "kubeconfig",
@@ -58,7 +59,7 @@ FRAMEWORK_FLAGS: Final = frozenset(
             "log-format",
         ),
         *("machine", "no-device-taints", "node-name", "nodes", "nri-socket", "output", "pod-resources-socket"),
-        *("pod-uid", "queues", "root", "scores", "service-account", "state", "store", "svg"),
+        *("pod-uid", "queues", "root", "scores", "service-account", "state", "store", "svg", "verbose"),
     )
 )
 _NAME: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", re.ASCII)

@@ -11,14 +11,15 @@ from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.core.api.resource import Device, DeviceClass, Node, ObjectMeta, ResourceClaim, ResourceSlice
 from dranode.driver.core.api.source_document import SourceDocument
 from dranode.driver.core.claims.inventory import Inventory
+from dranode.driver.picture.svg import fleet_svg
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.state import Allocated
 from dranode.sim.cluster.place import Fleet
 from dranode.sim.cluster.workload import read_workload
 from dranode.sim.fleet.nodes import NodeKind, nodes_of, read_nodes, slices_of
+from dranode.sim.fleet.pictured import report_picture
 from dranode.sim.fleet.report import FleetReport, fleet_document, run_fleet
-from dranode.sim.fleet.svg import fleet_svg
 
 CPU = {"name": "cpu", "allowMultipleAllocations": True, "capacity": {"dra.cpu/cpu": {"value": "16"}}}
 BIG = {"name": "big", "attributes": {"size": {"string": "big"}}}
@@ -291,11 +292,23 @@ def test_what_no_claim_of_the_run_can_use_is_stranded() -> None:
 def test_alternatives_are_counted_and_shown_in_the_picture() -> None:
     report = run([claim_document(f"c{number}", gpu("big", "small")) for number in range(7)])
     assert report.alternatives == {"gpu": {"big": 3, "small": 3, None: 1}}
-    root = ET.fromstring(fleet_svg(report))  # noqa: S314 - our own text
-    texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
-    assert "6 of 7 pods placed on 3 nodes" in texts
-    assert "gpu: 6 of 6 used (100 %), 0 stranded" in texts
-    assert len(list(root.iter("{http://www.w3.org/2000/svg}title"))) == 3
+    picture = report_picture(report)
+    assert picture.title == "6 of 7 pods placed on 3 nodes"
+    assert "request gpu, alternatives taken: big 3, small 3, none fits 1" in picture.facts
+    assert [each.name for each in picture.waiting] == ["default/c6"]
+    root = ET.fromstring(fleet_svg(picture))  # noqa: S314 - our own text
+    texts = [element.text or "" for element in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"n-0", "n-1", "n-2"} <= set(texts)
+    assert sum("default/c0" in words for words in texts) > 1
+
+
+def test_what_was_allocated_before_is_in_the_picture_from_the_start() -> None:
+    result = {"request": "r", "driver": "gpu", "pool": "n-1", "device": "big"}
+    held = claim_document("held", gpu("big"))
+    held.document["status"] = {"allocation": {"devices": {"results": [result]}}}
+    before, after = report_picture(run([held, claim_document("new", gpu("big"))])).moments
+    assert [(claim.name, claim.shares[0].device.pool) for claim in before.claims] == [("default/held", "n-1")]
+    assert [claim.name for claim in after.claims] == ["default/held", "default/new"]
 
 
 def test_a_pod_that_shares_a_claim_follows_it() -> None:

@@ -1,0 +1,154 @@
+"""A fleet as a picture shows it: nodes and their devices, and at one moment or two which claims hold what of them.
+
+A node alone is a fleet of one. Everything is what was seen: what was not is said in `notes` and `remarks`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from dranode.driver.core.api.quantity import Quantity
+from dranode.driver.core.claims.layout import Layout
+
+
+class DeviceKey(NamedTuple):
+    """What names a device in a cluster."""
+
+    driver: str
+    pool: str
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
+class FleetDevice:
+    """A device where it sits.
+
+    Attributes:
+        key: what names it.
+        numa: its NUMA node; None if it does not say.
+        product: what it is, for people; empty if it does not say.
+        attributes: as text, by name.
+        capacity: how much of what it has.
+        shared: whether several claims may have it.
+        taints: `key=value:effect` of each taint.
+        published: False for a device that a claim holds and no slice has.
+    """
+
+    key: DeviceKey
+    numa: int | None = None
+    product: str = ""
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    capacity: Mapping[str, Quantity] = field(default_factory=dict)
+    shared: bool = False
+    taints: tuple[str, ...] = ()
+    published: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class FleetNode:
+    """A node.
+
+    Attributes:
+        name: empty for devices that several nodes reach.
+        devices: in the order in which they were published.
+        layout: its CPUs in boxes; None where they are not known one by one.
+        remarks: what is odd about it, in a few words each.
+    """
+
+    name: str
+    devices: tuple[FleetDevice, ...] = ()
+    layout: Layout | None = None
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceShare:
+    """What a claim has of a device.
+
+    Attributes:
+        device: the device.
+        consumed: how much of which capacity; empty if it has all of it.
+        admin: whether it only looks on, beside whoever holds the device.
+    """
+
+    device: DeviceKey
+    consumed: Mapping[str, Quantity] = field(default_factory=dict)
+    admin: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FleetClaim:
+    """A claim.
+
+    Attributes:
+        name: `<namespace>/<name>`.
+        pods: `<namespace>/<name>` of the pods that may use it.
+        shares: what it has; nothing before it is allocated.
+        cpus: the CPUs that it holds, as a cpu-list by node; only where they are known one by one.
+        created: when, as the API writes it; empty if not known.
+        remarks: what is odd about it.
+    """
+
+    name: str
+    pods: tuple[str, ...] = ()
+    shares: tuple[DeviceShare, ...] = ()
+    cpus: Mapping[str, str] = field(default_factory=dict)
+    created: str = ""
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FleetMoment:
+    """How a fleet stood.
+
+    Attributes:
+        title: `now`, `before`, `after`.
+        claims: all of them.
+        blocked: devices that nobody holds and nobody can get, since others have what they draw on.
+        fragmented: by node, the units of which as much is free as a whole box has, and no box is free.
+    """
+
+    title: str
+    claims: tuple[FleetClaim, ...] = ()
+    blocked: frozenset[DeviceKey] = frozenset()
+    fragmented: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingPod:
+    """A pod, or a claim without one, that waits.
+
+    Attributes:
+        name: `<namespace>/<name>`.
+        claims: the names of the claims that wait.
+        reasons: one sentence each; empty if none is known.
+    """
+
+    name: str
+    claims: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FleetPicture:
+    """A fleet.
+
+    Attributes:
+        title: what it is.
+        nodes: in order.
+        moments: one, or two of the same nodes to compare.
+        waiting: who waits, at the last moment.
+        notes: one sentence each for what was not seen.
+        facts: one sentence each for what else is to say of the whole.
+        taken: when it was looked at, in ISO 8601; empty if not known.
+    """
+
+    title: str
+    nodes: tuple[FleetNode, ...]
+    moments: tuple[FleetMoment, ...]
+    waiting: tuple[WaitingPod, ...] = ()
+    notes: tuple[str, ...] = ()
+    facts: tuple[str, ...] = ()
+    taken: str = ""

@@ -1,0 +1,84 @@
+"""What claims hold at one moment, and what that makes of the rest: blocked by counters, or free in pieces alone."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+
+from dranode.driver.core.api.names import qualified
+from dranode.driver.core.api.resource import AllocationResult
+from dranode.driver.core.claims.allocation import readable_results
+from dranode.driver.picture.devices import PoolKey, Published, Tally
+from dranode.driver.picture.fleet import DeviceKey, DeviceShare, FleetClaim, FleetDevice, FleetMoment, FleetNode
+
+
+def shares_of(allocation: AllocationResult | None) -> tuple[DeviceShare, ...]:
+    """Return what a claim has by its `status.allocation`."""
+    return tuple(
+        DeviceShare(
+            DeviceKey(result.driver, result.pool, result.device),
+            {name.removeprefix(f"{result.driver}/"): amount for name, amount in result.consumed_capacity.items()},
+            admin=bool(result.admin_access),
+        )
+        for result in readable_results(allocation)
+    )
+
+
+def moment(title: str, what: Published, claims: Iterable[FleetClaim]) -> FleetMoment:
+    """Return how a fleet stands while these claims hold what they have."""
+    claims = tuple(claims)
+    consumed: dict[DeviceKey, dict[str, Tally]] = {}
+    for claim in claims:
+        for share in claim.shares:
+            if not share.admin:
+                # Of a shared device with an entry without amounts it is not known how much is left.
+                amounts = consumed.setdefault(share.device, {})
+                for name, amount in share.consumed.items():
+                    amounts[name] = amounts.get(name, 0) + amount.value
+    blocked = frozenset(_blocked(what, consumed.keys()))
+    fragmented = {node.name: units for node in what.nodes if (units := tuple(_fragmented(node, what, consumed)))}
+    return FleetMoment(title, claims, blocked, fragmented)
+
+
+def _blocked(what: Published, held: Iterable[DeviceKey]) -> Iterator[DeviceKey]:
+    remaining = {pool: dict(amounts) for pool, amounts in what.counters.items()}
+    held = set(held)
+    for key in held & what.draws.keys():
+        pool = remaining.get(PoolKey(key.driver, key.pool), {})
+        for counter, amount in what.draws[key].items():
+            pool[counter] = pool.get(counter, 0) - amount
+    for key, draws in what.draws.items():
+        pool = remaining.get(PoolKey(key.driver, key.pool), {})
+        if key not in held and any(amount > pool.get(counter, 0) for counter, amount in draws.items()):
+            yield key
+
+
+def _fragmented(node: FleetNode, what: Published, consumed: Mapping[DeviceKey, Mapping[str, Tally]]) -> Iterator[str]:
+    """The units of which as much is free on the node as a whole box has, while no box is free."""
+    total: dict[str, dict[int, Tally]] = defaultdict(dict)
+    free: dict[str, dict[int, Tally]] = defaultdict(dict)
+    for device in node.devices:
+        # Devices that draw on counters overlap: their number says nothing.
+        if device.numa is None or device.key in what.draws or not device.published:
+            continue
+        for unit, amount, remaining in _amounts(device, consumed.get(device.key)):
+            total[unit][device.numa] = total[unit].get(device.numa, 0) + amount
+            free[unit][device.numa] = free[unit].get(device.numa, 0) + remaining
+    for unit, boxes in total.items():
+        whole = min(boxes.values())
+        is_free = any(free[unit][numa] == amount for numa, amount in boxes.items())
+        if len(boxes) > 1 and not is_free and sum(free[unit].values()) >= whole:
+            yield unit
+
+
+def _amounts(device: FleetDevice, consumed: Mapping[str, Tally] | None) -> Iterator[tuple[str, Tally, Tally]]:
+    """Unit, amount, and what is free of it."""
+    usable = not device.taints
+    if not device.shared:
+        yield device.key.driver, 1, int(usable and consumed is None)
+        return
+    for name, amount in device.capacity.items():
+        plain = name.removeprefix(f"{device.key.driver}/")
+        taken = 0 if consumed is None else consumed.get(plain, amount.value)
+        remaining = max(0, amount.value - taken) if usable else 0
+        yield qualified(plain, device.key.driver), amount.value, remaining

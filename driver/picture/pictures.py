@@ -1,0 +1,107 @@
+"""Pictures of fleets and of single nodes, from what was published and what is held."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from dranode.driver.core.api.resource import ObjectMeta, ResourcePool, ResourceSlice, ResourceSliceSpec
+from dranode.driver.core.claims.layout import Layout
+from dranode.driver.picture.devices import published, with_unpublished
+from dranode.driver.picture.fleet import DeviceKey, DeviceShare, FleetClaim, FleetPicture, WaitingPod
+from dranode.driver.picture.moment import moment
+from dranode.driver.picture.node import DriverView
+
+
+def fleet_picture(
+    title: str,
+    slices: Iterable[ResourceSlice],
+    moments: Sequence[tuple[str, Sequence[FleetClaim]]],
+    *,
+    known: Mapping[str, Sequence[str]] | None = None,
+    layouts: Mapping[str, Layout] | None = None,
+    waiting: Sequence[WaitingPod] = (),
+    notes: Sequence[str] = (),
+    facts: Sequence[str] = (),
+    taken: str = "",
+) -> FleetPicture:
+    """Return a picture of what slices publish and what claims hold of it at each moment."""
+    what = published(slices, known or {}, layouts or {})
+    what = with_unpublished(what, [claim for _, claims in moments for claim in claims])
+    return FleetPicture(
+        title,
+        what.nodes,
+        tuple(moment(name, what, claims) for name, claims in moments),
+        tuple(waiting),
+        tuple(notes),
+        tuple(facts),
+        taken,
+    )
+
+
+def views_picture(
+    title: str,
+    node: str,
+    moments: Sequence[tuple[str, Sequence[DriverView]]],
+    *,
+    shares: Mapping[str, tuple[DeviceShare, ...]] | None = None,
+    waiting: Sequence[WaitingPod] = (),
+    notes: Sequence[str] = (),
+    facts: Sequence[str] = (),
+    taken: str = "",
+) -> FleetPicture:
+    """Return a picture of one node by what its drivers have at each moment; the last moment says what there is.
+
+    `shares` is what claims have by their allocation, by `<namespace>/<name>`: a record does not say how much of a
+    device a claim has.
+    """
+    latest = moments[-1][1]
+    layout = next((view.layout for view in latest if view.layout is not None), None)
+    return fleet_picture(
+        title,
+        [_slice(view, node) for view in latest if view.layout is None],
+        [(name, tuple(_claims(views, node, shares or {}))) for name, views in moments],
+        known={node: ()},
+        layouts={node: layout} if layout is not None else {},
+        waiting=waiting,
+        notes=notes,
+        facts=facts,
+        taken=taken,
+    )
+
+
+def _slice(view: DriverView, node: str) -> ResourceSlice:
+    return ResourceSlice(
+        metadata=ObjectMeta(name=view.driver),
+        spec=ResourceSliceSpec(
+            driver=view.driver,
+            pool=ResourcePool(name=node),
+            node_name=node,
+            devices=view.inventory.devices,
+            shared_counters=view.inventory.counters,
+        ),
+    )
+
+
+def _claims(
+    views: Iterable[DriverView], node: str, allocated: Mapping[str, tuple[DeviceShare, ...]]
+) -> Iterable[FleetClaim]:
+    shares: dict[str, list[DeviceShare]] = {}
+    cpus: dict[str, str] = {}
+    pods: dict[str, tuple[str, ...]] = {}
+    for view in views:
+        for holding in view.holdings:
+            name = str(holding.claim)
+            mine = shares.setdefault(name, [])
+            pods[name] = tuple(dict.fromkeys((*pods.get(name, ()), *view.pods.get(name, ()))))
+            if holding.cpus:
+                cpus[name] = ",".join(filter(None, (cpus.get(name), str(holding.cpus))))
+            if view.layout is None:
+                known = {
+                    share.device.device: share
+                    for share in allocated.get(name, ())
+                    if share.device.driver == view.driver
+                }
+                keys = (DeviceKey(view.driver, node, device) for device in sorted(holding.devices))
+                mine += (DeviceShare(key, known[key.device].consumed if key.device in known else {}) for key in keys)
+    for name, mine in shares.items():
+        yield FleetClaim(name, pods.get(name, ()), tuple(mine), {node: cpus[name]} if name in cpus else {})

@@ -1,0 +1,40 @@
+"""Published devices as a picture names them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from dranode.driver.core.api.resource import Device, DeviceAttribute
+from dranode.driver.picture.fleet import DeviceKey, FleetDevice
+from dranode.driver.picture.node import numa_of
+
+# How drivers call the attribute that says what a device is, the best first.
+_PRODUCT_NAMES: Final = ("productname", "model", "product", "devicename", "type")
+
+
+def fleet_device(driver: str, pool: str, device: Device) -> FleetDevice:
+    """Return a published device as a picture shows it."""
+    attributes = {name: _text(attribute) for name, attribute in device.attributes.items()}
+    return FleetDevice(
+        key=DeviceKey(driver, pool, device.name),
+        numa=numa_of(device),
+        product=_product(attributes),
+        attributes=attributes,
+        capacity={name: capacity.value for name, capacity in device.capacity.items()},
+        shared=bool(device.allow_multiple_allocations),
+        taints=tuple(f"{taint.key}={taint.value}:{taint.effect}" for taint in device.taints),
+    )
+
+
+def _product(attributes: Mapping[str, str]) -> str:
+    plain = {name.rpartition("/")[2].lower(): value for name, value in attributes.items()}
+    return next((plain[name] for name in _PRODUCT_NAMES if plain.get(name)), "")
+
+
+def _text(attribute: DeviceAttribute) -> str:
+    values = (getattr(attribute, field) for field in attribute.__struct_fields__)
+    value = next((value for value in values if value is not None), "")
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)

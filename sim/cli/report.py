@@ -1,0 +1,119 @@
+"""`dranode report`: a cluster or a node on one page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from dranode.driver.cli.machine_option import machine_option
+from dranode.driver.cli.output import reporting, write_pictures
+from dranode.driver.core.api.errors import UsageError
+from dranode.driver.machine.root import Root
+from dranode.sim.cli.release import asked_features, release_options
+
+if TYPE_CHECKING:
+    from dranode.driver.picture.fleet import FleetPicture
+    from dranode.sim.allocator.features import Features
+    from dranode.sim.report.cluster import ClusterSeen
+
+
+@click.command(short_help="One page for a browser: the fleet, its devices, who holds them, who waits and why.")
+@click.option("--before", "earlier", multiple=True, metavar="FILE", help="Compare with an earlier dump; repeatable.")
+@click.option(
+    "--kubeconfig", default="", metavar="FILE", help="Read the cluster of this kubeconfig; it writes nothing."
+)
+@click.option(
+    "--kubelet-root",
+    envvar="DRANODE_KUBELET_ROOT",
+    metavar="DIR",
+    help="For the node itself: whose records say who holds what (default /var/lib/kubelet, on the host).",
+)
+@click.option("--html", default="report.html", show_default=True, metavar="FILE", help="Where the page goes.")
+@click.option("--svg", metavar="FILE", help="Draw it as an SVG picture too.")
+@machine_option
+@release_options
+@click.argument("files", nargs=-1, metavar="[FILE...]")
+def command(
+    *,
+    files: tuple[str, ...],
+    earlier: tuple[str, ...],
+    kubeconfig: str,
+    kubelet_root: str | None,
+    html: str,
+    svg: str | None,
+    root: Root,
+    kubernetes: str | None,
+    feature_gates: str,
+) -> None:
+    """Write one HTML file that opens offline: every node's devices in place, who holds them, and who waits and why.
+
+    FILEs are a dump of a cluster (YAML, JSON or a List; - is the standard input). Without FILEs and --kubeconfig it is
+    this node, by its hardware and its drivers' records. Nothing is changed anywhere.
+
+    \b
+    Example:
+      kubectl get resourceslices,deviceclasses,resourceclaims,nodes,pods,events -A -o yaml > cluster.yaml
+      dranode report cluster.yaml
+      dranode report --before yesterday.yaml cluster.yaml
+      dranode report --kubeconfig ~/.kube/config --html cluster.html
+    """
+    features = asked_features(kubernetes, feature_gates)
+    if files and kubeconfig:
+        raise UsageError("a cluster is either that of --kubeconfig or the one in FILEs; leave one out")
+    if earlier and not (files or kubeconfig):
+        raise UsageError("--before is compared with a cluster: name its FILEs or its --kubeconfig")
+    with reporting() as progress:
+        progress("reading")
+        seen = files or kubeconfig
+        picture = _cluster(files, earlier, kubeconfig, features) if seen else _node(root, kubelet_root)
+        progress("drawing")
+        write_pictures(html, svg, lambda: picture)
+    devices = sum(len(node.devices) for node in picture.nodes)
+    size = Path(html).stat().st_size
+    click.echo(
+        f"{html} ({size / 1000:.0f} kB): {_count(len(picture.nodes), 'node')}, {_count(devices, 'device')}, "
+        f"{_count(len(picture.moments[-1].claims), 'claim')}, {len(picture.waiting)} waiting"
+    )
+    for note in picture.notes:
+        click.echo(f"not seen: {note}", err=True)
+
+
+def _cluster(files: tuple[str, ...], earlier: tuple[str, ...], kubeconfig: str, features: Features) -> FleetPicture:
+    from dranode.driver.cli.views import time_now
+    from dranode.driver.machine.yaml_files import load_documents
+    from dranode.sim.report.cluster import cluster_seen
+    from dranode.sim.report.picture import cluster_picture
+
+    before = cluster_seen(load_documents(earlier)) if earlier else None
+    if kubeconfig:
+        now = _served(kubeconfig)
+        return cluster_picture(now, before, features, title=f"Cluster of {Path(kubeconfig).name}", taken=time_now())
+    now = cluster_seen(load_documents(files))
+    names = ", ".join(Path(file).name for file in files)
+    return cluster_picture(now, before, features, title=f"Cluster in {names}")
+
+
+def _served(kubeconfig: str) -> ClusterSeen:
+    from dranode.driver.kube.client import Client
+    from dranode.driver.kube.connection import Connection
+    from dranode.driver.kube.source import Credentials
+    from dranode.sim.report.cluster import cluster_seen
+    from dranode.sim.report.server import server_documents
+
+    source = Credentials(kubeconfig)
+    source.check()
+    read = server_documents(Client(Connection(source), agent="dranode-report"))
+    return cluster_seen(read.documents, read.kinds, read.refused)
+
+
+def _node(root: Root, kubelet_root: str | None) -> FleetPicture:
+    from dranode.driver.cli.views import driver_views, machine_picture, records_root
+    from dranode.driver.plugins import load_installed
+
+    return machine_picture("Node", root, driver_views(load_installed(root), records_root(root, kubelet_root)))
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

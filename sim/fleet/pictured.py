@@ -1,0 +1,59 @@
+"""A fleet after its pods were placed, as a picture: before and after, and who found no place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dranode.driver.core.api.resource import AllocationResult, ResourceClaim
+from dranode.driver.picture.fleet import FleetClaim, FleetPicture, WaitingPod
+from dranode.driver.picture.moment import shares_of
+from dranode.driver.picture.pictures import fleet_picture
+from dranode.sim.fleet.report import FleetReport, add_units
+
+
+def report_picture(report: FleetReport) -> FleetPicture:
+    """Return the picture of a fleet."""
+    before: dict[str, FleetClaim] = {}
+    for pod in report.pods:
+        for claim in pod.claims:
+            if claim.status.allocation is not None:
+                _enter(before, pod.name, claim, claim.status.allocation)
+    after = dict(before)
+    for placement in report.placements:
+        for outcome in (*placement.outcomes, *placement.shared):
+            _enter(after, placement.pod, outcome.claim, outcome.allocation or outcome.claim.status.allocation)
+    placed = sum(placement.node is not None for placement in report.placements)
+    return fleet_picture(
+        f"{placed} of {len(report.placements)} pods placed on {len(report.nodes)} nodes",
+        report.slices,
+        [("before", tuple(before.values())), ("after", tuple(after.values()))],
+        known={node.name: () for node in report.nodes},
+        waiting=tuple(_waiting(report)),
+        facts=tuple(_facts(report)),
+    )
+
+
+def _enter(claims: dict[str, FleetClaim], pod: str, claim: ResourceClaim, allocation: AllocationResult | None) -> None:
+    name = f"{claim.metadata.namespace}/{claim.metadata.name}"
+    pods = (*(claims[name].pods if name in claims else ()), pod)
+    claims[name] = FleetClaim(name, tuple(dict.fromkeys(pods)), shares_of(allocation))
+
+
+def _waiting(report: FleetReport) -> Iterator[WaitingPod]:
+    for placement in report.placements:
+        failed = [outcome for outcome in (*placement.outcomes, *placement.shared) if outcome.error]
+        if failed:
+            names = tuple(f"{each.claim.metadata.namespace}/{each.claim.metadata.name}" for each in failed)
+            misses = (f"{node}: {miss.sentence}" for node, miss in placement.misses[1:])
+            yield WaitingPod(
+                placement.pod, names, tuple(dict.fromkeys((*(each.error or "" for each in failed), *misses)))
+            )
+
+
+def _facts(report: FleetReport) -> Iterator[str]:
+    for name, unit in add_units(report.nodes).items():
+        if unit.stranded:
+            yield f"{float(unit.stranded):g} of {name} are stranded: free, but no claim of the run fits there"
+    for request, counts in report.alternatives.items():
+        taken = ", ".join(f"{name or 'none fits'} {count}" for name, count in counts.items())
+        yield f"request {request}, alternatives taken: {taken}"

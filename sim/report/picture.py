@@ -1,0 +1,36 @@
+"""A cluster's documents as a picture, at one moment or compared with another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dranode.driver.picture.fleet import FleetPicture
+from dranode.driver.picture.pictures import fleet_picture
+from dranode.sim.allocator.features import Features
+from dranode.sim.report.cluster import ClusterSeen
+from dranode.sim.report.waiting import waiting
+
+
+def cluster_picture(
+    now: ClusterSeen, before: ClusterSeen | None, features: Features, *, title: str, taken: str = ""
+) -> FleetPicture:
+    """Return a cluster as it stands, beside how it stood before if that is given."""
+    known: dict[str, Sequence[str]] = dict(now.node_remarks)
+    moments = [("now", tuple(now.fleet_claims()))]
+    slices = now.slices
+    if before is not None:
+        moments = [("before", tuple(before.fleet_claims())), ("after", moments[0][1])]
+        pools = {(each.spec.driver, each.spec.pool.name) for each in slices}
+        gone = [each for each in before.slices if (each.spec.driver, each.spec.pool.name) not in pools]
+        slices = (*slices, *gone)
+        for node, pool in dict.fromkeys((each.spec.node_name or "", each.spec.pool.name) for each in gone):
+            known[node] = (*known.get(node, ()), f"gone: pool {pool} is in the earlier dump alone")
+    return fleet_picture(
+        title,
+        slices,
+        moments,
+        known=known,
+        waiting=waiting(now, features),
+        notes=now.notes,
+        taken=taken,
+    )

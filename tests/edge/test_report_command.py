@@ -1,0 +1,45 @@
+"""`dranode report --kubeconfig`, through the program and a real connection."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.fakes.apiserver import Fault, api_server
+from tests.fakes.waiting import PATIENCE
+from tests.unit.sim.report.test_waiting import CLASS, claim, pod, slice_of
+
+PROGRAM = Path(sys.executable).with_name("dranode")
+
+
+def test_a_cluster_is_read_by_its_kubeconfig_and_never_written(tmp_path: Path) -> None:
+    with api_server() as api:
+        api.faults.append(Fault(path="/events", times=9, status=403))
+        for resource, document in (
+            ("deviceclasses", CLASS),
+            ("resourceslices", slice_of("n")),
+            ("resourceclaims", claim("held", 1, "gpu-0")),
+            ("resourceclaims", claim("big", 2)),
+            ("pods", pod("p", "big")),
+        ):
+            api.put(resource, {"apiVersion": "v1" if resource == "pods" else "resource.k8s.io/v1", **document})
+        kubeconfig = api.kubeconfig(tmp_path / "kubeconfig")
+        done = subprocess.run(
+            [PROGRAM, "report", "--kubeconfig", kubeconfig],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert {each.method for each in api.seen} == {"GET"}
+    assert "1 node, 2 devices, 2 claims, 1 waiting" in done.stdout
+    # What the server refuses is said, and not taken for silence; that it has no Nodes was seen.
+    assert re.search("not seen: not read: .*events", done.stderr)
+    assert "no Node is among" not in done.stderr
+    (text,) = re.findall(r'id="data">(.*?)</script>', (tmp_path / "report.html").read_text(), re.DOTALL)
+    assert "does not fit on node n" in json.loads(text)["waiting"][0][2][0]

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import pytest
+
+from dranode.driver.core.api.quantity import Quantity
+from dranode.driver.core.api.resource import (
+    Counter,
+    CounterSet,
+    Device,
+    DeviceAttribute,
+    DeviceCapacity,
+    DeviceCounterConsumption,
+    DeviceTaint,
+    ResourcePool,
+    ResourceSlice,
+    ResourceSliceSpec,
+)
+from dranode.driver.picture.devices import published
+from dranode.driver.picture.fleet import DeviceKey, DeviceShare, FleetClaim, FleetMoment
+from dranode.driver.picture.moment import moment
+
+
+def part(name: str, parts: int) -> Device:
+    draw = DeviceCounterConsumption(counter_set="gpu-0", counters={"parts": Counter(value=Quantity(parts))})
+    return Device(name=name, consumes_counters=(draw,))
+
+
+def cpus(numa: int, **fields: object) -> Device:
+    return Device(
+        name=f"numa-{numa}",
+        attributes={"numaNode": DeviceAttribute(int_=numa)},
+        capacity={"d/cpu": DeviceCapacity(value=Quantity(8))},
+        allow_multiple_allocations=True,
+        **fields,  # type: ignore[arg-type] # as a test says
+    )
+
+
+def gpu(number: int) -> Device:
+    return Device(name=f"gpu-{number}", attributes={"numa": DeviceAttribute(int_=number // 2)})
+
+
+def standing(devices: list[Device], *claims: FleetClaim, counters: int = 0) -> FleetMoment:
+    sets = (CounterSet(name="gpu-0", counters={"parts": Counter(value=Quantity(counters))}),) if counters else ()
+    spec = ResourceSliceSpec(
+        driver="d", pool=ResourcePool(name="n"), node_name="n", devices=tuple(devices), shared_counters=sets
+    )
+    return moment("now", published([ResourceSlice(spec=spec)], {}, {}), claims)
+
+
+def claim(device: str, cpu: int | None = None, *, admin: bool = False) -> FleetClaim:
+    consumed = {"cpu": Quantity(cpu)} if cpu is not None else {}
+    return FleetClaim(f"ns/{device}-{cpu}", shares=(DeviceShare(DeviceKey("d", "n", device), consumed, admin=admin),))
+
+
+def test_a_part_blocks_the_whole_and_the_whole_blocks_its_parts() -> None:
+    devices = [part("whole", 2), part("half-0", 1), part("half-1", 1)]
+    assert standing(devices, counters=2).blocked == frozenset()
+    assert {key.device for key in standing(devices, claim("half-0"), counters=2).blocked} == {"whole"}
+    assert {key.device for key in standing(devices, claim("whole"), counters=2).blocked} == {"half-0", "half-1"}
+    assert standing(devices, claim("whole", admin=True), counters=2).blocked == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("held", "units"),
+    [
+        ([], ()),
+        ([("numa-0", 1)], ()),  # numa-1 is whole
+        ([("numa-0", 4), ("numa-1", 4)], ("d/cpu",)),
+        ([("numa-0", 5), ("numa-1", 4)], ()),  # 7 are less than a box has
+        ([("numa-0", None), ("numa-1", 1)], ()),  # how much is held of numa-0 is not known: nothing of it is free
+    ],
+)
+def test_what_is_free_in_pieces_alone_is_fragmented(held: list[tuple[str, int | None]], units: tuple[str, ...]) -> None:
+    standing_now = standing([cpus(0), cpus(1)], *(claim(device, cpu) for device, cpu in held))
+    assert standing_now.fragmented.get("n", ()) == units
+
+
+def test_whole_devices_are_fragmented_by_number_and_tainted_ones_are_not_free() -> None:
+    devices = [gpu(number) for number in range(4)]
+    assert standing(devices, claim("gpu-0"), claim("gpu-2")).fragmented == {"n": ("d",)}
+    assert standing(devices, claim("gpu-0"), claim("gpu-1")).fragmented == {}
+    taint = (DeviceTaint(key="k", effect="NoSchedule"),)
+    assert standing([cpus(0, taints=taint), cpus(1)], claim("numa-1", 1)).fragmented == {}
+
+
+def test_one_box_is_never_fragmented() -> None:
+    assert standing([cpus(0)], claim("numa-0", 1)).fragmented == {}

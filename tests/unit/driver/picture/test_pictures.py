@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.quantity import Quantity
+from dranode.driver.core.api.resource import Device
+from dranode.driver.core.claims.held import ClaimRef, Holding
+from dranode.driver.core.claims.inventory import Inventory
+from dranode.driver.core.claims.layout import Box, Layout
+from dranode.driver.picture.fleet import DeviceKey, DeviceShare
+from dranode.driver.picture.node import DriverView
+from dranode.driver.picture.pictures import views_picture
+
+LAYOUT = Layout("2 CPUs", (Box("NUMA 0", CPUSet((0, 1)), framed=True, numa=0),))
+CLAIM = ClaimRef("ns", "claim", "uid")
+
+
+def views(*holdings: Holding) -> list[DriverView]:
+    cpus = tuple(holding for holding in holdings if holding.cpus)
+    gpus = tuple(holding for holding in holdings if holding.devices)
+    return [
+        DriverView("cpus", Inventory((Device(name="numa-0"),)), LAYOUT, cpus),
+        DriverView("gpus", Inventory((Device(name="gpu-0"),)), None, gpus, {"ns/claim": ("ns/pod",)}),
+    ]
+
+
+def test_a_node_is_a_fleet_of_one_with_its_cpus_one_by_one() -> None:
+    held = views(Holding(CLAIM, cpus=CPUSet((1,))), Holding(CLAIM, frozenset({"gpu-0"})))
+    picture = views_picture("Node n", "n", [("before", views()), ("after", held)])
+    (node,) = picture.nodes
+    assert (node.layout, [device.key for device in node.devices]) == (LAYOUT, [DeviceKey("gpus", "n", "gpu-0")])
+    before, after = picture.moments
+    assert before.claims == ()
+    (claim,) = after.claims
+    assert (claim.name, claim.pods, claim.cpus) == ("ns/claim", ("ns/pod",), {"n": "1"})
+    assert claim.shares == (DeviceShare(DeviceKey("gpus", "n", "gpu-0")),)
+
+
+def test_how_much_a_claim_has_of_a_device_is_known_by_its_allocation() -> None:
+    key = DeviceKey("gpus", "n", "gpu-0")
+    shares = {"ns/claim": (DeviceShare(key, {"memory": Quantity("8Gi")}),)}
+    held = views(Holding(CLAIM, frozenset({"gpu-0"})))
+    (claim,) = views_picture("Node n", "n", [("now", held)], shares=shares).moments[0].claims
+    assert claim.shares == shares["ns/claim"]
