@@ -3,6 +3,7 @@
 python -m tests.bench.peer                     this driver alone, beside the floor
 python -m tests.bench.peer --peer PROGRAM      both, in turn
 python -m tests.bench.peer --only start        one part: start, calls, records, pods, nri, rest, floor
+python -m tests.bench.peer --python PYTHON     this driver as another environment has it, such as the image's
 
 Both run as their DaemonSets run them: connected by TLS to an API server in another process, pinning for a container
 runtime in a third, with metrics on; each call comes from this process over kubelet's socket. It needs root, since each
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -290,15 +292,18 @@ def main() -> None:
     parts = ("start", "calls", "records", "pods", "nri", "rest", "floor")
     parser = argparse.ArgumentParser(prog="python -m tests.bench.peer")
     parser.add_argument("--peer", type=Path, help="the program dracpu of dra-driver-cpu, built for this machine")
+    parser.add_argument(
+        "--python", type=Path, default=Path(sys.executable), help="whose dranode is measured; without it this one's"
+    )
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--only", action="append", choices=parts)
     asked = parser.parse_args()
-    drivers: dict[str, Command] = {"dranode": dranode}
+    drivers: dict[str, Command] = {"dranode": dranode(asked.python.absolute())}
     if asked.peer is not None:
         drivers["dra-driver-cpu"] = peer(asked.peer.absolute())
     for part in asked.only or parts:
         with tempfile.TemporaryDirectory(dir="/tmp", prefix="dra-") as name:
-            these = {"dranode": dranode} if part == "floor" else drivers
+            these = {"dranode": drivers["dranode"]} if part == "floor" else drivers
             bench = Bench(these, asked.rounds, Path(name))
             run: Callable[[], None] = getattr(bench, part)
             run()

@@ -47,11 +47,17 @@ main()
 Command = Callable[[Path, str], Sequence[str]]
 
 
-def dranode(machine: Path, group_by: str) -> Sequence[str]:
-    """This project's driver."""
-    program = [sys.executable, "-c", _IN_A_POD, "account", "serve"]
-    where = ["--machine", str(machine), "--node-name", "node", "--kubelet-root", "kubelet"]
-    return [*program, *where, "--http-address", "127.0.0.1:0", "--group-by", group_by, "--reserved-cpus", "0"]
+def dranode(python: Path) -> Command:
+    """This project's driver, as the environment of this interpreter has it."""
+    # Another environment has bytecode of its own.
+    own = [] if python == Path(sys.executable) else ["env", "-u", "PYTHONPYCACHEPREFIX"]
+
+    def command(machine: Path, group_by: str) -> Sequence[str]:
+        program = [*own, str(python), "-c", _IN_A_POD, "account", "serve"]
+        where = ["--machine", str(machine), "--node-name", "node", "--kubelet-root", "kubelet"]
+        return [*program, *where, "--http-address", "127.0.0.1:0", "--group-by", group_by, "--reserved-cpus", "0"]
+
+    return command
 
 
 def peer(program: Path) -> Command:
