@@ -122,8 +122,6 @@ def _used(socket: Path, ledgers: Mapping[str, Contents]) -> dict[tuple[str, str]
             users.update(((driver, uid), use) for uid, use in uses.items())
     except DranodeError as error:
         click.echo(f"who uses the claims is not known: {error}", err=True)
-    finally:
-        kubelet.close()
     return users
 
 

@@ -123,8 +123,6 @@ class _DrainedNode:
             uses = asked.claims(self._plugin.driver)
         except PodResourcesError:
             uses = None
-        finally:
-            asked.close()
         kept = read_checkpoint(self._kubelet_root / NAME, self._plugin.driver)
         named = {record.uid: record.ref for record in contents.records}
         unnamed = {row.uid for row in contents.damaged} | set(self._specs.stamps())

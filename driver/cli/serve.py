@@ -98,7 +98,6 @@ def command(root: Root, drivers: tuple[str, ...], node_name: str, store: str | N
         from dranode.driver.serve.service import DriverService
 
         asked = PodResources(Path(options["pod_resources_socket"] or kubelet_root / "pod-resources" / "kubelet.sock"))
-        stack.callback(asked.close)
         cluster = _cluster(origin, node_name, options, stop.fatal, stack)
         containers = None if nri_socket is None else ContainerAccess(nri_socket, root, options["pod_uid"])
         for plugin, listener in zip(plugins, listeners, strict=True):

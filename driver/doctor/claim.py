@@ -104,8 +104,6 @@ class ClaimReader:
             return asked.claims(driver)
         except PodResourcesError:
             return None
-        finally:
-            asked.close()
 
 
 def _record(contents: Contents, namespace: str, name: str, claim: ResourceClaim | None) -> tuple[Record | None, str]:

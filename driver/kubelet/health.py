@@ -8,43 +8,63 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Final
 
-import grpc
-
 from dranode.driver.core.claims.health import DeviceHealth
-from dranode.driver.kubelet.rpc import service
+from dranode.driver.kubelet.grpc_values import RPCError, Status
+from dranode.driver.kubelet.methods import Method, Stream, service
+from dranode.driver.process.threads import Fatal, OwnedThread
 from dranode.proto import drahealth_v1_pb2, drahealth_v1alpha1_pb2
 
 HEALTH_VERSIONS: Final = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
-# Each open stream holds a thread of the server's pool.
 MAX_STREAMS: Final = 16
 _LEASE: Final = 30
 _REPEAT: Final = _LEASE / 3
+# How soon a caller is looked at again that has not taken what it was last before.
+_BEHIND: Final = 1.0
 _MAX_MESSAGE: Final = 1024
 _CUT: Final = "..."
 
 
-class HealthService:
-    """The health of one driver's devices, for every kubelet stream that asks."""
+@dataclass(slots=True)
+class _Statement:
+    """What a caller was last last, and until when that is enough."""
 
-    def __init__(self, pool: str, devices: Iterable[DeviceHealth] = ()) -> None:
-        """Report on the devices of `pool`."""
+    api: ModuleType
+    version: int = -1
+    until: float = 0.0
+
+    def is_due(self, version: int, now: float) -> bool:
+        """Whether the caller is to be last something."""
+        return self.version != version or self.until <= now
+
+
+class HealthService:
+    """The health of one driver's devices, for every kubelet stream that asks.
+
+    One thread tells all streams; there is none before the first stream.
+    """
+
+    def __init__(self, pool: str, fatal: Fatal, devices: Iterable[DeviceHealth] = ()) -> None:
+        """Report on the devices of `pool`; `fatal` ends the process with a sentence."""
         self._pool = pool
         self._devices = tuple(devices)
         self._version = 0
         self._stopped = False
-        self._streams = 0
+        self._streams: dict[Stream, _Statement] = {}
         self._news = threading.Condition()
+        self._thread: OwnedThread | None = None
+        self._fatal = fatal
 
-    def handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
-        """The gRPC handlers of every version."""
-        return tuple(
-            service(api.DESCRIPTOR, "DRAResourceHealth", {"NodeWatchResources": self._watcher(api)})
-            for api in (drahealth_v1_pb2, drahealth_v1alpha1_pb2)
-        )
+    def methods(self) -> dict[str, Method]:
+        """The gRPC methods of every version."""
+        methods: dict[str, Method] = {}
+        for api in (drahealth_v1_pb2, drahealth_v1alpha1_pb2):
+            methods |= service(api.DESCRIPTOR, "DRAResourceHealth", {"NodeWatchResources": self._watcher(api)})
+        return methods
 
     def report(self, devices: Iterable[DeviceHealth]) -> bool:
         """Say how the devices are now; True if that is news."""
@@ -66,42 +86,56 @@ class HealthService:
         """End every stream."""
         with self._news:
             self._stopped = True
+            streams = tuple(self._streams)
+            self._streams.clear()
             self._news.notify_all()
+        for stream in streams:
+            stream.finish()
+        if self._thread is not None:
+            self._thread.join()
 
-    def _watcher(self, api: ModuleType) -> Any:
-        def watch(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+    def _watcher(self, api: ModuleType) -> Callable[[Any, Stream], None]:
+        def watch(request: Any, stream: Stream) -> None:
             del request
             with self._news:
-                if self._streams >= MAX_STREAMS:
-                    context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{MAX_STREAMS} health streams are open already")
-                self._streams += 1
-            context.add_callback(self._wake)
-            try:
-                for devices in self._reports(context):
-                    yield _response(api, self._pool, devices)
-            finally:
-                with self._news:
-                    self._streams -= 1
+                if self._stopped:
+                    raise RPCError(Status.UNAVAILABLE, "the driver ends")
+                if len(self._streams) >= MAX_STREAMS:
+                    raise RPCError(Status.RESOURCE_EXHAUSTED, f"{MAX_STREAMS} health streams are open already")
+                self._streams[stream] = _Statement(api)
+                stream.gone = lambda: self._forget(stream)
+                if self._thread is None:
+                    self._thread = OwnedThread("health-streams", self._report_due, self._fatal)
+                    self._thread.start()
+                self._news.notify_all()
 
         return watch
 
-    def _wake(self) -> None:
+    def _forget(self, stream: Stream) -> None:
         with self._news:
-            self._news.notify_all()
+            self._streams.pop(stream, None)
 
-    def _reports(self, context: grpc.ServicerContext) -> Iterator[tuple[DeviceHealth, ...]]:
-        seen = -1
-        while self._wait(context, seen):
-            with self._news:
-                seen, devices = self._version, self._devices
-            yield devices
+    def _report_due(self) -> None:
+        while (due := self._due()) is not None:
+            devices, streams = due
+            for stream, api in streams.items():
+                stream.send(_response(api, self._pool, devices))
 
-    def _wait(self, context: grpc.ServicerContext, seen: int) -> bool:
-        """Wait until something is to be said, news or the same again; False at the end of the stream."""
+    def _due(self) -> tuple[tuple[DeviceHealth, ...], dict[Stream, ModuleType]] | None:
+        """Wait until somebody is to be last something, news or the same again; what and who, None at the end."""
         with self._news:
-            # Every stream that ends wakes the others, and they have nothing new to say then.
-            self._news.wait_for(lambda: self._stopped or self._version != seen or not context.is_active(), _REPEAT)
-            return not self._stopped and bool(context.is_active())
+            while not self._stopped:
+                now = time.monotonic()
+                due = {stream: last for stream, last in self._streams.items() if last.is_due(self._version, now)}
+                ready = {stream: last.api for stream, last in due.items() if not stream.behind}
+                for stream in ready:
+                    due[stream].version, due[stream].until = self._version, now + _REPEAT
+                if ready:
+                    return self._devices, ready
+                next_due = min((last.until for last in self._streams.values()), default=None)
+                patience = None if next_due is None else next_due - now
+                self._news.wait(_BEHIND if due else patience)
+        return None
 
 
 def _shortened(message: str) -> str:

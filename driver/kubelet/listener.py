@@ -8,14 +8,12 @@ meets an endpoint that is not there.
 from __future__ import annotations
 
 import logging
-from concurrent import futures
 from pathlib import Path
 from typing import Final
 
-import grpc
-
 from dranode.driver.core.api.errors import DranodeError, UsageError
-from dranode.driver.kubelet.health import HEALTH_VERSIONS, MAX_STREAMS, HealthService
+from dranode.driver.kubelet.grpc_server import GrpcServer
+from dranode.driver.kubelet.health import HEALTH_VERSIONS, HealthService
 from dranode.driver.kubelet.registration import Registration
 from dranode.driver.kubelet.service import SUPPORTED_VERSIONS, DRAService
 from dranode.driver.kubelet.sockets import Sockets, bind, unbind
@@ -24,8 +22,6 @@ from dranode.driver.process.threads import Fatal
 
 log = logging.getLogger(__name__)
 
-# Decisions are made one at a time, so a few threads carry all calls; open health streams hold one each.
-_CALL_THREADS: Final = 4
 _GRACE: Final = 10.0
 
 
@@ -54,11 +50,11 @@ class Listener:
         self.sockets = sockets
         self.rolling = rolling
         self.fatal = fatal
-        self.health = HealthService(node_name)
+        self.health = HealthService(node_name, fatal)
         self.registration = Registration(driver, sockets.dra, SUPPORTED_VERSIONS + HEALTH_VERSIONS, fatal)
         self.calls = DRAService(driver)
         self._alone = FileLock(data / "active.lock")
-        self._server: grpc.Server | None = None
+        self._server: GrpcServer | None = None
         self._bound: list[Path] = []
 
     def start(self) -> None:
@@ -91,9 +87,8 @@ class Listener:
 
     def _listen(self) -> None:
         # One server for both sockets: each server costs threads and memory of its own.
-        pool = futures.ThreadPoolExecutor(_CALL_THREADS + MAX_STREAMS, thread_name_prefix=f"{self.driver}-rpc")
-        handlers = (*self.calls.handlers(), *self.health.handlers(), self.registration.handler())
-        self._server = grpc.server(pool, handlers=handlers, options=[("grpc.so_reuseport", 0)])
+        methods = self.calls.methods() | self.health.methods() | self.registration.methods()
+        self._server = GrpcServer(self.driver, methods, self.fatal)
         for path in (self.sockets.dra, self.sockets.registration):
             bind(self._server, path)
             self._bound.append(path)
@@ -105,7 +100,7 @@ class Listener:
         self.health.stop()
         self.calls.stop()
         if self._server is not None:
-            self._server.stop(_GRACE).wait()
+            self._server.stop(_GRACE)
             self._server = None
         while self._bound:
             unbind(self._bound.pop())

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import grpc
-
-from dranode.driver.kubelet.rpc import service
+from dranode.driver.kubelet.methods import Method, service
 from dranode.proto import pluginregistration_v1_pb2 as api
 
 log = logging.getLogger(__name__)
@@ -42,18 +40,17 @@ class Registration:
         self.asked = threading.Event()
         self.status: RegistrationStatus | None = None
 
-    def handler(self) -> grpc.GenericRpcHandler:
-        """The gRPC handler."""
-        methods = {"GetInfo": self._get_info, "NotifyRegistrationStatus": self._notify}
-        return service(api.DESCRIPTOR, "Registration", methods)
+    def methods(self) -> dict[str, Method]:
+        """The gRPC methods."""
+        handlers = {"GetInfo": self._get_info, "NotifyRegistrationStatus": self._notify}
+        return service(api.DESCRIPTOR, "Registration", handlers)
 
-    def _get_info(self, request: Any, context: grpc.ServicerContext) -> Any:
-        del request, context
+    def _get_info(self, request: Any) -> Any:
+        del request
         self.asked.set()
         return self._info
 
-    def _notify(self, request: Any, context: grpc.ServicerContext) -> Any:
-        del context
+    def _notify(self, request: Any) -> Any:
         self.status = RegistrationStatus(request.plugin_registered, request.error)
         self._done.set()
         if request.plugin_registered:

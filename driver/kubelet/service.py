@@ -12,13 +12,11 @@ from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, assert_never
 
-import grpc
-
 from dranode.driver.core.api.errors import in_words
 from dranode.driver.core.claims.answers import Answer, Conflict, Prepared, Refused
 from dranode.driver.core.claims.calls import Claims, Preparer
 from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.kubelet.rpc import service
+from dranode.driver.kubelet.methods import Method, service
 from dranode.driver.process.logs import operation
 from dranode.proto import dra_v1_pb2, dra_v1beta1_pb2
 
@@ -51,20 +49,21 @@ class DRAService:
         self._settled = threading.Event()
         self.observe: Observe = lambda _call, _succeeded, _seconds: None
 
-    def handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
-        """The gRPC handlers of every version."""
-        return tuple(self._handler(api) for api in _VERSIONS.values())
+    def methods(self) -> dict[str, Method]:
+        """The gRPC methods of every version."""
+        methods: dict[str, Method] = {}
+        for api in _VERSIONS.values():
+            methods |= self._methods(api)
+        return methods
 
-    def _handler(self, api: ModuleType) -> grpc.GenericRpcHandler:
-        def prepare(request: Any, context: grpc.ServicerContext) -> Any:
-            del context
+    def _methods(self, api: ModuleType) -> dict[str, Method]:
+        def prepare(request: Any) -> Any:
             answers = self.prepare(_refs(request))
             return api.NodePrepareResourcesResponse(
                 claims={uid: _prepared(api, answer) for uid, answer in answers.items()}
             )
 
-        def unprepare(request: Any, context: grpc.ServicerContext) -> Any:
-            del context
+        def unprepare(request: Any) -> Any:
             answers = self.unprepare(_refs(request))
             return api.NodeUnprepareResourcesResponse(
                 claims={
@@ -73,8 +72,8 @@ class DRAService:
                 }
             )
 
-        methods = {"NodePrepareResources": prepare, "NodeUnprepareResources": unprepare}
-        return service(api.DESCRIPTOR, "DRAPlugin", methods)
+        handlers = {"NodePrepareResources": prepare, "NodeUnprepareResources": unprepare}
+        return service(api.DESCRIPTOR, "DRAPlugin", handlers)
 
     def prepare(self, refs: tuple[ClaimRef, ...]) -> Mapping[str, Answer]:
         """Fetch and prepare claims; an answer for each, by UID."""

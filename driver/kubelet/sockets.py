@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import grpc
-
 from dranode.driver.core.api.errors import DranodeError, UsageError
+from dranode.driver.kubelet.grpc_server import GrpcServer
 
 # sun_path holds 108 bytes with the NUL at the end (unix(7)).
 MAX_SOCKET_PATH: Final = 107
@@ -76,8 +75,8 @@ def _length(path: Path) -> int:
     return len(os.fsencode(path))
 
 
-def bind(server: grpc.Server, path: Path) -> None:
-    """Bind a server to a socket of mode 0600; a stale socket that lies there is replaced.
+def bind(server: GrpcServer, path: Path) -> None:
+    """Have a server listen at a socket of mode 0600; a stale socket that lies there is replaced.
 
     Raises:
         UsageError: another process listens there.
@@ -88,16 +87,11 @@ def bind(server: grpc.Server, path: Path) -> None:
     try:
         with contextlib.suppress(FileNotFoundError):
             path.unlink()
-        # gRPC creates the file itself: the mode must be right from the first moment.
-        mask = os.umask(0o177)
-        try:
-            server.add_insecure_port(f"unix:{path}")
-        finally:
-            os.umask(mask)
+        server.listen(path)
+    except FileNotFoundError as error:
+        raise SocketError(f"the socket {path} cannot be bound; its folder must exist and be writable") from error
     except OSError as error:
         raise SocketError(f"the socket {path} cannot be made: {error.strerror}") from error
-    except RuntimeError as error:
-        raise SocketError(f"the socket {path} cannot be bound; its folder must exist and be writable") from error
 
 
 def _answers(path: Path) -> bool:

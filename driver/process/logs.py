@@ -100,14 +100,6 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
     return fields
 
 
-def _one_line(record: logging.LogRecord) -> bool:
-    """Drop the traceback through gRPC for bytes that are no message: the sender is wrong, and one line says so."""
-    if record.exc_info and (error := record.exc_info[1]) is not None:
-        record.msg, record.args = "a gRPC message cannot be read: %s", (error,)
-        record.exc_info = record.exc_text = None
-    return True
-
-
 def set_up(log_format: str, verbosity: int) -> None:
     """Log to stderr as `text` or `json`; `verbosity` 0 logs what happens to claims, 1 and more logs details."""
     handler = logging.StreamHandler(sys.stderr)
@@ -117,8 +109,6 @@ def set_up(log_format: str, verbosity: int) -> None:
     root.setLevel(_LEVELS[min(verbosity, len(_LEVELS) - 1)])
     # Its details do not help to follow a claim.
     logging.getLogger("urllib3").setLevel(logging.WARNING)
-    # It logs what it cannot decode, on either side of a call.
-    logging.getLogger("grpc._common").addFilter(_one_line)
     if sys.version_info >= (3, 12):
         # This program has no asyncio tasks, and looking for the current one would load asyncio with the first record.
         logging.logAsyncioTasks = False

@@ -9,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent import futures
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,10 @@ from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.core.claims.answers import Prepared
 from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.kubelet.grpc_server import GrpcServer
 from dranode.driver.kubelet.listener import Listener
-from dranode.driver.kubelet.rpc import caller, service
+from dranode.driver.kubelet.methods import service
+from dranode.driver.kubelet.rpc import caller
 from dranode.driver.kubelet.sockets import socket_paths
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.plugins import load_plugins
@@ -116,19 +118,18 @@ def echo(folder: Path) -> Iterator[Callable[[int], None]]:
     """The same call and answer through gRPC, with nothing behind it."""
     device = api.Device(request_names=["r"], pool_name="node", device_name="cpudevmachine", cdi_device_ids=["k/c=d"])
 
-    def answer(request: Any, context: Any) -> Any:
-        del context
+    def answer(request: Any) -> Any:
         uid = request.claims[0].uid
         return api.NodePrepareResourcesResponse(claims={uid: api.NodePrepareResourceResponse(devices=[device])})
 
     methods = {"NodePrepareResources": answer, "NodeUnprepareResources": answer}
-    server = grpc.server(futures.ThreadPoolExecutor(4), handlers=[service(api.DESCRIPTOR, "DRAPlugin", methods)])
-    server.add_insecure_port(f"unix:{folder}/echo.sock")
+    server = GrpcServer("echo", service(api.DESCRIPTOR, "DRAPlugin", methods), sys.exit)
+    server.listen(folder / "echo.sock")
     server.start()
     with grpc.insecure_channel(f"unix:{folder}/echo.sock") as channel:
         prepare = caller(channel, api.DESCRIPTOR, "DRAPlugin", "NodePrepareResources")
         yield lambda number: prepare(_request(number), timeout=10) and None
-    server.stop(None).wait()
+    server.stop(1)
 
 
 @contextlib.contextmanager

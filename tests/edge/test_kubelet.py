@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import tempfile
-import threading
 from collections.abc import Iterator
 from concurrent import futures
 from pathlib import Path
@@ -16,7 +15,6 @@ import pytest
 
 from dranode.driver.core.api.errors import DranodeError, UsageError
 from dranode.driver.core.claims.health import DeviceHealth, Health
-from dranode.driver.kubelet.health import HealthService
 from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.rpc import caller
 from dranode.driver.kubelet.sockets import Sockets, socket_paths
@@ -261,23 +259,12 @@ def test_open_health_streams_leave_room_for_calls(channel: grpc.Channel, cluster
         stream.cancel()
 
 
-def test_a_stopped_health_service_ends_its_streams() -> None:
-    health = HealthService("node", [DeviceHealth("d", Health.HEALTHY)])
-    seen: list[Any] = []
-
-    class Context:
-        def is_active(self) -> bool:
-            return True
-
-        def add_callback(self, callback: Any) -> None:
-            del callback
-
-    method = health._watcher(drahealth_v1_pb2)
-    thread = threading.Thread(target=lambda: seen.extend(method(None, Context())))
-    thread.start()
-    health.stop()
-    thread.join(PATIENCE)
-    assert not thread.is_alive()
+def test_a_stopped_health_service_ends_its_streams(service: DriverService, channel: grpc.Channel) -> None:
+    watch = caller(channel, drahealth_v1_pb2.DESCRIPTOR, "DRAResourceHealth", "NodeWatchResources")
+    stream = watch(drahealth_v1_pb2.NodeWatchResourcesRequest())
+    next(stream)
+    service.listener.health.stop()
+    assert next(stream, None) is None
 
 
 def test_a_second_instance_with_the_same_pod_uid_is_refused_and_the_first_goes_on(

@@ -7,13 +7,11 @@ import json
 import os
 import socket
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import grpc
 import msgspec
 import pytest
 import yaml
@@ -28,7 +26,9 @@ from dranode.driver.doctor.examine import NodeFiles, examine, judged_options
 from dranode.driver.doctor.host import NodeHost
 from dranode.driver.kube.client import APIRequest
 from dranode.driver.kube.errors import ApiError
+from dranode.driver.kubelet.grpc_server import GrpcServer
 from dranode.driver.kubelet.registration import Registration
+from dranode.driver.kubelet.sockets import bind
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.node.node import NodeClaims as Serving
 from dranode.driver.plugins import load_plugins
@@ -222,11 +222,10 @@ class FakeNode:
         """A driver that serves a registration socket."""
         registry = self.folder / KUBELET / "plugins_registry"
         where = Path(endpoint or f"/{KUBELET}/plugins/{driver}/dra.sock")
-        handler = Registration(driver, where, (), lambda _: None).handler()
-        server = grpc.server(self.stack.enter_context(ThreadPoolExecutor(1)), handlers=[handler])
-        server.add_insecure_port(f"unix:{registry / name}")
+        server = GrpcServer(driver, Registration(driver, where, (), pytest.fail).methods(), pytest.fail)
+        bind(server, registry / name)
         server.start()
-        self.stack.callback(lambda: server.stop(None).wait())
+        self.stack.callback(server.stop, 0)
 
     def unregister(self) -> None:
         (self.folder / KUBELET / "plugins_registry" / SOCKET).unlink()

@@ -12,11 +12,11 @@ from dranode.driver.core.api.documents import decode
 from dranode.driver.core.api.errors import ClaimGoneError, DranodeError
 from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.kubelet.rpc import service
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.machine.root import Root
 from dranode.proto import podresources_v1_pb2 as api
 from tests.fakes.cluster import MemoryCluster
+from tests.fakes.grpc_server import service
 
 KIND = "dra.k8s.io/cpu"
 ONLINE = "sys/devices/system/cpu/online"

@@ -16,10 +16,10 @@ from dranode.driver.core.api.documents import decode
 from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.core.claims.answers import Refused
 from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.kubelet.rpc import service
 from dranode.driver.local.kubelet import KubeletError, StandInKubelet
 from dranode.driver.local.store import Store
 from dranode.proto import podresources_v1_pb2 as podresources
+from tests.fakes.grpc_server import service
 from tests.interop.containerd import Containerd
 from tests.interop.cri import Pod, wait_until
 from tests.interop.pod import DriverPod

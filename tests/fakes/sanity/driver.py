@@ -14,9 +14,9 @@ from typing import Any, ClassVar
 
 import grpc
 
-from dranode.driver.kubelet.rpc import service
 from dranode.proto import dra_v1_pb2, dra_v1beta1_pb2, drahealth_v1_pb2, drahealth_v1alpha1_pb2
 from dranode.proto import pluginregistration_v1_pb2 as registration
+from tests.fakes.grpc_server import service
 from tests.fakes.sanity.files import Files
 from tests.fakes.sanity.publisher import Publisher
 

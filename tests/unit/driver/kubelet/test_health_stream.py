@@ -2,46 +2,61 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
 
 from dranode.driver.core.claims.health import DeviceHealth, Health
 from dranode.driver.kubelet import health as health_module
-from dranode.driver.kubelet.health import HealthService
+from dranode.driver.kubelet.grpc_values import RPCError, Status
+from dranode.driver.kubelet.health import MAX_STREAMS, HealthService
+from dranode.driver.kubelet.methods import Streaming
 from dranode.proto import drahealth_v1_pb2 as api
 from tests.fakes.waiting import PATIENCE
 
+PATH = "/v1.DRAResourceHealth/NodeWatchResources"
 
-class Context:
-    """kubelet's end of a stream: it may hang up."""
+
+class Caller:
+    """kubelet's end of a stream: it may be slow, and hang up."""
 
     def __init__(self) -> None:
-        self.active = True
-        self.callbacks: list[Callable[[], None]] = []
+        self.gone: Callable[[], None] = lambda: None
+        self.behind = False
+        self.said: SimpleQueue[Any] = SimpleQueue()
 
-    def is_active(self) -> bool:
-        return self.active
+    def send(self, message: Any) -> None:
+        self.said.put(message)
 
-    def add_callback(self, callback: Callable[[], None]) -> bool:
-        self.callbacks.append(callback)
-        return True
+    def finish(self) -> None:
+        self.said.put(None)
 
-    def hang_up(self) -> None:
-        self.active = False
-        for callback in self.callbacks:
-            callback()
+    def next(self) -> Any:
+        return self.said.get(timeout=PATIENCE)
 
 
-def stream(health: HealthService, context: Context) -> Iterator[Any]:
-    return iter(health._watcher(api)(None, context))
+@pytest.fixture
+def health() -> Iterator[HealthService]:
+    health = HealthService("node", pytest.fail, [DeviceHealth("d", Health.HEALTHY)])
+    yield health
+    health.stop()
+
+
+def watching(health: HealthService, caller: Caller | None = None) -> Caller:
+    method = health.methods()[PATH]
+    assert isinstance(method, Streaming)
+    caller = caller or Caller()
+    method.handle(api.NodeWatchResourcesRequest(), caller)
+    return caller
 
 
 def messages(text: str) -> str:
-    health = HealthService("node", [DeviceHealth("d", Health.UNHEALTHY, text)])
-    return str(next(stream(health, Context())).devices[0].message)
+    health = HealthService("node", pytest.fail, [DeviceHealth("d", Health.UNHEALTHY, text)])
+    said = watching(health).next()
+    health.stop()
+    return str(said.devices[0].message)
 
 
 @pytest.mark.parametrize("text", ["", "short", "a" * 1024, "ü" * 512])
@@ -62,31 +77,50 @@ def test_half_a_surrogate_pair_does_not_end_the_stream() -> None:
     assert messages("bad \ud800 text") == "bad ? text"
 
 
-def test_everything_is_said_again_within_the_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_everything_is_said_again_within_the_lease(health: HealthService, monkeypatch: pytest.MonkeyPatch) -> None:
     assert health_module._REPEAT < health_module._LEASE / 2
     monkeypatch.setattr(health_module, "_REPEAT", 0.01)
-    health = HealthService("node", [DeviceHealth("d", Health.HEALTHY)])
-    reports = stream(health, Context())
-    assert [next(reports).devices[0].device.device_name for _ in range(3)] == ["d"] * 3
+    caller = watching(health)
+    assert [caller.next().devices[0].device.device_name for _ in range(3)] == ["d"] * 3
 
 
-def test_a_stream_that_ends_makes_no_other_stream_speak(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health_module, "_REPEAT", 30)
-    health = HealthService("node", [DeviceHealth("d", Health.HEALTHY)])
-    staying, leaving = Context(), Context()
-    said: list[Any] = []
-    reports = stream(health, staying)
-    said.append(next(reports))
-    thread = threading.Thread(target=lambda: said.extend(reports))
-    thread.start()
-    other = stream(health, leaving)
-    next(other)
-    leaving.hang_up()
-    assert next(other, None) is None
-    assert len(said) == 1
+def test_a_stream_that_ends_makes_no_other_stream_speak(health: HealthService) -> None:
+    staying, leaving = watching(health), watching(health)
+    assert [staying.next().devices[0].health, leaving.next().devices[0].health] == [1, 1]
+    leaving.gone()
     health.report([DeviceHealth("d", Health.UNHEALTHY)])
+    assert staying.next().devices[0].health == 2
     health.stop()
-    thread.join(PATIENCE)
-    assert not thread.is_alive()
-    # The change may have been said before the end; nothing was said because of the other stream.
-    assert [report.devices[0].health for report in said] in ([1], [1, 2])
+    assert staying.next() is None
+    assert leaving.said.empty()
+
+
+def test_a_caller_who_does_not_listen_gets_the_newest_when_it_does(
+    health: HealthService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health_module, "_BEHIND", 0.01)
+    slow, quick = Caller(), watching(health)
+    slow.behind = True
+    watching(health, slow)
+    quick.next()
+    for state in (Health.UNHEALTHY, Health.HEALTHY, Health.UNHEALTHY):
+        health.report([DeviceHealth("d", state)])
+        quick.next()
+    assert slow.said.empty()
+    slow.behind = False
+    assert slow.next().devices[0].health == 2
+
+
+def test_streams_beyond_what_is_kept_are_refused_until_one_ends(health: HealthService) -> None:
+    callers = [watching(health) for _ in range(MAX_STREAMS)]
+    with pytest.raises(RPCError, match="16 health streams are open already") as refused:
+        watching(health)
+    assert refused.value.status is Status.RESOURCE_EXHAUSTED
+    callers[0].gone()
+    assert watching(health).next().devices[0].health == 1
+
+
+def test_a_stream_that_comes_when_the_driver_ends_is_refused(health: HealthService) -> None:
+    health.stop()
+    with pytest.raises(RPCError, match="the driver ends"):
+        watching(health)

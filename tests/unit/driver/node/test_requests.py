@@ -128,7 +128,6 @@ class Pinned(Machine):
     def close(self) -> None:
         self.pinning.stop()
         self.sock.close()
-        self.kubelet.close()
         self._listener.close()
 
 

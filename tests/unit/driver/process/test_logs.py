@@ -9,12 +9,10 @@ import re
 import threading
 from collections.abc import Iterator
 
-import grpc
 import pytest
 
 from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.process.logs import JSONFormatter, TextFormatter, operation, set_up
-from dranode.proto import dra_v1_pb2
+from dranode.driver.process.logs import JSONFormatter, TextFormatter, operation
 from tests.fakes.waiting import PATIENCE
 
 log = logging.getLogger("dranode.test")
@@ -80,20 +78,6 @@ def test_a_message_cannot_take_the_place_of_what_every_line_has(lines: io.String
     log.info("level=%s logger=%s", "none", "somebody")
     line = json.loads(lines.getvalue())
     assert (line["level"], line["logger"]) == ("info", "dranode.test")
-
-
-def test_bytes_that_are_no_message_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    root = logging.getLogger()
-    before = root.handlers[:], root.level
-    set_up("text", 0)
-    try:
-        # What gRPC does with the bytes of either side.
-        assert grpc._common.deserialize(b"\xff\xff", dra_v1_pb2.NodePrepareResourcesRequest.FromString) is None
-    finally:
-        root.handlers[:] = before[0]
-        root.setLevel(before[1])
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "ERROR a gRPC message cannot be read: " in line
 
 
 def test_json_has_nothing_that_a_terminal_obeys_or_that_turns_the_line() -> None:

@@ -93,4 +93,3 @@ def test_a_runtime_that_is_heard_of_while_kubelet_is_asked_does_not_vouch_for_wh
     finally:
         pinning.stop()
         sock.close()
-        kubelet.close()

@@ -1,0 +1,325 @@
+"""A gRPC server on unix sockets, for what kubelet asks: one thread reads, a few answer.
+
+grpcio's server takes 17 wake-ups a second to do nothing, three times the CPU for an exchange, and a third of the
+driver's memory and of its start (ARCHITECTURE.md has the figures).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError
+
+from dranode.driver.core.api.errors import in_words
+from dranode.driver.kubelet.grpc_values import RPCError, Status
+from dranode.driver.kubelet.http2 import Ended, HungUpError, Request, ServerConnection
+from dranode.driver.kubelet.methods import Method, Unary
+from dranode.driver.process.threads import Fatal, OwnedThread
+
+log = logging.getLogger(__name__)
+
+# Decisions are made one at a time, so a few threads carry all calls.
+_THREADS: Final = 4
+_READ: Final = 1 << 16
+_BACKLOG: Final = 128
+# A peer that takes nothing of what it is sent is none.
+_MAX_UNSENT: Final = 8 << 20
+# Where the process has no descriptor left, none comes back sooner for being asked for all the time.
+_NO_DESCRIPTOR_SECONDS: Final = 0.1
+
+
+class _Stream:
+    """An answer that may have many messages, as `methods.Stream` says. Any thread may use it."""
+
+    def __init__(self, connection: _Connection, number: int, encode: Callable[[Any], bytes]) -> None:
+        self._connection = connection
+        self._number = number
+        self._encode = encode
+        self.gone: Callable[[], None] = lambda: None
+
+    def send(self, message: Any) -> None:
+        self._connection.say(lambda http2: http2.send(self._number, self._encode(message)))
+
+    def finish(self) -> None:
+        self._connection.streams.pop(self._number, None)
+        self._connection.say(lambda http2: http2.finish(self._number))
+
+    @property
+    def behind(self) -> bool:
+        return self._connection.waits(self._number)
+
+
+class _Connection:
+    """One peer. The reading thread alone opens and closes it; any thread may say something."""
+
+    def __init__(self, sock: socket.socket, poll: select.epoll) -> None:
+        self.sock = sock
+        self.streams: dict[int, _Stream] = {}
+        self._poll = poll
+        self._http2 = ServerConnection()
+        self._lock = threading.Lock()
+        self._unsent = bytearray()
+        self._polls = select.EPOLLIN
+        self._closed = False
+        self.say(lambda _: None)
+
+    def receive(self, data: bytes) -> list[Request | Ended]:
+        """Take in what has come.
+
+        Raises:
+            HungUpError: the connection is over.
+        """
+        with self._lock:
+            try:
+                return self._http2.receive(data)
+            finally:
+                self._send()
+
+    def say(self, what: Callable[[ServerConnection], None]) -> None:
+        """Have something said, and send it as far as the peer takes it."""
+        with self._lock:
+            if not self._closed:
+                what(self._http2)
+                self._send()
+
+    def waits(self, stream: int) -> bool:
+        """Whether something of an answer is still to be taken by the peer."""
+        with self._lock:
+            return bool(self._unsent) or self._http2.waits(stream)
+
+    def open(self, stream: int) -> bool:
+        """Whether somebody still waits for an answer."""
+        with self._lock:
+            return self._http2.open(stream)
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything is still to be answered or sent."""
+        with self._lock:
+            return bool(self._http2.calls or self._unsent)
+
+    def go_on(self) -> None:
+        """Send more of what waits."""
+        with self._lock:
+            self._send()
+
+    def _send(self) -> None:
+        self._unsent += self._http2.outgoing()
+        with contextlib.suppress(BlockingIOError):
+            while self._unsent:
+                try:
+                    del self._unsent[: self.sock.send(self._unsent)]
+                except (BrokenPipeError, ConnectionResetError):
+                    # The reading thread is told of it too.
+                    self._unsent.clear()
+        if len(self._unsent) > _MAX_UNSENT:
+            self._unsent.clear()
+            self.sock.shutdown(socket.SHUT_RDWR)
+        polls = select.EPOLLIN | (select.EPOLLOUT if self._unsent else 0)
+        if polls != self._polls:
+            self._poll.modify(self.sock, polls)
+            self._polls = polls
+
+    def close(self) -> None:
+        """Hang up; what is said from now on goes nowhere."""
+        with self._lock:
+            self._closed = True
+            self._unsent.clear()
+            self.sock.close()
+
+
+class GrpcServer:
+    """Serves methods by their paths, `/<service>/<method>`, on any number of sockets."""
+
+    def __init__(self, name: str, methods: Mapping[str, Method], fatal: Fatal) -> None:
+        """Prepare to serve.
+
+        Args:
+            name: begins the names of the threads.
+            methods: the methods by path.
+            fatal: ends the process with a sentence.
+        """
+        self._methods = methods
+        self._listeners: dict[int, socket.socket] = {}
+        self._connections: dict[int, _Connection] = {}
+        self._poll = select.epoll()
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._poll.register(self._wake, select.EPOLLIN)
+        self._requests: SimpleQueue[tuple[_Connection, Request, float] | None] = SimpleQueue()
+        self._ends: float | None = None
+        self._reader = OwnedThread(f"{name}-rpc", self._read, fatal)
+        self._workers = [OwnedThread(f"{name}-rpc-{n}", self._work, fatal) for n in range(_THREADS)]
+
+    def listen(self, path: Path) -> None:
+        """Make a socket of mode 0600 and listen on it.
+
+        Raises:
+            OSError: it cannot be made.
+        """
+        listener = socket.socket(socket.AF_UNIX)
+        try:
+            # The mode must be right from the first moment.
+            mask = os.umask(0o177)
+            try:
+                listener.bind(os.fspath(path))
+            finally:
+                os.umask(mask)
+            listener.listen(_BACKLOG)
+            listener.setblocking(False)  # noqa: FBT003 - socket's signature
+            self._poll.register(listener, select.EPOLLIN)
+        except OSError:
+            listener.close()
+            raise
+        self._listeners[listener.fileno()] = listener
+
+    def start(self) -> None:
+        """Answer from now on."""
+        self._reader.start()
+        for worker in self._workers:
+            worker.start()
+
+    def stop(self, grace: float) -> None:
+        """Take no more calls, answer those that came, for `grace` seconds at most, and hang up."""
+        self._ends = time.monotonic() + grace
+        os.eventfd_write(self._wake, 1)
+        if self._reader.ident is not None:
+            self._reader.join()
+        for _ in self._workers:
+            self._requests.put(None)
+        for listener in self._listeners.values():
+            listener.close()
+        self._listeners.clear()
+        self._poll.close()
+        os.close(self._wake)
+
+    # --- the reading thread ---
+
+    def _read(self) -> None:
+        while self._ends is None:
+            self._turn(None)
+        for listener in self._listeners.values():
+            self._poll.unregister(listener)
+        for connection in self._connections.values():
+            connection.say(ServerConnection.go_away)
+        while any(each.busy for each in self._connections.values()) and time.monotonic() < self._ends:
+            self._turn(0.01)
+        for number in tuple(self._connections):
+            self._hang_up(number)
+
+    def _turn(self, patience: float | None) -> None:
+        for number, happened in self._poll.poll(patience):
+            if number in self._listeners:
+                self._accept(self._listeners[number])
+            elif number in self._connections:
+                self._go_on(number, happened)
+            else:
+                os.eventfd_read(self._wake)
+
+    def _accept(self, listener: socket.socket) -> None:
+        try:
+            sock, _ = listener.accept()
+        except (BlockingIOError, ConnectionError):
+            return  # whoever it was has gone
+        except OSError as error:
+            log.warning("socket=%s: no connection can be accepted: %s", listener.getsockname(), error.strerror)
+            time.sleep(_NO_DESCRIPTOR_SECONDS)
+            return
+        sock.setblocking(False)  # noqa: FBT003 - socket's signature
+        self._poll.register(sock, select.EPOLLIN)
+        self._connections[sock.fileno()] = _Connection(sock, self._poll)
+
+    def _go_on(self, number: int, happened: int) -> None:
+        connection = self._connections[number]
+        if happened & select.EPOLLOUT:
+            connection.go_on()
+        if not happened & ~select.EPOLLOUT:
+            return
+        try:
+            data = connection.sock.recv(_READ)
+            if not data:
+                raise HungUpError("its peer has hung up")  # noqa: TRY301 - as h2's own errors are
+            for event in connection.receive(data):
+                self._take(connection, event)
+        except BlockingIOError:
+            return
+        except (HungUpError, OSError) as error:
+            log.debug("connection=%d: %s", number, error)
+            self._hang_up(number)
+        except Exception:
+            # Whatever a peer sends costs it its own connection alone.
+            log.exception("connection=%d: hung up on", number)
+            self._hang_up(number)
+
+    def _take(self, connection: _Connection, event: Request | Ended) -> None:
+        if isinstance(event, Request):
+            self._requests.put((connection, event, time.monotonic()))
+        elif stream := connection.streams.pop(event.stream, None):
+            stream.gone()
+
+    def _hang_up(self, number: int) -> None:
+        connection = self._connections.pop(number)
+        self._poll.unregister(connection.sock)
+        connection.close()
+        for stream in connection.streams.values():
+            stream.gone()
+
+    # --- the threads that answer ---
+
+    def _work(self) -> None:
+        while (asked := self._requests.get()) is not None:
+            connection, request, came = asked
+            # Whoever waits for many calls to end may hang up meanwhile.
+            if connection.open(request.stream):
+                self._answer(connection, request, came)
+
+    def _answer(self, connection: _Connection, request: Request, came: float) -> None:
+        try:
+            answer = self._answered(connection, request, came)
+        except RPCError as error:
+            status, reason = error.status, error.reason
+            connection.say(lambda http2: http2.finish(request.stream, status, reason))
+        except Exception as error:
+            log.exception("method=%s: no answer", request.path)
+            told = f"an error inside the driver: {in_words(error)}"
+            connection.say(lambda http2: http2.finish(request.stream, Status.UNKNOWN, told))
+        else:
+            if answer is not None:
+                connection.say(lambda http2: http2.answer(request.stream, answer))
+
+    def _answered(self, connection: _Connection, request: Request, came: float) -> bytes | None:
+        """Return the answer of a unary method; None if a stream was begun instead.
+
+        Raises:
+            RPCError: there is none, and why.
+        """
+        method = self._methods.get(request.path)
+        if method is None:
+            raise RPCError(Status.UNIMPLEMENTED, f"there is no method {request.path}")
+        if isinstance(request.message, RPCError):
+            raise request.message
+        if request.timeout is not None and time.monotonic() - came > request.timeout:
+            raise RPCError(Status.DEADLINE_EXCEEDED, "the call waited for others until its caller had given up")
+        try:
+            message = method.decode(request.message)
+        except DecodeError as error:
+            log.error("method=%s: a gRPC message cannot be read: %s", request.path, error)  # noqa: TRY400 - it says all
+            raise RPCError(Status.INTERNAL, f"the message cannot be read: {error}") from error
+        if isinstance(method, Unary):
+            return method.encode(method.handle(message))
+        stream = _Stream(connection, request.stream, method.encode)
+        connection.streams[request.stream] = stream
+        method.handle(message, stream)
+        # The caller may have gone before anybody could be told of it.
+        if not connection.open(request.stream):
+            stream.gone()
+        return None

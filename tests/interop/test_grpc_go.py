@@ -1,0 +1,92 @@
+"""kubelet's gRPC library and messages, in Go, against the driver's server."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dranode.driver.core.claims.health import DeviceHealth, Health
+from dranode.driver.kubelet.grpc_server import GrpcServer
+from dranode.driver.kubelet.grpc_values import RPCError, Status
+from dranode.driver.kubelet.health import HealthService
+from dranode.driver.kubelet.methods import service
+from dranode.proto import dra_v1_pb2 as api
+from tests.fakes.waiting import PATIENCE
+from tests.interop.containerd import CACHE
+
+pytestmark = pytest.mark.interop
+SOURCE = Path(__file__).parent / "grpc_go"
+
+
+class Driver:
+    """A driver that answers as a claim's name says."""
+
+    def __init__(self, path: Path) -> None:
+        self.health = HealthService("node", pytest.fail, [DeviceHealth("d", Health.HEALTHY)])
+        handlers = {"NodePrepareResources": self.prepare, "NodeUnprepareResources": self.prepare}
+        methods = service(api.DESCRIPTOR, "DRAPlugin", handlers) | self.health.methods()
+        self.server = GrpcServer("test", methods, pytest.fail)
+        self.server.listen(path)
+        self.server.start()
+        self.stopping = threading.Thread(target=self.stop)
+
+    def stop(self) -> None:
+        self.health.stop()
+        self.server.stop(PATIENCE)
+
+    def prepare(self, request: Any) -> Any:
+        (claim,) = request.claims
+        if claim.name == "refused":
+            raise RPCError(Status.UNAVAILABLE, '100 % für 水\n"')
+        if claim.name == "slow":
+            time.sleep(0.2)
+        if claim.name == "unhealthy":
+            self.health.report([DeviceHealth("d", Health.UNHEALTHY)])
+        if claim.name == "stop":
+            self.stopping.start()
+            time.sleep(0.2)
+        device = api.Device(pool_name="node", device_name=claim.name)
+        return api.NodePrepareResourcesResponse(claims={claim.uid: api.NodePrepareResourceResponse(devices=[device])})
+
+
+@pytest.fixture(scope="module")
+def program() -> Path:
+    if not os.environ.get("INTEROP"):
+        pytest.skip("INTEROP names no runtime; see `make interop`")
+    if shutil.which("go") is None:
+        pytest.skip("go is not installed (a Go toolchain)")
+    CACHE.mkdir(parents=True, exist_ok=True)
+    program = CACHE / "grpc_go"
+    built = subprocess.run(["go", "build", "-o", program, "."], cwd=SOURCE, capture_output=True, text=True, check=False)
+    if built.returncode:
+        pytest.skip(f"the client cannot be built: {built.stderr.strip().splitlines()[-1]}")
+    return program
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="dranode-") as name:
+        yield Path(name)
+
+
+def test_grpc_for_go_finds_nothing_amiss(program: Path, folder: Path) -> None:
+    driver = Driver(folder / "dra.sock")
+    try:
+        done = subprocess.run(
+            [program, folder / "dra.sock"], capture_output=True, text=True, check=False, timeout=PATIENCE
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "a call after the end" in done.stdout
+    finally:
+        if driver.stopping.ident is None:
+            driver.stopping.start()
+        driver.stopping.join(PATIENCE)
