@@ -137,8 +137,8 @@ def test_a_driver_that_fails_at_one_spec_is_reported_and_has_the_others_written_
     assert {name[-41:-5] for name in specs(tmp_path)} == {claims[0].metadata.uid, claims[2].metadata.uid}
     (sentence,) = (message for message in caplog.messages if "ZeroDivisionError" in message)
     assert sentence == (
-        f"uid={claims[1].metadata.uid} driver={LAMPS}: the CDI spec of claim default/b cannot be written again, "
-        f"because {LAMPS} met an error inside it: ZeroDivisionError()"
+        f"claim=default/b uid={claims[1].metadata.uid} driver={LAMPS}: the CDI spec of claim default/b cannot be "
+        f"written again, because {LAMPS} met an error inside it: ZeroDivisionError()"
     )
     driver.broken = ""
     watch.look()
