@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -15,13 +16,28 @@ from dranode.driver.kubelet.unary_call import call
 from dranode.proto import podresources_v1_pb2 as api
 
 _LIST: Final = "/v1.PodResourcesLister/List"
-_TIMEOUT: Final = 0.5
+# For a caller that nobody waits for impatiently: kubelet makes its answer anew each time, and nodes are busy.
+_TIMEOUT: Final = 5.0
 # As kubelet sets for its own clients; gRPC's 4 MiB are less than what a large node may have to say.
 _MAX_BYTES: Final = 16 << 20
 
 
 class PodResourcesError(DranodeError):
     """kubelet gave no answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedPods:
+    """One answer of kubelet.
+
+    Attributes:
+        pods: the namespaces and names of the pods that it lists. A kubelet that has just started does not list all that
+            run, so it says nothing about others.
+        uses: every claim of every container of these that has a device of the driver in question.
+    """
+
+    pods: frozenset[tuple[str, str]]
+    uses: tuple[ClaimUse, ...]
 
 
 class PodResources:
@@ -35,15 +51,23 @@ class PodResources:
         """Every claim of every container that has a device of `driver`.
 
         Raises:
-            PodResourcesError: kubelet does not answer within half a second.
+            PodResourcesError: kubelet does not answer within 5 s.
+        """
+        return self.listed(driver).uses
+
+    def listed(self, driver: str, seconds: float | None = None) -> ListedPods:
+        """Every pod, and every claim of their containers that has a device of `driver`.
+
+        Raises:
+            PodResourcesError: kubelet does not answer within that time, 5 s by default.
         """
         try:
             response = api.ListPodResourcesResponse.FromString(
-                call(self._socket, _LIST, b"", seconds=_TIMEOUT, limit=_MAX_BYTES)
+                call(self._socket, _LIST, b"", seconds=_TIMEOUT if seconds is None else seconds, limit=_MAX_BYTES)
             )
         except (RPCError, DecodeError) as error:
             raise PodResourcesError(f"kubelet's pod-resources at {self._socket} does not answer: {error}") from error
-        return tuple(
+        uses = (
             ClaimUse(
                 namespace=pod.namespace,
                 pod=pod.name,
@@ -57,6 +81,7 @@ class PodResources:
             for claim in container.dynamic_resources
             if (ours := [resource for resource in claim.claim_resources if resource.driver_name == driver])
         )
+        return ListedPods(frozenset((pod.namespace, pod.name) for pod in response.pod_resources), tuple(uses))
 
     def in_use(self, driver: str, ref: ClaimRef) -> bool | None:
         """Whether a container has the claim; None if kubelet does not answer."""

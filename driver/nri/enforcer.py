@@ -43,6 +43,8 @@ log = logging.getLogger(__name__)
 _RETRY: Final = 30.0
 # How soon kubelet is asked again about containers that are there.
 _ASK_AGAIN: Final = 5.0
+# The same where it has answered that they have not the claims that they name: it may just have started.
+_ASK_DENIED: Final = 30.0
 # How long a runtime may take for the masks that an answer carries; it applies them one after another.
 _SETTLING: Final = 10.0
 # How long cgroups may be read before Synchronize is answered, for which a runtime waits 2 s.
@@ -347,9 +349,11 @@ class Enforcer:
         return self._containers
 
     def _ask_again(self, now: float) -> None:
-        """Look again, after a while, at the containers about which kubelet did not answer."""
+        """Look again, after a while, at the containers that kubelet did not vouch for."""
         containers = self._containers
-        if not containers.unheard or now - self._asked_at < _ASK_AGAIN or self.node.snapshot().unread is not None:
+        if not (containers.unheard or containers.denied) or self.node.snapshot().unread is not None:
+            return
+        if now - self._asked_at < (_ASK_AGAIN if containers.unheard else _ASK_DENIED):
             return
         self._asked_at = now
 

@@ -34,7 +34,7 @@ class ClaimSource(Protocol):
         """
 
     def pod_claims(self, pods: tuple[PodSandbox, ...]) -> Mapping[str, KubeletPodClaims] | None:
-        """What kubelet's pod-resources API says of the pods, by UID; None without an answer within 500 ms."""
+        """What kubelet's pod-resources API says of the pods that it lists, by UID; None without an answer in 1 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +70,7 @@ class Inquiry:
                     snapshot, evidence = reread(), replace(evidence, reread=True)
                 case AskKubelet():
                     answer = self.node.pod_claims(decision.pods)
-                    told = {
-                        pod.uid: None if answer is None else answer.get(pod.uid, KubeletPodClaims({}))
-                        for pod in decision.pods
-                    }
+                    told = {pod.uid: None if answer is None else answer.get(pod.uid) for pod in decision.pods}
                     evidence = replace(evidence, pods={**evidence.pods, **told})
                 case AskProcesses():
                     gone = self._gone(decision.containers, containers)

@@ -29,6 +29,8 @@ from dranode.driver.process.threads import Fatal, OwnedThread
 log = logging.getLogger(__name__)
 
 _VERIFY_SECONDS: Final = 30.0
+# How long kubelet may take while the container runtime waits, which does so for 2 s.
+_KUBELET_SECONDS: Final = 1.0
 Answered = Callable[[str, float], None]
 
 
@@ -111,13 +113,15 @@ class Pinning:
         return self.synchronized and self._enforcer.is_certain() and self._snapshot.unread is None
 
     def in_use(self, ref: ClaimRef) -> bool | None:
-        """Whether a container has the claim, by the runtime or by kubelet; None if neither can say."""
+        """Whether a container has the claim, by the runtime or by kubelet; None if neither can say.
+
+        Only the runtime can say that none has it: a kubelet that has just started does not list every pod that runs.
+        """
         # Asked first: a runtime that tells of its containers from now on has not vouched for what is known now.
         complete = self._complete
-        if ref.uid in self._enforcer.claims_in_use():
+        if ref.uid in self._enforcer.claims_in_use() or self._pod_resources.in_use(self._node.plugin.driver, ref):
             return True
-        told = self._pod_resources.in_use(self._node.plugin.driver, ref)
-        return told if told is not None or not complete else False
+        return False if complete else None
 
     def _records_changed(self, snapshot: HeldSnapshot | None) -> None:
         if snapshot is not None:
@@ -153,9 +157,9 @@ class Pinning:
         return self._snapshot
 
     def pod_claims(self, pods: tuple[PodSandbox, ...]) -> Mapping[str, KubeletPodClaims] | None:
-        """What kubelet's pod-resources API says of the pods, by UID; None without an answer in time."""
+        """What kubelet's pod-resources API says of the pods that it lists, by UID; None without an answer in time."""
         try:
-            claims = self._pod_resources.claims(self._node.plugin.driver)
+            listed = self._pod_resources.listed(self._node.plugin.driver, _KUBELET_SECONDS)
         except PodResourcesError as error:
             # Asked again every few seconds while containers wait for the answer.
             if str(error) != self._silence:
@@ -164,7 +168,8 @@ class Pinning:
             return None
         self._silence = None
         devices: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {}
-        for claim in claims:
+        for claim in listed.uses:
             containers = devices.setdefault((claim.namespace, claim.pod), {})
             containers[claim.container] = (*containers.get(claim.container, ()), *sorted(claim.cdi))
-        return {pod.uid: KubeletPodClaims(devices.get((pod.namespace, pod.name), {})) for pod in pods}
+        names = {pod.uid: (pod.namespace, pod.name) for pod in pods}
+        return {uid: KubeletPodClaims(devices.get(name, {})) for uid, name in names.items() if name in listed.pods}

@@ -48,6 +48,7 @@ class Containers:
         self._pooled: set[str] = set()
         self._unsure: set[str] = set()
         self._unheard: set[str] = set()
+        self._denied: set[str] = set()
         self.settled: HeldSnapshot | None = None
         for each in pinned:
             self._put(each)
@@ -97,6 +98,11 @@ class Containers:
         """The containers about which kubelet did not answer."""
         return tuple(self._all[key] for key in self._unheard)
 
+    @property
+    def denied(self) -> tuple[Pinned, ...]:
+        """The containers that name a claim which kubelet says they have not."""
+        return tuple(self._all[key] for key in self._denied)
+
     def namesakes(self, container: Container) -> tuple[str, ...]:
         """Return the ids of the container and of all containers of its name in its pod."""
         same = self._names.get((container.pod.uid, container.name), ()) if container.pod.uid else ()
@@ -145,6 +151,7 @@ class Containers:
         self._all[key] = pinned
         (self._unsure.add if pinned.unsure else self._unsure.discard)(key)
         (self._unheard.add if pinned.unheard else self._unheard.discard)(key)
+        (self._denied.add if pinned.denied else self._denied.discard)(key)
 
     def _enter(self, pinned: Pinned) -> None:
         key = pinned.container.id
@@ -160,6 +167,7 @@ class Containers:
         self._pooled.discard(key)
         self._unsure.discard(key)
         self._unheard.discard(key)
+        self._denied.discard(key)
         _discard(self._names, (pinned.container.pod.uid, pinned.container.name), key)
         _discard(self._sandboxes, pinned.container.pod.id, key)
         for uid in pinned.claims:

@@ -194,16 +194,16 @@ def pinned_as_listed(
     unsure = snapshot.unread is not None
     untold = unsure and any(uid not in snapshot.claims for uid in mentions(container, snapshot))
     parts = some_of(identity.claims, snapshot)
-    kept = container if identity.unheard else _slim(container)
+    kept = container if identity.unheard or identity.denied else _slim(container)
     pinned = Pinned(kept, claims, container.cpus, mems, unsure=unsure, untold=untold, parts=parts)
-    return replace(pinned, unheard=identity.unheard)
+    return replace(pinned, unheard=identity.unheard, denied=identity.denied)
 
 
 def heard(containers: Containers, snapshot: HeldSnapshot, evidence: Evidence = NOTHING_FOUND_OUT) -> Allowed | Ask:
-    """Another look at the containers about which kubelet did not answer, with the masks that they have by now."""
+    """Another look at the containers that kubelet did not vouch for, with the masks that they have by now."""
     put: list[Pinned] = []
     pods: list[PodSandbox] = []
-    for pinned in containers.unheard:
+    for pinned in (*containers.unheard, *containers.denied):
         container = replace(pinned.container, cpus=pinned.cpus)
         match identify(container, snapshot, evidence, exists=True).ask:
             case AskLedger() as ask:

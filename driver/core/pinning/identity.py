@@ -38,7 +38,8 @@ class Evidence:
 
     Attributes:
         reread: the ledger has been read again, so that a claim that is not in the snapshot does not exist.
-        pods: kubelet's answers by pod UID, None where it gave none in time; other pods were not asked about.
+        pods: kubelet's answers by pod UID, None where it gave none in time or does not list the pod; other pods were
+            not asked about.
         gone: of the containers asked about, those whose processes are gone; None if not looked at.
     """
 
@@ -77,13 +78,15 @@ class Identity:
         claims: the claims that it has.
         refusals: one sentence for every claim that it names without having it.
         ask: a question that must be answered before the rest is certain; None if there is none.
-        unheard: a claim is among the refused ones only because kubelet did not answer.
+        unheard: a claim is among the refused ones only because kubelet did not answer for the pod.
+        denied: a claim is among the refused ones because kubelet has not given it to the pod, as far as it says.
     """
 
     claims: tuple[HeldClaim, ...] = ()
     refusals: tuple[str, ...] = ()
     ask: AskLedger | AskKubelet | None = None
     unheard: bool = False
+    denied: bool = False
 
 
 def identify(container: Container, snapshot: HeldSnapshot, evidence: Evidence, *, exists: bool = False) -> Identity:
@@ -94,7 +97,7 @@ def identify(container: Container, snapshot: HeldSnapshot, evidence: Evidence, *
     """
     claims: list[HeldClaim] = []
     refusals: list[str] = []
-    unheard = False
+    unheard = denied = False
     named = mentions(container, snapshot)
     for uid, value in named.items():
         claim = snapshot.claims.get(uid)
@@ -119,11 +122,12 @@ def identify(container: Container, snapshot: HeldSnapshot, evidence: Evidence, *
             return Identity(ask=verdict)
         if verdict:
             refusals.append(verdict)
-            unheard = unheard or bool(container.pod.uid and evidence.pods[container.pod.uid] is None)
+            answered = not container.pod.uid or evidence.pods[container.pod.uid] is not None
+            unheard, denied = unheard or not answered, denied or (answered and bool(container.pod.uid))
         else:
             claims.append(claim)
     if named or container.pod.uid not in snapshot.by_pod:
-        return Identity(tuple(claims), tuple(refusals), unheard=unheard)
+        return Identity(tuple(claims), tuple(refusals), unheard=unheard, denied=denied)
     return _unnamed(container, snapshot, evidence, exists=exists)
 
 
@@ -156,7 +160,7 @@ def _may_use(container: Container, claim: HeldClaim, snapshot: HeldSnapshot, evi
     if answer is None:
         return (
             f"{container} has claim {claim.claim}, but pod {pod} is not on record for it and kubelet's pod-resources "
-            "API did not answer: look whether its socket is mounted and kubelet is well"
+            "API did not answer for it: look whether its socket is mounted and kubelet is well"
         )
     if claim.claim.uid in snapshot.claims_of_devices(device for each in answer.devices.values() for device in each):
         return ""
@@ -172,7 +176,7 @@ def _unnamed(container: Container, snapshot: HeldSnapshot, evidence: Evidence, *
         if exists:
             return Identity()
         text = (
-            f"{container} may have a claim, but kubelet's pod-resources API did not answer: "
+            f"{container} may have a claim, but kubelet's pod-resources API did not answer for its pod: "
             "look whether its socket is mounted and kubelet is well"
         )
         return Identity(refusals=(text,))

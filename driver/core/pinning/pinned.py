@@ -31,6 +31,8 @@ class Pinned:
         untold: it names an unknown claim, and may have it.
         unheard: it names a claim on record, and kubelet did not answer whether it has it; `container` is whole, so that
             it can be looked at again. Meanwhile it stays on CPUs that claims hold, where only a driver puts anybody.
+        denied: it names a claim on record that kubelet says it has not; `container` is whole as well, since a kubelet
+            that has just started may not know of it yet.
     """
 
     container: Container
@@ -42,6 +44,7 @@ class Pinned:
     unsure: bool = False
     untold: bool = False
     unheard: bool = False
+    denied: bool = False
 
     def given(self, resources: Resources) -> Pinned:
         """Return the container after it was given these resources."""

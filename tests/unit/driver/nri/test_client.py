@@ -63,7 +63,7 @@ def test_kubelet_is_asked_about_a_pod_that_is_not_on_record(bench: Bench) -> Non
     bench.node.kubelet = None
     with pytest.raises(CallFailedError, match="did not answer"):
         runtime.create(container("g", "p2", ENV), P2)
-    bench.node.kubelet = {}
+    bench.node.kubelet = {"p2": KubeletPodClaims({})}
     with pytest.raises(CallFailedError, match="kubelet has not given"):
         runtime.create(container("g", "p2", ENV), P2)
 

@@ -237,6 +237,35 @@ def test_kubelet_is_asked_again_about_a_container_that_it_was_silent_about() -> 
     assert (enforcer.unsolicited(), node.asked) == ((), 3)
 
 
+def test_kubelet_is_asked_again_about_a_pod_that_it_does_not_list_yet() -> None:
+    now = [0.0]
+    node = Node(answer={})
+    enforcer = Enforcer(node, HostRoot(), clock=lambda: now[0])
+    enforcer.configured(RuntimePeer("containerd", "v2.3.4", "v0.12.1"))
+    enforcer.synchronize((replace(STRANGER, cpus=CPUSet(range(8))),))
+    assert not enforcer.is_certain()
+    node.answer, now[0] = GIVEN, 5.0
+    (update,) = enforcer.unsolicited()
+    assert (update.container_id, update.resources.cpus, enforcer.is_certain()) == ("c3", CLAIM.cpus, True)
+
+
+def test_a_no_of_kubelet_counts_and_is_asked_for_again() -> None:
+    now = [0.0]
+    node = Node(answer={"p3": KubeletPodClaims({})})
+    enforcer = Enforcer(node, HostRoot(), clock=lambda: now[0])
+    enforcer.configured(RuntimePeer("containerd", "v2.3.4", "v0.12.1"))
+    (update,) = enforcer.synchronize((replace(STRANGER, cpus=CPUSet(range(8))),))
+    assert (update.resources.cpus, enforcer.is_certain()) == (HELD.shared, True)
+    for now[0] in (29.0, 30.0, 59.0, 60.0):
+        assert enforcer.unsolicited() == ()
+    assert node.asked == 3
+    node.answer, now[0] = GIVEN, 90.0
+    (update,) = enforcer.unsolicited()
+    assert (update.container_id, update.resources.cpus) == ("c3", CLAIM.cpus)
+    now[0] = 200.0
+    assert (enforcer.unsolicited(), node.asked) == ((), 4)
+
+
 def test_a_container_on_held_cpus_stays_there_while_kubelet_is_silent() -> None:
     now = [0.0]
     node = Node(answer=None)
@@ -246,7 +275,7 @@ def test_a_container_on_held_cpus_stays_there_while_kubelet_is_silent() -> None:
     node.now = replace(HELD, mems="0")
     assert enforcer.unsolicited() == ()
     # kubelet gave the claim to another pod.
-    node.answer, now[0] = {}, 5.0
+    node.answer, now[0] = {STRANGER.pod.uid: KubeletPodClaims({})}, 5.0
     (update,) = enforcer.unsolicited()
     assert update.resources.cpus == HELD.shared
     assert enforcer.is_certain()

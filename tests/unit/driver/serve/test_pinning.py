@@ -10,19 +10,20 @@ from pathlib import Path
 import pytest
 
 from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.pods import PodSandbox
 from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant
 from dranode.driver.core.claims.held import ClaimRef, Held
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.record import Record
-from dranode.driver.core.claims.uses import ClaimUse
 from dranode.driver.core.pinning.pins import Pins
 from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
-from dranode.driver.kubelet.podresources import PodResources
+from dranode.driver.kubelet.podresources import ListedPods, PodResources
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.nri.access import ContainerAccess
 from dranode.driver.serve.pinning import Pinning
 from tests.fakes.drivers import Lamps, allocated_claim
+from tests.fakes.lifecycle import KubeletPods
 from tests.fakes.nri import FakeRuntime, container, pod
 from tests.fakes.waiting import PATIENCE, eventually
 
@@ -55,9 +56,9 @@ class Kubelet(PodResources):
         self.meanwhile()
         return None
 
-    def claims(self, driver: str) -> tuple[ClaimUse, ...]:
-        del driver
-        return ()
+    def listed(self, driver: str, seconds: float | None = None) -> ListedPods:
+        del driver, seconds
+        return ListedPods(frozenset(), ())
 
 
 @pytest.fixture
@@ -93,3 +94,36 @@ def test_a_runtime_that_is_heard_of_while_kubelet_is_asked_does_not_vouch_for_wh
     finally:
         pinning.stop()
         sock.close()
+
+
+def test_a_kubelet_that_lists_no_pod_of_a_claim_does_not_say_that_no_container_has_it(tmp_path: Path) -> None:
+    node = NodeClaims(PinnedLamps(), tmp_path, tmp_path / "cdi")
+    node.open()
+    node.prepare({MINE: allocated_claim(MINE.name, Lamps.driver, ["lamp-0"], uid=MINE.uid)})
+    kubelet = KubeletPods(tmp_path / "kubelet.sock")
+    asked = PodResources(kubelet.socket)
+    # The runtime has not told of its containers yet.
+    pinning = Pinning(node, ContainerAccess(str(tmp_path / "nri.sock"), HostRoot()), asked, pytest.fail)
+    try:
+        assert pinning.in_use(MINE) is None
+        kubelet.run("pod-mine", MINE.name, MINE.uid, "lamp-0", driver=Lamps.driver)
+        assert pinning.in_use(MINE) is True
+    finally:
+        kubelet.close()
+
+
+def test_kubelet_answers_for_the_pods_that_it_lists_and_for_no_others(tmp_path: Path) -> None:
+    node = NodeClaims(PinnedLamps(), tmp_path, tmp_path / "cdi")
+    kubelet = KubeletPods(tmp_path / "kubelet.sock")
+    asked = PodResources(kubelet.socket)
+    pinning = Pinning(node, ContainerAccess(str(tmp_path / "nri.sock"), HostRoot()), asked, pytest.fail)
+    kubelet.run("has", "a", "uid-a", "lamp-0", driver=Lamps.driver)
+    kubelet.run("has-not", "a", "uid-a", driver="another.example.com")
+    pods = tuple(PodSandbox(name, f"uid-{name}", "default", name) for name in ("has", "has-not", "not-listed"))
+    try:
+        answer = pinning.pod_claims(pods)
+        assert answer is not None
+        assert sorted(answer) == ["uid-has", "uid-has-not"]
+        assert [sorted(answer[uid].devices) for uid in sorted(answer)] == [["main"], []]
+    finally:
+        kubelet.close()
