@@ -76,7 +76,7 @@ def scheduler_answer(
     allocator = Allocator(slices, classes, features, new_share_id=lambda: "")
     fleet = Fleet(allocator, nodes, Allocated.of(everything))
     try:
-        judged = _judged(fleet, unallocated, Fleet(allocator, nodes, Allocated()))
+        judged = _judged(fleet, unallocated, allocator)
     except AllocationError as error:
         return SchedulerAnswer(cause=_REASONS.get(error.reason, StopCause.CLAIM_REFUSED), error=str(error))
     holders = _holders(judged[0].nodes[0], fleet, everything) if judged and judged[0].cause is not None else ""
@@ -103,13 +103,13 @@ def extended_claim(pod: LivePod, classes: Iterable[DeviceClass]) -> list[Resourc
     return [ResourceClaim(metadata=metadata, spec=spec)] if requests else []
 
 
-def _judged(fleet: Fleet, claims: Sequence[ResourceClaim], unused: Fleet) -> list[NodeGroup]:
+def _judged(fleet: Fleet, claims: Sequence[ResourceClaim], allocator: Allocator) -> list[NodeGroup]:
     """Return the nodes that nothing but claims keeps, those that come nearest first.
 
     Args:
         fleet: the nodes, with what is allocated of them.
         claims: what is to be allocated.
-        unused: the same nodes with nothing allocated.
+        allocator: what allocates, for nodes of which nothing is allocated.
     """
     answers: dict[str, tuple[_Kept, list[str]]] = {}
     for names, miss in fleet.misses(claims):
@@ -120,10 +120,13 @@ def _judged(fleet: Fleet, claims: Sequence[ResourceClaim], unused: Fleet) -> lis
         miss = answer[1][0]
         return (2, 0) if miss is None else (1, miss) if isinstance(miss, Miss) else (0, 0)
 
+    # Of the nodes with one answer the first stands for all.
+    first = {names[0] for _, names in answers.values()}
+    unused = Fleet(allocator, [node for node in fleet.nodes if node.metadata.name in first], Allocated())
     fitting = {name for names, miss in unused.misses(claims) if miss is None for name in names}
     ordered = sorted(answers.items(), key=nearness, reverse=True)
     return [
-        NodeGroup(tuple(names), _cause(miss, taken=not fitting.isdisjoint(names)), sentence)
+        NodeGroup(tuple(names), _cause(miss, taken=names[0] in fitting), sentence)
         for sentence, (miss, names) in ordered
     ]
 

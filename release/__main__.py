@@ -17,6 +17,7 @@ def main() -> int:
     print(f"dranode {version()}", flush=True)
     wheel = _done(packages.build())
     _done(archives.chart())
+    _done(archives.plugin(wheel))
     node = software.environment(wheel)
     _done(software.bills(node))
     _done(software.notices(node))

@@ -1,4 +1,4 @@
-"""The chart's archive and the checksums."""
+"""The archives of the chart and of the kubectl plug-in, and the checksums."""
 
 from __future__ import annotations
 
@@ -21,6 +21,27 @@ def chart() -> Path:
             archive.add(file, f"dranode/{file.relative_to(folder)}", filter=_of_nobody)
     path.write_bytes(gzip.compress(plain.getvalue(), mtime=int(epoch())))
     return path
+
+
+def plugin(wheel: Path) -> Path:
+    """Pack what krew installs, the launcher with the wheel, and write the manifest with its version and checksum."""
+    folder = ROOT / "deploy" / "krew"
+    path = DIST / "kubectl-dranode.tar.gz"
+    plain = io.BytesIO()
+    with tarfile.open(fileobj=plain, mode="w") as archive:
+        archive.add(folder / "kubectl-dranode", "kubectl-dranode", filter=_program)
+        archive.add(wheel, wheel.name, filter=_of_nobody)
+    path.write_bytes(gzip.compress(plain.getvalue(), mtime=int(epoch())))
+    manifest = (folder / "dranode.yaml").read_text().replace("v0.1.0", f"v{version()}")
+    manifest = manifest.replace("0" * 64, hashlib.sha256(path.read_bytes()).hexdigest())
+    (DIST / "kubectl-dranode-krew.yaml").write_text(manifest)
+    return path
+
+
+def _program(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    member = _of_nobody(member)
+    member.mode = 0o755
+    return member
 
 
 def _of_nobody(member: tarfile.TarInfo) -> tarfile.TarInfo:

@@ -9,7 +9,7 @@ import gc
 import os
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import click
 
@@ -88,8 +88,13 @@ def _left_out(module: str | None) -> str:
 def main() -> None:
     """Run the program; the exit status is 0 done, 1 "no" or failed, 2 wrong usage or an invalid configuration."""
     defer_untouched()
+    run(cli, sys.argv[1:])
+
+
+def run(command: click.Command, arguments: list[str]) -> NoReturn:
+    """Run a command, and end the process with its exit status; errors are one sentence on stderr."""
     try:
-        sys.exit(cli.main(standalone_mode=False))
+        sys.exit(command.main(arguments, standalone_mode=False))
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
     except click.ClickException as error:

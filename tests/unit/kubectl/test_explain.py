@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from dranode.driver.core.diagnosis.causes import StopCause
@@ -244,16 +245,16 @@ def test_a_server_that_does_not_answer_is_an_error_and_no_verdict(cluster: PodCl
 def test_the_context_names_cluster_and_namespace(cluster: PodCluster, tmp_path: Path) -> None:
     cluster.pod()
     kubeconfig = Path(cluster.api.kubeconfig(tmp_path / "kubeconfig"))
-    other = {"name": "prod", "context": {"cluster": "test", "user": "test", "namespace": "elsewhere"}}
-    document = json.loads(json.dumps(__import__("yaml").safe_load(kubeconfig.read_text())))
-    document["contexts"].append(other)
+    document = yaml.safe_load(kubeconfig.read_text())
+    (first,) = document["contexts"]
+    document["contexts"].append({"name": "prod", "context": {**first["context"], "namespace": "elsewhere"}})
     kubeconfig.write_text(json.dumps(document))
     arguments = ["app", "--kubeconfig", str(kubeconfig), "--node-name", "laptop", "-o", "json"]
     runner = CliRunner(env={"HOME": str(tmp_path), "KUBECONFIG": ""})
     assert json.loads(runner.invoke(command, arguments).stdout)["about"] == "default/app"
     assert json.loads(runner.invoke(command, [*arguments, "--context", "prod"]).stdout)["about"] == "elsewhere/app"
     ran = runner.invoke(command, [*arguments, "--context", "none"])
-    assert 'has no context "none"; there are prod, test' in str(ran.exception)
+    assert f'has no context "none"; there are prod, {first["name"]}' in str(ran.exception)
 
 
 def test_the_page_for_people_has_causes_and_fixes(cluster: PodCluster, explain: Any) -> None:

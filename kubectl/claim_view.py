@@ -1,0 +1,133 @@
+"""The claims of a cluster for people: which devices each has, who uses it, who waits for it, how it is."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from dranode.driver.core.api.resource import DeviceRequestAllocationResult, ResourceClaim, ResourceSlice
+from dranode.driver.core.claims.allocation import readable_results
+from dranode.driver.core.diagnosis.allocated import ready_conditions
+from dranode.driver.core.diagnosis.live_objects import LivePod
+from dranode.kubectl.device_view import allocated_on
+
+
+class ClaimStage(StrEnum):
+    """How far a claim has come, in the words of kubectl's own column."""
+
+    PENDING = "pending"
+    ALLOCATED = "allocated"
+    RESERVED = "allocated,reserved"
+    DELETED = "deleted"
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRow:
+    """One claim.
+
+    Attributes:
+        namespace: its namespace.
+        name: its name.
+        stage: how far it has come.
+        node: the node of its devices; empty if it has none, or if several nodes see them.
+        pods: the pods that it is reserved for.
+        waiting: pods that name it and do not have it yet.
+        results: what it was allocated.
+        health: `Ready`, or the reason why a device is not; empty if no driver says anything.
+        message: what the driver says of that.
+        created: when it was made, in RFC 3339; empty if unknown.
+    """
+
+    namespace: str
+    name: str
+    stage: ClaimStage
+    node: str
+    pods: tuple[str, ...]
+    waiting: tuple[str, ...]
+    results: tuple[DeviceRequestAllocationResult, ...]
+    health: str
+    message: str
+    created: str
+
+
+def claim_rows(
+    claims: Iterable[ResourceClaim], slices: Iterable[ResourceSlice], pods: Iterable[LivePod]
+) -> Iterator[ClaimRow]:
+    """Yield every claim, by namespace and name."""
+    nodes = {
+        (one.spec.driver, one.spec.pool.name): one.spec.node_name for one in slices if one.spec.node_name is not None
+    }
+    users = _users(pods)
+    for claim in sorted(claims, key=lambda one: (one.metadata.namespace, one.metadata.name)):
+        metadata, status = claim.metadata, claim.status
+        results = tuple(readable_results(status.allocation))
+        reserved = tuple(one.name for one in status.reserved_for)
+        health, message = _health(claim)
+        named = users.get((metadata.namespace, metadata.name), ())
+        yield ClaimRow(
+            namespace=metadata.namespace,
+            name=metadata.name,
+            stage=_stage(claim),
+            node=allocated_on(results, nodes),
+            pods=reserved,
+            waiting=tuple(name for name in named if name not in reserved),
+            results=results,
+            health=health,
+            message=message,
+            created=metadata.creation_timestamp or "",
+        )
+
+
+def _stage(claim: ResourceClaim) -> ClaimStage:
+    if claim.metadata.deletion_timestamp is not None:
+        return ClaimStage.DELETED
+    if claim.status.allocation is None:
+        return ClaimStage.PENDING
+    return ClaimStage.RESERVED if claim.status.reserved_for else ClaimStage.ALLOCATED
+
+
+def _health(claim: ResourceClaim) -> tuple[str, str]:
+    conditions = list(ready_conditions(claim))
+    for condition in conditions:
+        if condition.get("status") != "True":
+            return str(condition.get("reason") or "NotReady"), str(condition.get("message") or "")
+    return ("Ready", "") if conditions else ("", "")
+
+
+def _users(pods: Iterable[LivePod]) -> Mapping[tuple[str, str], tuple[str, ...]]:
+    """Return the pods that use each claim or are to, by namespace and name, those that have ended left out."""
+    users: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+    for pod in pods:
+        if pod.status.phase in ("Succeeded", "Failed"):
+            continue
+        made = {one.name: one.resource_claim_name for one in pod.status.resource_claim_statuses}
+        for entry in pod.spec.resource_claims:
+            name = entry.resource_claim_name or made.get(entry.name)
+            if name:
+                users[pod.metadata.namespace, name].append(pod.metadata.name)
+    return {key: tuple(names) for key, names in users.items()}
+
+
+def age(created: str, now: datetime) -> str:
+    """Return an age as kubectl prints it (`5d`, `3h12m`, `47s`); `<unknown>` without a time."""
+    try:
+        seconds = int((now - datetime.fromisoformat(created)).total_seconds())
+    except (ValueError, TypeError):
+        return "<unknown>"
+    minutes, hours, days = seconds // 60, seconds // 3600, seconds // 86400
+    # apimachinery's duration.HumanDuration: below each limit, so many of one unit and the rest in the next.
+    steps = (
+        (120, max(seconds, 0), "s", 0, ""),
+        (600, minutes, "m", seconds % 60, "s"),
+        (3 * 3600, minutes, "m", 0, ""),
+        (8 * 3600, hours, "h", minutes % 60, "m"),
+        (48 * 3600, hours, "h", 0, ""),
+        (8 * 86400, days, "d", hours % 24, "h"),
+    )
+    for limit, whole, unit, rest, smaller in steps:
+        if seconds < limit:
+            return f"{whole}{unit}{rest}{smaller}" if rest else f"{whole}{unit}"
+    return f"{days}d"

@@ -1,0 +1,70 @@
+"""The nodes of a cluster for people: what each NUMA node has of every driver's devices, and what of it is free."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from dranode.driver.core.diagnosis.live_objects import LiveNode
+from dranode.kubectl.device_view import Availability, DeviceRow
+from dranode.sim.allocator.state import Amount
+
+
+@dataclass(slots=True)
+class Stock:
+    """What a NUMA node has of one kind of device.
+
+    Attributes:
+        free: devices that can be had whole, or the amount that is left of a capacity that claims share.
+        total: all of them.
+    """
+
+    free: Amount = 0
+    total: Amount = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NumaRow:
+    """One NUMA node of a node, or what no NUMA node of it has.
+
+    Attributes:
+        node: the node.
+        ready: whether it is Ready; `Unknown` for a node that is not there.
+        numa: the number of the NUMA node; empty for devices without one.
+        stock: by driver, or by the qualified name of a capacity that claims share.
+    """
+
+    node: str
+    ready: str
+    numa: str
+    stock: Mapping[str, Stock] = field(default_factory=dict)
+
+
+def numa_rows(nodes: Iterable[LiveNode], devices: Iterable[DeviceRow]) -> Iterator[NumaRow]:
+    """Yield the NUMA nodes of every node, by name and number; a node without devices has one row."""
+    stocks: defaultdict[str, defaultdict[str, dict[str, Stock]]] = defaultdict(lambda: defaultdict(dict))
+    for row in devices:
+        if row.node:
+            _count(stocks[row.node][",".join(map(str, row.numa))], row)
+    readiness = {node.metadata.name: "NotReady" if node.not_ready else "Ready" for node in nodes}
+    for name in sorted(readiness.keys() | stocks.keys()):
+        ready = readiness.get(name, "Unknown")
+        found = stocks.get(name)
+        if not found:
+            yield NumaRow(name, ready, "")
+            continue
+        for numa in sorted(found, key=lambda each: (each == "", each.zfill(4))):
+            yield NumaRow(name, ready, numa, found[numa])
+
+
+def _count(stock: dict[str, Stock], row: DeviceRow) -> None:
+    usable = row.state in (Availability.FREE, Availability.SHARED)
+    for name, total in row.total.items():
+        entry = stock.setdefault(name if "/" in name else f"{row.driver}/{name}", Stock())
+        entry.total += total
+        entry.free += max(row.free[name], 0) if usable else 0
+    if not row.total:
+        entry = stock.setdefault(row.driver, Stock())
+        entry.total += 1
+        entry.free += row.state is Availability.FREE

@@ -1,0 +1,213 @@
+"""`kubectl dranode`: explain, claims, devices, nodes and fit of a cluster, with kubectl's flags and forms of output."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from dranode.driver.core.api.errors import DranodeError, UsageError
+from dranode.kubectl.access import NamedCluster, cluster_options, named_cluster
+from dranode.kubectl.complete import candidates, completion_script, names_of
+from dranode.kubectl.print import list_options, print_rows
+
+if TYPE_CHECKING:
+    from dranode.driver.doctor.cluster_lists import ClusterLists
+
+_SETTINGS: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+@click.group(context_settings=_SETTINGS)
+@click.version_option(package_name="dranode")
+def plugin() -> None:
+    """Devices, claims and pods of a cluster with DRA: who has what, what is free, what waits, and why.
+
+    Reads alone; deploy/reader has the rights. Every driver's devices are shown.
+
+    \b
+    Example:
+      kubectl dranode explain near-memory
+      kubectl dranode claims -A
+      kubectl dranode devices --node worker-1 -o wide
+    """
+
+
+@plugin.command(short_help="Why a pod with claims, or a claim, has not come further, and what to do.")
+@click.argument("subject", metavar="POD|CLAIM", shell_complete=names_of("Pod"))
+@cluster_options
+@click.option(
+    "-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", help="For people, or for programs."
+)
+@click.pass_context
+def explain(ctx: click.Context, /, subject: str, output: str, **options: str) -> None:
+    """Follow POD|CLAIM from its claims to its containers, and say where it stopped, why, and what to do.
+
+    POD|CLAIM is NAME, NAMESPACE/NAME, pod/NAME or claim/NAME. The exit status is 1 if something stopped.
+
+    \b
+    Example:
+      kubectl dranode explain near-memory
+    """
+    from dranode.driver.doctor.sources import FromCluster
+    from dranode.kubectl.explain import explainer, show, subject_place
+
+    cluster = _cluster(options)
+    # A laptop is no node: nothing of this machine is looked at.
+    page = explainer(cluster, None, FromCluster(cluster.client))
+    show(ctx, subject_place(subject, options["namespace"], cluster), output, page)
+
+
+@plugin.command(short_help="Claims: their pods, node, devices and shares, age, health, and who waits for them.")
+@click.argument("names", metavar="[NAME...]", nargs=-1, shell_complete=names_of("ResourceClaim"))
+@click.option("-A", "--all-namespaces", is_flag=True, help="Of all namespaces.")
+@click.option("-l", "--selector", default="", metavar="LABELS", help="Claims with these labels.")
+@cluster_options
+@list_options
+def claims(
+    *, names: tuple[str, ...], all_namespaces: bool, selector: str, output: str, no_headers: bool, **options: str
+) -> None:
+    """List claims: state, pod, node, devices with what is consumed of them, age, health, and pods that wait.
+
+    \b
+    Example:
+      kubectl dranode claims -A -o wide
+    """
+    from datetime import UTC, datetime
+
+    from dranode.kubectl.claim_view import claim_rows
+    from dranode.kubectl.listings import claim_listing
+
+    cluster = _cluster(options)
+    lists, namespace = _lists(cluster), "" if all_namespaces else cluster.namespace
+    rows = list(claim_rows(lists.claims(namespace, selector), lists.slices(), lists.pods(namespace)))
+    rows = _named(rows, names, lambda row: row.name, "resourceclaim")
+    listing = claim_listing(datetime.now(UTC), namespaces=all_namespaces)
+    print_rows(rows, listing, output, headers=not no_headers)
+
+
+@plugin.command(short_help="Devices of all drivers: free, taken by whom, tainted why.")
+@click.argument("names", metavar="[NAME...]", nargs=-1)
+@click.option("--driver", default="", metavar="NAME", help="Of this driver.")
+@click.option("--node", default="", metavar="NAME", help="On this node.", shell_complete=names_of("Node"))
+@click.option("--state", default="", metavar="STATE", help="Only free, shared, taken, tainted or blocked ones.")
+@click.option("-l", "--selector", default="", metavar="LABELS", help="Of ResourceSlices with these labels.")
+@cluster_options
+@list_options
+def devices(
+    *,
+    names: tuple[str, ...],
+    driver: str,
+    node: str,
+    state: str,
+    selector: str,
+    output: str,
+    no_headers: bool,
+    **options: str,
+) -> None:
+    """List the devices of all drivers: what is free of each, the claims that have it, its taints and their source.
+
+    \b
+    Example:
+      kubectl dranode devices --driver gpu.example.com --state free
+    """
+    from dranode.kubectl.device_view import Availability, device_rows
+    from dranode.kubectl.listings import device_listing
+    from dranode.kubectl.taint_rules import ruled_taints
+
+    if state not in ("", *Availability):
+        raise UsageError(f'there is no state "{state}"; there are {", ".join(Availability)}')
+    lists = _lists(_cluster(options))
+    rows = [
+        row
+        for row in device_rows(lists.slices(selector, node), lists.claims(), ruled_taints(lists.rules()))
+        if driver in ("", row.driver) and node in ("", row.node) and state in ("", row.state)
+    ]
+    print_rows(_named(rows, names, lambda row: row.name, "device"), device_listing(), output, headers=not no_headers)
+
+
+@plugin.command(short_help="Nodes by NUMA node: what each has of every driver's devices, and what of it is free.")
+@click.argument("names", metavar="[NAME...]", nargs=-1, shell_complete=names_of("Node"))
+@click.option("-l", "--selector", default="", metavar="LABELS", help="Nodes with these labels.")
+@cluster_options
+@list_options
+def nodes(*, names: tuple[str, ...], selector: str, output: str, no_headers: bool, **options: str) -> None:
+    """List nodes by NUMA node: free and all of every driver's devices (CPUs, memory, GPUs, NICs), as free/all.
+
+    \b
+    Example:
+      kubectl dranode nodes worker-1
+    """
+    from dranode.kubectl.device_view import device_rows
+    from dranode.kubectl.listings import numa_listing
+    from dranode.kubectl.node_view import numa_rows
+    from dranode.kubectl.taint_rules import ruled_taints
+
+    lists = _lists(_cluster(options))
+    living = lists.nodes(selector)
+    chosen = {node.metadata.name for node in living}
+    rows = [
+        row
+        for row in numa_rows(living, device_rows(lists.slices(), lists.claims(), ruled_taints(lists.rules())))
+        if not selector or row.node in chosen
+    ]
+    rows = _named(rows, names, lambda row: row.node, "node")
+    print_rows(rows, numa_listing(rows), output, headers=not no_headers)
+
+
+@plugin.command(short_help="Print a script that completes kubectl-dranode in bash, zsh or fish.")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the completion of `kubectl-dranode` for SHELL.
+
+    `kubectl dranode` itself completes through kubectl's own completion, which finds kubectl_complete-dranode.
+
+    \b
+    Example:
+      kubectl-dranode completion bash
+    """
+    click.echo(completion_script(plugin, shell))
+
+
+def _fit() -> click.Command:
+    from dranode.sim.cli.fit import command
+
+    return command
+
+
+plugin.add_command(_fit(), "fit")
+
+
+def _cluster(options: dict[str, str]) -> NamedCluster:
+    cluster = named_cluster(options["kubeconfig"], options["context"], options["namespace"], "kubectl-dranode")
+    if cluster is None:
+        raise UsageError("no cluster is named: set KUBECONFIG, pass --kubeconfig, or write ~/.kube/config")
+    return cluster
+
+
+def _lists(cluster: NamedCluster) -> ClusterLists:
+    from dranode.driver.doctor.api_objects import ApiObjects
+    from dranode.driver.doctor.cluster_lists import ClusterLists
+
+    return ClusterLists(ApiObjects(cluster.client))
+
+
+def _named(rows: list[Any], names: tuple[str, ...], name: Any, kind: str) -> list[Any]:
+    """Return the rows of these names, all for none; kubectl's error for a name that is not there."""
+    missing = set(names) - {name(row) for row in rows}
+    if missing:
+        raise DranodeError(f'{kind} "{min(missing)}" not found')
+    return [row for row in rows if not names or name(row) in names]
+
+
+def run_plugin() -> None:
+    """Run the plug-in; the exit status is 0 done, 1 "no" or failed, 2 wrong usage."""
+    from dranode.driver.cli import run
+
+    run(plugin, sys.argv[1:])
+
+
+def complete_words() -> None:
+    """Answer kubectl's completion."""
+    for line in candidates(plugin, sys.argv[1:]):
+        click.echo(line)

@@ -1,0 +1,61 @@
+"""The kubectl plug-in as krew installs it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+from release import archives
+from release.project import version
+from tests.fakes.kustomize import DEPLOY
+
+KREW = DEPLOY / "krew"
+
+
+@pytest.fixture
+def dist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(archives, "DIST", tmp_path)
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    wheel = tmp_path / f"dranode-{version()}-py3-none-any.whl"
+    wheel.write_bytes(b"a wheel")
+    archives.plugin(wheel)
+    return tmp_path
+
+
+def test_the_archive_holds_the_launcher_and_the_wheel(dist: Path) -> None:
+    with tarfile.open(dist / "kubectl-dranode.tar.gz") as archive:
+        members = {member.name: member.mode for member in archive}
+    assert members == {"kubectl-dranode": 0o755, f"dranode-{version()}-py3-none-any.whl": 0o644}
+
+
+def test_the_manifest_has_version_and_checksum(dist: Path) -> None:
+    manifest = yaml.safe_load((dist / "kubectl-dranode-krew.yaml").read_text())
+    (platform,) = manifest["spec"]["platforms"]
+    assert (manifest["metadata"]["name"], manifest["spec"]["version"]) == ("dranode", f"v{version()}")
+    assert platform["sha256"] == hashlib.sha256((dist / "kubectl-dranode.tar.gz").read_bytes()).hexdigest()
+    assert (platform["bin"], platform["uri"].rpartition("/")[2]) == ("kubectl-dranode", "kubectl-dranode.tar.gz")
+
+
+def test_the_launcher_makes_its_environment_once_and_runs_the_plugin(dist: Path) -> None:
+    tools, log = dist / "tools", dist / "log"
+    tools.mkdir()
+    # A python3 that makes an environment as venv does, whose python notes what it is asked for.
+    python = tools / "python3"
+    made = f'printf \'#!/bin/sh\\necho "$@" >> {log}\\n\' > "$3/bin/python"'
+    steps = ("#!/bin/sh", 'mkdir -p "$3/bin"', 'cp "$0" "$3/bin/kubectl-dranode"', made, 'chmod +x "$3/bin/python"')
+    python.write_text("\n".join(steps))
+    python.chmod(0o755)
+    with tarfile.open(dist / "kubectl-dranode.tar.gz") as archive:
+        archive.extractall(dist / "plugin", filter="data")
+    environment = {"PATH": f"{tools}:{os.environ['PATH']}", "HOME": str(dist)}
+    for _ in range(2):
+        subprocess.run([dist / "plugin" / "kubectl-dranode", "claims", "-A"], env=environment, check=True)
+    lines = log.read_text().splitlines()
+    assert [line.partition(" -")[0] for line in lines if "pip install" in line] == ["-m pip install"]
+    assert [line.endswith("run_plugin() claims -A") for line in lines] == [False, True, True]
