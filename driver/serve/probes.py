@@ -13,9 +13,10 @@ from dranode.driver.process.threads import Fatal
 from dranode.driver.serve.http_address import bind_address
 
 if TYPE_CHECKING:
+    from dranode.driver.serve.counters import ServiceCounters
     from dranode.driver.serve.http_server import HTTPPages
     from dranode.driver.serve.metrics import Metrics
-    from dranode.driver.serve.service import DriverService, ServiceCounters
+    from dranode.driver.serve.service import DriverService
 
 
 class Probes:

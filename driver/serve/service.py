@@ -12,15 +12,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from dranode.driver.core.api.errors import DranodeError, UsageError
 from dranode.driver.core.claims.events import MetadataMissing, RecordQuarantined
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.plugin import Plugin
-from dranode.driver.core.claims.record import Record
 from dranode.driver.core.pinning.pins import Pins
 from dranode.driver.core.slices.publication import PublisherStatus
 from dranode.driver.kubelet.listener import Listener
@@ -29,6 +28,7 @@ from dranode.driver.node.node import NodeClaims
 from dranode.driver.process.threads import OwnedThread
 from dranode.driver.serve.announcer import Announcer
 from dranode.driver.serve.cluster import Cluster
+from dranode.driver.serve.readiness import unmet_needs
 
 if TYPE_CHECKING:
     from dranode.driver.core.claims.events import Occurrence
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from dranode.driver.kubelet.podresources import PodResources
     from dranode.driver.nri.access import ContainerAccess
     from dranode.driver.serve.authority import Authority
+    from dranode.driver.serve.counters import ServiceCounters
     from dranode.driver.serve.lifecycle import Lifecycle
     from dranode.driver.serve.pinning import Pinning
     from dranode.driver.serve.witnesses import Witnesses
@@ -45,19 +46,6 @@ _AGAIN_SECONDS: Final = 1.0
 # Well within the lease of what kubelet was told, so that a change is known before that lapses.
 _HEALTH_SECONDS: Final = 10.0
 log = logging.getLogger(__name__)
-
-
-class ServiceCounters(Protocol):
-    """Counts what a driver does."""
-
-    def answered(self, call: str, succeeded: bool, seconds: float) -> None:  # noqa: FBT001 - see kubelet.service.Observe
-        """One claim of a call, `prepare` or `unprepare`, was answered for."""
-
-    def granted(self, record: Record) -> None:
-        """A claim was given something for the first time."""
-
-    def nri_answered(self, request: str, seconds: float) -> None:
-        """A request of the container runtime was answered."""
 
 
 class DriverService:
@@ -172,7 +160,7 @@ class DriverService:
         self._authority = Authority(
             self.listener.data,
             self.plugin.driver,
-            prepared=lambda: not any(self._lacking(self.node.unusable)),
+            prepared=lambda: not any(unmet_needs(self.listener, self.pinning, self.node.unusable)),
             able=lambda: self.node.unusable is None,
             begin=self._begin,
             end=self._end,
@@ -278,7 +266,7 @@ class DriverService:
 
     def missing(self) -> tuple[str, ...]:
         """What is missing for the driver to be ready, one sentence each."""
-        missing = list(self._lacking(self.node.impediment))
+        missing = list(unmet_needs(self.listener, self.pinning, self.node.impediment))
         if self._authority is not None and not self._authority.active:
             if not self._authority.retired:
                 missing.append(
@@ -287,23 +275,6 @@ class DriverService:
         elif not self.published().published:
             missing.append(self.published().problem or "nothing was published yet")
         return tuple(f"{self.plugin.driver}: {sentence}" for sentence in missing)
-
-    def _lacking(self, impediment: str | None) -> Iterator[str]:
-        """What an instance has not got that it needs, besides what is in the way of its node's claims.
-
-        What blocks new claims alone blocks them for both of two instances, so it keeps neither from becoming active:
-        who pins has to be settled whatever is handed out.
-        """
-        if not self.listener.calls.ready.is_set():
-            yield "hardware and ledger have not been read yet"
-        elif impediment is not None:
-            yield impediment
-        if not self.listener.registration.asked.is_set():
-            yield f"kubelet has not asked for the driver at {self.listener.sockets.registration}"
-        elif self.listener.registration.status is None or not self.listener.registration.status.ok:
-            yield "kubelet has asked for the driver and not registered it"
-        if self.pinning is not None and not self.pinning.synchronized:
-            yield f"the container runtime has not told of its containers over NRI at {self.pinning.socket}"
 
     def published(self) -> PublisherStatus:
         """How the slices are."""
