@@ -1,4 +1,4 @@
-"""Names of common GPUs by PCI id, for where no driver tells one (ids: the public PCI ID repository)."""
+"""Names of common GPUs by PCI id, for where no driver says one (ids: the public PCI ID repository)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What NVIDIA's management library knows and no file tells: memory, compute capability, XID errors.
+"""What NVIDIA's management library knows and no file says: memory, compute capability, XID errors.
 
 Optional: without `nvidia-ml-py` (extra `nvml`), without the library on the node or after a driver reload there is less
 to know, never an error. The library is opened when it is first needed and again after it failed. It knows the GPUs that

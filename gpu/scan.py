@@ -1,4 +1,4 @@
-"""Everything that a machine tells about its GPUs, put together: PCI and DRM, KFD, NVIDIA's `/proc`, NVML."""
+"""Everything that a machine says of its GPUs, put together: PCI and DRM, KFD, NVIDIA's `/proc`, NVML."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def scan(root: Root, nvml: Mapping[str, NVMLFacts] | None = None) -> GPUInventor
 
 
 def _nvidia(root: Root, gpu: GPU, nvml: NVMLFacts | None) -> GPU | None:
-    """The GPU with what NVIDIA's driver and library tell; None if the driver is told to exclude it."""
+    """The GPU with what NVIDIA's driver and library say; None if the driver is configured to exclude it."""
     nvml = nvml or NVMLFacts()
     facts = nvidia_facts(root, gpu.address)
     if facts is None:

@@ -87,7 +87,7 @@ class APIResponse:
             yield rest
 
     def shutdown(self) -> None:
-        """End the body for whoever reads it, from any thread."""
+        """End the body for its reader, from any thread."""
         with contextlib.suppress(OSError):
             self._channel.shutdown()
 

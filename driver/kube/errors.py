@@ -34,7 +34,7 @@ class ApiError(DranodeError):
 
     @property
     def passes(self) -> bool:
-        """Whether the same request may well succeed later without anybody doing anything."""
+        """Whether the same request may succeed later without a change by an administrator."""
         return self.status in PASSING
 
 

@@ -1,4 +1,4 @@
-"""Writes Kubernetes Events (events.k8s.io/v1), off every path that somebody waits on."""
+"""Writes Kubernetes Events (events.k8s.io/v1), off every path on which a call waits."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ class Channel:
             yield from self._rest()
 
     def shutdown(self) -> None:
-        """Let whoever reads see the end at once, from any thread."""
+        """Let the reader see the end at once, from any thread."""
         self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:

@@ -110,7 +110,7 @@ class SliceWriter:
 
 
 def _of_every_try(error: ApiError, generate_name: str) -> ApiError:
-    """The error without the name that the server made up, as it has another for every try and is told only once."""
+    """The error without the name that the server made up, as it has another for every try and is logged only once."""
     beginning = generate_name[:_BEGINNING]
     said = re.sub(re.escape(beginning) + _MADE_UP, lambda _: beginning, str(error))
     return ApiError(said, error.status, retry_after=error.retry_after, of_object=error.of_object)

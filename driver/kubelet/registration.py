@@ -1,4 +1,4 @@
-"""The registration service: how kubelet finds a driver and tells it whether it was taken."""
+"""The registration service: how kubelet finds a driver and answers whether it was registered."""
 
 from __future__ import annotations
 

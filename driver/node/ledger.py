@@ -37,7 +37,7 @@ DOUBTFUL: Final = 2
 
 
 class Ledger:
-    """An open ledger. Not thread-safe: it belongs to whoever holds the lock on decisions."""
+    """An open ledger. Not thread-safe: it belongs to the holder of the lock on decisions."""
 
     def __init__(self, path: Path) -> None:
         """Open the ledger, made new if there is none.
@@ -96,7 +96,7 @@ class Ledger:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """A decision and its record in one durable commit; nobody else writes meanwhile.
+        """A decision and its record in one durable commit; no other process writes meanwhile.
 
         Raises:
             LedgerError: the transaction cannot be begun or committed; nothing of it is on disk then.
@@ -140,7 +140,7 @@ class Ledger:
         return contents
 
     def commit(self, put: Iterable[Record] = (), drop: Iterable[str] = ()) -> int:
-        """Write and forget records inside a `transaction`, by whoever has read what the file has.
+        """Write and forget records inside a `transaction`; what the file has is read first if it was not.
 
         Returns:
             The commit's number.

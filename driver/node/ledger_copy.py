@@ -50,7 +50,7 @@ class _Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class LedgerCopy:
-    """The copy of one ledger. Not thread-safe: it belongs to whoever holds the lock on decisions."""
+    """The copy of one ledger. Not thread-safe: it belongs to the holder of the lock on decisions."""
 
     def __init__(self, path: Path) -> None:
         """Name the file; nothing is opened."""

@@ -187,7 +187,7 @@ def _owner(file: str) -> str | None:
 
 
 def _remove_empty(folder: str) -> bool:
-    """Remove a folder; False if it holds what another claim of this name, or somebody else, has put there."""
+    """Remove a folder; False if another claim of this name, or another program, has put something there."""
     try:
         os.rmdir(folder)
     except FileNotFoundError:

@@ -24,7 +24,7 @@ from dranode.sim.queues.setup import load
 
 @dataclass(frozen=True, slots=True)
 class ImaginedFleet:
-    """Nodes that nobody has to have.
+    """Nodes that exist only as a description.
 
     Attributes:
         nodes: each node and what it is.

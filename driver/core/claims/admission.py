@@ -52,7 +52,7 @@ def allocated(ref: ClaimRef, claim: ResourceClaim, plugin: Plugin) -> AllocatedC
 
 
 def twins(refs: Iterable[ClaimRef]) -> dict[str, Refused]:
-    """A refusal for every UID under which one call names several claims: it has one answer, and nobody knows whose."""
+    """A refusal for every UID under which one call names several claims: it has one answer, which could be of any."""
     by_uid: dict[str, dict[ClaimRef, None]] = {}
     for ref in refs:
         by_uid.setdefault(ref.uid, {})[ref] = None

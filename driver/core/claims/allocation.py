@@ -47,7 +47,7 @@ def results_of(allocation: AllocationResult | None, driver: str) -> tuple[Device
 
 
 def readable_results(allocation: AllocationResult | None) -> Iterator[DeviceRequestAllocationResult]:
-    """The results of every driver, without those that do not decode; for whoever looks on and need not judge."""
+    """The results of every driver, without those that do not decode; for callers that only show them."""
     for entry in allocation.devices.results if allocation is not None else ():
         try:
             yield _read(DeviceRequestAllocationResult, entry, "")

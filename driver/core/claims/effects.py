@@ -53,14 +53,14 @@ class RemoveSpec:
 
 @dataclass(frozen=True, slots=True)
 class WriteMetadata:
-    """Write what the claim's containers are told of their devices, or see that it is there as it should be."""
+    """Write the claim's device metadata (KEP-5304), or see that it is there as it should be."""
 
     record: Record
 
 
 @dataclass(frozen=True, slots=True)
 class RemoveMetadata:
-    """Remove what the claim's containers were told of their devices; `requests` are those that are known of it."""
+    """Remove the claim's device metadata; `requests` are the names of its requests that are known."""
 
     claim: ClaimRef
     requests: tuple[str, ...] = ()

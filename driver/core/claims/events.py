@@ -72,7 +72,7 @@ class DriftRepaired:
 
 @dataclass(frozen=True, slots=True)
 class Unpinned:
-    """A container was created while nobody pinned containers, and ran where it should not."""
+    """A container was created while no instance pinned containers, and ran where it should not."""
 
     pod: PodSandbox
     claims: tuple[ClaimRef, ...]
@@ -112,7 +112,7 @@ class ClaimImpaired:
 
 @dataclass(frozen=True, slots=True)
 class ClaimRestored:
-    """A claim has again all that it was given. No event tells of it; its status does."""
+    """A claim has again all that it was given. It has no Event; the claim's status says so."""
 
     claim: ClaimRef
     states: tuple[DeviceState, ...] = ()
@@ -120,7 +120,7 @@ class ClaimRestored:
 
 @dataclass(frozen=True, slots=True)
 class MetadataMissing:
-    """A claim was prepared, and its containers will not find what they are told of their devices."""
+    """A claim was prepared, and its containers will not find their device metadata."""
 
     claim: ClaimRef
     sentence: str
@@ -152,7 +152,7 @@ Notify = Callable[[Occurrence], None]
 
 
 def notify_none(occurrence: Occurrence) -> None:
-    """Pass it on to nobody: the log has it already."""
+    """Notify of nothing: the log has it already."""
     del occurrence
 
 

@@ -94,7 +94,7 @@ class ClaimGrant:
         grants: one for each result, in the order of the results.
         edits: what every container with the claim gets, whichever request it names.
         cpus: the CPUs on which the claim's containers run (CPU drivers only).
-        held: the CPUs that nobody else gets; a superset of `cpus`.
+        held: the CPUs that no other claim gets; a superset of `cpus`.
     """
 
     grants: tuple[Grant, ...]

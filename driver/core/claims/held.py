@@ -30,7 +30,7 @@ class Holding:
     Attributes:
         claim: who holds it.
         devices: the device of every result, without those of admin access; a driver's names are unique on its node.
-        cpus: the CPUs that nobody else gets.
+        cpus: the CPUs that no other claim gets.
     """
 
     claim: ClaimRef
@@ -42,7 +42,7 @@ class Holding:
 class Held:
     """All holdings by claim UID, indexed by device and by CPU; `add` and `drop` cost what one claim holds.
 
-    This is the one mutable value of the core: it belongs to whoever decides (one lock), and decisions only read it.
+    It is mutable and belongs to the lock on decisions; deciding functions only read it.
     """
 
     holdings: dict[str, Holding] = field(default_factory=dict)
@@ -96,7 +96,7 @@ class Held:
         return tuple(sorted((self.holdings[uid].claim for uid in users), key=str))
 
     def cpu_holders(self, cpus: CPUSet) -> Mapping[ClaimRef, CPUSet]:
-        """Who holds which of `cpus`; CPUs that nobody holds do not appear."""
+        """Who holds which of `cpus`; CPUs that no claim holds do not appear."""
         holders: dict[ClaimRef, CPUSet] = {}
         for cpu in cpus & self.cpus:
             for uid in self._cpu_holders[cpu]:

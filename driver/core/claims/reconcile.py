@@ -38,7 +38,7 @@ class Attestation:
 
     Attributes:
         uses: the claims that kubelet has given to containers, by UID; None if it did not answer.
-        running: UIDs of the claims that the runtime's containers have; None if it has not told of its containers.
+        running: UIDs of the claims that the runtime's containers have; None if it has not listed its containers.
         claims: the API server's answers, by UID; claims that it was not asked about do not appear.
     """
 
@@ -119,7 +119,7 @@ def _devices(record: Record, attested: Attestation, plugin: Plugin) -> frozenset
 
 
 def overlaps(records: Iterable[Record], held: Held) -> Iterator[str]:
-    """One sentence for every unfinished record whose CPUs another claim has as well; nobody gets them meanwhile."""
+    """One sentence for every unfinished record whose CPUs another claim has as well; no third one gets them."""
     for record in records:
         for other, cpus in held.cpu_holders(record.holding.cpus).items():
             if other.uid != record.uid:
@@ -148,7 +148,7 @@ def unpublished(records: Iterable[Record], inventory: Inventory) -> str | None:
 
 
 def unused(records: Iterable[Record], attested: Attestation) -> tuple[Record, ...]:
-    """The records whose claims neither kubelet nor a container uses; none while either has not told."""
+    """The records whose claims neither kubelet nor a container uses; none while either has not answered."""
     if attested.uses is None or attested.running is None:
         return ()
     used = attested.uses.keys() | attested.running
@@ -156,7 +156,7 @@ def unused(records: Iterable[Record], attested: Attestation) -> tuple[Record, ..
 
 
 def orphans(records: Iterable[Record], attested: Attestation) -> tuple[Record, ...]:
-    """Of records that nobody uses, those whose claim is gone.
+    """Of records that no container uses, those whose claim is gone.
 
     A claim without a name cannot be looked up. It is gone if kubelet, which tells of other claims, knows nothing of it;
     a kubelet that tells of none may be one that does not tell of claims at all.

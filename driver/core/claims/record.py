@@ -1,7 +1,7 @@
 """What the ledger remembers of a claim and what follows: what it holds, its CDI spec, the answer for kubelet.
 
 A claim's spec can carry a copy of its record, from which a ledger that is lost comes back: the variable
-`DRANODE_RECORD` of a CDI device `record-<uid>`. Kubelet is never told of that device, so no container sees it.
+`DRANODE_RECORD` of a CDI device `record-<uid>`. Kubelet never gets that device, so no container sees it.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class ClaimState(StrEnum):
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One claim on record: everything that is needed to answer for it without asking anybody.
+    """One claim on record: everything that is needed to answer for it without another request.
 
     Attributes:
-        uid: the claim's UID; namespace and name are empty while nobody has told them of a recovered record.
+        uid: the claim's UID; namespace and name are empty while a recovered record has no known owner.
         state: how far it has come.
         grants: what each allocation result was given, in the order of the results.
         edits: what every container with the claim gets.
@@ -93,7 +93,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True)
 class PreparedDevice:
-    """One device as kubelet is told of it; `request` is the main request's name."""
+    """One device as kubelet gets it (`dra.v1.Device`): `request` is the main request, `cdi` are qualified CDI names."""
 
     request: str
     pool: str
@@ -210,7 +210,7 @@ def copied(uid: str, spec: Spec) -> Record | None:
 
 
 def prepared_devices(kind: str, record: Record) -> tuple[PreparedDevice, ...]:
-    """What kubelet is told: for every result the claim's CDI device, if any, and its own, if any."""
+    """The answer for kubelet: for every result the claim's CDI device, if it has one, and its own, if it has one."""
     shared = (qualified_name(kind, claim_device(record.uid)),) if record.edits else ()
     return tuple(
         PreparedDevice(
