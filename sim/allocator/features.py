@@ -27,6 +27,7 @@ class Features:
     device_taints: bool = True
     fractional_capacity_range: bool = True
     list_type_attributes: bool = False
+    node_allocatable_resources: bool = False
     optional_node_operations: bool = False
     partitionable_devices: bool = True
     prioritized_list: bool = True

@@ -103,7 +103,7 @@ GATES: Final[Mapping[str, Gate]] = MappingProxyType(
         "DRAExtendedResource": Gate(None, _BETA_36, locked="1.37"),
         "DRAFractionalCapacityRange": Gate("fractional_capacity_range", (("1.37", True),)),
         "DRAListTypeAttributes": Gate("list_type_attributes", _ALPHA_36),
-        "DRANodeAllocatableResources": Gate(None, _ALPHA_36),
+        "DRANodeAllocatableResources": Gate("node_allocatable_resources", _ALPHA_36),
         "DRAOptionalNodeOperations": Gate("optional_node_operations", _ALPHA_37),
         "DRAPartitionableDevices": Gate("partitionable_devices", _BETA_36),
         "DRAPartitionableDevicesType": Gate(None, _ALPHA_37),

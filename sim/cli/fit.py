@@ -65,7 +65,7 @@ def command(
     from dranode.sim.fit.dump import read_dump
     from dranode.sim.fit.questions import ClusterQuestions
 
-    features = asked_features(kubernetes, feature_gates)
+    features = asked_features(kubernetes, feature_gates, whole_nodes=True)
     with reporting() as progress:
         dump = read_dump(_documents(files, kubeconfig, progress))
         progress("looking at the cluster")

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dranode.driver.core.api.errors import UsageError
+
 if TYPE_CHECKING:
     from dranode.sim.allocator.features import Features
 
@@ -27,13 +29,19 @@ def release_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return kubernetes(gates(function))
 
 
-def asked_features(kubernetes: str | None, feature_gates: str) -> Features:
-    """The release and the gates of the command line.
+def asked_features(kubernetes: str | None, feature_gates: str, *, whole_nodes: bool = False) -> Features:
+    """The release and the gates of the command line; `whole_nodes` is for commands that look at more than devices.
 
     Raises:
-        UsageError: the release is not simulated, or a gate is not one that can be set in it.
+        UsageError: the release is not simulated, or a gate is not one that can be set in it or for this command.
     """
     from dranode.sim.allocator.features import Features
     from dranode.sim.allocator.releases import NEWEST_STABLE, release
 
-    return Features.parse(feature_gates, NEWEST_STABLE if kubernetes is None else release(kubernetes))
+    features = Features.parse(feature_gates, NEWEST_STABLE if kubernetes is None else release(kubernetes))
+    if features.node_allocatable_resources and not whole_nodes:
+        raise UsageError(
+            "the feature gate DRANodeAllocatableResources changes what nodes have left, at which this command does not "
+            "look; ask dranode fit, or leave the gate out"
+        )
+    return features

@@ -47,8 +47,8 @@ class PodDemand:
         return PodDemand(replace_pod(self.info, pod), self.claims, self.entries, self.missing)
 
 
-def demand_of(pod: SchedulingPod, dump: ClusterDump, minor: int) -> PodDemand:
-    """The pod with its claims.
+def demand_of(pod: SchedulingPod, dump: ClusterDump, minor: int, *, node_allocatable: bool = False) -> PodDemand:
+    """The pod with its claims; `node_allocatable` lets count what its devices stand for of its node (KEP-5517).
 
     Raises:
         DocumentError: a selector of the pod is none.
@@ -68,7 +68,8 @@ def demand_of(pod: SchedulingPod, dump: ClusterDump, minor: int) -> PodDemand:
         else:
             entries[entry.name] = ClaimKey.of(claim)
             claims.setdefault(ClaimKey.of(claim), claim)
-    return PodDemand(PodInfo.of(pod, minor), tuple(claims.values()), entries, tuple(missing))
+    devices = pod.status.node_allocatable_resource_claim_statuses if node_allocatable else ()
+    return PodDemand(PodInfo.of(pod, minor, devices), tuple(claims.values()), entries, tuple(missing))
 
 
 def _existing(pod: SchedulingPod, entry: PodResourceClaim, name: str | None, dump: ClusterDump) -> ResourceClaim | None:

@@ -67,7 +67,8 @@ class ClusterQuestions:
         """
         if not dump.nodes:
             raise DocumentError("no document is a Node, so there is nothing that a pod could fit on")
-        return cls(dump, ClusterState.of(dump, features.release.number[0]), features, new_share_id)
+        state = ClusterState.of(dump, features.release.number[0], node_allocatable=features.node_allocatable_resources)
+        return cls(dump, state, features, new_share_id)
 
     @property
     def minor(self) -> int:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
+from dranode.driver.core.api.errors import UsageError
 from dranode.driver.core.api.resource import AllocationResult
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.explain import Miss
@@ -17,10 +18,17 @@ from dranode.sim.cluster.devices import DeviceAnswers, DeviceDemand
 from dranode.sim.cluster.holdings import ClaimKey
 from dranode.sim.cluster.solutions import score_before
 from dranode.sim.fit.demand import PodDemand
+from dranode.sim.fit.node_allocatable import (
+    MAPPINGS_SINCE,
+    SHARED_MAPPING,
+    claim_statuses,
+    has_mappings,
+    refusal_for,
+)
 from dranode.sim.fit.state import ClusterState
 from dranode.sim.scheduler.filters import Filters, Refusal
 from dranode.sim.scheduler.scores import DEVICES, NodeTotal, best, totals
-from dranode.sim.scheduler.snapshot import NodeInfo
+from dranode.sim.scheduler.snapshot import NodeInfo, PodInfo
 
 CANNOT_ALLOCATE: Final = "cannot allocate all claims"
 NOT_AVAILABLE: Final = "resourceclaim not available on the node"
@@ -55,9 +63,11 @@ class Placement:
 class _Asked:
     """A pod, ready to look at nodes."""
 
+    demand: PodDemand
     filters: Filters
     devices: DeviceDemand | None
-    fixed: tuple[AllocationResult, ...]
+    fixed: Mapping[ClaimKey, AllocationResult]
+    used: frozenset[ClaimKey]  # of the fixed ones, those that other pods use
 
 
 class Scheduler:
@@ -66,6 +76,11 @@ class Scheduler:
     def __init__(self, allocator: Allocator) -> None:
         """Answer as the allocator's release does."""
         self._minor = allocator.features.release.number[0]
+        self._mappings = allocator.features.node_allocatable_resources
+        if self._mappings and self._minor < MAPPINGS_SINCE:
+            raise UsageError(
+                f"DRANodeAllocatableResources is simulated since 1.{MAPPINGS_SINCE}; before, it had other fields"
+            )
         self._devices = DeviceAnswers(allocator)
 
     def place(self, state: ClusterState, demand: PodDemand) -> Placement:
@@ -102,6 +117,11 @@ class Scheduler:
     def bind(self, state: ClusterState, demand: PodDemand, node: str, outcomes: Sequence[Outcome]) -> ClusterState:
         """Return the state with the pod on the node."""
         allocated = [(each.claim, each.allocation) for each in outcomes if each.allocation is not None]
+        if self._mappings:
+            given = {ClaimKey.of(claim): allocation for claim, allocation in allocated}
+            mine = {key: state.allocations[key] for key in map(ClaimKey.of, demand.claims) if key in state.allocations}
+            statuses = claim_statuses(demand, {**mine, **given}, self._devices.view(state.nodes[node].node).pools)
+            demand = replace(demand, info=PodInfo.of(demand.pod, self._minor, statuses))
         return state.with_pod(demand, node, allocated)
 
     def far_reaching(self, state: ClusterState, demand: PodDemand) -> bool:
@@ -141,9 +161,10 @@ class Scheduler:
     def _asked(self, state: ClusterState, demand: PodDemand) -> _Asked:
         unallocated = [claim for claim in demand.claims if ClaimKey.of(claim) not in state.allocations]
         keys = map(ClaimKey.of, demand.claims)
-        fixed = tuple(state.allocations[key] for key in keys if key in state.allocations)
+        fixed = {key: state.allocations[key] for key in keys if key in state.allocations}
+        used = frozenset(key for key in fixed if self._mappings and (key in state.reserved or state.users(key)))
         devices = self._devices.demand(unallocated) if unallocated else None
-        return _Asked(Filters(demand.info, state.snapshot, self._minor), devices, fixed)
+        return _Asked(demand, Filters(demand.info, state.snapshot, self._minor), devices, fixed, used)
 
     def _look(
         self, state: ClusterState, asked: _Asked, nodes: Iterable[NodeInfo]
@@ -164,6 +185,14 @@ class Scheduler:
 
     def _solution(self, state: ClusterState, asked: _Asked, info: NodeInfo) -> Solution | Refusal | None:
         """The devices for the pod's claims; kube-scheduler looks for those before it minds where the others are."""
+        here = {
+            key: each
+            for key, each in asked.fixed.items()
+            if each.node_selector is None or selects(each.node_selector, info.node)
+        }
+        refusal = self._shared(asked, here, info)
+        if refusal is not None:
+            return refusal
         found: Solution | None = None
         if asked.devices is not None:
             solution = self._devices.solution(info.node, asked.devices, state.holdings)
@@ -174,10 +203,33 @@ class Scheduler:
             if solution.picks is None:
                 return Refusal(DEVICES, (CANNOT_ALLOCATE,), hopeless=False)
             found = solution
-        selectors = [each.node_selector for each in asked.fixed if each.node_selector is not None]
-        if not all(selects(selector, info.node) for selector in selectors):
+        refusal = self._overbooked(asked, found, info)
+        if refusal is not None:
+            return refusal
+        if len(here) < len(asked.fixed):
             return Refusal(DEVICES, (NOT_AVAILABLE,), hopeless=False)
         return found
+
+    def _shared(self, asked: _Asked, here: Mapping[ClaimKey, AllocationResult], info: NodeInfo) -> Refusal | None:
+        """Refuse a node where the pod would share a claim that stands for something of the node."""
+        for key in here.keys() & asked.used:
+            statuses = claim_statuses(asked.demand, {key: here[key]}, self._devices.view(info.node).pools)
+            if any(status.mapping for status in statuses):
+                return Refusal(DEVICES, (SHARED_MAPPING.format(key.name),))
+        return None
+
+    def _overbooked(self, asked: _Asked, solution: Solution | None, info: NodeInfo) -> Refusal | None:
+        """Refuse a node that has too little for the pod and for what its devices stand for (KEP-5517)."""
+        pools = self._devices.view(info.node).pools
+        if not self._mappings or not asked.demand.claims or not has_mappings(pools):
+            return None
+        allocations = dict(asked.fixed)
+        if asked.devices is not None and solution is not None:
+            for outcome in self._devices.outcomes(info.node, asked.devices, solution):
+                if outcome.allocation is not None:
+                    allocations[ClaimKey.of(outcome.claim)] = outcome.allocation
+        statuses = claim_statuses(asked.demand, allocations, pools)
+        return refusal_for(asked.demand, info, statuses, self._minor) if statuses else None
 
     def _scores(
         self,

@@ -35,13 +35,17 @@ class ClusterState:
     reserved: frozenset[ClaimKey] = frozenset()
 
     @classmethod
-    def of(cls, dump: ClusterDump, minor: int) -> ClusterState:
+    def of(cls, dump: ClusterDump, minor: int, *, node_allocatable: bool = False) -> ClusterState:
         """Read the state from a dump; pods that are bound to nodes of which nothing is known take nothing.
 
         Raises:
             DocumentError: a selector of a pod is none.
         """
-        demands = {pod.key: demand_of(pod, dump, minor) for pod in dump.pods if pod.spec.node_name}
+        demands = {
+            pod.key: demand_of(pod, dump, minor, node_allocatable=node_allocatable)
+            for pod in dump.pods
+            if pod.spec.node_name
+        }
         on_nodes: dict[str, list[PodInfo]] = defaultdict(list)
         for demand in demands.values():
             on_nodes[demand.pod.spec.node_name].append(demand.info)

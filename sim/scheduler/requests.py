@@ -67,6 +67,15 @@ def pod_requests(pod: SchedulingPod, counting: Counting, claims: Iterable[NodeAl
     return amounts
 
 
+def container_limits(pod: SchedulingPod, claims: Iterable[NodeAllocatableClaimStatus]) -> Exact:
+    """The limits of all containers together, with what devices add to those that are given, and to huge pages."""
+    limits = _aggregate(pod, Counting(0), lambda container, _: _exact(container.resources.limits))
+    devices = {
+        name: amount for name, amount in _devices(claims).items() if name in limits or name.startswith(_HUGE_PAGES)
+    }
+    return _sum(limits, devices)
+
+
 def amounts_of(exact: Mapping[str, int | Fraction]) -> dict[str, int]:
     """Round up to what the scheduler compares; resources that it does not know are left out."""
     return {

@@ -78,7 +78,9 @@ def replay(case: Document, features: Features) -> list[str]:
             ]
         differences += [f"{demand.pod.key}: {text}" for text in differs if text]
         if node is not None:
-            after = PodInfo.of(decode(SchedulingPod, step.get("resized", real)), minor)
+            pod = decode(SchedulingPod, step.get("resized", real))
+            mapped = pod.status.node_allocatable_resource_claim_statuses if features.node_allocatable_resources else ()
+            after = PodInfo.of(pod, minor, mapped)
             allocated = [
                 (each, each.status.allocation) for each in claims.values() if each.status.allocation is not None
             ]

@@ -44,10 +44,10 @@ class Tally:
 class Beside:
     """One control plane, and cases in it one after another."""
 
-    def __init__(self, api: Api, watch: PodWatch, version: str) -> None:
+    def __init__(self, api: Api, watch: PodWatch, version: str, gates: str = "") -> None:
         self.api = api
         self.watch = watch
-        self.features = Features.of(release(version))
+        self.features = Features.parse(gates, release(version))
         self.tally = Tally()
         for each in RandomCluster(0).classes():
             api.create(f"{_RESOURCE}/deviceclasses", each)
@@ -56,7 +56,7 @@ class Beside:
 
     def case(self, seed: int) -> Document:
         """Build the cluster of a seed and bring its pods, one after another; returns what became of them."""
-        case = _Case(self, RandomCluster(seed))
+        case = _Case(self, RandomCluster(seed, mappings=self.features.node_allocatable_resources))
         try:
             case.run()
         finally:
@@ -72,6 +72,7 @@ class _Case:
         self._watch = beside.watch
         self._tally = beside.tally
         self._minor = beside.features.release.number[0]
+        self._mappings = beside.features.node_allocatable_resources
         self._cluster = cluster
         self._namespaces = [f"{cluster.name}-red", f"{cluster.name}-blue"]
         self._made = [self._namespace(self._namespaces[0], "red"), self._namespace(self._namespaces[1], "blue")]
@@ -154,7 +155,9 @@ class _Case:
         claims = [self._claim(outcome.claim) for outcome in outcomes]
         step["claims"] = [encode(claim) for claim in claims]
         allocated = [(claim, claim.status.allocation) for claim in claims if claim.status.allocation is not None]
-        demand = replace(demand, info=PodInfo.of(decode(SchedulingPod, real), self._minor))
+        pod = decode(SchedulingPod, real)
+        devices = pod.status.node_allocatable_resource_claim_statuses if self._mappings else ()
+        demand = replace(demand, info=PodInfo.of(pod, self._minor, devices))
         self._state = self._state.with_pod(demand, node, allocated)
 
     def _devices_differ(self, mine: Placement, real: Document) -> str:

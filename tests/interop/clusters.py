@@ -23,8 +23,10 @@ HOST, ZONE = "kubernetes.io/hostname", "topology.kubernetes.io/zone"
 class RandomCluster:
     """One cluster and the pods that come to it, one after another; equal seeds make equal clusters."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, mappings: bool = False) -> None:
         self.dice = random.Random(seed)
+        # Devices that stand for resources of their node (KEP-5517), which is behind a gate.
+        self.mappings = random.Random(seed) if mappings else None
         self.name = f"case-{seed}"
         self.crowded = self.dice.random() < 0.5
 
@@ -97,7 +99,17 @@ class RandomCluster:
                         pod["spec"].setdefault("resourceClaims", []).append(
                             {"name": f"r{index}", "resourceClaimName": name}
                         )
+            self._use(pod)
             yield claims, pod
+
+    def _use(self, pod: Document) -> None:
+        """Let containers name the claims that they use, which counts where devices stand for resources."""
+        if self.mappings is None:
+            return
+        for container in (*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]):
+            for entry in pod["spec"].get("resourceClaims", []):
+                if self.mappings.random() < 0.7:
+                    container["resources"].setdefault("claims", []).append({"name": entry["name"]})
 
     def _node(self, name: str) -> Document:
         dice = self.dice
@@ -122,8 +134,12 @@ class RandomCluster:
             "kind": "Node",
             "metadata": {"name": name, "labels": labels},
             "spec": spec,
-            "status": {"allocatable": allocatable, "capacity": allocatable},
+            "status": {"allocatable": allocatable, "capacity": allocatable, **self._declared()},
         }
+
+    def _declared(self) -> Document:
+        """What the server asks of a node before its devices may stand for its resources."""
+        return {} if self.mappings is None else {"declaredFeatures": ["DRANodeAllocatableResources"]}
 
     def _local_slices(self, node: str) -> list[Document]:
         dice = self.dice
@@ -158,7 +174,21 @@ class RandomCluster:
             device["taints"] = [{"key": "broken", "effect": "NoSchedule"}]
         if dice.random() < 0.2:
             device["allowMultipleAllocations"] = True
-        return device
+        return self._stands_for(device)
+
+    def _stands_for(self, device: Document) -> Document:
+        """The device with what it stands for of its node, if it does."""
+        dice = self.mappings
+        if dice is None or dice.random() < 0.4:
+            return device
+        resources: Document = {}
+        if device.get("allowMultipleAllocations"):
+            resources["memory"] = {"mapping": {"capacityKey": "memory", "capacityMultiplier": "0.1"}}
+        elif dice.random() < 0.6:
+            resources["cpu"] = {"mapping": {"deviceMultiplier": dice.choice(("500m", "2"))}}
+        if "memory" not in resources:
+            resources["memory"] = {"overhead": {"perPod": "300Mi", "perContainer": "200Mi"}}
+        return {**device, "nodeAllocatableResources": resources}
 
     def _partition(self, number: int) -> Document:
         memory = ("40Gi", "20Gi", "20Gi", "10Gi")[number]

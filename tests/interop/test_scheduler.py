@@ -21,10 +21,22 @@ REASON = why_no_control_plane() if RELEASES else "make interop-scheduler builds 
 pytestmark = [pytest.mark.interop, pytest.mark.skipif(bool(REASON), reason=REASON)]
 
 
+MAPPINGS = "DRANodeAllocatableResources=true"
+
+
 @pytest.mark.parametrize("release", RELEASES or ["none"])
 def test_pods_go_where_the_real_scheduler_puts_them(release: str, tmp_path: Path) -> None:
-    with control_plane(release, tmp_path) as api, contextlib.closing(PodWatch(api, TOKEN)) as watch:
-        beside = Beside(api, watch, VERSIONS[release])
+    compare(release, tmp_path, "")
+
+
+@pytest.mark.parametrize("release", [release for release in RELEASES if release != "1.36"] or ["none"])
+def test_devices_that_stand_for_resources_of_their_node_count_as_these(release: str, tmp_path: Path) -> None:
+    compare(release, tmp_path, MAPPINGS)
+
+
+def compare(release: str, folder: Path, gates: str) -> None:
+    with control_plane(release, folder, gates) as api, contextlib.closing(PodWatch(api, TOKEN)) as watch:
+        beside = Beside(api, watch, VERSIONS[release], gates)
         for seed in range(CASES):
             beside.case(seed)
     tally = beside.tally

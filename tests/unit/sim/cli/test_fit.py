@@ -10,6 +10,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from dranode.driver.core.api.errors import DocumentError, UsageError
+from dranode.sim.cli.allocate import command as allocate
 from dranode.sim.cli.fit import command
 from tests.fakes.clusters import Document, node_document, pod_document
 
@@ -58,3 +59,40 @@ def test_a_kind_that_does_not_exist_is_an_error(tmp_path: Path, kind: str, messa
     assert isinstance(result.exception, DocumentError)
     assert message in str(result.exception)
     assert "cluster.yaml, document 1" in str(result.exception)
+
+
+def test_a_gate_that_only_whole_nodes_know_is_refused_by_commands_that_look_at_devices(tmp_path: Path) -> None:
+    gate = "DRANodeAllocatableResources=true"
+    assert fit(tmp_path, node_document("a"), pod_document("p", "1"), options=("--feature-gates", gate)).exit_code == 0
+    result = CliRunner().invoke(allocate, [str(tmp_path / "cluster.yaml"), "--feature-gates", gate])
+    assert isinstance(result.exception, UsageError)
+    assert "ask dranode fit" in str(result.exception)
+
+
+def test_changes_are_answered_beside_the_placements(tmp_path: Path) -> None:
+    nodes = [node_document("a", "4"), node_document("b", "4")]
+    small = [pod_document("s", "2", node="a"), pod_document("t", "2", node="b")]
+    options = ("--how-many", "--evict", "--move", "--add", "like:a", "-o", "json")
+    result = fit(tmp_path, *nodes, *small, pod_document("large", "4"), options=options)
+    answer = json.loads(result.output)
+    assert result.exit_code == 1
+    assert answer["room"]["default/large"]["count"] == 0
+    assert answer["evictions"]["default/large"]["pods"] == [{"pod": "default/s", "priority": 0}]
+    (move,) = answer["moves"]["default/large"]["moves"]
+    assert (move["pod"], move["from"], move["to"]) == ("default/s", "a", "b")
+    assert answer["additions"] == [{"node": "like-a", "count": 1, "placed": ["default/large"], "unplaced": {}}]
+
+
+def test_a_trace_is_answered_for_each_order(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.yaml"
+    trace.write_text(yaml.safe_dump({"trace": [{"pod": "p", "count": 3, "for": 5}]}))
+    options = ("--trace", str(trace), "--orders", "published,reversed", "-o", "json")
+    result = fit(tmp_path, node_document("a", "4"), pod_document("p", "2"), options=options)
+    orders = json.loads(result.output)["orders"]
+    assert [(each["order"], each["pods"], each["waited"], each["waiting_seconds"]) for each in orders] == [
+        ("published", 3, 1, 5),
+        ("reversed", 3, 1, 5),
+    ]
+    trace.write_text(yaml.safe_dump({"trace": [{"pod": "nix"}]}))
+    result = fit(tmp_path, node_document("a", "4"), pod_document("p", "2"), options=options)
+    assert "trace.yaml: no document is a pod nix" in str(result.exception)

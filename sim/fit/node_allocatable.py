@@ -1,0 +1,214 @@
+"""Devices that stand for resources of their node: what a pod's claims add to what it asks (KEP-5517).
+
+Source: DynamicResources of kube-scheduler 1.37.1. The gate DRANodeAllocatableResources is alpha; 1.36 has other fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from fractions import Fraction
+from typing import Final
+
+from dranode.driver.core.api.quantity import Quantity
+from dranode.driver.core.api.resource import AllocationResult, Device, NodeAllocatableMapping
+from dranode.driver.core.claims.allocation import readable_results
+from dranode.sim.allocator.outcome import AllocationError, Reason
+from dranode.sim.allocator.pools import Pool
+from dranode.sim.allocator.state import PoolID
+from dranode.sim.cluster.holdings import ClaimKey
+from dranode.sim.fit.demand import PodDemand
+from dranode.sim.scheduler.documents import (
+    MappedAmount,
+    NodeAllocatableClaimStatus,
+    OverheadAmount,
+    SchedulingPod,
+)
+from dranode.sim.scheduler.filters import Refusal, lacking
+from dranode.sim.scheduler.requests import (
+    CPU,
+    MEMORY,
+    STORAGE,
+    Counting,
+    amounts_of,
+    container_limits,
+    pod_requests,
+)
+from dranode.sim.scheduler.resources import shortages
+from dranode.sim.scheduler.scores import DEVICES
+from dranode.sim.scheduler.snapshot import NodeInfo
+
+MAPPINGS_SINCE: Final = 37
+SHARED_MAPPING: Final = "node allocatable resource claim {} has a mapped device and cannot be shared across pods"
+_PAGES: Final = "hugepages-"
+
+
+def claim_statuses(
+    demand: PodDemand, allocations: Mapping[ClaimKey, AllocationResult], pools: Iterable[Pool]
+) -> tuple[NodeAllocatableClaimStatus, ...]:
+    """What the devices of each claim stand for on a node that sees these pools, by the name of the claim.
+
+    Raises:
+        AllocationError: a mapping needs an amount that the allocation has not, or a claim has devices here that stand
+            for something, and others elsewhere; both end the attempt for all nodes, as in kube-scheduler.
+    """
+    devices = {(pool.id, candidate.device.name): candidate.device for pool in pools for candidate in pool.candidates}
+    statuses = []
+    for key, allocation in allocations.items():
+        _require_all(key, allocation, devices)
+        status = _status(demand, key, allocation, devices)
+        if status is not None:
+            statuses.append(status)
+    return tuple(sorted(statuses, key=lambda status: status.resource_claim_name))
+
+
+def has_mappings(pools: Iterable[Pool]) -> bool:
+    """Whether any device of the pools stands for something of its node."""
+    return any(candidate.device.node_allocatable_resources for pool in pools for candidate in pool.candidates)
+
+
+def refusal_for(
+    demand: PodDemand, info: NodeInfo, statuses: tuple[NodeAllocatableClaimStatus, ...], minor: int
+) -> Refusal | None:
+    """Why the node has too little for the pod together with its devices; None if it has enough."""
+    uncovered = next(_uncovered(demand.pod, statuses, minor), None)
+    if uncovered is not None:
+        return Refusal(DEVICES, (uncovered,))
+    total = amounts_of(pod_requests(demand.pod, Counting(minor), statuses))
+    looked = {name: amount for name, amount in total.items() if name in (CPU, MEMORY, STORAGE) or _PAGES in name}
+    short = tuple(each for each in shortages(looked, info) if each.resource in looked)
+    return lacking(DEVICES, short)
+
+
+def _require_all(key: ClaimKey, allocation: AllocationResult, devices: Mapping[tuple[PoolID, str], Device]) -> None:
+    """Refuse a claim of which only some devices are here, if one of these stands for something of the node."""
+    results = [
+        (result, devices.get((PoolID(result.driver, result.pool), result.device)))
+        for result in readable_results(allocation)
+    ]
+    if any(device is not None and device.node_allocatable_resources for _, device in results):
+        for result, device in results:
+            if device is None:
+                raise AllocationError(
+                    f"claim {key}, device {result.device}, driver {result.driver}: device {result.device} not found in "
+                    f"pool {result.pool} for driver {result.driver}",
+                    Reason.INCOMPLETE_CLAIM,
+                )
+
+
+def _status(
+    demand: PodDemand,
+    key: ClaimKey,
+    allocation: AllocationResult,
+    devices: Mapping[tuple[PoolID, str], Device],
+) -> NodeAllocatableClaimStatus | None:
+    mapped: dict[str, int | Fraction] = {}
+    per_pod: dict[str, int | Fraction] = {}
+    per_container: dict[str, int | Fraction] = {}
+    for result in readable_results(allocation):
+        device = devices.get((PoolID(result.driver, result.pool), result.device))
+        for name, resource in (device.node_allocatable_resources if device is not None else {}).items():
+            if resource.mapping is not None:
+                amount = _mapped(key, result.device, name, resource.mapping, result.consumed_capacity)
+                if amount is not None:
+                    mapped[name] = mapped.get(name, 0) + amount
+            for field, total in (("perPod", per_pod), ("perContainer", per_container)):
+                overhead = (resource.overhead or {}).get(field)
+                if overhead is not None:
+                    total[name] = total.get(name, 0) + overhead.value
+    if not mapped and not per_pod and not per_container:
+        return None
+    return NodeAllocatableClaimStatus(
+        resource_claim_name=key.name,
+        containers=tuple(_containers(demand, key)),
+        mapping=tuple(MappedAmount(name=name, quantity=_quantity(mapped[name])) for name in sorted(mapped)),
+        overhead=tuple(
+            OverheadAmount(
+                name=name,
+                per_pod=_quantity(per_pod[name]) if name in per_pod else None,
+                per_container=_quantity(per_container[name]) if name in per_container else None,
+            )
+            for name in sorted(per_pod.keys() | per_container.keys())
+        ),
+    )
+
+
+def _mapped(
+    key: ClaimKey, device: str, name: str, mapping: NodeAllocatableMapping, consumed: Mapping[str, Quantity]
+) -> int | Fraction | None:
+    if not mapping.capacity_key:
+        return mapping.device_multiplier.value if mapping.device_multiplier is not None else None
+    if not consumed:
+        raise AllocationError(
+            f"claim {key}, device {device}: it consumes no capacity, but {name} of the node follows from its "
+            f"capacity {mapping.capacity_key}",
+            Reason.INCOMPLETE_CLAIM,
+        )
+    amount = consumed.get(mapping.capacity_key)
+    if amount is None:
+        return None
+    return amount.value * (mapping.capacity_multiplier.value if mapping.capacity_multiplier is not None else 1)
+
+
+def _quantity(amount: int | Fraction) -> Quantity:
+    """An exact quantity; what is finer than a billionth is rounded up, as the API server's own are."""
+    if isinstance(amount, int):
+        return Quantity(amount)
+    return Quantity(f"{-(-amount.numerator * 10**9 // amount.denominator)}n")
+
+
+def _containers(demand: PodDemand, key: ClaimKey) -> Iterator[str]:
+    """The containers that use the claim, once for each use."""
+    names = {entry for entry, claim in demand.entries.items() if claim == key}
+    spec = demand.pod.spec
+    for container in (*spec.init_containers, *spec.containers):
+        for use in container.resources.claims:
+            if use.name in names:
+                yield container.name
+
+
+def _uncovered(pod: SchedulingPod, statuses: tuple[NodeAllocatableClaimStatus, ...], minor: int) -> Iterator[str]:
+    """Where what is asked for the whole pod does not cover its containers and devices, in kube-scheduler's words."""
+    if not statuses:
+        return
+    asked = pod.spec.resources
+    parts = pod_requests(pod, Counting(minor, pod_level=False), statuses)
+    overhead = {name: quantity.value for name, quantity in pod.spec.overhead.items()}
+    for name, amount in asked.requests.items():
+        covered = name in (CPU, MEMORY) or name.startswith(_PAGES)
+        if covered and name in parts and parts[name] - overhead.get(name, 0) > amount.value:
+            yield (
+                f"pod level request for {name} is insufficient to cover the aggregated container "
+                "and node-allocatable DRA requests"
+            )
+    limits = container_limits(pod, statuses)
+    for name, limit in asked.limits.items():
+        if name.startswith(_PAGES) and limits.get(name, 0) > limit.value:
+            yield (
+                f"pod level limit for {name} is insufficient to cover the aggregated container "
+                "and node-allocatable DRA limits"
+            )
+    yield from _uncovered_containers(pod, statuses)
+
+
+def _uncovered_containers(pod: SchedulingPod, statuses: tuple[NodeAllocatableClaimStatus, ...]) -> Iterator[str]:
+    for container in pod.spec.containers:
+        for name, limit in container.resources.limits.items():
+            most = pod.spec.resources.limits.get(name)
+            if name.startswith(_PAGES) or most is None:
+                continue
+            devices = sum(_of_container(status, name) for status in statuses if container.name in status.containers)
+            if limit.value + devices > most.value:
+                yield (
+                    f"pod level limit for {name} is insufficient to cover the limit and DRA overhead "
+                    f"for container {container.name}"
+                )
+
+
+def _of_container(status: NodeAllocatableClaimStatus, name: str) -> int | Fraction:
+    amount: int | Fraction = sum(
+        each.quantity.value for each in status.mapping if each.name == name and each.quantity is not None
+    )
+    for overhead in status.overhead:
+        if overhead.name == name:
+            amount += sum(each.value for each in (overhead.per_pod, overhead.per_container) if each is not None)
+    return amount
