@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping
+from datetime import datetime
+from itertools import takewhile
 from typing import Any, Final, Generic, TypeVar
 
 from dranode.driver.core.api.quantity import Quantity
@@ -138,10 +140,25 @@ def _claim(
         for share in claim.shares
         if share.device in numbers
     ]
-    # A claim's pods are in its namespace, and most claims have one of nearly their own name.
-    pods = [pod.removeprefix(f"{namespace}/") for pod in claim.pods]
+    # A claim's pods are in its namespace.
+    own = claim.name.removeprefix(f"{namespace}/")
+    pods = [_beside(own, pod.removeprefix(f"{namespace}/")) for pod in claim.pods]
     cpus = [[positions[node], each] for node, each in claim.cpus.items() if node in positions]
-    return _trimmed([claim.name, pods, shares, cpus, claim.created, list(claim.remarks)])
+    return _trimmed([claim.name, pods, shares, cpus, _seconds(claim.created), list(claim.remarks)])
+
+
+def _beside(claim: str, pod: str) -> list[Any]:
+    """Return a pod's name as what it has in common with the claim's, by its length, and the rest."""
+    common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(claim, pod, strict=False)))
+    return _trimmed([common, pod[common:]])
+
+
+def _seconds(time: str) -> int | str:
+    """Return a time as seconds since 1970; one in another form than the API's as it is."""
+    try:
+        return int(datetime.fromisoformat(time).timestamp())
+    except ValueError:
+        return time
 
 
 def _trimmed(values: list[Any]) -> list[Any]:

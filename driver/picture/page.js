@@ -40,8 +40,9 @@
   });
   const moments = data.moments.map((moment) => {
     const claims = moment.claims.map(([name, pods = [], shares = [], cpus = [], created = "", remarks = []]) => ({
-      name, created, remarks,
-      pods: pods.map((pod) => `${name.slice(0, name.indexOf("/"))}/${pod}`),
+      name, remarks, created: typeof created === "number" ? new Date(created * 1000).toISOString().replace(".000", "") : created,
+      // A pod's name: so much of it is as in the claim's, then comes the rest.
+      pods: pods.map(([common, rest = ""]) => name.slice(0, name.indexOf("/") + 1 + common) + rest),
       shares: shares.map(([device, consumed = [], admin = 0]) => ({ device: devices[device], admin: admin > 0, consumed: consumed.map((number) => moment.amounts[number]) })),
       cpus: cpus.map(([node, list]) => ({ node: nodes[node], list })),
     }));
@@ -197,7 +198,7 @@
     const free = freeText(moment, node.devices);
     const pieces = moment.fragmented[node.index];
     const label = [`node ${node.title}`, free ? `free ${free}` : "no devices", pieces ? `fragmented: ${pieces.join(", ")}` : "", ...node.remarks].filter(Boolean).join("; ");
-    return element("a", { class: "card", href: `#node=${encodeURIComponent(node.name)}`, "data-node": node.index, tabindex: "-1", "aria-label": label },
+    return element("a", { class: "card", href: `#/node=${encodeURIComponent(node.name)}`, "data-node": node.index, tabindex: "-1", "aria-label": label },
       element("span", { class: "title" }, mono(node.title), ...badges(moment, node)),
       element("span", { class: "free" }, free ? `free: ${free}` : "publishes no devices"),
       element("span", { class: `boxes ${named ? "named" : ""}`, "aria-hidden": "true" },
@@ -287,7 +288,7 @@
   // --- who waits, claims ---
 
   function nodeLinks(claim) {
-    return [...new Set(claim.shares.map((share) => share.device.node))].map((node) => element("a", { href: `#node=${encodeURIComponent(node.name)}` }, mono(node.title)));
+    return [...new Set(claim.shares.map((share) => share.device.node))].map((node) => element("a", { href: `#/node=${encodeURIComponent(node.name)}` }, mono(node.title)));
   }
   function deviceText(claim) {
     return claim.shares.map((share) => {
@@ -295,11 +296,26 @@
       return `${share.device.name}${what ? ` (${what})` : ""}`;
     }).join(", ");
   }
+  // Pods that wait for the same reasons stand together.
+  function waitingGroups() {
+    const groups = new Map();
+    for (const [name, claims, reasons] of data.waiting) {
+      const key = reasons.join("\n");
+      groups.set(key, [...(groups.get(key) || []), { name, claims, reasons }]);
+    }
+    return [...groups.values()];
+  }
   function drawWaiting() {
-    byId("waiting-list").replaceChildren(...(data.waiting.length ? data.waiting.map(([name, claims, reasons]) => element("article", { class: "wait" },
-      element("h3", { class: "name", style: "margin:0" }, name),
-      claims.length ? element("p", { class: "muted" }, `waits for ${plural(claims.length, "claim")}: ${claims.join(", ")}`) : "",
-      element("ul", {}, ...reasons.map((reason) => element("li", {}, reason))))) : [element("p", { class: "muted" }, "No pod and no claim that was read waits.")]));
+    const articles = waitingGroups().map((group) => {
+      const [{ name, claims, reasons }] = group;
+      const rest = group.slice(1);
+      return element("article", { class: "wait" },
+        element("h3", {}, mono(name), rest.length ? ` and ${rest.length} more` : ""),
+        claims.length && !rest.length ? element("p", { class: "muted" }, `waits for ${plural(claims.length, "claim")}: ${claims.join(", ")}`) : "",
+        element("ul", {}, ...reasons.map((reason) => element("li", {}, reason))),
+        rest.length ? element("details", {}, element("summary", {}, "all of them"), element("p", {}, mono(group.map((each) => each.name).join(", ")))) : "");
+    });
+    byId("waiting-list").replaceChildren(...(articles.length ? articles : [element("p", { class: "muted" }, "No pod and no claim that was read waits.")]));
   }
   function table(heads, rows, caption) {
     return element("div", { class: "scroll" }, element("table", { "aria-label": caption },
@@ -403,7 +419,7 @@
   function drawNode(node) {
     const section = byId("node");
     const letters = lettersOf(node);
-    const link = (other, words) => (other ? element("a", { href: `#node=${encodeURIComponent(other.name)}` }, `${words} ${other.title}`) : "");
+    const link = (other, words) => (other ? element("a", { href: `#/node=${encodeURIComponent(other.name)}` }, `${words} ${other.title}`) : "");
     const panes = shown.map((moment) => element("div", { class: "pane", role: "group", "aria-label": `Node, ${moment.title}` },
       shown.length > 1 ? element("h3", {}, moment.title) : "",
       element("div", { class: node.layout ? "inside" : "inside even" }, ...(node.layout ? layoutBoxes : plainBoxes)(moment, node, letters))));
@@ -419,7 +435,7 @@
       element("td", {}, device.type.product), element("td", {}, device.type.numa < 0 ? "" : String(device.type.numa)),
       ...shown.map((moment) => element("td", {}, ...[state(moment, device), ...amounts(moment, device), ...device.type.taints, ...holders(moment, device)].map((text) => element("div", {}, text))))));
     section.replaceChildren(
-      element("p", { class: "steps" }, nodes.length > 1 ? element("a", { href: "#fleet" }, "All nodes") : "", link(nodes[node.index - 1], "←"), link(nodes[node.index + 1], "→")),
+      element("p", { class: "steps" }, nodes.length > 1 ? element("a", { href: "#/fleet" }, "All nodes") : "", link(nodes[node.index - 1], "←"), link(nodes[node.index + 1], "→")),
       element("h2", { id: "node-title" }, "Node ", mono(node.title)),
       node.layout ? element("p", { class: "muted" }, [node.layout[0], ...node.layout[1]].join("; ")) : "",
       ...node.remarks.map((remark) => element("p", {}, element("span", { class: "badge bad" }, remark))),
@@ -438,19 +454,19 @@
     if (index) return index;
     index = [];
     const add = (kind, name, text, hash, some, own) => index.push({ kind, name, text: text.toLowerCase(), hash, devices: some, nodes: own });
-    const hash = (node) => (node ? `#node=${encodeURIComponent(node.name)}` : "");
+    const hash = (node) => (node ? `#/node=${encodeURIComponent(node.name)}` : "");
     const pods = new Map();
     for (const claim of new Map(moments.flatMap((moment) => moment.claims).map((claim) => [claim.name, claim])).values()) {
       const some = claim.shares.map((share) => share.device);
       const own = [...new Set([...some.map((device) => device.node), ...claim.cpus.map((each) => each.node)])];
-      add("claim", claim.name, claim.name, hash(own[0]) || "#claims", some, own);
+      add("claim", claim.name, claim.name, hash(own[0]) || "#/claims", some, own);
       for (const pod of claim.pods) pods.set(pod, [...(pods.get(pod) || []), { some, own }]);
     }
     for (const [pod, each] of pods) {
       const own = [...new Set(each.flatMap((part) => part.own))];
-      add("pod", pod, pod, hash(own[0]) || "#waiting", each.flatMap((part) => part.some), own);
+      add("pod", pod, pod, hash(own[0]) || "#/waiting", each.flatMap((part) => part.some), own);
     }
-    for (const [name] of data.waiting) if (!pods.has(name)) add("waiting", name, name, "#waiting", [], []);
+    for (const [name] of data.waiting) if (!pods.has(name)) add("waiting", name, name, "#/waiting", [], []);
     for (const node of nodes) add("node", node.title, node.title, hash(node), node.devices, [node]);
     for (const device of devices) {
       const words = [device.name, device.type.driver, device.type.product, ...[...device.type.attributes, ...device.own].map(([, value]) => value)];
@@ -495,13 +511,14 @@
   // --- what is shown ---
 
   function route() {
-    const hash = location.hash.slice(1) || (nodes.length === 1 ? `node=${encodeURIComponent(nodes[0].name)}` : "fleet");
+    // No fragment is the id of an element, to which a browser would scroll.
+    const hash = location.hash.slice(2) || (nodes.length === 1 ? `node=${encodeURIComponent(nodes[0].name)}` : "fleet");
     const name = hash.startsWith("node=") ? decodeURIComponent(hash.slice(5)) : null;
     const node = name === null ? null : nodes.find((each) => each.name === name);
     const page = node ? "node" : ["waiting", "claims"].includes(hash) ? hash : "fleet";
     for (const id of ["fleet", "waiting", "claims", "node"]) byId(id).hidden = id !== page;
     for (const link of byId("nav").children) {
-      if (link.hash === `#${page}` || (page === "node" && link.hash === "#fleet")) link.setAttribute("aria-current", "page");
+      if (link.hash === `#/${page}` || (page === "node" && link.hash === "#/fleet")) link.setAttribute("aria-current", "page");
       else link.removeAttribute("aria-current");
     }
     byId("results").hidden = true;
@@ -559,7 +576,7 @@
       else if (event.key === "Escape") {
         if (!tip.hidden) tip.hidden = true;
         if (typing && byId("search").value) { byId("search").value = ""; find(); }
-        else if (!byId("node").hidden && nodes.length > 1) location.hash = "#fleet";
+        else if (!byId("node").hidden && nodes.length > 1) location.hash = "#/fleet";
       } else if (typing && event.key === "Enter") {
         const first = byId("results").querySelector("a");
         if (first) first.click();
@@ -585,7 +602,7 @@
   function start() {
     byId("title").textContent = data.title;
     byId("taken").textContent = data.taken ? `seen ${data.taken}` : "";
-    const parts = [["#fleet", `Fleet: ${plural(nodes.length, "node")}, ${plural(devices.length, "device")}`], ["#waiting", `Waiting: ${data.waiting.length}`], ["#claims", `Claims: ${latest.claims.length}`]];
+    const parts = [["#/fleet", `Fleet: ${plural(nodes.length, "node")}, ${plural(devices.length, "device")}`], ["#/waiting", `Waiting: ${data.waiting.length}`], ["#/claims", `Claims: ${latest.claims.length}`]];
     byId("nav").append(...parts.map(([href, text]) => element("a", { href }, text)));
     if (moments.length > 1) {
       byId("moments").hidden = false;

@@ -43,6 +43,13 @@ def available(placement: Placement, nodes: int) -> str:
     return f"{begin} {', '.join(sorted(f'{count} {reason}' for reason, count in counts.items()))}."
 
 
+def group_line(group: RefusalGroup) -> str:
+    """`312 nodes: Insufficient cpu: nearest is n17: 8 CPUs short`."""
+    count = len(group.nodes)
+    detail = f": {group.detail}" if group.detail else ""
+    return f"{count} node{'' if count == 1 else 's'}: {', '.join(group.reasons)}{detail}"
+
+
 def refusal_groups(placement: Placement, misses: Mapping[str, Miss]) -> tuple[RefusalGroup, ...]:
     """The nodes that refuse the pod, the greatest group first; `misses` says of nodes what the devices lack."""
     nodes: dict[tuple[tuple[str, ...], str, Stage | None], list[str]] = defaultdict(list)

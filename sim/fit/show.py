@@ -10,7 +10,7 @@ from rich.console import Console
 from dranode.driver.cli.terminal import columns
 from dranode.driver.core.api.documents import encode
 from dranode.sim.fit.questions import PodAnswer
-from dranode.sim.fit.reasons import RefusalGroup
+from dranode.sim.fit.reasons import group_line
 from dranode.sim.scheduler.scores import NodeTotal
 
 _TIED_SHOWN: Final = 4
@@ -60,13 +60,6 @@ def show_answers(screen: Console, answers: Sequence[PodAnswer], *, scores: bool)
             _show_scores(screen, answer.placement.pod, answer.placement.scores)
         for note in answer.notes:
             screen.print(f"{answer.placement.pod}: note: {note}", markup=False)
-
-
-def group_line(group: RefusalGroup) -> str:
-    """`312 nodes: Insufficient cpu: nearest is n17: 8 CPUs short`."""
-    count = len(group.nodes)
-    detail = f": {group.detail}" if group.detail else ""
-    return f"{count} node{'' if count == 1 else 's'}: {', '.join(group.reasons)}{detail}"
 
 
 def _because(answer: PodAnswer) -> str:

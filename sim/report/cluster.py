@@ -61,6 +61,7 @@ class ClusterSeen:
         claims: by `<namespace>/<name>`.
         pods: in order, without those that have ended.
         notes: one sentence each for what was not seen.
+        sources: the documents that decode.
     """
 
     slices: tuple[ResourceSlice, ...]
@@ -70,6 +71,7 @@ class ClusterSeen:
     claims: Mapping[str, ResourceClaim]
     pods: tuple[PodSeen, ...]
     notes: tuple[str, ...] = ()
+    sources: tuple[SourceDocument, ...] = ()
     _users: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def fleet_claims(self) -> Iterator[FleetClaim]:
@@ -96,10 +98,11 @@ def cluster_seen(
         kinds: the kinds of which all that there is was read, so that none of a kind means that there is none.
         refused: what could not be read, in sentences.
     """
+    documents = tuple(documents)
     by_kind: dict[str, list[SourceDocument]] = defaultdict(list)
     for source in documents:
         by_kind[source.kind].append(source)
-    unread: list[str] = []
+    unread: dict[str, str] = {}
     slices = tuple(each for _, each in _decoded(ResourceSlice, by_kind["ResourceSlice"], unread))
     classes = tuple(each for _, each in _decoded(DeviceClass, by_kind["DeviceClass"], unread))
     nodes = tuple(_decoded(Node, by_kind["Node"], unread))
@@ -120,17 +123,20 @@ def cluster_seen(
         {node.metadata.name: tuple(_node_remarks(source.document)) for source, node in nodes},
         claims,
         pods,
-        (*refused, *_lacking(by_kind, kinds), *_unread_notes(unread)),
+        (*refused, *_lacking(by_kind, kinds), *_unread_notes(tuple(unread.values()))),
+        tuple(source for source in documents if source.place not in unread),
         _users(claims, pods),
     )
 
 
-def _decoded(into: type[T], sources: Iterable[SourceDocument], unread: list[str]) -> Iterator[tuple[SourceDocument, T]]:
+def _decoded(
+    into: type[T], sources: Iterable[SourceDocument], unread: dict[str, str]
+) -> Iterator[tuple[SourceDocument, T]]:
     for source in sources:
         try:
             yield source, decode(into, source.document)
         except DocumentError as error:
-            unread.append(f"{source.place} cannot be read: {error}")
+            unread[source.place] = f"{source.place} cannot be read: {error}"
 
 
 def _unread_notes(unread: Sequence[str]) -> Iterator[str]:

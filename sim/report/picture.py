@@ -25,12 +25,13 @@ def cluster_picture(
         slices = (*slices, *gone)
         for node, pool in dict.fromkeys((each.spec.node_name or "", each.spec.pool.name) for each in gone):
             known[node] = (*known.get(node, ()), f"gone: pool {pool} is in the earlier dump alone")
+    waiting_pods, unsaid = waiting(now, features)
     return fleet_picture(
         title,
         slices,
         moments,
         known=known,
-        waiting=waiting(now, features),
-        notes=now.notes,
+        waiting=waiting_pods,
+        notes=(*now.notes, *unsaid),
         taken=taken,
     )

@@ -73,7 +73,9 @@ class PodInfo:
         non_zero = (
             amounts_of(pod_requests(pod, replace(counting, missing=missing), claims)) if missing else amounts_of(exact)
         )
-        return cls(pod, amounts_of(exact), (non_zero[CPU], non_zero[MEMORY]), PodTerms.of(pod), host_ports(pod))
+        # A pod without containers, which no API server takes, asks for nothing.
+        cpu, memory = (non_zero.get(name, 0) for name in names)
+        return cls(pod, amounts_of(exact), (cpu, memory), PodTerms.of(pod), host_ports(pod))
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -154,7 +155,7 @@ def test_before_and_after_have_the_same_layout(browser: Browser, tmp_path: Path)
     assert places[0] == places[1]
     browser.click("#moments label:nth-of-type(2)")
     browser.wait("document.querySelectorAll('.pane').length === 1")
-    browser.open(tmp_path / "page.html", "#node=worker-1", width=1600)
+    browser.open(tmp_path / "page.html", "#/node=worker-1", width=1600)
     keep(browser, "compared-node")
     rows = browser.run(
         "[...document.querySelectorAll('#node .pane')].map((pane) => [...pane.querySelectorAll('.line')].map((e) => "
@@ -164,12 +165,23 @@ def test_before_and_after_have_the_same_layout(browser: Browser, tmp_path: Path)
 
 
 def test_who_waits_is_listed_with_every_reason(browser: Browser, tmp_path: Path) -> None:
-    browser.open(written(tmp_path, training_fleet(4)), "#waiting")
+    browser.open(written(tmp_path, training_fleet(4)), "#/waiting")
     keep(browser, "waiting")
     (waiting,) = texts(browser, "#waiting-list article")
     assert "ml/big-0" in waiting
     assert "nearest is worker-0: 3 of 8 GPUs fit" in waiting
     assert "no Event is among what was read" in browser.run("document.getElementById('notes').textContent")
+
+
+def test_pods_that_wait_for_the_same_reasons_stand_together(browser: Browser, tmp_path: Path) -> None:
+    picture = training_fleet(1)
+    pods = [WaitingPod(f"ml/p-{number}", (f"ml/c-{number}",), ("short of GPUs",)) for number in range(12)]
+    browser.open(
+        written(tmp_path, replace(picture, waiting=(*pods, WaitingPod("ml/q", (), ("cordoned",))))), "#/waiting"
+    )
+    assert texts(browser, "#waiting-list h3") == ["ml/p-0 and 11 more", "ml/q"]
+    browser.click("#waiting-list summary")
+    assert "ml/p-11" in browser.run("document.querySelector('#waiting-list details p').textContent")
 
 
 def test_filters_show_the_nodes_that_they_name(browser: Browser, tmp_path: Path) -> None:
@@ -241,7 +253,7 @@ def test_print_has_all_parts_and_no_controls(browser: Browser, tmp_path: Path) -
 
 def test_everything_that_can_be_used_has_a_name(browser: Browser, tmp_path: Path) -> None:
     page = written(tmp_path, training_fleet(4, compared=True))
-    for fragment in ("", "#waiting", "#claims", "#node=worker-1"):
+    for fragment in ("", "#/waiting", "#/claims", "#/node=worker-1"):
         browser.open(page, fragment)
         seen = browser.accessible()
         assert [role for role, name in seen if role in INTERACTIVE and not name.strip()] == []
@@ -266,7 +278,7 @@ def test_hostile_names_are_text_and_nothing_else(browser: Browser, tmp_path: Pat
         taken=HOSTILE,
     )
     page = written(tmp_path, picture)
-    for fragment in ("", "#waiting", "#claims"):
+    for fragment in ("", "#/waiting", "#/claims"):
         browser.open(page, fragment)
         assert browser.run("document.querySelectorAll('img').length") == 0
         assert browser.run("document.scripts.length") == 2

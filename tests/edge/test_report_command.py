@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.fakes.apiserver import Fault, api_server
 from tests.fakes.waiting import PATIENCE
-from tests.unit.sim.report.test_waiting import CLASS, claim, pod, slice_of
+from tests.unit.sim.report.test_waiting import CLASS, claim, node, pod, slice_of
 
 PROGRAM = Path(sys.executable).with_name("dranode")
 
@@ -23,9 +23,11 @@ def test_a_cluster_is_read_by_its_kubeconfig_and_never_written(tmp_path: Path) -
             ("resourceslices", slice_of("n")),
             ("resourceclaims", claim("held", 1, "gpu-0")),
             ("resourceclaims", claim("big", 2)),
+            ("nodes", node()),
             ("pods", pod("p", "big")),
         ):
-            api.put(resource, {"apiVersion": "v1" if resource == "pods" else "resource.k8s.io/v1", **document})
+            core = resource in ("pods", "nodes")
+            api.put(resource, {"apiVersion": "v1" if core else "resource.k8s.io/v1", **document})
         kubeconfig = api.kubeconfig(tmp_path / "kubeconfig")
         done = subprocess.run(
             [PROGRAM, "report", "--kubeconfig", kubeconfig],
@@ -38,8 +40,7 @@ def test_a_cluster_is_read_by_its_kubeconfig_and_never_written(tmp_path: Path) -
         assert done.returncode == 0, done.stderr
         assert {each.method for each in api.seen} == {"GET"}
     assert "1 node, 2 devices, 2 claims, 1 waiting" in done.stdout
-    # What the server refuses is said, and not taken for silence; that it has no Nodes was seen.
+    # What the server refuses is said, and not taken for silence.
     assert re.search("not seen: not read: .*events", done.stderr)
-    assert "no Node is among" not in done.stderr
     (text,) = re.findall(r'id="data">(.*?)</script>', (tmp_path / "report.html").read_text(), re.DOTALL)
-    assert "does not fit on node n" in json.loads(text)["waiting"][0][2][0]
+    assert "cannot allocate all claims" in json.loads(text)["waiting"][0][2][0]

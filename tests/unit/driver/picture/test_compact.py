@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 from dranode.driver.picture.compact import compact
-from dranode.driver.picture.fleet import DeviceKey, FleetDevice, FleetNode, FleetPicture
+from dranode.driver.picture.fleet import DeviceKey, FleetClaim, FleetDevice, FleetMoment, FleetNode, FleetPicture
 from tests.fakes.fleets import training_fleet
 
 
@@ -25,7 +25,22 @@ def test_shares_lead_to_their_device() -> None:
     assert names == ["gpu-3", "mlx5-3", "cpudevnuma001"]
     amounts = document["moments"][0]["amounts"]
     assert [amounts[number] for number in claim[2][2][1]] == [("cpu", "4", 4)]
-    assert claim[1] == ["train-worker-1-3-0"]  # in the claim's namespace
+    assert claim[1] == [[len("train-worker-1-3"), "-0"]]  # in the claim's namespace
+    assert claim[4] == 1795255200
+
+
+def test_names_and_times_of_any_form_are_kept() -> None:
+    picture = training_fleet(1)
+    claims = tuple(
+        FleetClaim("ns/web-gpu-x7k", (pod,), created=created)
+        for pod, created in (("ns/web", "2026-11-21T10:00:00Z"), ("ns/other", "yesterday"), ("ns/web-gpu-x7k", ""))
+    )
+    written = compact(replace(picture, moments=(FleetMoment("now", claims),)))["moments"][0]["claims"]
+    assert [claim[1:] for claim in written] == [
+        [[[3]], [], [], 1795255200],
+        [[[0, "other"]], [], [], "yesterday"],
+        [[[11]]],
+    ]
 
 
 def test_attributes_for_which_there_is_no_room_are_left_out_and_named() -> None:

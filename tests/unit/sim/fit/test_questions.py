@@ -6,7 +6,7 @@ import pytest
 
 from dranode.driver.core.api.errors import DocumentError
 from dranode.sim.fit.questions import ClusterQuestions, PodAnswer
-from dranode.sim.fit.show import group_line
+from dranode.sim.fit.reasons import group_line
 from tests.fakes.clusters import (
     CLASS,
     Document,

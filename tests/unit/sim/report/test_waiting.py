@@ -50,28 +50,39 @@ def pod(name: str, *claims: str, phase: str = "Pending", message: str = "", **sp
     }
 
 
+def node(name: str = "n", **labels: str) -> dict[str, Any]:
+    room = {"cpu": "64", "memory": "256Gi", "pods": "110"}
+    return {"kind": "Node", "metadata": {"name": name, "labels": labels}, "status": {"allocatable": room}}
+
+
+def sources(*documents: dict[str, Any]) -> list[SourceDocument]:
+    return [SourceDocument("f", number, each) for number, each in enumerate(documents)]
+
+
 def judged(*documents: dict[str, Any]) -> dict[str, WaitingPod]:
-    sources = (SourceDocument("f", number, each) for number, each in enumerate((CLASS, *documents)))
-    return {each.name: each for each in waiting(cluster_seen(sources), Features())}
+    found, notes = waiting(cluster_seen(sources(CLASS, node(), *documents)), Features())
+    assert notes == ()
+    return {each.name: each for each in found}
 
 
-def test_the_schedulers_words_come_first_then_the_allocators() -> None:
+def test_the_schedulers_words_come_first_then_those_of_its_model() -> None:
     found = judged(slice_of("n"), claim("held", 1, "gpu-0"), claim("big", 2), pod("p", "big", message="0/1 nodes"))
-    (scheduler, allocator) = found["ns/p"].reasons
+    scheduler, model, *groups = found["ns/p"].reasons
     assert scheduler == "kube-scheduler: 0/1 nodes"
-    assert "does not fit on node n" in allocator
+    assert model == "by the model of the scheduler: 0/1 nodes are available: 1 cannot allocate all claims."
+    assert groups[0].startswith("1 node: cannot allocate all claims: request r wants 2 devices")
     assert found["ns/p"].claims == ("ns/big",)
 
 
 def test_each_pod_is_judged_on_the_cluster_as_it_is() -> None:
     found = judged(slice_of("n"), claim("a", 2), claim("b", 2), pod("p", "a"), pod("q", "b"))
-    assert found["ns/p"].reasons == found["ns/q"].reasons == ("by its claims alone it would fit on node n now",)
+    for name in ("ns/p", "ns/q"):
+        assert found[name].reasons[0] == "it would fit on node n now"
 
 
-def test_a_pod_may_go_only_where_its_selector_lets_it() -> None:
-    node = {"kind": "Node", "metadata": {"name": "n", "labels": {"disk": "hdd"}}}
-    found = judged(slice_of("n"), node, claim("a", 1), pod("p", "a", nodeSelector={"disk": "ssd"}))
-    assert "would fit" not in " ".join(found["ns/p"].reasons)
+def test_what_keeps_a_pod_off_nodes_besides_its_claims_is_said() -> None:
+    found = judged(slice_of("n"), claim("a", 1), pod("p", "a", nodeSelector={"disk": "ssd"}))
+    assert "didn't match Pod's node affinity/selector" in found["ns/p"].reasons[0]
 
 
 def test_claims_that_are_missing_or_not_generated_are_named() -> None:
@@ -92,10 +103,10 @@ def test_a_pod_whose_claims_are_allocated_waits_for_what_its_events_say() -> Non
         "involvedObject": {"kind": "Pod", "namespace": "ns", "name": "p"},
     }
     held = claim("held", 1, "gpu-0")
-    assert judged(slice_of("n"), held, pod("p", "held"), event)["ns/p"].reasons == (
+    assert judged(slice_of("n"), held, pod("p", "held", nodeName="n"), event)["ns/p"].reasons == (
         "FailedPrepareDynamicResources: the driver is not registered",
     )
-    (silent,) = judged(slice_of("n"), held, pod("p", "held"))["ns/p"].reasons
+    (silent,) = judged(slice_of("n"), held, pod("p", "held", nodeName="n"))["ns/p"].reasons
     assert silent == "nothing that was read says why; see kubectl describe pod -n ns p"
 
 
@@ -103,10 +114,25 @@ def test_who_runs_or_has_no_claims_does_not_wait_and_a_claim_without_a_pod_does(
     found = judged(slice_of("n"), claim("a", 1), claim("lonely", 9), pod("p", "a", phase="Running"), pod("plain"))
     assert list(found) == ["ns/lonely"]
     assert found["ns/lonely"].reasons[0].startswith("no pod that was read uses it")
-    assert "does not fit" in found["ns/lonely"].reasons[1]
 
 
-def test_without_slices_or_classes_nothing_is_guessed() -> None:
-    sources = (SourceDocument("f", 0, claim("a", 1)), SourceDocument("f", 1, pod("p", "a")))
-    (only,) = waiting(cluster_seen(sources), Features())
-    assert only.reasons == ("nothing that was read says why; see kubectl describe pod -n ns p",)
+def test_without_slices_classes_or_nodes_nothing_is_guessed() -> None:
+    for documents in ((slice_of("n"), CLASS), (CLASS, node()), (slice_of("n"), node())):
+        (only,), notes = waiting(cluster_seen(sources(claim("a", 1), pod("p", "a"), *documents)), Features())
+        assert only.reasons == ("nothing that was read says why; see kubectl describe pod -n ns p",)
+        assert notes == ()
+
+
+def test_what_the_model_cannot_judge_is_noted_and_the_pod_is_shown_all_the_same() -> None:
+    broken = {"matchExpressions": [{"key": "a", "operator": "Near"}]}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [broken]}}}
+    documents = sources(CLASS, node(), slice_of("n"), claim("a", 1), pod("p", "a", message="m", affinity=affinity))
+    (only,), _ = waiting(cluster_seen(documents), Features())
+    assert only.reasons[0] == "kube-scheduler: m"
+
+
+def test_a_broken_document_keeps_no_pod_from_being_judged() -> None:
+    broken = {"kind": "ResourceClaim", "metadata": {"name": "broken"}, "status": {"allocation": 7}}
+    assert (
+        judged(broken, slice_of("n"), claim("a", 1), pod("p", "a"))["ns/p"].reasons[0] == "it would fit on node n now"
+    )
