@@ -20,7 +20,7 @@ _MAX_FILE: Final = 1 << 20
 _MAX_TOTAL: Final = 256 << 20
 
 # For each folder on the left, the names on the right; `*` matches within a name. Documentation/ABI describes them.
-_WANTED: Final = {
+_CAPTURED: Final = {
     "sys/devices/system/cpu": "online offline present possible isolated nohz_full kernel_max cpu*/online cpu*/node*"
     " smt/control smt/active",
     "sys/devices/system/cpu/cpu*/topology": "*",
@@ -79,7 +79,7 @@ def record(root: Root) -> Recording:
         MachineError: there are more files than a machine can have.
     """
     recorder = _Recorder(root)
-    for folder, names in _WANTED.items():
+    for folder, names in _CAPTURED.items():
         for name in names.split():
             recorder.take(f"{folder}/{name}")
     return recorder.recording

@@ -18,7 +18,7 @@ from dranode.driver.nri.wake import Wake
 
 log = logging.getLogger(__name__)
 
-_NOBODY_LISTENS: Final = (FileNotFoundError, ConnectionRefusedError)
+_NO_LISTENER: Final = (FileNotFoundError, ConnectionRefusedError)
 _LOOK: Final = 0.05
 _FIRST_DELAY: Final = 0.1
 _LONGEST_DELAY: Final = 2.0
@@ -62,7 +62,7 @@ class Attempts:
         if synchronized and self._clock() - self._began >= _HEALTHY_AFTER:
             self._failures = 0
             self._said.clear()
-        self._failures = 0 if isinstance(error, _NOBODY_LISTENS) else self._failures + 1
+        self._failures = 0 if isinstance(error, _NO_LISTENER) else self._failures + 1
         reason = error.strerror or str(error) if isinstance(error, OSError) else str(error)
         if reason not in self._said and len(self._said) < _REASONS:
             self._said.add(reason)

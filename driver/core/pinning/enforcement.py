@@ -73,7 +73,7 @@ def create(
         return AskProcesses(started)
     if users:
         return CreationRefused(_conflict(container, *users[0]))
-    if snapshot.unread is not None and any(each.untold for each in containers):
+    if snapshot.unread is not None and any(each.unresolved for each in containers):
         # Whatever that container's claim holds, neither the ledger's last word nor a CDI spec says it.
         snapshot = replace(snapshot, unread=replace(snapshot.unread, blind=True))
     resources = resources_for(identity.claims, snapshot)
@@ -192,10 +192,10 @@ def pinned_as_listed(
     mems = container.mems if any(claim.mems for claim in identity.claims) else ""
     claims = tuple(claim.claim.uid for claim in identity.claims)
     unsure = snapshot.unread is not None
-    untold = unsure and any(uid not in snapshot.claims for uid in mentions(container, snapshot))
+    unresolved = unsure and any(uid not in snapshot.claims for uid in mentions(container, snapshot))
     parts = some_of(identity.claims, snapshot)
     kept = container if identity.unheard or identity.denied else _slim(container)
-    pinned = Pinned(kept, claims, container.cpus, mems, unsure=unsure, untold=untold, parts=parts)
+    pinned = Pinned(kept, claims, container.cpus, mems, unsure=unsure, unresolved=unresolved, parts=parts)
     return replace(pinned, unheard=identity.unheard, denied=identity.denied)
 
 

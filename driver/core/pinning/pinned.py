@@ -28,7 +28,7 @@ class Pinned:
             configuration before the update, so its real mask is unknown until it gets the resources again.
         unsure: it was added while the ledger could not be read. It may have other claims than these, so its mask
             stays unchanged until the runtime reports it again.
-        untold: it names an unknown claim, and may have it.
+        unresolved: it names an unknown claim, and may have it.
         unheard: it names a claim on record, and kubelet did not answer whether it has it; `container` is whole, so that
             it can be looked at again. Meanwhile it stays on CPUs that claims hold, where only a driver puts anybody.
         denied: it names a claim on record that kubelet says it has not; `container` is whole as well, since a kubelet
@@ -42,7 +42,7 @@ class Pinned:
     provisional: bool = False
     parts: frozenset[tuple[str, int]] = frozenset()
     unsure: bool = False
-    untold: bool = False
+    unresolved: bool = False
     unheard: bool = False
     denied: bool = False
 

@@ -38,7 +38,7 @@ def container(name: str, cpus: CPUSet, env: tuple[str, ...] = ()) -> Container:
 
 
 EXCLUSIVE = container("mine", MINE.cpus, ("DRA_CPUSET_mine=0-1,4-5",))
-UNTOLD = container("theirs", THEIRS.cpus, ("DRA_CPUSET_theirs=2",))
+UNRESOLVED = container("theirs", THEIRS.cpus, ("DRA_CPUSET_theirs=2",))
 SHARED = container("shared", HELD.shared)
 NEW = container("new", CPUSet())
 
@@ -95,7 +95,7 @@ def test_no_mask_is_changed_by_whatever_happens(world: World, caplog: pytest.Log
     for world.node.now in (UNREAD, BLIND):
         enforcer = world.enforcer
         unpinned = replace(SHARED, id="unpinned", cpus=CPUSet())
-        assert enforcer.synchronize((EXCLUSIVE, UNTOLD, SHARED, unpinned)) == ()
+        assert enforcer.synchronize((EXCLUSIVE, UNRESOLVED, SHARED, unpinned)) == ()
         assert enforcer.unsolicited() == ()
         assert enforcer.stop(EXCLUSIVE) == ()
         assert enforcer.verify() == ()
@@ -104,9 +104,9 @@ def test_no_mask_is_changed_by_whatever_happens(world: World, caplog: pytest.Log
 
 
 def test_an_update_of_the_mask_is_answered_with_the_mask_that_the_container_has(world: World) -> None:
-    world.enforcer.synchronize((EXCLUSIVE, UNTOLD))
+    world.enforcer.synchronize((EXCLUSIVE, UNRESOLVED))
     wide = Resources(CPUSet(range(8)))
-    assert world.enforcer.update(UNTOLD, wide, 0) == (ContainerUpdate("theirs", Resources(UNTOLD.cpus)),)
+    assert world.enforcer.update(UNRESOLVED, wide, 0) == (ContainerUpdate("theirs", Resources(UNRESOLVED.cpus)),)
 
 
 def test_a_new_container_gets_what_the_claims_that_are_known_leave(world: World) -> None:
@@ -125,7 +125,7 @@ def test_a_new_container_gets_the_cpus_of_a_claim_with_a_spec_if_kubelet_gave_it
 
 def test_a_new_container_of_an_unknown_claim_is_refused_with_the_reason(world: World) -> None:
     with pytest.raises(UnreadError, match=REASON):
-        world.enforcer.create(replace(UNTOLD, cpus=CPUSet()))
+        world.enforcer.create(replace(UNRESOLVED, cpus=CPUSet()))
 
 
 def test_while_held_cpus_are_unknown_a_new_container_gets_reserved_cpus_or_is_refused(world: World) -> None:
@@ -139,13 +139,13 @@ def test_while_held_cpus_are_unknown_a_new_container_gets_reserved_cpus_or_is_re
 def test_a_container_with_an_unknown_claim_makes_the_held_cpus_unknown(world: World) -> None:
     world.enforcer.synchronize((EXCLUSIVE, SHARED))
     assert world.enforcer.create(NEW)[0].cpus == CPUSet((2, 3, 6))
-    world.enforcer.synchronize((EXCLUSIVE, UNTOLD, SHARED))
+    world.enforcer.synchronize((EXCLUSIVE, UNRESOLVED, SHARED))
     assert world.enforcer.create(NEW)[0].cpus == CPUSet((7,))
 
 
 def test_once_it_can_be_read_the_runtime_is_asked_for_everything_before_any_mask_changes(world: World) -> None:
     enforcer = world.enforcer
-    enforcer.synchronize((EXCLUSIVE, UNTOLD, SHARED))
+    enforcer.synchronize((EXCLUSIVE, UNRESOLVED, SHARED))
     enforcer.create(NEW)
     assert not enforcer.is_certain()
     world.node.now = HELD
@@ -154,7 +154,7 @@ def test_once_it_can_be_read_the_runtime_is_asked_for_everything_before_any_mask
     assert enforcer.reconnection_due()
     assert enforcer.claims_in_use() == {"mine"}
     world.kernel.speaks = False
-    (update,) = enforcer.synchronize((EXCLUSIVE, UNTOLD, SHARED, replace(NEW, cpus=CPUSet((2, 3, 6)))))
+    (update,) = enforcer.synchronize((EXCLUSIVE, UNRESOLVED, SHARED, replace(NEW, cpus=CPUSet((2, 3, 6)))))
     assert (update.container_id, update.resources.cpus) == ("new", CPUSet((3, 6)))
     assert enforcer.claims_in_use() == {"mine", "theirs"}
     assert enforcer.is_certain()
@@ -177,12 +177,12 @@ def test_containers_that_were_taken_in_before_are_held_to_their_claims_again_wit
 
 def test_masks_of_containers_that_were_taken_in_before_stay_whatever_is_known_of_claims_and_cpus(world: World) -> None:
     world.node.now = HELD
-    world.enforcer.synchronize((EXCLUSIVE, UNTOLD, SHARED))
+    world.enforcer.synchronize((EXCLUSIVE, UNRESOLVED, SHARED))
     for now in (BLIND, replace(UNREAD, online=CPUSet(range(7))), replace(EMPTY, unread=Unread(REASON))):
         world.node.now = now
         assert world.enforcer.unsolicited() == ()
         assert world.enforcer.stop(container("gone", CPUSet())) == ()
     # Of its claim nothing is known now; its mask is the one that it was given.
     wide = Resources(CPUSet(range(8)))
-    assert world.enforcer.update(UNTOLD, wide, 0) == (ContainerUpdate("theirs", Resources(UNTOLD.cpus)),)
+    assert world.enforcer.update(UNRESOLVED, wide, 0) == (ContainerUpdate("theirs", Resources(UNRESOLVED.cpus)),)
     assert world.enforcer.update(SHARED, wide, 0) == (ContainerUpdate("shared", Resources(SHARED.cpus)),)
