@@ -85,12 +85,15 @@ class ClaimFiles:
 
     def note(self, record: Record) -> None:
         """Note the claim's files as they are: this process has just written or seen that they say what they should."""
-        names = self.metadata.spec_names(record) if self.metadata is not None else ()
-        marks = self.specs.marks_of((self.specs.name(record.uid), *names))
+        marks = self._marks(record)
         if marks is not None:
             self.written[record.uid] = marks
         else:
             self.written.pop(record.uid, None)
+
+    def _marks(self, record: Record) -> Marks | None:
+        names = self.metadata.spec_names(record) if self.metadata is not None else ()
+        return self.specs.marks_of((self.specs.name(record.uid), *names))
 
     def describe(self, record: Record) -> None:
         """Write a claim's metadata, if workloads get any.
@@ -166,10 +169,16 @@ class ClaimFiles:
             if not self.writable(record):
                 continue
             try:
+                before = self._marks(record)
                 if self.write(record):
                     mended[record.uid] = None
                 self.describe(record)
-                self.note(record)
+                # Somebody may alter a file again meanwhile: only what was there before it was compared is noted. A file
+                # that was written is compared once more at the next look.
+                if before is not None and self._marks(record) == before:
+                    self.written[record.uid] = before
+                else:
+                    self.written.pop(record.uid, None)
             except DranodeError as error:
                 mended[record.uid] = Refused(str(error))
             except Exception as error:  # noqa: BLE001 - the caller reports it, once and not at every look
