@@ -5,8 +5,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 RUNTIME := $(VENV)/.runtime
 
-.PHONY: help setup demo test lint bench bench-peer interop interop-all interop-packages interop-scheduler
-.PHONY: release site proto lock clean
+.PHONY: help setup demo test lint bench bench-peer interop interop-all interop-allocator interop-packages
+.PHONY: interop-scheduler release site proto lock clean
 
 help:
 	@echo 'make demo    the main job: a driver publishes, allocates, prepares and takes down, on a made-up server'
@@ -54,6 +54,9 @@ bench-peer: setup
 # Real container runtimes, built from their modules: needs root and Go, and says why where it cannot run.
 interop: setup interop-packages
 	@INTEROP=v2.3.4 $(BIN)/python -m pytest -rs tests/interop
+
+interop-allocator: setup
+	@ALLOCATOR_SCENARIOS=$(or $(SCENARIOS),1000) $(BIN)/python -m pytest -rs tests/interop/test_allocator.py
 
 interop-all: setup interop-packages
 	@INTEROP="v1.7.29 v2.0.7 v2.3.4 v2.4.2" $(BIN)/python -m pytest -rs tests/interop

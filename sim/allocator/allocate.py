@@ -9,16 +9,19 @@ The claims of one pod are passed together: all of them are allocated, or none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 from dranode.driver.core.api.resource import DeviceClass, Node, ResourceClaim, ResourceSlice
 from dranode.sim.allocator.explain import Miss, Stage, nearest_miss
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.notes import notes_on_failure, notes_on_success
+from dranode.sim.allocator.orders import orders
 from dranode.sim.allocator.outcome import AllocationError, Outcome, Reason
 from dranode.sim.allocator.picks import Oddity
 from dranode.sim.allocator.pools import Pool, PoolIndex
+from dranode.sim.allocator.releases import Change
 from dranode.sim.allocator.requests import AllocationRequest, allocation_requests
 from dranode.sim.allocator.result import allocation
 from dranode.sim.allocator.search import Solution, search
@@ -82,9 +85,30 @@ class Allocator:
         Raises:
             AllocationError: the search ended with an error, or found nothing where a pool is invalid.
         """
-        solution = search(claims, requests, pools, allocated, self._selectors)
-        if solution.picks is None:
-            _check_valid(pools)
+        solution = self.search_in_order(claims, requests, pools, allocated)
+        if not self.features.fixed_order:
+            known = _devices(solution)
+            others = (self.search_in_order(claims, requests, order, allocated) for order in orders(pools))
+            if any(_devices(other) != known for other in others):
+                solution = _drawn(solution)
+        if isinstance(solution, AllocationError):
+            raise solution
+        return solution
+
+    def search_in_order(
+        self,
+        claims: Sequence[ResourceClaim],
+        requests: Sequence[tuple[AllocationRequest, ...]],
+        pools: Sequence[Pool],
+        allocated: Allocated,
+    ) -> Solution | AllocationError:
+        """What a search of the pools in the order given ends with."""
+        try:
+            solution = search(claims, requests, pools, allocated, self._selectors)
+            if solution.picks is None:
+                _check_valid(pools, self.features)
+        except AllocationError as error:
+            return error
         return solution
 
     def nearest_miss(
@@ -129,7 +153,27 @@ def unfit(claims: Sequence[ResourceClaim], error: str, oddities: Iterable[Oddity
     return tuple(Outcome(claim, None, error=error, reason=Reason.DOES_NOT_FIT, notes=notes) for claim in claims)
 
 
-def _check_valid(pools: Sequence[Pool]) -> None:
+def _devices(solution: Solution | AllocationError) -> Hashable:
+    """What tells solutions apart."""
+    if isinstance(solution, AllocationError):
+        return solution.reason
+    return solution.picks and tuple(
+        tuple((pick.alternative.name, pick.candidate.pool, pick.candidate.device.name) for pick in picks)
+        for picks in solution.picks
+    )
+
+
+def _drawn(solution: Solution | AllocationError) -> Solution | AllocationError:
+    """The solution, with the remark that another order has another."""
+    if isinstance(solution, AllocationError):
+        remark = "this release searches pools in no fixed order, and in another the attempt ends otherwise"
+        return AllocationError(f"{solution} ({remark})", solution.reason, solution.scope)
+    return replace(solution, oddities=solution.oddities | {Oddity.NO_FIXED_ORDER})
+
+
+def _check_valid(pools: Sequence[Pool], features: Features) -> None:
+    if not features.has(Change.INCOMPLETE_POOLS_UNUSED):
+        return
     for pool in pools:
         if pool.invalid:
             raise AllocationError(

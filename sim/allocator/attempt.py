@@ -44,16 +44,13 @@ class Attempt:
         candidates: the devices in the order of search.
         picks: what each claim has so far.
         oddities: what was met so far.
+        tied: whether devices draw on counters that they share with others.
     """
 
     def __init__(
         self, claims: Sequence[ResourceClaim], pools: Sequence[Pool], allocated: Allocated, selectors: Selectors
     ) -> None:
-        """Start with nothing taken.
-
-        Raises:
-            AllocationError: a constraint names no attribute.
-        """
+        """Start with nothing taken."""
         self.features = selectors.features
         self.names = tuple(map(claim_name, claims))
         self.candidates = [candidate for pool in pools if pool.usable for candidate in pool.candidates]
@@ -68,6 +65,7 @@ class Attempt:
         self._everything = (1 << len(self.candidates)) - 1
         self._chosen: dict[int, int] = {}  # by the identity of an alternative: what it is known to choose
         self._unchosen: dict[int, int] = {}  # and what it is known not to choose
+        self._judged: dict[int, int] = {}  # and where nothing failed
         self._in_use = 0
         # By candidate; a device is in here from its first share on, even if that consumes no capacity.
         self._consumed: dict[int, dict[str, Amount]] = {}
@@ -75,6 +73,8 @@ class Attempt:
         self._enter_allocated({pool.id for pool in pools})
         self._taken = [0] * len(claims)
         self._admin_taken = 0
+        # Counters tie devices of a pool together, so that one that nobody asks for can keep others from being taken.
+        self.tied = any(candidate.device.consumes_counters for candidate in self.candidates)
 
     def _enter_allocated(self, pools: set[PoolID]) -> None:
         states = {pool: self._allocated.pool(pool) for pool in pools if pool in self._allocated.pools}
@@ -93,6 +93,10 @@ class Attempt:
                     self._consumed[number] = amounts
 
     # --- questions ---
+
+    def refusal(self, claim: int) -> AllocationError | None:
+        """Why a constraint of the claim cannot be kept by any devices."""
+        return self._constraints[claim].refusal
 
     def free(self, claim: int, alternative: Alternative) -> int:
         """The devices that are not in use; admin access minds only what this very claim has taken."""
@@ -126,6 +130,22 @@ class Attempt:
         answers[key] = answers.get(key, 0) | 1 << number
         return chosen
 
+    def judge(self, claim: int, alternative: Alternative, devices: int) -> None:
+        """See that selectors and amounts can be evaluated on these devices, in their order; none is taken.
+
+        Raises:
+            AllocationError: one cannot.
+        """
+        key = id(alternative)
+        unjudged = devices & ~self._judged.get(key, 0)
+        while unjudged:
+            lowest = unjudged & -unjudged
+            unjudged ^= lowest
+            number = lowest.bit_length() - 1
+            if self.chooses(claim, alternative, number):
+                self.has_capacity(alternative, number)
+        self._judged[key] = self._judged.get(key, 0) | devices
+
     def maybe_chosen(self, alternatives: Iterable[Alternative]) -> int:
         """The devices that are not known to be chosen by none of these."""
         devices = 0
@@ -136,7 +156,10 @@ class Attempt:
     def equals(self, number: int) -> Hashable:
         """Equal for devices that are as good as each other: the same but for the name, with the same left."""
         amounts = self._consumed.get(number)
-        content = self.candidates[number].content.number
+        candidate = self.candidates[number]
+        content: Hashable = candidate.content.number
+        if candidate.device.consumes_counters:
+            content = (content, candidate.pool)  # which counters they are
         return content if amounts is None else (content, tuple(sorted(amounts.items())))
 
     def could_have_capacity(self, alternative: Alternative, number: int) -> bool:
@@ -173,6 +196,7 @@ class Attempt:
             ),
             self._constraints[claim].state(),
             len(self.picks[claim]),
+            self._ledger.state() if self.tied else None,
         )
 
     def binds(self, claim: int, alternative: Alternative) -> bool:
@@ -181,12 +205,8 @@ class Attempt:
 
     @property
     def forgets(self) -> bool:
-        """Whether what was tried before, or devices that nobody asks about, decide nothing.
-
-        They do with counters, which tie the devices of a pool together, and before 1.37 with common values of lists.
-        """
-        narrowed = self.features.list_type_attributes and any(one.remember_matches for one in self._constraints)
-        return not narrowed and not any(candidate.device.consumes_counters for candidate in self.candidates)
+        """Whether what was tried and given back decides nothing; before 1.37 it does with common values of lists."""
+        return not (self.features.list_type_attributes and any(one.remember_matches for one in self._constraints))
 
     @property
     def distinct(self) -> bool:

@@ -18,20 +18,21 @@ class ClaimConstraints:
     Attributes:
         remember_matches: whether answers to `matchAttribute` depend on devices that were tried and given back.
         remember_distinct: whether answers to `distinctAttribute` do.
+        refusal: why the claim cannot be allocated anywhere, if a constraint names no attribute.
     """
 
     def __init__(self, claim: ResourceClaim, name: str, selectors: Selectors) -> None:
-        """Start without devices; `name` is the claim's, for messages.
-
-        Raises:
-            AllocationError: a constraint names no attribute.
-        """
+        """Start without devices; `name` is the claim's, for messages."""
         self._selectors = selectors
+        self.refusal: AllocationError | None = None
         self._constraints: list[Constraint] = []
         for index, spec in enumerate(claim.spec.devices.constraints):
             known = constraint(spec, selectors.features)
             if known is None:
-                raise AllocationError(f"claim {name}, constraint #{index} names no attribute", Reason.INCOMPLETE_CLAIM)
+                what = "names no attribute" if spec.distinct_attribute is None else "needs DRAConsumableCapacity"
+                message = f"claim {name}, constraint #{index} {what}"
+                self.refusal = AllocationError(message, Reason.INCOMPLETE_CLAIM)
+                break
             self._constraints.append(known)
         remembering = [known for known in self._constraints if known.remembers]
         self.remember_matches = any(known.spec.match_attribute is not None for known in remembering)

@@ -163,12 +163,13 @@ class DistinctAttributeByRequest(Constraint):
 
 
 def constraint(spec: DeviceConstraint, features: Features) -> Constraint | None:
-    """The constraint as the release keeps it; None if it names no attribute."""
+    """The constraint as the release keeps it; None if it names no attribute that the release knows of."""
     lists = features.list_type_attributes
     if spec.match_attribute is not None:
         narrowing = lists and not features.has(Change.LISTS_WIDEN_AGAIN)
         return (NarrowingMatchAttribute if narrowing else MatchAttribute)(spec, spec.match_attribute, lists=lists)
-    if spec.distinct_attribute is not None:
+    # The stable allocator, and all of those releases that were without a fixed order, know no distinctAttribute.
+    if spec.distinct_attribute is not None and features.fixed_order:
         by_all = features.has(Change.DISTINCT_COMPARES_ALL)
         return (DistinctAttribute if by_all else DistinctAttributeByRequest)(spec, spec.distinct_attribute, lists=lists)
     return None

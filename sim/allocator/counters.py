@@ -5,7 +5,7 @@ Compatibility groups (KEP-5963) are kept with them: devices that draw on one cou
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -99,6 +99,17 @@ class CounterLedger:
                 groups.common = before
             return None
         return Drawn(counters, groups, before or {})
+
+    def state(self) -> Hashable:
+        """What is drawn and which groups are in common, by pool."""
+        drawn = (
+            (key, counter, amount)
+            for key, counters in self._counters.items()
+            for counter, amount in counters.drawn.items()
+            if amount
+        )
+        groups = ((pool, *each) for pool, known in self._groups.items() for each in known.common.items())
+        return frozenset(drawn), frozenset(groups)
 
     def _counters_of(self, pool: PoolID) -> Counters:
         key = pool.pool if self._by_name else pool

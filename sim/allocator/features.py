@@ -8,6 +8,7 @@ from typing import Any, Final, Self
 
 from dranode.driver.core.api.errors import UsageError
 from dranode.sim.allocator.releases import GATES, NEWEST_STABLE, Change, Release
+from dranode.sim.cel.known import KnownToCEL
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +48,8 @@ class Features:
         """Read `NAME=BOOL,...` with the names of `--feature-gates`.
 
         Raises:
-            UsageError: a gate is unknown to the release or locked, its value is neither true nor false, or it differs
-                from the default and nothing that it changes is simulated.
+            UsageError: a gate is unknown to the release or locked or needs another one, its value is neither true nor
+                false, or it differs from the default and nothing that it changes is simulated.
         """
         gates: dict[str, bool] = {}
         for item in filter(None, text.split(",")):
@@ -56,6 +57,7 @@ class Features:
             if value not in _BOOLEANS and name in GATES:
                 raise UsageError(f'the feature gate {name} is true or false, not "{value}"')
             gates[name] = _setting(name, release, value=_BOOLEANS.get(value, False))
+        _check_needs(gates, release)
         return cls.of(release, gates)
 
     def has(self, change: Change) -> bool:
@@ -66,6 +68,30 @@ class Features:
     def binding(self) -> bool:
         """Whether devices with binding conditions are allocated, which takes two gates."""
         return self.device_binding_conditions and self.resource_claim_device_status
+
+    @property
+    def stable(self) -> bool:
+        """Whether Kubernetes takes the stable one of its allocators, the oldest; before 1.36 it makes no difference."""
+        return not (self.consumable_capacity or self.binding or self.fractional_capacity_range or self.experimental)
+
+    @property
+    def fixed_order(self) -> bool:
+        """Whether pools and slices are searched in an order that is fixed."""
+        return self.has(Change.FIXED_ORDER) and not self.stable
+
+    @property
+    def stored_expressions(self) -> KnownToCEL:
+        """What the scheduler takes in expressions that are stored: whatever the release knows, gates or not."""
+        lists = self.list_type_attributes
+        return KnownToCEL(
+            lists=lists or self.has(Change.LISTS_COMPILE), includes=lists or self.has(Change.INCLUDES_COMPILES)
+        )
+
+    @property
+    def new_expressions(self) -> KnownToCEL:
+        """What the API server takes in expressions that are written."""
+        lists = self.list_type_attributes
+        return KnownToCEL(lists=lists, includes=lists, shares=self.consumable_capacity)
 
     @property
     def experimental(self) -> bool:
@@ -81,6 +107,14 @@ class Features:
 _BOOLEANS: Final = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 
 
+def _check_needs(gates: Mapping[str, bool], release: Release) -> None:
+    """Refuse what Kubernetes refuses when it starts: a gate that is on while the one that it needs is off."""
+    on = {name: gates.get(name, release.gate(name)) for name in GATES}
+    for name, gate in GATES.items():
+        if gate.needs is not None and on[name] and not on[gate.needs]:
+            raise UsageError(f"the feature gate {name} of Kubernetes {release.name} needs {gate.needs}, which is off")
+
+
 def _setting(name: str, release: Release, *, value: bool) -> bool:
     default = release.gate(name) if name in GATES else None
     if default is None:
@@ -88,6 +122,8 @@ def _setting(name: str, release: Release, *, value: bool) -> bool:
         raise UsageError(f'the feature gate "{name}" is unknown to Kubernetes {release.name}; there are {known}')
     if value != default and release.locks(name):
         raise UsageError(f"the feature gate {name} is locked to {str(default).lower()} in Kubernetes {release.name}")
+    if value and not default and Change.FIXED_ORDER not in release.changes:
+        raise UsageError(f"the alpha feature gate {name} of Kubernetes {release.name} is not simulated; leave it out")
     if value != default and GATES[name].field is None:
         raise UsageError(
             f"the feature gate {name} cannot be changed here: what it changes is not simulated; leave it out"

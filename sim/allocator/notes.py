@@ -22,6 +22,10 @@ _OF_ODDITY: Final[Mapping[Oddity, str]] = {
         "admin access to a shared device needs capacity that is left, "
         "though admin access to other devices ignores that they are in use"
     ),
+    Oddity.NO_FIXED_ORDER: (
+        "this release of Kubernetes searches pools and slices in no fixed order, and in another order the answer is "
+        "another one; this is the answer in the order of their names"
+    ),
 }
 # These can only keep something from being found.
 _ONLY_ON_FAILURE: Final = frozenset({Oddity.ADMIN_BLOCKS, Oddity.ADMIN_NEEDS_CAPACITY})

@@ -33,3 +33,4 @@ class Oddity(Enum):
 
     ADMIN_BLOCKS = auto()
     ADMIN_NEEDS_CAPACITY = auto()
+    NO_FIXED_ORDER = auto()

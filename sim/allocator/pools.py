@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
 
@@ -70,6 +70,7 @@ class Pool:
         elsewhere: devices of the pool on slices for other nodes; they draw on the same counters.
         counters: the counter sets by name.
         incomplete: slices are missing, so nothing is taken from it.
+        partial: the node does not see all slices, which only keeps requests for all devices away (until 1.34).
         invalid: why nothing is taken from it, or nothing.
     """
 
@@ -78,6 +79,7 @@ class Pool:
     elsewhere: tuple[Device, ...] = ()
     counters: Mapping[str, CounterSet] = field(default_factory=dict)
     incomplete: bool = False
+    partial: bool = False
     invalid: str = ""
 
     @property
@@ -103,7 +105,7 @@ class PoolIndex:
         self._features = features
         everything = tuple(slices)
         self._position = {id(slice_): position for position, slice_ in enumerate(everything)}
-        self._foreign = not features.has(Change.FOREIGN_COUNTERS)
+        self._foreign = features.stable or not features.has(Change.FOREIGN_COUNTERS)
         self.slices = tuple(slice_ for slice_ in everything if self._known(slice_.spec))
         self._of_node: dict[str, list[ResourceSlice]] = defaultdict(list)
         self._of_all: list[ResourceSlice] = []
@@ -159,6 +161,11 @@ class PoolIndex:
     def _relevant(self, node: Node) -> list[ResourceSlice]:
         """The slices for the node, in the order in which they are met: the first one's count is the pool's."""
         mine = self._of_node.get(node.metadata.name, ())
+        if not self._features.fixed_order:
+            # Here it is the order in which the slices are given; in a cluster, it is none.
+            seen = (*mine, *(slice_ for slice_ in self._of_all if _targets(slice_.spec, node)), *self._counters)
+            once = {self._position[id(slice_)]: slice_ for slice_ in seen}
+            return [once[position] for position in sorted(once)]
         if not self._foreign:
             return [*mine, *(slice_ for slice_ in self._of_all if _targets(slice_.spec, node))]
         others = [slice_ for slice_ in self._of_all if slice_.spec.shared_counters or _targets(slice_.spec, node)]
@@ -187,6 +194,9 @@ class PoolIndex:
     def _pool(self, pool: PoolID, slices: list[ResourceSlice], node: Node | None) -> Pool | None:
         """The pool made of the slices that are for the node; None if a newer generation is there."""
         count, generation = slices[0].spec.pool.resource_slice_count, slices[0].spec.pool.generation
+        if not self._features.has(Change.INCOMPLETE_POOLS_UNUSED):
+            pool_seen = self._complete_pool(pool, sorted(slices, key=lambda slice_: slice_.metadata.name), [], node)
+            return replace(pool_seen, partial=len(slices) != count)
         others: list[ResourceSlice] = []
         if len(slices) != count:
             everything = self._of_pool[pool]
@@ -233,7 +243,8 @@ class PoolIndex:
 
     def _servable(self, spec: ResourceSliceSpec, node: Node | None) -> bool:
         # The allocators that do not know of the gate do not look either.
-        if not spec.skip_node_operations or not self._features.experimental:
+        known = self._features.release.gate(_OPTIONAL_OPERATIONS) is not None
+        if not spec.skip_node_operations or not self._features.experimental or not known:
             return True
         declared = node.status.declared_features if node is not None else ()
         return self._features.optional_node_operations and _OPTIONAL_OPERATIONS in declared

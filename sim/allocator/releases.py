@@ -35,6 +35,24 @@ class ReleaseRecord:
 class Change(Enum):
     """What a release changed in the answers of the allocator."""
 
+    INCOMPLETE_POOLS_UNUSED = ReleaseRecord(
+        ("1.35",),
+        None,
+        "incomplete and invalid pools are passed over; before, the first were used and the others ended the attempt",
+    )
+    FIXED_ORDER = ReleaseRecord(
+        ("1.36",), None, "pools and slices are searched in the order of their names; before, in no fixed order"
+    )
+    ALTERNATIVES_APART = ReleaseRecord(
+        ("1.36",),
+        None,
+        "All in a later alternative takes its own devices; before, from the second on those of the first alternative",
+    )
+    COUNT_BY_REQUEST = ReleaseRecord(
+        ("1.34.12", "1.35.9", "1.36.5", "1.37.1", "1.38"),
+        None,
+        "more than 32 devices end the attempt at the request that asks for them; before, after the claim's last",
+    )
     COUNTERS_BY_POOL_ID = ReleaseRecord(
         ("1.36.4", "1.37"), 140435, "counters are kept by driver and pool; before, pools of one name shared them"
     )
@@ -48,6 +66,12 @@ class Change(Enum):
     )
     LISTS_WIDEN_AGAIN = ReleaseRecord(
         ("1.37",), 140325, "matchAttribute on lists widens the common values again when a device is given back"
+    )
+    INCLUDES_COMPILES = ReleaseRecord(
+        ("1.36",), None, "stored selectors may use includes() though the gate of list attributes is off"
+    )
+    LISTS_COMPILE = ReleaseRecord(
+        ("1.37",), None, "stored selectors may treat attributes as lists though their gate is off"
     )
     LISTS_ALWAYS_SEEN = ReleaseRecord(
         ("1.37",), None, "selectors see list attributes though their gate is off; before, such a device was an error"
@@ -80,11 +104,13 @@ class Gate:
         field: the field of `Features` that it sets; None if it changes nothing that is simulated.
         defaults: the releases in which its default changed, with the default from then on; the first is when it came.
         locked: the release from which on it cannot be changed.
+        needs: the gate without which Kubernetes does not turn it on (since 1.35, where it does not start).
     """
 
     field: str | None
     defaults: tuple[tuple[str, bool], ...]
     locked: str | None = None
+    needs: str | None = None
 
 
 _ALPHA_36: Final = (("1.36", False),)
@@ -96,12 +122,14 @@ GATES: Final[Mapping[str, Gate]] = MappingProxyType(
         "DRAAdminAccess": Gate("admin_access", (("1.34", True),), locked="1.36"),
         "DRAConsumableCapacity": Gate("consumable_capacity", _BETA_36),
         "DRADerivedAttributes": Gate("derived_attributes", _ALPHA_37),
-        "DRADeviceBindingConditions": Gate("device_binding_conditions", _BETA_36),
-        "DRADeviceCompatibilityGroups": Gate("device_compatibility_groups", _ALPHA_37),
+        "DRADeviceBindingConditions": Gate("device_binding_conditions", _BETA_36, needs="DRAResourceClaimDeviceStatus"),
+        "DRADeviceCompatibilityGroups": Gate("device_compatibility_groups", _ALPHA_37, needs="DRAPartitionableDevices"),
         "DRADeviceTaintRules": Gate(None, (("1.35", False), ("1.37", True)), locked="1.38"),
         "DRADeviceTaints": Gate("device_taints", _BETA_36, locked="1.38"),
         "DRAExtendedResource": Gate(None, _BETA_36, locked="1.37"),
-        "DRAFractionalCapacityRange": Gate("fractional_capacity_range", (("1.37", True),)),
+        "DRAFractionalCapacityRange": Gate(
+            "fractional_capacity_range", (("1.37", True),), needs="DRAConsumableCapacity"
+        ),
         "DRAListTypeAttributes": Gate("list_type_attributes", _ALPHA_36),
         "DRANodeAllocatableResources": Gate("node_allocatable_resources", _ALPHA_36),
         "DRAOptionalNodeOperations": Gate("optional_node_operations", _ALPHA_37),
@@ -123,7 +151,7 @@ class Release:
 
     Attributes:
         name: how it is chosen: `1.37`.
-        version: the version whose allocator it was compared with.
+        version: the version whose behaviour it is.
     """
 
     name: str
@@ -161,7 +189,13 @@ class Release:
 RELEASES: Final[Mapping[str, Release]] = MappingProxyType(
     {
         name: Release(name, version)
-        for name, version in (("1.36", "1.36.3"), ("1.37", "1.37.2"), ("1.38-alpha", "1.38.0-alpha.0"))
+        for name, version in (
+            ("1.34", "1.34.13"),
+            ("1.35", "1.35.10"),
+            ("1.36", "1.36.3"),
+            ("1.37", "1.37.2"),
+            ("1.38-alpha", "1.38.0-alpha.2"),
+        )
     }
 )
 NEWEST_STABLE: Final = RELEASES["1.37"]

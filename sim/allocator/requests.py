@@ -1,6 +1,7 @@
 """The requests of a claim in one form: each is a list of alternatives, of which `exactly` has one.
 
-What kube-scheduler checks before it searches is checked here; each failure ends the attempt for the pod.
+What kube-scheduler refuses before it searches is found here. It ends the attempt for the pod, but in its turn: another
+request, before it, may end the attempt first with what only the devices of a node can tell.
 """
 
 from __future__ import annotations
@@ -56,13 +57,15 @@ class AllocationRequest:
 
     Attributes:
         name: the request.
-        alternatives: at least one.
+        alternatives: at least one, if nothing is refused.
         listed: whether they stand in `firstAvailable`.
+        refusal: why the request cannot be allocated anywhere, beyond the alternatives before the one at fault.
     """
 
     name: str
     alternatives: tuple[Alternative, ...]
     listed: bool
+    refusal: AllocationError | None = None
 
 
 def claim_name(claim: ResourceClaim) -> str:
@@ -74,11 +77,7 @@ def claim_name(claim: ResourceClaim) -> str:
 def allocation_requests(
     claim: ResourceClaim, classes: Mapping[str, DeviceClass], features: Features
 ) -> tuple[AllocationRequest, ...]:
-    """The requests of the claim.
-
-    Raises:
-        AllocationError: a class is missing, a needed gate is off, or the claim says something unknown.
-    """
+    """The requests of the claim; refused where a class is missing, a needed gate is off, or something is unknown."""
     return tuple(_request(request, claim, classes, features) for request in claim.spec.devices.requests)
 
 
@@ -86,20 +85,35 @@ def _request(
     request: DeviceRequest, claim: ResourceClaim, classes: Mapping[str, DeviceClass], features: Features
 ) -> AllocationRequest:
     where = f"claim {claim_name(claim)}, request {request.name}"
-    if request.first_available:
-        if not features.prioritized_list:
-            raise AllocationError(
-                f"{where} has subrequests, but the DRAPrioritizedList feature is disabled", Reason.FEATURE_OFF
-            )
-        alternatives = tuple(
-            _alternative(f"{request.name}/{sub.name}", sub, f"{where}/{sub.name}", classes, features)
-            for sub in request.first_available
+    listed = bool(request.first_available)
+    alternatives: list[Alternative] = []
+    try:
+        _check_gates(request, where, features)
+        for sub in request.first_available:
+            name = f"{request.name}/{sub.name}"
+            alternatives.append(_alternative(name, sub, f"{where}/{sub.name}", classes, features))
+        if request.exactly is not None and not listed:
+            alternatives.append(_alternative(request.name, request.exactly, where, classes, features))
+    except AllocationError as error:
+        return AllocationRequest(request.name, tuple(alternatives), listed, error)
+    return AllocationRequest(request.name, tuple(alternatives), listed)
+
+
+def _check_gates(request: DeviceRequest, where: str, features: Features) -> None:
+    """Refuse what kube-scheduler refuses of a request before it looks at any alternative."""
+    if request.first_available and not features.prioritized_list:
+        raise AllocationError(
+            f"{where} has subrequests, but the DRAPrioritizedList feature is disabled", Reason.FEATURE_OFF
         )
-        return AllocationRequest(request.name, alternatives, listed=True)
-    if request.exactly is None:
+    if not request.first_available and request.exactly is None:
         raise AllocationError(f"{where} has neither exactly nor firstAvailable", Reason.INCOMPLETE_CLAIM)
-    alternative = _alternative(request.name, request.exactly, where, classes, features)
-    return AllocationRequest(request.name, (alternative,), listed=False)
+    if features.consumable_capacity or features.stable:
+        return
+    for spec in (request.exactly, *request.first_available):
+        if spec is not None and spec.capacity is not None:
+            raise AllocationError(
+                f"{where} has capacity requests, but the DRAConsumableCapacity feature is disabled", Reason.FEATURE_OFF
+            )
 
 
 def _alternative(
@@ -109,9 +123,10 @@ def _alternative(
     classes: Mapping[str, DeviceClass],
     features: Features,
 ) -> Alternative:
-    if spec.capacity is not None and not features.consumable_capacity:
+    derived = {one.name: one.expression for one in spec.derived_attributes}
+    if derived and not features.derived_attributes and features.release.gate("DRADerivedAttributes") is not None:
         raise AllocationError(
-            f"{where} has capacity requests, but the DRAConsumableCapacity feature is disabled", Reason.FEATURE_OFF
+            f"{where} has derived attributes, but the DRADerivedAttributes feature is disabled", Reason.FEATURE_OFF
         )
     for index, selector in enumerate(spec.selectors):
         if selector.cel is None:
@@ -121,11 +136,6 @@ def _alternative(
         raise AllocationError(f"{where} wants admin access, but the feature is disabled", Reason.FEATURE_OFF)
     if not spec.device_class_name:
         raise AllocationError(f"{where} names no device class", Reason.INCOMPLETE_CLAIM)
-    derived = {one.name: one.expression for one in spec.derived_attributes}
-    if derived and not features.derived_attributes and features.release.gate("DRADerivedAttributes") is not None:
-        raise AllocationError(
-            f"{where} has derived attributes, but the DRADerivedAttributes feature is disabled", Reason.FEATURE_OFF
-        )
     device_class = classes.get(spec.device_class_name)
     if device_class is None:
         raise AllocationError(

@@ -71,8 +71,12 @@ def _result(pick: DevicePick, features: Features, new_share_id: Callable[[], str
         binding_failure_conditions=device.binding_failure_conditions if binds else (),
         share_id=None if pick.share is None else new_share_id(),
         consumed_capacity=pick.share or {},
-        skip_node_operations=pick.candidate.slice.skip_node_operations if features.experimental else (),
+        skip_node_operations=pick.candidate.slice.skip_node_operations if _skips(features) else (),
     )
+
+
+def _skips(features: Features) -> bool:
+    return features.experimental and features.release.gate("DRAOptionalNodeOperations") is not None
 
 
 def _class_configs(active: Sequence[Alternative]) -> Iterator[DeviceAllocationConfiguration]:

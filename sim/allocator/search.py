@@ -21,11 +21,12 @@ from dranode.sim.allocator.attempt import Attempt
 from dranode.sim.allocator.outcome import AllocationError, Reason
 from dranode.sim.allocator.picks import DevicePick, Oddity
 from dranode.sim.allocator.pools import Pool
+from dranode.sim.allocator.releases import Change
 from dranode.sim.allocator.requests import AllocationRequest, Alternative
 from dranode.sim.allocator.selectors import Selectors
 from dranode.sim.allocator.state import Allocated
 
-MAX_STEPS: Final = 300_000
+MAX_STEPS: Final = 1_000_000
 _EVERY_DEVICE: Final = -1
 _FRAMES_PER_DEVICE: Final = 3
 
@@ -53,8 +54,8 @@ def search(
     """Find devices for all claims together, or for none.
 
     Raises:
-        AllocationError: the attempt ends: a selector fails, more than 32 devices are wanted, all devices of a pool that
-            is not in order are wanted, or the search takes more than `MAX_STEPS` steps.
+        AllocationError: the attempt ends: a request is refused, a selector fails, more than 32 devices are wanted, all
+            devices of a pool that is not in order are wanted, or the search takes more than `MAX_STEPS` steps.
     """
     attempt = Attempt(claims, pools, allocated, selectors)
     running = _Search(attempt, requests, pools)
@@ -86,32 +87,68 @@ class _Search:
         self.requests = requests
         self.all_devices: dict[int, tuple[int, ...]] = {}
         for claim, _ in enumerate(requests):
-            self._check_count(claim, pools)
-        self.remembers = attempt.forgets
-        self.skips_equals = attempt.forgets and not attempt.distinct
+            self._check(claim, pools)
+        self.barrier = self._barrier(pools)
+        self.remembers = attempt.forgets and self.barrier is None
+        self.skips_equals = self.remembers and not attempt.distinct
         self.failures: dict[Hashable, _End] = {}
         self.blamed = (
             _EVERY_DEVICE  # after a failure: the devices without which it would have been the same are not in it
         )
         self.steps = 0
 
-    def _check_count(self, claim: int, pools: Sequence[Pool]) -> None:
-        """Find out what "all" is, and that the claim can be satisfied with 32 devices."""
+    def _barrier(self, pools: Sequence[Pool]) -> int | None:
+        """The candidate at which a search runs into an invalid pool, which ends the attempt until 1.34."""
+        if self.attempt.features.has(Change.INCOMPLETE_POOLS_UNUSED):
+            return None
+        before = 0
+        for pool in pools:
+            if pool.invalid:
+                return before
+            before += len(pool.candidates)
+        return None
+
+    def _check(self, claim: int, pools: Sequence[Pool]) -> None:
+        """Find out what "all" is, and that the claim can be satisfied with 32 devices; refuse in the order of requests.
+
+        Raises:
+            AllocationError: the attempt ends.
+        """
         least = 0
+        by_request = self.attempt.features.has(Change.COUNT_BY_REQUEST)
         for request in self.requests[claim]:
             for alternative in request.alternatives:
                 if alternative.count is None:
-                    self.all_devices[id(alternative)] = tuple(self._everything(claim, alternative, pools))
+                    self.all_devices[id(alternative)] = tuple(self._everything(claim, request, alternative, pools))
+            if request.refusal is not None:
+                raise request.refusal
             least += min(map(self._count, request.alternatives))
+            if by_request:
+                self._check_count(claim, least)
+        self._check_count(claim, least)
+        refusal = self.attempt.refusal(claim)
+        if refusal is not None:
+            raise refusal
+
+    def _check_count(self, claim: int, least: int) -> None:
         if least > MAX_RESULTS:
             raise AllocationError(
                 f"claim {self.attempt.names[claim]} asks for {least} devices, but a claim can have {MAX_RESULTS}",
                 Reason.TOO_MANY_DEVICES,
             )
 
-    def _everything(self, claim: int, alternative: Alternative, pools: Sequence[Pool]) -> Iterator[int]:
+    def _everything(
+        self, claim: int, request: AllocationRequest, alternative: Alternative, pools: Sequence[Pool]
+    ) -> Iterator[int]:
         number = 0
+        selecting = self._selecting(request, alternative)
         for pool in pools:
+            if pool.partial:
+                raise AllocationError(
+                    f"claim {self.attempt.names[claim]}, request {alternative.name} asks for all devices, but the node "
+                    f"does not see all of the pool {pool.id}",
+                    Reason.POOL_INCOMPLETE,
+                )
             if not pool.usable:
                 what = "being updated" if pool.incomplete else f"invalid: {pool.invalid}"
                 raise AllocationError(
@@ -120,11 +157,17 @@ class _Search:
                     Reason.POOL_INCOMPLETE if pool.incomplete else Reason.POOL_INVALID,
                 )
             for _ in pool.candidates:
-                if self.attempt.chooses(claim, alternative, number) and self.attempt.could_have_capacity(
+                if self.attempt.chooses(claim, selecting, number) and self.attempt.could_have_capacity(
                     alternative, number
                 ):
                     yield number
                 number += 1
+
+    def _selecting(self, request: AllocationRequest, alternative: Alternative) -> Alternative:
+        """Whose selectors choose: until 1.35 the first alternative's also for the second, if both want all devices."""
+        first, *others = request.alternatives
+        shared = not self.attempt.features.has(Change.ALTERNATIVES_APART) and first.count is None
+        return first if shared and others and alternative is others[0] else alternative
 
     def _count(self, alternative: Alternative) -> int:
         return len(self.all_devices[id(alternative)]) if alternative.count is None else alternative.count
@@ -146,7 +189,7 @@ class _Search:
         end = known or self._alternatives(claim, index)
         if end is not _End.DONE and key is not None:
             self.failures[key] = end
-            self.blamed = self._relevant(claim, index)
+            self.blamed = _EVERY_DEVICE if self.attempt.tied else self._relevant(claim, index)
         return end
 
     def _alternatives(self, claim: int, index: int) -> _End:
@@ -180,7 +223,9 @@ class _Search:
         if not free or not self.attempt.take(claim, alternative, number, must=True):
             self.blamed = _EVERY_DEVICE
             return _End.FAILED
-        end = self._devices(claim, index, alternative, have + 1, 0)
+        apart = self.attempt.features.has(Change.ALTERNATIVES_APART)
+        following = alternative if apart else self.requests[claim][index].alternatives[0]
+        end = self._devices(claim, index, following, have + 1, 0)
         if end is not _End.DONE:
             self.attempt.give_back(claim)
         self.blamed = _EVERY_DEVICE
@@ -194,6 +239,8 @@ class _Search:
             lowest = untried & -untried
             untried ^= lowest
             number = lowest.bit_length() - 1
+            if self.barrier is not None and number >= self.barrier:
+                break
             self._step(claim)
             if not attempt.chooses(claim, alternative, number) or not attempt.has_capacity(alternative, number):
                 continue
@@ -206,9 +253,16 @@ class _Search:
             if end is _End.DONE:
                 return end
             attempt.give_back(claim)
-            if end is _End.TOO_MANY or (not self.blamed & lowest and not attempt.binds(claim, alternative)):
+            if end is _End.TOO_MANY:
+                return end
+            if not self.blamed & lowest and not attempt.binds(claim, alternative):
+                attempt.judge(claim, alternative, untried)  # kube-scheduler would try them, and meet their errors
                 return end
             failed.add(equal)
+        if self.barrier is not None:
+            raise AllocationError(
+                f"claim {self.attempt.names[claim]}: the search ran into an invalid pool", Reason.POOL_INVALID
+            )
         self.blamed = _EVERY_DEVICE
         return _End.FAILED
 

@@ -68,7 +68,7 @@ class Selectors:
         known = self._derived.get(key)
         if known is None:
             try:
-                attribute = compile_attribute(expression, lists=self.features.list_type_attributes)
+                attribute = compile_attribute(expression, self.features.stored_expressions)
                 known = self._derived[key] = attribute.of(content.driver, content.device)
             except CELCompileError as error:
                 raise AllocationError(
@@ -90,7 +90,7 @@ class Selectors:
 
     def _evaluate(self, expression: str, content: Content, where: str) -> bool:
         try:
-            selector = compile_selector(expression, lists=self.features.list_type_attributes)
+            selector = compile_selector(expression, self.features.stored_expressions)
             lists_seen = self.features.list_type_attributes or self.features.has(Change.LISTS_ALWAYS_SEEN)
             return selector.matches(content.driver, content.device, lists_seen=lists_seen)
         except CELCompileError as error:

@@ -9,6 +9,7 @@ from dranode.driver.core.api.resource import Device, DeviceAttribute
 from dranode.proto import cel_values_pb2 as messages
 from dranode.sim.cel.errors import CELCompileError, CELRuntimeError
 from dranode.sim.cel.expression import MAX_EXPRESSION_BYTES, compile_expression, evaluate
+from dranode.sim.cel.known import KnownToCEL
 
 _TYPES: Final = ("STRING", "INT", "BOOL", "LIST", "kubernetes.Semver")
 
@@ -18,10 +19,10 @@ class DerivedAttribute:
 
     Attributes:
         expression: the source.
-        lists: whether list attributes exist (feature gate DRAListTypeAttributes).
+        declared: what it may use.
     """
 
-    def __init__(self, expression: str, *, lists: bool) -> None:
+    def __init__(self, expression: str, declared: KnownToCEL) -> None:
         """Compile the expression.
 
         Raises:
@@ -31,8 +32,8 @@ class DerivedAttribute:
         if len(expression.encode()) > MAX_EXPRESSION_BYTES:
             raise CELCompileError(f"the expression is longer than {MAX_EXPRESSION_BYTES} bytes")
         self.expression = expression
-        self.lists = lists
-        self._program = compile_expression(expression, _TYPES, lists=lists)
+        self.declared = declared
+        self._program = compile_expression(expression, _TYPES, declared)
 
     def of(self, driver: str, device: Device) -> DeviceAttribute:
         """The attribute of the device.
@@ -40,18 +41,18 @@ class DerivedAttribute:
         Raises:
             CELRuntimeError: the expression cannot be evaluated on this device, or its value is no attribute.
         """
-        value = evaluate(self._program, driver, device, lists=True).value()
+        value = evaluate(self._program, driver, device, lists=True).plain_value()
         return _list_attribute(value) if isinstance(value, list) else _scalar_attribute(value)
 
 
 @lru_cache(maxsize=1024)
-def compile_attribute(expression: str, *, lists: bool) -> DerivedAttribute:
+def compile_attribute(expression: str, declared: KnownToCEL) -> DerivedAttribute:
     """The compiled expression, from a cache.
 
     Raises:
         CELCompileError: Kubernetes would refuse it, or it uses what only Kubernetes has.
     """
-    return DerivedAttribute(expression, lists=lists)
+    return DerivedAttribute(expression, declared)
 
 
 def _scalar_attribute(value: object) -> DeviceAttribute:

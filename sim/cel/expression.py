@@ -19,6 +19,7 @@ from dranode.driver.core.api.resource import Device, DeviceAttribute
 from dranode.proto.cel_expr_pb2 import CheckedExpr
 from dranode.sim.cel.bounds import IMPLEMENTATIONS, begin, bound
 from dranode.sim.cel.errors import CELCompileError, CELRuntimeError, CELUnsupportedError
+from dranode.sim.cel.known import KnownToCEL
 from dranode.sim.cel.library import MISSING, OVERLOADS, QUANTITY
 from dranode.sim.cel.overloads import Overload, function_declarations, implementations
 from dranode.sim.cel.rewrite import (
@@ -51,6 +52,7 @@ _TOO_DEEP: Final = re.compile(r"(?i)recursion (?:depth|limit)")
 # The checker drops this has(), so that it cannot be seen later.
 _HAS_FIELD: Final = re.compile(r"\bhas\s*\(\s*device\s*\.\s*\w+\s*\)")
 _COMPARED_ONLY_WITH_THEIR_LIKE: Final = frozenset({"kubernetes.Quantity", "kubernetes.Semver"})
+_DEFAULT: Final = KnownToCEL()
 
 
 class Selector:
@@ -58,10 +60,10 @@ class Selector:
 
     Attributes:
         expression: the source.
-        lists: whether list attributes exist (feature gate DRAListTypeAttributes).
+        declared: what it may use.
     """
 
-    def __init__(self, expression: str, *, lists: bool = False) -> None:
+    def __init__(self, expression: str, declared: KnownToCEL = _DEFAULT) -> None:
         """Compile the expression.
 
         Raises:
@@ -69,10 +71,10 @@ class Selector:
             CELUnsupportedError: it uses what only Kubernetes has.
         """
         self.expression = expression
-        self.lists = lists
+        self.declared = declared
         if len(expression.encode()) > MAX_EXPRESSION_BYTES:
             raise CELCompileError(f"the expression is longer than {MAX_EXPRESSION_BYTES} bytes")
-        self._program = compile_expression(expression, ("BOOL",), lists=lists)
+        self._program = compile_expression(expression, ("BOOL",), declared)
 
     def matches(self, driver: str, device: Device, *, lists_seen: bool = False) -> bool:
         """Whether the expression holds for the device; `lists_seen` says that list attributes have values all the same.
@@ -80,7 +82,7 @@ class Selector:
         Raises:
             CELRuntimeError: it cannot be evaluated on this device.
         """
-        value = evaluate(self._program, driver, device, lists=self.lists or lists_seen)
+        value = evaluate(self._program, driver, device, lists=self.declared.lists or lists_seen)
         if value.type() != cel.Type.BOOL:
             raise CELRuntimeError(f"the result is of type {value.type().name().lower()}, not bool")
         return bool(value.value())
@@ -103,13 +105,13 @@ def evaluate(program: cel.Expression, driver: str, device: Device, *, lists: boo
 
 
 @lru_cache(maxsize=4096)
-def compile_selector(expression: str, *, lists: bool = False) -> Selector:
+def compile_selector(expression: str, declared: KnownToCEL = _DEFAULT) -> Selector:
     """The compiled expression, from a cache.
 
     Raises:
         CELCompileError: Kubernetes would refuse it, or it uses what only Kubernetes has.
     """
-    return Selector(expression, lists=lists)
+    return Selector(expression, declared)
 
 
 def device_variables(driver: str, device: Device, *, lists: bool) -> dict[str, Any]:
@@ -183,21 +185,21 @@ _INTERNAL: Final = (
 )
 
 
-@lru_cache(maxsize=2)
-def _variables(*, lists: bool) -> Mapping[str, cel.Type]:
+def _variables(declared: KnownToCEL) -> Mapping[str, cel.Type]:
     text, kind = cel.Type.STRING, cel.Type.Map
-    attribute = cel.Type.DYN if lists else cel.Type("google.protobuf.Any")
+    attribute = cel.Type.DYN if declared.lists else cel.Type("google.protobuf.Any")
+    shares = {"device.allowMultipleAllocations": cel.Type.BOOL} if declared.shares else {}
     return {
         "device.driver": text,
         "device.attributes": kind(text, kind(text, attribute)),
         "device.capacity": kind(text, kind(text, QUANTITY)),
-        "device.allowMultipleAllocations": cel.Type.BOOL,
+        **shares,
     }
 
 
-@lru_cache(maxsize=2)
-def _checker(*, lists: bool) -> cel.Env:
-    known = [one for one in OVERLOADS if lists or one.name != "includes"]
+@cache
+def _checker(declared: KnownToCEL) -> cel.Env:
+    known = [one for one in OVERLOADS if declared.includes or one.name != "includes"]
     mixed = [
         # Kubernetes compares numbers of different types.
         Overload(f"_{sign}_", member=False, parameters=(left, right), result=cel.Type.BOOL, code=_comparable)
@@ -208,7 +210,7 @@ def _checker(*, lists: bool) -> cel.Env:
     ]
     return cel.NewEnv(
         config=cel.NewEnvConfigFromYaml(_ENVIRONMENT),
-        variables=_variables(lists=lists),
+        variables=_variables(declared),
         extensions=[cel.CelExtension("kubernetes", function_declarations([*known, *mixed]))],
     )
 
@@ -217,12 +219,12 @@ def _checker(*, lists: bool) -> cel.Env:
 def _evaluator() -> cel.Env:
     return cel.NewEnv(
         config=cel.NewEnvConfigFromYaml(_ENVIRONMENT),
-        variables=dict.fromkeys(_variables(lists=False), cel.Type.DYN),
+        variables=dict.fromkeys(_variables(_DEFAULT), cel.Type.DYN),
         extensions=[cel.CelExtension("kubernetes", implementations([*OVERLOADS, *_INTERNAL, *IMPLEMENTATIONS]))],
     )
 
 
-def compile_expression(expression: str, types: tuple[str, ...], *, lists: bool) -> cel.Expression:
+def compile_expression(expression: str, types: tuple[str, ...], declared: KnownToCEL) -> cel.Expression:
     """The compiled expression, which has one of these types or an unknown one.
 
     Raises:
@@ -232,12 +234,12 @@ def compile_expression(expression: str, types: tuple[str, ...], *, lists: bool) 
     if _HAS_FIELD.search(expression):
         raise CELUnsupportedError("has() of a field of device is always true, and not known here; leave it out")
     try:
-        checked = _checker(lists=lists).compile(expression)
+        checked = _checker(declared).compile(expression)
     except RuntimeError as error:
         raise _compile_error(str(error)) from error
     result = checked.return_type()
     # The binding has no name for google.protobuf.Any and calls it an error.
-    if result.name().partition("<")[0] not in types and result != (cel.Type.DYN if lists else cel.Type.ERROR):
+    if result.name().partition("<")[0] not in types and result != (cel.Type.DYN if declared.lists else cel.Type.ERROR):
         expected = " or ".join(map(str.lower, types))
         raise CELCompileError(f"must evaluate to {expected} or the unknown type, not {result.name().lower()}")
     envelope = ProtoAny.FromString(checked.serialize())

@@ -72,6 +72,7 @@ def names(outcome: Outcome) -> list[str]:
     return [result.device for result in outcome.allocation.devices.results]
 
 
+POOL = {"generation": 1, "resourceSliceCount": 1}
 ALIGNED = [{"matchAttribute": "resource.kubernetes.io/numaNode"}]
 
 
@@ -228,6 +229,9 @@ def test_gates_that_are_off_change_which_devices_can_be_had() -> None:
         ("1.37", "DRAPrioritizedList=false", "DRAPrioritizedList is locked to true in Kubernetes 1.37"),
         ("1.36", "DRADerivedAttributes=true", '"DRADerivedAttributes" is unknown to Kubernetes 1.36'),
         ("1.37", "DRANodeAllocatableResources=true", "what it changes is not simulated"),
+        ("1.37", "DRAConsumableCapacity=false", "DRAFractionalCapacityRange of Kubernetes 1.37 needs DRAConsumable"),
+        ("1.36", "DRAResourceClaimDeviceStatus=false", "DRADeviceBindingConditions of Kubernetes 1.36 needs"),
+        ("1.34", "DRAConsumableCapacity=true", "alpha feature gate DRAConsumableCapacity of Kubernetes 1.34 is not"),
     ],
 )
 def test_a_feature_gate_that_the_release_does_not_let_change_is_refused(
@@ -251,6 +255,42 @@ def test_a_patch_release_has_what_was_carried_back_to_it() -> None:
         True,
         True,
     ]
+
+
+def test_where_the_release_draws_lots_a_note_says_so() -> None:
+    pools = [slice_of("gpu", {"name": "d"}), slice_of("nic", {"name": "d"})]
+    both = [slice_of("gpu", {"name": "d"}), slice_of("gpu", {"name": "e"}, pool={**POOL, "name": "other"})]
+    old = Features.of(release("1.35"))
+    (drawn,) = allocate(both, claim(request("r", "gpu")), features=old)
+    assert names(drawn) == ["d"]
+    assert ["no fixed order" in note for note in drawn.notes] == [True]
+    assert not allocate(both, claim(request("r", "gpu")))[0].notes
+    assert not allocate(pools, claim(request("r", "gpu")), features=old)[0].notes
+    assert not allocate(both, claim(request("r", "nic")), features=old)[0].notes
+
+
+def test_where_an_order_decides_whether_an_attempt_ends_the_error_says_so() -> None:
+    broken = slice_of("gpu", {"name": "d"}, {"name": "d"})
+    whole = slice_of("gpu", {"name": "d"}, pool={**POOL, "name": "other"})
+    (outcome,) = allocate([broken, whole], claim(request("r", "gpu")), features=Features.of(release("1.34")))
+    assert outcome.error is not None
+    assert outcome.error.endswith("searches pools in no fixed order, and in another the attempt ends otherwise)")
+
+
+def test_a_request_is_refused_in_its_turn() -> None:
+    everything, missing = request("all", "gpu", allocationMode="All"), request("r", "missing")
+    twice = [slice_of("gpu", {"name": "d"}, {"name": "d"})]
+    assert allocate(twice, claim(everything, missing))[0].reason is Reason.POOL_INVALID
+    assert allocate(twice, claim(missing, everything))[0].reason is Reason.CLASS_NOT_FOUND
+    many = claim(request("many", "gpu", count=33), missing)
+    reasons = {
+        name: allocate([], many, features=Features.of(release(name)))[0].reason for name in ("1.36.3", "1.36.5", "1.37")
+    }
+    assert reasons == {
+        "1.36.3": Reason.CLASS_NOT_FOUND,
+        "1.36.5": Reason.TOO_MANY_DEVICES,
+        "1.37": Reason.TOO_MANY_DEVICES,
+    }
 
 
 def test_the_defaults_are_those_of_the_newest_stable_release() -> None:
@@ -331,7 +371,9 @@ def test_the_nearest_fit_is_reported_for_a_claim_that_does_not_fit(
 )
 def test_a_gate_that_is_off_is_minded_in_what_came_nearest(gate: str, more: dict[str, Any], nearest: str) -> None:
     published = [slice_of("gpu", {"name": "g", **more})]
-    (outcome,) = allocate(published, claim(request("r", "gpu", count=2)), features=Features.parse(f"{gate}=false"))
+    (outcome,) = allocate(
+        published, claim(request("r", "gpu", count=2)), features=Features.of(NEWEST_STABLE, {gate: False})
+    )
     assert nearest in (outcome.error or "")
 
 

@@ -9,6 +9,7 @@ from dranode.driver.core.api.documents import decode
 from dranode.driver.core.api.resource import Device
 from dranode.sim.cel.errors import CELCompileError, CELRuntimeError, CELUnsupportedError
 from dranode.sim.cel.expression import MAX_EXPRESSION_BYTES, Selector, compile_selector
+from dranode.sim.cel.known import WITH_LISTS
 
 DRIVER = "d.example.com"
 DEVICE = decode(
@@ -129,7 +130,7 @@ def test_a_version_that_is_none_is_an_error_of_the_device() -> None:
 
 def test_an_expression_is_compiled_once() -> None:
     assert compile_selector("1 < 2") is compile_selector("1 < 2")
-    assert compile_selector("1 < 2") is not compile_selector("1 < 2", lists=True)
+    assert compile_selector("1 < 2") is not compile_selector("1 < 2", WITH_LISTS)
 
 
 GROWING = "+".join(["a"] * 20)
@@ -188,6 +189,7 @@ def test_an_expression_that_grows_takes_little_memory() -> None:
     script = """
 import resource
 from tests.unit.sim.cel.test_expression import GROWING, LONG, matches
+from dranode.sim.cel.known import WITH_LISTS
 from dranode.sim.cel.expression import CELRuntimeError
 matches("true")
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

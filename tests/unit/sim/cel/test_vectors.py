@@ -10,6 +10,7 @@ from dranode.driver.core.api.documents import decode
 from dranode.driver.core.api.resource import Device
 from dranode.sim.cel.errors import CELCompileError, CELRuntimeError, CELUnsupportedError
 from dranode.sim.cel.expression import Selector
+from dranode.sim.cel.known import WITH_LISTS, KnownToCEL
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[3] / "vectors" / "cel.json").read_text(encoding="utf-8"))
 
@@ -17,8 +18,9 @@ VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[3] / "vectors" / "c
 def answer(case: dict[str, Any]) -> str:
     lists = case.get("device") == "lists"
     device = decode(Device, VECTORS["lists" if lists else "device"])
+    declared = WITH_LISTS if lists else KnownToCEL()
     try:
-        return str(Selector(case["expression"], lists=lists).matches(VECTORS["driver"], device)).lower()
+        return str(Selector(case["expression"], declared).matches(VECTORS["driver"], device)).lower()
     except CELUnsupportedError:
         return "unsupported"
     except CELCompileError:

@@ -1,0 +1,223 @@
+"""Go's allocator of a release, built from its module, and how its answers are compared with ours."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Thread
+from typing import Any, Final, TypeAlias
+from unittest import mock
+
+from dranode.driver.core.api.documents import decode, encode_json
+from dranode.driver.core.api.resource import DeviceClass, Node, ResourceClaim, ResourceSlice
+from dranode.sim.allocator import orders
+from dranode.sim.allocator.allocate import Allocator
+from dranode.sim.allocator.features import Features
+from dranode.sim.allocator.outcome import AllocationError, Outcome, Reason
+from dranode.sim.allocator.releases import GATES, Release
+from tests.interop.containerd import CACHE
+from tests.interop.scenarios import Document, ScenarioMaker, gates_of
+from tests.unit.sim.allocator.test_scheduler_vectors import allocated_of
+
+SOURCE: Final = Path(__file__).with_name("allocator") / "main.go"
+MODULE: Final = "k8s.io/dynamic-resource-allocation"
+# The module version of each release, where it is not the release's own.
+_MODULES: Final = {"1.38-alpha": "v0.38.0-alpha.0"}
+# More orders than these are not all tried where a release has no fixed one.
+_MAX_ORDERS: Final = 3000
+_REPEATS: Final = 12
+_BATCH: Final = 100
+
+_FIELDS: Final = {
+    "DRAAdminAccess": "AdminAccess",
+    "DRAConsumableCapacity": "ConsumableCapacity",
+    "DRADerivedAttributes": "DerivedAttributes",
+    "DRADeviceCompatibilityGroups": "CompatibilityGroups",
+    "DRADeviceTaints": "DeviceTaints",
+    "DRAFractionalCapacityRange": "FractionalCapacityRange",
+    "DRAListTypeAttributes": "ListTypeAttributes",
+    "DRAOptionalNodeOperations": "OptionalNodeOperations",
+    "DRAPartitionableDevices": "PartitionableDevices",
+    "DRAPrioritizedList": "PrioritizedList",
+}
+_REASONS: Final = (
+    ("CEL compile error", Reason.CEL_COMPILE),
+    ("CEL runtime error", Reason.CEL_RUNTIME),
+    ("evaluate derived attribute", Reason.CEL_RUNTIME),
+    ("currently being updated", Reason.POOL_INCOMPLETE),
+    ("currently invalid", Reason.POOL_INVALID),
+    ("invalid resource pools", Reason.POOL_INVALID),
+    ("is invalid:", Reason.POOL_INVALID),
+    ("a claim constraint would not be satisfied", Reason.CONSTRAINT_ON_ALL),
+    ("could not retrieve device class", Reason.CLASS_NOT_FOUND),
+    ("exceeds the claim limit", Reason.TOO_MANY_DEVICES),
+    ("unsupported constraint type", Reason.INCOMPLETE_CLAIM),
+    ("disabled", Reason.FEATURE_OFF),
+    ("capacity", Reason.CAPACITY_OVERFLOW),
+)
+
+# Allocations without the random IDs of shares, nothing where it does not fit, or why the attempt ends.
+Answer: TypeAlias = list[Any] | Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A scenario with its seed and the gates in force."""
+
+    seed: int
+    gates: dict[str, bool]
+    document: Document
+
+
+def built(release: Release) -> Path:
+    """The program that answers with the release's allocator, built once for each module version and source."""
+    version = _MODULES.get(release.name, f"v0.{release.version.removeprefix('1.')}")
+    folder = CACHE / "allocator" / version
+    program = folder / "allocator"
+    if program.exists() and program.stat().st_mtime > SOURCE.stat().st_mtime:
+        return program
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copy(SOURCE, folder)
+    (folder / "go.mod").write_text(f"module allocator\n\ngo 1.24\n\nrequire {MODULE} {version}\n")
+    command = ["go", "build", "-mod=mod", "-o", str(program), "."]
+    subprocess.run(command, cwd=folder, check=True, env={**os.environ, "GOFLAGS": "-mod=mod"})
+    return program
+
+
+def scenarios(release: Release, seeds: range) -> Iterator[Scenario]:
+    """Random scenarios of the release; releases without alpha gates here get nothing that is behind a gate."""
+    defaults = {name: bool(release.gate(name)) for name in GATES if release.gate(name) is not None}
+    old = not Features.of(release).fixed_order
+    free = [
+        name
+        for name, default in defaults.items()
+        if GATES[name].field is not None and not release.locks(name) and (default or not old)
+    ]
+    for seed in seeds:
+        gates = gates_of(seed, defaults, free)
+        document = ScenarioMaker(seed, gates, size=seed % 4 + 3, strays=0 if old else 0.03).make()
+        yield Scenario(seed, gates, document)
+
+
+@contextmanager
+def running(program: Path, limit: str = "3s") -> Iterator[subprocess.Popen[str]]:
+    """The program, which answers a line for each line."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen([program, limit], stdin=pipe, stdout=pipe, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def answers_of(process: subprocess.Popen[str], asked: Sequence[Scenario]) -> Iterator[list[Answer | None]]:
+    """Go's answers to each scenario, several where it may draw; None where it took too long."""
+    stdin, stdout = process.stdin, process.stdout
+    assert stdin is not None
+    assert stdout is not None
+
+    def feed() -> None:
+        for each in asked:
+            repeat = 1 if _fixed(each) else _REPEATS
+            stdin.write(json.dumps({**each.document, "features": _features(each.gates), "repeat": repeat}) + "\n")
+        stdin.flush()
+
+    feeder = Thread(target=feed, name="feed")
+    feeder.start()
+    for _ in asked:
+        yield [_answer(one) for one in json.loads(stdout.readline())]
+    feeder.join()
+
+
+def batches(asked: Iterator[Scenario]) -> Iterator[list[Scenario]]:
+    """The scenarios in portions that are asked at once."""
+    while batch := list(itertools.islice(asked, _BATCH)):
+        yield batch
+
+
+def differs(release: Release, scenario: Scenario, theirs: Sequence[Answer | None]) -> bool:
+    """Whether Go answered what we do not: where it draws, what we answer in none of the orders."""
+    features = Features.of(release, scenario.gates)
+    allowed = [_ours(scenario, features)] if features.fixed_order else _in_all_orders(scenario, features)
+    return allowed is not None and any(answer is not None and answer not in allowed for answer in theirs)
+
+
+def _fixed(scenario: Scenario) -> bool:
+    names = ("DRAConsumableCapacity", "DRAListTypeAttributes", "DRADerivedAttributes", "DRADeviceBindingConditions")
+    return any(scenario.gates.get(name) for name in names)
+
+
+def _features(gates: dict[str, bool]) -> list[str]:
+    named = [field for gate, field in _FIELDS.items() if gates.get(gate)]
+    binding, status = gates.get("DRADeviceBindingConditions"), gates.get("DRAResourceClaimDeviceStatus")
+    named += ["DeviceBinding"] if binding else []
+    named += ["DeviceStatus"] if status else []
+    return [*named, "DeviceBindingAndStatus"] if binding and status else named
+
+
+def _answer(answer: Document) -> Answer | None:
+    if answer.get("timeout"):
+        return None
+    error = answer.get("error")
+    if error is None:
+        return answer["allocations"] or []
+    return next((reason for part, reason in _REASONS if part in error), error)
+
+
+def _allocator(scenario: Scenario, features: Features) -> Allocator:
+    document = scenario.document
+    return Allocator(
+        [decode(ResourceSlice, each) for each in document["slices"]],
+        [decode(DeviceClass, each) for each in document["deviceClasses"]],
+        features,
+        new_share_id=itertools.repeat("share").__next__,
+    )
+
+
+def _ours(scenario: Scenario, features: Features) -> Answer:
+    document = scenario.document
+    claims = [decode(ResourceClaim, each) for each in document["claims"]]
+    allocated = allocated_of(document["inUse"])
+    outcomes = _allocator(scenario, features).allocate(claims, decode(Node, document["node"]), allocated)
+    return _of_outcomes(outcomes)
+
+
+def _of_outcomes(outcomes: Sequence[Outcome]) -> Answer:
+    reason = next((one.reason for one in outcomes if one.reason not in (None, Reason.DOES_NOT_FIT)), None)
+    if reason is not None:
+        return reason
+    return [{"devices": {}} | json.loads(encode_json(one.allocation)) for one in outcomes if one.allocation]
+
+
+def _in_all_orders(scenario: Scenario, features: Features) -> list[Answer] | None:
+    """Our answers in every order of pools and slices; None if there are too many to try."""
+    document = scenario.document
+    allocator, node = _allocator(scenario, features), decode(Node, document["node"])
+    claims = [decode(ResourceClaim, each) for each in document["claims"]]
+    allocated, requests = allocated_of(document["inUse"]), allocator.requests(claims)
+    pools = allocator.inventory.pools(node)
+    if math.factorial(len(pools)) * math.prod(math.factorial(_slices(pool)) for pool in pools) > _MAX_ORDERS:
+        return None
+    answers: list[Answer] = []
+    with mock.patch.object(orders, "MAX_ORDERS", _MAX_ORDERS):
+        for order in (pools, *orders.orders(pools)):
+            solution = allocator.search_in_order(claims, requests, order, allocated)
+            if isinstance(solution, AllocationError):
+                answers.append(solution.reason)
+            elif solution.picks is None:
+                answers.append([])
+            else:
+                answers.append(_of_outcomes(allocator.outcomes(claims, requests, solution, node.metadata.name)))
+    return answers
+
+
+def _slices(pool: Any) -> int:
+    return len({id(candidate.slice) for candidate in pool.candidates})
