@@ -99,6 +99,9 @@ class Bench:
     _plugin: SocketClient | None = None
     _claims: dict[str, BenchClaim] = field(default_factory=dict)
     _given_next: int = 0
+    _unpublished: bool = False
+    _unfinished: list[BenchClaim] = field(default_factory=list)
+    _slices: list[str] = field(default_factory=list)
     _names: int = 0
 
     # --- the driver ---
@@ -267,15 +270,25 @@ class Bench:
             Unable: there is no API server, or nothing is published.
         """
         self.server()
-        devices = self.eventually(lambda: offered_devices(self.slices()))
+        # Waiting once is enough for a driver that publishes nothing.
+        seconds = 0.0 if self._unpublished else self.patience
+        devices = self.eventually(lambda: offered_devices(self.slices()), seconds)
+        self._unpublished = not devices
         if not devices:
-            raise Unable(f"the driver published no device within {self.patience:g} s")
+            raise Unable(f"the driver published no device in a complete pool within {self.patience:g} s")
         return devices
 
     def slices(self) -> list[KubeDocument]:
         """The driver's slices."""
         slices = self.server().objects.all("resourceslices")
         return [document for document in slices if document["spec"]["driver"] == self.driver]
+
+    def add_slice(self, document: KubeDocument) -> str:
+        """Put a slice into the API server that is gone after the check; return its name."""
+        name = f"of-sanity-{len(self._slices)}"
+        self.server().put("resourceslices", {**document, "metadata": {**document.get("metadata", {}), "name": name}})
+        self._slices.append(name)
+        return name
 
     def server(self) -> ApiServer:
         """The API server.
@@ -458,23 +471,37 @@ class Bench:
             self.process.start()
         if self._plugin is None:
             self.connect()
+        self._release()
 
     def clean(self) -> None:
         """Undo what a check has done: claims, faults of the API server, connections."""
         if self.api is not None:
             self.api.heal()
-        if self._claims and self._plugin is not None:
-            with contextlib.suppress(DriverCallError):
-                self.unprepare(*self._claims.values())
+        self._release()
         for claim in self._claims.values():
             with contextlib.suppress(StatusError, Unable):
                 self.forget(claim)
+        for name in self._slices:
+            with contextlib.suppress(StatusError):
+                self.server().objects.remove("resourceslices", name)
+        self._slices.clear()
+        if self._plugin is None:
+            # What a check has prepared with a driver that it has ended is unprepared when that runs again.
+            self._unfinished.extend(self._claims.values())
         self._claims.clear()
         self._given_next = 0
         for client in self._clients:
             if client is not self._plugin:
                 client.close()
         self._clients = [self._plugin] if self._plugin else []
+
+    def _release(self) -> None:
+        """Unprepare what checks have prepared, if the driver runs."""
+        claims = [*self._unfinished, *self._claims.values()]
+        if claims and self._plugin is not None:
+            with contextlib.suppress(DriverCallError):
+                self.unprepare(*claims)
+            self._unfinished.clear()
 
     def _wait_for_service(self, plugin: SocketClient) -> None:
         """Wait until the service answers at all; what it answers is a check's business."""

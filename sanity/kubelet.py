@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Final
@@ -149,7 +149,7 @@ class SocketClient:
         """
         return self._call(version, "NodeUnprepareResources", claims, seconds)
 
-    def health(self, service: str, seconds: float) -> Iterator[tuple[ReportedHealth, ...]]:
+    def health(self, service: str, seconds: float) -> Generator[tuple[ReportedHealth, ...], None, None]:
         """Watch the health of devices for so long.
 
         Raises:

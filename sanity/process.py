@@ -7,9 +7,12 @@ import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from dranode.driver.core.api.errors import DranodeError, UsageError
+
+# The UID of the first instance's pod.
+_FIRST: Final = "a0000000-0000-4000-8000-000000000001"
 
 
 class DriverProcess(Protocol):
@@ -65,9 +68,9 @@ class CommandDriver:
         Raises:
             DranodeError: the program cannot be run.
         """
-        places = {**self._places, "pod_uid": instance}
+        places = {**self._places, "pod_uid": instance or _FIRST}
         command = [_filled(argument, places) for argument in self._command]
-        environment = {"KUBECONFIG": places["kubeconfig"], "NODE_NAME": places["node"], "POD_UID": instance}
+        environment = {"KUBECONFIG": places["kubeconfig"], "NODE_NAME": places["node"], "POD_UID": places["pod_uid"]}
         with (self._folder / "driver.log").open("ab") as log:
             try:
                 self._running[instance] = subprocess.Popen(  # noqa: S603 - the user names the command

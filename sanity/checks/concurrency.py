@@ -1,1 +1,146 @@
-"""To come."""
+"""Calls at the same time, as from many pods that start together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Final, TypeVar
+
+from dranode.sanity.bench import Bench, BenchClaim, calling
+from dranode.sanity.breach import expect
+from dranode.sanity.check import must, should
+from dranode.sanity.kubelet import ClaimAnswer, DriverCallError
+from dranode.sanity.offers import together
+
+T = TypeVar("T")
+
+_CALLS: Final = 100
+_CALLERS: Final = 20
+_MANAGER: Final = "kubelet, pkg/kubelet/cm/dra: pods are started in parallel"
+
+
+def _at_once(work: Sequence[Callable[[], T]]) -> list[T]:
+    with ThreadPoolExecutor(_CALLERS, thread_name_prefix="caller") as pool:
+        return [future.result() for future in [pool.submit(each) for each in work]]
+
+
+def _answer(bench: Bench, claim: BenchClaim) -> ClaimAnswer:
+    return bench.prepared(claim)[0]
+
+
+def _claims(bench: Bench, most: int) -> list[BenchClaim]:
+    """As many claims as can be prepared at the same time."""
+    if bench.api is None:
+        return [bench.claim()]
+    devices = [device for device in together(bench.offers()) for _ in range(device.shares())]
+    return [bench.claim([device]) for device in devices[:most]]
+
+
+@must("concurrency-100-calls", f"{_CALLS} calls at once are all answered, each with its own claim's devices.", _MANAGER)
+def many_calls_are_answered(bench: Bench) -> None:
+    """Claims as many as devices and shares allow; the calls go round among them."""
+    claims = _claims(bench, _CALLS)
+    rounds = [claims[index % len(claims)] for index in range(_CALLS)]
+    answers = _at_once([partial(_answer, bench, claim) for claim in rounds])
+    first: dict[str, ClaimAnswer] = {}
+    for claim, answer in zip(rounds, answers, strict=True):
+        allocated = {(result["pool"], result["device"]) for result in claim.results}
+        answered = {(device.pool, device.device) for device in answer.devices}
+        expect(answered <= allocated, f"claim {claim.identity} got {sorted(answered)}", "keep calls apart")
+        seen = f"claim {claim.identity} got {answer} and {first.get(claim.uid)}"
+        expect(first.setdefault(claim.uid, answer) == answer, seen, "decide under a lock")
+
+
+@must("concurrency-same-claim", "The same claim, prepared by many calls at once, has one answer.", _MANAGER)
+def one_claim_has_one_answer(bench: Bench) -> None:
+    """Twenty calls."""
+    claim = bench.claim()
+    answers = _at_once([partial(_answer, bench, claim)] * _CALLERS)
+    distinct = set(answers)
+    expect(len(distinct) == 1, f"there are {len(distinct)} answers", "decide under a lock, and answer from the record")
+
+
+@should(
+    "concurrency-held",
+    "Of many claims to one device that are prepared at once, one gets it.",
+    "kubeletplugin/draplugin.go: last line of defense",
+)
+def one_claim_gets_the_device(bench: Bench) -> None:
+    """Eight claims."""
+    (device,) = bench.devices(shareable=False)
+    claims = [bench.claim([device]) for _ in range(8)]
+    refusals = _at_once([partial(bench.refused, claim) for claim in claims])
+    given = refusals.count("")
+    expect(
+        given == 1,
+        f"{device.name} is prepared for {given} claims",
+        "decide under a lock that is kept until it is recorded",
+    )
+
+
+@must(
+    "concurrency-mixed",
+    "After many Prepares and Unprepares at once every claim is as its last call left it.",
+    _MANAGER,
+)
+def mixed_calls_leave_nothing(bench: Bench) -> None:
+    """Each claim comes and goes several times in a thread of its own; nothing is left at the end."""
+    claims = _claims(bench, 8)
+    before = set(bench.specs.listing()) if bench.places.cdi else set()
+
+    def come_and_go(claim: BenchClaim) -> None:
+        for _ in range(4):
+            bench.prepared(claim)
+            bench.unprepared(claim)
+
+    _at_once([partial(come_and_go, claim) for claim in claims])
+    left = set(bench.specs.listing()) - before if bench.places.cdi else set()
+    expect(not left, f"{sorted(left)} is left", "serialize the calls for one claim")
+    for claim in claims:
+        bench.prepared(claim)
+
+
+@should(
+    "concurrency-connections",
+    "Many connections at once are served.",
+    "kubelet opens one for registration, one for calls and streams; monitoring and drains open more",
+)
+def many_connections_are_served(bench: Bench) -> None:
+    """Fifty connections, a call on each."""
+    clients = [bench.another_connection() for _ in range(50)]
+    with calling("NodePrepareResources"):
+        answers = _at_once([partial(client.prepare, bench.version, (), 20) for client in clients])
+    expect(len(answers) == len(clients), f"{len(answers)} of {len(clients)} were served", "do not limit connections")
+
+
+@must(
+    "concurrency-cancelled",
+    "A call that kubelet gives up leaves the driver able to answer the next one.",
+    "kubelet cancels a call at its deadline and repeats it",
+)
+def cancelled_calls_are_survived(bench: Bench) -> None:
+    """Prepares with a deadline of a few milliseconds, then one with time."""
+    claim = bench.claim()
+    for seconds in (0.001, 0.003, 0.01):
+        try:
+            bench.plugin.prepare(bench.version, [claim.identity], seconds)
+        except DriverCallError:
+            continue
+    (answer,) = bench.prepared(claim)
+    if answer.cdi and bench.places.cdi is not None:
+        bench.specs.edits(answer.cdi)
+    bench.unprepared(claim)
+
+
+@must(
+    "concurrency-big-batch",
+    "One call with many claims is answered within kubelet's 45 s.",
+    f"{_MANAGER}; the call's deadline",
+)
+def big_batches_are_answered(bench: Bench) -> None:
+    """As many claims as can be prepared together, up to a hundred, in one call."""
+    claims = _claims(bench, _CALLS)
+    answers = bench.prepared(*claims)
+    expect(len(answers) == len(claims), f"{len(answers)} of {len(claims)}", "answer every claim")
+    bench.unprepared(*claims)

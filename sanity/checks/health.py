@@ -1,1 +1,228 @@
-"""To come."""
+"""The health stream of devices (KEP-4680)."""
+
+from __future__ import annotations
+
+import time
+from itertools import islice
+from typing import Final
+
+from dranode.sanity.bench import Bench
+from dranode.sanity.breach import Breach, Unable, expect
+from dranode.sanity.check import must, should
+from dranode.sanity.kubelet import HEALTH_SERVICES, DriverCallError, ReportedHealth
+
+_PROTO: Final = "k8s.io/kubelet/pkg/apis/dra-health/v1/api.proto"
+_LEASE: Final = 30
+_MESSAGE: Final = 1024
+# The years 2001 to 2286 in seconds; milliseconds and nanoseconds are beyond.
+_SECONDS: Final = range(10**9, 10**10)
+
+
+def _services(bench: Bench) -> list[str]:
+    services = [service for service in HEALTH_SERVICES if service in bench.info.versions]
+    if not services:
+        raise Unable("the driver advertises no health service")
+    return services
+
+
+def _reports(bench: Bench, service: str, count: int, seconds: float) -> list[tuple[ReportedHealth, ...]]:
+    """The first messages of a new stream."""
+    client = bench.another_connection()
+    return list(islice(client.health(service, seconds), count))
+
+
+def _first(bench: Bench, service: str = "") -> tuple[ReportedHealth, ...]:
+    service = service or _services(bench)[0]
+    reports = _reports(bench, service, 1, min(bench.patience, _LEASE))
+    if not reports:
+        raise Breach(f"{service} sent nothing within {_LEASE} s", "send the health of all devices when a stream begins")
+    return reports[0]
+
+
+@must(
+    "health-served",
+    "A health service that is advertised is served, and begins with a message.",
+    f"{_PROTO}, DRAResourceHealth; kubelet stops watching an instance that answers UNIMPLEMENTED",
+)
+def health_is_served(bench: Bench) -> None:
+    """Each service that is advertised."""
+    for service in _services(bench):
+        try:
+            _first(bench, service)
+        except DriverCallError as error:
+            raise Breach(f"{service}: {error}", "serve it, or leave it out of supported_versions") from error
+
+
+@must(
+    "health-devices",
+    "The devices of the stream are published ones, each named once.",
+    f"{_PROTO}, DeviceIdentifier: pool and unique name of the device",
+)
+def health_is_of_published_devices(bench: Bench) -> None:
+    """Pool and name, compared with the slices."""
+    reported = [(report.pool, report.device) for report in _first(bench)]
+    known = {(device.pool, device.name) for device in bench.offers()}
+    expect(set(reported) <= known, f"{sorted(set(reported) - known)} is not published", "use the names of the slices")
+    expect(len(set(reported)) == len(reported), "a device is reported twice in one message", "report each once")
+
+
+@should(
+    "health-complete",
+    "A message has every published device.",
+    f"{_PROTO}, NodeWatchResourcesResponse: a complete list; what is missing becomes Unknown",
+)
+def health_is_complete(bench: Bench) -> None:
+    """Published devices without a report."""
+    reported = {(report.pool, report.device) for report in _first(bench)}
+    missing = {(device.pool, device.name) for device in bench.offers()} - reported
+    expect(not missing, f"{sorted(missing)[:5]} is missing", "report all devices in every message")
+
+
+@must(
+    "health-values",
+    "Health is one of the enum's values, and timeouts are not negative.",
+    f"{_PROTO}, HealthStatus; DeviceHealth.health_check_timeout_seconds",
+)
+def health_has_valid_values(bench: Bench) -> None:
+    """Every device of a message."""
+    for report in _first(bench):
+        expect(report.health in (0, 1, 2), f"the health of {report.device} is {report.health}", "use the enum")
+        expect(
+            report.timeout >= 0, f"the timeout of {report.device} is {report.timeout}", "leave it 0 for kubelet's 30 s"
+        )
+
+
+@should(
+    "health-time",
+    "last_updated_time is in seconds.",
+    f"{_PROTO}, DeviceHealth.last_updated_time: Unix time in seconds",
+)
+def health_has_seconds(bench: Bench) -> None:
+    """Not milliseconds, not nanoseconds; 0 is unknown."""
+    for report in _first(bench):
+        right = report.updated == 0 or report.updated in _SECONDS
+        expect(right, f"last_updated_time of {report.device} is {report.updated}", "send whole seconds since 1970")
+
+
+@should(
+    "health-message",
+    "A message about a device has at most 1024 characters.",
+    f"{_PROTO}, DeviceHealth.message: longer ones are cut",
+)
+def health_messages_are_short(bench: Bench) -> None:
+    """Every device of a message."""
+    for report in _first(bench):
+        size = len(report.message)
+        expect(size <= _MESSAGE, f"the message of {report.device} has {size} characters", "shorten it")
+
+
+@must(
+    "health-renewed",
+    "The state is sent again before its lease ends, though nothing changes.",
+    f"{_PROTO}, DeviceHealth.health_check_timeout_seconds: 30 s by default; then a device is Unknown",
+)
+def health_is_renewed(bench: Bench) -> None:
+    """Two messages, the second in time."""
+    service = _services(bench)[0]
+    began = time.monotonic()
+    reports = _reports(bench, service, 2, _longest_lease(bench))
+    expect(
+        len(reports) > 1,
+        f"{len(reports)} messages within {time.monotonic() - began:.0f} s",
+        "send the state again well before health_check_timeout_seconds are over",
+    )
+
+
+def _longest_lease(bench: Bench) -> float:
+    leases = [report.timeout or _LEASE for report in _first(bench)]
+    return min(min(leases, default=_LEASE), max(bench.patience, 1.0))
+
+
+@must(
+    "health-stays-open",
+    "The stream stays open.",
+    f"{_PROTO}, NodeWatchResources: a stream; kubelet drops what it knows when it ends, and redials after 5 s",
+)
+def health_stays_open(bench: Bench) -> None:
+    """A while, until the suite ends it."""
+    service = _services(bench)[0]
+    began = time.monotonic()
+    try:
+        for _ in bench.another_connection().health(service, bench.quiet):
+            pass
+    except DriverCallError as error:
+        raise Breach(f"the stream ended: {error}", "send until kubelet ends the call") from error
+    open_for = time.monotonic() - began
+    expect(
+        open_for >= bench.quiet * 0.9, f"the stream ended after {open_for:.1f} s", "send until kubelet ends the call"
+    )
+
+
+@must(
+    "health-again",
+    "A second stream begins with the state too: a restarted kubelet knows nothing.",
+    f"{_PROTO}, NodeWatchResources; KEP-4680",
+)
+def health_begins_again(bench: Bench) -> None:
+    """Two streams, one after the other, and two at once."""
+    first, second = _first(bench), _first(bench)
+    names = [sorted((report.pool, report.device) for report in reports) for reports in (first, second)]
+    expect(names[0] == names[1], f"first {names[0]}, then {names[1]}", "begin each stream with all devices")
+
+
+@must(
+    "health-beside-calls",
+    "Open streams leave Prepare and Unprepare alone.",
+    "kubelet e2e_node, dra_test.go: concurrent DRA operations and health monitoring",
+)
+def streams_leave_calls_alone(bench: Bench) -> None:
+    """As many as eight streams, and a claim beside them."""
+    service = _services(bench)[0]
+    streams = [bench.another_connection().health(service, 4 * bench.patience) for _ in range(8)]
+    for stream in streams:
+        next(stream, None)
+    claim = bench.claim()
+    try:
+        bench.plugin.prepare(bench.version, [claim.identity], min(bench.patience, 10))
+    except DriverCallError as error:
+        raise Breach(
+            f"beside {len(streams)} streams Prepare failed: {error}", "serve streams by threads of their own"
+        ) from error
+    finally:
+        for stream in streams:
+            stream.close()
+    bench.prepared(claim)
+
+
+@should(
+    "health-versions-agree",
+    "Both forms of the service report the same.",
+    "kubelet 1.34 to 1.36 use v1alpha1, later ones v1",
+)
+def health_versions_agree(bench: Bench) -> None:
+    """Device and health by each."""
+    services = _services(bench)
+    if len(services) < len(HEALTH_SERVICES):
+        raise Unable(f"the driver serves {services[0]} alone")
+    seen = [
+        sorted((report.pool, report.device, report.health) for report in _first(bench, service)) for service in services
+    ]
+    expect(seen[0] == seen[1], f"{services[0]}: {seen[0]}; {services[1]}: {seen[1]}", "serve both from one source")
+
+
+@should(
+    "health-not-advertised",
+    "A driver that advertises no health service answers it UNIMPLEMENTED, and does not leave kubelet waiting.",
+    "kubelet 1.34 to 1.36 open the stream whatever is advertised",
+)
+def health_is_refused_at_once(bench: Bench) -> None:
+    """The stream of a driver without health."""
+    missing = [service for service in HEALTH_SERVICES if service not in bench.info.versions]
+    if len(missing) < len(HEALTH_SERVICES):
+        raise Unable("the driver advertises a health service")
+    try:
+        _reports(bench, missing[-1], 1, min(bench.patience, 5))
+    except DriverCallError as error:
+        expect(error.code == "UNIMPLEMENTED", f"{missing[-1]}: {error}", "leave the answer to the gRPC library")
+    else:
+        raise Breach(f"{missing[-1]} is served and not advertised", "advertise it, or do not serve it")

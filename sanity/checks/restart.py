@@ -1,1 +1,214 @@
-"""To come."""
+"""Restarts: what kubelet was told stays true, whenever the driver is killed."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from typing import Final
+
+from dranode.sanity.bench import Bench, BenchClaim
+from dranode.sanity.breach import expect
+from dranode.sanity.check import must, should
+from dranode.sanity.kubelet import DriverCallError
+
+_HELPER: Final = "kubeletplugin/draplugin.go: the process that prepared need not be the one that unprepares"
+_MANAGER: Final = "kubelet, pkg/kubelet/cm/dra/manager.go: every claim is prepared again after a restart"
+# How long after the beginning of a call the driver is killed, in seconds.
+_MOMENTS: Final = (0.0, 0.002, 0.005, 0.01, 0.02, 0.05)
+
+
+@must("restart-same-answer", "After a kill Prepare gives the answer of before.", _MANAGER)
+def answers_survive(bench: Bench) -> None:
+    """SIGKILL between two Prepares."""
+    bench.started()
+    claim = bench.claim()
+    (before,) = bench.prepared(claim)
+    seen = bench.edits(claim, before) if before.cdi else ""
+    bench.restart()
+    (after,) = bench.prepared(claim)
+    expect(after == before, f"the answer is {after}, and was {before}", "keep what was prepared on disk")
+    if before.cdi:
+        edits = bench.edits(claim, after)
+        expect(edits == seen, f"the edits are {edits}, and were {seen}", "keep what was prepared on disk")
+
+
+@must("restart-unprepare", "What was prepared before a kill is unprepared after it.", _HELPER)
+def unprepare_survives(bench: Bench) -> None:
+    """SIGKILL between Prepare and Unprepare; the device is free then."""
+    bench.started()
+    claim = bench.claim()
+    (answer,) = bench.prepared(claim)
+    bench.restart()
+    bench.unprepared(claim)
+    if answer.cdi and bench.places.cdi is not None:
+        left = [name for name, content in bench.specs.listing().items() if claim.uid.encode() in content]
+        expect(not left, f"{left} is left", "undo what the record says, not what memory has")
+    if bench.api is not None:
+        bench.prepared(bench.make_claim(claim.results))
+
+
+@must(
+    "restart-unprepare-deleted",
+    "What was prepared before a kill is unprepared after it although the claim is gone from the API server.",
+    _HELPER,
+)
+def unprepare_survives_deletion(bench: Bench) -> None:
+    """SIGKILL, and the claim is deleted before the driver starts."""
+    bench.started()
+    claim = bench.claim(bench.devices())
+    bench.prepared(claim)
+    bench.restart(lambda: bench.forget(claim))
+    bench.unprepared(claim)
+    bench.prepared(bench.make_claim(claim.results))
+
+
+@must("restart-during-prepare", "A Prepare that a kill has interrupted succeeds when it is repeated.", _MANAGER)
+def interrupted_prepares_are_repeated(bench: Bench) -> None:
+    """SIGKILL at several moments of a call."""
+    for moment in _MOMENTS:
+        claim = _interrupted(bench, moment, prepared=False)
+        (answer,) = bench.prepared(claim)
+        if answer.cdi and bench.places.cdi is not None:
+            bench.specs.edits(answer.cdi)
+        bench.unprepared(claim)
+
+
+@must("restart-during-unprepare", "An Unprepare that a kill has interrupted succeeds when it is repeated.", _MANAGER)
+def interrupted_unprepares_are_repeated(bench: Bench) -> None:
+    """SIGKILL at several moments of a call; then the device is free, and nothing is left."""
+    for moment in _MOMENTS:
+        claim = _interrupted(bench, moment, prepared=True)
+        bench.unprepared(claim)
+        if bench.places.cdi is not None:
+            left = [name for name, content in bench.specs.listing().items() if claim.uid.encode() in content]
+            expect(not left, f"{left} is left", "remove files of claims that are not on record")
+
+
+def _interrupted(bench: Bench, moment: float, *, prepared: bool) -> BenchClaim:
+    process = bench.started()
+    claim = bench.claim()
+    if prepared:
+        bench.prepared(claim)
+
+    def call() -> None:
+        # It is killed, so nothing has to come of it.
+        with contextlib.suppress(DriverCallError, ValueError):
+            bench.unprepare(claim) if prepared else bench.prepare(claim)
+
+    caller = threading.Thread(target=call, name="interrupted-call")
+    caller.start()
+    time.sleep(moment)
+    process.kill()
+    caller.join()
+    bench.disconnect()
+    process.start()
+    bench.connect()
+    return claim
+
+
+@should(
+    "restart-held",
+    "A device that was held before a kill is held after it.",
+    "kubeletplugin/draplugin.go: last line of defense",
+)
+def holders_survive(bench: Bench) -> None:
+    """A claim that comes after the restart, to a device in use."""
+    bench.started()
+    (device,) = bench.devices(shareable=False)
+    bench.prepared(bench.claim([device]))
+    bench.restart()
+    other = bench.claim([device])
+    expect(bench.refused(other), f"{device.name} is prepared for two claims", "read who holds what when starting")
+
+
+@must(
+    "restart-reboot",
+    "After a reboot, which empties the CDI folder, a repeated Prepare makes ids that resolve.",
+    "/var/run is a tmpfs; kubelet prepares every claim again",
+)
+def reboots_are_survived(bench: Bench) -> None:
+    """SIGKILL, an empty folder, a start."""
+    bench.started()
+    claim = bench.claim()
+    (before,) = bench.prepared(claim)
+    folder = bench.specs.folder
+
+    def reboot() -> None:
+        for path in folder.iterdir():
+            path.unlink()
+
+    bench.restart(reboot)
+    (after,) = bench.prepared(claim)
+    expect(after == before, f"the answer is {after}, and was {before}", "write the specs again from the record")
+    bench.specs.edits(after.cdi)
+
+
+@must("restart-unprepared", "What was unprepared before a kill does not come back.", _HELPER)
+def the_unprepared_stays_so(bench: Bench) -> None:
+    """No file of the claim after a start; its device is free."""
+    bench.started()
+    claim = bench.claim()
+    bench.prepared(claim)
+    bench.unprepared(claim)
+    bench.restart()
+    if bench.places.cdi is not None:
+        left = [name for name, content in bench.specs.listing().items() if claim.uid.encode() in content]
+        expect(not left, f"{left} is there again", "flush that a claim is undone before answering")
+    if bench.api is not None:
+        bench.prepared(bench.make_claim(claim.results))
+
+
+@must(
+    "restart-registers",
+    "After a kill the driver says the same of itself.",
+    "kubelet e2e_node: must register after plugin restart",
+)
+def registration_survives(bench: Bench) -> None:
+    """GetInfo before and after."""
+    before = bench.info
+    bench.restart()
+    expect(bench.info == before, f"GetInfo says {bench.info}, and said {before}", "answer from constants")
+
+
+@must("restart-graceful", "After SIGTERM and a start Prepare gives the answer of before.", _MANAGER)
+def graceful_restarts_are_survived(bench: Bench) -> None:
+    """As the pod of a DaemonSet is replaced."""
+    process = bench.started()
+    claim = bench.claim()
+    (before,) = bench.prepared(claim)
+    bench.disconnect()
+    process.terminate(bench.patience)
+    process.kill()
+    process.start()
+    bench.connect()
+    (after,) = bench.prepared(claim)
+    expect(after == before, f"the answer is {after}, and was {before}", "do not undo claims when stopping")
+
+
+@should(
+    "restart-server-away",
+    "A driver that starts while the API server is away registers, and unprepares what it has prepared.",
+    "a node has to be drained, and pods have to end, without a control plane",
+)
+def starts_without_server(bench: Bench) -> None:
+    """SIGKILL, and no server when it starts."""
+    bench.started()
+    claim = bench.claim(bench.devices())
+    bench.prepared(claim)
+    bench.restart(bench.server().stop)
+    bench.unprepared(claim)
+
+
+@must("restart-several", "Three kills in a row lose nothing.", _MANAGER)
+def several_restarts_are_survived(bench: Bench) -> None:
+    """Two claims, kills between the calls."""
+    bench.started()
+    claims = [bench.claim([device]) for device in bench.devices(2)] if bench.api else [bench.claim()]
+    before = []
+    for claim in claims:
+        before += bench.prepared(claim)
+        bench.restart()
+    bench.restart()
+    after = bench.prepared(*claims)
+    expect(after == before, f"the answers are {after}, and were {before}", "keep every claim on disk")

@@ -18,7 +18,7 @@ from dranode.proto import dra_v1_pb2, dra_v1beta1_pb2, drahealth_v1_pb2, draheal
 from dranode.proto import pluginregistration_v1_pb2 as registration
 from tests.fakes.grpc_server import service
 from tests.fakes.sanity.files import Files
-from tests.fakes.sanity.publisher import Publisher
+from tests.fakes.sanity.publisher import VERSIONS, Publisher
 
 NAME = "right.example.com"
 KIND = "example.com/light"
@@ -42,7 +42,7 @@ class Instance:
         self.registration = driver.folder / "plugins_registry" / f"right{suffix}-reg.sock"
         self.stopped = threading.Event()
         self.servers = driver.serve(self)
-        self.publisher = Publisher(driver, self.stopped)
+        self.publisher = driver.publishes(self.stopped)
         self.publisher.start()
 
     def kill(self) -> None:
@@ -116,6 +116,9 @@ class RightDriver:
     def close(self) -> None:
         for instance in tuple(self.instances):
             self.kill(instance)
+
+    def publishes(self, stopped: threading.Event) -> Publisher:
+        return Publisher(self, stopped)
 
     # --- the sockets ---
 
@@ -412,18 +415,37 @@ class RightDriver:
     # --- the API server ---
 
     def get(self, path: str) -> Document:
-        return self.request("GET", path)
+        for version in VERSIONS:
+            try:
+                return self.request("GET", path, version=version)
+            except urllib.error.HTTPError as error:
+                if error.code != 404:
+                    raise
+                missing = error
+        raise missing
 
     def request(self, method: str, path: str, body: Any = None, version: str = "v1") -> Document:
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(  # noqa: S310 - the suite's own server
-            f"{self.server}/apis/resource.k8s.io/{version}/{path}",
-            data,
-            {"Content-Type": "application/json"},
-            method=method,
-        )
-        with urllib.request.urlopen(request, timeout=5) as answer:  # noqa: S310
+        with self.open(path, version, method, body) as answer:
             return dict(json.load(answer))
+
+    def open(self, path: str, version: str = "v1", method: str = "GET", body: Any = None) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        url = f"{self.server}/apis/resource.k8s.io/{version}/{path}"
+        request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)  # noqa: S310
+        try:
+            return urllib.request.urlopen(request, timeout=5)  # noqa: S310 - the suite's own server
+        except urllib.error.HTTPError as error:
+            error.close()
+            raise
+
+
+class DriverWithoutHealth(RightDriver):
+    """A right driver that reports no health."""
+
+    versions = RightDriver.versions[:2]
+
+    def health_services(self, instance: Instance) -> list[Any]:
+        return super().health_services(instance)[:0]
 
 
 def _leave(socket: Path) -> None:

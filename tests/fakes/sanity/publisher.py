@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
+import json
+import re
 import threading
 import urllib.error
 from typing import TYPE_CHECKING, Any
@@ -24,42 +27,64 @@ class Publisher(threading.Thread):
         self.driver = driver
         self.stopped = stopped
         self.version = "v1"
-        # What the server has kept of what was sent, by slice: it may drop fields.
+        # What was sent and what the server has kept of it, by slice: it may drop fields.
+        self.sent: dict[int, Document] = {}
         self.kept: dict[int, Document] = {}
 
     def run(self) -> None:
         while not self.stopped.is_set():
-            with contextlib.suppress(OSError, KeyError):
-                self.driver_turn()
+            with contextlib.suppress(OSError, KeyError, http.client.HTTPException):
+                version = self.turn()
+                self.watch(version)
             self.stopped.wait(self.seconds)
 
-    def driver_turn(self) -> None:
-        getattr(self.driver, "publish", self.publish)(*([self] if hasattr(self.driver, "publish") else []))
+    def turn(self) -> str:
+        """Bring the server to what should be there."""
+        version, slices = self.listed()
+        self.publish(slices)
+        return version
 
-    def listed(self) -> list[Document]:
-        """The driver's slices on its node."""
+    def watch(self, version: str) -> None:
+        """Wait for changes from a version on, and act on each; a bookmark is a chance to end."""
+        query = f"resourceslices?watch=true&resourceVersion={version}&{self.selector}"
+        with self.driver.open(query, self.version) as events:
+            for line in events:
+                if self.stopped.is_set():
+                    return
+                event = json.loads(line)
+                if event["type"] == "ERROR":
+                    return
+                if event["type"] != "BOOKMARK":
+                    self.turn()
+
+    @property
+    def selector(self) -> str:
+        return "fieldSelector=spec.driver%3Dright.example.com,spec.nodeName%3Dnode"
+
+    def listed(self) -> tuple[str, list[Document]]:
+        """The version of the list, and the driver's slices on its node."""
         for version in (self.version, *VERSIONS):
             try:
-                items = self.driver.request("GET", "resourceslices", version=version)["items"]
+                found = self.driver.request("GET", f"resourceslices?{self.selector}", version=version)
             except urllib.error.HTTPError as error:
                 if error.code != 404:
                     raise
                 continue
             self.version = version
-            return [item for item in items if self.own(item)]
-        return []
+            return found["metadata"]["resourceVersion"], [item for item in found["items"] if self.own(item)]
+        return "0", []
 
     def own(self, item: Document) -> Any:
         return item["spec"]["driver"] == "right.example.com" and item["spec"].get("nodeName") == "node"
 
-    def publish(self) -> None:
-        slices, pieces = self.listed(), self.driver.pieces()
+    def publish(self, slices: list[Document]) -> None:
+        pieces = self.driver.pieces()
         if self.version == "v1beta1":
             pieces = [_basic(piece) for piece in pieces]
         generation = max((item["spec"]["pool"]["generation"] for item in slices), default=0)
         current: dict[int, Document] = {}
         for item in slices:
-            index = int(item["metadata"]["name"].split("-")[0], 16) if item["metadata"]["name"][:5].isalnum() else -1
+            index = _index(item["metadata"]["name"])
             if index in current or not 0 <= index < len(pieces) or item["spec"]["pool"]["generation"] < generation:
                 self.delete(item)
             else:
@@ -78,7 +103,7 @@ class Publisher(threading.Thread):
 
     def same(self, index: int, item: Document, piece: Document) -> Any:
         content = {key: item["spec"].get(key) for key in ("devices", "sharedCounters") if item["spec"].get(key)}
-        expected = self.kept.get(index, piece)
+        expected = self.kept[index] if self.sent.get(index) == piece else piece
         return content == expected and item["spec"]["pool"]["resourceSliceCount"] == len(self.driver.pieces())
 
     def document(self, index: int, piece: Document, generation: int, count: int, old: Document | None) -> Document:
@@ -106,6 +131,11 @@ class Publisher(threading.Thread):
 
     def delete(self, item: Document) -> None:
         self.driver.request("DELETE", f"resourceslices/{item['metadata']['name']}", version=self.version)
+
+
+def _index(name: str) -> int:
+    prefix = name.split("-", maxsplit=1)[0]
+    return int(prefix, 16) if re.fullmatch("[0-9a-f]{5}", prefix) else -1
 
 
 def _basic(piece: Document) -> Document:
