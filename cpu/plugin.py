@@ -11,13 +11,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from dranode.cdi.spec import Spec
 from dranode.cpu.claim_env import CDI_KIND, spec_cpus
 from dranode.cpu.options import CPUOptions, check_reserved, read_options
-from dranode.driver.core.claims.configs import Config
-from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Grant
-from dranode.driver.core.claims.health import DeviceHealth, Impairment
-from dranode.driver.core.claims.held import Held
 from dranode.driver.core.claims.hooks import Recovers
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.plugin import Plugin, Stop
@@ -26,7 +21,12 @@ from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.root import Root
 
 if TYPE_CHECKING:
+    from dranode.cdi.spec import Spec
     from dranode.cpu.hotplug import CPUEvent
+    from dranode.driver.core.claims.configs import Config
+    from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Grant
+    from dranode.driver.core.claims.health import DeviceHealth, Impairment
+    from dranode.driver.core.claims.held import Held
     from dranode.driver.core.claims.layout import Layout
     from dranode.driver.core.claims.record import Record
     from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot

@@ -6,9 +6,10 @@ import contextlib
 import logging
 import os
 import signal
+import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -28,6 +29,8 @@ from dranode.driver.serve.probes import Probes
 if TYPE_CHECKING:
     from dranode.driver.core.claims.plugin import Plugin
     from dranode.driver.serve.cluster import Cluster
+
+_SWITCH_SECONDS: Final = 0.0005
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +77,8 @@ def command(root: Root, drivers: tuple[str, ...], node_name: str, store: str | N
       dranode serve --store state/store --kubelet-root state/kubelet --cdi-dir state/cdi
     """
     stay_small()
+    # Kubelet's first question comes while this thread loads modules: with the usual 5 ms every step of an answer waits.
+    sys.setswitchinterval(_SWITCH_SECONDS)
     set_up(options["log_format"], options["verbosity"])
     os.umask(0o077)
     stop = _Stop()

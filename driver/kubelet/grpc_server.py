@@ -13,7 +13,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Final
@@ -139,17 +139,17 @@ class _Connection:
 
 
 class GrpcServer:
-    """Serves methods by their paths, `/<service>/<method>`, on any number of sockets."""
+    """Serves methods on any number of sockets."""
 
-    def __init__(self, name: str, methods: Mapping[str, Method], fatal: Fatal) -> None:
+    def __init__(self, name: str, method: Callable[[str], Method | None], fatal: Fatal) -> None:
         """Prepare to serve.
 
         Args:
             name: begins the names of the threads.
-            methods: the methods by path.
+            method: gives the method of a path, `/<service>/<method>`; None if there is none.
             fatal: ends the process with a sentence.
         """
-        self._methods = methods
+        self._method = method
         self._listeners: dict[int, socket.socket] = {}
         self._connections: dict[int, _Connection] = {}
         self._poll = select.epoll()
@@ -302,7 +302,7 @@ class GrpcServer:
         Raises:
             RPCError: there is none, and why.
         """
-        method = self._methods.get(request.path)
+        method = self._method(request.path)
         if method is None:
             raise RPCError(Status.UNIMPLEMENTED, f"there is no method {request.path}")
         if isinstance(request.message, RPCError):

@@ -8,17 +8,21 @@ meets an endpoint that is not there.
 from __future__ import annotations
 
 import logging
+import threading
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from dranode.driver.core.api.errors import DranodeError, UsageError
 from dranode.driver.kubelet.grpc_server import GrpcServer
 from dranode.driver.kubelet.health import HEALTH_VERSIONS, HealthService
-from dranode.driver.kubelet.registration import Registration
-from dranode.driver.kubelet.service import SUPPORTED_VERSIONS, DRAService
+from dranode.driver.kubelet.methods import Method
+from dranode.driver.kubelet.registration import DRA_VERSIONS, Registration
 from dranode.driver.kubelet.sockets import Sockets, bind, unbind
 from dranode.driver.process.locks import FileLock
 from dranode.driver.process.threads import Fatal
+
+if TYPE_CHECKING:
+    from dranode.driver.kubelet.service import DRAService
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +41,6 @@ class Listener:
         fatal: ends the process with a sentence.
         health: reports the health of the devices to kubelet.
         registration: registers the driver with kubelet.
-        calls: passes kubelet's calls to the service that answers them.
     """
 
     def __init__(
@@ -51,8 +54,10 @@ class Listener:
         self.rolling = rolling
         self.fatal = fatal
         self.health = HealthService(node_name, fatal)
-        self.registration = Registration(driver, sockets.dra, SUPPORTED_VERSIONS + HEALTH_VERSIONS, fatal)
-        self.calls = DRAService(driver)
+        self.registration = Registration(driver, sockets.dra, DRA_VERSIONS + HEALTH_VERSIONS, fatal)
+        self._calls: DRAService | None = None
+        self._methods: dict[str, Method] = {}
+        self._loading = threading.Lock()
         self._alone = FileLock(data / "active.lock")
         self._server: GrpcServer | None = None
         self._bound: list[Path] = []
@@ -87,18 +92,34 @@ class Listener:
 
     def _listen(self) -> None:
         # One server for both sockets: each server costs threads and memory of its own.
-        methods = self.calls.methods() | self.health.methods() | self.registration.methods()
-        self._server = GrpcServer(self.driver, methods, self.fatal)
+        self._methods = self.health.methods() | self.registration.methods()
+        self._server = GrpcServer(self.driver, self._method, self.fatal)
         for path in (self.sockets.dra, self.sockets.registration):
             bind(self._server, path)
             self._bound.append(path)
         self._server.start()
         log.info("listening driver=%s dra=%s registration=%s", self.driver, *self._bound)
 
+    @property
+    def calls(self) -> DRAService:
+        """What passes kubelet's calls to the service that answers them; loaded once kubelet can ask for the driver."""
+        with self._loading:
+            if self._calls is None:
+                from dranode.driver.kubelet.service import DRAService  # noqa: PLC0415 - listen first
+
+                self._calls = DRAService(self.driver)
+            return self._calls
+
+    def _method(self, path: str) -> Method | None:
+        method = self._methods.get(path)
+        return self.calls.methods.get(path) if method is None else method
+
     def close(self) -> None:
         """End calls in flight, then close the sockets; may be called more than once."""
         self.health.stop()
-        self.calls.stop()
+        with self._loading:
+            if self._calls is not None:
+                self._calls.stop()
         if self._server is not None:
             self._server.stop(_GRACE)
             self._server = None

@@ -7,10 +7,13 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from dranode.driver.kubelet.methods import Method, service
 from dranode.proto import pluginregistration_v1_pb2 as api
+
+# Newest first: kubelet takes the first of the plugin's list that it knows.
+DRA_VERSIONS: Final = ("v1.DRAPlugin", "v1beta1.DRAPlugin")
 
 log = logging.getLogger(__name__)
 

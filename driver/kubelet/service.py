@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Newest first: kubelet takes the first of the plugin's list that it knows.
-_VERSIONS: Final[Mapping[str, ModuleType]] = {"v1": dra_v1_pb2, "v1beta1": dra_v1beta1_pb2}
-SUPPORTED_VERSIONS: Final = tuple(f"{version}.DRAPlugin" for version in _VERSIONS)
+# Those of `registration.DRA_VERSIONS`.
+_VERSIONS: Final = (dra_v1_pb2, dra_v1beta1_pb2)
 # Well within kubelet's 45 s.
 _READY_SECONDS: Final = 30.0
+_GIVEN_WAY: Final = 0.001
 
 T = TypeVar("T")
 
@@ -38,7 +38,13 @@ Observe = Callable[[str, bool, float], None]
 
 
 class DRAService:
-    """The DRA service of one driver."""
+    """The DRA service of one driver.
+
+    Attributes:
+        methods: the gRPC methods of every version.
+        ready: set when calls are answered.
+        observe: what counts them.
+    """
 
     def __init__(self, driver: str, clock: Callable[[], float] = time.monotonic) -> None:
         """Serve `driver`; calls wait until `answer_with` names the service that answers, or until `stop`."""
@@ -47,14 +53,10 @@ class DRAService:
         self._answerers: tuple[Claims, Preparer] | None = None
         self.ready = threading.Event()
         self._settled = threading.Event()
+        # The threads that are at it.
+        self._answering: set[int] = set()
+        self.methods = {path: method for api in _VERSIONS for path, method in self._methods(api).items()}
         self.observe: Observe = lambda _call, _succeeded, _seconds: None
-
-    def methods(self) -> dict[str, Method]:
-        """The gRPC methods of every version."""
-        methods: dict[str, Method] = {}
-        for api in _VERSIONS.values():
-            methods |= self._methods(api)
-        return methods
 
     def _methods(self, api: ModuleType) -> dict[str, Method]:
         def prepare(request: Any) -> Any:
@@ -106,10 +108,13 @@ class DRAService:
         if answerers is None:
             return _refused(refs, f"{self._driver} has not read its hardware and ledger yet; kubelet will ask again")
         try:
+            self._answering.add(threading.get_ident())
             return ask(*answerers)
         except Exception as error:
             log.exception("driver=%s claims=%s: no answer", self._driver, ", ".join(map(str, refs)))
             return _refused(refs, f"{self._driver} met an error inside it, which its log tells of: {in_words(error)}")
+        finally:
+            self._answering.discard(threading.get_ident())
 
     def _answered(self, call: str, successes: Iterable[bool], began: float) -> None:
         seconds = self._clock() - began
@@ -122,6 +127,13 @@ class DRAService:
         self._answerers = claims, node
         self.ready.set()
         self._settled.set()
+
+    def give_way(self, seconds: float) -> None:
+        """Wait while calls are being answered, for `seconds` at most: whoever loads modules takes time from them."""
+        ends = self._clock() + seconds
+        time.sleep(_GIVEN_WAY)
+        while self._answering and self._clock() < ends:
+            time.sleep(_GIVEN_WAY)
 
     def stop(self) -> None:
         """Let no call wait any longer for whoever answers; those that have somebody are answered as before."""

@@ -28,6 +28,7 @@ from dranode.driver.node.node import NodeClaims
 from dranode.driver.process.threads import OwnedThread
 from dranode.driver.serve.announcer import Announcer
 from dranode.driver.serve.cluster import Cluster
+from dranode.driver.serve.counters import EarlyCounters
 from dranode.driver.serve.readiness import unmet_needs
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from dranode.driver.serve.pinning import Pinning
     from dranode.driver.serve.witnesses import Witnesses
 
+# For the calls that came while hardware and ledger were read.
+_GIVEN_WAY_SECONDS: Final = 0.1
 # How soon a ledger or hardware that could not be used is looked at again.
 _AGAIN_SECONDS: Final = 1.0
 # Well within the lease of what kubelet was told, so that a change is known before that lapses.
@@ -90,7 +93,7 @@ class DriverService:
         self._announcer = Announcer(self.node, listener.health, cluster, taints=taints)
         self._authority: Authority | None = None
         self._make_counts = counts
-        self._counts: ServiceCounters | None = None
+        self._counts = EarlyCounters()
         self._witnesses: Witnesses | None = None
         self._taken_over = False
         self._stopping = threading.Event()
@@ -107,14 +110,20 @@ class DriverService:
             self.listener.start()
             for stop in (self.listener.release, self.node.close, self.listener.close):
                 self._stops.callback(stop)
-            self._count()
+            if self._make_counts is not None:
+                self.listener.calls.observe = self._counts.answered
+                self.node.granted = self._counts.granted
             self.node.files.undescribed = self._undescribed
             self.node.open(boot_id)
             self._witnesses = self._take_over()
             if self.listener.rolling:
                 self._share()
-            self._pin()
+            # kubelet waits for this. A container that is made before the runtime is connected is met when it is.
             self.listener.calls.answer_with(self._cluster, self._cluster.reporting(self.node))
+            self.listener.calls.give_way(_GIVEN_WAY_SECONDS)
+            if self._make_counts is not None:
+                self._counts.pass_on(self._make_counts(self))
+            self._pin()
             self._announcer.report()
             self._become_active()
         except BaseException:
@@ -147,12 +156,6 @@ class DriverService:
             self.lifecycle = None
         if self._authority is not None:
             self._announcer.pause()
-
-    def _count(self) -> None:
-        if self._make_counts is not None:
-            self._counts = self._make_counts(self)
-            self.listener.calls.observe = self._counts.answered
-            self.node.granted = self._counts.granted
 
     def _share(self) -> None:
         from dranode.driver.serve.authority import Authority  # noqa: PLC0415 - listen first
@@ -192,7 +195,7 @@ class DriverService:
             return
         from dranode.driver.serve.pinning import Pinning  # noqa: PLC0415 - listen first
 
-        optional: dict[str, Any] = {} if self._counts is None else {"answered": self._counts.nri_answered}
+        optional: dict[str, Any] = {} if self._make_counts is None else {"answered": self._counts.nri_answered}
         if self._authority is not None:
             optional["instance"] = self._authority
         self.pinning = Pinning(

@@ -123,7 +123,7 @@ def echo(folder: Path) -> Iterator[Callable[[int], None]]:
         return api.NodePrepareResourcesResponse(claims={uid: api.NodePrepareResourceResponse(devices=[device])})
 
     methods = {"NodePrepareResources": answer, "NodeUnprepareResources": answer}
-    server = GrpcServer("echo", service(api.DESCRIPTOR, "DRAPlugin", methods), sys.exit)
+    server = GrpcServer("echo", service(api.DESCRIPTOR, "DRAPlugin", methods).get, sys.exit)
     server.listen(folder / "echo.sock")
     server.start()
     with grpc.insecure_channel(f"unix:{folder}/echo.sock") as channel:

@@ -20,13 +20,14 @@ def test_serve_leaves_them_alone() -> None:
     code = """
 from dranode.driver.cli import serve
 import dranode.driver.serve.service, dranode.driver.kube.cluster, dranode.driver.local.store
+import dranode.driver.kubelet.podresources, dranode.driver.kubelet.service, dranode.driver.serve.pinning
 from dranode.driver.plugins import load_plugins
 load_plugins(["cpu"], None, {})
 import logging
 from dranode.driver.process import logs
 logs.set_up("text", 0)
 logging.warning("Python 3.12 and newer ask which task logs")
-inside = ("asyncio.events", "grpc.aio._server", "google.protobuf.text_format", "email.message")
+inside = ("asyncio.events", "grpc.aio._server", "google.protobuf.text_format", "email.message", "grpc")
 print(*(name for name in inside if name in sys.modules))
 """
     assert printed(code) == ""
@@ -39,6 +40,7 @@ print(*(name for name in inside if name in sys.modules))
         ("import grpc\nfrom asyncio import subprocess\nprint(subprocess.PIPE)", "-1"),
         ("import grpc\nprint(grpc.aio.Server.__name__, grpc.aio.UsageError.__name__)", "Server UsageError"),
         ("from google.protobuf.internal import python_message as it\nprint(it.enum_type_wrapper is not None)", "True"),
+        ("import tempfile, ipaddress\nprint(len(tempfile.mkdtemp()) > 0, ipaddress.ip_address('::1'))", "True ::1"),
         ("from importlib.metadata import metadata\nprint(metadata('grpcio')['Name'])", "grpcio"),
     ],
 )

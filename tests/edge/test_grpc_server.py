@@ -31,7 +31,7 @@ class World:
         self.asked: list[str] = []
         self.slow = threading.Semaphore(0)
         handlers = {"NodePrepareResources": self.prepare, "NodeUnprepareResources": self.prepare}
-        self.server = GrpcServer("test", service(api.DESCRIPTOR, "DRAPlugin", handlers), pytest.fail)
+        self.server = GrpcServer("test", service(api.DESCRIPTOR, "DRAPlugin", handlers).get, pytest.fail)
         self.server.listen(self.path)
         self.server.start()
         self.stopped = False

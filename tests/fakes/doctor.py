@@ -222,7 +222,7 @@ class FakeNode:
         """A driver that serves a registration socket."""
         registry = self.folder / KUBELET / "plugins_registry"
         where = Path(endpoint or f"/{KUBELET}/plugins/{driver}/dra.sock")
-        server = GrpcServer(driver, Registration(driver, where, (), pytest.fail).methods(), pytest.fail)
+        server = GrpcServer(driver, Registration(driver, where, (), pytest.fail).methods().get, pytest.fail)
         bind(server, registry / name)
         server.start()
         self.stack.callback(server.stop, 0)

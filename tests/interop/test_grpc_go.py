@@ -34,7 +34,7 @@ class Driver:
         self.health = HealthService("node", pytest.fail, [DeviceHealth("d", Health.HEALTHY)])
         handlers = {"NodePrepareResources": self.prepare, "NodeUnprepareResources": self.prepare}
         methods = service(api.DESCRIPTOR, "DRAPlugin", handlers) | self.health.methods()
-        self.server = GrpcServer("test", methods, pytest.fail)
+        self.server = GrpcServer("test", methods.get, pytest.fail)
         self.server.listen(path)
         self.server.start()
         self.stopping = threading.Thread(target=self.stop)

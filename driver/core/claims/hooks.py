@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
 
-from dranode.cdi.spec import Spec
-from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Grant
-from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.inventory import Inventory
-from dranode.driver.core.claims.plugin import Plugin
+if TYPE_CHECKING:
+    from dranode.cdi.spec import Spec
+    from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Grant
+    from dranode.driver.core.claims.held import ClaimRef
+    from dranode.driver.core.claims.inventory import Inventory
+    from dranode.driver.core.claims.plugin import Plugin
 
 
 class Configures(ABC):
@@ -71,6 +73,8 @@ class Recovers(ABC):
 
 def plain_grants(claim: AllocatedClaim) -> tuple[Grant, ...]:
     """A grant for each result, with nothing particular to it."""
+    from dranode.driver.core.claims.grant import Grant  # noqa: PLC0415 - a driver listens first
+
     return tuple(Grant.of(each.result) for each in claim.results)
 
 

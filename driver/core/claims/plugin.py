@@ -11,13 +11,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
-from dranode.driver.core.claims.configs import Config
-from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Grant
-from dranode.driver.core.claims.health import DeviceHealth, Impairment
-from dranode.driver.core.claims.held import ClaimRef, Held
-from dranode.driver.core.claims.inventory import Inventory
-
 if TYPE_CHECKING:
+    # A starting node waits for its driver, which is made before it listens: what only annotations name comes later.
+    from dranode.driver.core.claims.configs import Config
+    from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Grant
+    from dranode.driver.core.claims.health import DeviceHealth, Impairment
+    from dranode.driver.core.claims.held import ClaimRef, Held
+    from dranode.driver.core.claims.inventory import Inventory
     from dranode.driver.core.claims.layout import Layout
     from dranode.driver.core.claims.record import Record
 

@@ -1,7 +1,7 @@
 """The two drivers as their DaemonSets run them, and kubelet's calls to either.
 
-Each runs in a mount namespace of its own, in which `/run` is empty but for the folders of CDI and NRI: dra-driver-cpu
-finds both at fixed places.
+Each runs in a mount namespace of its own, in which `/run` is empty but for the folders of CDI and NRI and the service
+account, which are found at fixed places.
 """
 
 from __future__ import annotations
@@ -27,19 +27,16 @@ from tests.bench.peer.usage import Usage, usage
 
 _SECONDS = 60
 _NAMESPACE = """
-mount -t tmpfs tmpfs /run && mkdir -p /run/cdi /run/nri &&
+pod=/run/secrets/kubernetes.io/serviceaccount
+mount -t tmpfs tmpfs /run && mkdir -p /run/cdi /run/nri $pod && mount --bind "$1/account" $pod &&
 mount --bind "$1/cdi" /run/cdi && mount --bind "$1/nri" /run/nri && shift && exec "$@"
 """
 
-# `serve` as in a pod: its service account is where the first argument says, and what guards a host while another
-# machine is tried is off, as it is on a host.
+# `serve` as in a pod: what guards a host while another machine is tried is off, as it is on a host.
 _IN_A_POD = """
-import pathlib, sys
-from dranode.driver.kube import source
-from dranode.driver.machine import guard
-source.Credentials.__init__.__defaults__ = ("", pathlib.Path(sys.argv.pop(1)))
-guard.guard_host = lambda: None
 from dranode.driver.cli import main
+from dranode.driver.machine import guard
+guard.guard_host = lambda: None
 main()
 """
 
@@ -53,7 +50,7 @@ def dranode(python: Path) -> Command:
     own = [] if python == Path(sys.executable) else ["env", "-u", "PYTHONPYCACHEPREFIX"]
 
     def command(machine: Path, group_by: str) -> Sequence[str]:
-        program = [*own, str(python), "-c", _IN_A_POD, "account", "serve"]
+        program = [*own, str(python), "-c", _IN_A_POD, "serve"]
         where = ["--machine", str(machine), "--node-name", "node", "--kubelet-root", "kubelet"]
         return [*program, *where, "--http-address", "127.0.0.1:0", "--group-by", group_by, "--reserved-cpus", "0"]
 
