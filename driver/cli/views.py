@@ -10,12 +10,12 @@ from typing import Final
 
 from dranode.driver.core.api.errors import DranodeError, LedgerError
 from dranode.driver.core.claims.doubt import doubts
+from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.claims.record import Record
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.root import Root
 from dranode.driver.node.ledger_reading import read_ledger
-from dranode.driver.node.ledger_rows import Contents
 from dranode.driver.picture.fleet import FleetPicture
 from dranode.driver.picture.node import DriverView
 
@@ -43,24 +43,24 @@ def records_root(root: Root, kubelet_root: str | None) -> Path | None:
 
 
 def driver_views(plugins: Iterable[Plugin], kubelet_root: Path | None) -> Views:
-    """Read the hardware of these drivers and, below `kubelet_root`, their records; None where there are none."""
+    """Read the hardware of these drivers and all records below `kubelet_root`; None where there are no records.
+
+    What claims hold is shown although the hardware of a driver cannot be read, or the driver is not installed.
+    """
     views: list[DriverView] = []
     unseen: list[str] = []
+    plugins = tuple(plugins)
     for plugin in plugins:
+        inventory, layout = Inventory(()), None
         try:
             inventory = plugin.discover()
+            layout = plugin.layout(inventory)
         except DranodeError as error:
             unseen.append(f"the devices of {plugin.driver} are not known: {error}")
-            continue
-        records: tuple[Record, ...] = ()
-        try:
-            contents = _contents(plugin.driver, kubelet_root)
-            records = contents.records
-            unseen += (f"{plugin.driver}: {each}" for each in doubts(contents.doubt, records, plugin.driver))
-        except LedgerError as error:
-            # Whoever only looks at the machine need not be root.
-            unseen.append(f"who holds what of {plugin.driver} is not known: {error}")
-        views.append(DriverView.of(plugin.driver, inventory, plugin.layout(inventory), records))
+        views.append(DriverView.of(plugin.driver, inventory, layout, _records(plugin.driver, kubelet_root, unseen)))
+    for driver in _others(kubelet_root, {plugin.driver for plugin in plugins}):
+        unseen.append(f"the devices of {driver} are not known: no such driver is installed here")
+        views.append(DriverView.of(driver, Inventory(()), None, _records(driver, kubelet_root, unseen)))
     return Views(tuple(views), tuple(unseen))
 
 
@@ -78,7 +78,25 @@ def time_now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _contents(driver: str, kubelet_root: Path | None) -> Contents:
+def _records(driver: str, kubelet_root: Path | None, unseen: list[str]) -> tuple[Record, ...] | None:
     if kubelet_root is None:
-        return Contents((), ())
-    return read_ledger(kubelet_root / "plugins" / driver / "ledger.db")
+        return ()
+    try:
+        contents = read_ledger(kubelet_root / "plugins" / driver / "ledger.db")
+    except LedgerError as error:
+        # Whoever only looks at the machine need not be root.
+        unseen.append(f"who holds what of {driver} is not known: {error}")
+        return None
+    unseen += (f"{driver}: {each}" for each in doubts(contents.doubt, contents.records, driver))
+    return contents.records
+
+
+def _others(kubelet_root: Path | None, known: set[str]) -> list[str]:
+    """The drivers that have a ledger and are not among those that are known."""
+    if kubelet_root is None:
+        return []
+    try:
+        ledgers = sorted(path.parent.name for path in (kubelet_root / "plugins").glob("*/ledger.db"))
+    except OSError:
+        return []
+    return [driver for driver in ledgers if driver not in known]

@@ -118,6 +118,7 @@ def _moment(moment: FleetMoment, numbers: Mapping[DeviceKey, int], positions: Ma
         "claims": [_claim(claim, numbers, positions, amounts) for claim in moment.claims],
         "amounts": amounts.plain(),
         "blocked": sorted(numbers[key] for key in moment.blocked if key in numbers),
+        "unknown": sorted(moment.unknown),
         "fragmented": {positions[node]: list(units) for node, units in moment.fragmented.items() if node in positions},
     }
 

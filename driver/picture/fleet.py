@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from dranode.driver.core.api.quantity import Quantity
 from dranode.driver.core.claims.layout import Layout
+
+CPUS: Final = "CPUs"
 
 
 class DeviceKey(NamedTuple):
@@ -107,12 +109,15 @@ class FleetMoment:
         title: `now`, `before`, `after`.
         claims: all of them.
         blocked: devices that nobody holds and nobody can get, since others have what they draw on.
+        unknown: the drivers of which nobody knows what claims hold, so that nothing of theirs is known to be free; CPUS
+            for CPUs that are shown one by one.
         fragmented: by node, the units of which as much is free as a whole box has, and no box is free.
     """
 
     title: str
     claims: tuple[FleetClaim, ...] = ()
     blocked: frozenset[DeviceKey] = frozenset()
+    unknown: frozenset[str] = frozenset()
     fragmented: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 

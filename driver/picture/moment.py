@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from dranode.driver.core.api.names import qualified
 from dranode.driver.core.api.resource import AllocationResult
@@ -24,8 +24,8 @@ def shares_of(allocation: AllocationResult | None) -> tuple[DeviceShare, ...]:
     )
 
 
-def moment(title: str, what: Published, claims: Iterable[FleetClaim]) -> FleetMoment:
-    """Return how a fleet stands while these claims hold what they have."""
+def moment(title: str, what: Published, claims: Iterable[FleetClaim], unknown: Collection[str] = ()) -> FleetMoment:
+    """Return how a fleet stands while these claims hold what they have; `unknown` as in `FleetMoment`."""
     claims = tuple(claims)
     consumed: dict[DeviceKey, dict[str, Tally]] = {}
     for claim in claims:
@@ -36,8 +36,10 @@ def moment(title: str, what: Published, claims: Iterable[FleetClaim]) -> FleetMo
                 for name, amount in share.consumed.items():
                     amounts[name] = amounts.get(name, 0) + amount.value
     blocked = frozenset(_blocked(what, consumed.keys()))
-    fragmented = {node.name: units for node in what.nodes if (units := tuple(_fragmented(node, what, consumed)))}
-    return FleetMoment(title, claims, blocked, fragmented)
+    fragmented = {
+        node.name: units for node in what.nodes if (units := tuple(_fragmented(node, what, consumed, unknown)))
+    }
+    return FleetMoment(title, claims, blocked, frozenset(unknown), fragmented)
 
 
 def _blocked(what: Published, held: Iterable[DeviceKey]) -> Iterator[DeviceKey]:
@@ -53,13 +55,19 @@ def _blocked(what: Published, held: Iterable[DeviceKey]) -> Iterator[DeviceKey]:
             yield key
 
 
-def _fragmented(node: FleetNode, what: Published, consumed: Mapping[DeviceKey, Mapping[str, Tally]]) -> Iterator[str]:
+def _fragmented(
+    node: FleetNode,
+    what: Published,
+    consumed: Mapping[DeviceKey, Mapping[str, Tally]],
+    unknown: Collection[str],
+) -> Iterator[str]:
     """The units of which as much is free on the node as a whole box has, while no box is free."""
     total: dict[str, dict[int, Tally]] = defaultdict(dict)
     free: dict[str, dict[int, Tally]] = defaultdict(dict)
     for device in node.devices:
         # Devices that draw on counters overlap: their number says nothing.
-        if device.numa is None or device.key in what.draws or not device.published:
+        is_counted = device.published and device.key.driver not in unknown
+        if device.numa is None or device.key in what.draws or not is_counted:
             continue
         for unit, amount, remaining in _amounts(device, consumed.get(device.key)):
             total[unit][device.numa] = total[unit].get(device.numa, 0) + amount

@@ -69,6 +69,7 @@ class DriverView:
         layout: the boxes that it knows; its devices are then the CPUs in them.
         holdings: what claims hold of it.
         pods: the pods of each claim, both by `<namespace>/<name>`.
+        holders_known: False where nobody knows what claims hold, so that nothing is known to be free.
     """
 
     driver: str
@@ -76,10 +77,15 @@ class DriverView:
     layout: Layout | None = None
     holdings: tuple[Holding, ...] = ()
     pods: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    holders_known: bool = True
 
     @classmethod
-    def of(cls, driver: str, inventory: Inventory, layout: Layout | None, records: Iterable[Record]) -> DriverView:
-        """Return what a driver has, by what it found and what it has on record."""
+    def of(
+        cls, driver: str, inventory: Inventory, layout: Layout | None, records: Iterable[Record] | None
+    ) -> DriverView:
+        """Return what a driver has, by what it found and what it has on record; None if that cannot be read."""
+        if records is None:
+            return cls(driver, inventory, layout, holders_known=False)
         records = tuple(records)
         pods = {
             str(record.ref): tuple(f"{record.namespace}/{pod.name}" for pod in record.pods if pod.resource == "pods")

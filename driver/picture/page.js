@@ -53,7 +53,7 @@
         shares.get(share.device.id).push({ claim, ...share });
       }
     }
-    return { title: moment.title, claims, shares, blocked: new Set(moment.blocked), fragmented: moment.fragmented };
+    return { title: moment.title, claims, shares, blocked: new Set(moment.blocked), unknown: new Set(moment.unknown), fragmented: moment.fragmented };
   });
   const latest = moments[moments.length - 1];
   let shown = moments.length > 1 ? moments : [latest];
@@ -82,7 +82,10 @@
     }
     return most;
   }
+  // Where nobody knows what claims hold, nothing is known to be free.
+  const unknown = (moment, device) => moment.unknown.has(device.type.driver) && !sharesOf(moment, device).length;
   function used(moment, device) {
+    if (unknown(moment, device)) return 1;
     const holding = sharesOf(moment, device).filter((share) => !share.admin);
     if (!holding.length) return 0;
     if (!device.type.shared) return 1;
@@ -101,7 +104,8 @@
   function state(moment, device) {
     const part = used(moment, device);
     const words = [];
-    if (!device.type.published) words.push("held, but in no ResourceSlice");
+    if (unknown(moment, device)) words.push("who holds it is not known");
+    else if (!device.type.published) words.push("held, but in no ResourceSlice");
     else if (moment.blocked.has(device.id)) words.push("blocked: what it draws on is held by others");
     else if (unclear(moment, device)) words.push("held in part, how much is not known");
     else if (part >= 1) words.push("held");
@@ -112,7 +116,7 @@
   }
   function amounts(moment, device) {
     if (!device.type.shared) return device.type.capacity.map((each) => `${last(each.name)} ${each.text}`);
-    if (unclear(moment, device)) return device.type.capacity.map((each) => `${last(each.name)} ${each.text} in all`);
+    if (unclear(moment, device) || unknown(moment, device)) return device.type.capacity.map((each) => `${last(each.name)} ${each.text} in all`);
     return device.type.capacity.map((each) => {
       const free = Math.max(0, each.total - consumed(moment, device, each));
       return `${last(each.name)} ${amount(free, each.text)} of ${each.text} free`;
@@ -138,7 +142,7 @@
   function classes(moment, device) {
     return [
       device.type.taints.length ? "tainted" : "", moment.blocked.has(device.id) ? "blocked" : "",
-      device.type.published ? "" : "ghost", device.type.shared ? "wide" : "",
+      unknown(moment, device) ? "unknown" : "", device.type.published ? "" : "ghost", device.type.shared ? "wide" : "",
     ].filter(Boolean).join(" ");
   }
   function boxes(node) {
@@ -149,7 +153,12 @@
       devices: node.devices.filter((device) => device.type.numa === numa),
     }));
   }
-  // Units of some devices: whole devices by driver, shared ones by capacity.
+  const isOn = (claim, node) => claim.shares.some((share) => share.device.node === node) || claim.cpus.some((each) => each.node === node);
+  const numbers = (list) => list.split(",").filter(Boolean).flatMap((part) => {
+    const [low, high] = part.split("-").map(Number);
+    return Array.from({ length: (high ?? low) - low + 1 }, (_, index) => low + index);
+  });
+  // Units of some nodes: whole devices by driver, shared ones by capacity, CPUs where they are known one by one.
   function units(moment, some) {
     const found = new Map();
     const add = (name, like, total, free, tainted) => {
@@ -157,7 +166,12 @@
       unit.total += total; unit.free += free; unit.tainted += tainted;
       found.set(name, unit);
     };
-    for (const device of some) {
+    for (const node of some.filter((each) => each.layout)) {
+      const all = node.layout[3].flatMap((box) => numbers(box[3]));
+      const held = new Set(moment.claims.flatMap((claim) => claim.cpus.filter((each) => each.node === node).flatMap((each) => numbers(each.list))));
+      add("CPUs", "", all.length, moment.unknown.has("CPUs") ? 0 : all.filter((cpu) => !held.has(cpu)).length, 0);
+    }
+    for (const device of some.flatMap((node) => node.devices)) {
       const { type } = device;
       if (!type.published) continue;
       if (!type.shared) {
@@ -165,7 +179,7 @@
         add(type.driver, "", 1, Number(open && !type.taints.length), Number(open && type.taints.length > 0));
       } else {
         for (const each of type.capacity) {
-          const free = Math.max(0, each.total - consumed(moment, device, each));
+          const free = unknown(moment, device) ? 0 : Math.max(0, each.total - consumed(moment, device, each));
           const name = last(each.name);
           const label = type.driver.endsWith(`.${name}`) ? type.driver : `${type.driver} ${name}`;
           add(label, each.text, each.total, type.taints.length ? 0 : free, type.taints.length ? free : 0);
@@ -174,7 +188,7 @@
     }
     return [...found.values()];
   }
-  const freeText = (moment, some) => units(moment, some).map((unit) => `${unit.name} ${amount(unit.free, unit.like)}/${amount(unit.total, unit.like)}`).join(" · ");
+  const freeText = (moment, node) => units(moment, [node]).map((unit) => `${unit.name} ${amount(unit.free, unit.like)}/${amount(unit.total, unit.like)}`).join(" · ");
 
   // --- parts ---
 
@@ -195,7 +209,7 @@
     return made;
   }
   function card(moment, node, named) {
-    const free = freeText(moment, node.devices);
+    const free = freeText(moment, node);
     const pieces = moment.fragmented[node.index];
     const label = [`node ${node.title}`, free ? `free ${free}` : "no devices", pieces ? `fragmented: ${pieces.join(", ")}` : "", ...node.remarks].filter(Boolean).join("; ");
     return element("a", { class: "card", href: `#/node=${encodeURIComponent(node.name)}`, "data-node": node.index, tabindex: "-1", "aria-label": label },
@@ -220,8 +234,8 @@
 
   const FILTERS = {
     all: ["all", () => true],
-    free: ["with something free", (moment, node) => units(moment, node.devices).some((unit) => unit.free > 0)],
-    full: ["full", (moment, node) => node.devices.length > 0 && units(moment, node.devices).every((unit) => unit.free === 0)],
+    free: ["with something free", (moment, node) => units(moment, [node]).some((unit) => unit.free > 0)],
+    full: ["full", (moment, node) => (node.devices.length > 0 || node.layout) && units(moment, [node]).every((unit) => unit.free === 0)],
     fragmented: ["fragmented", (moment, node) => Boolean(moment.fragmented[node.index])],
     tainted: ["with tainted devices", (moment, node) => node.devices.some((device) => device.type.taints.length)],
     odd: ["with remarks", (moment, node) => node.remarks.length > 0],
@@ -247,7 +261,7 @@
       element("span", { class: "muted" }, shown.length > 1 ? `${moment.title}: ${words}` : words)];
   }
   function drawTotals() {
-    const all = shown.map((moment) => units(moment, devices));
+    const all = shown.map((moment) => units(moment, nodes));
     byId("totals").replaceChildren(...all[0].map((unit, index) => element("div", { class: "total" },
       element("b", {}, unit.name), ...shown.flatMap((moment, number) => totalOf(moment, all[number][index])))));
   }
@@ -282,7 +296,8 @@
       return element("span", {}, square, text);
     };
     byId("legend").replaceChildren(sample("", "0%", "free"), sample("", "100%", "held"), sample("wide", "50%", "shared, held in part"),
-      sample("tainted", "0%", "tainted"), sample("blocked", "0%", "blocked: what it draws on is held"), sample("ghost", "100%", "held, not published"));
+      sample("tainted", "0%", "tainted"), sample("blocked", "0%", "blocked: what it draws on is held"), sample("ghost", "100%", "held, not published"),
+      ...(moments.some((moment) => moment.unknown.size) ? [sample("unknown", "0%", "who holds it is not known")] : []));
   }
 
   // --- who waits, claims ---
@@ -350,11 +365,6 @@
   // --- a node ---
 
   const LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
-  const isOn = (claim, node) => claim.shares.some((share) => share.device.node === node) || claim.cpus.some((each) => each.node === node);
-  const numbers = (list) => list.split(",").filter(Boolean).flatMap((part) => {
-    const [low, high] = part.split("-").map(Number);
-    return Array.from({ length: (high ?? low) - low + 1 }, (_, index) => low + index);
-  });
 
   function lettersOf(node) {
     const names = [...new Set(moments.flatMap((moment) => moment.claims.filter((claim) => isOn(claim, node)).map((claim) => claim.name)))].sort();
@@ -370,12 +380,13 @@
       piece.style.width = `${Math.max(8, 100 * (device.type.shared && device.type.capacity.length ? fraction(share, device) : 1 / holding.length))}%`;
       bar.append(piece);
     }
-    if (used(moment, device) < 1) bar.append(element("em", {}, moment.blocked.has(device.id) ? "blocked" : "free"));
+    if (unknown(moment, device)) bar.append(element("em", {}, "not known"));
+    else if (used(moment, device) < 1) bar.append(element("em", {}, moment.blocked.has(device.id) ? "blocked" : "free"));
     const details = [device.type.product, ...amounts(moment, device), ...device.type.taints.map((each) => `tainted: ${each}`)].filter(Boolean).join(" · ");
     return element("div", { class: `line ${classes(moment, device)}`, "data-device": device.id, "data-moment": moments.indexOf(moment) },
       element("span", {}, mono(device.name), details ? element("small", {}, details) : ""), bar);
   }
-  function coreCell(cpus, holder, letters, isolated) {
+  function coreCell(cpus, holder, letters, isolated, width, lost) {
     const threads = numbers(cpus);
     const names = threads.map((cpu) => holder.get(cpu));
     const same = names.every((name) => name === names[0]);
@@ -383,7 +394,9 @@
       threads.map((cpu) => `${isolated.has(cpu) ? "~" : ""}${cpu}`).join(","));
     if (same && names[0]) made.style.setProperty("--claim", letters.get(names[0]).colour);
     if (names.some(Boolean)) made.append(element("b", {}, (same ? [names[0]] : names).map((name) => (name ? letters.get(name).letter : "·")).join("")));
-    made.dataset.tip = `CPU ${cpus}: ${[...new Set(names.map((name) => name || "free"))].join(", ")}`;
+    else if (lost) made.append(element("b", {}, "?"));
+    made.style.minWidth = `${width + 2}ch`;
+    made.dataset.tip = `CPU ${cpus}: ${[...new Set(names.map((name) => name || (lost ? "not known" : "free")))].join(", ")}`;
     return made;
   }
   function layoutBoxes(moment, node, letters) {
@@ -391,14 +404,17 @@
     const isolated = new Set(numbers(isolatedList));
     const holder = new Map();
     for (const claim of moment.claims) for (const each of claim.cpus) if (each.node === node) for (const cpu of numbers(each.list)) holder.set(cpu, claim.name);
+    // Every core has room for its letters, held or not: the layout stays.
+    const cores = (box) => [...box[5], ...box[4].flatMap(cores)];
+    const widest = Math.max(0, ...tops.flatMap(cores).map((core) => numbers(core).join(",").length + 1 + numbers(core).length));
     const waiting = new Map(boxes(node).map((box) => [box.numa, box.devices]));
     const take = (numa) => {
       const here = numa >= 0 ? waiting.get(numa) || [] : [];
       waiting.delete(numa);
       return here.map((device) => deviceLine(moment, device, letters));
     };
-    const draw = ([title, framed, numa, , inner, cores], depth) => {
-      if (!framed) return element("div", { class: "cores" }, element("small", {}, title), element("div", {}, ...cores.map((core) => coreCell(core, holder, letters, isolated))));
+    const draw = ([title, framed, numa, , inner, threads], depth) => {
+      if (!framed) return element("div", { class: "cores" }, element("small", {}, title), element("div", {}, ...threads.map((core) => coreCell(core, holder, letters, isolated, widest, moment.unknown.has("CPUs")))));
       return element("div", { class: `frame ${depth ? "" : "outer"}` }, element("div", { class: "caption" }, title),
         element("div", { class: inner.some((each) => each[1]) ? "inside" : "" }, ...inner.map((each) => draw(each, depth + 1))), ...take(numa));
     };
@@ -443,7 +459,7 @@
         ` ${shown.length > 1 ? `${moment.title}: ` : ""}as much of ${moment.fragmented[node.index].join(", of ")} is free as a whole NUMA node has, and no NUMA node is free`)),
       element("div", { class: shown.length > 1 ? "panes two" : "panes", style: "margin-top:10px" }, ...panes),
       element("ul", { class: "key", "aria-label": "Claims on this node" }, ...key),
-      node.devices.length ? table(["device", "driver", "what", "NUMA", ...shown.map((moment) => (shown.length > 1 ? moment.title : "state and holders"))], rows, "Devices of this node") : element("p", { class: "muted" }, "This node publishes no devices."));
+      node.devices.length ? table(["device", "driver", "what", "NUMA", ...shown.map((moment) => (shown.length > 1 ? moment.title : "state and holders"))], rows, "Devices of this node") : node.layout ? "" : element("p", { class: "muted" }, "This node publishes no devices."));
     mark();
   }
 

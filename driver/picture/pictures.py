@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from dranode.driver.core.api.resource import ObjectMeta, ResourcePool, ResourceSlice, ResourceSliceSpec
 from dranode.driver.core.claims.layout import Layout
 from dranode.driver.picture.devices import published, with_unpublished
-from dranode.driver.picture.fleet import DeviceKey, DeviceShare, FleetClaim, FleetPicture, WaitingPod
+from dranode.driver.picture.fleet import CPUS, DeviceKey, DeviceShare, FleetClaim, FleetPicture, WaitingPod
 from dranode.driver.picture.moment import moment
 from dranode.driver.picture.node import DriverView
 
@@ -22,15 +22,19 @@ def fleet_picture(
     waiting: Sequence[WaitingPod] = (),
     notes: Sequence[str] = (),
     facts: Sequence[str] = (),
+    unknown: Mapping[str, Collection[str]] | None = None,
     taken: str = "",
 ) -> FleetPicture:
-    """Return a picture of what slices publish and what claims hold of it at each moment."""
+    """Return a picture of what slices publish and what claims hold of it at each moment.
+
+    `unknown` has, by moment, the drivers of which nobody knows what claims hold.
+    """
     what = published(slices, known or {}, layouts or {})
     what = with_unpublished(what, [claim for _, claims in moments for claim in claims])
     return FleetPicture(
         title,
         what.nodes,
-        tuple(moment(name, what, claims) for name, claims in moments),
+        tuple(moment(name, what, claims, (unknown or {}).get(name, ())) for name, claims in moments),
         tuple(waiting),
         tuple(notes),
         tuple(facts),
@@ -65,8 +69,15 @@ def views_picture(
         waiting=waiting,
         notes=notes,
         facts=facts,
+        unknown={name: tuple(_unknown(views)) for name, views in moments},
         taken=taken,
     )
+
+
+def _unknown(views: Iterable[DriverView]) -> Iterator[str]:
+    for view in views:
+        if not view.holders_known:
+            yield CPUS if view.layout is not None else view.driver
 
 
 def _slice(view: DriverView, node: str) -> ResourceSlice:

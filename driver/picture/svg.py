@@ -15,6 +15,7 @@ from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.claims.layout import Box
 from dranode.driver.picture.devices import Tally
 from dranode.driver.picture.fleet import (
+    CPUS,
     DeviceKey,
     DeviceShare,
     FleetClaim,
@@ -165,7 +166,8 @@ class _NodeDrawing:
         width = self._core_width
         colour = self._colour(holders[0]) if same else ""
         style = f'fill="{colour}" stroke="{colour}"' if same else _FRAME
-        words = f"{threads} {marks}".strip()
+        unknown = "?" if CPUS in self._moment.unknown else ""
+        words = f"{threads} {marks or unknown}".strip()
         return Piece(
             width, 18, rectangle(width, 18, style) + text_at(words, 4, 13, size=11, style='fill="#ffffff"' * same)
         )
@@ -193,6 +195,8 @@ class _NodeDrawing:
 
     def _state(self, device: FleetDevice) -> str:
         blocked = "blocked" if device.key in self._moment.blocked else "free"
+        if device.key.driver in self._moment.unknown:
+            blocked = "who holds it is not known"
         return f"{blocked}, tainted: {device.taints[0]}" if device.taints else blocked
 
     def _key(self, name: str, rank: int) -> Piece:

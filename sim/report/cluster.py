@@ -62,6 +62,7 @@ class ClusterSeen:
         pods: in order, without those that have ended.
         notes: one sentence each for what was not seen.
         sources: the documents that decode.
+        claims_known: False if no claim was read, so that nothing is known to be free.
     """
 
     slices: tuple[ResourceSlice, ...]
@@ -72,6 +73,7 @@ class ClusterSeen:
     pods: tuple[PodSeen, ...]
     notes: tuple[str, ...] = ()
     sources: tuple[SourceDocument, ...] = ()
+    claims_known: bool = True
     _users: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def fleet_claims(self) -> Iterator[FleetClaim]:
@@ -125,6 +127,7 @@ def cluster_seen(
         pods,
         (*refused, *_lacking(by_kind, kinds), *_unread_notes(tuple(unread.values()))),
         tuple(source for source in documents if source.place not in unread),
+        bool(by_kind["ResourceClaim"]) or "ResourceClaim" in kinds,
         _users(claims, pods),
     )
 

@@ -33,5 +33,9 @@ def cluster_picture(
         known=known,
         waiting=waiting_pods,
         notes=(*now.notes, *unsaid),
+        unknown={
+            name: {each.spec.driver for each in slices} if seen is not None and not seen.claims_known else ()
+            for name, seen in (("now", now), ("before", before), ("after", now))
+        },
         taken=taken,
     )

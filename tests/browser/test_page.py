@@ -1,6 +1,6 @@
 """The page in a real browser: clicked, searched, walked by keyboard, printed, in light and dark, wide and narrow.
 
-`DRANODE_SCREENSHOTS=DIR` keeps what it looks like.
+`SCREENSHOTS=DIR` keeps what it looks like.
 """
 
 from __future__ import annotations
@@ -12,12 +12,19 @@ from pathlib import Path
 
 import pytest
 
+from dranode.cpu.layout import cpu_layout
+from dranode.cpu.sysfs import read_topology
+from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.resource import Device, DeviceAttribute, ResourcePool, ResourceSlice, ResourceSliceSpec
-from dranode.driver.picture.fleet import DeviceKey, DeviceShare, FleetClaim, FleetPicture, WaitingPod
+from dranode.driver.core.claims.held import ClaimRef, Holding
+from dranode.driver.core.claims.inventory import Inventory
+from dranode.driver.machine.forms import open_machine
+from dranode.driver.picture.fleet import DeviceKey, DeviceShare, FleetClaim, FleetMoment, FleetPicture, WaitingPod
+from dranode.driver.picture.node import DriverView
 from dranode.driver.picture.page import fleet_page
-from dranode.driver.picture.pictures import fleet_picture
+from dranode.driver.picture.pictures import fleet_picture, views_picture
 from tests.fakes.browser import PROGRAM, Browser
-from tests.fakes.fleets import training_fleet
+from tests.fakes.fleets import CPUS, GPUS, NICS, training_fleet
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="no chromium is installed; apt-get install chromium")
 
@@ -50,7 +57,7 @@ def written(folder: Path, picture: FleetPicture) -> Path:
 
 
 def keep(browser: Browser, name: str) -> None:
-    folder = os.environ.get("DRANODE_SCREENSHOTS")
+    folder = os.environ.get("SCREENSHOTS")
     if folder:
         browser.screenshot(Path(folder) / f"{name}.png")
 
@@ -247,8 +254,8 @@ def test_print_has_all_parts_and_no_controls(browser: Browser, tmp_path: Path) -
     browser.media()
     pdf = browser.printed()
     assert pdf.startswith(b"%PDF-")
-    if os.environ.get("DRANODE_SCREENSHOTS"):
-        (Path(os.environ["DRANODE_SCREENSHOTS"]) / "page.pdf").write_bytes(pdf)
+    if os.environ.get("SCREENSHOTS"):
+        (Path(os.environ["SCREENSHOTS"]) / "page.pdf").write_bytes(pdf)
 
 
 def test_everything_that_can_be_used_has_a_name(browser: Browser, tmp_path: Path) -> None:
@@ -302,3 +309,44 @@ def test_a_thousand_nodes_open_and_are_searched(browser: Browser, tmp_path: Path
     browser.write("train-worker-777-")
     browser.wait("document.querySelectorAll('.card.near').length === 1")
     assert texts(browser, ".card.near .title .name") == ["worker-777"]
+
+
+def test_a_node_with_its_cpus_is_drawn_core_by_core(browser: Browser, tmp_path: Path) -> None:
+    layout = cpu_layout(read_topology(open_machine("sockets=2,numa=2,l3=2,cores=4,threads=2")))
+    held = tuple(
+        Holding(ClaimRef("ns", name, name), cpus=CPUSet.parse(cpus)) for name, cpus in (("a", "0-3,32-35"), ("b", "4"))
+    )
+    moments = [
+        (name, [DriverView("d", Inventory(()), layout, each)]) for name, each in (("before", ()), ("after", held))
+    ]
+    browser.open(written(tmp_path, views_picture("Node", "n", moments)), width=1600)
+    keep(browser, "cores")
+    assert texts(browser, "#node .pane:nth-of-type(2) .core")[:6] == [
+        "0,32A",
+        "1,33A",
+        "2,34A",
+        "3,35A",
+        "4,36B·",
+        "5,37",
+    ]
+    captions = texts(browser, "#node .pane:nth-of-type(1) .caption")
+    assert captions == ["package 0", "NUMA 0", "NUMA 1", "package 1", "NUMA 2", "NUMA 3"]
+    browser.hover("#node .pane:nth-of-type(2) .core.held")
+    browser.wait("!document.getElementById('tip').hidden")
+    assert browser.run("document.getElementById('tip').textContent") == "CPU 0,32: ns/a"
+    browser.click("#nav a")
+    browser.wait("!document.getElementById('fleet').hidden")
+    assert "after: 55 of 64 free" in browser.run("document.getElementById('totals').textContent")
+
+
+def test_where_nobody_knows_who_holds_what_nothing_is_free(browser: Browser, tmp_path: Path) -> None:
+    picture = training_fleet(2)
+    moment = FleetMoment("now", unknown=frozenset({CPUS, GPUS, NICS}))
+    browser.open(written(tmp_path, replace(picture, moments=(moment,))))
+    keep(browser, "unknown")
+    assert browser.run("document.querySelectorAll('.card .device.unknown').length") == 40
+    assert set(texts(browser, ".card .device .state")) == {"who holds it is not known"}
+    assert "0 of 128 free" in browser.run("document.getElementById('totals').textContent")
+    browser.click(".card")
+    browser.wait("!document.getElementById('node').hidden")
+    assert set(texts(browser, "#node .bar")) == {"not known"}

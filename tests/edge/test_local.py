@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -358,3 +359,20 @@ def test_where_no_temporary_folder_can_be_made_the_way_out_is_one_that_the_demo_
     run = local_run((), "node", None, Features(), lambda _: None)
     with pytest.raises(DranodeError, match=r"be made: No such file or directory; set TMPDIR"), run:
         pytest.fail("there is no folder to run in")
+
+
+def test_a_run_is_drawn_before_and_after_as_a_page_and_as_svg(tmp_path: Path) -> None:
+    drawn = ("--machine", SERVER, "--html", "run.html", "--svg", "run.svg")
+    rc, _, _ = local(tmp_path, *drawn, claims=[claim("fits"), claim("too-large", "99")])
+    assert rc == 1
+    (text,) = re.findall(r'id="data">(.*?)</script>', (tmp_path / "run.html").read_text(), re.DOTALL)
+    page = json.loads(text)
+    before, after = page["moments"]
+    assert (before["title"], before["claims"], after["title"]) == ("before", [], "after")
+    (held,) = after["claims"]
+    assert (held[0], held[3]) == ("default/fits", [[0, "0-1,16-17"]])
+    (waiting,) = page["waiting"]
+    assert waiting[0] == "default/too-large"
+    svg = (tmp_path / "run.svg").read_text()
+    assert ">before<" in svg
+    assert "default/fits  CPUs 0-1,16-17" in svg

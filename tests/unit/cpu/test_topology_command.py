@@ -53,6 +53,18 @@ def test_devices_of_other_drivers_are_in_their_numa_node() -> None:
     assert [part.strip() for part in line.split("│")] == ["", "gpu-0000-17-00-0", "", "gpu-0000-ca-00-0", ""]
 
 
+def test_the_same_is_drawn_as_a_page_and_as_svg(tmp_path: Path) -> None:
+    machine = str(Path(__file__).parents[3] / "examples" / "gpu-server.yaml")
+    html, svg = str(tmp_path / "node.html"), str(tmp_path / "node.svg")
+    for output in ("json", "table"):
+        result = CliRunner().invoke(command, ["--machine", machine, "--html", html, "--svg", svg, "-o", output])
+        assert result.exit_code == 0
+        for file in (html, svg):
+            assert "gpu-0000-17-00-0" in Path(file).read_text()
+            Path(file).unlink()
+    assert "NUMA 1" in result.output
+
+
 def test_a_wrong_machine_is_wrong_usage() -> None:
     result = CliRunner().invoke(command, ["--machine", "core=2"])
     assert isinstance(result.exception, UsageError)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import tempfile
 from collections.abc import Iterator
@@ -119,6 +120,19 @@ def test_a_row_has_the_documented_keys(machine: Machine) -> None:
         ],
         None,
     )
+
+
+def test_claims_are_drawn_although_the_hardware_cannot_be_read(machine: Machine, tmp_path: Path) -> None:
+    machine.prepare("a", 2)
+    other = machine.data.parent / "gone.example.com"
+    machine.data.rename(other)
+    machine.run("--html", str(tmp_path / "claims.html"), "--svg", str(tmp_path / "claims.svg"))
+    (text,) = re.findall(r'id="data">(.*?)</script>', (tmp_path / "claims.html").read_text(), re.DOTALL)
+    page = json.loads(text)
+    assert [claim[0] for claim in page["moments"][0]["claims"]] == ["default/a"]
+    assert page["moments"][0]["claims"][0][3] == [[0, "0-1"]]
+    assert "the devices of gone.example.com are not known: no such driver is installed here" in page["notes"]
+    assert "default/a" in (tmp_path / "claims.svg").read_text()
 
 
 def test_a_ledger_that_may_lack_claims_is_said_beside_the_rows_with_the_command_that_ends_it(machine: Machine) -> None:

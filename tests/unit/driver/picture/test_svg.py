@@ -8,6 +8,7 @@ import pytest
 from dranode.cpu.layout import cpu_layout
 from dranode.cpu.sysfs import read_topology
 from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.resource import Device
 from dranode.driver.core.claims.held import ClaimRef, Holding
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.machine.forms import open_machine
@@ -60,3 +61,15 @@ def test_names_are_text_whatever_is_in_them() -> None:
     name = "<script>alert(1)</script>&\x00\x1b\ufffe"
     shown = texts(FleetPicture(name, (FleetNode(name),), (FleetMoment("now"),)))
     assert shown[0].startswith("<script>alert(1)</script>&")
+
+
+def test_where_nobody_knows_who_holds_what_nothing_is_free() -> None:
+    layout = cpu_layout(read_topology(open_machine("cores=2")))
+    gpus = Inventory((Device(name="gpu-0"),))
+    views = [
+        DriverView("cpus", Inventory(()), layout, holders_known=False),
+        DriverView("gpus", gpus, holders_known=False),
+    ]
+    shown = texts(views_picture("Node", "n", [("now", views)]))
+    assert {"0 ?", "1 ?", "gpu-0", "who holds it is not known"} <= set(shown)
+    assert shown.count("free") == 1  # in the legend

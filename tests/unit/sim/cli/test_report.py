@@ -63,6 +63,14 @@ def test_an_earlier_dump_is_what_is_compared_with(tmp_path: Path) -> None:
     assert ">before<" in (tmp_path / "cluster.svg").read_text()
 
 
+def test_without_claims_nothing_is_known_to_be_free(tmp_path: Path) -> None:
+    assert report(tmp_path, dump(tmp_path / "cluster.yaml", CLASS, slice_of("n"))).exit_code == 0
+    (moment,) = data(tmp_path)["moments"]
+    assert moment["unknown"] == ["gpu.example.com"]
+    assert report(tmp_path, dump(tmp_path / "cluster.yaml", slice_of("n"), claim("a", 1))).exit_code == 0
+    assert data(tmp_path)["moments"][0]["unknown"] == []
+
+
 def test_a_machine_is_a_fleet_of_one(tmp_path: Path) -> None:
     done = report(tmp_path, "--machine", str(EXAMPLES / "gpu-server.yaml"))
     assert done.exit_code == 0, done.output
