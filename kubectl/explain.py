@@ -82,7 +82,7 @@ def this_node(drivers: tuple[str, ...], options: dict[str, Any]) -> ThisNode:
         cdi_dir=_absolute(options["cdi_dir"]),
         nri_socket=options["nri_socket"],
     )
-    return ThisNode(host, judged, plugins, f"{root}/pod-resources/kubelet.sock")
+    return ThisNode(host, judged, plugins, f"{root}/pod-resources/kubelet.sock", real=options["store"] is None)
 
 
 def _absolute(path: str) -> str:

@@ -24,7 +24,6 @@ _COMMANDS: Final = {
     "serve": "serve",
     "slices": "slices",
     "claims": "claims",
-    "doctor": "doctor",
     "drain": "drain",
     "forget-lost": "forget_lost",
     "machine": "machine",
@@ -75,7 +74,9 @@ def cli() -> None:
     from dranode.driver.cli.environment import check_environment
     from dranode.driver.cli.options import unknown_prefixes, variables
 
-    check_environment(os.environ, variables(), unknown_prefixes())
+    # `doctor` reports them beside what else is wrong.
+    if click.get_current_context().invoked_subcommand != "doctor":
+        check_environment(os.environ, variables(), unknown_prefixes())
 
 
 def _left_out(module: str | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from dranode.driver.core.api.errors import UsageError
@@ -17,15 +17,24 @@ _OF_CLAIMS: Final = ("DRANODE_HELD_", "DRANODE_CPUSET_")
 
 
 def check_environment(environment: Mapping[str, str], known: Iterable[str], others: Iterable[str] = ()) -> None:
-    """Refuse variables that look like options, but are not.
+    """Refuse variables that look like options, but are not; see `unknown_variables`.
+
+    Raises:
+        UsageError: a variable is unknown; the message names the nearest known one.
+    """
+    for sentence in unknown_variables(environment, known, others):
+        raise UsageError(sentence)
+
+
+def unknown_variables(
+    environment: Mapping[str, str], known: Iterable[str], others: Iterable[str] = ()
+) -> Iterator[str]:
+    """Yield a sentence for each variable that looks like an option, but is none, with the nearest known one.
 
     Args:
         environment: names and values.
         known: the names of the options' variables.
         others: prefixes of names that may belong to options which are not known here.
-
-    Raises:
-        UsageError: a variable is unknown; the message names the nearest known one.
     """
     names = sorted(known)
     services = tuple(
@@ -36,4 +45,4 @@ def check_environment(environment: Mapping[str, str], known: Iterable[str], othe
             ends = [each.removeprefix(_OURS) for each in names]
             near = difflib.get_close_matches(name.removeprefix(_OURS), ends, 1)
             hint = f"did you mean {_OURS}{near[0]}?" if near else f"there are {', '.join(names)}"
-            raise UsageError(f"the environment variable {name} is unknown: {hint}")
+            yield f"the environment variable {name} is unknown: {hint}"

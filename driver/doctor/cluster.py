@@ -18,11 +18,15 @@ from dranode.driver.core.diagnosis.facts import ClusterFacts, PublishedSlice, Ri
 from dranode.driver.core.slices.dropped_fields import dropped_fields
 from dranode.driver.kube.client import APIRequest
 from dranode.driver.kube.errors import ApiError
+from dranode.driver.kube.retry import NO_ANSWER
 from dranode.driver.kube.versions import best_version, from_v1
 
 T = TypeVar("T")
 
 _SECONDS: Final = 5.0
+_RIGHTS: Final = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+# The server turns the request down, or nobody answers it.
+_REFUSALS: Final = (*_RIGHTS, HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY, NO_ANSWER)
 # The rights that the driver needs, as in deploy/rbac.yaml.
 RIGHTS: Final = (
     *(Right(verb, "resourceslices") for verb in ("list", "watch", "create", "update", "delete")),
@@ -56,33 +60,37 @@ def read_cluster(
         account: `<namespace>:<name>` of the driver's service account; empty if this runs as that account.
     """
     unseen: list[str] = []
+    refused: list[str] = []
 
     def ask(what: str, question: Callable[[], T]) -> T | None:
         try:
             return question()
         except ApiError as error:
-            unseen.append(f"{what}: {error}")
+            # What somebody else may not look at says nothing of the driver's account.
+            ours = not account or error.status not in _RIGHTS
+            (refused if error.status in _REFUSALS and ours else unseen).append(f"{what}: {error}")
             return None
 
-    versions = ask("the API server", lambda: _versions(api))
+    versions = ask("the API server", lambda: server_versions(api))
     if versions is None:
-        return ClusterFacts(), "", unseen
+        return ClusterFacts(refused=tuple(refused)), "", unseen
     root = f"/apis/{API_GROUP}/{best_version(versions)}"
     node = ask(f"the Node {options.node}", lambda: _node(api, options.node))
     info = _info(node)
     served = best_version(versions) is not None
+    classes = ask("the DeviceClasses", lambda: _classes(api, root, options.drivers)) if served else None
     return (
         ClusterFacts(
             versions=versions,
             account=account,
             denied=ask("the driver's rights", lambda: tuple(_denied(api, options, account))),
             dropped=ask("what the server drops", lambda: _dropped(api, root, options, plugins)) if served else None,
-            missing_classes=ask("the DeviceClasses", lambda: tuple(_missing(api, root, options.drivers)))
-            if served
-            else None,
+            missing_classes=None if classes is None else tuple(name for name in options.drivers if name not in classes),
+            classes=tuple(classes.values()) if classes is not None else (),
             node=None if node is None else bool(node),
-            kubelet=_version(info.get("kubeletVersion", "")),
+            kubelet=kubelet_version(info.get("kubeletVersion", "")),
             slices=ask("the ResourceSlices", lambda: _slices(api, root, options)) if served else None,
+            refused=tuple(refused),
         ),
         str(info.get("containerRuntimeVersion", "")),
         unseen,
@@ -114,7 +122,7 @@ def _object(question: Callable[[], Any]) -> Any:
 
 
 def _unclear() -> ApiError:
-    return ApiError("the answer has another form than an API server's; see that the address is one's")
+    return ApiError("the answer has another form than an API server's; see that the address is one's", HTTPStatus.OK)
 
 
 def _member(answer: Any, name: str, kind: type[T]) -> T:
@@ -129,7 +137,12 @@ def _member(answer: Any, name: str, kind: type[T]) -> T:
     return value
 
 
-def _versions(api: Sender) -> tuple[str, ...]:
+def server_versions(api: Sender) -> tuple[str, ...]:
+    """Return the versions of `resource.k8s.io` that the server offers.
+
+    Raises:
+        ApiError: it does not say.
+    """
     try:
         group = _get(api, f"/apis/{API_GROUP}", f"discover {API_GROUP}")
     except ApiError as error:
@@ -148,7 +161,8 @@ def _node(api: Sender, name: str) -> dict[str, Any]:
     return node
 
 
-def _version(text: str) -> tuple[int, int] | None:
+def kubelet_version(text: str) -> tuple[int, int] | None:
+    """Return major and minor of a version as kubelet reports it (`v1.37.1`); None if it is none."""
     major, _, rest = text.removeprefix("v").partition(".")
     minor = rest.partition(".")[0]
     return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else None
@@ -193,10 +207,22 @@ def _dropped(api: Sender, root: str, options: ServeOptions, plugins: Sequence[Pl
     return tuple(sorted(gates))
 
 
-def _missing(api: Sender, root: str, drivers: Iterable[str]) -> Iterator[str]:
+def _classes(api: Sender, root: str, drivers: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Return the classes that are called like the drivers, and all others where they may be listed, by name."""
+    about = {"apiVersion": root.removeprefix("/apis/"), "kind": "DeviceClass"}
+    try:
+        listed = _member(_get(api, f"{root}/deviceclasses", "list deviceclasses"), "items", list)
+    except ApiError as error:
+        # The driver's own account may get its classes alone.
+        if error.status not in _RIGHTS:
+            raise
+        listed = []
+    classes = {str(item["metadata"]["name"]): {**item, **about} for item in listed}
     for driver in drivers:
-        if not _object(lambda name=driver: _get(api, f"{root}/deviceclasses/{name}", "get deviceclasses")):  # type: ignore[misc] # bound at once
-            yield driver
+        found = _object(lambda name=driver: _get(api, f"{root}/deviceclasses/{name}", "get deviceclasses"))  # type: ignore[misc] # bound at once
+        if found:
+            classes[driver] = {**found, **about}
+    return classes
 
 
 def _slices(api: Sender, root: str, options: ServeOptions) -> tuple[PublishedSlice, ...]:
@@ -204,13 +230,12 @@ def _slices(api: Sender, root: str, options: ServeOptions) -> tuple[PublishedSli
     if not isinstance(answer, dict) or "items" not in answer:
         raise _unclear()
     slices = [_slice(published) for published in answer["items"] or ()]
-    return tuple(
-        PublishedSlice(
-            published.metadata.name, published.spec.driver, published.spec.pool.name, len(published.spec.devices)
-        )
-        for published in slices
-        if published.spec.driver in options.drivers
-    )
+    return tuple(published_slice(one) for one in slices if one.spec.driver in options.drivers)
+
+
+def published_slice(entry: ResourceSlice) -> PublishedSlice:
+    """Return what the rules ask of a slice."""
+    return PublishedSlice(entry.metadata.name, entry.spec.driver, entry.spec.pool.name, len(entry.spec.devices))
 
 
 def _slice(document: Any) -> ResourceSlice:

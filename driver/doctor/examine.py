@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from dranode.driver.core.api.cpuset import CPUSet
@@ -14,10 +15,12 @@ from dranode.driver.core.diagnosis.facts import ClusterFacts, Facts, Kubelet, No
 from dranode.driver.core.diagnosis.runtime import nri_answers
 from dranode.driver.core.pinning.pins import Pins
 from dranode.driver.doctor.cluster import Sender, read_cluster
-from dranode.driver.doctor.host import HostError, NodeHost
-from dranode.driver.doctor.kubelet import read_kubelet
+from dranode.driver.doctor.host import HostError, NodeHost, UnparsedError
+from dranode.driver.doctor.kubelet import kubelet_of_configz, read_kubelet
 from dranode.driver.doctor.node import read_node
 from dranode.driver.doctor.runtime import read_runtime
+from dranode.driver.doctor.system import StatVfs, read_system
+from dranode.driver.kube.client import APIRequest
 from dranode.driver.machine.root import Root
 from dranode.driver.plugins import declared, load_plugins
 
@@ -111,9 +114,26 @@ def examine(
     pod_resources: str = "",
     api: Sender | None = None,
     account: str = "",
+    skew: int | None = None,
+    variables: tuple[str, ...] = (),
+    statvfs: StatVfs = os.statvfs,
 ) -> Facts:
-    """Read all facts; `api` is None if there is no API server to ask."""
-    unseen: list[str] = []
+    """Read all facts.
+
+    Args:
+        host: the node.
+        options: the options of `serve`.
+        plugins: the drivers that would start with them.
+        files: where configuration lies.
+        pod_resources: kubelet's socket; empty for the one under its root.
+        api: the API server; None if there is none to ask.
+        account: see `read_cluster`.
+        skew: how far the API server's clock is ahead, in seconds; None if unknown.
+        variables: a sentence for each `DRANODE_` variable that is no option.
+        statvfs: as `os.statvfs`.
+    """
+    notes = _Notes()
+    unseen = notes.unseen
     cluster: ClusterFacts | None = None
     runtime_version = ""
     if api is None:
@@ -121,35 +141,74 @@ def examine(
     else:
         cluster, runtime_version, unknown = read_cluster(api, options, plugins, account)
         unseen += unknown
+        cluster = replace(cluster, skew=skew)
     socket = pod_resources or f"{options.kubelet_root.rstrip('/')}/pod-resources/kubelet.sock"
     node, unread = read_node(host, options, plugins, socket)
     return Facts(
         options,
-        kubelet=_kubelet(host, options, files, unseen),
-        runtime=_runtime(host, runtime_version, files, node, unseen),
+        kubelet=_kubelet(host, options, files, api, notes),
+        runtime=_runtime(host, runtime_version, files, node, notes),
         node=node,
         cluster=cluster,
+        system=read_system(host, options, unseen, variables, statvfs),
+        invalid_kubelet=notes.kubelet,
+        invalid_runtime=notes.runtime,
         unseen=(*unread, *unseen),
     )
 
 
-def _kubelet(host: NodeHost, options: ServeOptions, files: NodeFiles, unseen: list[str]) -> Kubelet | None:
+@dataclass(slots=True)
+class _Notes:
+    """What is noted while reading: configuration that cannot be parsed, and a sentence for all that was not seen."""
+
+    kubelet: str = ""
+    runtime: str = ""
+    unseen: list[str] = field(default_factory=list)
+
+
+def _kubelet(
+    host: NodeHost, options: ServeOptions, files: NodeFiles, api: Sender | None, notes: _Notes
+) -> Kubelet | None:
     try:
         return read_kubelet(host, options.kubelet_root, files.kubelet)
+    except UnparsedError as error:
+        notes.kubelet = str(error)
+        return None
     except HostError as error:
-        unseen.append(str(error))
+        reason = str(error)
     except (AttributeError, TypeError, ValueError) as error:
-        unseen.append(f"kubelet's configuration: it has a value of a wrong type: {error}")
+        notes.unseen.append(f"kubelet's configuration: it has a value of a wrong type: {error}")
+        return None
+    if api is not None:
+        try:
+            return read_configz(api, options.node, options.kubelet_root)
+        except (DranodeError, AttributeError, TypeError, ValueError):
+            pass
+    notes.unseen.append(reason)
     return None
 
 
-def _runtime(host: NodeHost, version: str, files: NodeFiles, node: NodeFacts, unseen: list[str]) -> RuntimeFacts | None:
+def read_configz(api: Sender, node: str, root: str) -> Kubelet:
+    """Ask kubelet through the API server for the configuration that it runs with (`get nodes/proxy`).
+
+    Raises:
+        ApiError: the account may not, or kubelet does not answer.
+        HostError: the answer is no configuration.
+    """
+    path = f"/api/v1/nodes/{node}/proxy/configz"
+    return kubelet_of_configz(api.send(APIRequest("GET", path, "get nodes/proxy"), seconds=5.0), root)
+
+
+def _runtime(host: NodeHost, version: str, files: NodeFiles, node: NodeFacts, notes: _Notes) -> RuntimeFacts | None:
     # A connected driver, or an answer from the socket, proves more than a file that this process may not see.
     proof = "; NRI is on, for its socket answers" if nri_answers(node) else ""
     try:
         runtime, unknown = read_runtime(host, version, files.containerd, files.crio)
-    except HostError as error:
-        unseen.append(f"{error}{proof}")
+    except UnparsedError as error:
+        notes.runtime = str(error)
         return None
-    unseen += [f"{sentence}{proof}" if not runtime.config else sentence for sentence in unknown]
+    except HostError as error:
+        notes.unseen.append(f"{error}{proof}")
+        return None
+    notes.unseen += [f"{sentence}{proof}" if not runtime.config else sentence for sentence in unknown]
     return runtime

@@ -23,6 +23,10 @@ class HostError(DranodeError):
     """A part of the node could not be read; the text says which and why."""
 
 
+class UnparsedError(HostError):
+    """A file of configuration was read and is none: whoever it is for does not start with it again."""
+
+
 @dataclass(frozen=True, slots=True)
 class NodeHost:
     """A node's files; paths are absolute as on the node.

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.diagnosis.facts import Kubelet
-from dranode.driver.doctor.host import HostError, NodeHost
+from dranode.driver.doctor.host import HostError, NodeHost, UnparsedError
 from dranode.driver.doctor.processes import running
 
 _DEFAULT_ROOT: Final = "/var/lib/kubelet"
@@ -59,8 +59,32 @@ def read_kubelet(host: NodeHost, root: str, config: str = "") -> Kubelet:
         cpu_manager_place=place,
         reserved=_cpus(place, flags.get("reserved-cpus") or document.get("reservedSystemCPUs") or ""),
         gates={str(name): on is True for name, on in gates.items()},
+        memory_manager=flags.get("memory-manager-policy") or str(document.get("memoryManagerPolicy") or "None"),
+        topology_manager=flags.get("topology-manager-policy") or str(document.get("topologyManagerPolicy") or "none"),
     )
     return _as_it_runs(host, kubelet)
+
+
+def kubelet_of_configz(answer: Any, root: str) -> Kubelet:
+    """Return kubelet's configuration as it runs, by its own answer to `/configz`.
+
+    Raises:
+        HostError: the answer is none.
+    """
+    document = answer.get("kubeletconfig") if isinstance(answer, Mapping) else None
+    if not isinstance(document, Mapping):
+        raise HostError("kubelet's configuration: its answer to /configz has another form than kubelet's")
+    place = "kubelet's configuration"
+    return Kubelet(
+        config=place,
+        root=root,
+        cpu_manager=str(document.get("cpuManagerPolicy") or "none"),
+        cpu_manager_place=place,
+        reserved=_cpus(place, document.get("reservedSystemCPUs") or ""),
+        gates={str(name): on is True for name, on in (document.get("featureGates") or {}).items()},
+        memory_manager=str(document.get("memoryManagerPolicy") or "None"),
+        topology_manager=str(document.get("topologyManagerPolicy") or "none"),
+    )
 
 
 def _as_it_runs(host: NodeHost, kubelet: Kubelet) -> Kubelet:
@@ -94,7 +118,7 @@ def _document(path: str, text: str) -> Mapping[str, Any]:
     try:
         document = yaml.load(text, yaml.CSafeLoader)
     except yaml.YAMLError as error:
-        raise HostError(f"kubelet's configuration: {path} is not YAML: {error}") from error
+        raise UnparsedError(f"kubelet's configuration {path} is not YAML: {' '.join(str(error).split())}") from error
     if document is None:
         return {}
     if not isinstance(document, Mapping):

@@ -18,6 +18,7 @@ from dranode.driver.doctor.host import NodeHost
 from dranode.driver.kubelet.registered import who_serves
 from dranode.driver.kubelet.sockets import MAX_SOCKET_PATH
 from dranode.driver.machine.cgroups import Cgroups
+from dranode.driver.node.ledger import DOUBTFUL, newer_sentence
 from dranode.driver.node.ledger_reading import read_ledger
 from dranode.driver.node.specs import Specs
 
@@ -130,6 +131,9 @@ def _records(host: NodeHost, options: ServeOptions, plugins: Sequence[Plugin], u
             contents = read_ledger(host.place(path))
         except DranodeError as error:
             yield Records(plugin.driver, path, error=str(error))
+            continue
+        if contents.schema > DOUBTFUL:
+            yield Records(plugin.driver, path, error=newer_sentence(host.place(path), contents.schema), newer=True)
             continue
         known = {record.uid for record in contents.records} | {row.uid for row in contents.damaged}
         written = _written(specs)

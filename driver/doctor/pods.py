@@ -103,6 +103,12 @@ class PodReader:
             lambda: self._all(LivePod, "Pod", namespace, fieldSelector=f"spec.nodeName={node}", labelSelector=labels),
         )
 
+    def pods_with(self, namespace: str, labels: str) -> tuple[LivePod, ...] | None:
+        """Read the pods with these labels; None if they could not be read."""
+        return self._ask(
+            f"the pods of namespace {namespace}", lambda: self._all(LivePod, "Pod", namespace, labelSelector=labels)
+        )
+
     def _pod(self, namespace: str, name: str) -> tuple[Presence, LivePod | None]:
         return self._object(LivePod, "Pod", namespace, name)
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from dranode.driver.core.diagnosis.facts import RuntimeFacts
-from dranode.driver.doctor.host import HostError, NodeHost
+from dranode.driver.doctor.host import HostError, NodeHost, UnparsedError
 from dranode.driver.doctor.processes import files_of, running
 
 CONTAINERD: Final = "/etc/containerd/config.toml"
@@ -43,6 +43,7 @@ def read_runtime(
         crio: CRI-O's configuration folder.
 
     Raises:
+        UnparsedError: its configuration is no TOML.
         HostError: no runtime can be seen, and `version` names none.
     """
     name, _, text = version.partition("://")
@@ -55,8 +56,10 @@ def read_runtime(
         name = _guess(view, path, crio, certain=certain)
     try:
         if name == "cri-o":
-            return _crio(view, _version(text), crio, certain=certain)
-        return _containerd(view, _version(text), path, certain=certain)
+            return _crio(view, runtime_version(text), crio, certain=certain)
+        return _containerd(view, runtime_version(text), path, certain=certain)
+    except UnparsedError:
+        raise
     except HostError as error:
         unseen = str(error)
     except PermissionError as error:
@@ -65,7 +68,7 @@ def read_runtime(
         unseen = (
             f"the runtime's configuration: {crio if name == 'cri-o' else path} has a value of a wrong type: {error}"
         )
-    return RuntimeFacts(_NAMES.get(name, name), "", _version(text), nri=None, cdi=None), [unseen]
+    return RuntimeFacts(_NAMES.get(name, name), "", runtime_version(text), nri=None, cdi=None), [unseen]
 
 
 def _guess(host: NodeHost, containerd: str, crio: str, *, certain: bool) -> str:
@@ -90,7 +93,8 @@ def _is_file(host: NodeHost, path: str) -> bool:
     return host.place(path).is_file()
 
 
-def _version(text: str) -> tuple[int, int] | None:
+def runtime_version(text: str) -> tuple[int, int] | None:
+    """Return major and minor of a version (`2.1.4`, `v1.7.27-k3s1`); None if it is none."""
     found = re.match(r"v?(\d+)\.(\d+)", text)
     return (int(found[1]), int(found[2])) if found else None
 
@@ -187,7 +191,7 @@ def _toml(host: NodeHost, path: str) -> dict[str, Any]:
     except OSError as error:
         raise HostError(f"the runtime's configuration: {path} cannot be read ({error.strerror})") from error
     except tomllib.TOMLDecodeError as error:
-        raise HostError(f"the runtime's configuration: {path} is not TOML: {error}") from error
+        raise UnparsedError(f"the runtime's configuration {path} is not TOML: {error}") from error
 
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

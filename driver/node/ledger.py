@@ -36,6 +36,14 @@ DOUBTFUL: Final = 2
 """The schema of a ledger that lacks claims, for a dranode that would not know and hand out what they hold."""
 
 
+def newer_sentence(path: Path, schema: int) -> str:
+    """The sentence on a ledger with a schema that this dranode does not know."""
+    return (
+        f"{path} was written by a newer dranode (schema {schema}, this one knows {DOUBTFUL}); "
+        "go back to that version, or drain the node with it first"
+    )
+
+
 class Ledger:
     """An open ledger. Not thread-safe: it belongs to the holder of the lock on decisions."""
 
@@ -77,10 +85,7 @@ class Ledger:
     def _check_schema(self) -> None:
         schema = self._number("schema")
         if schema > DOUBTFUL:
-            raise LedgerError(
-                f"{self.path} was written by a newer dranode (schema {schema}, this one knows {DOUBTFUL}); "
-                "go back to that version, or drain the node with it first"
-            )
+            raise LedgerError(newer_sentence(self.path, schema))
         if schema not in (SCHEMA, DOUBTFUL) or (schema == DOUBTFUL) != bool(self._meta("doubt")):
             refuse_damage(self.path, f"its schema has the number {schema}")
 

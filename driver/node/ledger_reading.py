@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from dranode.driver.node.ledger_file import BUSY_SECONDS, damage_of, errors_in, refuse_damage
@@ -45,7 +46,9 @@ def _read_only(path: Path) -> Contents:
         refuse_damage(path, index_damage(db, rows))
         notes = dict(db.execute("SELECT key, value FROM meta"))
         commits = notes.get("commits", "0")
-        return contents_of(rows, int(commits) if commits.isdecimal() else 0, notes.get("doubt", ""))
+        schema = notes.get("schema", "")
+        contents = contents_of(rows, int(commits) if commits.isdecimal() else 0, notes.get("doubt", ""))
+        return replace(contents, schema=int(schema) if schema.isdecimal() else 0)
 
 
 def _duplicate(path: Path, folder: Path) -> Path:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -62,12 +62,14 @@ class Contents:
         damaged: the others.
         commits: the number of the last commit to them.
         doubt: why claims may be missing; empty if none is.
+        schema: the number of its schema; 0 where it was not asked for.
     """
 
     records: tuple[Record, ...]
     damaged: tuple[Damaged, ...]
     commits: int = 0
     doubt: str = ""
+    schema: int = field(default=0, compare=False)
 
 
 def contents_of(rows: tuple[Record | Damaged, ...], commits: int = 0, doubt: str = "") -> Contents:

@@ -32,6 +32,7 @@ from dranode.driver.kubelet.sockets import bind
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.node.node import NodeClaims as Serving
 from dranode.driver.plugins import load_plugins
+from dranode.kubectl.class_check import with_class_problems
 from tests.fakes.drivers import allocated_claim
 
 MACHINE = "sockets=1,cores=4,threads=2"
@@ -71,7 +72,8 @@ class FakeServer:
     versions: list[str] = field(default_factory=lambda: ["v1", "v1beta2"])
     denied: set[str] = field(default_factory=set)
     gates_off: set[str] = field(default_factory=set)
-    classes: set[str] = field(default_factory=lambda: {DRIVER})
+    classes: dict[str, Any] = field(default_factory=lambda: {DRIVER: own_class()})
+    configz: Any = None
     nodes: dict[str, dict[str, str]] = field(
         default_factory=lambda: {
             "worker": {"kubeletVersion": "v1.36.3", "containerRuntimeVersion": "containerd://2.2.1"}
@@ -82,10 +84,13 @@ class FakeServer:
     asked: list[APIRequest] = field(default_factory=list)
     # What a proxy, or a server that is not whole, says at a path: None for the page that nothing is there.
     damaged: dict[str, Any] = field(default_factory=dict)
+    refusals: dict[str, ApiError] = field(default_factory=dict)
 
     def send(self, request: APIRequest, *, seconds: float = 0) -> Any:
         del seconds
         self.asked.append(request)
+        if request.path in self.refusals:
+            raise self.refusals[request.path]
         if request.path in self.damaged:
             if self.damaged[request.path] is None:
                 raise ApiError(f"there is no {request.path}", 404)
@@ -102,7 +107,11 @@ class FakeServer:
         }
         for version in self.versions:
             root = f"/apis/resource.k8s.io/{version}"
-            routes |= {f"{root}/deviceclasses/": self._class, f"{root}/resourceslices": self._slices}
+            routes |= {
+                f"{root}/deviceclasses/": self._class,
+                f"{root}/deviceclasses": self._classes,
+                f"{root}/resourceslices": self._slices,
+            }
         if self.versions:
             routes["/apis/resource.k8s.io"] = self._group
         routes["/apis"] = self._groups
@@ -130,6 +139,8 @@ class FakeServer:
         return {"status": {"allowed": f"{asked['verb']} {resource}" not in self.denied}}
 
     def _node(self, request: APIRequest, rest: str) -> Any:
+        if rest.endswith("/proxy/configz") and self.configz is not None:
+            return {"kubeletconfig": self.configz}
         if rest not in self.nodes:
             raise ApiError(f"there is no {request.path}", 404, of_object=True)
         return {"metadata": {"name": rest}, "status": {"nodeInfo": self.nodes[rest]}}
@@ -137,7 +148,11 @@ class FakeServer:
     def _class(self, request: APIRequest, rest: str) -> Any:
         if rest not in self.classes:
             raise ApiError(f"there is no {request.path}", 404, of_object=True)
-        return {"metadata": {"name": rest}}
+        return {"metadata": {"name": rest}, "spec": self.classes[rest]}
+
+    def _classes(self, request: APIRequest, rest: str) -> Any:
+        assert not rest, request.path
+        return {"items": [{"metadata": {"name": name}, "spec": spec} for name, spec in self.classes.items()]}
 
     def _slices(self, request: APIRequest, rest: str) -> Any:
         if request.method == "GET" and not rest:
@@ -149,6 +164,11 @@ class FakeServer:
                 if gate in self.gates_off:
                     device.pop(name, None)
         return stored
+
+
+def own_class() -> dict[str, Any]:
+    """The class of deploy/deviceclasses.yaml."""
+    return {"selectors": [{"cel": {"expression": f'device.driver == "{DRIVER}"'}}]}
 
 
 def slice_of(pool: str, driver: str = DRIVER) -> dict[str, Any]:
@@ -167,6 +187,9 @@ class FakeNode:
     server: FakeServer | None = field(default_factory=FakeServer)
     options: dict[str, Any] = field(default_factory=options)
     node_name: str = "worker"
+    skew: int | None = 0
+    variables: tuple[str, ...] = ()
+    statvfs: Callable[[str], os.statvfs_result] = field(default_factory=lambda: volume)
 
     def __post_init__(self) -> None:
         for name in (f"{KUBELET}/plugins/{DRIVER}", f"{KUBELET}/plugins_registry", f"{KUBELET}/pod-resources"):
@@ -250,7 +273,24 @@ class FakeNode:
     def facts(self) -> Facts:
         wanted, plugins = judged_options(("cpu",), open_machine(MACHINE), self.node_name, self.options)
         files = NodeFiles("", "", "/etc/crio")
-        return examine(NodeHost.at(str(self.folder)), wanted, plugins, files, api=self.server)
+        facts = examine(
+            NodeHost.at(str(self.folder)),
+            wanted,
+            plugins,
+            files,
+            api=self.server,
+            skew=self.skew,
+            variables=self.variables,
+            statvfs=self.statvfs,
+        )
+        return with_class_problems(facts, plugins)
+
+
+def volume(path: str = "", *, free: int = 1 << 40, inodes: int = 1 << 20) -> os.statvfs_result:
+    """A file system with so many bytes and inodes left."""
+    del path
+    blocks, files = 1 << 30, 1 << 21
+    return os.statvfs_result((4096, 4096, blocks, free // 4096, free // 4096, files, inodes, inodes, 0, 255))
 
 
 def toml(document: dict[str, Any], path: tuple[str, ...] = ()) -> str:

@@ -41,6 +41,7 @@ FRAMEWORK_FLAGS: Final = frozenset(
             "config",
             "containerd-config",
             "context",
+            "all-nodes",
             "crio-config",
             "device-taints",
             "driver",

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from dranode.driver.core.diagnosis.facts import Facts, Fault
+from dranode.driver.core.diagnosis.facts import ClassTrouble, Facts, Fault
 
 _VERSIONS: Final = ("v1", "v1beta2", "v1beta1")
 _OLDEST_KUBELET: Final = (1, 34)
 _SHARED: Final = "DRAConsumableCapacity"
+# Seconds; the header has whole ones, and an answer takes its time.
+_MOST_SKEW: Final = 10
 
 
 def dra_api_missing(facts: Facts) -> Iterator[Fault]:
@@ -81,6 +83,68 @@ def class_missing(facts: Facts) -> Iterator[Fault]:
     missing = facts.cluster.missing_classes if facts.cluster is not None else None
     for name in missing or ():
         yield Fault(f'there is no DeviceClass "{name}", which claims name', "apply deploy/deviceclasses.yaml")
+
+
+_TROUBLES: Final = {
+    ClassTrouble.INVALID: (
+        "no API server takes a selector of the DeviceClass {name}: {what}",
+        "correct the expression and apply the class again",
+    ),
+    ClassTrouble.FAILS: (
+        "a selector of the DeviceClass {name} ends in an error on a device here, so no pod of it is scheduled: {what}",
+        "test with has() or .orValue() what a device may lack",
+    ),
+    ClassTrouble.SELECTS_NOTHING: (
+        "the DeviceClass {name} selects no device that the driver publishes on this node: {what}",
+        "apply deploy/deviceclasses.yaml, or correct its selectors; dranode slices shows the devices",
+    ),
+    ClassTrouble.CONFIG: (
+        "the driver refuses the configuration of the DeviceClass {name}, so no claim of it is prepared: {what}",
+        "correct spec.config of the class; dranode check says all that is wrong with it",
+    ),
+    ClassTrouble.SAME_RESOURCE: (
+        "the DeviceClasses {name} both stand for the extended resource {what}, and kube-scheduler takes the newest",
+        "give extendedResourceName to one of them alone",
+    ),
+}
+
+
+def class_wrong(facts: Facts) -> Iterator[Fault]:
+    """A class that lets no claim through, or says what another one says too."""
+    for problem in facts.cluster.class_problems if facts.cluster is not None else ():
+        what, fix = _TROUBLES[problem.trouble]
+        yield Fault(what.format(name=problem.name, what=problem.what), fix)
+
+
+def api_refused(facts: Facts) -> Iterator[Fault]:
+    """The API server turned a request down, or nobody answered it."""
+    for sentence in facts.cluster.refused if facts.cluster is not None else ():
+        yield Fault(
+            sentence,
+            "apply deploy/rbac.yaml and the admission policies again, and look at the account's name and its token; if "
+            "nobody answers, at the server's address and the network policies",
+        )
+
+
+def clocks_differ(facts: Facts) -> Iterator[Fault]:
+    """The clocks of node and API server differ: tokens, certificates and the times of Events are judged by both."""
+    skew = facts.cluster.skew if facts.cluster is not None else None
+    if skew is not None and abs(skew) > _MOST_SKEW:
+        yield Fault(
+            f"the API server's clock is {abs(skew)} s {'ahead of' if skew > 0 else 'behind'} this node's",
+            "let chrony or systemd-timesyncd set the clock of both: timedatectl shows whether one does",
+        )
+
+
+def driver_pod_missing(facts: Facts) -> Iterator[Fault]:
+    """The driver's own pod is not there, or does not serve."""
+    reason = facts.cluster.driver_pod if facts.cluster is not None else None
+    if reason:
+        yield Fault(
+            f"node {facts.options.node}: {reason}",
+            f"kubectl describe pod and kubectl logs in its namespace, with --field-selector spec.nodeName="
+            f"{facts.options.node}",
+        )
 
 
 def no_slices(facts: Facts) -> Iterator[Fault]:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import Enum, StrEnum, auto
+from typing import Any
 
 from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.diagnosis.system_facts import SystemFacts
 
 
 class Severity(StrEnum):
@@ -92,6 +94,8 @@ class Kubelet:
         cpu_manager_place: where that is said.
         reserved: the CPUs that kubelet keeps for the system.
         gates: feature gates that are set.
+        memory_manager: the memory manager's policy.
+        topology_manager: the topology manager's policy.
     """
 
     config: str
@@ -100,6 +104,8 @@ class Kubelet:
     cpu_manager_place: str = ""
     reserved: CPUSet = field(default_factory=CPUSet)
     gates: Mapping[str, bool] = field(default_factory=dict)
+    memory_manager: str = "None"
+    topology_manager: str = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +192,7 @@ class Records:
         driver: whose.
         path: the ledger.
         error: why it cannot be used; empty if it can.
+        newer: whether that is because a newer dranode wrote it.
         doubts: why the driver prepares no new claims although it can read the ledger, with what to do.
         damaged: rows that are quarantined, with the reason.
         unwritten: claims on record whose CDI spec is not there.
@@ -195,6 +202,7 @@ class Records:
     driver: str
     path: str
     error: str = ""
+    newer: bool = False
     doubts: tuple[str, ...] = ()
     damaged: tuple[str, ...] = ()
     unwritten: tuple[str, ...] = ()
@@ -242,6 +250,31 @@ class PublishedSlice:
     devices: int
 
 
+class ClassTrouble(Enum):
+    """What may be wrong with a DeviceClass of a driver."""
+
+    INVALID = auto()  # a selector that no API server would take
+    FAILS = auto()  # a selector that ends in an error on a device
+    SELECTS_NOTHING = auto()
+    CONFIG = auto()  # a configuration that the driver refuses
+    SAME_RESOURCE = auto()  # two classes for one extended resource
+
+
+@dataclass(frozen=True, slots=True)
+class ClassProblem:
+    """Something that is wrong with a DeviceClass.
+
+    Attributes:
+        name: the class; several joined by `and`.
+        trouble: what it is.
+        what: the error, the expression, or the extended resource.
+    """
+
+    name: str
+    trouble: ClassTrouble
+    what: str
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterFacts:
     """What the API server says; None for what it could not be asked.
@@ -255,6 +288,11 @@ class ClusterFacts:
         node: whether there is a Node of this name.
         kubelet: kubelet's version, major and minor.
         slices: of the drivers on this node.
+        refused: one sentence for each request that was turned down, or that nobody answered.
+        skew: by how many seconds the server's clock is ahead of this one, negative if it is behind; whole seconds.
+        classes: the DeviceClasses that could be read, as plain documents.
+        class_problems: what is wrong with them.
+        driver_pod: why the driver's pod on the node does not serve; empty if it does.
     """
 
     versions: tuple[str, ...] | None = None
@@ -265,6 +303,11 @@ class ClusterFacts:
     node: bool | None = None
     kubelet: tuple[int, int] | None = None
     slices: tuple[PublishedSlice, ...] | None = None
+    refused: tuple[str, ...] = ()
+    skew: int | None = None
+    classes: tuple[Mapping[str, Any], ...] = ()
+    class_problems: tuple[ClassProblem, ...] = ()
+    driver_pod: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +320,9 @@ class Facts:
         runtime: the container runtime's.
         node: folders, sockets and records.
         cluster: what the API server says.
+        system: file systems, kernel, confinement, CDI files, variables.
+        invalid_kubelet: why kubelet's configuration cannot be parsed; empty if it can, or was not seen.
+        invalid_runtime: the same of the runtime's.
         unseen: one sentence for everything that could not be looked at.
     """
 
@@ -285,4 +331,7 @@ class Facts:
     runtime: RuntimeFacts | None = None
     node: NodeFacts | None = None
     cluster: ClusterFacts | None = None
+    system: SystemFacts | None = None
+    invalid_kubelet: str = ""
+    invalid_runtime: str = ""
     unseen: tuple[str, ...] = ()

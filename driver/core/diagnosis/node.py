@@ -53,6 +53,35 @@ def kubelet_gate_off(facts: Facts) -> Iterator[Fault]:
             )
 
 
+def config_invalid(facts: Facts) -> Iterator[Fault]:
+    """Kubelet does not start again with a configuration that it cannot parse."""
+    if facts.invalid_kubelet:
+        yield Fault(facts.invalid_kubelet, "correct the file: kubelet does not start with it again")
+
+
+def memory_manager_static(facts: Facts) -> Iterator[Fault]:
+    """The memory manager of kubelet binds containers to NUMA nodes without knowing their claims."""
+    kubelet = facts.kubelet
+    if kubelet is not None and facts.options.pinning and kubelet.memory_manager == "Static":
+        yield Fault(
+            f"kubelet's memory manager has the policy Static ({kubelet.config}), and binds the memory of Guaranteed "
+            "pods to NUMA nodes without regard to their claims' CPUs",
+            f"set memoryManagerPolicy: None in {kubelet.config}, drain the node, remove "
+            f"{kubelet.root}/memory_manager_state and restart kubelet",
+        )
+
+
+def topology_manager_strict(facts: Facts) -> Iterator[Fault]:
+    """The topology manager of kubelet rejects pods by what its own managers know, which claims are not."""
+    kubelet = facts.kubelet
+    if kubelet is not None and kubelet.topology_manager in ("restricted", "single-numa-node"):
+        yield Fault(
+            f"kubelet's topology manager has the policy {kubelet.topology_manager} ({kubelet.config}), and rejects "
+            "pods for NUMA nodes that kube-scheduler has chosen by their claims",
+            f"set topologyManagerPolicy: none or best-effort in {kubelet.config} and restart kubelet",
+        )
+
+
 def reserved_differ(facts: Facts) -> Iterator[Fault]:
     """The CPUs that kubelet keeps for the system are handed out, or the other way round."""
     kubelet, ours, flag = facts.kubelet, facts.options.reserved, facts.options.reserving
@@ -199,11 +228,19 @@ def _records(facts: Facts) -> tuple[Records, ...]:
 def ledger_unusable(facts: Facts) -> Iterator[Fault]:
     """The ledger cannot be read."""
     for ledger in _records(facts):
-        if ledger.error:
+        if ledger.error and not ledger.newer:
             yield Fault(
                 ledger.error,
                 f"see to the file system under {ledger.path}; do not delete the ledger, it says who holds which CPUs",
             )
+
+
+def ledger_newer(facts: Facts) -> Iterator[Fault]:
+    """A newer dranode wrote the ledger: this one does not touch it."""
+    for ledger in _records(facts):
+        if ledger.newer:
+            what, _, fix = ledger.error.partition("; ")
+            yield Fault(what, fix)
 
 
 def records_missing(facts: Facts) -> Iterator[Fault]:

@@ -47,6 +47,12 @@ def nri_answers(node: NodeFacts | None) -> bool:
     return any(place.use == "NRI" and place.state is PathState.THERE for place in places)
 
 
+def config_unparsed(facts: Facts) -> Iterator[Fault]:
+    """The runtime does not start again with a configuration that it cannot parse."""
+    if facts.invalid_runtime:
+        yield Fault(facts.invalid_runtime, "correct the file: the runtime does not start with it again")
+
+
 def nri_off(facts: Facts) -> Iterator[Fault]:
     """NRI is off: no container is ever pinned."""
     runtime = _pinning(facts)

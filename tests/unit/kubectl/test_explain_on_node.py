@@ -429,7 +429,9 @@ def test_what_is_off_in_the_runtime_is_named_rather_than_an_image(
     way.node.containerd(nri, cri)
     way.node.silence()
     shutil.rmtree(way.folder / "sys/fs/cgroup/kubepods.slice")
-    name, said, fix = stop(way)
+    with ApiServer() as api:
+        api.put("resourceclaims", plain(way.claim))
+        name, said, fix = stop(way, "--kubeconfig", api.kubeconfig(way.folder / "kubeconfig"))
     assert (name, what in said) == ("runtime", True)
     assert "restart containerd" in fix
     assert way.causes == [cause]
@@ -438,4 +440,12 @@ def test_what_is_off_in_the_runtime_is_named_rather_than_an_image(
 def test_a_runtime_whose_containers_run_where_they_should_is_not_judged_by_a_file(way: Way) -> None:
     way.node.containerd({"disable": True}, {"enable_cdi": False})
     way.node.silence()
+    with ApiServer() as api:
+        api.put("resourceclaims", plain(way.claim))
+        assert way.explain("default/a", "--kubeconfig", api.kubeconfig(way.folder / "kubeconfig"))[0] == 0
+
+
+def test_the_runtime_of_the_machine_is_not_that_of_a_local_run(way: Way) -> None:
+    way.node.containerd({}, {"cdi_spec_dirs": ["/elsewhere"]})
+    shutil.rmtree(way.folder / "sys/fs/cgroup/kubepods.slice")
     assert way.explain()[0] == 0

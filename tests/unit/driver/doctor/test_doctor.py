@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
-from dranode.driver.cli.doctor import command
 from dranode.driver.core.diagnosis.facts import Facts, ServeOptions, Severity
 from dranode.driver.core.diagnosis.rules import diagnose
 from dranode.driver.doctor.cluster import read_cluster
 from dranode.driver.doctor.examine import judged_options
 from dranode.driver.machine.forms import open_machine
+from dranode.kubectl.doctor import command
 from dranode.sanity.objects import Objects
 from tests.fakes.apiserver import ApiServer
 from tests.fakes.doctor import (
@@ -174,8 +174,8 @@ def test_a_real_server_is_asked_and_left_as_it_was(node: FakeNode) -> None:
         ran = CliRunner().invoke(command, [*arguments, "--kubeconfig", kubeconfig])
         assert api.objects.all("resourceslices") == []
     answer = json.loads(ran.stdout)
-    assert [one["code"] for one in answer["findings"]] == ["feature-gate-off", "class-missing", "no-slices"]
-    # This server has no reviews of rights.
-    assert [sentence.partition(":")[0] for sentence in answer["unseen"] if "root" not in sentence] == [
-        "the driver's rights"
-    ]
+    codes = [one["code"] for one in answer["findings"]]
+    # This server turns reviews of rights down.
+    assert codes == ["api-refused", "feature-gate-off", "class-missing", "no-slices"]
+    assert answer["findings"][0]["what"].startswith("the driver's rights: the API server answered 422")
+    assert [sentence for sentence in answer["unseen"] if "root" not in sentence] == []

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from dranode.driver.cli.environment import unknown_variables
 from dranode.driver.core.claims.salvage import LOST
 from dranode.driver.core.diagnosis.rules import RULES, diagnose
 from dranode.driver.core.diagnosis.runtime import TOLERANCE
+from dranode.driver.kube.errors import ApiError, error_of
 from dranode.driver.node.ledger import Ledger
-from tests.fakes.doctor import DRIVER, KUBELET, POD_UID, FakeNode, diagnosed, server_of, slice_of, toml
+from tests.fakes.doctor import (
+    DRIVER,
+    KUBELET,
+    POD_UID,
+    FakeNode,
+    diagnosed,
+    own_class,
+    server_of,
+    slice_of,
+    toml,
+    volume,
+)
 
 
 def old_containerd(node: FakeNode) -> None:
@@ -141,6 +156,73 @@ def gate_of_an_option_off(node: FakeNode) -> None:
 
 def no_versions(node: FakeNode) -> None:
     server_of(node).versions = []
+
+
+def conflict(node: FakeNode) -> None:
+    device = {"name": "a", "containerEdits": {"env": ["A=1"]}}
+    spec = json.dumps({"cdiVersion": "0.6.0", "kind": "vendor.example/net", "devices": [device]})
+    for name in ("one", "two"):
+        node.write(f"run/cdi/{name}.json", spec)
+
+
+def low(free: int, inodes: int = 1 << 20) -> Callable[[FakeNode], object]:
+    return lambda node: setattr(node, "statvfs", lambda path: volume(path, free=free, inodes=inodes))
+
+
+def class_with(**spec: Any) -> Callable[[FakeNode], object]:
+    return lambda node: server_of(node).classes.update({DRIVER: {**own_class(), **spec}})
+
+
+def selecting(expression: str) -> Callable[[FakeNode], object]:
+    return class_with(selectors=[{"cel": {"expression": expression}}])
+
+
+def two_classes(node: FakeNode) -> None:
+    for name in ("fast", "slow"):
+        server_of(node).classes[name] = {**own_class(), "extendedResourceName": "example.com/cpu"}
+
+
+def newer_ledger(node: FakeNode) -> None:
+    node.prepare()
+    with sqlite3.connect(ledger(node)) as db:
+        db.execute("UPDATE meta SET value = '99' WHERE key = 'schema'")
+    db.close()
+
+
+def first_cgroups(node: FakeNode) -> None:
+    (node.folder / "sys/fs/cgroup/cgroup.controllers").unlink()
+    node.write("sys/fs/cgroup/cpuset/cpuset.cpus", "0-7\n")
+
+
+def selinux(node: FakeNode) -> None:
+    node.write("sys/fs/selinux/enforce", "1")
+    node.write("proc/self/attr/current", "system_u:system_r:container_t:s0:c1,c2\0")
+
+
+def apparmor(node: FakeNode) -> None:
+    node.write("sys/module/apparmor/parameters/enabled", "Y\n")
+    node.write("proc/self/attr/current", "tight (enforce)\n")
+
+
+def turned_down(path: str, status: int, said: str) -> Callable[[FakeNode], object]:
+    def damage(node: FakeNode) -> None:
+        server_of(node).refusals[path] = error_of(said, status, {}, b'{"message": "no"}')
+
+    return damage
+
+
+def unanswered(node: FakeNode) -> None:
+    server_of(node).refusals["/apis/resource.k8s.io"] = ApiError("the API server at https://10.0.0.1 does not answer")
+
+
+def by_configz(**config: Any) -> Callable[[FakeNode], object]:
+    """A pod that sees neither kubelet's process nor its file, and may ask kubelet itself."""
+
+    def hide(node: FakeNode) -> None:
+        (node.folder / KUBELET / "config.yaml").unlink()
+        server_of(node).configz = {"reservedSystemCPUs": "0", **config}
+
+    return hide
 
 
 FAULTS: dict[str, tuple[Callable[[FakeNode], object], str, str]] = {
@@ -319,6 +401,103 @@ FAULTS: dict[str, tuple[Callable[[FakeNode], object], str, str]] = {
     ),
     "no class": (lambda node: server_of(node).classes.clear(), "class-missing", "deploy/deviceclasses.yaml"),
     "nothing published": (lambda node: server_of(node).slices.clear(), "no-slices", "start the driver on this node"),
+    "a kubelet file that is no YAML": (
+        lambda node: node.write(f"{KUBELET}/config.yaml", "kind: [\n"),
+        "kubelet-config-invalid",
+        "correct the file",
+    ),
+    "kubelet's memory manager": (
+        lambda node: node.kubelet(memoryManagerPolicy="Static", reservedSystemCPUs="0"),
+        "kubelet-memory-manager-static",
+        "memoryManagerPolicy: None",
+    ),
+    "kubelet's topology manager": (
+        lambda node: node.process("--topology-manager-policy=single-numa-node"),
+        "kubelet-topology-manager-strict",
+        "topologyManagerPolicy",
+    ),
+    "CPU manager static by kubelet's own answer": (
+        by_configz(cpuManagerPolicy="static"),
+        "kubelet-cpu-manager-static",
+        "cpuManagerPolicy: none",
+    ),
+    "a gate off by kubelet's own answer": (
+        by_configz(featureGates={"DynamicResourceAllocation": False}),
+        "kubelet-gate-off",
+        "featureGates",
+    ),
+    "a containerd file that is no TOML": (
+        lambda node: node.write("etc/containerd/config.toml", "version = \n"),
+        "runtime-config-invalid",
+        "correct the file",
+    ),
+    "a full disk": (low(0), "disk-full", "df"),
+    "no inodes": (low(1 << 40, 0), "disk-full", "df -i"),
+    "a disk that is nearly full": (low(20 << 20), "disk-low", "free some"),
+    "few inodes": (low(1 << 40, 10), "disk-low", "free some"),
+    "a ledger of a newer release": (newer_ledger, "ledger-newer", "go back to that version"),
+    "cgroup v1": (first_cgroups, "cgroup-v1", "systemd.unified_cgroup_hierarchy=1"),
+    "SELinux": (selinux, "confined", "deploy/components/crio"),
+    "AppArmor": (apparmor, "confined", "apparmor"),
+    "reserved CPUs that are isolated": (
+        lambda node: node.write("sys/devices/system/cpu/isolated", "0,6\n"),
+        "reserved-cpus-isolated",
+        "take 0 out of isolcpus",
+    ),
+    "CPUs without a tick that are shared": (
+        lambda node: node.write("sys/devices/system/cpu/nohz_full", "6-7\n"),
+        "nohz-full-shared",
+        "domain,6-7",
+    ),
+    "a misspelt variable": (
+        lambda node: setattr(
+            node,
+            "variables",
+            tuple(unknown_variables({"DRANODE_NODENAME": "w"}, ["DRANODE_NODE_NAME"])),
+        ),
+        "variable-unknown",
+        "did you mean DRANODE_NODE_NAME?",
+    ),
+    "two CDI files with one device": (conflict, "cdi-conflict", "remove the file"),
+    "another's CDI file that no runtime loads": (
+        lambda node: node.write("etc/cdi/vendor.json", '{"cdiVersion": "0.6.0", "kind": "vendor", "devices": []}'),
+        "cdi-invalid",
+        "dranode cdi validate",
+    ),
+    "a class that no server takes": (selecting("device.driver =="), "class-wrong", "correct the expression"),
+    "a class whose selector fails": (
+        selecting(f'device.driver == "{DRIVER}" && device.attributes["{DRIVER}"].none == 1'),
+        "class-wrong",
+        "orValue()",
+    ),
+    "a class that selects nothing": (
+        selecting(f'device.driver == "{DRIVER}" && device.driver == "other"'),
+        "class-wrong",
+        "deploy/deviceclasses.yaml",
+    ),
+    "a class whose configuration is refused": (
+        class_with(config=[{"opaque": {"driver": DRIVER, "parameters": {"kind": "Other"}}}]),
+        "class-wrong",
+        "correct spec.config",
+    ),
+    "two classes for one extended resource": (two_classes, "class-wrong", "extendedResourceName"),
+    "a token that is not taken": (
+        turned_down("/apis/resource.k8s.io", 401, "discover resource.k8s.io"),
+        "api-refused",
+        "token",
+    ),
+    "a policy that turns slices down": (
+        turned_down("/apis/resource.k8s.io/v1/resourceslices", 403, "create resourceslices"),
+        "api-refused",
+        "admission policies",
+    ),
+    "a server that refuses slices as invalid": (
+        turned_down("/apis/resource.k8s.io/v1/resourceslices", 422, "create resourceslices"),
+        "api-refused",
+        "admission policies",
+    ),
+    "a server that nobody reaches": (unanswered, "api-refused", "network policies"),
+    "a clock that is behind": (lambda node: setattr(node, "skew", 75), "clock-skew", "timedatectl"),
     "a second pool": (
         lambda node: server_of(node).slices.append(slice_of("worker-numa0")),
         "two-pools",
@@ -362,4 +541,4 @@ def test_a_seeded_fault_is_named_with_its_fix(fault: str, node: FakeNode) -> Non
 
 def test_every_rule_has_a_seeded_fault() -> None:
     seeded = {code for _, code, _ in FAULTS.values()}
-    assert {rule.code for rule in RULES} - seeded == {"socket-path-too-long"}
+    assert {rule.code for rule in RULES} - seeded == {"socket-path-too-long", "driver-pod-missing"}

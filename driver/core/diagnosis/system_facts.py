@@ -1,0 +1,53 @@
+"""What is known of a node's system as far as it can stop a driver: file systems, kernel, CDI, variables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from dranode.driver.core.api.cpuset import CPUSet
+
+
+@dataclass(frozen=True, slots=True)
+class Volume:
+    """A file system that the driver writes to.
+
+    Attributes:
+        path: the folder on it.
+        use: what the driver writes there.
+        free: bytes that may be written.
+        size: all bytes.
+        free_inodes: files that may be made; None where the file system does not count them.
+    """
+
+    path: str
+    use: str
+    free: int
+    size: int
+    free_inodes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SystemFacts:
+    """The node's system. None, or an empty set, is what could not be seen or is not there.
+
+    Attributes:
+        volumes: the file systems that the driver writes to.
+        cgroup_version: 1 or 2, of the hierarchy that has CPU sets.
+        isolated: `isolcpus=`, as the kernel has it.
+        nohz_full: `nohz_full=`, likewise.
+        selinux: the label under which this runs, where SELinux is enforced.
+        apparmor: the profile under which this runs, where one is enforced.
+        variables: one sentence for each `DRANODE_` variable that is no option.
+        conflicts: CDI devices that several files of equal priority define, with those files.
+        invalid_specs: CDI files that no runtime loads, each with the reason.
+    """
+
+    volumes: tuple[Volume, ...] = ()
+    cgroup_version: int | None = None
+    isolated: CPUSet = field(default_factory=CPUSet)
+    nohz_full: CPUSet = field(default_factory=CPUSet)
+    selinux: str = ""
+    apparmor: str = ""
+    variables: tuple[str, ...] = ()
+    conflicts: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    invalid_specs: tuple[tuple[str, str], ...] = ()

@@ -1,0 +1,208 @@
+"""`dranode doctor`: finds what would stop the driver on this node, or on all nodes."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dranode.driver.cli.options import driver_options, serve_options
+from dranode.driver.cli.output import console, emit, output_option
+from dranode.driver.core.api.errors import UsageError
+
+if TYPE_CHECKING:
+    from dranode.driver.core.diagnosis.facts import Facts, Finding
+    from dranode.driver.kube.client import Client
+    from dranode.driver.kube.connection import Connection
+
+
+@click.command(short_help="What would stop the driver on this node, or on all, and what to do.")
+@click.option(
+    "--root", "folder", default="/", metavar="DIR", help="Where the node's root lies (/host in a node's debugging pod)."
+)
+@click.option("--all-nodes", is_flag=True, help="Look at every node through the API server, from anywhere: one table.")
+@click.option("--kubelet-config", default="", metavar="FILE", help="Default: the running kubelet's, else config.yaml.")
+@click.option(
+    "--containerd-config",
+    default="",
+    metavar="FILE",
+    help="Default: the running containerd's, else /etc/containerd/config.toml.",
+)
+@click.option("--crio-config", default="/etc/crio", metavar="DIR", show_default=True)
+@click.option(
+    "--service-account",
+    default="dranode:dranode",
+    metavar="NAMESPACE:NAME",
+    show_default=True,
+    help="Whose rights to look at, with --kubeconfig.",
+)
+@driver_options
+@serve_options
+@output_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    /,
+    drivers: tuple[str, ...],
+    node_name: str,
+    folder: str,
+    output: str,
+    *,
+    all_nodes: bool,
+    **options: Any,
+) -> None:
+    """Look at kubelet, the runtime, folders, sockets, records, kernel and API server, and say what is wrong.
+
+    Takes the options of `serve`, to judge by them. What cannot be looked at is named and not judged. Nothing is
+    changed. Exit status: 0 nothing that was seen stops the driver (warnings may be there), 1 something stops it, 2
+    wrong usage.
+
+    \b
+    Example:
+      dranode doctor --nri-socket /run/nri/nri.sock
+      kubectl exec -n dranode ds/dranode -- dranode doctor
+      kubectl debug node/worker -it --image=dranode:0.1.0 --profile=sysadmin -- dranode doctor --root /host
+      dranode doctor --all-nodes --kubeconfig ~/.kube/config
+    """
+    from dranode.driver.core.diagnosis.facts import Severity
+    from dranode.driver.core.diagnosis.rules import diagnose
+    from dranode.driver.doctor.examine import NodeFiles, examine, judged_options
+    from dranode.driver.doctor.host import NodeHost
+    from dranode.kubectl.class_check import with_class_problems
+
+    connection = _connection(options["kubeconfig"], required=all_nodes)
+    if all_nodes:
+        _all_nodes(ctx, drivers, _client(connection), options, output)
+        return
+    host = NodeHost.at(folder)
+    judged, plugins = judged_options(drivers, host.files, node_name, options)
+    facts = examine(
+        host,
+        judged,
+        plugins,
+        NodeFiles(options["kubelet_config"], options["containerd_config"], options["crio_config"]),
+        pod_resources=options["pod_resources_socket"],
+        api=_client(connection) if connection is not None else None,
+        account=options["service_account"] if options["kubeconfig"] else "",
+        skew=_skew(connection),
+        variables=_variables(),
+    )
+    facts = with_class_problems(facts, plugins)
+    findings = diagnose(facts)
+    if not emit(_document(facts, findings), output):
+        _draw(facts, findings)
+    if any(finding.severity is Severity.STOPS for finding in findings):
+        ctx.exit(1)
+
+
+def _connection(kubeconfig: str, *, required: bool) -> Connection | None:
+    """Return the API server, if a kubeconfig names one, or if this runs in a pod."""
+    if required and not kubeconfig and not os.environ.get("KUBERNETES_SERVICE_HOST"):
+        kubeconfig = os.environ.get("KUBECONFIG", "")
+        if not kubeconfig:
+            raise UsageError("--all-nodes asks an API server: name it with --kubeconfig or KUBECONFIG")
+    if not kubeconfig and not os.environ.get("KUBERNETES_SERVICE_HOST"):
+        return None
+    from dranode.driver.kube.connection import Connection
+    from dranode.driver.kube.source import Credentials
+
+    source = Credentials(kubeconfig)
+    source.check()
+    return Connection(source)
+
+
+def _client(connection: Connection | None) -> Client:
+    from dranode.driver.kube.client import Client
+
+    assert connection is not None  # noqa: S101 - looked at by the caller
+    return Client(connection, agent="dranode-doctor")
+
+
+def _skew(connection: Connection | None) -> int | None:
+    from dranode.driver.kube.clock import clock_skew
+
+    return clock_skew(connection) if connection is not None else None
+
+
+def _variables() -> tuple[str, ...]:
+    from dranode.driver.cli.environment import unknown_variables
+    from dranode.driver.cli.options import unknown_prefixes, variables
+
+    return tuple(unknown_variables(os.environ, variables(), unknown_prefixes()))
+
+
+def _document(facts: Facts, findings: tuple[Finding, ...]) -> dict[str, Any]:
+    return {
+        "node": facts.options.node,
+        "drivers": list(facts.options.drivers),
+        "findings": [
+            {
+                "code": finding.code,
+                "severity": finding.severity.value,
+                "what": finding.fault.what,
+                "fix": finding.fault.fix,
+            }
+            for finding in findings
+        ],
+        "unseen": list(facts.unseen),
+    }
+
+
+def _draw(facts: Facts, findings: tuple[Finding, ...]) -> None:
+    from rich.markup import escape
+    from rich.padding import Padding
+
+    from dranode.driver.core.diagnosis.facts import Severity
+
+    screen = console()
+    for finding in findings:
+        colour = "red" if finding.severity is Severity.STOPS else "yellow"
+        screen.print(f"[{colour}]{finding.severity.value}[/]  {escape(finding.fault.what)} [dim]({finding.code})[/]")
+        screen.print(Padding(escape(f"-> {finding.fault.fix}"), (0, 0, 0, 7), expand=False))
+    for sentence in facts.unseen:
+        screen.print(f"[dim]not seen  {escape(sentence)}[/]")
+    drivers = ", ".join(facts.options.drivers) or "no driver"
+    verdict = verdict_line(findings) if findings else "nothing wrong in what was seen"
+    if findings:
+        screen.print()
+    screen.print(f"node {facts.options.node}, {drivers}: {verdict}")
+
+
+def verdict_line(findings: tuple[Finding, ...]) -> str:
+    """Return how many findings stop the driver, and how many warn: `2 faults stop it, 1 warning`."""
+    from dranode.driver.core.diagnosis.facts import Severity
+
+    stops = sum(finding.severity is Severity.STOPS for finding in findings)
+    warnings = len(findings) - stops
+    faults = "nothing stops it" if not stops else f"{stops} fault{' stops' if stops == 1 else 's stop'} it"
+    return f"{faults}, {warnings} warning{'' if warnings == 1 else 's'}"
+
+
+def _all_nodes(
+    ctx: click.Context, drivers: tuple[str, ...], client: Client, options: dict[str, Any], output: str
+) -> None:
+    from dranode.driver.cli.terminal import columns
+    from dranode.driver.core.diagnosis.facts import Severity
+    from dranode.driver.core.diagnosis.rules import diagnose
+    from dranode.driver.doctor.fleet import read_fleet
+
+    found = [(facts, diagnose(facts)) for facts in read_fleet(client, drivers, options)]
+    if not emit([_document(facts, findings) for facts, findings in found], output):
+        table = columns("node", "verdict", "first", "what to do")
+        for facts, findings in found:
+            first = findings[0].fault if findings else None
+            table.add_row(
+                facts.options.node,
+                verdict_line(findings) if findings else "nothing wrong in what was seen",
+                f"{first.what} ({findings[0].code})" if first else "",
+                first.fix if first else "",
+            )
+        screen = console()
+        screen.print(table)
+        screen.print(
+            "What only a node itself shows (folders, sockets, the runtime's configuration, records) was not looked at: "
+            "kubectl exec -n dranode POD -- dranode doctor, with the driver's pod of the node."
+        )
+    if any(finding.severity is Severity.STOPS for _, findings in found for finding in findings):
+        ctx.exit(1)

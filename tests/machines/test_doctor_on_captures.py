@@ -1,0 +1,33 @@
+"""`doctor` names nothing on healthy nodes of captured hardware (hwloc's test data, beside the repository)."""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from dranode.driver.core.diagnosis.rules import diagnose
+from dranode.driver.doctor.examine import judged_options
+from dranode.driver.doctor.host import NodeHost
+from dranode.driver.doctor.system import read_system
+from dranode.driver.machine.forms import open_machine
+from tests.fakes.doctor import FakeNode, volume
+from tests.machines.test_captured_machines import NAMES, archive
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_healthy_node_of_captured_hardware_has_no_findings(name: str) -> None:
+    machine = open_machine(archive(name))
+    with ExitStack() as stack, tempfile.TemporaryDirectory(prefix="d") as folder:
+        node = FakeNode(Path(folder), stack)
+        facts = node.facts()
+        options, _ = judged_options(("cpu",), machine, "worker", node.options)
+        unseen: list[str] = []
+        # The hardware's own files: the CPUs that it isolates, and its cgroups.
+        system = read_system(NodeHost(Path(folder), machine), options, unseen, statvfs=volume)
+        assert options.refusals == ()
+        found = diagnose(type(facts)(options, facts.kubelet, facts.runtime, facts.node, facts.cluster, system))
+    assert [finding.code for finding in found if finding.code != "cgroup-v1"] == []
+    assert unseen == []
