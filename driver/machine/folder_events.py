@@ -54,6 +54,11 @@ class FolderEvents:
         except BlockingIOError:
             return frozenset(names)
 
+    @property
+    def fileno(self) -> int | None:
+        """What is readable in `poll` while events wait; None while nothing is watched."""
+        return None if self._close is None else self._handle
+
     def close(self) -> None:
         """Stop watching until the next call of `names`."""
         if self._close is not None:

@@ -13,7 +13,7 @@ from dranode.driver.core.claims.events import Notify
 from dranode.driver.core.claims.health import Impairment
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.process.threads import Fatal, OwnedThread
-from dranode.driver.serve import orphans, spec_watch
+from dranode.driver.serve import orphans
 from dranode.driver.serve.hardware import Hardware
 from dranode.driver.serve.orphans import Orphans
 from dranode.driver.serve.spec_watch import SpecWatch
@@ -73,9 +73,9 @@ class Lifecycle:
         self._specs = SpecWatch(node)
         self._orphans = Orphans(node, witnesses, notify, stopping=self._stopping)
         name = node.plugin.driver
-        self._quick = OwnedThread(f"{name}-specs", self._every(spec_watch.LOOK_SECONDS, self._specs.look), fatal)
+        self._quick = OwnedThread(f"{name}-specs", self._every(self._specs.rest, self._specs.look), fatal)
         self._slow = (
-            OwnedThread(f"{name}-orphans", self._every(orphans.LOOK_SECONDS, self._orphans.look), fatal),
+            OwnedThread(f"{name}-orphans", self._every(_until_orphans, self._orphans.look), fatal),
             OwnedThread(f"{name}-hardware", lambda: self._hardware.follow(self._stopping), fatal),
         )
 
@@ -87,6 +87,7 @@ class Lifecycle:
     def stop(self) -> None:
         """Look no more. A thread that waits for somebody else ends by itself and changes nothing any more."""
         self._stopping.set()
+        self._specs.wake()
         self._quick.join(_GRACE)
         self._specs.stop()
 
@@ -100,10 +101,10 @@ class Lifecycle:
             orphans_unprepared=self._orphans.released,
         )
 
-    def _every(self, seconds: float, look: Callable[[], None]) -> Callable[[], None]:
+    def _every(self, rest: Callable[[threading.Event], bool], look: Callable[[], None]) -> Callable[[], None]:
         def work() -> None:
             trouble = ""
-            while not self._stopping.wait(seconds):
+            while not rest(self._stopping):
                 try:
                     look()
                 except UnreadError:
@@ -117,3 +118,7 @@ class Lifecycle:
                     trouble = ""
 
         return work
+
+
+def _until_orphans(stopping: threading.Event) -> bool:
+    return stopping.wait(orphans.LOOK_SECONDS)

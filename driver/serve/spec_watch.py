@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import itertools
 import logging
+import select
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -19,11 +21,14 @@ from dranode.driver.core.claims.metadata import metadata_spec_file
 from dranode.driver.machine.folder_events import FolderEvents
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.node.specs import Marks
+from dranode.driver.nri.wake import Wake
 
 log = logging.getLogger(__name__)
 
+# How soon after an event to look, so that a spec is back within a second and a call's files are looked at once.
 LOOK_SECONDS: Final = 0.5
-"""How often to look, so that a spec is back within a second."""
+# How often to look without an event: nothing tells that another folder was mounted over this one.
+_IDLE_SECONDS: Final = 5.0
 _ALL_SECONDS: Final = 60.0
 # Looking into a claim's files takes a millisecond, under the lock on decisions.
 _AT_ONCE: Final = 20
@@ -49,6 +54,7 @@ class SpecWatch:
     # Those that are still to be looked into.
     _unknown: dict[str, None] = field(default_factory=dict)
     _failing: dict[str, str] = field(default_factory=dict)
+    _wake: Wake = field(default_factory=Wake)
 
     def __post_init__(self) -> None:
         self._events = FolderEvents(self.node.files.specs.directory)
@@ -72,9 +78,26 @@ class SpecWatch:
         for uid in known:
             self._unknown.pop(uid, None)
 
+    def rest(self, stopping: threading.Event) -> bool:
+        """Wait until there may be something to look at; whether to stop instead."""
+        events = self._events.fileno
+        if events is None or self._unknown or self._failing:
+            return stopping.wait(LOOK_SECONDS)
+        poll = select.poll()
+        poll.register(events, select.POLLIN)
+        poll.register(self._wake, select.POLLIN)
+        if poll.poll(_IDLE_SECONDS * 1000):
+            return stopping.wait(LOOK_SECONDS)
+        return stopping.is_set()
+
+    def wake(self) -> None:
+        """Let no `rest` wait any longer."""
+        self._wake.up()
+
     def stop(self) -> None:
         """Have nothing told any more."""
         self._events.close()
+        self._wake.close()
 
     @property
     def _others(self) -> str:

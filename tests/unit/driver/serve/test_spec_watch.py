@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import pytest
@@ -14,9 +16,11 @@ from dranode.driver.core.claims.metadata import metadata_spec_file
 from dranode.driver.core.claims.record import Record
 from dranode.driver.node.metadata_files import DeviceMetadata
 from dranode.driver.node.node import NodeClaims
+from dranode.driver.serve import spec_watch as spec_watch_module
 from dranode.driver.serve.spec_watch import SpecWatch
 from tests.fakes.drivers import Lamps, allocated_claim
 from tests.fakes.node import LAMPS, opened, prepare, spec_of, specs
+from tests.fakes.waiting import PATIENCE
 
 
 def test_specs_that_lie_as_they_were_left_are_not_looked_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,3 +176,38 @@ def test_a_spec_that_is_altered_again_while_it_is_mended_is_mended_again(
     assert claim.metadata.uid not in node.files.written
     watch.look()
     assert claim.metadata.uid in node.files.written
+
+
+def test_a_look_is_due_with_an_event_and_without_one_after_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spec_watch_module, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(spec_watch_module, "_IDLE_SECONDS", PATIENCE)
+    node = opened(tmp_path)
+    prepare(node, allocated_claim("a", LAMPS, ["lamp-0"]))
+    watch, stopping, rested = SpecWatch(node), threading.Event(), SimpleQueue[bool]()
+    watch.look()
+    watch.look()
+
+    def rest() -> None:
+        for _ in range(2):
+            rested.put(watch.rest(stopping))
+
+    resting = threading.Thread(target=rest)
+    resting.start()
+    with pytest.raises(Empty):
+        rested.get(timeout=0.05)
+    next((tmp_path / "cdi").iterdir()).unlink()
+    assert rested.get(timeout=PATIENCE) is False
+    watch.look()
+    watch.look()
+    stopping.set()
+    watch.wake()
+    assert rested.get(timeout=PATIENCE) is True
+    resting.join(PATIENCE)
+    watch.stop()
+    monkeypatch.setattr(spec_watch_module, "_IDLE_SECONDS", 0.01)
+    again = SpecWatch(node)
+    again.look()
+    assert again.rest(threading.Event()) is False
+    again.stop()
