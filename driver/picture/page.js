@@ -161,28 +161,29 @@
   // Units of some nodes: whole devices by driver, shared ones by capacity, CPUs where they are known one by one.
   function units(moment, some) {
     const found = new Map();
-    const add = (name, like, total, free, tainted) => {
-      const unit = found.get(name) || { name, like, total: 0, free: 0, tainted: 0 };
-      unit.total += total; unit.free += free; unit.tainted += tainted;
+    const add = (name, like, total, free, tainted, unclear = 0) => {
+      const unit = found.get(name) || { name, like, total: 0, free: 0, tainted: 0, unclear: 0 };
+      unit.total += total; unit.free += free; unit.tainted += tainted; unit.unclear += unclear;
       found.set(name, unit);
     };
     for (const node of some.filter((each) => each.layout)) {
       const all = node.layout[3].flatMap((box) => numbers(box[3]));
       const held = new Set(moment.claims.flatMap((claim) => claim.cpus.filter((each) => each.node === node).flatMap((each) => numbers(each.list))));
-      add("CPUs", "", all.length, moment.unknown.has("CPUs") ? 0 : all.filter((cpu) => !held.has(cpu)).length, 0);
+      add("CPUs", "", all.length, moment.unknown.has("CPUs") ? 0 : all.filter((cpu) => !held.has(cpu)).length, 0, moment.unknown.has("CPUs") ? all.length : 0);
     }
     for (const device of some.flatMap((node) => node.devices)) {
       const { type } = device;
       if (!type.published) continue;
+      const lost = unknown(moment, device);
       if (!type.shared) {
         const open = used(moment, device) === 0 && !moment.blocked.has(device.id);
-        add(type.driver, "", 1, Number(open && !type.taints.length), Number(open && type.taints.length > 0));
+        add(type.driver, "", 1, Number(open && !type.taints.length), Number(open && type.taints.length > 0), Number(lost));
       } else {
         for (const each of type.capacity) {
-          const free = unknown(moment, device) ? 0 : Math.max(0, each.total - consumed(moment, device, each));
+          const free = lost ? 0 : Math.max(0, each.total - consumed(moment, device, each));
           const name = last(each.name);
           const label = type.driver.endsWith(`.${name}`) ? type.driver : `${type.driver} ${name}`;
-          add(label, each.text, each.total, type.taints.length ? 0 : free, type.taints.length ? free : 0);
+          add(label, each.text, each.total, type.taints.length ? 0 : free, type.taints.length ? free : 0, lost ? each.total : 0);
         }
       }
     }
@@ -235,7 +236,7 @@
   const FILTERS = {
     all: ["all", () => true],
     free: ["with something free", (moment, node) => units(moment, [node]).some((unit) => unit.free > 0)],
-    full: ["full", (moment, node) => (node.devices.length > 0 || node.layout) && units(moment, [node]).every((unit) => unit.free === 0)],
+    full: ["full", (moment, node) => (node.devices.length > 0 || node.layout) && units(moment, [node]).every((unit) => unit.free + unit.unclear === 0)],
     fragmented: ["fragmented", (moment, node) => Boolean(moment.fragmented[node.index])],
     tainted: ["with tainted devices", (moment, node) => node.devices.some((device) => device.type.taints.length)],
     odd: ["with remarks", (moment, node) => node.remarks.length > 0],
@@ -253,11 +254,13 @@
   function totalOf(moment, unit) {
     const share = (value) => `${unit.total ? (100 * value) / unit.total : 0}%`;
     const held = element("i", {});
-    held.style.width = share(unit.total - unit.free - unit.tainted);
+    held.style.width = share(unit.total - unit.free - unit.tainted - unit.unclear);
+    const unclearPart = element("i", { class: "unclear" });
+    unclearPart.style.width = share(unit.unclear);
     const tainted = element("i", { class: "tainted" });
     tainted.style.width = share(unit.tainted);
-    const words = `${amount(unit.free, unit.like)} of ${amount(unit.total, unit.like)} free${unit.tainted ? `, ${amount(unit.tainted, unit.like)} tainted` : ""}`;
-    return [element("div", { class: "meter", "aria-hidden": "true" }, held, tainted),
+    const words = `${amount(unit.free, unit.like)} of ${amount(unit.total, unit.like)} free${unit.tainted ? `, ${amount(unit.tainted, unit.like)} tainted` : ""}${unit.unclear ? `, ${amount(unit.unclear, unit.like)} not known` : ""}`;
+    return [element("div", { class: "meter", "aria-hidden": "true" }, held, unclearPart, tainted),
       element("span", { class: "muted" }, shown.length > 1 ? `${moment.title}: ${words}` : words)];
   }
   function drawTotals() {

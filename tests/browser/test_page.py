@@ -71,6 +71,7 @@ def test_the_map_has_every_node_and_device_in_its_box(browser: Browser, tmp_path
     browser.open(written(tmp_path, training_fleet(4)))
     keep(browser, "map")
     assert texts(browser, ".card .title .name") == [f"worker-{number}" for number in range(4)]
+    assert browser.run("document.getElementById('moments').offsetHeight") == 0  # there is one moment alone
     first = "document.querySelector('.card')"
     assert browser.run(f"[...{first}.querySelectorAll('.numa > small')].map((each) => each.textContent)") == [
         f"NUMA {numa}" for numa in range(4)
@@ -329,6 +330,12 @@ def test_a_node_with_its_cpus_is_drawn_core_by_core(browser: Browser, tmp_path: 
         "4,36B·",
         "5,37",
     ]
+    before, after = browser.run(
+        "[...document.querySelectorAll('#node .pane')].map((pane) => [...pane.querySelectorAll('.core, .frame')].map("
+        "(each) => { const r = each.getBoundingClientRect(), top = pane.getBoundingClientRect(); "
+        "return [r.x - top.x, r.y - top.y, r.width, r.height].map(Math.round); }))"
+    )
+    assert before == after
     captions = texts(browser, "#node .pane:nth-of-type(1) .caption")
     assert captions == ["package 0", "NUMA 0", "NUMA 1", "package 1", "NUMA 2", "NUMA 3"]
     browser.hover("#node .pane:nth-of-type(2) .core.held")
@@ -346,7 +353,8 @@ def test_where_nobody_knows_who_holds_what_nothing_is_free(browser: Browser, tmp
     keep(browser, "unknown")
     assert browser.run("document.querySelectorAll('.card .device.unknown').length") == 40
     assert set(texts(browser, ".card .device .state")) == {"who holds it is not known"}
-    assert "0 of 128 free" in browser.run("document.getElementById('totals').textContent")
+    assert "0 of 128 free, 128 not known" in browser.run("document.getElementById('totals').textContent")
+    assert "full 0" in texts(browser, "#filters label")
     browser.click(".card")
     browser.wait("!document.getElementById('node').hidden")
     assert set(texts(browser, "#node .bar")) == {"not known"}

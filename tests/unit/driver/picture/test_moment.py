@@ -80,7 +80,8 @@ def test_whole_devices_are_fragmented_by_number_and_tainted_ones_are_not_free() 
     assert standing(devices, claim("gpu-0"), claim("gpu-2")).fragmented == {"n": ("d",)}
     assert standing(devices, claim("gpu-0"), claim("gpu-1")).fragmented == {}
     taint = (DeviceTaint(key="k", effect="NoSchedule"),)
-    assert standing([cpus(0, taints=taint), cpus(1)], claim("numa-1", 1)).fragmented == {}
+    boxes = [cpus(0, taints=taint), cpus(1), cpus(2)]
+    assert standing(boxes, claim("numa-1", 4), claim("numa-2", 4)).fragmented == {"n": ("d/cpu",)}
 
 
 def test_one_box_is_never_fragmented() -> None:
