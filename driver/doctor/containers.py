@@ -11,7 +11,7 @@ from dranode.driver.core.claims.expected_cpus import expected_cpus, given_cpus
 from dranode.driver.core.claims.record import Record
 from dranode.driver.core.claims.uses import ClaimUse
 from dranode.driver.core.diagnosis.claim import RunningContainer
-from dranode.driver.core.diagnosis.placement import InjectedVariables, Process
+from dranode.driver.core.diagnosis.placement import InjectedVariables, Process, in_container
 from dranode.driver.doctor.sources import ObjectSource
 from dranode.driver.machine.cgroups import Cgroups
 from dranode.driver.machine.pod_cgroups import containers_of
@@ -88,7 +88,7 @@ def _expected(records: Iterable[Record], parts: frozenset[tuple[str, int]], onli
 
 def _env(processes_seen: Iterable[Process], container: str) -> frozenset[str]:
     """Return the names of the environment variables of a container's processes."""
-    return frozenset(name for one in processes_seen if container in one.cgroup for name in one.env or ())
+    return frozenset(name for one in processes_seen if in_container(one, container) for name in one.env or ())
 
 
 def _online(files: Root) -> CPUSet | None:

@@ -8,14 +8,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.diagnosis.placement import is_pod_folder
+from dranode.driver.core.diagnosis.placement import container_id, is_pod_folder
 from dranode.driver.machine.cgroups import Cgroups
 from dranode.driver.machine.root import Root
 
 # Folders between the root of the cgroups and that of a pod: kubepods.slice/kubepods-burstable.slice, and kind's own.
 _ABOVE_PODS: Final = re.compile(r"kube|besteffort|burstable|guaranteed")
-# cri-containerd-<id>.scope, crio-<id>.scope, or the id alone; crio-conmon-<id>.scope holds the container's monitor.
-_CONTAINER: Final = re.compile(r"(?!.*conmon-)(?:.*-)?([0-9a-f]{64})(?:\.scope)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +47,11 @@ def containers_of(root: Root, cgroups: Cgroups, uid: str) -> Iterator[ContainerC
     for hierarchy in cgroups.cpuset:
         for pod in _pods(root, hierarchy, uid):
             for name in _names(root, pod):
-                match = _CONTAINER.fullmatch(name)
+                found = container_id(name)
                 folder = f"{pod}/{name}".removeprefix(f"{hierarchy}/")
-                cpus = cgroups.effective_cpus(folder) if match else None
-                if match and cpus is not None:
-                    yield ContainerCgroup(hierarchy, folder, match[1], cpus)
+                cpus = cgroups.effective_cpus(folder) if found else None
+                if found and cpus is not None:
+                    yield ContainerCgroup(hierarchy, folder, found, cpus)
 
 
 def _pods(root: Root, folder: str, uid: str) -> Iterator[str]:

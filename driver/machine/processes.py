@@ -11,7 +11,7 @@ from typing import Final
 
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import MachineError
-from dranode.driver.core.diagnosis.placement import Process
+from dranode.driver.core.diagnosis.placement import Process, in_container
 from dranode.driver.machine.cgroups import Cgroups
 from dranode.driver.machine.pod_cgroups import containers_of
 from dranode.driver.machine.root import Root, read_text
@@ -80,7 +80,7 @@ def require_visible(root: Root, pods: Iterable[str]) -> tuple[Process, ...]:
     ]
     seen = tuple(processes(root))
     for container in running:
-        if not any(container.id in process.cgroup for process in seen) and cgroups.has_processes(container.folder):
+        if not any(in_container(process, container.id) for process in seen) and cgroups.has_processes(container.folder):
             raise MachineError(
                 f"the processes of the container in {container.path} are not to be seen in /proc, which is that of "
                 "another PID namespace: run this on the node, in a pod with hostPID: true, or with --machine DIR where "

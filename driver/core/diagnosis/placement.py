@@ -6,13 +6,17 @@ the environment of its processes has the variables that CDI injected for its cla
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Final, Self
 
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.claims.expected_cpus import expected_cpus, given_cpus
 from dranode.driver.core.claims.record import Record
+
+_MONITOR: Final = "conmon-"
+_CONTAINER: Final = re.compile(rf"(?!.*{_MONITOR})(?:.*-)?([0-9a-f]{{64}})(?:\.scope)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,12 +182,30 @@ def is_pod_folder(name: str, pod_uid: str) -> bool:
     return bool(pod_uid) and (pod_uid in name or pod_uid.replace("-", "_") in name)
 
 
+def container_id(folder: str) -> str:
+    """Return the runtime's id of the container whose cgroup has a name; empty if it is no container's.
+
+    The names are `cri-containerd-<id>.scope`, `crio-<id>.scope` or the id alone, of 64 hexadecimal digits;
+    `crio-conmon-<id>.scope` holds the container's monitor.
+    """
+    match = _CONTAINER.fullmatch(folder)
+    return match[1] if match is not None else ""
+
+
+def in_container(process: Process, container: str) -> bool:
+    """Return whether a process is in the container with an id, in its cgroup or in one below."""
+    return any(container_id(part) == container for part in process.cgroup.split("/"))
+
+
 def container_cgroup(cgroup: str, pod_uid: str) -> str:
-    """Return the container's cgroup, a folder of its pod's, that a process is in; empty if the pod has no such."""
+    """Return the container's cgroup, a folder of its pod's, that a process is in; empty if the pod has no such.
+
+    A monitor of CRI-O has a cgroup beside its container's, and is in none.
+    """
     parts = cgroup.split("/")
     for index, part in enumerate(parts[:-1]):
         if is_pod_folder(part, pod_uid):
-            return "/".join(parts[: index + 2])
+            return "" if _MONITOR in parts[index + 1] else "/".join(parts[: index + 2])
     return ""
 
 
