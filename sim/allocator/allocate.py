@@ -27,6 +27,7 @@ from dranode.sim.allocator.result import allocation
 from dranode.sim.allocator.search import Solution, search
 from dranode.sim.allocator.selectors import Selectors
 from dranode.sim.allocator.state import Allocated
+from dranode.sim.allocator.taint_rules import DeviceTaintRule, with_rule_taints
 
 
 class Allocator:
@@ -45,9 +46,13 @@ class Allocator:
         features: Features,
         *,
         new_share_id: Callable[[], str],
+        rules: Sequence[DeviceTaintRule] = (),
     ) -> None:
-        """Index slices and classes; `new_share_id` makes the share IDs, which are UUIDs in earnest."""
-        self.inventory = PoolIndex(slices, features)
+        """Index slices, with the taints of the rules, and classes.
+
+        `new_share_id` makes the share IDs, which are UUIDs in earnest.
+        """
+        self.inventory = PoolIndex(with_rule_taints(slices, rules, features), features)
         self.classes = {device_class.metadata.name: device_class for device_class in classes}
         self.features = features
         self._selectors = Selectors(features)

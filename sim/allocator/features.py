@@ -25,6 +25,7 @@ class Features:
     derived_attributes: bool = False
     device_binding_conditions: bool = True
     device_compatibility_groups: bool = False
+    device_taint_rules: bool = True
     device_taints: bool = True
     fractional_capacity_range: bool = True
     list_type_attributes: bool = False

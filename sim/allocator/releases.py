@@ -53,6 +53,9 @@ class Change(Enum):
         None,
         "more than 32 devices end the attempt at the request that asks for them; before, after the claim's last",
     )
+    RULES_NEED_SELECTOR = ReleaseRecord(
+        ("1.37.1", "1.38"), 141648, "a DeviceTaintRule without deviceSelector is about no device; before, about all"
+    )
     COUNTERS_BY_POOL_ID = ReleaseRecord(
         ("1.36.4", "1.37"), 140435, "counters are kept by driver and pool; before, pools of one name shared them"
     )
@@ -124,7 +127,9 @@ GATES: Final[Mapping[str, Gate]] = MappingProxyType(
         "DRADerivedAttributes": Gate("derived_attributes", _ALPHA_37),
         "DRADeviceBindingConditions": Gate("device_binding_conditions", _BETA_36, needs="DRAResourceClaimDeviceStatus"),
         "DRADeviceCompatibilityGroups": Gate("device_compatibility_groups", _ALPHA_37, needs="DRAPartitionableDevices"),
-        "DRADeviceTaintRules": Gate(None, (("1.35", False), ("1.37", True)), locked="1.38"),
+        "DRADeviceTaintRules": Gate(
+            "device_taint_rules", (("1.35", False), ("1.37", True)), locked="1.38", needs="DRADeviceTaints"
+        ),
         "DRADeviceTaints": Gate("device_taints", _BETA_36, locked="1.38"),
         "DRAExtendedResource": Gate(None, _BETA_36, locked="1.37"),
         "DRAFractionalCapacityRange": Gate(

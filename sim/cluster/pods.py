@@ -25,6 +25,7 @@ from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.nodeselector import selects
 from dranode.sim.allocator.outcome import Outcome, Reason
 from dranode.sim.allocator.state import Allocated
+from dranode.sim.allocator.taint_rules import DeviceTaintRule
 from dranode.sim.cluster.place import Fleet, NodeChoice, NodeScore
 from dranode.sim.cluster.solutions import score_before
 from dranode.sim.cluster.workload import PodWithClaims, read_workload
@@ -63,6 +64,7 @@ class ClusterDocuments:
         nodes: the nodes to try, in order.
         pods: pods with their claims, in the order given; a claim without a pod has one made up.
         specs: the specs of the pods that are really there, by `<namespace>/<name>`.
+        rules: the DeviceTaintRules.
     """
 
     slices: tuple[ResourceSlice, ...]
@@ -70,10 +72,11 @@ class ClusterDocuments:
     nodes: tuple[Node, ...]
     pods: tuple[PodWithClaims, ...]
     specs: Mapping[str, PodSpec]
+    rules: tuple[DeviceTaintRule, ...] = ()
 
     def place(self, features: Features, new_share_id: Callable[[], str]) -> Iterator[PodPlacement]:
         """Place pod by pod, each with what the ones before it have left."""
-        allocator = Allocator(self.slices, self.classes, features, new_share_id=new_share_id)
+        allocator = Allocator(self.slices, self.classes, features, new_share_id=new_share_id, rules=self.rules)
         allocated = Allocated.of(claim for pod in self.pods for claim in pod.claims)
         fleet = Fleet(allocator, self.nodes, allocated)
         return place_pods(fleet, self.pods, self.specs)
@@ -132,7 +135,8 @@ def read_cluster_documents(documents: Sequence[SourceDocument], only_node: str |
         f"{pod.metadata.namespace or 'default'}/{pod.metadata.name}": pod.spec
         for pod in _decoded(documents, "Pod", Pod)
     }
-    return ClusterDocuments(slices, classes, nodes, read_workload(documents).pods, specs)
+    workload = read_workload(documents)
+    return ClusterDocuments(slices, classes, nodes, workload.pods, specs, workload.rules)
 
 
 def _decoded(documents: Iterable[SourceDocument], kind: str, into: type[T]) -> tuple[T, ...]:

@@ -30,6 +30,7 @@ from dranode.driver.core.api.resource import (
     ResourceClaimTemplate,
 )
 from dranode.driver.core.api.source_document import SourceDocument
+from dranode.sim.allocator.taint_rules import DeviceTaintRule, taint_rules
 
 Named = TypeVar("Named", ResourceClaim, ResourceClaimTemplate, Pod)
 
@@ -65,14 +66,16 @@ class WorkloadDocuments:
     Attributes:
         pods: in the order of the files.
         classes: the files' classes, and `dra.cpu` and `dra.gpu` where they define none.
+        rules: the files' DeviceTaintRules.
     """
 
     pods: tuple[PodWithClaims, ...]
     classes: tuple[DeviceClass, ...]
+    rules: tuple[DeviceTaintRule, ...] = ()
 
 
 def read_workload(documents: Iterable[SourceDocument]) -> WorkloadDocuments:
-    """Sort out documents: claims, templates, pods and classes; other kinds are passed over.
+    """Sort out documents: claims, templates, pods, classes and taint rules; other kinds are passed over.
 
     Raises:
         DocumentError: a document of these kinds does not decode, two claims have one name, or a pod names claims or
@@ -84,7 +87,8 @@ def read_workload(documents: Iterable[SourceDocument]) -> WorkloadDocuments:
     of_pods: list[SourceDocument] = []
     classes = {kind.metadata.name: kind for kind in map(default_class, DEFAULT_CLASSES)}
     order: list[tuple[str, str, str]] = []
-    for source in documents:
+    everything = tuple(documents)
+    for source in everything:
         try:
             match source.kind:
                 case "ResourceClaim":
@@ -108,7 +112,8 @@ def read_workload(documents: Iterable[SourceDocument]) -> WorkloadDocuments:
             raise DocumentError(f"{source.place}: {error}") from error
     for source, pod in zip(of_pods, pods, strict=True):
         _check_pod(source, pod, claims, templates)
-    return WorkloadDocuments(tuple(_pods(order, claims, templates, pods)), tuple(classes.values()))
+    placed = tuple(_pods(order, claims, templates, pods))
+    return WorkloadDocuments(placed, tuple(classes.values()), taint_rules(everything))
 
 
 def require_pods(pods: Sequence[PodWithClaims], files: Iterable[str]) -> None:

@@ -19,6 +19,7 @@ from dranode.driver.core.api.resource import (
     ResourceSlice,
 )
 from dranode.driver.core.api.source_document import SourceDocument
+from dranode.sim.allocator.taint_rules import DeviceTaintRule, taint_rules
 from dranode.sim.cluster.holdings import ClaimKey
 from dranode.sim.scheduler.defaults import DEFAULT_NAMESPACE, with_defaults
 from dranode.sim.scheduler.documents import SchedulingNode, SchedulingPod
@@ -63,6 +64,7 @@ class ClusterDump:
         namespaces: the labels of namespaces.
         owners: what makes pods, and Services.
         kinds: the kinds of all documents.
+        rules: all DeviceTaintRules.
     """
 
     nodes: tuple[SchedulingNode, ...]
@@ -74,6 +76,7 @@ class ClusterDump:
     namespaces: Namespaces
     owners: Owners
     kinds: frozenset[str]
+    rules: tuple[DeviceTaintRule, ...] = ()
 
     @property
     def waiting(self) -> tuple[SchedulingPod, ...]:
@@ -101,6 +104,7 @@ def read_dump(sources: Sequence[SourceDocument]) -> ClusterDump:
         {each.metadata.name: each.metadata.labels for _, each in _decoded(sources, "Namespace", LabelledNamespace)},
         Owners(sources),
         frozenset(source.kind for source in sources),
+        taint_rules(sources),
     )
 
 

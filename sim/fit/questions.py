@@ -82,7 +82,9 @@ class ClusterQuestions:
 
     def with_slices(self, slices: Iterable[ResourceSlice]) -> Scheduler:
         """Return what would answer if these were the slices."""
-        return Scheduler(Allocator(slices, self.dump.classes, self.features, new_share_id=self.new_share_id))
+        dump = self.dump
+        allocator = Allocator(slices, dump.classes, self.features, new_share_id=self.new_share_id, rules=dump.rules)
+        return Scheduler(allocator)
 
     def selected(self, names: Sequence[str]) -> tuple[SchedulingPod, ...]:
         """Return the pods of these names, `<namespace>/<name>` or a name alone; without names, all that wait.

@@ -22,6 +22,7 @@ from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.outcome import Outcome
 from dranode.sim.allocator.pools import Pool
 from dranode.sim.allocator.state import Allocated, Amount, PoolState
+from dranode.sim.allocator.taint_rules import DeviceTaintRule
 from dranode.sim.cluster.place import SCORING, Fleet
 from dranode.sim.cluster.pods import PodPlacement, place_pods
 from dranode.sim.cluster.workload import PodWithClaims
@@ -88,11 +89,12 @@ def run_fleet(
     features: Features,
     new_share_id: Callable[[], str],
     specs: Mapping[str, PodSpec],
+    rules: Sequence[DeviceTaintRule] = (),
     scores: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> FleetReport:
     """Place all pods, in order, on nodes that are given with what they are; `specs` are those of real pods, by name."""
-    allocator = Allocator(slices, classes, features, new_share_id=new_share_id)
+    allocator = Allocator(slices, classes, features, new_share_id=new_share_id, rules=rules)
     allocated = Allocated.of(claim for pod in pods for claim in pod.claims)
     fleet = Fleet(allocator, [node for node, _ in nodes], allocated)
     placements = []

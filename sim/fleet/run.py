@@ -65,6 +65,7 @@ def place(
         features=features,
         new_share_id=_share_id,
         specs=_pod_specs(sources),
+        rules=workload.rules,
         scores=scores,
         progress=progress,
     )
@@ -78,7 +79,7 @@ def admit(
     if fleet is None:
         return run_queues(setup, Anywhere()), None
     workload = read_workload(sources)
-    allocator = Allocator(fleet.slices, workload.classes, features, new_share_id=_share_id)
+    allocator = Allocator(fleet.slices, workload.classes, features, new_share_id=_share_id, rules=workload.rules)
     allocated = Allocated.of(claim for pod in workload.pods for claim in pod.claims)
     placed = FleetNodes(allocator, [node for node, _ in fleet.nodes], allocated, setup, sources)
     run = run_queues(setup, placed)

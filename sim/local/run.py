@@ -10,7 +10,6 @@ import msgspec
 
 from dranode.driver.core.api.resource import (
     AllocationResult,
-    DeviceClass,
     Node,
     ObjectMeta,
     ResourceClaim,
@@ -98,10 +97,10 @@ class LocalRun:
         results: list[ClaimResult] = []
         for number, pod in enumerate(workload.pods, start=1):
             progress(f"pod {number} of {len(workload.pods)}: {pod.name}")
-            results += self._pod(pod, workload.classes)
+            results += self._pod(pod, workload)
         return tuple(results)
 
-    def _pod(self, pod: PodWithClaims, classes: tuple[DeviceClass, ...]) -> Iterable[ClaimResult]:
+    def _pod(self, pod: PodWithClaims, workload: WorkloadDocuments) -> Iterable[ClaimResult]:
         namespace = pod.name.partition("/")[0]
         if pod.missing:
             lacking = ", ".join(pod.missing)
@@ -117,7 +116,7 @@ class LocalRun:
             return
         claims = tuple(map(self._known, pod.claims))
         wanted = tuple(claim for claim in claims if claim.status.allocation is None)
-        outcomes = {id(outcome.claim): outcome for outcome in self._allocate(wanted, classes)}
+        outcomes = {id(outcome.claim): outcome for outcome in self._allocate(wanted, workload)}
         settled: list[ResourceClaim] = []
         notes: dict[str, tuple[str, ...]] = {}
         for claim in claims:
@@ -144,11 +143,17 @@ class LocalRun:
         )
         return msgspec.structs.replace(claim, status=status)
 
-    def _allocate(self, claims: tuple[ResourceClaim, ...], classes: tuple[DeviceClass, ...]) -> tuple[Outcome, ...]:
+    def _allocate(self, claims: tuple[ResourceClaim, ...], workload: WorkloadDocuments) -> tuple[Outcome, ...]:
         if not claims:
             return ()
         node = Node(metadata=ObjectMeta(name=self.node_name, labels={"kubernetes.io/hostname": self.node_name}))
-        allocator = Allocator(self._published, classes, self.features, new_share_id=lambda: str(uuid.uuid4()))
+        allocator = Allocator(
+            self._published,
+            workload.classes,
+            self.features,
+            new_share_id=lambda: str(uuid.uuid4()),
+            rules=workload.rules,
+        )
         return allocator.allocate(claims, node, Allocated.of(self._claims.values()))
 
     def _prepare(self, claims: list[ResourceClaim], notes: Mapping[str, tuple[str, ...]]) -> Iterable[ClaimResult]:

@@ -136,6 +136,8 @@ def to_v1(document: Mapping[str, Any]) -> dict[str, Any]:
     group, _, short = version.rpartition("/")
     if group != API_GROUP or short == "v1":
         return dict(document)
+    if short == "v1alpha3" and document.get("kind") == "DeviceTaintRule":
+        return dict(document, apiVersion=API_VERSION)
     if short not in ("v1beta1", "v1beta2"):
         raise DocumentError(f'{API_GROUP} has v1, v1beta2 and v1beta1, not "{short}"', "apiVersion")
     converted = dict(document, apiVersion=API_VERSION)

@@ -228,7 +228,7 @@ def test_gates_that_are_off_change_which_devices_can_be_had() -> None:
         ("1.37", "DRADeviceTaints=maybe", "maybe"),
         ("1.37", "DRAPrioritizedList=false", "DRAPrioritizedList is locked to true in Kubernetes 1.37"),
         ("1.36", "DRADerivedAttributes=true", '"DRADerivedAttributes" is unknown to Kubernetes 1.36'),
-        ("1.37", "DRANodeAllocatableResources=true", "what it changes is not simulated"),
+        ("1.37", "DRAResourcePoolStatus=true", "what it changes is not simulated"),
         ("1.37", "DRAConsumableCapacity=false", "DRAFractionalCapacityRange of Kubernetes 1.37 needs DRAConsumable"),
         ("1.36", "DRAResourceClaimDeviceStatus=false", "DRADeviceBindingConditions of Kubernetes 1.36 needs"),
         ("1.34", "DRAConsumableCapacity=true", "alpha feature gate DRAConsumableCapacity of Kubernetes 1.34 is not"),

@@ -1,0 +1,99 @@
+"""DeviceTaintRules (KEP-5055): taints that an administrator puts on devices, beside those that drivers publish.
+
+Source: `resource.k8s.io/v1`, and the tracker of k8s.io/dynamic-resource-allocation, which merges rules into slices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+
+from dranode.driver.core.api.documents import decode
+from dranode.driver.core.api.errors import DocumentError
+from dranode.driver.core.api.resource import APIDocument, Device, DeviceTaint, ObjectMeta, ResourceSlice
+from dranode.driver.core.api.source_document import SourceDocument
+from dranode.sim.allocator.features import Features
+from dranode.sim.allocator.releases import Change
+
+
+class DeviceTaintSelector(APIDocument, frozen=True, kw_only=True):
+    """Which devices a rule is about: all of what is set has to hold, so that an empty selector selects every device."""
+
+    driver: str | None = None
+    pool: str | None = None
+    device: str | None = None
+    # v1alpha3 of Kubernetes 1.33 and 1.34 alone.
+    device_class_name: str | None = None
+    selectors: tuple[msgspec.Raw, ...] = ()
+
+
+class DeviceTaintRuleSpec(APIDocument, frozen=True, kw_only=True):
+    """`DeviceTaintRule.spec`."""
+
+    taint: DeviceTaint
+    device_selector: DeviceTaintSelector | None = None
+
+
+class DeviceTaintRule(APIDocument, frozen=True, kw_only=True):
+    """A rule, of any version that is served."""
+
+    api_version: str = ""
+    kind: str = ""
+    metadata: ObjectMeta = ObjectMeta()
+    spec: DeviceTaintRuleSpec
+
+
+def taint_rules(documents: Iterable[SourceDocument]) -> tuple[DeviceTaintRule, ...]:
+    """The rules among the documents.
+
+    Raises:
+        DocumentError: a rule does not decode, or selects by class or expression; says where.
+    """
+    return tuple(_rule(source) for source in documents if source.kind == "DeviceTaintRule")
+
+
+def with_rule_taints(
+    slices: Iterable[ResourceSlice], rules: Sequence[DeviceTaintRule], features: Features
+) -> Iterator[ResourceSlice]:
+    """The slices as the scheduler sees them: with the taints of the rules, if their gate is on."""
+    if not features.device_taint_rules:
+        yield from slices
+        return
+    for slice_ in slices:
+        applying = [rule for rule in rules if _selects_pool(rule, slice_, features)]
+        if applying:
+            devices = tuple(_with_taints(device, applying) for device in slice_.spec.devices)
+            yield msgspec.structs.replace(slice_, spec=msgspec.structs.replace(slice_.spec, devices=devices))
+        else:
+            yield slice_
+
+
+def _rule(source: SourceDocument) -> DeviceTaintRule:
+    try:
+        rule = decode(DeviceTaintRule, source.document)
+    except DocumentError as error:
+        raise DocumentError(f"{source.place}: {error}") from error
+    selector = rule.spec.device_selector
+    if selector is not None and (selector.device_class_name is not None or selector.selectors):
+        raise DocumentError(
+            f"{source.place}: spec.deviceSelector: deviceClassName and selectors were taken out of Kubernetes 1.35; "
+            "select by driver, pool and device"
+        )
+    return rule
+
+
+def _selects_pool(rule: DeviceTaintRule, slice_: ResourceSlice, features: Features) -> bool:
+    selector = rule.spec.device_selector
+    if selector is None:
+        return not features.has(Change.RULES_NEED_SELECTOR)
+    return selector.driver in (None, slice_.spec.driver) and selector.pool in (None, slice_.spec.pool.name)
+
+
+def _with_taints(device: Device, rules: Sequence[DeviceTaintRule]) -> Device:
+    taints = tuple(
+        rule.spec.taint
+        for rule in rules
+        if rule.spec.device_selector is None or rule.spec.device_selector.device in (None, device.name)
+    )
+    return msgspec.structs.replace(device, taints=device.taints + taints) if taints else device
