@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 RUNTIME := $(VENV)/.runtime
 
-.PHONY: help setup demo test lint bench bench-peer interop interop-all interop-allocator interop-packages
+.PHONY: help setup demo test lint bench bench-peer crash interop interop-all interop-allocator interop-packages
 .PHONY: interop-scheduler release site proto lock clean
 
 help:
@@ -14,6 +14,7 @@ help:
 	@echo 'make lint    ruff, mypy, import-linter'
 	@echo 'make bench   speed and memory, each beside a floor measured in the same run'
 	@echo 'make bench-peer  the way of every pod beside dra-driver-cpu, PEER=its program; needs root'
+	@echo 'make crash   SIGKILL at every system call with an effect, and what came of it; needs strace'
 	@echo 'make interop the CPU driver beside a real containerd; needs root and Go'
 	@echo 'make release everything that a release consists of, built into dist/ and tried'
 	@echo 'make interop-scheduler  dranode fit beside a real kube-scheduler; needs Go'
@@ -50,6 +51,10 @@ bench: setup
 # Beside a program of dra-driver-cpu that was built before; without PEER this driver alone.
 bench-peer: setup
 	@$(BIN)/python -m tests.bench.peer $(if $(PEER),--peer $(PEER)) $(PEER_OPTIONS)
+
+# Options: --every 5 for each fifth point alone, --errors for ENOSPC, EIO, EROFS and EMFILE too.
+crash: setup
+	@$(BIN)/python -m tests.crash.points $(CRASH_OPTIONS)
 
 # Real container runtimes, built from their modules: needs root and Go, and says why where it cannot run.
 interop: setup interop-packages

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 @click.option("--focus", multiple=True, metavar="PATTERN", help="Only checks or groups of this name (repeatable).")
 @click.option("--skip", multiple=True, metavar="PATTERN", help="Not the checks or groups of this name (repeatable).")
 @click.option("--strict", is_flag=True, help="Fail by a SHOULD too.")
-@click.option("--patience", default=60.0, show_default=True, metavar="SECONDS", help="Wait so long for what must come.")
+@click.option(
+    "--patience", default=120.0, show_default=True, metavar="SECONDS", help="Wait so long for what must come."
+)
 @click.option(
     "--quiet", default=5.0, show_default=True, metavar="SECONDS", help="Watch so long for what must not come."
 )

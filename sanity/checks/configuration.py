@@ -36,11 +36,18 @@ def other_drivers_parameters_are_passed_over(bench: Bench) -> None:
     f"{_TYPES}, DeviceAllocationConfiguration.requests",
 )
 def other_requests_parameters_are_passed_over(bench: Bench) -> None:
-    """A claim with a request of another driver's, and parameters for it."""
+    """A claim with a request of another driver's, and this driver's parameters for it."""
+    parameters = _distinct(bench)[0]
     (device,) = bench.devices()
     other = {"request": "other", "driver": OTHER_DRIVER, "pool": "elsewhere", "device": "its-own"}
-    config = [_entry(_UNKNOWN, OTHER_DRIVER, requests=("other",)), _entry(_UNKNOWN, bench.driver, requests=("other",))]
-    bench.prepared(bench.make_claim([device.result("mine"), other], config=config))
+    effects = []
+    for config in ([], [_entry(parameters, bench.driver, requests=("other",))]):
+        claim = bench.make_claim([device.result("mine"), other], config=config)
+        (answer,) = bench.prepared(claim)
+        effects.append(bench.edits(claim, answer))
+        bench.unprepared(claim)
+    seen = f"without: {effects[0]}; with parameters for another request: {effects[1]}"
+    expect(effects[0] == effects[1], seen, "compare `requests` with the result's")
 
 
 @should(

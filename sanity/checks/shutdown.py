@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +17,9 @@ _HELPER: Final = "kubeletplugin helper, Stop"
 def _terminated(bench: Bench) -> int | None:
     """End the driver as the end of its pod does; its exit status, or None if it did not end in time."""
     process = bench.started()
+    # One that is still starting may end in another way.
+    with contextlib.suppress(Unable):
+        bench.offers()
     bench.disconnect()
     return process.terminate(min(_GRACE, bench.patience))
 

@@ -131,15 +131,6 @@ class ReadsAllParameters(RightDriver):
         return [{**entry, "opaque": {**entry["opaque"], "driver": NAME}} for entry in entries]
 
 
-@fault("configuration-other-request", "are not a Light")
-class ReadsBeforeMatching(RightDriver):
-    def grant(self, document: Document) -> list[Document]:
-        for entry in self.configurations(document):
-            if entry["opaque"]["driver"] == NAME:
-                self.decoded(entry["opaque"]["parameters"])
-        return super().grant(document)
-
-
 class Reading(RightDriver):
     """Reads what it knows of any parameters."""
 
@@ -188,6 +179,7 @@ class FirstCounts(RightDriver):
 
 
 @fault("configuration-requests", "beside the other's:")
+@fault("configuration-other-request", "with parameters for another request:")
 class ForAllRequests(RightDriver):
     def applies(self, entry: Document, request: str) -> bool:
         return bool(entry) or bool(request)

@@ -1,0 +1,288 @@
+"""Crash points of `dranode serve`, found by the run itself: SIGKILL, or an error, at every call with an effect.
+
+`strace` counts the system calls of an undisturbed run (start, Prepare, a repeated Prepare, Unprepare, stop), and then
+brings the process down at the n-th call of each kind, for every n. After each the driver is started again, undisturbed,
+and has to know what kubelet was told, and to leave nothing behind. `make crash` prints points and survivors.
+
+strace counts the calls of each thread by itself: a point is the n-th call of a kind of the first thread to get there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.documents import decode
+from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.claims.answers import Prepared
+from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.claims.record import PreparedDevice
+from dranode.driver.local.kubelet import KubeletError, StandInKubelet
+from dranode.driver.local.store import Store
+from dranode.driver.node.ledger_reading import read_ledger
+from tests.fakes.waiting import PATIENCE
+
+PROGRAM: Final = Path(sys.executable).with_name("dranode")
+DRIVER: Final = "dra.cpu"
+CLAIMS: Final = 3
+# What changes something outside the process, on Linux; each stands with `?` so that no architecture needs to have it.
+CALLS: Final = (
+    "write", "pwrite64", "ftruncate", "fsync", "fdatasync", "rename", "renameat", "renameat2", "unlink", "unlinkat",
+    "link", "linkat", "mkdir", "rmdir", "bind", "sendmsg", "sendto", "fchmod", "chmod",
+)  # fmt: skip
+# A call with one of these errors, in place of the kill.
+ERRORS: Final = ("ENOSPC", "EIO", "EROFS", "EMFILE")
+_LINE: Final = re.compile(r"^(\d+)\s+(\w+)\(")
+
+
+@dataclass(frozen=True)
+class Point:
+    """The n-th call of a kind; `error` is what it fails with, or empty for SIGKILL."""
+
+    call: str
+    number: int
+    error: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.call}#{self.number} {self.error or 'SIGKILL'}"
+
+    @property
+    def injection(self) -> str:
+        """What strace is told."""
+        what = f"error={self.error}" if self.error else "signal=SIGKILL"
+        return f"{self.call}:{what}:when={self.number}"
+
+
+class Violation(Exception):  # noqa: N818 - what an invariant says
+    """What must not be after a crash."""
+
+
+def missing() -> str:
+    """Why no points can be found here; empty if they can."""
+    if shutil.which("strace") is None:
+        return "strace is not installed"
+    tried = subprocess.run(["strace", "-qq", "-o", "/dev/null", "true"], check=False, capture_output=True, text=True)
+    return "" if tried.returncode == 0 else f"strace cannot trace here: {tried.stderr.strip()[:100]}"
+
+
+@contextlib.contextmanager
+def world() -> Iterator[Path]:
+    """A folder with the claims of the run."""
+    with tempfile.TemporaryDirectory(prefix="crash-", dir="/tmp") as name:
+        folder = Path(name)
+        (folder / "kubelet" / "plugins_registry").mkdir(parents=True)
+        store = Store(folder / "store")
+        for number in range(CLAIMS):
+            store.put(_claim(number))
+        yield folder
+
+
+def _claim(number: int) -> ResourceClaim:
+    result = {
+        "request": "r", "driver": DRIVER, "pool": "node", "device": f"cpudevnuma{number % 2:03d}",
+        "consumedCapacity": {"dra.cpu/cpu": "2"}, "shareID": f"00000000-0000-4000-8000-{number:012d}",
+    }  # fmt: skip
+    metadata = {"namespace": "default", "name": f"c{number}", "uid": f"uid-{number}"}
+    status = {"allocation": {"devices": {"results": [result]}}}
+    return decode(ResourceClaim, {"metadata": metadata, "status": status})
+
+
+@dataclass
+class Run:
+    """One life of the driver in a world, and what kubelet was told in it."""
+
+    folder: Path
+    process: subprocess.Popen[bytes]
+    kubelet: StandInKubelet
+
+    def register(self) -> bool:
+        """Register the driver; False if it ends before it answers."""
+        ends = time.monotonic() + PATIENCE
+        while self.process.poll() is None and time.monotonic() < ends:
+            with contextlib.suppress(KubeletError):
+                self.kubelet.register([DRIVER], 0.2)
+                return True
+        return False
+
+
+@contextlib.contextmanager
+def serving(folder: Path, before: Sequence[str] = ()) -> Iterator[Run]:
+    """The driver, with something before its command."""
+    arguments = ["--machine", "sockets=1,numa=2,cores=4,threads=1", "--node-name", "node", "--http-address", "none"]
+    places = ["--store", "store", "--kubelet-root", "kubelet", "--cdi-dir", "cdi", "--nri-socket", "none"]
+    command = [*before, str(PROGRAM), "serve", *arguments, *places]
+    with (folder / "log").open("ab") as log:
+        process = subprocess.Popen(command, cwd=folder, stderr=log, start_new_session=True)
+    kubelet = StandInKubelet(folder / "kubelet" / "plugins_registry")
+    try:
+        yield Run(folder, process, kubelet)
+    finally:
+        kubelet.close()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def pod(number: int) -> dict[ClaimRef, frozenset[str]]:
+    return {ClaimRef("default", f"c{number}", f"uid-{number}"): frozenset({DRIVER})}
+
+
+Told = dict[int, tuple[PreparedDevice, ...] | None]
+
+
+def use(run: Run, told: Told) -> None:
+    """Prepare, prepare again, unprepare; `told` has what kubelet knows, None where it cannot know."""
+    if not run.register():
+        return
+    for number in range(CLAIMS):
+        told[number] = None
+        with contextlib.suppress(KubeletError):
+            (answer,) = run.kubelet.prepare(pod(number)).values()
+            if isinstance(answer, Prepared):
+                told[number] = answer.devices
+    run.kubelet.restart()
+    if run.register():
+        with contextlib.suppress(KubeletError):
+            run.kubelet.prepare(pod(1))
+        told[0] = None
+        with contextlib.suppress(KubeletError):
+            run.kubelet.unprepare(pod(0))
+            del told[0]
+    _end(run)
+
+
+def _end(run: Run) -> None:
+    """End the driver itself, which strace may have started."""
+    children = subprocess.run(["pgrep", "-P", str(run.process.pid)], check=False, capture_output=True, text=True)
+    for process in [int(child) for child in children.stdout.split()] or [run.process.pid]:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        run.process.wait(10)
+
+
+def find_points(*, errors: bool = False) -> list[Point]:
+    """The points of an undisturbed run.
+
+    Raises:
+        Violation: that run itself was not undisturbed.
+    """
+    calls = ",".join(f"?{call}" for call in CALLS)
+    with world() as folder:
+        told: Told = {}
+        with serving(folder, ("strace", "-f", "-qq", "-o", str(folder / "trace"), "-e", f"trace={calls}")) as run:
+            use(run, told)
+        if set(told) != {1, 2} or None in told.values():
+            raise Violation(f"the undisturbed run told {told}: {(folder / 'log').read_text()[-500:]}")
+        counts: Counter[tuple[str, str]] = Counter()
+        for line in (folder / "trace").read_text(errors="replace").splitlines():
+            if match := _LINE.match(line):
+                counts[match[1], match[2]] += 1
+    most: dict[str, int] = {}
+    for (_, call), count in counts.items():
+        most[call] = max(most.get(call, 0), count)
+    kills = [Point(call, number) for call in CALLS for number in range(1, most.get(call, 0) + 1)]
+    failing = ("write", "pwrite64", "fsync", "fdatasync", "rename", "unlink", "mkdir")
+    return kills + [
+        Point(point.call, point.number, error)
+        for point in kills
+        for error in (ERRORS if errors and point.call in failing else ())
+    ]
+
+
+def survive(point: Point) -> bool:
+    """Bring the driver down at a point, start it again, and look; whether the point was reached.
+
+    Raises:
+        Violation: something that kubelet was told is not so, or something is left.
+    """
+    with world() as folder:
+        told: Told = {}
+        options = (
+            "-f",
+            "-qq",
+            "-o",
+            str(folder / "trace"),
+            "-e",
+            f"trace={point.call}",
+            "-e",
+            f"inject={point.injection}",
+        )
+        with serving(folder, ("strace", *options)) as run:
+            use(run, told)
+        trace = (folder / "trace").read_text(errors="replace")
+        with serving(folder) as run:
+            look(run, told, point)
+        return "killed by SIGKILL" in trace or "INJECTED" in trace
+
+
+def look(run: Run, told: Told, point: Point) -> None:
+    log = run.folder / "log"
+    if not run.register():
+        raise Violation(f"{point}: it does not start again: {log.read_text()[-400:]}")
+    for number in range(CLAIMS):
+        (answer,) = run.kubelet.prepare(pod(number)).values()
+        if not isinstance(answer, Prepared):
+            raise Violation(f"{point}: claim {number} is refused: {answer}")
+        known = told.get(number)
+        if known is not None and known != answer.devices:
+            raise Violation(f"{point}: claim {number} has {answer.devices}, and kubelet was told {known}")
+    contents = read_ledger(run.folder / "kubelet" / "plugins" / DRIVER / "ledger.db")
+    masks = {record.uid: record.held for record in contents.records}
+    if contents.damaged or sum(map(len, masks.values())) != len(CPUSet.union(masks.values())):
+        raise Violation(f"{point}: the ledger has {masks}, damaged: {contents.damaged}")
+    for number in range(CLAIMS):
+        spec = json.loads((run.folder / "cdi" / f"dra.k8s.io-cpu_claim-uid-{number}.json").read_bytes())
+        expected = f"DRA_CPUSET_uid-{number}={masks[f'uid-{number}']}"
+        if expected not in spec["devices"][0]["containerEdits"]["env"]:
+            raise Violation(f"{point}: the spec of claim {number} does not say {expected}")
+        run.kubelet.unprepare(pod(number))
+    run.process.terminate()
+    status = run.process.wait(PATIENCE)
+    left = [path.name for path in (run.folder / "cdi").iterdir()]
+    records = read_ledger(run.folder / "kubelet" / "plugins" / DRIVER / "ledger.db").records
+    if status or left or records:
+        raise Violation(f"{point}: at the end status {status}, files {left}, records {records}")
+
+
+def main() -> int:
+    """Run every point, or every n-th; the exit status is 1 if one of them is not survived."""
+    parser = argparse.ArgumentParser(prog="python -m tests.crash.points")
+    parser.add_argument("--every", type=int, default=1, help="run each n-th point alone")
+    parser.add_argument("--errors", action="store_true", help="errors too: ENOSPC, EIO, EROFS, EMFILE")
+    options = parser.parse_args()
+    if reason := missing():
+        print(f"not run: {reason}")  # noqa: T201
+        return 1
+    points = find_points(errors=options.errors)
+    reached = survived = 0
+    for point in points[:: options.every]:
+        try:
+            reached += survive(point)
+            survived += 1
+        except Violation as violation:
+            print(violation, flush=True)  # noqa: T201
+    count = len(points[:: options.every])
+    by_call = ", ".join(f"{call} {number}" for call, number in Counter(point.call for point in points).items())
+    print(f"{len(points)} points: {by_call}")  # noqa: T201
+    print(f"{count} run, {reached} reached, {survived} survived")  # noqa: T201
+    return int(survived < count)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

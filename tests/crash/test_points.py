@@ -1,0 +1,34 @@
+"""A sample of the crash points that `make crash` runs, and that its look at the survivor can fail."""
+
+from __future__ import annotations
+
+import pytest
+
+from dranode.driver.core.claims.answers import Prepared
+from tests.crash.points import Point, Violation, find_points, look, missing, pod, serving, survive, world
+from tests.fakes.waiting import PATIENCE
+
+pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "strace is there")
+
+
+def test_the_run_itself_shows_its_points() -> None:
+    points = find_points()
+    assert {"fdatasync", "rename", "unlink", "pwrite64"} <= {point.call for point in points}
+    assert Point("fdatasync", 1) in points
+
+
+@pytest.mark.parametrize("point", [Point("fdatasync", 3), Point("rename", 1), Point("pwrite64", 6, "ENOSPC")], ids=str)
+def test_a_sample_is_survived(point: Point) -> None:
+    assert survive(point), "the point was not reached"
+
+
+def test_an_answer_that_differs_after_a_restart_is_a_violation() -> None:
+    with world() as folder:
+        with serving(folder) as run:
+            assert run.register()
+            (first,) = run.kubelet.prepare(pod(0)).values()
+            assert isinstance(first, Prepared)
+            run.process.terminate()
+            run.process.wait(PATIENCE)
+        with serving(folder) as run, pytest.raises(Violation, match="kubelet was told"):
+            look(run, {1: first.devices}, Point("write", 1))
