@@ -69,7 +69,7 @@ def machine_picture(title: str, root: Root, views: Views) -> FleetPicture:
     from dranode.driver.cli.options import default_node_name
     from dranode.driver.picture.pictures import views_picture
 
-    node = default_node_name() if isinstance(root, HostRoot) else "of --machine"
+    node = default_node_name() if isinstance(root, HostRoot) else "machine"
     return views_picture(f"{title} {node}", node, [("now", views.drivers)], notes=views.unseen, taken=time_now())
 
 

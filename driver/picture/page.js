@@ -402,6 +402,12 @@
     made.dataset.tip = `CPU ${cpus}: ${[...new Set(names.map((name) => name || (lost ? "not known" : "free")))].join(", ")}`;
     return made;
   }
+  // In as many columns as make a square: a cache of 16 cores is 4 rows, not a line across the page.
+  function coreGrid(cells) {
+    const made = element("div", {}, ...cells);
+    made.style.gridTemplateColumns = `repeat(${Math.max(1, Math.round(Math.sqrt(cells.length)))}, auto)`;
+    return made;
+  }
   function layoutBoxes(moment, node, letters) {
     const [, , isolatedList, tops] = node.layout;
     const isolated = new Set(numbers(isolatedList));
@@ -417,7 +423,7 @@
       return here.map((device) => deviceLine(moment, device, letters));
     };
     const draw = ([title, framed, numa, , inner, threads], depth) => {
-      if (!framed) return element("div", { class: "cores" }, element("small", {}, title), element("div", {}, ...threads.map((core) => coreCell(core, holder, letters, isolated, widest, moment.unknown.has("CPUs")))));
+      if (!framed) return element("div", { class: "cores" }, element("small", {}, title), coreGrid(threads.map((core) => coreCell(core, holder, letters, isolated, widest, moment.unknown.has("CPUs")))));
       return element("div", { class: `frame ${depth ? "" : "outer"}` }, element("div", { class: "caption" }, title),
         element("div", { class: inner.some((each) => each[1]) ? "inside" : "" }, ...inner.map((each) => draw(each, depth + 1))), ...take(numa));
     };
