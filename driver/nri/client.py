@@ -31,6 +31,7 @@ from dranode.driver.nri.events import (
     CreateRequest,
     Notification,
     NRIEvent,
+    NRIRequest,
     PluginAccepted,
     PodGone,
     RegistrationRefused,
@@ -39,6 +40,7 @@ from dranode.driver.nri.events import (
     SynchronizeRequest,
     UpdateRequest,
     UpdatesAnswered,
+    about,
 )
 from dranode.driver.nri.mistakes import Mistakes
 from dranode.driver.nri.session import Session
@@ -215,8 +217,8 @@ class NRIClient:
         updates: tuple[ContainerUpdate, ...] = ()
         due = succeeded = False
         with self._mistakes.survived("what is due for containers could not be decided"):
-            updates = self._enforcer.unsolicited()
-            due = not updates and self._enforcer.reconnection_due()
+            updates = self._enforcer.unsolicited.updates()
+            due = not updates and self._enforcer.unsolicited.reconnection_due()
             succeeded = True
         if updates:
             session.update_containers(updates)
@@ -257,24 +259,20 @@ class NRIClient:
             case PodGone():
                 self._enforcer.pod_gone(event.pod)
             case UpdatesAnswered():
-                self._enforcer.updates_answered(event.error)
+                self._enforcer.unsolicited.answered(event.error)
             case ShutdownAnnounced():
                 log.info("driver=%s: the runtime announces the end of the connection", self._identity[0])
             case _:
                 assert_never(event)
 
-    def _answer(
-        self, session: Session, request: SynchronizeRequest | CreateRequest | UpdateRequest | StopRequest
-    ) -> None:
+    def _answer(self, session: Session, request: NRIRequest) -> None:
         began = self._clock()
         with operation():
             self._decide(session, request)
         with self._mistakes.survived("a request was not counted"):
             self._answered(type(request).__name__.removesuffix("Request"), self._clock() - began)
 
-    def _decide(
-        self, session: Session, request: SynchronizeRequest | CreateRequest | UpdateRequest | StopRequest
-    ) -> None:
+    def _decide(self, session: Session, request: NRIRequest) -> None:
         try:
             match request:
                 case SynchronizeRequest():
@@ -288,16 +286,9 @@ class NRIClient:
                 case StopRequest():
                     session.update(request, self._enforcer.stop(request.container))
         except DranodeError as error:
-            log.warning("refused driver=%s %s: %s", self._identity[0], _about(request), error)
+            log.warning("refused driver=%s %s: %s", self._identity[0], about(request), error)
             session.refuse(request, str(error))
         except Exception as error:
             # Without an answer the runtime would wait, drop the plug-in and run the container on every CPU.
-            log.exception("driver=%s %s: an NRI request failed", self._identity[0], _about(request))
+            log.exception("driver=%s %s: an NRI request failed", self._identity[0], about(request))
             session.refuse(request, f"dranode failed: {in_words(error)}")
-
-
-def _about(request: SynchronizeRequest | CreateRequest | UpdateRequest | StopRequest) -> str:
-    """What a request is about, for the log."""
-    if isinstance(request, SynchronizeRequest):
-        return f"containers={len(request.containers)}"
-    return f"pod={request.container.pod} container={request.container.name}"

@@ -159,3 +159,10 @@ Notification = (
     | ShutdownAnnounced
 )
 NRIEvent = RegistrationRefused | NRIRequest | Notification
+
+
+def about(request: NRIRequest) -> str:
+    """What a request is about, as pairs for the log: `pod=` and `container=`, or how many `containers=`."""
+    if isinstance(request, SynchronizeRequest):
+        return f"containers={len(request.containers)}"
+    return f"pod={request.container.pod} container={request.container.name}"

@@ -118,8 +118,8 @@ def test_drift_that_no_reconnection_cures_is_left_alone_on_an_old_runtime_too() 
     for _ in range(240):
         now[0] += 30.0
         enforcer.verify()
-        assert enforcer.unsolicited() == ()
-        if enforcer.reconnection_due():
+        assert enforcer.unsolicited.updates() == ()
+        if enforcer.unsolicited.reconnection_due():
             enforcer.synchronize((OTHER,))
     # The first repair came with the answer to the first Synchronize.
     assert enforcer.status().reconnections == REPAIRS - 1
@@ -136,8 +136,8 @@ def test_what_a_reconnection_is_to_mend_is_not_forgotten_while_the_runtime_takes
     kernel.cpus = "7"
     enforcer.verify()
     for now[0] in (0.0, 60.0):
-        enforcer.unsolicited()
-    assert enforcer.reconnection_due()
+        enforcer.unsolicited.updates()
+    assert enforcer.unsolicited.reconnection_due()
     enforcer.verify()  # a runtime waits with Synchronize until containers that are being stopped have stopped
     (update,) = enforcer.synchronize((OTHER,))
     assert (update.container_id, update.resources.cpus) == ("c2", HELD.shared)
@@ -178,8 +178,8 @@ def test_a_mask_that_was_given_up_is_mended_once_with_every_connection_all_the_s
     for _ in range(9):
         now[0] += 30.0
         enforcer.verify()
-        enforcer.unsolicited()
-    assert enforcer.unsolicited() == ()
+        enforcer.unsolicited.updates()
+    assert enforcer.unsolicited.updates() == ()
     assert [each.container_id for each in enforcer.synchronize((OTHER,))] == ["c2"]
     assert enforcer.status().drifts == 1
 
@@ -222,19 +222,19 @@ def test_kubelet_is_asked_again_about_a_container_that_it_was_silent_about() -> 
     # It may run anywhere, so it is kept from what others hold until it is clear what it has.
     (update,) = enforcer.synchronize((replace(STRANGER, cpus=CPUSet(range(8))),))
     assert update.resources.cpus == HELD.shared
-    assert (enforcer.is_certain(), enforcer.reconnection_due()) == (False, False)
-    assert (enforcer.unsolicited(), node.asked) == ((), 1)
+    assert (enforcer.is_certain(), enforcer.unsolicited.reconnection_due()) == (False, False)
+    assert (enforcer.unsolicited.updates(), node.asked) == ((), 1)
     now[0] = 5.0
-    assert (enforcer.unsolicited(), node.asked) == ((), 2)
+    assert (enforcer.unsolicited.updates(), node.asked) == ((), 2)
     node.answer, now[0] = GIVEN, 9.0
-    assert (enforcer.unsolicited(), node.asked) == ((), 2)
+    assert (enforcer.unsolicited.updates(), node.asked) == ((), 2)
     now[0] = 10.0
-    (update,) = enforcer.unsolicited()
+    (update,) = enforcer.unsolicited.updates()
     assert (update.container_id, update.resources.cpus, node.asked) == ("c3", CLAIM.cpus, 3)
     assert enforcer.is_certain()
     assert enforcer.claims_in_use() == {"a"}
     now[0] = 20.0
-    assert (enforcer.unsolicited(), node.asked) == ((), 3)
+    assert (enforcer.unsolicited.updates(), node.asked) == ((), 3)
 
 
 def test_kubelet_is_asked_again_about_a_pod_that_it_does_not_list_yet() -> None:
@@ -245,7 +245,7 @@ def test_kubelet_is_asked_again_about_a_pod_that_it_does_not_list_yet() -> None:
     enforcer.synchronize((replace(STRANGER, cpus=CPUSet(range(8))),))
     assert not enforcer.is_certain()
     node.answer, now[0] = GIVEN, 5.0
-    (update,) = enforcer.unsolicited()
+    (update,) = enforcer.unsolicited.updates()
     assert (update.container_id, update.resources.cpus, enforcer.is_certain()) == ("c3", CLAIM.cpus, True)
 
 
@@ -257,13 +257,13 @@ def test_a_no_of_kubelet_counts_and_is_asked_for_again() -> None:
     (update,) = enforcer.synchronize((replace(STRANGER, cpus=CPUSet(range(8))),))
     assert (update.resources.cpus, enforcer.is_certain()) == (HELD.shared, True)
     for now[0] in (29.0, 30.0, 59.0, 60.0):
-        assert enforcer.unsolicited() == ()
+        assert enforcer.unsolicited.updates() == ()
     assert node.asked == 3
     node.answer, now[0] = GIVEN, 90.0
-    (update,) = enforcer.unsolicited()
+    (update,) = enforcer.unsolicited.updates()
     assert (update.container_id, update.resources.cpus) == ("c3", CLAIM.cpus)
     now[0] = 200.0
-    assert (enforcer.unsolicited(), node.asked) == ((), 4)
+    assert (enforcer.unsolicited.updates(), node.asked) == ((), 4)
 
 
 def test_a_container_on_held_cpus_stays_there_while_kubelet_is_silent() -> None:
@@ -273,10 +273,10 @@ def test_a_container_on_held_cpus_stays_there_while_kubelet_is_silent() -> None:
     enforcer.configured(RuntimePeer("containerd", "v2.3.4", "v0.12.1"))
     assert enforcer.synchronize((replace(STRANGER, cpus=CPUSet((2,))),)) == ()
     node.now = replace(HELD, mems="0")
-    assert enforcer.unsolicited() == ()
+    assert enforcer.unsolicited.updates() == ()
     # kubelet gave the claim to another pod.
     node.answer, now[0] = {STRANGER.pod.uid: KubeletPodClaims({})}, 5.0
-    (update,) = enforcer.unsolicited()
+    (update,) = enforcer.unsolicited.updates()
     assert update.resources.cpus == HELD.shared
     assert enforcer.is_certain()
 
@@ -288,5 +288,5 @@ def test_a_runtime_that_takes_no_updates_gets_the_mask_with_its_next_call() -> N
     enforcer.configured(RuntimePeer("containerd", "v2.0.7", "v0.8.0"))
     enforcer.synchronize((replace(STRANGER, cpus=CPUSet(range(8))), OTHER))
     node.answer, now[0] = GIVEN, 5.0
-    assert enforcer.unsolicited() == ()
+    assert enforcer.unsolicited.updates() == ()
     assert {each.container_id: each.resources.cpus for each in enforcer.stop(OTHER)} == {"c3": CLAIM.cpus}

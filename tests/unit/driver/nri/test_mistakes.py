@@ -10,6 +10,7 @@ from dranode.driver.core.api.errors import LedgerError
 from dranode.driver.core.pinning.snapshot import HeldSnapshot
 from dranode.driver.nri.enforcer import Enforcer
 from dranode.driver.nri.events import RuntimePeer
+from dranode.driver.nri.unsolicited import Unsolicited
 from dranode.proto import nri_v1alpha1_pb2 as nri
 from tests.fakes.nri import CallFailedError, container
 from tests.fakes.nri_client import HELD, NEW, P1, P2, Bench
@@ -17,14 +18,14 @@ from tests.fakes.waiting import eventually
 
 
 class Handler:
-    """The enforcer with some of its methods replaced."""
+    """The enforcer, or what it does unasked, with some of its attributes replaced."""
 
-    def __init__(self, enforcer: Enforcer, instead: Mapping[str, Callable[..., object]]) -> None:
-        self._enforcer = enforcer
+    def __init__(self, handler: Enforcer | Unsolicited, instead: Mapping[str, object]) -> None:
+        self._handler = handler
         self._instead = instead
 
     def __getattr__(self, name: str) -> object:
-        return self._instead.get(name) or getattr(self._enforcer, name)
+        return self._instead.get(name) or getattr(self._handler, name)
 
 
 def test_a_failing_handler_is_answered_with_an_error_and_the_thread_lives(bench: Bench) -> None:
@@ -61,12 +62,13 @@ MISTAKES = pytest.mark.parametrize("error", [ZeroDivisionError("a mistake"), Led
 
 
 @MISTAKES
-@pytest.mark.parametrize("method", ["unsolicited", "reconnection_due"])
+@pytest.mark.parametrize("method", ["updates", "reconnection_due"])
 def test_a_mistake_in_what_is_due_unasked_is_said_once_and_tried_again(
     bench: Bench, caplog: pytest.LogCaptureFixture, method: str, error: Exception
 ) -> None:
-    broken = Broken(getattr(bench.enforcer, method), error)
-    bench.client._enforcer = Handler(bench.enforcer, {method: broken})  # type: ignore[assignment]
+    broken = Broken(getattr(bench.enforcer.unsolicited, method), error)
+    unsolicited = Handler(bench.enforcer.unsolicited, {method: broken})
+    bench.client._enforcer = Handler(bench.enforcer, {"unsolicited": unsolicited})  # type: ignore[assignment]
     bench.client.start()
     runtime = bench.accept()
     runtime.handshake()
@@ -81,19 +83,22 @@ def test_a_mistake_in_what_is_due_unasked_is_said_once_and_tried_again(
 
 
 @MISTAKES
-@pytest.mark.parametrize("method", ["configured", "started", "removed", "pod_gone", "updates_answered"])
+@pytest.mark.parametrize("method", ["configured", "started", "removed", "pod_gone", "answered"])
 def test_what_could_not_be_taken_in_is_sent_again_on_a_new_connection_once_decisions_succeed(
     bench: Bench, method: str, error: Exception
 ) -> None:
-    broken = Broken(getattr(bench.enforcer, method), error)
-    ticks = Broken(bench.enforcer.unsolicited, error)
-    if method == "updates_answered":
+    unsolicited = bench.enforcer.unsolicited
+    broken = Broken(getattr(unsolicited if method == "answered" else bench.enforcer, method), error)
+    ticks = Broken(unsolicited.updates, error)
+    if method == "answered":
         ticks.error = None
-    bench.client._enforcer = Handler(bench.enforcer, {method: broken, "unsolicited": ticks})  # type: ignore[assignment]
+    replaced = {"answered": broken} if method == "answered" else {}
+    unasked = Handler(unsolicited, {**replaced, "updates": ticks})
+    bench.client._enforcer = Handler(bench.enforcer, {method: broken, "unsolicited": unasked})  # type: ignore[assignment]
     bench.client.start()
     runtime = bench.accept()
     runtime.handshake([P2], [container("s", "p2", cpus="0-7", state=nri.CONTAINER_RUNNING)], NEW)
-    if method == "updates_answered":
+    if method == "answered":
         bench.enforcer.configured(RuntimePeer("containerd", "v2.4.0", NEW))
         bench.node.now = HELD
         bench.client.notify()

@@ -80,8 +80,8 @@ def test_the_silent_one_adjusts_nothing_refuses_nothing_and_says_nothing_unasked
     assert enforcer.create(UNKNOWN) == (Resources(), ())
     assert enforcer.update(OTHER, Resources(CPUSet((1,))), 0) == ()
     assert enforcer.stop(MINE) == ()
-    assert enforcer.unsolicited() == ()
-    assert not enforcer.reconnection_due()
+    assert enforcer.unsolicited.updates() == ()
+    assert not enforcer.unsolicited.reconnection_due()
 
 
 def test_the_silent_one_leaves_it_to_the_other_one_to_count_and_to_notify(node: Node, word: Word) -> None:
@@ -103,10 +103,10 @@ def test_what_it_left_unsaid_it_says_when_its_time_comes(enforcer: Enforcer, nod
     node.now = HELD
     enforcer.create(MINE)
     word.active = True
-    said = {update.container_id: str(update.resources.cpus) for update in enforcer.unsolicited()}
+    said = {update.container_id: str(update.resources.cpus) for update in enforcer.unsolicited.updates()}
     assert said == {"c2": "0-1,4-7"}
-    enforcer.updates_answered("")
-    assert enforcer.unsolicited() == ()
+    enforcer.unsolicited.answered("")
+    assert enforcer.unsolicited.updates() == ()
 
 
 def test_it_knows_what_the_other_one_gave_and_keeps_a_claim_for_its_container(
@@ -116,7 +116,7 @@ def test_it_knows_what_the_other_one_gave_and_keeps_a_claim_for_its_container(
     enforcer.create(MINE)
     enforcer.started(replace(MINE, started=True))
     word.active = True
-    assert enforcer.unsolicited() == ()
+    assert enforcer.unsolicited.updates() == ()
     with pytest.raises(RefusedError, match="in use by container"):
         enforcer.create(replace(MINE, id="c9", name="second"))
 

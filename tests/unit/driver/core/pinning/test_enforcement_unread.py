@@ -96,10 +96,10 @@ def test_no_mask_is_changed_by_whatever_happens(world: World, caplog: pytest.Log
         enforcer = world.enforcer
         unpinned = replace(SHARED, id="unpinned", cpus=CPUSet())
         assert enforcer.synchronize((EXCLUSIVE, UNRESOLVED, SHARED, unpinned)) == ()
-        assert enforcer.unsolicited() == ()
+        assert enforcer.unsolicited.updates() == ()
         assert enforcer.stop(EXCLUSIVE) == ()
         assert enforcer.verify() == ()
-        assert not enforcer.reconnection_due()
+        assert not enforcer.unsolicited.reconnection_due()
     assert (world.told, caplog.messages) == ([], [])
 
 
@@ -149,16 +149,16 @@ def test_once_it_can_be_read_the_runtime_is_asked_for_everything_before_any_mask
     enforcer.create(NEW)
     assert not enforcer.is_certain()
     world.node.now = HELD
-    assert enforcer.unsolicited() == ()
+    assert enforcer.unsolicited.updates() == ()
     assert enforcer.stop(container("gone", CPUSet())) == ()
-    assert enforcer.reconnection_due()
+    assert enforcer.unsolicited.reconnection_due()
     assert enforcer.claims_in_use() == {"mine"}
     world.kernel.speaks = False
     (update,) = enforcer.synchronize((EXCLUSIVE, UNRESOLVED, SHARED, replace(NEW, cpus=CPUSet((2, 3, 6)))))
     assert (update.container_id, update.resources.cpus) == ("new", CPUSet((3, 6)))
     assert enforcer.claims_in_use() == {"mine", "theirs"}
     assert enforcer.is_certain()
-    assert not enforcer.reconnection_due()
+    assert not enforcer.unsolicited.reconnection_due()
 
 
 def test_containers_that_were_taken_in_before_are_held_to_their_claims_again_without_a_new_connection(
@@ -171,7 +171,7 @@ def test_containers_that_were_taken_in_before_are_held_to_their_claims_again_wit
     world.node.now = replace(HELD, unread=Unread(REASON))
     assert world.enforcer.verify() == ()
     world.node.now = replace(HELD)
-    assert not world.enforcer.reconnection_due()
+    assert not world.enforcer.unsolicited.reconnection_due()
     assert {drift.container.id for drift in world.enforcer.verify()} == {"mine", "shared"}
 
 
@@ -180,7 +180,7 @@ def test_masks_of_containers_that_were_taken_in_before_stay_whatever_is_known_of
     world.enforcer.synchronize((EXCLUSIVE, UNRESOLVED, SHARED))
     for now in (BLIND, replace(UNREAD, online=CPUSet(range(7))), replace(EMPTY, unread=Unread(REASON))):
         world.node.now = now
-        assert world.enforcer.unsolicited() == ()
+        assert world.enforcer.unsolicited.updates() == ()
         assert world.enforcer.stop(container("gone", CPUSet())) == ()
     # Of its claim nothing is known now; its mask is the one that it was given.
     wide = Resources(CPUSet(range(8)))

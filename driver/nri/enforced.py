@@ -1,0 +1,70 @@
+"""The containers that are enforced: what is known of them, what they were sent, and the figures of both."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.pinning.container_index import ContainerChange, Containers
+from dranode.driver.core.pinning.containers import ContainerUpdate
+from dranode.driver.core.pinning.corrections import Drift, drifted
+from dranode.driver.core.pinning.enforcement import Allowed
+from dranode.driver.nri.enforcement_status import EnforcementStatus
+
+log = logging.getLogger(__name__)
+
+# Seconds that a runtime may take for the masks that an answer carries; it applies them one after another.
+_SETTLING: Final = 10.0
+
+
+@dataclass(slots=True)
+class Enforced:
+    """The containers of one runtime. The thread that owns the connection changes them.
+
+    Attributes:
+        clock: seconds, monotonic.
+        containers: those that are known.
+        status: the figures so far.
+        drifts: what the verifier, another thread, found since it was last looked at.
+        silent: whether another instance answers what is decided now, and counts it.
+    """
+
+    clock: Callable[[], float]
+    containers: Containers = field(default_factory=Containers)
+    status: EnforcementStatus = field(default_factory=EnforcementStatus)
+    drifts: tuple[Drift, ...] = ()
+    silent: bool = False
+    # When containers were last sent a mask.
+    _sent_at: Mapping[str, float] = field(default_factory=dict)
+
+    def mended(self) -> Containers:
+        """Return the containers, with what the kernel was found to say of them since the last decision."""
+        drifts, self.drifts = self.drifts, ()
+        if drifts:
+            self.containers.carry_out(drifted(self.containers, drifts))
+        return self.containers
+
+    def carry_out(self, allowed: Allowed) -> tuple[ContainerUpdate, ...]:
+        """Take note of a decision, and return the updates that are to be sent."""
+        for warning in allowed.warnings:
+            log.warning("%s", warning)
+        self.containers.carry_out(allowed.change)
+        if allowed.updates and not self.silent:
+            self.status = replace(self.status, updates=self.status.updates + len(allowed.updates))
+        if allowed.updates:
+            now = self.clock()
+            self._sent_at = {**self.moving(), **{update.container_id: now for update in allowed.updates}}
+        return allowed.updates
+
+    def take_back(self, updates: tuple[ContainerUpdate, ...]) -> None:
+        """Take note that these updates were decided and did not arrive: the containers may have other CPUs."""
+        late = (self.containers.get(update.container_id) for update in updates)
+        self.containers.carry_out(ContainerChange(tuple(replace(each, cpus=CPUSet()) for each in late if each)))
+
+    def moving(self) -> dict[str, float]:
+        """Return the ids of containers that were sent a mask a moment ago, with the time at which it was sent."""
+        now = self.clock()
+        return {key: at for key, at in self._sent_at.items() if now - at < _SETTLING}
