@@ -21,7 +21,7 @@ EXCEPTIONS = {
     ("driver/machine/udev.py", "_NO_EVENTS"),
     ("cpu/plugin.py", "no CPU is reserved, so the claim that would take the last shared CPU will be refused"),
     # What is logged is a sentence of a decision, which names container and pod itself.
-    ("driver/nri/enforcer.py", "%s"),
+    ("driver/nri/enforced.py", "%s"),
     ("driver/nri/inquiry.py", "containers are compared with what was last known of claims: %s"),
 }
 
@@ -59,14 +59,32 @@ def bound(node: ast.AST) -> frozenset[str]:
             return frozenset(each.id for each in ast.walk(target) if isinstance(each, ast.Name))
         case ast.ClassDef():
             fields = {ast.unparse(each.target) for each in node.body if isinstance(each, ast.AnnAssign)}
-            uses = (each for each in ast.walk(node) if isinstance(each, ast.Attribute) and is_name(each.value, "self"))
+            uses = (each for each in ast.walk(node) if isinstance(each, ast.Attribute) and is_of_self(each.value))
             return frozenset(name.strip("_") for name in (*fields, *(each.attr for each in uses))) & ATTRIBUTES
         case _:
             return frozenset()
 
 
-def is_name(node: ast.AST, name: str) -> bool:
-    return isinstance(node, ast.Name) and node.id == name
+def is_of_self(node: ast.AST) -> bool:
+    """Whether it is `self`, or an attribute of an attribute of it: `self`, `self.node`, `self.node.plugin`."""
+    match node:
+        case ast.Name(id="self"):
+            return True
+        case ast.Attribute(value=inner):
+            return is_of_self(inner)
+        case _:
+            return False
+
+
+def bound_within(node: ast.AST) -> frozenset[str]:
+    """The names that are bound once a statement is over, or when it has failed halfway: those of its blocks as well."""
+    match node:
+        case ast.Assign():
+            return bound(node)
+        case ast.With() | ast.Try() | ast.If():
+            return frozenset().union(*map(bound_within, ast.iter_child_nodes(node)))
+        case _:
+            return frozenset()
 
 
 def calls(source: str, path: str) -> Iterator[Call]:
@@ -87,8 +105,7 @@ def calls_below(node: ast.AST, path: str, names: frozenset[str]) -> Iterator[Cal
             pass
     for child in ast.iter_child_nodes(node):
         yield from calls_below(child, path, names)
-        if isinstance(child, ast.Assign):
-            names |= bound(child)
+        names |= bound_within(child)
 
 
 def missing(call: Call) -> list[str]:
@@ -131,6 +148,12 @@ def test_a_line_of_the_log_says_which_claim_driver_and_pod_it_is_about() -> None
         ('class Look:\n plugin: int\n def look(self): log.error("uid=%s: gone", 1)', ["driver"]),
         ('class Look:\n def look(self): log.error("uid=%s: gone", self._driver)', ["driver"]),
         ('def look(self, container): log.warning("driver=%s: gone", 1)', ["pod"]),
+        ('class Look:\n def look(self): log.error("uid=%s: gone", self.node.plugin.kind)', ["driver"]),
+        (
+            'def look():\n try:\n  with here():\n   ref = some()\n except OSError:\n  log.error("uid=%s: no", 1)',
+            ["claim"],
+        ),
+        ('def look():\n try: ref = some()\n except OSError: raise\n log.error("uid=%s: no", 1)', ["claim"]),
     ],
 )
 def test_a_pair_that_is_missing_is_seen(function: str, expected: list[str]) -> None:
