@@ -18,6 +18,7 @@ help:
 	@echo 'make interop the CPU driver beside a real containerd; needs root and Go'
 	@echo 'make release everything that a release consists of, built into dist/ and tried'
 	@echo 'make interop-scheduler  dranode fit beside a real kube-scheduler; needs Go'
+	@echo 'make interop-cluster  our image as deploy/ runs it, under real kubelets; needs root and Go, takes an hour'
 	@echo 'make site    the manual as a site, in dist/site'
 	@echo 'make proto   generate the protobuf modules from proto/*.proto'
 	@echo 'make lock    resolve the dependencies again'
@@ -69,6 +70,12 @@ interop-all: setup interop-packages
 # Real control planes, built from their modules: needs Go, and says why where it cannot run. The first build takes long.
 interop-scheduler: setup
 	@INTEROP_SCHEDULER="1.36 1.37" $(BIN)/python -m pytest -rs -s tests/interop/test_scheduler.py
+
+# Kubernetes and containerd: a row of docs/compatibility.md each.
+.PHONY: interop-cluster
+interop-cluster: setup interop-packages
+	@INTEROP_CLUSTER="1.34/v1.7.29 1.34/v2.0.7 1.35/v2.3.4 1.36/v2.3.4 1.37/v2.3.4 1.37/v2.4.2" \
+		$(BIN)/python -m pytest -rs tests/interop/test_cluster.py
 
 # Debian's runc, a static busybox, and what images are built with, where they are missing and may be installed.
 interop-packages:

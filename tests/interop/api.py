@@ -38,12 +38,29 @@ class Api:
             return False
         return True
 
-    def send(self, method: str, path: str, body: Document | None = None, *, text: bool = False, patch: str = "") -> Any:
+    def send(
+        self,
+        method: str,
+        path: str,
+        body: Document | None = None,
+        *,
+        text: bool = False,
+        patch: str = "",
+        again: bool = False,
+    ) -> Any:
         if self._connection is None:
             self._connection = http.client.HTTPSConnection("127.0.0.1", self.port, context=_TLS, timeout=_PATIENCE)
         headers = {**self._headers, "Content-Type": patch} if patch else self._headers
-        self._connection.request(method, path, json.dumps(body) if body is not None else None, headers)
-        answer = self._connection.getresponse()
+        try:
+            self._connection.request(method, path, json.dumps(body) if body is not None else None, headers)
+            answer = self._connection.getresponse()
+        except ConnectionError:
+            # The server closes a connection that was idle; what only reads is asked again on a new one.
+            self.close()
+            self._connection = None
+            if method != "GET" or again:
+                raise
+            return self.send(method, path, text=text, again=True)
         data = answer.read()
         if answer.status >= 400:
             raise RefusedError(f"{method} {path}: {answer.status} {data.decode(errors='replace')[:600]}")

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.interop.cri import CGROUP, CRI, wait_until
@@ -185,12 +186,12 @@ class Containerd:
     def log(self) -> str:
         return (self.folder / "containerd.log").read_text()
 
-    def start(self) -> None:
-        """Start it and wait until it serves."""
+    def start(self, enter: Sequence[str] = ()) -> None:
+        """Start it and wait until it serves; `enter` is a command that starts it elsewhere."""
         environment = {**os.environ, "PATH": f"{self.programs}:{os.environ['PATH']}"}
         with (self.folder / "containerd.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [self.programs / "containerd", "--config", self.folder / "config.toml"],
+                [*enter, self.programs / "containerd", "--config", self.folder / "config.toml"],
                 env=environment,
                 stdout=log,
                 stderr=log,
@@ -209,6 +210,10 @@ class Containerd:
         assert program is not None
         archive = self.folder / "image.tar"
         write_image(archive, program)
+        self.load(archive)
+
+    def load(self, archive: Path) -> None:
+        """Import the images of an OCI archive."""
         self.ctr("images", "import", "--local", "--snapshotter", "native", str(archive))
 
     def ctr(self, *arguments: str) -> str:

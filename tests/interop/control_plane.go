@@ -1,8 +1,9 @@
-// One program that is etcd, kube-apiserver or kube-scheduler by its first argument: most of their packages are the
-// same, so that they are compiled and linked once.
+// One program that is etcd or a part of Kubernetes by its first argument: most of their packages are the same, so that
+// they are compiled and linked once.
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 
@@ -12,12 +13,14 @@ import (
 	_ "k8s.io/component-base/metrics/prometheus/clientgo"
 	_ "k8s.io/component-base/metrics/prometheus/version"
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
+	controllers "k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
+	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 )
 
 func main() {
 	if len(os.Args) < 2 {
-		fmt.Fprintln(os.Stderr, "the first argument is etcd, kube-apiserver or kube-scheduler")
+		fmt.Fprintln(os.Stderr, "the first argument is etcd, kube-apiserver, kube-controller-manager, kube-scheduler or kubelet")
 		os.Exit(2)
 	}
 	os.Args = os.Args[1:]
@@ -26,10 +29,14 @@ func main() {
 		etcdmain.Main(os.Args)
 	case "kube-apiserver":
 		os.Exit(cli.Run(apiserver.NewAPIServerCommand()))
+	case "kube-controller-manager":
+		os.Exit(cli.Run(controllers.NewControllerManagerCommand()))
+	case "kubelet":
+		os.Exit(cli.Run(kubelet.NewKubeletCommand(context.Background())))
 	case "kube-scheduler":
 		os.Exit(cli.Run(scheduler.NewSchedulerCommand()))
 	default:
-		fmt.Fprintf(os.Stderr, "%q is none of etcd, kube-apiserver, kube-scheduler\n", os.Args[0])
+		fmt.Fprintf(os.Stderr, "%q is none of these programs\n", os.Args[0])
 		os.Exit(2)
 	}
 }

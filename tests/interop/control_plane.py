@@ -1,7 +1,7 @@
 """A real control plane without nodes: etcd, kube-apiserver and kube-scheduler, started in a folder of their own.
 
-They are taken from PATH where their versions fit, else built from their Go modules as one program, which takes long the
-first time. Nothing is needed but Go and its module proxy; no root, no containers.
+They are taken from PATH where their versions fit, else built from their Go modules, with the rest of Kubernetes, as one
+program, which takes long the first time. Nothing is needed but Go and its module proxy; no root, no containers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from tests.interop.api import Api
 CACHE = Path(__file__).parents[2] / ".cache" / "interop"
 PROGRAM = Path(__file__).with_name("control_plane.go")
 # The newest patch releases of which the module proxies have the source.
-VERSIONS = {"1.36": "1.36.4", "1.37": "1.37.1"}
+VERSIONS = {"1.34": "1.34.10", "1.35": "1.35.6", "1.36": "1.36.4", "1.37": "1.37.1"}
+_NAMES = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet")
 TOKEN = "interop"  # noqa: S105 - it guards a server that listens on this machine for the length of a test
 _PATIENCE = 120.0
 
@@ -49,39 +50,41 @@ current-context: c
 
 @dataclass(frozen=True)
 class Programs:
-    """The commands that start the three programs."""
+    """The commands that start Kubernetes' programs and etcd."""
 
     etcd: tuple[str, ...]
     apiserver: tuple[str, ...]
+    controllers: tuple[str, ...]
     scheduler: tuple[str, ...]
+    kubelet: tuple[str, ...]
 
 
 def why_no_control_plane() -> str:
     """Why no control plane can be had here; empty if it can."""
-    if all(shutil.which(name) for name in ("etcd", "kube-apiserver", "kube-scheduler")) or shutil.which("go"):
+    if all(shutil.which(name) for name in _NAMES) or shutil.which("go"):
         return ""
-    return "neither etcd, kube-apiserver and kube-scheduler nor go, to build them, are on PATH"
+    return f"neither {', '.join(_NAMES)} nor go, to build them, are on PATH"
 
 
 def programs(release: str) -> Programs:
     """Those on PATH if they are of the release, else built ones."""
-    found = [shutil.which(name) for name in ("etcd", "kube-apiserver", "kube-scheduler")]
+    found = [shutil.which(name) for name in _NAMES]
     if all(found):
-        etcd, apiserver, scheduler = (str(path) for path in found)
-        version = subprocess.run([scheduler, "--version"], capture_output=True, text=True, check=True).stdout
+        paths = [(str(path),) for path in found]
+        version = subprocess.run([*paths[-1], "--version"], capture_output=True, text=True, check=True).stdout
         if f"v{release}." in version:
-            return Programs((etcd,), (apiserver,), (scheduler,))
+            return Programs(*paths)
     built = str(_built(release))
-    return Programs((built, "etcd"), (built, "kube-apiserver"), (built, "kube-scheduler"))
+    return Programs(*((built, name) for name in _NAMES))
 
 
 def _built(release: str) -> Path:
     """Build all three as one program, once; the module's own list of versions is the one that Kubernetes names."""
     version = VERSIONS[release]
-    program = CACHE / f"control-plane-{version}"
+    program = CACHE / f"kubernetes-{version}"
     if program.exists():
         return program
-    folder = CACHE / f"control-plane-{version}-source"
+    folder = CACHE / f"kubernetes-{version}-source"
     folder.mkdir(parents=True, exist_ok=True)
     shutil.copy(PROGRAM, folder / "main.go")
     answer = subprocess.run(
@@ -118,15 +121,15 @@ def _module(kubernetes: Path, version: str) -> str:
 def control_plane(release: str, folder: Path, gates: str = "") -> Iterator[Api]:
     """Run a control plane; `gates` are feature gates for server and scheduler."""
     commands = programs(release)
-    ports = _free_ports(5)
+    ports = free_ports(5)
     _write(folder, ports)
     running: list[subprocess.Popen[bytes]] = []
     api = Api(ports[2], TOKEN)
     try:
-        running.append(_start(folder, "etcd", _etcd(commands, folder, ports)))
-        running.append(_start(folder, "kube-apiserver", _apiserver(commands, folder, ports, gates)))
+        running.append(start(folder, "etcd", _etcd(commands, folder, ports)))
+        running.append(start(folder, "kube-apiserver", _apiserver(commands, folder, ports, gates)))
         _wait(api, running, folder)
-        running.append(_start(folder, "kube-scheduler", _scheduler(commands, folder, ports, gates)))
+        running.append(start(folder, "kube-scheduler", _scheduler(commands, folder, ports, gates)))
         yield api
     finally:
         api.close()
@@ -140,9 +143,14 @@ def control_plane(release: str, folder: Path, gates: str = "") -> Iterator[Api]:
                 process.wait()
 
 
+def kubeconfig(port: int, token: str) -> str:
+    """A kubeconfig for a server on this machine."""
+    return _KUBECONFIG.format(port=port, token=token)
+
+
 def _write(folder: Path, ports: list[int]) -> None:
     (folder / "tokens.csv").write_text(f"{TOKEN},admin,admin,system:masters\n")
-    (folder / "kubeconfig").write_text(_KUBECONFIG.format(port=ports[2], token=TOKEN))
+    (folder / "kubeconfig").write_text(kubeconfig(ports[2], TOKEN))
     (folder / "scheduler.yaml").write_text(_SCHEDULER_CONFIG.format(folder=folder))
     subprocess.run(["openssl", "genrsa", "-out", str(folder / "accounts.key"), "2048"], check=True, capture_output=True)
 
@@ -194,7 +202,8 @@ def _scheduler(commands: Programs, folder: Path, ports: list[int], gates: str) -
     ]
 
 
-def _start(folder: Path, name: str, command: list[str]) -> subprocess.Popen[bytes]:
+def start(folder: Path, name: str, command: list[str]) -> subprocess.Popen[bytes]:
+    """Start a program whose output goes to its log in the folder."""
     with (folder / f"{name}.log").open("wb") as log:
         return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=folder)
 
@@ -210,7 +219,8 @@ def _wait(api: Api, running: list[subprocess.Popen[bytes]], folder: Path) -> Non
         time.sleep(0.2)
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Ports on which nobody listens at the moment."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for each in sockets:

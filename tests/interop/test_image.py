@@ -1,82 +1,25 @@
-"""The image built for real: the same bytes twice, what `serve` needs and no more, and what its users put on top.
-
-Needs root, buildah and mmdebstrap; the base is made from Debian's packages, since no registry may be at hand.
-"""
+"""The image built for real: the same bytes twice, what `serve` needs and no more, and what its users put on top."""
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import tarfile
 from pathlib import Path
 
 import pytest
 
-from tests.interop.containerd import CACHE
+from tests.interop.engine import ENVIRONMENT, ROOT, base_image, build, buildah, why_no_image
 
-ROOT = Path(__file__).parents[2]
-BASE = "localhost/dranode-test-base"
-PACKAGES = "python3,python3-venv,ca-certificates"
 LIMIT_MIB = 45
-ENVIRONMENT = {**os.environ, "STORAGE_DRIVER": "vfs", "BUILDAH_ISOLATION": "chroot"}
-# What this machine needs to reach its package index, if it needs anything.
-HOST_FILES = [path for path in ("/etc/ssl/certs", "/etc/pip.conf") if Path(path).exists()]
-
-
-def _why_not() -> str:
-    if not os.environ.get("INTEROP"):
-        return "make interop builds the image"
-    missing = [program for program in ("buildah", "mmdebstrap") if shutil.which(program) is None]
-    if missing or os.geteuid() != 0:
-        return f"building an image needs root and {' and '.join(missing) or 'nothing else'}"
-    return ""
-
-
-pytestmark = [pytest.mark.interop, pytest.mark.skipif(bool(_why_not()), reason=_why_not())]
-
-
-def buildah(*words: str) -> str:
-    answer = subprocess.run(["buildah", *words], capture_output=True, text=True, check=False, env=ENVIRONMENT)
-    assert answer.returncode == 0, answer.stderr[-4000:]
-    return answer.stdout.strip()
-
-
-def build(context: Path, tag: str, *options: str) -> str:
-    """Build an image without any layer kept from before.
-
-    Returns:
-        Its identity: the digest of its configuration, which holds the digests of its layers.
-    """
-    volumes = [word for path in HOST_FILES for word in ("--volume", f"{path}:{path}:ro")]
-    buildah(
-        "bud",
-        "--quiet",
-        "--layers=false",
-        "--no-cache",
-        "--timestamp=0",
-        *volumes,
-        *options,
-        "--tag",
-        tag,
-        str(context),
-    )
-    (image,) = json.loads(buildah("images", "--json", tag))
-    return str(image["id"])
+REASON = why_no_image() if os.environ.get("INTEROP") else "make interop builds the image"
+pytestmark = [pytest.mark.interop, pytest.mark.skipif(bool(REASON), reason=REASON)]
 
 
 @pytest.fixture(scope="module")
 def base() -> str:
-    """A Debian with Python, made once."""
-    context = CACHE / "image-base"
-    if not (context / "Dockerfile").exists():
-        context.mkdir(parents=True, exist_ok=True)
-        made = ["mmdebstrap", "--quiet", "--variant=minbase", f"--include={PACKAGES}", "bookworm"]
-        subprocess.run([*made, str(context / "base.tar")], check=True)
-        (context / "Dockerfile").write_text("FROM scratch\nADD base.tar /\n")
-    build(context, BASE)
-    return BASE
+    return base_image()
 
 
 @pytest.fixture(scope="module")
