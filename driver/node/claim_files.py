@@ -61,6 +61,12 @@ class ClaimFiles:
             else:
                 log.error("driver=%s: %s", self.plugin.driver, problem)
         self.problem = problem
+        self.sweep()
+
+    def sweep(self, *, everything: bool = False) -> None:
+        """Take away the folders that removed metadata left behind (`DeviceMetadata.sweep`)."""
+        if self.metadata is not None:
+            self.metadata.sweep(everything=everything)
 
     def write(self, record: Record) -> bool:
         """Write a claim's CDI spec, completed by what only the live machine knows; False if it says the same already.

@@ -11,7 +11,7 @@ import contextlib
 import json
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -37,6 +37,7 @@ from dranode.driver.core.claims.record import Record, uid_problem
 # Containers of any user read these; the process keeps everything else to itself (umask 077).
 _FOLDER_MODE: Final = 0o755
 _FILE: Final = "metadata.json"
+_ATTEMPTS: Final = 2
 
 
 class _Metadata(msgspec.Struct):
@@ -68,6 +69,8 @@ class DeviceMetadata:
     driver: str
     folder: Path
     cdi: Path
+    # Folders out of which files were removed, which may be empty; any thread adds and takes.
+    _emptied: dict[str, None] = field(default_factory=dict, init=False, compare=False)
 
     def write(self, record: Record, inventory: Inventory) -> None:
         """Write the metadata of a claim; files that say the same already are left alone.
@@ -90,6 +93,7 @@ class DeviceMetadata:
 
     def _write(self, metadata: RequestMetadata) -> None:
         # The file comes first: whoever sees the spec may start a container with it.
+        self._emptied.pop(f"{self.folder}/{metadata.file.partition('/')[0]}", None)
         _replace(self.folder, metadata.file, metadata.text)
         write_spec(self.cdi, metadata.spec_file, metadata.spec)
 
@@ -129,15 +133,28 @@ class DeviceMetadata:
         known = frozenset(requests)
         try:
             self._remove(ref.uid, folder, known)
-            # Only a folder that cannot go yet is looked into: it has more requests, or another claim's.
-            if folder is not None and not _remove_empty(folder):
+            if folder is not None:
                 self._remove(ref.uid, folder, frozenset(_names(folder)) - known)
-                _remove_empty(folder)
+                self._emptied[folder] = None
         except OSError as error:
             raise MetadataError(
                 f"the device metadata of claim {ref} cannot be removed from {self.folder} and {self.cdi}: "
                 f"{error.strerror}"
             ) from error
+
+    def sweep(self, *, everything: bool = False) -> None:
+        """Remove the folders that removals have emptied; `everything`: and those of a process that was killed before.
+
+        An rmdir on ext4 may take milliseconds, so no call of kubelet waits for it. It needs no lock, since a writer
+        that finds its folder gone makes it again.
+        """
+        if everything:
+            self._emptied.update((f"{self.folder}/{name}", None) for name in _names(str(self.folder)))
+        for folder in tuple(self._emptied):
+            self._emptied.pop(folder, None)
+            for name in _names(folder):
+                _remove_empty(f"{folder}/{name}")
+            _remove_empty(folder)
 
     def _remove(self, uid: str, folder: str | None, requests: frozenset[str]) -> None:
         for request in sorted(requests):
@@ -158,14 +175,11 @@ def _remove_request(folder: str, uid: str) -> None:
         return
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         os.unlink(f"{folder}/{_FILE}")
-    if _remove_empty(folder):
-        return
     for name in _names(folder):
         # A driver that was killed while it wrote leaves its temporary file.
         if name.startswith(TEMPORARY[0]) and name.endswith(TEMPORARY[1]):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(f"{folder}/{name}")
-    _remove_empty(folder)
 
 
 def _owner(file: str) -> str | None:
@@ -186,32 +200,37 @@ def _owner(file: str) -> str | None:
         return None
 
 
-def _remove_empty(folder: str) -> bool:
-    """Remove a folder; False if another claim of this name, or another program, has put something there."""
-    try:
+def _remove_empty(folder: str) -> None:
+    """Remove a folder, unless a claim of this name, or another program, has put something there."""
+    with contextlib.suppress(OSError):
         os.rmdir(folder)
-    except FileNotFoundError:
-        return True
-    except OSError:
-        return False
-    return True
 
 
 def _replace(top: Path, file: str, data: bytes) -> None:
-    claim, request, _ = file.split("/")
     target = f"{top}/{file}"
     try:
         with open(target, "rb", buffering=0) as found:
             if found.read() == data:
                 return
     except OSError:
-        try:
-            _make(f"{top}/{claim}")
-        except FileNotFoundError:
-            _make(f"{top}")
-            _make(f"{top}/{claim}")
-        _make(f"{top}/{claim}/{request}")
+        # A sweep may take away what was just made, and comes to a folder once.
+        for _ in range(_ATTEMPTS):
+            with contextlib.suppress(FileNotFoundError):
+                _make_folders(str(top), file)
+                replace_file(target, data)
+                return
+        _make_folders(str(top), file)
     replace_file(target, data)
+
+
+def _make_folders(top: str, file: str) -> None:
+    claim, request, _ = file.split("/")
+    try:
+        _make(f"{top}/{claim}")
+    except FileNotFoundError:
+        _make(top)
+        _make(f"{top}/{claim}")
+    _make(f"{top}/{claim}/{request}")
 
 
 def _make(folder: str) -> None:

@@ -132,6 +132,7 @@ class NodeClaims:
 
     def close(self) -> None:
         """Let go of the ledger."""
+        self.files.sweep()
         with self._lock.among_threads():
             self.store.close()
 

@@ -66,6 +66,7 @@ class SpecWatch:
             UnreadError: the ledger cannot be read.
         """
         told, now = self._events.names(), self.clock()
+        self.node.files.sweep(everything=told is None)
         if told is None or now >= self._all_due:
             touched = set(self._all_touched())
             self._all_due = now + _ALL_SECONDS

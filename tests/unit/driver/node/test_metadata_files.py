@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from dranode.cdi.directory import replace_file
 from dranode.driver.core.api.resource import Device, ResourceClaim
 from dranode.driver.core.claims.answers import Prepared
 from dranode.driver.core.claims.grant import Grant
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.record import Record
+from dranode.driver.node import metadata_files
 from dranode.driver.node.metadata_files import DeviceMetadata
 from dranode.driver.node.node import NodeClaims
+from dranode.driver.serve.spec_watch import SpecWatch
 from tests.fakes.drivers import Lamps, allocated_claim, reference
 
 INVENTORY = Inventory(devices=(Device(name="lamp-0"), Device(name="lamp-1")))
@@ -35,6 +39,11 @@ def metadata(tmp_path: Path) -> Iterator[DeviceMetadata]:
 
 def names(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def files(metadata: DeviceMetadata) -> list[Path]:
+    """The metadata's files; folders may stay until they are swept."""
+    return [path for folder in (metadata.folder, metadata.cdi) for path in folder.rglob("*") if path.is_file()]
 
 
 def node(metadata: DeviceMetadata) -> NodeClaims:
@@ -70,15 +79,16 @@ def test_nothing_is_left_after_removal_not_even_what_a_killed_driver_left(metada
     metadata.write(OLD, INVENTORY)
     (metadata.folder / "ns_c" / "r" / "spec.abc.tmp").write_text("half")
     metadata.remove(OLD.ref, ("r",))
+    assert files(metadata) == []
+    metadata.sweep()
     assert names(metadata.folder) == []
-    assert names(metadata.cdi) == []
     metadata.remove(OLD.ref, ("r",))
 
 
 def test_a_claim_that_is_not_on_record_any_more_is_cleaned_up_by_its_name(metadata: DeviceMetadata) -> None:
     metadata.write(OLD, INVENTORY)
     metadata.remove(OLD.ref, ())
-    assert names(metadata.folder) + names(metadata.cdi) == []
+    assert files(metadata) == []
 
 
 def test_a_claim_leaves_the_files_of_its_successor_of_the_same_name_alone(metadata: DeviceMetadata) -> None:
@@ -101,14 +111,14 @@ def test_whose_a_file_is_does_not_depend_on_how_its_documents_are_written(
     metadata.remove(OLD.ref, ("r",))
     assert file.exists()
     metadata.remove(NEW.ref, ("r",))
-    assert names(metadata.folder) == []
+    assert files(metadata) == []
 
 
 def test_a_request_that_is_not_on_record_goes_with_those_that_are(metadata: DeviceMetadata) -> None:
     other = Grant(request="s", pool="node", device="lamp-1")
     metadata.write(msgspec.structs.replace(OLD, grants=(*OLD.grants, other)), INVENTORY)
     metadata.remove(OLD.ref, ("r",))
-    assert names(metadata.folder) + names(metadata.cdi) == []
+    assert files(metadata) == []
 
 
 def test_a_uid_that_would_lead_elsewhere_removes_nothing(metadata: DeviceMetadata) -> None:
@@ -188,6 +198,8 @@ def test_the_metadata_of_a_claim_whose_record_was_lost_goes_when_another_one_has
     assert [path.name for path in metadata.cdi.iterdir() if lost.metadata.uid in path.name] == []
     assert len(list(metadata.cdi.glob("*metadata_uid-again_*"))) == 2
     assert driver.unprepare((reference(again),)) == {"uid-again": None}
+    assert files(metadata) == []
+    driver.close()
     assert names(metadata.folder) == []
 
 
@@ -201,3 +213,51 @@ def test_the_metadata_of_a_claim_on_record_is_its_own_to_remove(metadata: Device
     assert len(list(metadata.cdi.glob("*metadata*"))) == 2
     assert driver.unprepare((reference(first),)) == {first.metadata.uid: None}
     assert [path.name for path in metadata.cdi.glob("*metadata*")] == [f"{Lamps.driver}_metadata_uid-second_r.json"]
+
+
+def test_a_sweep_takes_empty_folders_alone(metadata: DeviceMetadata) -> None:
+    metadata.write(OLD, INVENTORY)
+    metadata.write(msgspec.structs.replace(NEW, name="other"), INVENTORY)
+    metadata.remove(OLD.ref, ("r",))
+    metadata.remove(ClaimRef("ns", "other", "uid-third"), ("r",))
+    metadata.sweep()
+    assert names(metadata.folder) == ["ns_other", "ns_other/r", "ns_other/r/metadata.json"]
+
+
+def test_folders_of_a_process_that_was_killed_before_it_swept_go_with_the_first_look(metadata: DeviceMetadata) -> None:
+    claims = [allocated_claim(name, Lamps.driver, [f"lamp-{number}"]) for number, name in enumerate("ab")]
+    killed = node(metadata)
+    for claim in claims:
+        prepare(killed, claim)
+    killed.unprepare((reference(claims[0]),))
+    assert (metadata.folder / "default_a" / "r").is_dir()
+    again = DeviceMetadata(Lamps.driver, metadata.folder, metadata.cdi)
+    watch = SpecWatch(node(again))
+    watch.look()
+    watch.stop()
+    assert names(metadata.folder) == ["default_b", "default_b/r", "default_b/r/metadata.json"]
+
+
+@pytest.mark.parametrize("gone", ["ns_c/r", "ns_c", ""])
+def test_a_writer_whose_folder_is_swept_away_meanwhile_makes_it_again(
+    metadata: DeviceMetadata, monkeypatch: pytest.MonkeyPatch, gone: str
+) -> None:
+    swept: list[Path] = []
+
+    def replace(target: str, data: bytes) -> None:
+        if not swept:
+            swept.append(metadata.folder / gone)
+            shutil.rmtree(swept[0])
+        replace_file(target, data)
+
+    monkeypatch.setattr(metadata_files, "replace_file", replace)
+    metadata.write(OLD, INVENTORY)
+    assert names(metadata.folder) == ["ns_c", "ns_c/r", "ns_c/r/metadata.json"]
+
+
+def test_a_claim_that_is_prepared_again_before_a_sweep_keeps_its_files(metadata: DeviceMetadata) -> None:
+    metadata.write(OLD, INVENTORY)
+    metadata.remove(OLD.ref, ("r",))
+    metadata.write(NEW, INVENTORY)
+    metadata.sweep(everything=True)
+    assert names(metadata.folder) == ["ns_c", "ns_c/r", "ns_c/r/metadata.json"]

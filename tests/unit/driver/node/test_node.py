@@ -37,6 +37,7 @@ def test_the_longest_names_that_kubernetes_allows_are_prepared_and_unprepared(tm
     (folder,) = (tmp_path / "metadata").iterdir()
     assert (folder / "r" / "metadata.json").is_file()
     assert unprepare(node, claim) == {claim.metadata.uid: None}
+    node.close()
     assert list((tmp_path / "metadata").iterdir()) == []
 
 
