@@ -67,7 +67,7 @@ def command(
 
     features = asked_features(kubernetes, feature_gates, whole_nodes=True)
     with reporting() as progress:
-        dump = read_dump(_documents(files, kubeconfig, progress))
+        dump = read_dump(*_documents(files, kubeconfig, progress))
         progress("looking at the cluster")
         questions = ClusterQuestions.of(dump, features, lambda: str(uuid.uuid4()))
         if trace is not None:
@@ -115,8 +115,8 @@ def _ask(
 
 def _documents(
     files: tuple[str, ...], kubeconfig: str | None, progress: Callable[[str], None]
-) -> tuple[SourceDocument, ...]:
-    """The documents of the cluster, if one is named, then those of the files."""
+) -> tuple[tuple[SourceDocument, ...], frozenset[str]]:
+    """The documents of the cluster, if one is named, then those of the files; and the kinds that are all there."""
     from dranode.driver.machine.yaml_files import load_documents
 
     if not files and kubeconfig is None:
@@ -124,16 +124,16 @@ def _documents(
     progress("reading")
     documents = load_documents(files)
     if kubeconfig is None:
-        return documents
+        return documents, frozenset()
     from dranode.driver.kube.client import Client
     from dranode.driver.kube.connection import Connection
     from dranode.driver.kube.source import Credentials
-    from dranode.sim.fit.live import live_documents
+    from dranode.sim.fit.live import LIVE_KINDS, live_documents
 
     credentials = Credentials(kubeconfig)
     credentials.check()
     client = Client(Connection(credentials), agent="dranode-fit")
-    return (*live_documents(client, kubeconfig, progress), *documents)
+    return (*live_documents(client, kubeconfig, progress), *documents), LIVE_KINDS
 
 
 def _models(names: tuple[str, ...], questions: ClusterQuestions) -> Iterator[NodeModel]:

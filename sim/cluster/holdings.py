@@ -68,6 +68,11 @@ class Holdings:
             states[pool] = state
         return Holdings(pools, states)
 
+    def only(self, pools: Iterable[PoolID]) -> Holdings:
+        """The holdings of some pools."""
+        known = [pool for pool in pools if pool in self.pools]
+        return Holdings({pool: self.pools[pool] for pool in known}, {pool: self._states[pool] for pool in known})
+
     def state(self, pool: PoolID) -> PoolState:
         """Return what is allocated of a pool."""
         return self._states.get(pool, PoolState())

@@ -104,6 +104,9 @@ def place_pods(
         here = any((claim.metadata.namespace, claim.metadata.name) in settled for claim, _ in fixed)
         if not unplaced and not here and (not fixed or spec is None or spec.node_name):
             continue  # a claim or a running pod that has all it wants: there is nothing to answer
+        if spec is not None and spec.node_name and unplaced:
+            yield _passed_by(pod, spec.node_name, unplaced)
+            continue
         allows = _allows(spec, [allocation for _, allocation in fixed])
         before = sum(score_before(claim, allocation) for claim, allocation in fixed)
         placed = fleet.place(unplaced, allows=allows, scores=scores, before=before)
@@ -174,18 +177,31 @@ def _allows(spec: PodSpec | None, fixed: Sequence[AllocationResult]) -> Callable
     """Which nodes the pod may go to; None if to all."""
     selectors = [allocation.node_selector for allocation in fixed if allocation.node_selector is not None]
     labels = dict(spec.node_selector) if spec is not None else {}
-    name = spec.node_name if spec is not None else ""
-    if not selectors and not labels and not name:
+    if not selectors and not labels:
         return None
 
     def allows(node: Node) -> bool:
-        return (
-            name in ("", node.metadata.name)
-            and labels.items() <= dict(node.metadata.labels).items()
-            and all(selects(selector, node) for selector in selectors)
+        return labels.items() <= dict(node.metadata.labels).items() and all(
+            selects(selector, node) for selector in selectors
         )
 
     return allows
+
+
+def passed_by(pod: str, node: str, claims: Iterable[str]) -> str:
+    """What becomes of claims that are not allocated when their pod names its node, in one sentence."""
+    return (
+        f"pod {pod} names its node {node} itself, so kube-scheduler, which alone allocates claims, passes it by: "
+        f"{', '.join(claims)} will never be allocated and kubelet will not start the pod; "
+        "remove spec.nodeName, and choose the node with a nodeSelector"
+    )
+
+
+def _passed_by(pod: PodWithClaims, node: str, claims: Sequence[ResourceClaim]) -> PodPlacement:
+    names = [f"{claim.metadata.namespace}/{claim.metadata.name}" for claim in claims]
+    error = passed_by(pod.name, node, names)
+    outcomes = (Outcome(claim, error=error, reason=Reason.INCOMPLETE_CLAIM, scope="fatal") for claim in claims)
+    return PodPlacement(pod.name, None, tuple(outcomes))
 
 
 def _lacking(pod: PodWithClaims) -> PodPlacement:

@@ -63,7 +63,7 @@ class ClusterDump:
         classes: all DeviceClasses.
         namespaces: the labels of namespaces.
         owners: what makes pods, and Services.
-        kinds: the kinds of all documents.
+        kinds: the kinds of which objects were looked for and may be there.
         rules: all DeviceTaintRules.
     """
 
@@ -86,8 +86,10 @@ class ClusterDump:
         return tuple(sorted(pods, key=lambda pod: (-pod.priority, pod.metadata.creation_timestamp or "~")))
 
 
-def read_dump(sources: Sequence[SourceDocument]) -> ClusterDump:
+def read_dump(sources: Sequence[SourceDocument], kinds: Iterable[str] = ()) -> ClusterDump:
     """Sort out the documents of a dump; kinds that do not matter are passed over.
+
+    `kinds` are those of which all objects are among the documents, though there may be none.
 
     Raises:
         DocumentError: a document does not decode, or two have one name; says where.
@@ -103,7 +105,7 @@ def read_dump(sources: Sequence[SourceDocument]) -> ClusterDump:
         tuple(each for _, each in _decoded(sources, "DeviceClass", DeviceClass)),
         {each.metadata.name: each.metadata.labels for _, each in _decoded(sources, "Namespace", LabelledNamespace)},
         Owners(sources),
-        frozenset(source.kind for source in sources),
+        frozenset([*kinds, *(source.kind for source in sources)]),
         taint_rules(sources),
     )
 

@@ -43,12 +43,12 @@ def evictions_for(scheduler: Scheduler, state: ClusterState, demand: PodDemand) 
     themselves: of DaemonSets, and static ones.
     """
     candidates = candidates_by_node(scheduler, state, demand)
-    roomy = {node: pods for node, pods in candidates.items() if _fits_without(scheduler, state, demand, node, pods)}
-    bounds = [_spared(scheduler, state, demand, node, pods) for node, pods in roomy.items()]
+    trials = _Trials(scheduler, state, demand)
+    roomy = {node: pods for node, pods in candidates.items() if trials.fits_without(node, pods)}
+    bounds = [trials.spared(node, pods) for node, pods in roomy.items()]
     if not bounds:
         return None
     most = min(map(_cost, bounds))[0]
-    trials = _Trials(scheduler, state, demand)
     for count in range(1, most + 1):
         plans = list(trials.plans(roomy, count))
         if plans:
@@ -84,13 +84,15 @@ _Victims = tuple[str, tuple[PodDemand, ...]]
 
 
 class _Trials:
-    """Sets of pods that are tried, each once, and not too many."""
+    """Sets of pods that are tried, and not too many."""
 
     def __init__(self, scheduler: Scheduler, state: ClusterState, demand: PodDemand) -> None:
         self._scheduler = scheduler
         self._state = state
         self._demand = demand
         self._remaining = _MOST_TRIALS
+        # A node by itself is a much smaller state to try thousands of sets on.
+        self._alone: dict[str, ClusterState] | None = None if scheduler.far_reaching(state, demand) else {}
 
     @property
     def exhausted(self) -> bool:
@@ -103,27 +105,28 @@ class _Trials:
                 self._remaining -= 1
                 if self.exhausted:
                     return
-                if _fits_without(self._scheduler, self._state, self._demand, node, chosen):
+                if self.fits_without(node, chosen):
                     yield node, chosen
 
+    def fits_without(self, node: str, pods: Iterable[PodDemand]) -> bool:
+        after = self._of(node).without_pods(frozenset(pod.pod.key for pod in pods))
+        return self._scheduler.suits(after, self._demand, node)
 
-def _fits_without(
-    scheduler: Scheduler, state: ClusterState, demand: PodDemand, node: str, pods: Iterable[PodDemand]
-) -> bool:
-    gone = frozenset(pod.pod.key for pod in pods)
-    return node in scheduler.fits(state.without_pods(gone), demand, [node])
+    def spared(self, node: str, pods: Sequence[PodDemand]) -> _Victims:
+        """A set from which no pod can be spared: all go, and come back one by one, the most important first."""
+        going = list(pods)
+        for pod in sorted(pods, key=lambda pod: -pod.pod.priority):
+            rest = [other for other in going if other is not pod]
+            if self.fits_without(node, rest):
+                going = rest
+        return node, tuple(going)
 
-
-def _spared(
-    scheduler: Scheduler, state: ClusterState, demand: PodDemand, node: str, pods: Sequence[PodDemand]
-) -> _Victims:
-    """A set from which no pod can be spared: all go, and come back one by one, the most important first."""
-    going = list(pods)
-    for pod in sorted(pods, key=lambda pod: -pod.pod.priority):
-        rest = [other for other in going if other is not pod]
-        if _fits_without(scheduler, state, demand, node, rest):
-            going = rest
-    return node, tuple(going)
+    def _of(self, node: str) -> ClusterState:
+        if self._alone is None:
+            return self._state
+        if node not in self._alone:
+            self._alone[node] = self._scheduler.alone(self._state, self._demand, node)
+        return self._alone[node]
 
 
 def _cost(victims: _Victims) -> tuple[int, list[int]]:

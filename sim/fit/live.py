@@ -32,6 +32,9 @@ _DEVICES: Final = (
 )
 
 
+LIVE_KINDS: Final = frozenset(kind for _, kind, _ in (*_CORE, *_DEVICES))
+
+
 def live_documents(client: Client, origin: str, progress: Callable[[str], None]) -> tuple[SourceDocument, ...]:
     """All objects that decide where a pod can run; `origin` names the cluster in messages.
 

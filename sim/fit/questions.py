@@ -18,6 +18,7 @@ from dranode.sim.fit.reasons import RefusalGroup, available, refusal_groups
 from dranode.sim.fit.scheduler import Placement, Scheduler
 from dranode.sim.fit.state import ClusterState
 from dranode.sim.scheduler.documents import SchedulingPod
+from dranode.sim.scheduler.filters import CONTRADICTION
 from dranode.sim.scheduler.scores import DEVICES
 
 
@@ -29,7 +30,7 @@ class PodAnswer:
         demand: the pod.
         before: the cluster as the pod met it.
         placement: where it would go.
-        message: kube-scheduler's sentence if it fits nowhere; empty if it does.
+        message: if it fits nowhere, kube-scheduler's sentence, or why kube-scheduler looks at no node; else empty.
         groups: the nodes that refuse it.
         notes: what the answer does not rest on.
     """
@@ -118,7 +119,7 @@ class ClusterQuestions:
         """Place one pod."""
         placement = self.scheduler.place(state, demand)
         groups = refusal_groups(placement, self._misses(state, demand, placement))
-        message = "" if placement.node is not None else available(placement, len(state.nodes))
+        message = "" if placement.node is not None else _message(placement, len(state.nodes))
         return PodAnswer(demand, state, placement, message, groups, tuple(pod_notes(self.dump, demand, placement)))
 
     def _misses(self, state: ClusterState, demand: PodDemand, placement: Placement) -> dict[str, Miss]:
@@ -126,6 +127,12 @@ class ClusterQuestions:
         refused = [name for name, refusal in placement.refusals.items() if refusal.plugin == DEVICES]
         misses = {name: self.scheduler.miss(state, demand, name) for name in refused}
         return {name: miss for name, miss in misses.items() if miss is not None}
+
+
+def _message(placement: Placement, nodes: int) -> str:
+    """kube-scheduler's sentence where it has looked at nodes, else why it has not."""
+    looked = placement.problem in ("", CONTRADICTION)
+    return available(placement, nodes) if looked else placement.problem
 
 
 def _named_pod(name: str, pods: Sequence[SchedulingPod]) -> SchedulingPod:

@@ -16,6 +16,7 @@ from dranode.sim.allocator.outcome import AllocationError, Outcome
 from dranode.sim.allocator.search import Solution
 from dranode.sim.cluster.devices import DeviceAnswers, DeviceDemand
 from dranode.sim.cluster.holdings import ClaimKey
+from dranode.sim.cluster.pods import passed_by
 from dranode.sim.cluster.solutions import score_before
 from dranode.sim.fit.demand import PodDemand
 from dranode.sim.fit.node_allocatable import (
@@ -114,6 +115,20 @@ class Scheduler:
             return {}
         return {name: self._outcomes(state, asked, solutions, name) for name in solutions}
 
+    def suits(self, state: ClusterState, demand: PodDemand, node: str) -> bool:
+        """Return whether the pod fits on the node."""
+        if obstacle(demand, state):
+            return False
+        try:
+            return bool(self._look(state, self._asked(state, demand), [state.nodes[node]])[1])
+        except AllocationError:
+            return False
+
+    def alone(self, state: ClusterState, demand: PodDemand, node: str) -> ClusterState:
+        """Return what decides whether the pod fits on the node, if no other node has a part in it."""
+        pools = [pool.id for pool in self._devices.view(state.nodes[node].node).pools]
+        return state.alone(node, pools, demand.entries.values())
+
     def bind(self, state: ClusterState, demand: PodDemand, node: str, outcomes: Sequence[Outcome]) -> ClusterState:
         """Return the state with the pod on the node."""
         allocated = [(each.claim, each.allocation) for each in outcomes if each.allocation is not None]
@@ -137,13 +152,10 @@ class Scheduler:
 
     def sharers(self, state: ClusterState, demand: PodDemand, node: str) -> Iterator[str]:
         """Yield the pods on other nodes that hold devices of pools which the node shares, if the pod wants devices."""
-        if not demand.claims:
+        pools = self._devices.view(state.nodes[node].node).shared
+        if not demand.claims or not pools:
             return
-        claims = {
-            holding.claim
-            for pool in self._devices.view(state.nodes[node].node).shared
-            for holding in state.holdings.pools.get(pool, ())
-        }
+        claims = {holding.claim for pool in pools for holding in state.holdings.pools.get(pool, ())}
         for key, other in state.demands.items():
             if claims & set(other.entries.values()):
                 yield key
@@ -278,9 +290,5 @@ def _bound(demand: PodDemand, state: ClusterState) -> str:
     name = demand.pod.spec.node_name
     waiting = [str(ClaimKey.of(claim)) for claim in demand.claims if ClaimKey.of(claim) not in state.allocations]
     if waiting:
-        return (
-            f"pod {demand.pod.key} names its node {name} itself, so kube-scheduler, which alone allocates claims, "
-            f"passes it by: {', '.join(waiting)} will never be allocated and kubelet will not start the pod; "
-            "remove spec.nodeName, and choose the node with a nodeSelector"
-        )
+        return passed_by(demand.pod.key, name, waiting)
     return f"pod {demand.pod.key} is bound to {name} already"

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import msgspec
 
 from dranode.driver.core.api.resource import AllocationResult, ResourceClaim
 from dranode.driver.core.claims.allocation import readable_results
+from dranode.sim.allocator.state import PoolID
 from dranode.sim.cluster.holdings import ClaimKey, Holdings
 from dranode.sim.fit.demand import PodDemand, demand_of, replace_pod
 from dranode.sim.fit.dump import ClusterDump
@@ -62,9 +64,18 @@ class ClusterState:
         """Return the nodes by name."""
         return self.snapshot.nodes
 
+    @cached_property
+    def _users(self) -> Mapping[ClaimKey, set[str]]:
+        """The bound pods that use each claim."""
+        users: dict[ClaimKey, set[str]] = defaultdict(set)
+        for key, demand in self.demands.items():
+            for claim in demand.entries.values():
+                users[claim].add(key)
+        return dict(users)
+
     def users(self, claim: ClaimKey) -> frozenset[str]:
         """Return the bound pods that use a claim."""
-        return frozenset(key for key, demand in self.demands.items() if claim in demand.entries.values())
+        return frozenset(self._users.get(claim, ()))
 
     def held(self, demand: PodDemand) -> Iterator[str]:
         """Yield what each claim of a pod holds: `default/a: gpu-0, gpu-1`."""
@@ -92,23 +103,39 @@ class ClusterState:
 
     def without_pods(self, keys: frozenset[str]) -> ClusterState:
         """The state without some pods; a claim that no other pod uses is given back."""
-        gone = {key: self.demands[key] for key in keys}
-        rest = {key: demand for key, demand in self.demands.items() if key not in keys}
-        used = {claim for demand in gone.values() for claim in demand.entries.values()}
-        kept = (
-            {*self.reserved, *(claim for demand in rest.values() for claim in demand.entries.values())}
-            if used
-            else set()
-        )
-        freed = {claim: self.allocations[claim] for claim in used - kept if claim in self.allocations}
-        names = {demand.pod.spec.node_name for demand in gone.values()}
+        rest, allocations = dict(self.demands), dict(self.allocations)
+        gone = [rest.pop(key) for key in keys]
+        used = {claim for demand in gone for claim in demand.entries.values()} - self.reserved
+        given_back = [claim for claim in used if claim in allocations and self._users[claim] <= keys]
+        freed = {claim: allocations.pop(claim) for claim in given_back}
+        names = {demand.pod.spec.node_name for demand in gone}
         changed = {name: self.nodes[name].without(keys) for name in names if name in self.nodes}
         return replace(
             self,
             snapshot=self.snapshot.replaced(changed),
             holdings=self.holdings.without(freed) if freed else self.holdings,
-            allocations={key: allocation for key, allocation in self.allocations.items() if key not in freed},
+            allocations=allocations,
             demands=rest,
+        )
+
+    def alone(self, node: str, pools: Iterable[PoolID], claims: Iterable[ClaimKey]) -> ClusterState:
+        """One node with its pods, as if there were no other; for questions in which others have no part.
+
+        Args:
+            node: the node.
+            pools: what it sees.
+            claims: those that the question is about.
+        """
+        info = self.nodes[node]
+        demands = {key: self.demands[key] for key in info.pods}
+        used = {claim for demand in demands.values() for claim in demand.entries.values()}
+        elsewhere = {claim for claim in used if not self._users[claim] <= demands.keys()}
+        return ClusterState(
+            replace(self.snapshot, nodes={node: info}),
+            self.holdings.only(pools),
+            {claim: self.allocations[claim] for claim in (*used, *claims) if claim in self.allocations},
+            demands,
+            self.reserved | elsewhere,
         )
 
     def with_nodes(self, nodes: Iterable[NodeInfo]) -> ClusterState:

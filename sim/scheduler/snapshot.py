@@ -159,7 +159,11 @@ class Snapshot:
 
     def replaced(self, changed: Mapping[str, NodeInfo]) -> Snapshot:
         """The snapshot with other values for some nodes."""
-        return replace(self, nodes={**self.nodes, **changed})
+        after = replace(self, nodes={**self.nodes, **changed})
+        # What is known of the other nodes need not be found out again: what-if asks for thousands of snapshots.
+        same = (info for info in self.with_terms if info.name not in changed)
+        after.__dict__["with_terms"] = (*same, *(info for info in changed.values() if info.with_terms))
+        return after
 
 
 def host_ports(pod: SchedulingPod) -> frozenset[HostPort]:

@@ -105,7 +105,8 @@ def test_nodes_pod_selectors_and_the_option_say_where_to_look(tmp_path: Path) ->
     selected = [*documents, pod("p", "x", nodeSelector={"zone": "a"})]
     assert where(run(tmp_path, selected)[1]) == [("x", "a", ["gpu-0"])]
     pinned = [*documents, pod("p", "x", nodeName="a")]
-    assert where(run(tmp_path, pinned)[1]) == [("x", "a", ["gpu-0"])]
+    assert where(run(tmp_path, pinned)[1]) == [("x", None, [])]
+    assert "names its node a itself" in run(tmp_path, pinned)[1][0]["error"]
     _, rows = run(tmp_path, [*documents, pod("p", "x", nodeSelector={"zone": "c"})])
     assert rows[0]["error"] == "there is no node that the pod may go to"
 

@@ -10,10 +10,15 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from dranode.driver.core.api.source_document import SourceDocument
 from dranode.driver.kube.client import Client
 from dranode.driver.kube.connection import Outgoing
 from dranode.driver.kube.errors import ApiError
-from dranode.sim.fit.live import live_documents
+from dranode.sim.allocator.features import Features
+from dranode.sim.fit.dump import read_dump
+from dranode.sim.fit.live import LIVE_KINDS, live_documents
+from dranode.sim.fit.questions import ClusterQuestions
+from tests.fakes.clusters import node_document, pod_document
 
 
 @dataclass
@@ -71,3 +76,15 @@ def test_a_cluster_may_lack_taint_rules_and_nothing_else() -> None:
     del server.objects["pods"]
     with pytest.raises(ApiError, match="list pods"):
         live_documents(Client(server), "c", lambda _: None)
+
+
+def test_a_kind_of_which_a_cluster_has_no_object_was_seen_all_the_same() -> None:
+    server = PagedServer({name: [] for name in EVERYTHING} | {"nodes": ["a", "b"]})
+    documents = live_documents(Client(server), "c", lambda _: None)
+    pod = SourceDocument("p.yaml", 0, pod_document("p"))
+    roomy = [SourceDocument("n.yaml", number, node_document(f"n{number}")) for number in range(2)]
+    for kinds, notes in ((LIVE_KINDS, 0), ((), 1)):
+        dump = read_dump([*documents, *roomy, pod], kinds)
+        questions = ClusterQuestions.of(dump, Features(), lambda: "share")
+        (answer,) = questions.answers(questions.selected(()))
+        assert len(answer.notes) == notes
