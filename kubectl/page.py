@@ -11,14 +11,16 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _STYLES: Final = {Passed.YES: "green", Passed.STOPPED: "red", Passed.UNSEEN: "yellow"}
-_INDENT: Final = 11
+# As wide as the longest word, `stopped`, and one more.
+_WORD: Final = 8
 
 
 def page_document(about: str, ways: Sequence[Way], unasked: Sequence[str]) -> dict[str, Any]:
     """Return the page as a plain document.
 
-    `{"about", "causes": [{"cause", "about", "what", "fix"}], "ways": [{"about", "claim", "driver", "stopped",
-    "stations": [{"name", "passed", "what", "fix", "cause"}]}], "unasked": [...]}`; `causes` are those that stop it.
+    A station is `{"name", "passed", "what", "details", "fix", "cause"}`, a way `{"about", "claim", "driver", "stopped",
+    "stations"}`, the page `{"about", "causes", "ways", "unasked"}`; `causes` are the stations that stop it, each as
+    `{"cause", "about", "what", "details", "fix"}`.
     """
     return {
         "about": about,
@@ -27,6 +29,7 @@ def page_document(about: str, ways: Sequence[Way], unasked: Sequence[str]) -> di
                 "cause": way.stopped.cause.value if way.stopped.cause else None,
                 "about": way.about,
                 "what": way.stopped.what,
+                "details": list(way.stopped.details),
                 "fix": way.stopped.fix,
             }
             for way in ways
@@ -51,6 +54,7 @@ def _station(station: Station) -> dict[str, Any]:
         "name": station.name,
         "passed": station.passed.value,
         "what": station.what,
+        "details": list(station.details),
         "fix": station.fix or None,
         "cause": station.cause.value if station.cause else None,
     }
@@ -60,16 +64,22 @@ def draw_page(screen: Console, ways: Sequence[Way], unasked: Sequence[str]) -> N
     """Print the page for people."""
     from rich.markup import escape
     from rich.padding import Padding
-
-    def line(text: str, indent: int) -> None:
-        screen.print(Padding(text, (0, 0, 0, indent), expand=False))
+    from rich.table import Table
 
     for way in ways:
         screen.print(f"{way.about}{f', {way.driver}' if way.driver else ''}", markup=False)
+        # A column for the words, so that what follows hangs under its text.
+        grid = Table.grid(padding=(0, 1))
+        grid.add_column(width=_WORD)
+        grid.add_column(overflow="fold")
         for station in way.stations:
             code = f" [dim]({station.cause})[/]" if station.cause else ""
-            line(f"[{_STYLES[station.passed]}]{station.passed:8}[/] {station.name}: {escape(station.what)}{code}", 2)
+            style = _STYLES[station.passed]
+            grid.add_row(f"[{style}]{station.passed}[/]", f"{station.name}: {escape(station.what)}{code}")
+            for line in station.details:
+                grid.add_row("", escape(line))
             if station.fix:
-                line(escape(f"-> {station.fix}"), _INDENT)
+                grid.add_row("", escape(f"-> {station.fix}"))
+        screen.print(Padding(grid, (0, 0, 0, 2), expand=False))
     for sentence in unasked:
         screen.print(f"[dim]not seen  {escape(sentence)}[/]")

@@ -9,7 +9,7 @@ from dranode.driver.core.claims.allocation import readable_results
 from dranode.driver.core.diagnosis.causes import StopCause
 from dranode.driver.core.diagnosis.live_objects import LivePod
 from dranode.driver.core.diagnosis.pod_facts import NodeGroup, PodFacts
-from dranode.driver.core.diagnosis.station import Station, stopped, unseen, went
+from dranode.driver.core.diagnosis.station import Passed, Station, stopped, unseen, went
 
 # The most pods that may share a claim (`status.reservedFor`).
 _MOST_PODS: Final = 256
@@ -95,9 +95,10 @@ def _answered(facts: PodFacts, pod: LivePod) -> Station:
     groups = answer.groups if answer is not None else ()
     nearest = groups[0] if groups else None
     if nearest is not None and nearest.cause is not None:
-        what = "; ".join(map(_grouped, groups))
-        held = f"; {'; '.join(facts.scheduler.holders)}" if facts.scheduler and facts.scheduler.holders else ""
-        return stopped("scheduler", nearest.cause, f"no node takes it: {what}{held}", _fix(nearest.cause))
+        holders = answer.holders if answer is not None else ()
+        what = f"no node takes it, and nearest is {_grouped(nearest)}"
+        details = (*map(_grouped, groups[1:]), *holders)
+        return Station("scheduler", Passed.STOPPED, what, _fix(nearest.cause), nearest.cause, details)
     return _unplaced(pod, nearest)
 
 

@@ -26,6 +26,7 @@ class Station:
         what: the facts, in one sentence without a full stop.
         fix: what to do if it stopped, the command that shows it if it is unseen; else empty.
         cause: why it stopped; None if it did not.
+        details: more facts, a line each: the other nodes, and who holds what, where no node takes a pod.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Station:
     what: str
     fix: str = ""
     cause: StopCause | None = None
+    details: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

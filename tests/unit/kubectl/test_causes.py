@@ -490,6 +490,6 @@ def test_a_seeded_cause_is_the_one_that_is_named(cluster: PodCluster, explain: A
     status, page = explain()
     assert [one["cause"] for one in page["causes"]][:1] == [seed.cause], page
     assert {one["cause"] for one in page["causes"]} == {seed.cause}
-    assert seed.what in page["causes"][0]["what"]
+    assert seed.what in "\n".join((page["causes"][0]["what"], *page["causes"][0]["details"]))
     assert seed.fix in page["causes"][0]["fix"]
     assert status == 1

@@ -85,7 +85,7 @@ def test_a_prepare_that_failed_before_it_went_well_names_nothing(cluster: PodClu
     status, page = explain()
     assert (status, page["causes"]) == (0, [])
     assert page["ways"][0]["stations"][-1] | {"what": ""} == {
-        "name": "containers", "passed": "unseen", "what": "", "cause": None,
+        "name": "containers", "passed": "unseen", "what": "", "details": [], "cause": None,
         "fix": "journalctl -u kubelet, on worker-1",
     }  # fmt: skip
 
