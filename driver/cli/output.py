@@ -85,20 +85,6 @@ def reporting(screen: Console | None = None) -> Iterator[Callable[[str], None]]:
         yield status.update
 
 
-def write_picture(path: str | None, draw: Callable[[], str]) -> None:
-    """Write what `draw` returns into a file; nothing if there is no path.
-
-    Raises:
-        DranodeError: the file cannot be written.
-    """
-    if path is None:
-        return
-    try:
-        Path(path).write_text(draw(), encoding="utf-8")
-    except OSError as error:
-        raise DranodeError(f"the picture {path} cannot be written: {error.strerror}") from error
-
-
 def picture_options(function: F) -> F:
     """Add the options `--html FILE` and `--svg FILE`."""
     for name, what in (("--svg", "an SVG picture"), ("--html", "a page that opens offline in any browser")):
@@ -118,8 +104,17 @@ def write_pictures(html: str | None, svg: str | None, make: Callable[[], FleetPi
     from dranode.driver.picture.svg import fleet_svg
 
     picture = make()
-    write_picture(html, lambda: fleet_page(picture))
-    write_picture(svg, lambda: fleet_svg(picture))
+    _write_picture(html, lambda: fleet_page(picture))
+    _write_picture(svg, lambda: fleet_svg(picture))
+
+
+def _write_picture(path: str | None, draw: Callable[[], str]) -> None:
+    if path is None:
+        return
+    try:
+        Path(path).write_text(draw(), encoding="utf-8")
+    except OSError as error:
+        raise DranodeError(f"the picture {path} cannot be written: {error.strerror}") from error
 
 
 def fail(message: str) -> NoReturn:

@@ -25,7 +25,8 @@ def fleet_page(picture: FleetPicture) -> str:
         page,
         {
             "POLICY": f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'",
-            "TITLE": escape(picture.title),
+            # A file's name may have bytes that are no UTF-8.
+            "TITLE": escape(picture.title).encode(errors="replace").decode(),
             "STYLE": style,
             "DATA": embedded(compact(picture)),
             "SCRIPT": script,

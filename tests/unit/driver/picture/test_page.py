@@ -9,6 +9,7 @@ import pytest
 
 from dranode.driver.picture.fleet import FleetMoment, FleetNode, FleetPicture
 from dranode.driver.picture.page import embedded, fleet_page
+from dranode.driver.picture.svg import fleet_svg
 from tests.fakes.fleets import training_fleet
 
 HOSTILE = "</script><!--<script>alert(1)</script>&\u2028@@SCRIPT@@"
@@ -46,3 +47,9 @@ def test_embedded_json_is_harmless_and_the_same_when_read(text: str) -> None:
 
 def test_a_page_of_a_thousand_nodes_is_at_most_a_megabyte() -> None:
     assert len(fleet_page(training_fleet(1000)).encode()) <= 1_000_000
+
+
+def test_a_name_that_is_no_text_can_be_written() -> None:
+    picture = FleetPicture("cluster \udcff.yaml", (FleetNode("n"),), (FleetMoment("now"),))
+    assert b"<title>cluster ?.yaml</title>" in fleet_page(picture).encode()
+    assert "cluster \ufffd.yaml" in fleet_svg(picture).encode().decode()
