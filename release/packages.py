@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
-from release.project import DIST, run, tool, version
+from release.project import DIST, ROOT, run, tool, version
 
 
 def build() -> Path:
@@ -15,4 +16,6 @@ def build() -> Path:
     """
     run(tool("uv"), "build", "--quiet", "--no-build-isolation", "--python", tool("python"), "--out-dir", str(DIST))
     (DIST / ".gitignore").unlink(missing_ok=True)
+    # It would go on naming the entry points of today to whoever runs Python in the checkout.
+    shutil.rmtree(ROOT / "dranode.egg-info", ignore_errors=True)
     return DIST / f"dranode-{version()}-py3-none-any.whl"
