@@ -8,39 +8,43 @@ import click
 
 from dranode.driver.cli.output import console, emit, output_option
 from dranode.driver.cli.terminal import columns
+from dranode.sim.cli.release import asked_features, release_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from dranode.driver.core.claims.plugin import Plugin
+    from dranode.sim.allocator.features import Features
     from dranode.sim.cluster.across import PublishedDevice
     from dranode.sim.cluster.check import CheckResult
 
 
 @click.command(short_help="Is this claim, template, class or opaque configuration valid; what does it count.")
+@release_options
 @output_option
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
-def command(*, files: tuple[str, ...], output: str) -> None:
+def command(*, files: tuple[str, ...], kubernetes: str | None, feature_gates: str, output: str) -> None:
     """Check ResourceClaims, ResourceClaimTemplates, DeviceClasses, Pods and opaque configurations in FILEs.
 
     All errors are shown, each with its path: those of the API server, of the CEL selectors, and of the installed
     drivers for their own configurations. Of Pods and pod templates (Deployment, Job ...), the use of claims is checked,
     against the claims in FILEs. quota is what a claim counts against a ResourceQuota, by class. Warnings are about what
     is valid and does not go with the other documents or with the devices; they leave the exit status as it is.
+    --kubernetes and its gates say what selectors may use when they are written.
 
     \b
     Example:
       dranode check claim.yaml
       dranode check -o json *.yaml
     """
-    verdicts = _verdicts(files)
+    verdicts = _verdicts(files, asked_features(kubernetes, feature_gates))
     if not emit([_document(verdict) for verdict in verdicts], output):
         _draw(verdicts)
     if any(verdict.errors for verdict in verdicts):
         raise click.exceptions.Exit(1)
 
 
-def _verdicts(files: tuple[str, ...]) -> list[CheckResult]:
+def _verdicts(files: tuple[str, ...], features: Features) -> list[CheckResult]:
     from dranode.driver.core.api.errors import DocumentError
     from dranode.driver.core.api.source_document import SourceDocument
     from dranode.driver.core.api.validation import FieldError
@@ -55,7 +59,7 @@ def _verdicts(files: tuple[str, ...]) -> list[CheckResult]:
             documents += read_documents(file)
         except DocumentError as error:
             verdicts.append(check_parameters(file, plugins) or CheckResult(file, "", "", (FieldError("", str(error)),)))
-    verdicts += check(documents, plugins, _published(plugins))
+    verdicts += check(documents, plugins, _published(plugins), features.new_expressions)
     order = {file: number for number, file in enumerate(files)}
     return sorted(verdicts, key=lambda verdict: order[verdict.file]) or [nothing_checked(files)]
 

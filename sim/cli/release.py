@@ -18,7 +18,7 @@ def release_options(function: Callable[..., Any]) -> Callable[..., Any]:
     kubernetes = click.option(
         "--kubernetes",
         metavar="RELEASE",
-        help="Answer as this release does: 1.36, 1.36.4, 1.37, 1.38-alpha; default: the newest stable one.",
+        help="Answer as this release does: 1.34 to 1.37, 1.38-alpha or a patch release; default: the newest stable.",
     )
     gates = click.option(
         "--feature-gates",

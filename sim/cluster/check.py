@@ -9,7 +9,8 @@ import contextlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from functools import partial
+from typing import Any, Final, TypeAlias, TypeVar
 
 from dranode.driver.core.api.documents import decode, to_v1
 from dranode.driver.core.api.errors import ClaimError, DocumentError
@@ -38,12 +39,18 @@ from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.machine.yaml_files import read_yaml
 from dranode.sim.cel.errors import CELCompileError
 from dranode.sim.cel.expression import compile_selector
+from dranode.sim.cel.known import KnownToCEL
 from dranode.sim.cluster.across import PublishedDevice, Surroundings, claim_warnings, pod_warnings, surroundings
 from dranode.sim.cluster.undecoded import all_problems
 from dranode.sim.cluster.workload import DEFAULT_NAMESPACE, request_names
 
 NamedClaim = TypeVar("NamedClaim", ResourceClaim, ResourceClaimTemplate)
 
+_KNOWN: Final = KnownToCEL()  # what the API server of the newest stable release takes
+# What is wrong with the text of a selector, if anything is.
+ExpressionProblem: TypeAlias = Callable[[str], str | None]
+# What is wrong with a document, and what it counts by class.
+ErrorsAndQuota: TypeAlias = tuple[list[FieldError], dict[str, int]]
 _SPECS: Final[Mapping[str, type[APIDocument]]] = {
     "ResourceClaim": ResourceClaimSpec,
     "ResourceClaimTemplate": ResourceClaimTemplateSpec,
@@ -84,15 +91,19 @@ class CheckResult:
 
 
 def check(
-    documents: Iterable[SourceDocument], plugins: Mapping[str, Plugin], published: Sequence[PublishedDevice] = ()
+    documents: Iterable[SourceDocument],
+    plugins: Mapping[str, Plugin],
+    published: Sequence[PublishedDevice] = (),
+    known: KnownToCEL = _KNOWN,
 ) -> Iterator[CheckResult]:
     """A verdict on each claim, template, class, pod and opaque configuration, and on each document of an unknown kind.
 
     Pods, and the pod templates of what makes pods, are checked for how they use claims, against those among the
     documents. `plugins` are the installed drivers by driver name, and `published` devices such as they publish, with
-    which claims are compared where the documents hold no ResourceSlices.
+    which claims are compared where the documents hold no ResourceSlices. `known` is what selectors may use.
     """
     documents = tuple(documents)
+    problem = partial(_expression_problem, known)
     around = surroundings(documents, published)
     claims, templates = _named(documents, ResourceClaim), _named(documents, ResourceClaimTemplate)
     for source in documents:
@@ -107,7 +118,7 @@ def check(
             yield CheckResult(source.file, source.kind, source.name, (_field_error(error),))
             continue
         if source.kind in _SPECS:
-            yield _checked(source, plugins, around)
+            yield _checked(source, plugins, around, problem)
         else:
             yield from _pod(source, claims, templates)
 
@@ -180,7 +191,9 @@ def check_parameters(file: str, plugins: Mapping[str, Plugin]) -> CheckResult | 
     return CheckResult(file, "", "", tuple(errors))
 
 
-def _checked(source: SourceDocument, plugins: Mapping[str, Plugin], around: Surroundings) -> CheckResult:
+def _checked(
+    source: SourceDocument, plugins: Mapping[str, Plugin], around: Surroundings, problem: ExpressionProblem
+) -> CheckResult:
     errors: list[FieldError] = []
     quota: dict[str, int] = {}
     try:
@@ -191,9 +204,9 @@ def _checked(source: SourceDocument, plugins: Mapping[str, Plugin], around: Surr
             for one in unknown_fields(_SPECS[source.kind], spec if spec is not None else {}, "spec")
         ]
         try:
-            problems, quota = _RULES[source.kind](document, plugins)
+            problems, quota = _RULES[source.kind](document, plugins, problem)
         except DocumentError as error:
-            problems = all_problems(lambda rest: _RULES[source.kind](rest, plugins)[0], document, error)
+            problems = all_problems(lambda rest: _RULES[source.kind](rest, plugins, problem)[0], document, error)
         errors += problems
     except DocumentError as error:
         errors.append(_field_error(error))
@@ -223,38 +236,38 @@ def _alternatives(source: SourceDocument, known: Sequence[str]) -> str:
     return f"; there are {', '.join(known)}" if source.document.get("apiVersion") != _V1BETA1 else ""
 
 
-def _claim(document: Mapping[str, Any], plugins: Mapping[str, Plugin]) -> tuple[list[FieldError], dict[str, int]]:
+def _claim(document: Mapping[str, Any], plugins: Mapping[str, Plugin], problem: ExpressionProblem) -> ErrorsAndQuota:
     claim = decode(ResourceClaim, document)
     devices = claim.spec.devices
-    errors = [*claim_errors(claim, _expression_problem), *_configs(devices.config, plugins, "spec.devices.config")]
+    errors = [*claim_errors(claim, problem), *_configs(devices.config, plugins, "spec.devices.config")]
     for plugin in plugins.values():
         errors += _allocated(claim.status.allocation, plugin)
     return errors, devices_by_class(devices)
 
 
-def _template(document: Mapping[str, Any], plugins: Mapping[str, Plugin]) -> tuple[list[FieldError], dict[str, int]]:
+def _template(document: Mapping[str, Any], plugins: Mapping[str, Plugin], problem: ExpressionProblem) -> ErrorsAndQuota:
     template = decode(ResourceClaimTemplate, document)
     devices = template.spec.spec.devices
     configs = _configs(devices.config, plugins, "spec.spec.devices.config")
-    return [*template_errors(template, _expression_problem), *configs], devices_by_class(devices)
+    return [*template_errors(template, problem), *configs], devices_by_class(devices)
 
 
-def _class(document: Mapping[str, Any], plugins: Mapping[str, Plugin]) -> tuple[list[FieldError], dict[str, int]]:
+def _class(document: Mapping[str, Any], plugins: Mapping[str, Plugin], problem: ExpressionProblem) -> ErrorsAndQuota:
     device_class = decode(DeviceClass, document)
     configs = _configs(device_class.spec.config, plugins, "spec.config")
-    return [*class_errors(device_class, _expression_problem), *configs], {}
+    return [*class_errors(device_class, problem), *configs], {}
 
 
-_RULES: Final[Mapping[str, Callable[..., tuple[list[FieldError], dict[str, int]]]]] = {
+_RULES: Final[Mapping[str, Callable[..., ErrorsAndQuota]]] = {
     "ResourceClaim": _claim,
     "ResourceClaimTemplate": _template,
     "DeviceClass": _class,
 }
 
 
-def _expression_problem(expression: str) -> str | None:
+def _expression_problem(known: KnownToCEL, expression: str) -> str | None:
     try:
-        compile_selector(expression)
+        compile_selector(expression, known)
     except CELCompileError as error:
         return str(error)
     return None

@@ -1,0 +1,49 @@
+"""`dranode check --kubernetes`: what the API server of a release, with its gates, lets into a selector."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from dranode.sim.cli.check import command
+
+CLASS = """
+apiVersion: resource.k8s.io/v1
+kind: DeviceClass
+metadata: {{name: gpu}}
+spec: {{selectors: [{{cel: {{expression: '{expression}'}}}}]}}
+"""
+INCLUDES = 'device.attributes["a.example.com"].nodes.includes(1)'
+SHARES = "device.allowMultipleAllocations"
+
+
+@pytest.mark.parametrize(
+    ("expression", "options", "status"),
+    [
+        (INCLUDES, (), 1),
+        (INCLUDES, ("--feature-gates", "DRAListTypeAttributes=true"), 0),
+        (SHARES, (), 0),
+        (SHARES, ("--kubernetes", "1.36"), 0),
+        (SHARES, ("--kubernetes", "1.35"), 1),
+        (SHARES, ("--feature-gates", "DRAConsumableCapacity=false,DRAFractionalCapacityRange=false"), 1),
+    ],
+)
+def test_a_selector_is_judged_as_the_release_with_its_gates_judges(
+    tmp_path: Path, expression: str, options: tuple[str, ...], status: int
+) -> None:
+    path = tmp_path / "class.yaml"
+    path.write_text(CLASS.format(expression=expression))
+    assert CliRunner().invoke(command, [str(path), *options]).exit_code == status
+
+
+@pytest.mark.parametrize(
+    "options", [("--kubernetes", "1.30"), ("--feature-gates", "DRAFoo=true"), ("--kubernetes", "1.38")]
+)
+def test_a_release_or_gate_that_there_is_not_is_refused(tmp_path: Path, options: tuple[str, ...]) -> None:
+    path = tmp_path / "class.yaml"
+    path.write_text(CLASS.format(expression="true"))
+    result = CliRunner().invoke(command, [str(path), *options])
+    assert result.exit_code != 0
+    assert result.exception is not None
