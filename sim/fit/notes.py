@@ -39,6 +39,8 @@ def pod_notes(dump: ClusterDump, demand: PodDemand, placement: Placement) -> Ite
     volumes = [each.name for each in pod.spec.volumes if each.persistent_volume_claim or each.ephemeral or each.csi]
     if volumes:
         yield f"volumes are not looked at, which may keep it off nodes: {_some(volumes)}"
+    if pod.spec.scheduling_group is not None:
+        yield "it belongs to a PodGroup, whose pods kube-scheduler places together; here it is looked at by itself"
     if pod.spec.priority_class_name and pod.spec.priority is None:
         yield f"no document is the PriorityClass {pod.spec.priority_class_name}; its priority counts as 0"
     yield from _unseen(dump, pod, placement)

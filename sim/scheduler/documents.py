@@ -175,6 +175,7 @@ class SchedulingPodSpec(PodSpec, frozen=True, kw_only=True):
     host_network: bool = False
     host_users: bool | None = None
     volumes: tuple[PodVolume, ...] = ()
+    scheduling_group: Mapping[str, Any] | None = None
 
 
 class StatusResources(APIDocument, frozen=True, kw_only=True):

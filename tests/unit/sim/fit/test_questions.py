@@ -124,10 +124,12 @@ def test_volumes_and_other_schedulers_are_named_as_not_seen() -> None:
     spec: Document = {
         "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "d"}}],
         "schedulerName": "mine",
+        "schedulingGroup": {"podGroupName": "g"},
     }
     (answer,) = answers(node_document("a"), pod_document("p", **spec))
     assert any("volumes are not looked at" in note and "data" in note for note in answer.notes)
     assert any("mine schedules it" in note for note in answer.notes)
+    assert any("belongs to a PodGroup" in note for note in answer.notes)
 
 
 def selected(questions: ClusterQuestions, *names: str) -> None:
