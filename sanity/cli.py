@@ -25,7 +25,11 @@ if TYPE_CHECKING:
 @click.option("--kubeconfig", metavar="PATH", help="Where to write the kubeconfig of the stand-in API server.")
 @click.option("--cdi-dir", metavar="DIR", help="The folder into which the driver writes CDI specs.")
 @click.option("--node-name", default="node", show_default=True, metavar="NAME", help="The node that the driver is on.")
-@click.option("--configurations", metavar="FILE", help="Opaque parameters that the driver takes, each of other effect.")
+@click.option(
+    "--configurations",
+    metavar="FILE",
+    help="Opaque parameters that the driver takes, of the same fields and other effect.",
+)
 @click.option("--focus", multiple=True, metavar="PATTERN", help="Only checks or groups of this name (repeatable).")
 @click.option("--skip", multiple=True, metavar="PATTERN", help="Not the checks or groups of this name (repeatable).")
 @click.option("--strict", is_flag=True, help="Fail by a SHOULD too.")

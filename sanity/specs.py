@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,8 +54,12 @@ class SpecFolder:
             if name.endswith((".json", ".yaml"))
         ]
 
-    def resolve(self, name: str) -> tuple[ContainerEdits, ...]:
+    def resolve(self, name: str, files: Sequence[SpecFile] | None = None) -> tuple[ContainerEdits, ...]:
         """The edits that a container gets for a qualified name: those of its spec, then those of the device.
+
+        Args:
+            name: the CDI id.
+            files: the spec files; read anew by default.
 
         Raises:
             Breach: a runtime would not find it.
@@ -64,7 +68,7 @@ class SpecFolder:
             parse_qualified_name(name)
         except CDIError as error:
             raise Breach(f"CDI id {error}", "answer `vendor/class=name` with the characters that CDI allows") from None
-        files = self.files()
+        files = self.files() if files is None else files
         defining = [file for file in files if name in file.names()]
         broken = "; ".join(f"{file.path.name}: {file.verdict.problems[0]}" for file in files if not file.verdict.ok)
         expect(
@@ -89,7 +93,8 @@ class SpecFolder:
         Raises:
             Breach: a runtime would not find one of them.
         """
-        found = [edits for name in names for edits in self.resolve(name) if edits]
+        files = self.files()
+        found = [edits for name in names for edits in self.resolve(name, files) if edits]
         return [json.loads(msgspec.json.encode(edits)) for edits in found]
 
 
