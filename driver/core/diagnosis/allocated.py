@@ -24,8 +24,8 @@ def node_of(claim: ResourceClaim, driver: str) -> str:
     names = {
         value for term in terms for field in term.match_fields if field.key == "metadata.name" for value in field.values
     }
-    if len(names) == 1:
-        return names.pop()
+    if terms:
+        return names.pop() if len(names) == 1 else ""
     pools = {result.pool for result in readable_results(allocation) if result.driver == driver}
     return pools.pop() if len(pools) == 1 else ""
 

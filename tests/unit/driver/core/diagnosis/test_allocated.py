@@ -28,7 +28,7 @@ def claim(pools: list[str], *nodes: str) -> ResourceClaim:
         (claim(["rack-7"], "worker-1"), "worker-1"),
         (claim(["worker-2"]), "worker-2"),
         (claim(["a", "b"]), ""),
-        (claim(["rack-7"], "worker-1", "worker-2"), "rack-7"),
+        (claim(["rack-7"], "worker-1", "worker-2"), ""),
         (ResourceClaim(), ""),
     ],
 )
