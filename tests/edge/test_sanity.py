@@ -32,6 +32,24 @@ def test_a_driver_is_started_checked_and_ended(tmp_path: Path) -> None:
     assert len(ET.parse(report).getroot()) == 2  # noqa: S314 - our own
 
 
+def test_our_driver_keeps_the_rules_of_unprepare_and_cdi() -> None:
+    options = (
+        "--focus",
+        "unprepare",
+        "--focus",
+        "cdi",
+        "--focus",
+        "restart-same-answer",
+        "--patience",
+        "180",
+        "--strict",
+    )
+    ended = sanity(*options, "-o", "json", "--", *CPU, "--cpu-device-mode", "individual")
+    document = json.loads(ended.stdout)
+    assert [(check["id"], check["text"]) for check in document["checks"] if check["verdict"] != "passed"] == []
+    assert ended.returncode == 0
+
+
 def test_a_driver_that_does_not_start_fails_with_its_log(tmp_path: Path) -> None:
     ended = sanity("--patience", "0.5", "--state", str(tmp_path), "--", "/bin/echo", "no", "lamps")
     assert ended.returncode == 1
