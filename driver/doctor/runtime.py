@@ -116,8 +116,8 @@ def _containerd(
     default = None if version is None else version >= (2, 0)
     unseen = [
         f"whether {what} is on: {path} does not say, and nothing tells whether this is containerd 1.7, where it is off"
-        for what, told in (("NRI", "disable" in nri), ("CDI", "enable_cdi" in cri))
-        if not told and version is None
+        for what, stated in (("NRI", "disable" in nri), ("CDI", "enable_cdi" in cri))
+        if not stated and version is None
     ]
     return RuntimeFacts(
         name="containerd",

@@ -100,8 +100,8 @@ class Cgroups:
 
     def has_processes(self, folder: str) -> bool:
         """Return whether a container's cgroup has processes, in itself or below; True if that is unknown."""
-        told = [self._populated(hierarchy, folder) for hierarchy in self.cpuset if folder]
-        return any(told) or False not in told
+        populated = [self._populated(hierarchy, folder) for hierarchy in self.cpuset if folder]
+        return any(populated) or False not in populated
 
     def _populated(self, hierarchy: str, folder: str) -> bool | None:
         """Return whether the cgroup has processes in this hierarchy; None if the hierarchy does not show it."""

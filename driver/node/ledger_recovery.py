@@ -22,7 +22,7 @@ class LedgerRecovery:
     """The copy of one ledger, under the lock on decisions.
 
     Attributes:
-        boot_id: of this boot of the machine; empty while nobody has told it.
+        boot_id: of this boot of the machine; empty while it is not known.
         doubt: why claims may be missing in the ledger; empty if none is.
     """
 

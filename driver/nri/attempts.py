@@ -57,7 +57,7 @@ class Attempts:
 
         Args:
             error: why.
-            synchronized: whether the runtime had told of its containers on it.
+            synchronized: whether the runtime had listed its containers on it.
         """
         if synchronized and self._clock() - self._began >= _HEALTHY_AFTER:
             self._failures = 0

@@ -225,7 +225,7 @@ class Enforcer:
         return self._enforced.containers.certain
 
     def claims_in_use(self) -> frozenset[str]:
-        """The UIDs of the claims that a container has, as far as the runtime has told."""
+        """The UIDs of the claims that a container has, as far as the runtime has listed them."""
         return self._enforced.containers.claims
 
     # --- how ---

@@ -70,8 +70,8 @@ class Inquiry:
                     snapshot, evidence = reread(), replace(evidence, reread=True)
                 case AskKubelet():
                     answer = self.node.pod_claims(decision.pods)
-                    told = {pod.uid: None if answer is None else answer.get(pod.uid) for pod in decision.pods}
-                    evidence = replace(evidence, pods={**evidence.pods, **told})
+                    answers = {pod.uid: None if answer is None else answer.get(pod.uid) for pod in decision.pods}
+                    evidence = replace(evidence, pods={**evidence.pods, **answers})
                 case AskProcesses():
                     gone = self._gone(decision.containers, containers)
                     evidence = replace(evidence, gone=(evidence.gone or frozenset()) | gone)

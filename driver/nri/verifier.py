@@ -100,7 +100,7 @@ class Verifier:
         return found
 
     def met(self, drifts: tuple[Drift, ...], containers: Containers, snapshot: HeldSnapshot) -> None:
-        """Take note of drifts that were found when a runtime connected, and that it is told to repair."""
+        """Take note of drifts that were found when a runtime connected, which its answer repairs."""
         with self._lock:
             self._repairs = self._repairs.met(drifts)
             self._notify_of_fresh(containers, snapshot)

@@ -20,7 +20,7 @@ class Wake:
         return self._file
 
     def up(self) -> None:
-        """Wake whoever polls, now or at its next poll."""
+        """Wake the thread that polls, now or at its next poll."""
         with self._lock:
             if self._file >= 0:
                 os.eventfd_write(self._file, 1)
@@ -31,7 +31,7 @@ class Wake:
             os.eventfd_read(self._file)
 
     def close(self) -> None:
-        """Close it; nobody may poll it any more."""
+        """Close it; it may not be polled after that."""
         with self._lock:
             if self._file >= 0:
                 os.close(self._file)

@@ -65,14 +65,14 @@ class SpecWatch:
         Raises:
             UnreadError: the ledger cannot be read.
         """
-        told, now = self._events.names(), self.clock()
-        self.node.files.sweep(everything=told is None)
-        if told is None or now >= self._all_due:
+        named, now = self._events.names(), self.clock()
+        self.node.files.sweep(everything=named is None)
+        if named is None or now >= self._all_due:
             touched = set(self._all_touched())
             self._all_due = now + _ALL_SECONDS
         else:
-            named = self.node.files.specs.claims_of(told, self._others)
-            touched = {uid for uid in named & self.node.store.book.uids() if not self._is_as_left(uid)}
+            uids = self.node.files.specs.claims_of(named, self._others)
+            touched = {uid for uid in uids & self.node.store.book.uids() if not self._is_as_left(uid)}
         known = set(itertools.islice(self._unknown, _AT_ONCE))
         if touched or known or self._failing:
             self._mend({*touched, *known, *self._failing})
@@ -96,7 +96,7 @@ class SpecWatch:
         self._wake.up()
 
     def stop(self) -> None:
-        """Have nothing told any more."""
+        """Close the watch; `look` is not called after that."""
         self._events.close()
         self._wake.close()
 

@@ -14,7 +14,7 @@ from dranode.driver.kubelet.podresources import PodResources, PodResourcesError
 
 log = logging.getLogger(__name__)
 
-# UIDs of the claims that containers have; None while the runtime has not told.
+# UIDs of the claims that containers have; None while the runtime has not listed its containers.
 Running = Callable[[], frozenset[str] | None]
 
 

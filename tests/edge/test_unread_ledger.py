@@ -173,7 +173,9 @@ def test_what_neither_of_two_can_read_any_more_changes_nothing_until_the_newer_o
         assert world.api.capacities[-1] == published
 
 
-def test_on_a_full_disk_nothing_is_given_and_masks_go_on_until_there_is_room(world: World) -> None:
+def test_on_a_full_disk_nothing_is_given_and_masks_go_on_until_there_is_room(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     with_a_claim(world)
     published = world.api.capacities[-1]
     world.stop()
@@ -191,6 +193,7 @@ def test_on_a_full_disk_nothing_is_given_and_masks_go_on_until_there_is_room(wor
         assert updates_of(runtime.synchronize([*PODS, pod("p4")], [*EVERYBODY, wide])) == {"wide": SHARED}
         mend()
         eventually(lambda: service.missing() == ())
+        assert caplog.text.count("the ledger can be written again") == 1
         assert world.api.capacities[-1] == published
         assert isinstance(world.prepare(OTHER), Prepared)
 

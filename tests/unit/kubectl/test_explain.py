@@ -250,7 +250,8 @@ def test_the_context_names_cluster_and_namespace(cluster: PodCluster, tmp_path: 
     document["contexts"].append({"name": "prod", "context": {**first["context"], "namespace": "elsewhere"}})
     kubeconfig.write_text(json.dumps(document))
     arguments = ["app", "--kubeconfig", str(kubeconfig), "--node-name", "laptop", "-o", "json"]
-    runner = CliRunner(env={"HOME": str(tmp_path), "KUBECONFIG": ""})
+    arguments += ["--root", str(tmp_path), "--kubelet-root", str(tmp_path)]
+    runner = CliRunner(env={"HOME": str(tmp_path), "KUBECONFIG": "", "KUBERNETES_SERVICE_HOST": ""})
     assert json.loads(runner.invoke(command, arguments).stdout)["about"] == "default/app"
     assert json.loads(runner.invoke(command, [*arguments, "--context", "prod"]).stdout)["about"] == "elsewhere/app"
     ran = runner.invoke(command, [*arguments, "--context", "none"])

@@ -51,6 +51,8 @@ def test_a_connection_of_garbage_is_said_in_one_line_and_the_next_is_served(
     eventually(lambda: bench.client.synchronized)
     said = [record for record in caplog.records if record.levelno >= logging.INFO and "trying again" in record.message]
     assert 1 <= len(said) <= _ATTEMPTS
+    # It is recognized as garbage at once, not given up because nothing sensible came for a while.
+    assert not [record.message for record in said if "has not answered" in record.message]
     assert not [record.message for record in caplog.records if record.exc_info or "\n" in record.message]
 
 
