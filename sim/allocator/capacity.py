@@ -208,8 +208,8 @@ def _canonical(text: str) -> Quantity:
 
 
 def _text(value: Amount, *, binary: bool) -> str:
-    if binary and abs(Fraction(value)) >= _KIBI:
-        power, whole = 0, ceil(Fraction(value))
+    if binary and abs(Fraction(value)) >= _KIBI and Fraction(value).denominator == 1:
+        power, whole = 0, int(value)
         while power + 1 < len(_BINARY) and whole % _KIBI == 0:
             whole //= _KIBI
             power += 1
