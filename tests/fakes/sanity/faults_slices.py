@@ -83,12 +83,12 @@ class RefusedFirst(Pieces):
 class TwoNames(Publishing):
     class publisher(Publisher):  # noqa: N801 - an attribute
         def publish(self, slices: list[Document]) -> None:
-            super().publish(slices)
             if not self.kept.get(99):
                 self.kept[99] = {"x": 1}
                 document = self.document(0, {"devices": []}, 1, 1, None)
                 document["spec"]["driver"] = "right.example.org"
                 self.driver.request("POST", "resourceslices", document)
+            super().publish(slices)
 
 
 @fault("slices-node", 'spec.nodeName is "NODE"')
