@@ -44,6 +44,20 @@ _NAMED: Final = 20
     help="Look at the cgroups and processes of the machine: do the claims' containers run on their CPUs, and who else "
     "may? Status 1 if a container does not. Needs root, and the host's /proc and /sys (in a pod: --machine DIR).",
 )
+@click.option(
+    "--usage",
+    is_flag=True,
+    help="Read what the claims' containers use of the CPUs that they hold, and name those that are idle. Needs what "
+    "--verify needs.",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0.1, 3600),
+    default=5.0,
+    show_default=True,
+    metavar="S",
+    help="With --usage: look twice, so long after one another.",
+)
 @machine_option
 @picture_options
 @output_option
@@ -57,6 +71,8 @@ def command(
     html: str | None,
     svg: str | None,
     verify: bool,
+    usage: bool,
+    seconds: float,
 ) -> None:
     """Show every claim that a driver has on record: what it was given and who may use it.
 
@@ -65,6 +81,7 @@ def command(
       dranode claims
       dranode claims --kubelet-root state/kubelet -o json
       dranode claims --verify
+      dranode claims --usage --seconds 60
       dranode claims --html claims.html
     """
     plugins = Path(kubelet_root) / "plugins"
@@ -80,11 +97,12 @@ def command(
     for row in rows:
         if row["uid"] in placements:
             row["verify"] = _verified(placements[row["uid"]])
+    if usage:
+        _add_usage(rows, root, ledgers, seconds)
     write_pictures(html, svg, lambda: _picture(root, Path(kubelet_root)))
     if not emit(rows, output):
         _draw(rows)
-        if verify:
-            _draw_verified(rows)
+        _draw_looks(rows, verify=verify, usage=usage)
     if any(placement.ok is False for placement in placements.values()):
         fail("a container with a claim does not run on the CPUs that it was given; the driver's log says what it does")
 
@@ -134,6 +152,25 @@ def _placements(root: Root, ledgers: Mapping[str, Contents]) -> dict[str, ClaimP
     cpus = online(root)
     containers = {each.cgroup for found in placements(records, seen, cpus, {}).values() for each in found.containers}
     return placements(records, seen, cpus, effective(root, containers))
+
+
+def _add_usage(rows: list[dict[str, Any]], root: Root, ledgers: Mapping[str, Contents], seconds: float) -> None:
+    from dranode.driver.cli.claim_usage import usage_of
+
+    used = usage_of(root, [record for contents in ledgers.values() for record in contents.records], seconds)
+    for row in rows:
+        if row["uid"] in used:
+            row["usage"] = used[row["uid"]]
+
+
+def _draw_looks(rows: list[dict[str, Any]], *, verify: bool, usage: bool) -> None:
+    if verify:
+        _draw_verified(rows)
+    if not usage:
+        return
+    from dranode.driver.cli.claim_usage import draw_usage
+
+    draw_usage((_name(row), row["usage"]) for row in rows if "usage" in row)
 
 
 def _row(driver: str, record: Record, used: Mapping[tuple[str, str], UsedClaim]) -> dict[str, Any]:

@@ -64,8 +64,10 @@ class Cgroups:
         def hierarchies(controller: str) -> tuple[str, ...]:
             return tuple(f"{_UNIFIED}/{name}" for name in names if controller in name.split(","))
 
-        self.cpuset: Final = (_UNIFIED, *hierarchies("cpuset"))
-        self._cpu: Final = (_UNIFIED, *hierarchies("cpu"))
+        self._hierarchies: Final = {
+            controller: (_UNIFIED, *hierarchies(controller)) for controller in ("cpu", "cpuacct", "cpuset", "memory")
+        }
+        self.cpuset: Final = self._hierarchies["cpuset"]
         self._pids: Final = hierarchies("pids")
 
     def effective_cpus(self, folder: str) -> CPUSet | None:
@@ -85,13 +87,28 @@ class Cgroups:
 
         `cpu.max` in cgroup v2, `cpu.cfs_quota_us` and `cpu.cfs_period_us` in v1.
         """
-        for place in (f"{hierarchy}/{folder}" for hierarchy in self._cpu if folder):
+        for place in (f"{hierarchy}/{folder}" for hierarchy in self._hierarchies["cpu"] if folder):
             for names in _LIMITS:
                 try:
                     quota, period = " ".join(read_text(self._root, f"{place}/{name}") for name in names).split()
                     return None if quota in ("max", "-1") else int(quota) / int(period)
                 except (OSError, ValueError, ZeroDivisionError):
                     continue
+        return None
+
+    def text(self, controller: str, folder: str, name: str) -> str | None:
+        """Return a file of a cgroup, in cgroup v2 or in the v1 hierarchy of a controller; None if it cannot be read.
+
+        Args:
+            controller: `cpu`, `cpuacct`, `cpuset` or `memory`.
+            folder: the cgroup.
+            name: the file, such as `cpu.stat`.
+        """
+        for hierarchy in self._hierarchies[controller] if folder else ():
+            try:
+                return read_text(self._root, f"{hierarchy}/{folder}/{name}")
+            except OSError:
+                continue
         return None
 
     def shows_processes(self, folder: str) -> bool:

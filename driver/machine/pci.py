@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.machine.attributes import cpu_mask, names, number
+from dranode.driver.machine.attributes import cpu_mask, number
+from dranode.driver.machine.numa import NODES, node_cpus
 from dranode.driver.machine.root import Root
 
 PCI_DEVICES: Final = "sys/bus/pci/devices"
@@ -19,9 +19,7 @@ PCI_DEVICES: Final = "sys/bus/pci/devices"
 # them.
 PCIE_ROOT: Final = re.compile(r"pci([0-9a-f]{4}:[0-9a-f]{2})", re.ASCII)
 
-_NODES: Final = "sys/devices/system/node"
 _FOLDER: Final = re.compile(r"(?:\.\./\.\./\.\./|/sys/)(?P<folder>devices/pci.*?)/?")
-_NODE: Final = re.compile(r"node(?P<id>[0-9]+)", re.ASCII)
 
 
 def pci_folder(root: Root, address: str) -> str:
@@ -51,17 +49,10 @@ def numa_node(root: Root, address: str) -> int | None:
     """
     folder = pci_folder(root, address)
     node = number(root, f"{folder}/numa_node", 10)
-    if node is not None and (node < 0 or cpu_mask(root, f"{_NODES}/node{node}/cpumap")):
+    if node is not None and (node < 0 or cpu_mask(root, f"{NODES}/node{node}/cpumap")):
         return node if node >= 0 else None
-    nodes = _node_cpus(root)
+    nodes = node_cpus(root)
     if node is not None and not nodes:
         return node
     local = cpu_mask(root, f"{folder}/local_cpus")
     return next((found for found, cpus in nodes.items() if cpus == local), None)
-
-
-def _node_cpus(root: Root) -> dict[int, CPUSet]:
-    """The CPUs of every NUMA node that has any."""
-    numbers = (int(match["id"]) for match in map(_NODE.fullmatch, names(root, _NODES)) if match)
-    found = {node: cpu_mask(root, f"{_NODES}/node{node}/cpumap") for node in numbers}
-    return {node: cpus for node, cpus in found.items() if cpus}

@@ -43,11 +43,11 @@ def _process(root: Root, pid: str) -> Process | None:
     # A process that has ended, but is not reaped yet, runs nowhere.
     if _KTHREADD in (pid, status.get("PPid")) or status.get("State", "").startswith(("Z", "X")):
         return None
-    return Process(int(pid), status.get("Name", ""), cpus, _cgroup(root, pid), _env(root, pid))
+    return Process(int(pid), status.get("Name", ""), cpus, cgroup_of(root, pid), _env(root, pid))
 
 
-def _cgroup(root: Root, pid: str) -> str:
-    """Return the process's cgroup in the hierarchy that has cpusets: one of v1, else the unified one."""
+def cgroup_of(root: Root, pid: str) -> str:
+    """Return a process's cgroup in the hierarchy that has cpusets, one of v1 or the unified one; empty if unknown."""
     try:
         lines = [line.split(":", 2) for line in read_text(root, f"proc/{pid}/cgroup").splitlines()]
     except OSError:

@@ -220,6 +220,10 @@ class Enforcer:
             drifts=self._verifier.drifts,
         )
 
+    def running(self) -> tuple[Pinned, ...]:
+        """The containers that have claims and run, as far as the runtime has told."""
+        return tuple(each for each in self._enforced.containers if each.claims and each.container.started)
+
     def is_certain(self) -> bool:
         """Whether it is certain of every container which claims it has."""
         return self._enforced.containers.certain

@@ -18,9 +18,11 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from dranode.driver.core.claims.health import Health
+from dranode.driver.serve.usage_metrics import usage_metrics
 
 if TYPE_CHECKING:
     from dranode.driver.core.claims.record import Record
+    from dranode.driver.core.claims.usage import ClaimsUsage
     from dranode.driver.serve.http import Page
     from dranode.driver.serve.service import DriverService
 
@@ -147,6 +149,15 @@ class _States(Collector):
                     made.add_metric((driver.plugin.driver, *labels), value)
             if made.samples:
                 yield made
+        yield from usage_metrics(_used(drivers))
+
+
+def _used(drivers: Iterable[DriverService]) -> Iterator[tuple[str, ClaimsUsage]]:
+    """What the claims of each driver use, where it pins their containers; of two instances the active one says it."""
+    for driver in drivers:
+        usage = None if driver.pinning is None or not driver.active else driver.pinning.usage.usage()
+        if usage is not None:
+            yield driver.plugin.driver, usage
 
 
 def _named(service: DriverService) -> Iterator[Metric]:

@@ -25,6 +25,7 @@ from dranode.driver.nri.enforcement_status import EnforcementStatus
 from dranode.driver.nri.enforcer import Enforcer
 from dranode.driver.nri.instance import ALONE, Instance
 from dranode.driver.process.threads import Fatal, OwnedThread
+from dranode.driver.serve.usage import UsageWatch
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +76,9 @@ class Pinning:
         self._observe = answered
         self._client = NRIClient(
             access.nri_socket, self._enforcer, name=node.plugin.driver, fatal=fatal, answered=self._answered
+        )
+        self.usage = UsageWatch(
+            access.root, lambda: self._enforcer.running() if self._complete else None, self.snapshot
         )
         self._verifier = OwnedThread(f"{node.plugin.driver}-verify", self._verify, fatal)
 

@@ -87,7 +87,7 @@ print(*(name for name in heavy if name in sys.modules))
 
 
 # Files of the kernel are called so, and other projects' drivers.
-_KERNELS = {f"driver/machine/{name}.py": {"cpu"} for name in ("synthetic", "summary", "cgroups")}
+_KERNELS = {f"driver/machine/{name}.py": {"cpu"} for name in ("synthetic", "summary", "cgroups", "container_usage")}
 _OTHERS = ("dra-driver-cpu", "dra_driver_cpu")
 
 

@@ -7,9 +7,7 @@ import re
 import socket
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -18,7 +16,6 @@ from dranode.cpu.options import CPUOptions
 from dranode.cpu.plugin import CPUPlugin
 from dranode.driver.cli.claims import command
 from dranode.driver.core.api.errors import DranodeError, MachineError
-from dranode.driver.core.claims.answers import Prepared
 from dranode.driver.core.claims.record import Record
 from dranode.driver.core.claims.salvage import LOST
 from dranode.driver.core.diagnosis.placement import container_cgroup
@@ -26,83 +23,25 @@ from dranode.driver.machine.forms import open_machine
 from dranode.driver.node.ledger import Ledger
 from dranode.driver.node.node import NodeClaims
 from tests.fakes.doctor import forbid
-from tests.fakes.drivers import reference
-from tests.fakes.lifecycle import KubeletPods, cpu_claim, leave_spec
-
-GROUP = "cpudevnuma000"
-PODS = "kubepods.slice/kubepods-burstable.slice"
-
-
-@dataclass
-class Machine:
-    """A machine of 8 CPUs as its kernel shows it, and the driver's records on it."""
-
-    folder: Path
-    claims: list[Any] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.write("sys/devices/system/cpu/online", "0-7\n")
-        self.data = self.folder / "kubelet" / "plugins" / "dra.cpu"
-        self.data.mkdir(parents=True)
-
-    def write(self, path: str, text: str) -> None:
-        place = self.folder / path
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(text)
-
-    def prepare(self, name: str, count: int) -> None:
-        """A claim `uid-<name>` of the pod `pod-<name>`, whose UID is `pod-uid-<name>`."""
-        node = NodeClaims(CPUPlugin(open_machine("sockets=1,cores=8"), CPUOptions()), self.data, self.folder / "cdi")
-        node.open()
-        claim = cpu_claim(name, f"uid-{name}", GROUP, count)
-        assert isinstance(node.prepare({reference(claim): claim})[f"uid-{name}"], Prepared)
-        node.close()
-
-    def process(self, pid: int, name: str, cpus: str, cgroup: str = "system.slice/x.service", **more: str) -> None:
-        parent, state = more.pop("parent", "1"), more.pop("state", "S (sleeping)")
-        text = f"Name:\t{name}\nState:\t{state}\nPPid:\t{parent}\nCpus_allowed_list:\t{cpus}\n"
-        self.write(f"proc/{pid}/status", text)
-        self.write(f"proc/{pid}/cgroup", f"0::/{cgroup}\n")
-        if "env" in more:
-            self.write(f"proc/{pid}/environ", more["env"].replace(" ", "\0") + "\0")
-
-    def container(self, pid: int, name: str, cpus: str, env: str, effective: str | None = None) -> str:
-        """A container of the pod of that name; its process may run on `cpus`, its cgroup on `effective`."""
-        uid = f"pod_uid_{name}"
-        cgroup = f"{PODS}/kubepods-burstable-pod{uid}.slice/cri-containerd-{pid}.scope"
-        self.process(pid, name, cpus, cgroup, env=env)
-        self.write(f"sys/fs/cgroup/{cgroup}/cpuset.cpus.effective", f"{effective or cpus}\n")
-        return cgroup
-
-    def run(self, *arguments: str) -> tuple[list[dict[str, Any]], str | None]:
-        """The rows, and the sentence with which the command ends if its status is 1."""
-        done = CliRunner().invoke(command, [*self.options(), "-o", "json", *arguments])
-        failed = str(done.exception) if isinstance(done.exception, DranodeError) else None
-        assert failed is not None or done.exit_code == 0, done.output
-        return json.loads(done.stdout), failed
-
-    def table(self, *arguments: str) -> str:
-        return CliRunner().invoke(command, [*self.options(), *arguments]).output
-
-    def options(self) -> list[str]:
-        return ["--kubelet-root", str(self.folder / "kubelet"), "--machine", str(self.folder)]
+from tests.fakes.lifecycle import KubeletPods, leave_spec
+from tests.fakes.recorded_machine import GROUP, PODS, RecordedMachine
 
 
 @pytest.fixture
-def machine() -> Iterator[Machine]:
+def machine() -> Iterator[RecordedMachine]:
     # pytest's own folders can be too long for a socket's path.
     with tempfile.TemporaryDirectory(prefix="dranode-") as name:
-        yield Machine(Path(name))
+        yield RecordedMachine(Path(name))
 
 
 @pytest.fixture
-def kubelet(machine: Machine) -> Iterator[KubeletPods]:
+def kubelet(machine: RecordedMachine) -> Iterator[KubeletPods]:
     pods = KubeletPods(machine.folder / "kubelet" / "pod-resources" / "kubelet.sock")
     yield pods
     pods.close()
 
 
-def test_a_row_has_the_documented_keys(machine: Machine) -> None:
+def test_a_row_has_the_documented_keys(machine: RecordedMachine) -> None:
     machine.prepare("a", 2)
     assert machine.run() == (
         [
@@ -122,7 +61,7 @@ def test_a_row_has_the_documented_keys(machine: Machine) -> None:
     )
 
 
-def test_claims_are_drawn_although_the_hardware_cannot_be_read(machine: Machine, tmp_path: Path) -> None:
+def test_claims_are_drawn_although_the_hardware_cannot_be_read(machine: RecordedMachine, tmp_path: Path) -> None:
     machine.prepare("a", 2)
     other = machine.data.parent / "gone.example.com"
     machine.data.rename(other)
@@ -135,7 +74,9 @@ def test_claims_are_drawn_although_the_hardware_cannot_be_read(machine: Machine,
     assert "default/a" in (tmp_path / "claims.svg").read_text()
 
 
-def test_a_ledger_that_may_lack_claims_is_said_beside_the_rows_with_the_command_that_ends_it(machine: Machine) -> None:
+def test_a_ledger_that_may_lack_claims_is_said_beside_the_rows_with_the_command_that_ends_it(
+    machine: RecordedMachine,
+) -> None:
     machine.prepare("a", 2)
     ledger = Ledger(machine.data / "ledger.db")
     with ledger.transaction():
@@ -152,7 +93,7 @@ def test_a_ledger_that_may_lack_claims_is_said_beside_the_rows_with_the_command_
 
 @pytest.mark.parametrize("folder", ["kubelet", "kubelet/plugins", "kubelet/plugins/dra.cpu"])
 def test_records_that_may_not_be_looked_at_are_not_none(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch, folder: str
+    machine: RecordedMachine, monkeypatch: pytest.MonkeyPatch, folder: str
 ) -> None:
     machine.prepare("a", 2)
     forbid(monkeypatch, machine.folder / folder)
@@ -162,7 +103,7 @@ def test_records_that_may_not_be_looked_at_are_not_none(
     assert str(done.exception).endswith("cannot be looked at: Permission denied; try as root")
 
 
-def test_kubelet_says_who_uses_a_claim(machine: Machine, kubelet: KubeletPods) -> None:
+def test_kubelet_says_who_uses_a_claim(machine: RecordedMachine, kubelet: KubeletPods) -> None:
     machine.prepare("a", 2)
     kubelet.run("pod-other", "a", "uid-a")
     ((row,), _) = machine.run()
@@ -170,7 +111,7 @@ def test_kubelet_says_who_uses_a_claim(machine: Machine, kubelet: KubeletPods) -
 
 
 def test_a_claim_that_was_taken_over_without_a_name_gets_it_from_kubelet(
-    machine: Machine, kubelet: KubeletPods
+    machine: RecordedMachine, kubelet: KubeletPods
 ) -> None:
     leave_spec(machine.folder / "cdi", "uid-left", "5-6")
     machine.prepare("a", 2)
@@ -185,7 +126,7 @@ def test_a_claim_that_was_taken_over_without_a_name_gets_it_from_kubelet(
     ]
 
 
-def test_a_kubelet_that_does_not_answer_is_said_and_the_record_shown(machine: Machine) -> None:
+def test_a_kubelet_that_does_not_answer_is_said_and_the_record_shown(machine: RecordedMachine) -> None:
     machine.prepare("a", 2)
     path = machine.folder / "nobody.sock"
     with socket.socket(socket.AF_UNIX) as nobody:
@@ -197,7 +138,7 @@ def test_a_kubelet_that_does_not_answer_is_said_and_the_record_shown(machine: Ma
     assert json.loads(done.stdout)[0]["pods"] == ["pod-a"]
 
 
-def test_containers_on_their_cpus_are_right(machine: Machine) -> None:
+def test_containers_on_their_cpus_are_right(machine: RecordedMachine) -> None:
     machine.prepare("a", 2)
     cgroup = machine.container(100, "a", "0-1", "PATH=/bin DRA_CPUSET_uid-a=0-1")
     machine.process(101, "child", "0", cgroup, env="PATH=/bin")
@@ -213,7 +154,7 @@ def test_containers_on_their_cpus_are_right(machine: Machine) -> None:
     assert "yes" in machine.table("--verify")
 
 
-def test_a_container_on_other_cpus_is_named_and_ends_with_status_1(machine: Machine) -> None:
+def test_a_container_on_other_cpus_is_named_and_ends_with_status_1(machine: RecordedMachine) -> None:
     machine.prepare("a", 2)
     machine.container(100, "a", "0-7", "DRA_CPUSET_uid-a=0-1")
     ((row,), failed) = machine.run("--verify")
@@ -225,7 +166,7 @@ def test_a_container_on_other_cpus_is_named_and_ends_with_status_1(machine: Mach
     assert "NO" in machine.table("--verify")
 
 
-def test_a_container_with_two_claims_runs_on_both_and_intrudes_on_neither(machine: Machine) -> None:
+def test_a_container_with_two_claims_runs_on_both_and_intrudes_on_neither(machine: RecordedMachine) -> None:
     machine.prepare("a", 2)
     machine.prepare("b", 2)
     machine.container(100, "a", "0-3", "DRA_CPUSET_uid-a=0-1 DRA_CPUSET_uid-b=2-3")
@@ -234,7 +175,7 @@ def test_a_container_with_two_claims_runs_on_both_and_intrudes_on_neither(machin
     assert failed is None
 
 
-def test_cpus_that_are_offline_are_not_expected(machine: Machine) -> None:
+def test_cpus_that_are_offline_are_not_expected(machine: RecordedMachine) -> None:
     machine.prepare("a", 2)
     machine.write("sys/devices/system/cpu/online", "0,2-7\n")
     machine.container(100, "a", "0", "DRA_CPUSET_uid-a=0-1")
@@ -242,7 +183,7 @@ def test_cpus_that_are_offline_are_not_expected(machine: Machine) -> None:
     assert row["verify"]["ok"] is True
 
 
-def test_processes_without_a_claim_on_exclusive_cpus_are_listed_but_for_the_kernels(machine: Machine) -> None:
+def test_processes_without_a_claim_on_exclusive_cpus_are_listed_but_for_the_kernels(machine: RecordedMachine) -> None:
     machine.prepare("a", 2)
     machine.container(100, "a", "0-1", "DRA_CPUSET_uid-a=0-1")
     machine.container(150, "forger", "0-7", "DRA_CPUSET_uid-a=0-1")
@@ -259,7 +200,7 @@ def test_processes_without_a_claim_on_exclusive_cpus_are_listed_but_for_the_kern
     assert "2 processes without a claim may run on CPUs that a claim holds" in machine.table("--verify")
 
 
-def test_containers_that_cannot_be_looked_into_are_not_called_right(machine: Machine) -> None:
+def test_containers_that_cannot_be_looked_into_are_not_called_right(machine: RecordedMachine) -> None:
     machine.prepare("a", 2)
     ((row,), _) = machine.run("--verify")
     assert row["verify"]["ok"] is None
@@ -285,7 +226,7 @@ def test_containers_that_cannot_be_looked_into_are_not_called_right(machine: Mac
     ],
     ids=["v2", "v1"],
 )
-def test_the_proc_of_a_pod_is_not_taken_for_the_machines(machine: Machine, files: dict[str, str]) -> None:
+def test_the_proc_of_a_pod_is_not_taken_for_the_machines(machine: RecordedMachine, files: dict[str, str]) -> None:
     machine.prepare("a", 2)
     machine.process(1, "dranode", "0-7", "", env="PATH=/bin")
     cgroup = f"{PODS}/kubepods-burstable-podpod_uid_a.slice/cri-containerd-{'a1' * 32}.scope"
@@ -299,7 +240,7 @@ def test_the_proc_of_a_pod_is_not_taken_for_the_machines(machine: Machine, files
     assert (row["verify"]["ok"], failed) == (True, None)
 
 
-def test_the_processes_speak_for_a_cgroup_that_cannot_be_read(machine: Machine) -> None:
+def test_the_processes_speak_for_a_cgroup_that_cannot_be_read(machine: RecordedMachine) -> None:
     machine.prepare("a", 2)
     cgroup = f"../../{PODS}/kubepods-burstable-podpod_uid_a.slice/crio-1.scope"
     machine.process(100, "main", "0", cgroup, env="DRA_CPUSET_uid-a=0-1")

@@ -1,0 +1,154 @@
+"""Reads what a container uses: from its cgroup, and from its processes what no file of the cgroup says.
+
+cgroup v2: `cpu.stat`, `cpu.pressure`, `memory.numa_stat` (Documentation/admin-guide/cgroup-v2.rst, accounting/psi.rst).
+v1: `cpuacct.usage`, `cpu.stat`, `memory.numa_stat` (cgroup-v1/cpuacct.rst, cgroup-v1/memory.rst,
+scheduler/sched-bwc.rst); it has no pressure. How long tasks waited in a run queue is in neither, but in each task's
+`schedstat` (scheduler/sched-stats.rst); where `/proc` does not show the container's processes, that is not known.
+"""
+
+from __future__ import annotations
+
+import mmap
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from dranode.driver.core.claims.usage import Figure, SourceValues
+from dranode.driver.machine.cgroups import Cgroups
+from dranode.driver.machine.container_processes import container_processes
+from dranode.driver.machine.processes import cgroup_of
+from dranode.driver.machine.root import Root, read_text
+
+_MICRO: Final = 1e-6
+_NANO: Final = 1e-9
+# Of cgroup v2's kinds of memory those that a program has; shared memory is part of `file`, huge pages are of `anon`.
+_KINDS: Final = ("anon", "file")
+# In v1 that of the cgroup with those below it; v2 counts these in any case.
+_V1_KIND: Final = "hierarchical_total"
+_SIZE: Final = re.compile(r" N([0-9]+)=([0-9]+)", re.ASCII)
+_CGROUP: Final = "cgroup"
+
+
+@dataclass(frozen=True, slots=True)
+class UsageReader:
+    """Reads containers of a machine.
+
+    Attributes:
+        root: the machine's files.
+        cgroups: its cgroups.
+    """
+
+    root: Root
+    cgroups: Cgroups
+
+    def read(
+        self, folder: str, local: Collection[int] | None, pids: Collection[int] | None = None
+    ) -> Mapping[Figure, SourceValues]:
+        """Return what can be read of a container; a figure that cannot be read is missing.
+
+        Args:
+            folder: its cgroup.
+            local: the NUMA nodes of its CPUs; None if they are not known.
+            pids: its processes; None for those that its cgroup names.
+        """
+        pids = self._pids(folder) if pids is None else pids
+        stat = self._pairs("cpu", folder, "cpu.stat")
+        return {
+            **dict(self._cpu_time(stat, folder, pids)),
+            **dict(_throttling(stat)),
+            **dict(self._pressure(folder)),
+            **dict(self._memory(folder, local)),
+            **dict(self._waiting(pids)),
+        }
+
+    def _cpu_time(
+        self, stat: Mapping[str, int], folder: str, pids: Collection[int]
+    ) -> Iterator[tuple[Figure, SourceValues]]:
+        if "usage_usec" in stat:
+            yield Figure.CPU, {_CGROUP: stat["usage_usec"] * _MICRO}
+        elif (nanoseconds := self.cgroups.text("cpuacct", folder, "cpuacct.usage") or "").isdecimal():
+            yield Figure.CPU, {_CGROUP: int(nanoseconds) * _NANO}
+        elif (seen := container_processes(self.root, pids)) is not None:
+            yield Figure.CPU, seen.cpu_seconds
+
+    def _pressure(self, folder: str) -> Iterator[tuple[Figure, SourceValues]]:
+        for line in (self.cgroups.text("cpu", folder, "cpu.pressure") or "").splitlines():
+            kind, _, rest = line.partition(" ")
+            total = rest.rpartition("total=")[2]
+            if kind in ("some", "full") and total.isdecimal():
+                yield Figure.WAITING if kind == "some" else Figure.STALLED, {_CGROUP: int(total) * _MICRO}
+
+    def _memory(self, folder: str, local: Collection[int] | None) -> Iterator[tuple[Figure, SourceValues]]:
+        nodes = _nodes(self.cgroups.text("memory", folder, "memory.numa_stat") or "")
+        if not nodes:
+            return
+        yield Figure.MEMORY, {_CGROUP: sum(nodes.values())}
+        if local is not None:
+            yield Figure.REMOTE_MEMORY, {_CGROUP: sum(size for node, size in nodes.items() if node not in local)}
+
+    def _waiting(self, pids: Collection[int]) -> Iterator[tuple[Figure, SourceValues]]:
+        tasks = dict(task for pid in pids for task in self._tasks(pid))
+        # A kernel that does not count says zero of everything.
+        if any(ran for ran, _ in tasks.values()):
+            yield Figure.WAIT, {f"task {task}": waited * _NANO for task, (_, waited) in tasks.items()}
+
+    def _tasks(self, pid: int) -> Iterator[tuple[str, tuple[int, int]]]:
+        """Yield for how many nanoseconds each task of a process ran and waited; one that ends meanwhile is left out."""
+        try:
+            names = self.root.listdir(f"proc/{pid}/task")
+        except OSError:
+            return
+        for name in names:
+            try:
+                ran, waited, _ = read_text(self.root, f"proc/{pid}/task/{name}/schedstat").split()
+                yield name, (int(ran), int(waited))
+            except (OSError, ValueError):
+                continue
+
+    def _pids(self, folder: str) -> tuple[int, ...]:
+        """Return the processes of a cgroup; none unless `/proc` is seen to show them all.
+
+        A process of another PID namespace is 0 in v2 and missing in v1, and `/proc` may be that of another one as well.
+        """
+        if self._pairs("cpuset", folder, "cgroup.stat").get("nr_descendants"):
+            return ()
+        names = (self.cgroups.text("cpuset", folder, "cgroup.procs") or "").split()
+        own = folder.rpartition("/")[2]
+        if (
+            "0" in names
+            or not all(map(str.isdecimal, names))
+            or any(own not in cgroup_of(self.root, pid).split("/") for pid in names)
+        ):
+            return ()
+        return tuple(map(int, names))
+
+    def _pairs(self, controller: str, folder: str, name: str) -> dict[str, int]:
+        lines = (line.split() for line in (self.cgroups.text(controller, folder, name) or "").splitlines())
+        return {line[0]: int(line[1]) for line in lines if len(line) == 2 and line[1].isdecimal()}  # noqa: PLR2004 - a pair
+
+
+def _throttling(stat: Mapping[str, int]) -> Iterator[tuple[Figure, SourceValues]]:
+    for figure, name, unit in (
+        (Figure.PERIODS, "nr_periods", 1),
+        (Figure.THROTTLED_PERIODS, "nr_throttled", 1),
+        (Figure.THROTTLED, "throttled_usec", _MICRO),
+        (Figure.THROTTLED, "throttled_time", _NANO),
+    ):
+        if name in stat:
+            yield figure, {_CGROUP: stat[name] * unit}
+
+
+def _nodes(numa_stat: str) -> dict[int, int]:
+    """Return the bytes of a cgroup on each NUMA node; none if the file is not one.
+
+    Lines are `anon N0=4096 N1=0` (bytes) in v2 and `hierarchical_total=1 N0=1 N1=0` (pages) in v1.
+    """
+    nodes: dict[int, int] = {}
+    for line in numa_stat.splitlines():
+        kind = line.partition(" ")[0]
+        if kind in _KINDS or kind.startswith(f"{_V1_KIND}="):
+            unit = 1 if kind in _KINDS else mmap.PAGESIZE
+            for node, size in _SIZE.findall(line):
+                nodes[int(node)] = nodes.get(int(node), 0) + int(size) * unit
+    return nodes

@@ -1,0 +1,38 @@
+"""A machine's NUMA nodes and their CPUs, from Documentation/ABI/stable/sysfs-devices-node."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.machine.attributes import cpu_mask, names, read_attribute
+from dranode.driver.machine.root import Root
+
+NODES: Final = "sys/devices/system/node"
+_NODE: Final = re.compile(r"node(?P<id>[0-9]+)", re.ASCII)
+
+
+def node_cpus(root: Root) -> dict[int, CPUSet]:
+    """The CPUs of every NUMA node that has any.
+
+    Raises:
+        MachineError: this process can open no file.
+    """
+    numbers = (int(match["id"]) for match in map(_NODE.fullmatch, names(root, NODES)) if match)
+    found = {node: _cpus(root, f"{NODES}/node{node}") for node in numbers}
+    return {node: cpus for node, cpus in found.items() if cpus}
+
+
+def _cpus(root: Root, folder: str) -> CPUSet:
+    """The CPUs of a node, in whichever of the kernel's two files the machine has."""
+    try:
+        return cpu_mask(root, f"{folder}/cpumap") or CPUSet.parse(read_attribute(root, f"{folder}/cpulist") or "")
+    except ValueError:
+        return CPUSet()
+
+
+def local_nodes(cpus: CPUSet, nodes: Mapping[int, CPUSet]) -> frozenset[int] | None:
+    """The NUMA nodes that these CPUs are of; None if none of `nodes` is known to have any of them."""
+    return frozenset(node for node, its in nodes.items() if not its.isdisjoint(cpus)) or None

@@ -1,0 +1,78 @@
+"""A machine of 8 CPUs as its kernel shows it in files, and what the CPU driver has on record on it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner
+
+from dranode.cpu.options import CPUOptions
+from dranode.cpu.plugin import CPUPlugin
+from dranode.driver.cli.claims import command
+from dranode.driver.core.api.errors import DranodeError
+from dranode.driver.core.claims.answers import Prepared
+from dranode.driver.machine.forms import open_machine
+from dranode.driver.node.node import NodeClaims
+from tests.fakes.drivers import reference
+from tests.fakes.lifecycle import cpu_claim
+
+GROUP = "cpudevnuma000"
+PODS = "kubepods.slice/kubepods-burstable.slice"
+
+
+@dataclass
+class RecordedMachine:
+    """A machine of 8 CPUs as its kernel shows it, and the driver's records on it."""
+
+    folder: Path
+    claims: list[Any] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.write("sys/devices/system/cpu/online", "0-7\n")
+        self.data = self.folder / "kubelet" / "plugins" / "dra.cpu"
+        self.data.mkdir(parents=True)
+
+    def write(self, path: str, text: str) -> None:
+        place = self.folder / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)
+
+    def prepare(self, name: str, count: int) -> None:
+        """A claim `uid-<name>` of the pod `pod-<name>`, whose UID is `pod-uid-<name>`."""
+        node = NodeClaims(CPUPlugin(open_machine("sockets=1,cores=8"), CPUOptions()), self.data, self.folder / "cdi")
+        node.open()
+        claim = cpu_claim(name, f"uid-{name}", GROUP, count)
+        assert isinstance(node.prepare({reference(claim): claim})[f"uid-{name}"], Prepared)
+        node.close()
+
+    def process(self, pid: int, name: str, cpus: str, cgroup: str = "system.slice/x.service", **more: str) -> None:
+        parent, state = more.pop("parent", "1"), more.pop("state", "S (sleeping)")
+        text = f"Name:\t{name}\nState:\t{state}\nPPid:\t{parent}\nCpus_allowed_list:\t{cpus}\n"
+        self.write(f"proc/{pid}/status", text)
+        self.write(f"proc/{pid}/cgroup", f"0::/{cgroup}\n")
+        if "env" in more:
+            self.write(f"proc/{pid}/environ", more["env"].replace(" ", "\0") + "\0")
+
+    def container(self, pid: int, name: str, cpus: str, env: str, effective: str | None = None) -> str:
+        """A container of the pod of that name; its process may run on `cpus`, its cgroup on `effective`."""
+        uid = f"pod_uid_{name}"
+        cgroup = f"{PODS}/kubepods-burstable-pod{uid}.slice/cri-containerd-{pid}.scope"
+        self.process(pid, name, cpus, cgroup, env=env)
+        self.write(f"sys/fs/cgroup/{cgroup}/cpuset.cpus.effective", f"{effective or cpus}\n")
+        return cgroup
+
+    def run(self, *arguments: str) -> tuple[list[dict[str, Any]], str | None]:
+        """The rows, and the sentence with which the command ends if its status is 1."""
+        done = CliRunner().invoke(command, [*self.options(), "-o", "json", *arguments])
+        failed = str(done.exception) if isinstance(done.exception, DranodeError) else None
+        assert failed is not None or done.exit_code == 0, done.output
+        return json.loads(done.stdout), failed
+
+    def table(self, *arguments: str) -> str:
+        return CliRunner().invoke(command, [*self.options(), *arguments]).output
+
+    def options(self) -> list[str]:
+        return ["--kubelet-root", str(self.folder / "kubelet"), "--machine", str(self.folder)]
