@@ -23,7 +23,7 @@ from tests.interop.api import Api
 CACHE = Path(__file__).parents[2] / ".cache" / "interop"
 PROGRAM = Path(__file__).with_name("control_plane.go")
 # The newest patch releases of which the module proxies have the source.
-VERSIONS = {"1.34": "1.34.10", "1.35": "1.35.6", "1.36": "1.36.4", "1.37": "1.37.1"}
+VERSIONS = {"1.34": "1.34.10", "1.35": "1.35.8", "1.36": "1.36.4", "1.37": "1.37.1"}
 _NAMES = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet")
 TOKEN = "interop"  # noqa: S105 - it guards a server that listens on this machine for the length of a test
 _PATIENCE = 120.0
