@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,6 +14,7 @@ from dranode.driver.cli.output import console, emit, output_option
 from dranode.driver.core.api.errors import UsageError
 
 if TYPE_CHECKING:
+    from dranode.driver.core.claims.plugin import Plugin
     from dranode.driver.core.diagnosis.facts import Facts, Finding
     from dranode.driver.kube.client import Client
     from dranode.driver.kube.connection import Connection
@@ -69,7 +72,6 @@ def command(
     from dranode.driver.core.diagnosis.rules import diagnose
     from dranode.driver.doctor.examine import NodeFiles, examine, judged_options
     from dranode.driver.doctor.host import NodeHost
-    from dranode.kubectl.class_check import with_class_problems
 
     connection = _connection(options["kubeconfig"], required=all_nodes)
     if all_nodes:
@@ -88,12 +90,30 @@ def command(
         skew=_skew(connection),
         variables=_variables(),
     )
-    facts = with_class_problems(facts, plugins)
+    facts = _with_classes(facts, plugins)
     findings = diagnose(facts)
     if not emit(_document(facts, findings), output):
         _draw(facts, findings)
     if any(finding.severity is Severity.STOPS for finding in findings):
         ctx.exit(1)
+
+
+def _with_classes(facts: Facts, plugins: Sequence[Plugin]) -> Facts:
+    """Return the facts with what is wrong with DeviceClasses.
+
+    Their selectors need CEL, which the node's image leaves out: there they are named as not seen.
+    """
+    try:
+        from dranode.kubectl.class_check import with_class_problems
+    except ModuleNotFoundError as missing:
+        if facts.cluster is None or not facts.cluster.classes:
+            return facts
+        sentence = (
+            f"what the DeviceClasses select: CEL is not installed here ({missing.name}); "
+            "dranode doctor of the image's debug variant evaluates them"
+        )
+        return replace(facts, unseen=(*facts.unseen, sentence))
+    return with_class_problems(facts, plugins)
 
 
 def _connection(kubeconfig: str, *, required: bool) -> Connection | None:

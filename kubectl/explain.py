@@ -109,14 +109,23 @@ def explainer(cluster: NamedCluster | None, node: ThisNode | None, source: Objec
 
     objects = ApiObjects(cluster.client) if cluster is not None else None
     reader = PodReader(objects) if objects is not None else None
-    return Explainer(reader, node, source, _ask(objects.server_version if objects is not None else lambda: ""))
+    version = objects.server_version if objects is not None else lambda: ""
+    return Explainer(reader, node, source, _ask(version, reader.unasked if reader is not None else []))
 
 
-def _ask(version: Callable[[], str]) -> Callable[[PodFacts, ClusterObjects], SchedulerAnswer]:
-    def ask(facts: PodFacts, objects: ClusterObjects) -> SchedulerAnswer:
-        from dranode.kubectl.release import features_of
-        from dranode.kubectl.scheduler import scheduler_answer
-
+def _ask(
+    version: Callable[[], str], unasked: list[str]
+) -> Callable[[PodFacts, ClusterObjects], SchedulerAnswer | None]:
+    def ask(facts: PodFacts, objects: ClusterObjects) -> SchedulerAnswer | None:
+        try:
+            from dranode.kubectl.release import features_of
+            from dranode.kubectl.scheduler import scheduler_answer
+        except ModuleNotFoundError as missing:
+            unasked.append(
+                f"kube-scheduler's answer, node by node: CEL is not installed here ({missing.name}); "
+                "dranode explain on a laptop, or in the image's debug variant, has it"
+            )
+            return None
         assert facts.pod is not None  # noqa: S101 - kube-scheduler is only asked about a pod that is there
         return scheduler_answer(facts.pod, facts.claims, objects, features_of(version))
 

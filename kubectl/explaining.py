@@ -28,7 +28,7 @@ _MOST_PODS: Final = 5
 _OUR_LABEL: Final = "app.kubernetes.io/name=dranode"
 _OUR_NAMESPACE: Final = "dranode"
 
-AskScheduler = Callable[[PodFacts, ClusterObjects], SchedulerAnswer]
+AskScheduler = Callable[[PodFacts, ClusterObjects], SchedulerAnswer | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Explainer:
         cluster: reads the cluster; None if there is none to read.
         node: the node that this runs on; None if nothing of a node is to be looked at.
         source: where claims come from for the node's part: the cluster, a folder, or None.
-        ask: what kube-scheduler would say.
+        ask: what kube-scheduler would say; None where that cannot be worked out.
     """
 
     cluster: PodReader | None

@@ -10,6 +10,7 @@ import contextlib
 import json
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -297,9 +298,16 @@ class Cluster:
 
     def driver_is_ready(self) -> bool:
         """Whether the DaemonSet has rolled out."""
-        status = self.api.send("GET", "/apis/apps/v1/namespaces/dranode/daemonsets/dranode").get("status", {})
-        generation = status.get("observedGeneration")
-        return bool(generation) and status.get("numberReady") == status.get("updatedNumberScheduled") == 1
+        daemonset = self.api.send("GET", "/apis/apps/v1/namespaces/dranode/daemonsets/dranode")
+        status = daemonset.get("status", {})
+        seen = status.get("observedGeneration") == daemonset["metadata"]["generation"]
+        return seen and status.get("numberReady") == status.get("updatedNumberScheduled") == 1 and self._serves()
+
+    def _serves(self) -> bool:
+        """Whether kubelet answers on its port, through which commands run in pods."""
+        with contextlib.suppress(OSError), socket.create_connection((_GATEWAY, self._ports[5]), 1):
+            return True
+        return False
 
     def dranode(self, *words: str) -> str:
         """Run a command in the driver's pod, the newer one if there are two."""
