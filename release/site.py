@@ -68,6 +68,8 @@ def main() -> None:
     (PAGES / "schemas").mkdir()
     for name, text in _pages():
         (PAGES / name).write_text(text)
+    for picture in (ROOT / "docs").glob("*.svg"):
+        shutil.copy(picture, PAGES)
     for kind in CONFIGURATIONS:
         (PAGES / "schemas" / f"{kind}.json").write_text(json.dumps(schema(kind), indent=2) + "\n")
 
@@ -96,6 +98,8 @@ def relinked(text: str, folder: Path) -> str:
         anchor = match[2] or ""
         if target.suffix == ".md":
             return f"]({'index.md' if target.name == 'README.md' else target.name}{anchor})"
+        if target.suffix == ".svg":
+            return f"]({target.name})"
         if target.parts[0] == "examples":
             name = "-".join(target.parts[1:]).replace(".", "").lower()
             return f"](examples.md{'#' + name if name else ''})"

@@ -23,7 +23,7 @@ from tests.fakes.waiting import PATIENCE
 PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 # Commands that print no answer: they run, show, or write a file.
-ANSWERLESS = {"serve", "demo", "machine capture"}
+ANSWERLESS = {"serve", "demo", "machine capture", "report"}
 
 
 def read(*path: str) -> str:
