@@ -34,8 +34,8 @@ def names_of(kind: str) -> Callable[[click.Context, click.Parameter, str], list[
 
 
 def _names(kind: str, options: dict[str, Any]) -> list[str]:
-    from dranode.driver.doctor.api_objects import ApiObjects
     from dranode.kubectl.access import named_cluster
+    from dranode.kubectl.readers.api_objects import ApiObjects
 
     given = (str(options.get(name) or "") for name in ("kubeconfig", "context", "namespace"))
     cluster = named_cluster(*given)

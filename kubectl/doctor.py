@@ -70,8 +70,8 @@ def command(
     """
     from dranode.driver.core.diagnosis.facts import Severity
     from dranode.driver.core.diagnosis.rules import diagnose
-    from dranode.driver.doctor.examine import NodeFiles, examine, judged_options
-    from dranode.driver.doctor.host import NodeHost
+    from dranode.kubectl.readers.examine import NodeFiles, examine, judged_options
+    from dranode.kubectl.readers.host import NodeHost
 
     connection = _connection(options["kubeconfig"], required=all_nodes)
     if all_nodes:
@@ -205,7 +205,7 @@ def _all_nodes(
     from dranode.driver.cli.terminal import columns
     from dranode.driver.core.diagnosis.facts import Severity
     from dranode.driver.core.diagnosis.rules import diagnose
-    from dranode.driver.doctor.fleet import read_fleet
+    from dranode.kubectl.readers.fleet import read_fleet
 
     found = [(facts, diagnose(facts)) for facts in read_fleet(client, drivers, options)]
     if not emit([_document(facts, findings) for facts, findings in found], output):

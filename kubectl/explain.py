@@ -14,10 +14,10 @@ from dranode.kubectl.access import cluster_options
 
 if TYPE_CHECKING:
     from dranode.driver.core.diagnosis.pod_facts import ClusterObjects, PodFacts, SchedulerAnswer
-    from dranode.driver.doctor.sources import ObjectSource
     from dranode.kubectl.access import NamedCluster
     from dranode.kubectl.explaining import Explainer, Subject
     from dranode.kubectl.on_node import ThisNode
+    from dranode.kubectl.readers.sources import ObjectSource
 
 
 @click.command(short_help="Why a pod with claims, or a claim, has not come further, and what to do.")
@@ -69,8 +69,8 @@ def this_node(drivers: tuple[str, ...], options: dict[str, Any]) -> ThisNode:
         UsageError: a driver that was named is not installed, or refuses its options.
     """
     from dranode.driver.core.diagnosis.facts import ServeOptions
-    from dranode.driver.doctor.host import NodeHost
     from dranode.kubectl.on_node import ThisNode, plugins_here
+    from dranode.kubectl.readers.host import NodeHost
 
     host = NodeHost.at(options["folder"])
     root = _absolute(options["kubelet_root"])
@@ -90,7 +90,7 @@ def _absolute(path: str) -> str:
 
 
 def _source(store: str | None, cluster: NamedCluster | None) -> ObjectSource | None:
-    from dranode.driver.doctor.sources import FromCluster, FromStore
+    from dranode.kubectl.readers.sources import FromCluster, FromStore
 
     if store is not None:
         from pathlib import Path
@@ -103,9 +103,9 @@ def _source(store: str | None, cluster: NamedCluster | None) -> ObjectSource | N
 
 def explainer(cluster: NamedCluster | None, node: ThisNode | None, source: ObjectSource | None) -> Explainer:
     """Return what follows pods and claims, with kube-scheduler's answer as of the cluster's release."""
-    from dranode.driver.doctor.api_objects import ApiObjects
-    from dranode.driver.doctor.pods import PodReader
     from dranode.kubectl.explaining import Explainer
+    from dranode.kubectl.readers.api_objects import ApiObjects
+    from dranode.kubectl.readers.pods import PodReader
 
     objects = ApiObjects(cluster.client) if cluster is not None else None
     reader = PodReader(objects) if objects is not None else None

@@ -15,9 +15,9 @@ from dranode.driver.core.diagnosis.causes import StopCause
 from dranode.driver.core.diagnosis.pod import follow_pod
 from dranode.driver.core.diagnosis.pod_facts import ClusterObjects, PodFacts, Presence, SchedulerAnswer
 from dranode.driver.core.diagnosis.station import Station, Way, stopped, unseen
-from dranode.driver.doctor.pods import PodReader
-from dranode.driver.doctor.sources import ObjectSource
 from dranode.kubectl.on_node import ThisNode
+from dranode.kubectl.readers.pods import PodReader
+from dranode.kubectl.readers.sources import ObjectSource
 
 _KINDS: Final = {
     **dict.fromkeys(("pod", "pods", "po"), "Pod"),

@@ -15,12 +15,12 @@ from dranode.driver.core.diagnosis.claim import follow
 from dranode.driver.core.diagnosis.facts import Facts, Fault, NodeFacts, PathState, Place, ServeOptions
 from dranode.driver.core.diagnosis.station import Way
 from dranode.driver.core.pinning.pins import Pins
-from dranode.driver.doctor.claim import ClaimReader
-from dranode.driver.doctor.host import NodeHost
-from dranode.driver.doctor.runtime import read_runtime
-from dranode.driver.doctor.sources import ObjectSource
 from dranode.driver.node.ledger_reading import read_ledger
 from dranode.driver.plugins import installed, load_plugins
+from dranode.kubectl.readers.claim import ClaimReader
+from dranode.kubectl.readers.host import NodeHost
+from dranode.kubectl.readers.runtime import read_runtime
+from dranode.kubectl.readers.sources import ObjectSource
 
 _RULES: Final = (
     (StopCause.CDI_OFF, runtime.cdi_off),

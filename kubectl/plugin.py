@@ -13,7 +13,7 @@ from dranode.kubectl.complete import candidates, completion_script, names_of
 from dranode.kubectl.print import list_options, print_rows
 
 if TYPE_CHECKING:
-    from dranode.driver.doctor.cluster_lists import ClusterLists
+    from dranode.kubectl.readers.cluster_lists import ClusterLists
 
 _SETTINGS: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -49,8 +49,8 @@ def explain(ctx: click.Context, /, subject: str, output: str, **options: str) ->
     Example:
       kubectl dranode explain near-memory
     """
-    from dranode.driver.doctor.sources import FromCluster
     from dranode.kubectl.explain import explainer, show, subject_place
+    from dranode.kubectl.readers.sources import FromCluster
 
     cluster = _cluster(options)
     # A laptop is no node: nothing of this machine is looked at.
@@ -186,8 +186,8 @@ def _cluster(options: dict[str, str]) -> NamedCluster:
 
 
 def _lists(cluster: NamedCluster) -> ClusterLists:
-    from dranode.driver.doctor.api_objects import ApiObjects
-    from dranode.driver.doctor.cluster_lists import ClusterLists
+    from dranode.kubectl.readers.api_objects import ApiObjects
+    from dranode.kubectl.readers.cluster_lists import ClusterLists
 
     return ClusterLists(ApiObjects(cluster.client))
 

@@ -22,8 +22,6 @@ from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.diagnosis.facts import Facts, Finding
 from dranode.driver.core.diagnosis.rules import diagnose
 from dranode.driver.core.diagnosis.runtime import TOLERANCE
-from dranode.driver.doctor.examine import NodeFiles, examine, judged_options
-from dranode.driver.doctor.host import NodeHost
 from dranode.driver.kube.client import APIRequest
 from dranode.driver.kube.errors import ApiError
 from dranode.driver.kubelet.grpc_server import GrpcServer
@@ -33,6 +31,8 @@ from dranode.driver.machine.forms import open_machine
 from dranode.driver.node.node import NodeClaims as Serving
 from dranode.driver.plugins import load_plugins
 from dranode.kubectl.class_check import with_class_problems
+from dranode.kubectl.readers.examine import NodeFiles, examine, judged_options
+from dranode.kubectl.readers.host import NodeHost
 from tests.fakes.drivers import allocated_claim
 
 MACHINE = "sockets=1,cores=4,threads=2"

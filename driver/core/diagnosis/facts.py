@@ -1,7 +1,7 @@
 """What is known of a node, as far as it can stop a driver there, and what is found wrong with it.
 
-Readers (`dranode.driver.doctor`) make the facts, the rules of `dranode.driver.core.diagnosis.rules` judge them. A group
-of facts that could not be read is None and the reason stands in `Facts.unseen`: nothing is ever judged unseen.
+Readers (`dranode.kubectl.readers`) make the facts, the rules of `dranode.driver.core.diagnosis.rules` judge them. A
+group of facts that could not be read is None and the reason stands in `Facts.unseen`: nothing is ever judged unseen.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import pytest
 from dranode.driver.cli.serve import command as serve
 from dranode.driver.core.diagnosis.facts import Right
 from dranode.driver.core.diagnosis.runtime import TOLERANCE
-from dranode.driver.doctor.cluster import RIGHTS
+from dranode.kubectl.readers.cluster import RIGHTS
 from tests.fakes.kustomize import COMPONENTS, DEPLOY, KUSTOMIZATION_KEYS, built, by_kubectl, kustomization, pod, the
 from tests.kubernetes_schemas import documents, problems
 

@@ -36,7 +36,7 @@ def test_no_rule_writes() -> None:
 
 
 def test_the_rights_are_those_of_the_objects_that_are_read() -> None:
-    source = (Path(__file__).parents[3] / "driver" / "doctor" / "api_objects.py").read_text()
+    source = (Path(__file__).parents[3] / "kubectl" / "readers" / "api_objects.py").read_text()
     table = source.partition("_RESOURCES: Final = {")[2].partition("}")[0]
     asked = {line.split('"')[3] for line in table.splitlines() if '"' in line}
     assert {resource for _, resource in rights()} == asked

@@ -10,10 +10,10 @@ from click.testing import CliRunner
 
 from dranode.driver.core.diagnosis.facts import Facts, ServeOptions, Severity
 from dranode.driver.core.diagnosis.rules import diagnose
-from dranode.driver.doctor.cluster import read_cluster
-from dranode.driver.doctor.examine import judged_options
 from dranode.driver.machine.forms import open_machine
 from dranode.kubectl.doctor import command
+from dranode.kubectl.readers.cluster import read_cluster
+from dranode.kubectl.readers.examine import judged_options
 from dranode.sanity.objects import Objects
 from tests.fakes.apiserver import ApiServer
 from tests.fakes.doctor import (

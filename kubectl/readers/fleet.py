@@ -9,15 +9,15 @@ from typing import Any, Final
 from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.diagnosis.facts import ClusterFacts, Facts, Kubelet, RuntimeFacts, ServeOptions
 from dranode.driver.core.diagnosis.live_objects import LiveNode, LivePod
-from dranode.driver.doctor.api_objects import ApiObjects
-from dranode.driver.doctor.cluster import kubelet_version, published_slice, server_versions
-from dranode.driver.doctor.cluster_lists import ClusterLists
-from dranode.driver.doctor.examine import read_configz
-from dranode.driver.doctor.runtime import runtime_version
 from dranode.driver.kube.client import Client
 from dranode.driver.kube.errors import ApiError
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.plugins import load_plugins
+from dranode.kubectl.readers.api_objects import ApiObjects
+from dranode.kubectl.readers.cluster import kubelet_version, published_slice, server_versions
+from dranode.kubectl.readers.cluster_lists import ClusterLists
+from dranode.kubectl.readers.examine import read_configz
+from dranode.kubectl.readers.runtime import runtime_version
 
 _NAMESPACE: Final = "dranode"
 _LABEL: Final = "app.kubernetes.io/name=dranode"
@@ -60,7 +60,7 @@ def read_fleet(client: Client, drivers: Sequence[str], options: Mapping[str, Any
 
 
 def _driver_pods(objects: ApiObjects) -> tuple[dict[str, LivePod] | None, tuple[str, ...]]:
-    from dranode.driver.doctor.pods import PodReader  # noqa: PLC0415 - it reads more than this module needs
+    from dranode.kubectl.readers.pods import PodReader
 
     reader = PodReader(objects)
     pods = reader.pods_with(_NAMESPACE, _LABEL)

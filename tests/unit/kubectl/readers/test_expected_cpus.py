@@ -21,10 +21,10 @@ from dranode.driver.core.claims.uses import ClaimUse
 from dranode.driver.core.diagnosis.placement import placements
 from dranode.driver.core.pinning.pinned import resources_for
 from dranode.driver.core.pinning.snapshot import HeldClaims, HeldSnapshot
-from dranode.driver.doctor.containers import ContainerReader
-from dranode.driver.doctor.host import NodeHost
 from dranode.driver.machine.processes import effective, online, processes
 from dranode.driver.machine.root import Root
+from dranode.kubectl.readers.containers import ContainerReader
+from dranode.kubectl.readers.host import NodeHost
 
 POD = "0f1e2d3c-0000-4000-8000-00000000000a"
 ID = "ab" * 32

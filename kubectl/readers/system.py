@@ -14,7 +14,7 @@ from dranode.cdi.loader.validate import validate
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.diagnosis.facts import ServeOptions
 from dranode.driver.core.diagnosis.system_facts import SystemFacts, Volume
-from dranode.driver.doctor.host import NodeHost
+from dranode.kubectl.readers.host import NodeHost
 
 StatVfs = Callable[[str], os.statvfs_result]
 

@@ -14,13 +14,13 @@ from dranode.driver.core.claims.doubt import doubts
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.claims.record import Record, claim_spec
 from dranode.driver.core.diagnosis.facts import Endpoint, NodeFacts, PathState, Place, Records, ServeOptions
-from dranode.driver.doctor.host import NodeHost
 from dranode.driver.kubelet.registered import who_serves
 from dranode.driver.kubelet.sockets import MAX_SOCKET_PATH
 from dranode.driver.machine.cgroups import Cgroups
 from dranode.driver.node.ledger import DOUBTFUL, newer_sentence
 from dranode.driver.node.ledger_reading import read_ledger
 from dranode.driver.node.specs import Specs
+from dranode.kubectl.readers.host import NodeHost
 
 _UID_LENGTH: Final = 36
 _REGISTRATION: Final = "-reg.sock"

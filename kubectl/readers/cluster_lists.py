@@ -10,8 +10,8 @@ from dranode.driver.core.api.documents import decode
 from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.core.api.resource import ResourceClaim, ResourceSlice
 from dranode.driver.core.diagnosis.live_objects import LiveNode, LivePod
-from dranode.driver.doctor.api_objects import ApiObjects
 from dranode.driver.kube.errors import ApiError
+from dranode.kubectl.readers.api_objects import ApiObjects
 
 T = TypeVar("T")
 

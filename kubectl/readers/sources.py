@@ -9,10 +9,10 @@ from typing import Any, Protocol
 
 from dranode.driver.core.api.documents import decode
 from dranode.driver.core.api.resource import ResourceClaim
-from dranode.driver.doctor.cluster import Sender
 from dranode.driver.kube.client import APIRequest, Client
 from dranode.driver.kube.errors import ApiError
 from dranode.driver.local.store import Store
+from dranode.kubectl.readers.cluster import Sender
 
 
 class ObjectSource(Protocol):

@@ -16,15 +16,15 @@ from dranode.driver.core.claims.uses import ClaimUse
 from dranode.driver.core.diagnosis.causes import StopCause
 from dranode.driver.core.diagnosis.claim import ClaimFacts
 from dranode.driver.core.diagnosis.facts import Fault, PathState, ServeOptions
-from dranode.driver.doctor.containers import ContainerReader
-from dranode.driver.doctor.dry_prepare import DryAnswer, dry_prepare
-from dranode.driver.doctor.host import NodeHost
-from dranode.driver.doctor.node import read_endpoints, registry
-from dranode.driver.doctor.sources import ObjectSource
 from dranode.driver.kubelet.podresources import PodResources, PodResourcesError
 from dranode.driver.node.ledger_reading import read_ledger
 from dranode.driver.node.ledger_rows import Contents
 from dranode.driver.node.specs import Specs
+from dranode.kubectl.readers.containers import ContainerReader
+from dranode.kubectl.readers.dry_prepare import DryAnswer, dry_prepare
+from dranode.kubectl.readers.host import NodeHost
+from dranode.kubectl.readers.node import read_endpoints, registry
+from dranode.kubectl.readers.sources import ObjectSource
 
 
 @dataclass(frozen=True, slots=True)

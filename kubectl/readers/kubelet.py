@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.diagnosis.facts import Kubelet
-from dranode.driver.doctor.host import HostError, NodeHost, UnparsedError
-from dranode.driver.doctor.processes import running
+from dranode.kubectl.readers.host import HostError, NodeHost, UnparsedError
+from dranode.kubectl.readers.processes import running
 
 _DEFAULT_ROOT: Final = "/var/lib/kubelet"
 
@@ -113,7 +113,7 @@ def _gates(text: str) -> dict[str, bool]:
 
 
 def _document(path: str, text: str) -> Mapping[str, Any]:
-    import yaml  # noqa: PLC0415 - only who reads kubelet's file needs it
+    import yaml
 
     try:
         document = yaml.load(text, yaml.CSafeLoader)

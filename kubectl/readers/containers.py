@@ -12,11 +12,11 @@ from dranode.driver.core.claims.record import Record
 from dranode.driver.core.claims.uses import ClaimUse
 from dranode.driver.core.diagnosis.claim import RunningContainer
 from dranode.driver.core.diagnosis.placement import InjectedVariables, Process, in_container
-from dranode.driver.doctor.sources import ObjectSource
 from dranode.driver.machine.cgroups import Cgroups
 from dranode.driver.machine.pod_cgroups import containers_of
 from dranode.driver.machine.processes import online, processes
 from dranode.driver.machine.root import Root
+from dranode.kubectl.readers.sources import ObjectSource
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from dranode.driver.core.diagnosis.facts import RuntimeFacts
-from dranode.driver.doctor.host import HostError, NodeHost, UnparsedError
-from dranode.driver.doctor.processes import files_of, running
+from dranode.kubectl.readers.host import HostError, NodeHost, UnparsedError
+from dranode.kubectl.readers.processes import files_of, running
 
 CONTAINERD: Final = "/etc/containerd/config.toml"
 CRIO: Final = "/etc/crio"

@@ -15,8 +15,8 @@ from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.core.api.resource import PodResourceClaim, ResourceClaim
 from dranode.driver.core.diagnosis.live_objects import LiveEvent, LiveNode, LivePod
 from dranode.driver.core.diagnosis.pod_facts import ClusterObjects, PodClaim, PodFacts, Presence
-from dranode.driver.doctor.api_objects import ApiObjects
 from dranode.driver.kube.errors import ApiError
+from dranode.kubectl.readers.api_objects import ApiObjects
 
 T = TypeVar("T")
 

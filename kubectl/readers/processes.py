@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from dranode.driver.doctor.host import NodeHost
+from dranode.kubectl.readers.host import NodeHost
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,15 +14,15 @@ from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.diagnosis.facts import ClusterFacts, Facts, Kubelet, NodeFacts, RuntimeFacts, ServeOptions
 from dranode.driver.core.diagnosis.runtime import nri_answers
 from dranode.driver.core.pinning.pins import Pins
-from dranode.driver.doctor.cluster import Sender, read_cluster
-from dranode.driver.doctor.host import HostError, NodeHost, UnparsedError
-from dranode.driver.doctor.kubelet import kubelet_of_configz, read_kubelet
-from dranode.driver.doctor.node import read_node
-from dranode.driver.doctor.runtime import read_runtime
-from dranode.driver.doctor.system import StatVfs, read_system
 from dranode.driver.kube.client import APIRequest
 from dranode.driver.machine.root import Root
 from dranode.driver.plugins import declared, load_plugins
+from dranode.kubectl.readers.cluster import Sender, read_cluster
+from dranode.kubectl.readers.host import HostError, NodeHost, UnparsedError
+from dranode.kubectl.readers.kubelet import kubelet_of_configz, read_kubelet
+from dranode.kubectl.readers.node import read_node
+from dranode.kubectl.readers.runtime import read_runtime
+from dranode.kubectl.readers.system import StatVfs, read_system
 
 # The framework's own flag that is like a driver's option with a gate.
 _TAINTS: Final = ("device_taints", "--device-taints", "DRADeviceTaints")
