@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -83,9 +84,18 @@ class PodResources:
         )
         return ListedPods(frozenset((pod.namespace, pod.name) for pod in response.pod_resources), tuple(uses))
 
-    def in_use(self, driver: str, ref: ClaimRef) -> bool | None:
-        """Whether a container has the claim; None if kubelet does not answer."""
+    def in_use(self, driver: str, ref: ClaimRef, pods: Collection[str] = ()) -> bool | None:
+        """Whether a container has the claim; None if kubelet does not answer, or not for all pods that may have it.
+
+        Args:
+            driver: whose devices the claim has.
+            ref: the claim.
+            pods: the names of the pods that may have it. Without any, kubelet can only say that it is in use.
+        """
         try:
-            return any((each.namespace, each.claim) == (ref.namespace, ref.name) for each in self.claims(driver))
+            listed = self.listed(driver)
         except PodResourcesError:
             return None
+        if any((each.namespace, each.claim) == (ref.namespace, ref.name) for each in listed.uses):
+            return True
+        return False if pods and listed.pods.issuperset((ref.namespace, pod) for pod in pods) else None

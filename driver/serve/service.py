@@ -258,7 +258,10 @@ class DriverService:
     def _in_use(self, ref: ClaimRef) -> bool | None:
         if self.pinning is not None:
             return self.pinning.in_use(ref)
-        return None if self._pod_resources is None else self._pod_resources.in_use(self.plugin.driver, ref)
+        record = self.node.record(ref.uid)
+        if self._pod_resources is None or record is None:
+            return None
+        return self._pod_resources.in_use(self.plugin.driver, ref, [pod.name for pod in record.pods])
 
     # --- what probes and metrics show ---
 

@@ -31,6 +31,22 @@ def test_a_kubelet_that_comes_back_answers_the_next_question(tmp_path: Path) -> 
         kubelet.close()
 
 
+def test_a_kubelet_that_does_not_list_a_pod_of_a_claim_has_said_nothing_about_it(tmp_path: Path) -> None:
+    """One that has just started does not list all that runs, and a pod that was deleted by force may still run."""
+    asked, mine = PodResources(tmp_path / "kubelet.sock"), ClaimRef("default", "a", "uid-a")
+    kubelet = KubeletPods(tmp_path / "kubelet.sock")
+    try:
+        assert asked.in_use("dra.cpu", mine, ["pod-a"]) is None
+        kubelet.run("pod-a", "b", "uid-b")
+        assert asked.in_use("dra.cpu", mine, ["pod-a"]) is False
+        assert asked.in_use("dra.cpu", mine, ["pod-a", "pod-b"]) is None
+        assert asked.in_use("dra.cpu", mine) is None
+        kubelet.run("pod-b", "a", "uid-a")
+        assert asked.in_use("dra.cpu", mine, ["pod-a"]) is True
+    finally:
+        kubelet.close()
+
+
 def test_an_answer_of_many_megabytes_is_read(tmp_path: Path) -> None:
     """gRPC's own limit is 4 MiB; kubelet sets none for what it sends, and 16 MiB for its own clients."""
     kubelet = KubeletPods(tmp_path / "kubelet.sock")

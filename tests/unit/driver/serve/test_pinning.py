@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -51,8 +51,8 @@ class Kubelet(PodResources):
 
     meanwhile: Callable[[], object] = bool
 
-    def in_use(self, driver: str, ref: ClaimRef) -> bool | None:
-        del driver, ref
+    def in_use(self, driver: str, ref: ClaimRef, pods: Collection[str] = ()) -> bool | None:
+        del driver, ref, pods
         self.meanwhile()
         return None
 
