@@ -1,7 +1,7 @@
 """A topology as bit masks: what the picker counts with.
 
 A mask is an integer with bit n set for CPU n. Groups of one kind are in the order that breaks ties (ascending id), so
-an index doubles as a rank. CPUs for which the kernel tells no NUMA node, package or L3 cache form one group, first in
+an index doubles as a rank. CPUs for which the kernel reports no NUMA node, package or L3 cache form one group, first in
 order, as if its id were -1: that is how the reference driver treats them.
 """
 

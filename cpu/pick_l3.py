@@ -24,7 +24,7 @@ class Caches:
         entire: those of them that have all CPUs of their cache.
         parts: for every cache, the counts that it can give alone (bit n set: n CPUs).
         largest: CPUs of the largest of them, used or not.
-        none_known: whether the machine tells of no L3 cache.
+        none_known: whether the kernel reports no L3 cache at all.
     """
 
     free: tuple[int, ...]

@@ -29,8 +29,8 @@ class KFDNode:
     Attributes:
         node: KFD's number.
         slot: PCI domain, bus and device (`0000:0c:00`), without the function.
-        function: the PCI function as the kernel tells it, 0 to 7.
-        part: the partition's number as the kernel tells it, 0 where it tells none.
+        function: the PCI function as the kernel reports it, 0 to 7.
+        part: the partition's number as the kernel reports it, 0 where it reports none.
         render: minor of the render node.
         memory: bytes of frame buffer.
     """
@@ -101,7 +101,7 @@ def by_address(nodes: Iterable[KFDNode], addresses: Iterable[str]) -> Mapping[st
     """The nodes of every GPU by PCI address, by the number of the partition, in order.
 
     A node whose function is no GPU's belongs to function 0 of its slot: the bits are a partition's number. Where the
-    kernel tells no numbers, the order of the nodes is that of the partitions.
+    kernel reports no numbers, the order of the nodes is that of the partitions.
     """
     present = frozenset(addresses)
     by_number: dict[str, list[KFDNode]] = {}

@@ -27,7 +27,7 @@ _SPEC_ENDINGS: Final = (".yaml", ".json")
 
 _OPTIONS: Final = ("ro", "nosuid", "nodev", "bind")
 
-# The dynamic loader that a host has tells the multiarch folder of its architecture.
+# The dynamic loader of a host identifies the multiarch folder of its architecture.
 _LOADERS: Final = {
     "lib64/ld-linux-x86-64.so.2": "x86_64-linux-gnu",
     "lib/ld-linux-aarch64.so.1": "aarch64-linux-gnu",

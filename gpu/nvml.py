@@ -51,7 +51,7 @@ class NVML(Protocol):
         """PCI address and number of the XID errors since the last call."""
 
     def released(self) -> AbstractContextManager[None]:
-        """Nobody has the GPUs open meanwhile, so that one can be unbound from its driver."""
+        """Close the GPUs, and open none, until the context ends, so that one can be unbound from its driver."""
 
 
 class NVMLLibrary:

@@ -1,7 +1,7 @@
 """GPUs in `/sys`: PCI functions first, what DRM adds after (Documentation/ABI/testing/sysfs-bus-pci, -class-drm).
 
 The PCI scan is the base because a GPU may have no DRM node: NVIDIA's without nvidia-drm, those on vfio-pci, unbound
-ones. Every file may be missing or fail to read (EPERM in a reset, EINVAL without a link); then its value is not told.
+ones. Every file may be missing or fail to read (EPERM in a reset, EINVAL without a link); then its value is unknown.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class PCI:
             return ""
         if vendor in VENDORS and (pci_class != _ACCELERATOR or vendor in (AMD, NVIDIA)):
             return None
-        # Whoever has it for a virtual machine took it from the driver that gave it a render node.
+        # A GPU that is passed to a virtual machine was taken from the driver that gave it a render node.
         taken = pci_class != _ACCELERATOR and pci_function(self.root, address).passthrough
         if taken or "renderD" in drm_minors(self.root, f"{PCI_DEVICES}/{address}"):
             return None

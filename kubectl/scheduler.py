@@ -158,7 +158,7 @@ def _chosen(sentence: str) -> bool:
 
 
 def _holders(node: str, fleet: Fleet, everything: Iterable[ResourceClaim]) -> str:
-    """Return who has devices of a node, in one sentence; empty if nobody has."""
+    """Return which claims have devices of a node, in one sentence; empty if none has."""
     pools = {(pool.id.driver, pool.id.pool) for pool, _ in fleet.pools(node)}
     lines = []
     for claim in everything:

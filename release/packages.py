@@ -16,6 +16,6 @@ def build() -> Path:
     """
     run(tool("uv"), "build", "--quiet", "--no-build-isolation", "--python", tool("python"), "--out-dir", str(DIST))
     (DIST / ".gitignore").unlink(missing_ok=True)
-    # It would go on naming the entry points of today to whoever runs Python in the checkout.
+    # Python that runs in the checkout would go on finding the entry points of today in it.
     shutil.rmtree(ROOT / "dranode.egg-info", ignore_errors=True)
     return DIST / f"dranode-{version()}-py3-none-any.whl"

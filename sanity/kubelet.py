@@ -115,7 +115,7 @@ class SocketClient:
         self._channel.close()
 
     def get_info(self, seconds: float = GET_INFO_SECONDS, *, wait: bool = False) -> DriverInfo:
-        """Ask the driver who it is; `wait` for a socket that nobody listens at yet.
+        """Ask the driver who it is; `wait` for a socket that no process listens on yet.
 
         Raises:
             DriverCallError: it does not answer.

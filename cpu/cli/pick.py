@@ -99,7 +99,7 @@ def region(topology: Topology, within: str) -> CPUSet:
     """The CPUs of `machine`, `socket:ID`, `numa:ID` or `l3:ID`.
 
     An L3 cache goes by the kernel's cache id if that is unique on the machine, else by its index in `Topology.l3`. All
-    CPUs are socket 0 or NUMA node 0 where the kernel tells of none.
+    CPUs are socket 0 or NUMA node 0 where the kernel reports none.
 
     Raises:
         UsageError: another word, or an ID that the machine does not have; the message says which it has.

@@ -67,7 +67,7 @@ def read_holders(root: Root, kubelet_root: str | None) -> Mapping[str, CPUSet]:
     try:
         records = read_ledger(folder / "plugins" / CPUPlugin.driver / "ledger.db").records
     except LedgerError as error:
-        # Whoever only looks at the machine need not be root.
+        # A user who only looks at the machine need not be root.
         if kubelet_root is not None:
             raise
         click.echo(f"dranode: who holds what is not known: {error}", err=True)

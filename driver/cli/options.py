@@ -88,7 +88,7 @@ def _in_sections(path: str, sections: object) -> Iterator[tuple[str, str, Any]]:
             raise UsageError(
                 f'{path}: {_SECTIONS} has "{driver}", but the installed drivers are {", ".join(sorted(drivers))}'
             )
-        # What a driver with unreadable options would take, nobody can say; load_plugins refuses or warns.
+        # Which options a driver takes is unknown where they are unreadable; load_plugins refuses or warns.
         if driver in declared().problems:
             continue
         if not isinstance(section, Mapping):
@@ -163,7 +163,7 @@ def variables() -> frozenset[str]:
 
 
 def unknown_prefixes() -> tuple[str, ...]:
-    """How the variables of drivers begin whose options cannot be read, so that nobody can say which they have."""
+    """The prefixes of the variables of drivers whose options cannot be read, so that their names are unknown."""
     return tuple(DriverOption.variable_prefix(driver) for driver in declared().problems)
 
 

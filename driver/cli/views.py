@@ -84,7 +84,7 @@ def _records(driver: str, kubelet_root: Path | None, unseen: list[str]) -> tuple
     try:
         contents = read_ledger(kubelet_root / "plugins" / driver / "ledger.db")
     except LedgerError as error:
-        # Whoever only looks at the machine need not be root.
+        # A user who only looks at the machine need not be root.
         unseen.append(f"who holds what of {driver} is not known: {error}")
         return None
     unseen += (f"{driver}: {each}" for each in doubts(contents.doubt, contents.records, driver))

@@ -52,7 +52,7 @@ class KubeClaims:
         try:
             return future.result(max(0.0, ends - self._client.timing.clock()))
         except NotInTime:
-            # One that waits for a thread is not fetched any more: nobody takes it, and kubelet's next call asks anew.
+            # One that waits for a thread is not fetched any more: no caller needs it; kubelet's next call asks anew.
             future.cancel()
             return DranodeError(
                 f"claim {ref} cannot be fetched: the API server took more than {_PATIENCE:.0f} s for the claims of "
@@ -69,7 +69,7 @@ class KubeClaims:
         try:
             return decode(ResourceClaim, self._client.resource(request))
         except ApiError as error:
-            # Any other 404 says nothing of the claim, and nobody may let go of one for it.
+            # Any other 404 says nothing of the claim, and is no reason to release one.
             if error.status == HTTPStatus.NOT_FOUND and error.of_object:
                 return ClaimGoneError(f"claim {ref} does not exist any more; recreate the pod if it is to run")
             return DranodeError(f"claim {ref} cannot be fetched: {error}")

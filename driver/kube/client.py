@@ -186,7 +186,7 @@ class Client:
         Args:
             request: what is sent.
             seconds: how long it may take.
-            patient: try again where that is of use and the time allows; whoever tries again himself is not.
+            patient: try again where that is of use and the time allows; False for a caller with retries of its own.
 
         Raises:
             ApiError: it fails.

@@ -113,7 +113,7 @@ class Connection:
         self._lock = threading.Lock()
         self._server: Server | None = None
         self._kept: list[Channel] = []
-        # Whoever drops a connection without a word leaves no socket open.
+        # A connection that is dropped without being closed leaves no socket open.
         weakref.finalize(self, _close, self._kept)
 
     def send(self, outgoing: Outgoing) -> APIResponse:

@@ -83,7 +83,7 @@ class SliceLoop:
             self.status = replace(self.status, published=False)
             self._is_due(0)
 
-    # --- told by the watch ---
+    # --- reported by the watch ---
 
     def listed(self, slices: tuple[ResourceSlice, ...], version: str) -> None:
         """Take note of everything there is."""
@@ -185,7 +185,7 @@ class SliceLoop:
         if any(isinstance(change, CreateSlice) for change in changes):
             changes = plan(specs, published, self._writer.owner())
         for change in changes:
-            # Whoever rests has another instance beside it, whose slices these may be by now.
+            # A stopped loop has another instance beside it, whose slices these may be by now.
             if self._stopped or not self._carry_out(desired, change):
                 return
         if is_repair and changes:

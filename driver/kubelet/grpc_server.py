@@ -120,7 +120,7 @@ class _Connection:
                 try:
                     del self._unsent[: self.sock.send(self._unsent)]
                 except (BrokenPipeError, ConnectionResetError):
-                    # The reading thread is told of it too.
+                    # The reading thread sees the broken connection too.
                     self._unsent.clear()
         if len(self._unsent) > _MAX_UNSENT:
             self._unsent.clear()
@@ -229,7 +229,7 @@ class GrpcServer:
         try:
             sock, _ = listener.accept()
         except (BlockingIOError, ConnectionError):
-            return  # whoever it was has gone
+            return  # the client hung up before it was accepted
         except OSError as error:
             log.warning("socket=%s: no connection can be accepted: %s", listener.getsockname(), error.strerror)
             time.sleep(_NO_DESCRIPTOR_SECONDS)
@@ -278,7 +278,7 @@ class GrpcServer:
     def _work(self) -> None:
         while (asked := self._requests.get()) is not None:
             connection, request, came = asked
-            # Whoever waits for many calls to end may hang up meanwhile.
+            # A caller whose request waits behind others may hang up meanwhile.
             if connection.open(request.stream):
                 self._answer(connection, request, came)
 
@@ -319,7 +319,7 @@ class GrpcServer:
         stream = _Stream(connection, request.stream, method.encode)
         connection.streams[request.stream] = stream
         method.handle(message, stream)
-        # The caller may have gone before anybody could be told of it.
+        # The caller may have gone before the stream was registered to be notified of it.
         if not connection.open(request.stream):
             stream.gone()
         return None

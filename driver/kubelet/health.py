@@ -45,7 +45,7 @@ class _Statement:
 class HealthService:
     """The health of one driver's devices, for every kubelet stream that asks.
 
-    One thread tells all streams; there is none before the first stream.
+    One thread sends to all streams; it starts with the first stream.
     """
 
     def __init__(self, pool: str, fatal: Fatal, devices: Iterable[DeviceHealth] = ()) -> None:

@@ -17,7 +17,7 @@ from dranode.driver.kubelet.unary_call import call
 from dranode.proto import podresources_v1_pb2 as api
 
 _LIST: Final = "/v1.PodResourcesLister/List"
-# For a caller that nobody waits for impatiently: kubelet makes its answer anew each time, and nodes are busy.
+# Seconds, for callers without a deadline: kubelet makes its answer anew each time, and nodes are busy.
 _TIMEOUT: Final = 5.0
 # As kubelet sets for its own clients; gRPC's 4 MiB are less than what a large node may have to say.
 _MAX_BYTES: Final = 16 << 20

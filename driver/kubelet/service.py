@@ -33,7 +33,7 @@ _GIVEN_WAY: Final = 0.001
 
 T = TypeVar("T")
 
-# Told of every claim that was answered for: "prepare" or "unprepare", whether it succeeded, the seconds of its call.
+# Called for every claim that was answered for: "prepare" or "unprepare", whether it succeeded, the seconds of its call.
 Observe = Callable[[str, bool, float], None]
 
 
@@ -129,14 +129,14 @@ class DRAService:
         self._settled.set()
 
     def give_way(self, seconds: float) -> None:
-        """Wait while calls are being answered, for `seconds` at most: whoever loads modules takes time from them."""
+        """Wait while calls are being answered, for `seconds` at most, because loading modules takes time from them."""
         ends = self._clock() + seconds
         time.sleep(_GIVEN_WAY)
         while self._answering and self._clock() < ends:
             time.sleep(_GIVEN_WAY)
 
     def stop(self) -> None:
-        """Let no call wait any longer for whoever answers; those that have somebody are answered as before."""
+        """Refuse calls that wait for `answer_with`; once it has been called, calls are answered as before."""
         self._settled.set()
 
     def _wait(self) -> tuple[Claims, Preparer] | None:

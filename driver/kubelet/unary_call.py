@@ -1,6 +1,6 @@
 """One gRPC call with one answer, over a unix socket that is dialled for it, for what asks kubelet now and then.
 
-A connection for each call needs nobody to look after it, and meets a kubelet that was restarted like any other.
+A connection for each call needs no thread that looks after it, and meets a kubelet that was restarted like any other.
 """
 
 from __future__ import annotations

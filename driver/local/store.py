@@ -27,7 +27,7 @@ _FOLDERS: Final[Mapping[type, str]] = {
     ResourceSlice: "resourceslices",
     DeviceClass: "deviceclasses",
 }
-# A namespace of 63 characters and a name of 253 are more than a file system's names may have; a hash tells them apart.
+# A namespace of 63 characters and a name of 253 are more than a file system's names may have; a hash keeps them apart.
 _MAX_STEM: Final = 250
 _CUT: Final = 200
 

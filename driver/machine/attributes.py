@@ -1,4 +1,4 @@
-"""Files of which any may be missing or fail to read: a value, or None for what is not told.
+"""Files of which any may be missing or fail to read: a value, or None for what is unknown.
 
 Where it is this process that can open nothing, nothing follows about the machine: that is a `MachineError`.
 """

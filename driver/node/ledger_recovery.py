@@ -129,7 +129,7 @@ class LedgerRecovery:
         """
         files = (self._path, self._path.with_name(f"{self._path.name}-wal"))
         found = salvaged(self._copy.read(), specs, rows_in(files), self.boot_id)
-        # First what is known: whoever is cut off from here on finds it in the copy.
+        # First what is known: a process that dies from here on leaves it in the copy.
         self._copy.write(found)
         aside = move_aside(self._path)
         log.error(

@@ -92,7 +92,7 @@ class DeviceMetadata:
             )
 
     def _write(self, metadata: RequestMetadata) -> None:
-        # The file comes first: whoever sees the spec may start a container with it.
+        # The file comes first: a runtime that sees the spec may start a container with it.
         self._emptied.pop(f"{self.folder}/{metadata.file.partition('/')[0]}", None)
         _replace(self.folder, metadata.file, metadata.text)
         write_spec(self.cdi, metadata.spec_file, metadata.spec)

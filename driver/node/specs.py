@@ -177,7 +177,7 @@ class Specs:
         except FileNotFoundError:
             return
         except OSError as error:
-            # What lies there may be all that tells of a claim.
+            # What lies there may be the only record of a claim.
             raise self._unlisted(error) from error
 
     def _unlisted(self, error: OSError) -> LedgerError:

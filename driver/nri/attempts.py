@@ -1,7 +1,7 @@
 """When to connect again.
 
-Containers that are created while nobody answers the runtime run on every CPU, so a runtime that comes or comes back is
-met within a twentieth of a second: knocking where nobody listens disturbs nobody, and a runtime that starts opens its
+Containers that are created while no plug-in is connected run on every CPU, so the driver connects within a twentieth of
+a second to a runtime that starts or restarts: an attempt without a listener disturbs no one, and a runtime opens its
 socket shortly before it creates containers. Waits grow only before the very socket that we were turned away at, because
 a connecting plug-in stops all pod operations of the runtime for a moment, and they stay short.
 """
@@ -24,7 +24,7 @@ _FIRST_DELAY: Final = 0.1
 _LONGEST_DELAY: Final = 2.0
 # A connection that was synchronized and held this long was a good one: the next attempt comes soon.
 _HEALTHY_AFTER: Final = 10.0
-# How many reasons are told until a connection is a good one again; garbage can be different each time.
+# How many reasons are logged until a connection is a good one again; garbage can be different each time.
 _REASONS: Final = 8
 
 
@@ -82,7 +82,7 @@ class Attempts:
 
 
 def _identity(path: str) -> tuple[int, int, int] | None:
-    """What tells a socket from the next one of its name; None if there is none."""
+    """What distinguishes a socket from the next one at its path; None if there is none."""
     try:
         found = os.stat(path)  # noqa: PTH116 - twenty times a second; a Path costs more than the call
     except OSError:

@@ -4,7 +4,7 @@ It connects, registers, answers, sends updates out of turn, and connects again w
 reason: every connection begins with the runtime's whole state, so nothing is lost but time.
 
 A mistake in a decision costs neither the thread nor the connection: a request is answered with an error, what is
-due unasked is tried again a second later, and what could not be taken in is told again on a new connection once
+due unasked is tried again a second later, and what could not be taken in is sent again on a new connection once
 decisions succeed again. Without a connection containers would start on every CPU.
 """
 

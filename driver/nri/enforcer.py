@@ -82,7 +82,7 @@ class Enforcer:
         self._verifier = Verifier(self.root, self.notify)
         self.unsolicited = Unsolicited(self._enforced, self._inquiry, self.instance)
 
-    # --- what the runtime tells and asks ---
+    # --- what the runtime reports and requests ---
 
     def configured(self, runtime: RuntimePeer) -> None:
         """Take note of the runtime."""
@@ -221,7 +221,7 @@ class Enforcer:
         )
 
     def running(self) -> tuple[Pinned, ...]:
-        """The containers that have claims and run, as far as the runtime has told."""
+        """The containers that have claims and run, as far as the runtime has reported them."""
         return tuple(each for each in self._enforced.containers if each.claims and each.container.started)
 
     def is_certain(self) -> bool:

@@ -1,4 +1,4 @@
-"""What a container runtime asks of an NRI plug-in and tells it, as values.
+"""What a container runtime requests of an NRI plug-in and reports to it, as values.
 
 A request (`stream` says which) is to be answered through the session, once; everything else has been answered already.
 """

@@ -55,7 +55,7 @@ _INDEX: Final = re.compile(r"[0-9]{2}", re.ASCII)
 class Session:
     """The plug-in's end of one connection.
 
-    Whoever owns the socket gives what arrives to `receive_data`, answers the requests among the events, and sends what
+    The owner of the socket gives what arrives to `receive_data`, answers the requests among the events, and sends what
     `data_to_send` returns. After a `ProtocolError` the session takes nothing more.
 
     Attributes:

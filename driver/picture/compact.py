@@ -19,7 +19,7 @@ from dranode.driver.picture.fleet import DeviceKey, FleetClaim, FleetDevice, Fle
 
 T = TypeVar("T", bound=Hashable)
 
-# An attribute with more values than this tells devices apart, unless there are few devices.
+# An attribute with more values than this identifies single devices, unless there are few devices.
 _SAME_ON_MANY: Final = 64
 _CHARACTERS_APART: Final = 200_000
 

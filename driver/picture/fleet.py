@@ -72,7 +72,7 @@ class DeviceShare:
     Attributes:
         device: the device.
         consumed: how much of which capacity; empty if it has all of it.
-        admin: whether it only looks on, beside whoever holds the device.
+        admin: whether it has admin access, beside the claim that holds the device.
     """
 
     device: DeviceKey
@@ -108,9 +108,9 @@ class FleetMoment:
     Attributes:
         title: `now`, `before`, `after`.
         claims: all of them.
-        blocked: devices that nobody holds and nobody can get, since others have what they draw on.
-        unknown: the drivers of which nobody knows what claims hold, so that nothing of theirs is known to be free; CPUS
-            for CPUs that are shown one by one.
+        blocked: devices that no claim holds and none can get, since others have what they draw on.
+        unknown: the drivers for which it is unknown what claims hold, so that nothing of theirs is known to be free;
+            CPUS for CPUs that are shown one by one.
         fragmented: by node, the units of which as much is free as a whole box has, and no box is free.
     """
 

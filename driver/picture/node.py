@@ -69,7 +69,7 @@ class DriverView:
         layout: the boxes that it knows; its devices are then the CPUs in them.
         holdings: what claims hold of it.
         pods: the pods of each claim, both by `<namespace>/<name>`.
-        holders_known: False where nobody knows what claims hold, so that nothing is known to be free.
+        holders_known: False where it is unknown what claims hold, so that nothing is known to be free.
     """
 
     driver: str

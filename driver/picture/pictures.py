@@ -27,7 +27,7 @@ def fleet_picture(
 ) -> FleetPicture:
     """Return a picture of what slices publish and what claims hold of it at each moment.
 
-    `unknown` has, by moment, the drivers of which nobody knows what claims hold.
+    `unknown` has, by moment, the drivers for which it is unknown what claims hold.
     """
     what = published(slices, known or {}, layouts or {})
     what = with_unpublished(what, [claim for _, claims in moments for claim in claims])

@@ -1,7 +1,7 @@
 """A fleet, or a node, as an SVG picture: what the page shows, with every name in the picture.
 
-Boxes, devices and cores have their places whoever holds them, so that two moments side by side have the same layout.
-What tells states apart is never colour alone: held is filled, tainted is striped, blocked is dotted, and holders have
+Boxes, devices and cores have fixed places, held or free, so that two moments side by side have the same layout.
+States are never distinguished by colour alone: held is filled, tainted is striped, blocked is dotted, and holders have
 letters beside their names.
 """
 
@@ -231,7 +231,7 @@ def _is_on(claim: FleetClaim, node: FleetNode, own: set[DeviceKey]) -> bool:
 
 
 def _fraction(device: FleetDevice, share: DeviceShare, sharers: int) -> float:
-    """How much of a device a share is; where nobody says, the sharers have equal parts."""
+    """How much of a device a share is; where that is unknown, the sharers have equal parts."""
     if not device.shared or not share.consumed:
         return 1 / sharers
     parts = [

@@ -63,7 +63,7 @@ class Announcer:
             self._say(self._look(), always=True)
 
     def publish(self) -> None:
-        """Say again what there is and how it is; only kubelet is told while another instance has the slices.
+        """Say again what there is and how it is; only kubelet is notified while another instance has the slices.
 
         Raises:
             DranodeError: it cannot be published.
@@ -93,7 +93,7 @@ class Announcer:
     def _look(self) -> Inventory:
         """The inventory as it is to be published once something can be handed out; its health goes to kubelet.
 
-        While the hardware cannot be read nothing is reported: what kubelet was told lapses, and is unknown then.
+        While the hardware cannot be read nothing is reported: what was reported to kubelet lapses, and is unknown then.
         """
         discovery = self._node.discovery
         inventory = discovery.known or Inventory(devices=())
@@ -111,7 +111,7 @@ class Announcer:
 
     def _say(self, inventory: Inventory, *, always: bool) -> None:
         withdrawn = self._node.impediment is not None
-        # Hardware that changed is announced by whoever noticed, after the claims that it concerns.
+        # Hardware that changed is announced by the caller that noticed it, after the claims that it concerns.
         if not self._publishes or not (always or withdrawn != self._withdrawn or self._taints_differ(inventory)):
             return
         if withdrawn != self._withdrawn:

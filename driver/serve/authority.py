@@ -4,9 +4,9 @@ A newer instance registers with everybody and is passive. When it has heard from
 the active one sees that, leaves its slices alone and lets go of `active.lock`; the newer one takes it and is ready. The
 older one stays at hand until it is ended: should the newer one die, both locks are free and the older takes its work
 back. A holder that dies frees its locks, so nothing has to be cleaned up. An instance that cannot use the ledger takes
-authority only where nobody else wants it, and gives it back to an older one that can: that one holds `standby.lock`.
-Requests that the container runtime shows to
-both while authority passes are shared out by `dranode.driver.serve.turns`.
+authority only where no other instance wants it, and gives it back to an older one that can: that one holds
+`standby.lock`. Requests that the container runtime shows to both while authority passes are shared out by
+`dranode.driver.serve.turns`.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Authority:
         self._thread.start()
 
     def stop(self) -> None:
-        """Let go of the authority for good; whoever waits for it has it with the next request.
+        """Let go of the authority for good; an instance that waits for it has it with the next request.
 
         Turns are still taken until `close`, as long as the runtime shows requests to this instance.
         """
@@ -123,7 +123,7 @@ class Authority:
     def turn(self, request: str) -> bool:
         """Whether this instance answers a request of the container runtime with adjustments."""
         with self._lock:
-            # Nobody may have the authority at this moment, and there may be nobody else to be asked.
+            # It may be that no instance has the authority at this moment, and that there is no other one to ask.
             if self._take():
                 self._looks.set()
             return self._turns.take(request, authority=self.active)
@@ -159,7 +159,7 @@ class Authority:
                 self.look()
 
     def _take(self) -> bool:
-        """Take the authority if nobody has it, and nobody newer is about to; whether it was taken now."""
+        """Take the authority if no instance has it and no newer one is about to; whether it was taken now."""
         if self.active or self._stopped.is_set():
             return False
         able = self._able()

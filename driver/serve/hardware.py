@@ -1,4 +1,4 @@
-"""Hardware that changes while the driver runs: read again, told on, and what it means for claims said aloud."""
+"""Hardware that changes while the driver runs: it is read again and published, and what it means for claims logged."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Hardware:
         try:
             self.node.rescan()
         finally:
-            # Whoever is told of it by the node may stumble, and the hardware has changed all the same.
+            # A listener that the node notifies may fail, and the hardware has changed all the same.
             if self.node.discovery.known is not before:
                 self.changes += 1
                 self._unpublished = True
@@ -86,7 +86,7 @@ class Hardware:
         before, now = self.impaired, {each.claim.uid: each for each in plugin.impairments(inventory, records.values())}
         lost = [records[uid] for uid, each in now.items() if before.get(uid) != each]
         restored = [records[uid] for uid in (before.keys() - now.keys()) & records.keys()]
-        # All that may fail comes before any of it counts as told.
+        # All that may fail comes before any of it counts as reported.
         states = {record.uid: prepared_states(plugin, record, inventory) for record in (*lost, *restored)}
         self.impaired = now
         for record in lost:

@@ -65,7 +65,7 @@ def answer(head: bytes, client: str, pages: Mapping[str, Make]) -> bytes:
 
 
 class _Exchange(BaseHTTPRequestHandler):
-    """One request in memory: what sockets do with time is for whoever has the socket."""
+    """One request in memory: timeouts are for the owner of the socket."""
 
     server_version = "dranode"
     sys_version = ""
@@ -109,5 +109,5 @@ class _Exchange(BaseHTTPRequestHandler):
             )
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - http.server's name
-        """Probes ask every few seconds: only whoever wants all details hears of it."""
+        """Log at debug level alone, because probes ask every few seconds."""
         log.debug("http client=%s %s", self.client_address[0], format % args)

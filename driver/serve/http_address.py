@@ -33,7 +33,7 @@ def bind_address(text: str) -> socket.socket | None:
 
     Raises:
         UsageError: it is not an address.
-        DranodeError: nobody can listen there; says why.
+        DranodeError: the address cannot be bound; says why.
     """
     if text == NONE:
         return None

@@ -1,9 +1,9 @@
 """Who is let ask over HTTP, and for how long: one thread for every connection, so that none keeps the others waiting.
 
-Whoever reaches the pod's address can connect, and kubelet kills a driver whose probes are not answered. So a request
-has a time by which all of it is there, however its bytes come; connections are few, and one too many costs the oldest
-of whoever has most of them, never the newest: kubelet's has its request with it. What probes ask is answered by this
-thread itself; a page that takes time is made by another one.
+Any peer that reaches the pod's address can connect, and kubelet kills a driver whose probes are not answered. So a
+request has a time by which all of it is there, however its bytes come; connections are few, and one too many costs the
+oldest of the peer that has most of them, never the newest: kubelet's has its request with it. What probes ask is
+answered by this thread itself; a page that takes time is made by another one.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class HTTPPages:
         log.info("listening http=%s:%d", self._listener.getsockname()[0], self.port)
 
     def stop(self) -> None:
-        """Answer nobody any more."""
+        """Stop answering."""
         self._stopping = True
         self._orders.put(None)
         self._wake.send(b"\0")
@@ -138,7 +138,7 @@ class HTTPPages:
         try:
             sock, address = self._listener.accept()
         except (BlockingIOError, ConnectionError):
-            return  # whoever it was has gone
+            return  # the client hung up before it was accepted
         except OSError as error:
             log.warning("http=%s: no connection can be accepted: %s", self.port, error.strerror)
             time.sleep(_NO_DESCRIPTOR_SECONDS)
@@ -147,7 +147,7 @@ class HTTPPages:
         connection = _Connection(sock, str(address[0]), self._clock() + _ASK_SECONDS)
         self._connections[connection] = None
         self._selector.register(sock, selectors.EVENT_READ, connection)
-        # Mostly the request is there already, and then nobody who comes next can be in its way.
+        # Mostly the request is there already, and then no later connection can delay it.
         self._go_on(connection)
 
     def _go_on(self, connection: _Connection) -> None:
@@ -205,7 +205,7 @@ class HTTPPages:
     def _make(self) -> None:
         while (order := self._orders.get()) is not None:
             connection, head = order
-            # Nobody waits any more for the page of a connection that had to go.
+            # The page of a connection that was closed meanwhile is not made.
             if connection in self._connections and not self._stopping:
                 self._made.append((connection, answer(head, connection.peer, self._pages)))
                 self._wake.send(b"\0")

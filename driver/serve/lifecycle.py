@@ -21,7 +21,7 @@ from dranode.driver.serve.witnesses import Witnesses
 
 log = logging.getLogger(__name__)
 
-# How long a thread that waits for nobody else may take to see that it should end.
+# How long a thread that waits for no other thread may take to see that it should end.
 _GRACE: Final = 2.0
 
 
@@ -33,7 +33,7 @@ class LifecycleStatus:
         impaired: the claims that have less at the moment than they were given, by UID.
         hardware_changes: how often the hardware was found changed, since start.
         specs_rewritten: CDI specs that had vanished or been altered, since start.
-        orphans: claims that are gone, that nobody uses and that are still on record.
+        orphans: claims that are gone, that no container uses and that are still on record.
         orphans_unprepared: those that were unprepared, since start.
     """
 

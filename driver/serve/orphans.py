@@ -1,4 +1,4 @@
-"""From time to time: names for claims that have none yet, and an end for what nobody will ask to end.
+"""From time to time: names for claims that have none yet, and an end for claims that kubelet will not unprepare.
 
 A claim that was deleted while kubelet or the driver was away is never unprepared by kubelet, and a driver that was
 killed while it wrote a CDI spec never comes back to the file.
@@ -36,7 +36,7 @@ class Orphans:
         witnesses: who is asked about them.
         notify: makes known to people which claims were let go of.
         clock: seconds, monotonic.
-        stopping: set once claims are nobody's or another instance's to look after.
+        stopping: set once this instance no longer looks after claims.
         released: how many were let go of since start.
     """
 

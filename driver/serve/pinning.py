@@ -101,7 +101,7 @@ class Pinning:
 
     @property
     def synchronized(self) -> bool:
-        """Whether the runtime has told of its containers on the connection that is open."""
+        """Whether the runtime has listed its containers on the connection that is open."""
         return self._client.synchronized
 
     def status(self) -> EnforcementStatus:
@@ -121,7 +121,7 @@ class Pinning:
 
         Only the runtime can say that none has it: a kubelet that has just started does not list every pod that runs.
         """
-        # Asked first: a runtime that tells of its containers from now on has not vouched for what is known now.
+        # Asked first: a runtime that lists its containers from now on has not vouched for what is known now.
         complete = self._complete
         if ref.uid in self._enforcer.claims_in_use() or self._pod_resources.in_use(self._node.plugin.driver, ref):
             return True

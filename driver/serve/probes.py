@@ -1,7 +1,7 @@
 """What probes and Prometheus see of this process: its drivers over HTTP, loaded once those listen.
 
 Alive: no thread that the process owns has died. Ready: every driver has been asked for and registered by kubelet, its
-slices are published, and where it pins, the container runtime has told of its containers.
+slices are published, and where it pins, the container runtime has listed its containers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Probes:
 
         Raises:
             UsageError: it is not an address.
-            DranodeError: nobody can listen there.
+            DranodeError: the address cannot be bound.
         """
         self._listener = bind_address(address)
         self._ending = ending
@@ -43,7 +43,7 @@ class Probes:
 
     @property
     def counts(self) -> Callable[[DriverService], ServiceCounters] | None:
-        """Makes whoever counts for a driver; None if nobody could ever ask for the counts."""
+        """The function that makes the counters of a driver; None if no HTTP address serves them."""
         return None if self._listener is None else self._count
 
     def _count(self, service: DriverService) -> ServiceCounters:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 _GIVEN_WAY_SECONDS: Final = 0.1
 # How soon a ledger or hardware that could not be used is looked at again.
 _AGAIN_SECONDS: Final = 1.0
-# Well within the lease of what kubelet was told, so that a change is known before that lapses.
+# Well within the lease of what was reported to kubelet, so that a change is known before that lapses.
 _HEALTH_SECONDS: Final = 10.0
 log = logging.getLogger(__name__)
 

@@ -1,8 +1,8 @@
 """CDI specs that vanish or are altered while the driver runs are written again.
 
-kubelet remembers what was prepared and does not ask again, so nobody else would notice. The kernel tells which files
-were touched; where it cannot, every look is at all of them, as one is from time to time in any case. What lies there
-since before this process began is looked into as well, a few claims at a time.
+kubelet remembers what was prepared and does not ask again, so no other process would notice. The kernel reports which
+files were touched; where it cannot, every look is at all of them, as one is from time to time in any case. What lies
+there since before this process began is looked into as well, a few claims at a time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 # How soon after an event to look, so that a spec is back within a second and a call's files are looked at once.
 LOOK_SECONDS: Final = 0.5
-# How often to look without an event: nothing tells that another folder was mounted over this one.
+# How often to look without an event: there is none when another folder is mounted over this one.
 _IDLE_SECONDS: Final = 5.0
 _ALL_SECONDS: Final = 60.0
 # Looking into a claim's files takes a millisecond, under the lock on decisions.

@@ -2,7 +2,7 @@
 
 During a rolling update two instances are NRI plug-ins, and the runtime shows every request to one and then to the
 other; were both to set a CPU set, the container's creation would fail. Authority may pass between the two showings. So
-whoever is shown a request first notes what it did, and the second does the opposite.
+the instance that is shown a request first notes what it did, and the second does the opposite.
 
 The notes are not part of the ledger: they matter for seconds, need no flush, and each commit to the ledger would make
 the other instance read all of it again. So a file of them that is damaged is made new, by whichever instance meets the
@@ -37,7 +37,7 @@ CREATE TABLE IF NOT EXISTS turns (
 
 
 class Turns:
-    """The notes that instances leave for each other. Not thread-safe: they belong to whoever holds authority's lock.
+    """The notes that instances leave for each other. Not thread-safe: the caller holds the lock of the authority.
 
     Times are of the machine's monotonic clock, which all processes share.
     """
@@ -55,7 +55,7 @@ class Turns:
     def take(self, request: str, *, authority: bool) -> bool:
         """Whether this instance answers the request with adjustments.
 
-        `authority` decides if nobody else was shown it before. Without the file authority decides alone.
+        `authority` decides if no other instance was shown it before. Without the file authority decides alone.
         """
         try:
             try:

@@ -69,7 +69,7 @@ def unknown_parameters_are_refused(bench: Bench) -> None:
     "KEP-4381: kubelet puts the driver's error into an event of the pod",
 )
 def unknown_parameters_are_named(bench: Bench) -> None:
-    """The kind or the group that nobody knows stands in the text."""
+    """The unknown kind or group stands in the text."""
     claim = bench.claim(bench.devices(), config=[_entry(_UNKNOWN, bench.driver)])
     text = bench.refused(claim)
     if not text:

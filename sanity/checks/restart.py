@@ -1,4 +1,4 @@
-"""Restarts: what kubelet was told stays true, whenever the driver is killed."""
+"""Restarts: what was answered to kubelet stays true, whenever the driver is killed."""
 
 from __future__ import annotations
 

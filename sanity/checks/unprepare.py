@@ -47,7 +47,7 @@ def unprepare_repeats(bench: Bench) -> None:
     f"{_HELPER}: it is no error if a claim is not currently prepared",
 )
 def strangers_are_unprepared(bench: Bench) -> None:
-    """A claim that nobody knows."""
+    """A claim that was never prepared."""
     bench.unprepared(_stranger())
 
 

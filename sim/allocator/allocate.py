@@ -159,7 +159,7 @@ def unfit(claims: Sequence[ResourceClaim], error: str, oddities: Iterable[Oddity
 
 
 def _devices(solution: Solution | AllocationError) -> Hashable:
-    """What tells solutions apart."""
+    """What distinguishes solutions."""
     if isinstance(solution, AllocationError):
         return solution.reason
     return solution.picks and tuple(

@@ -73,7 +73,7 @@ class Attempt:
         self._enter_allocated({pool.id for pool in pools})
         self._taken = [0] * len(claims)
         self._admin_taken = 0
-        # Counters tie devices of a pool together, so that one that nobody asks for can keep others from being taken.
+        # Counters tie devices of a pool together, so that one that no request names can keep others from being taken.
         self.tied = any(candidate.device.consumes_counters for candidate in self.candidates)
 
     def _enter_allocated(self, pools: set[PoolID]) -> None:
@@ -110,7 +110,7 @@ class Attempt:
         return self._everything & ~(self._in_use | taken)
 
     def chooses(self, claim: int, alternative: Alternative, number: int) -> bool:
-        """Whether class, request and node selection choose the device, whoever uses it.
+        """Whether class, request and node selection choose the device, in use or not.
 
         Raises:
             AllocationError: a selector cannot be evaluated.

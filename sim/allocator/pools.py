@@ -26,7 +26,7 @@ _OPTIONAL_OPERATIONS: Final = "DRAOptionalNodeOperations"
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What selectors see of a device, and all else that tells it from others but its name.
+    """What selectors see of a device, and all else but its name that distinguishes it from others.
 
     Attributes:
         number: equal for equal contents of one `PoolIndex`.

@@ -38,7 +38,7 @@ class PoolState:
     """What is allocated of one pool; equal values mean that the same can still be had.
 
     Attributes:
-        devices: the names of devices that nobody else gets.
+        devices: the names of devices that are allocated whole.
         shared: the names of devices of which a share is allocated.
         consumed: one entry for each capacity of a device of which something is consumed.
     """

@@ -6,7 +6,7 @@ from typing import Final
 
 from dranode.driver.core.api.resource import Device, DeviceTaint, DeviceToleration
 
-# Other effects, None among them, keep nobody away.
+# Other effects, None among them, keep no pod away.
 _EFFECTS: Final = frozenset({"NoSchedule", "NoExecute"})
 
 

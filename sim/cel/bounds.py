@@ -20,7 +20,7 @@ from dranode.sim.cel.rewrite import UnsupportedExpressionError, children
 # Characters and bytes that one evaluation may put together; an element of a list or map takes the place of many.
 BUDGET: Final = 10_000_000
 _ELEMENT: Final = 100
-# Where macros collect what they make; nobody can write such a name. What goes in has paid.
+# Where macros collect what they make; an expression cannot contain such a name. The cost of what goes in is counted.
 _COLLECTED: Final = "@result"
 
 _SPEND: Final = "dranode.spend"
@@ -82,7 +82,7 @@ def bound(checked: CheckedExpr) -> None:
     """Have the expression pay for what it builds, in place.
 
     Raises:
-        UnsupportedExpressionError: it builds something whose size cannot be told before.
+        UnsupportedExpressionError: it builds something whose size cannot be known before.
     """
     _Bound(checked).visit(checked.expr)
 

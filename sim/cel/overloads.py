@@ -1,6 +1,6 @@
-"""An overload of a CEL function, and what the type checker and the evaluator are told of it.
+"""An overload of a CEL function, and its declarations for the type checker and the evaluator.
 
-The type checker sees overloads as they are. The evaluator cannot tell messages of different types apart, so there each
+The type checker sees overloads as they are. The evaluator cannot distinguish messages of different types, so there each
 name has one function that picks the overload by its arguments.
 """
 

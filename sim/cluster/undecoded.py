@@ -1,4 +1,4 @@
-"""Everything that is wrong with a document that does not decode: a decoder tells the first thing and stops."""
+"""Everything that is wrong with a document that does not decode: a decoder reports the first error and stops."""
 
 from __future__ import annotations
 

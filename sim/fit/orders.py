@@ -118,7 +118,7 @@ class _Run:
         self.pods = 0
         self._scheduler = scheduler
         self._state = state
-        # When; pods that end come before those that begin; the number tells events of one time apart.
+        # When; pods that end come before those that begin; the number orders events of one time.
         self._events: list[tuple[float, int, int]] = []
         self._coming: dict[int, tuple[PodDemand, float | None]] = {}
         self._waiting: list[tuple[float, int]] = []

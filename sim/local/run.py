@@ -41,7 +41,7 @@ class ClaimResult:
         uid: the claim's; empty if there is no such claim.
         node: the node on which it was allocated; None if it was not.
         allocation: `status.allocation`.
-        devices: what kubelet was told.
+        devices: what was answered to kubelet: `devices` of the NodePrepareResourcesResponse.
         cdi_files: the CDI specs that were written for it.
         cpus: its CPUs as a cpu-list; None if it was granted no CPU device.
         error: why it was not allocated or prepared, in one sentence.
@@ -91,7 +91,7 @@ class LocalRun:
 
     def run(self, workload: WorkloadDocuments, progress: Progress) -> tuple[ClaimResult, ...]:
         """Allocate and prepare pod by pod, in the order given."""
-        # Nobody else writes this store meanwhile, and reading it all again for every pod takes the longest by far.
+        # Nothing else writes this store meanwhile, and reading it all again for every pod takes the longest by far.
         self._published = self.slices()
         self._claims = {_ref(claim): claim for claim in self.store.list(ResourceClaim)}
         results: list[ClaimResult] = []

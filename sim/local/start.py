@@ -39,7 +39,7 @@ def local_run(
         node_name: the node.
         state: where everything is kept, in `store`, `kubelet` and `cdi`; None for a temporary folder that is removed.
         features: the allocator's feature gates.
-        progress: is told what happens next.
+        progress: called with a sentence on what happens next.
 
     Raises:
         DranodeError: a folder cannot be written, or a driver does not start.

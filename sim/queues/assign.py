@@ -118,7 +118,7 @@ def ends_search(verdict: FlavorVerdict, fungibility: FlavorFungibility) -> bool:
 def visiting_order(resources: Iterable[str]) -> list[str]:
     """Resources in Kueue's order, that of their names' 64-bit FNV-1a hash.
 
-    It decides which resource's index a search resumes from, and which group's failure is the one that is told.
+    It decides which resource's index a search resumes from, and which group's failure is the one that is reported.
     """
     return sorted(resources, key=lambda name: (_fnv1a(name), name))
 

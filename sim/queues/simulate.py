@@ -135,7 +135,7 @@ def _cycle(situation: Situation, heads: tuple[Workload, ...], nodes: Nodes) -> t
 def _heads(situation: Situation) -> tuple[Workload, ...]:
     """The first of every queue: one that has preempted others for itself, or the first by rank.
 
-    In a StrictFIFO queue nobody passes one that had to be parked.
+    In a StrictFIFO queue no workload passes one that had to be parked.
     """
     queues = situation.queues.cluster_queues
     blocked = {item.queue for item in situation.parked if queues[item.queue].strict_fifo and not item.inadmissible}

@@ -46,4 +46,4 @@ class PreparingNode(Preparer, Protocol):
         """
 
     def record(self, uid: str) -> Record | None:
-        """What is on record of a claim at the last look at the ledger; waits for nobody."""
+        """What is on record of a claim at the last look at the ledger; never waits."""

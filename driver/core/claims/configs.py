@@ -2,8 +2,8 @@
 
 A configuration applies to a result if it names no request, the result's request (`<request>` or
 `<request>/<subrequest>`) or, for a result of a prioritized list, the part before the slash. Class entries come first,
-whoever wrote the allocation, then the claim's, each in list order; later ones override earlier ones. Those of other
-drivers are passed over unread.
+in whatever order the allocation lists them, then the claim's, each in list order; later ones override earlier ones.
+Those of other drivers are passed over unread.
 
 Kubernetes 1.34 to 1.36 list a claim's configuration once for each request that it names. Equal entries count once: as
 later ones override earlier ones, the last of them is all that matters.

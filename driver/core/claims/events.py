@@ -182,7 +182,7 @@ def events_of(occurrence: Occurrence, node_name: str) -> tuple[Event, ...]:
         case MetadataMissing(claim, sentence):
             found = _events(_users(claim, ()), "MetadataMissing", "Prepare", sentence)
         case OrphanUnprepared(claim, sentence):
-            # The claim itself is gone; an event about it would be found by nobody who looks at the node.
+            # The claim itself is gone; an event about it would not be seen by those who look at the node.
             node = Regarding("v1", "Node", "", node_name, node_name)
             found = _events([node], "OrphanUnprepared", "Unprepare", sentence)
         case _:

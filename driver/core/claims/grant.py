@@ -43,8 +43,8 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         edits: what a container that names this request gets, beyond the claim's own edits.
         attributes: device metadata for the workload (KEP-5304), beside the attributes that are published.
         state: plug-in state that `configure` and `restore` need; plain JSON.
-        cpus: the CPUs on which containers run that name this request alone, perhaps none, where the claim tells its
-            requests apart by `edits`; None where every container with the claim runs on all of it.
+        cpus: the CPUs on which containers run that name this request alone, perhaps none, where the claim's
+            requests are distinguished by `edits`; None where every container with the claim runs on all of it.
         held: the CPUs of this request that no other claim gets, where `cpus` is not None. Both are cpu-lists in JSON.
     """
 

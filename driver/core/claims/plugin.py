@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dranode.driver.core.claims.layout import Layout
     from dranode.driver.core.claims.record import Record
 
-# How often a machine is read again of which nobody tells that it has changed.
+# How often a machine is read again that sends no notification when it changes.
 RESCAN_SECONDS: Final = 60.0
 
 

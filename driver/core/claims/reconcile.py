@@ -3,7 +3,7 @@
     lies on the node                 said of it                                 decided
     spec or record without an owner  kubelet or the API server knows its UID    named: it gets its owner and its pods
     the same                         it has another driver's devices            refused: that driver drains its node
-    record                           its claim is gone and nobody uses it       orphan: unprepared after `PATIENCE`
+    record                           its claim is gone and no container uses it orphan: unprepared after `PATIENCE`
 
 What such a claim holds stays held whatever is decided: an answer that is missing frees nothing.
 """
@@ -158,8 +158,8 @@ def unused(records: Iterable[Record], attested: Attestation) -> tuple[Record, ..
 def orphans(records: Iterable[Record], attested: Attestation) -> tuple[Record, ...]:
     """Of records that no container uses, those whose claim is gone.
 
-    A claim without a name cannot be looked up. It is gone if kubelet, which tells of other claims, knows nothing of it;
-    a kubelet that tells of none may be one that does not tell of claims at all.
+    A claim without a name cannot be looked up. It is gone if kubelet, which lists other claims, does not list it;
+    a kubelet that lists none may be one that does not list claims at all.
     """
     return tuple(record for record in records if (attested.gone(record.uid) if record.name else bool(attested.uses)))
 

@@ -1,4 +1,4 @@
-"""How an allocated claim is by what the cluster says of it, for each of its drivers, whoever's they are."""
+"""The state of an allocated claim by what the cluster says of it, for each of its drivers, ours and others'."""
 
 from __future__ import annotations
 

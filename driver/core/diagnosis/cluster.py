@@ -117,7 +117,7 @@ def class_wrong(facts: Facts) -> Iterator[Fault]:
 
 
 def api_refused(facts: Facts) -> Iterator[Fault]:
-    """The API server turned a request down, or nobody answered it."""
+    """The API server refused a request, or did not answer it."""
     for sentence in facts.cluster.refused if facts.cluster is not None else ():
         yield Fault(
             sentence,

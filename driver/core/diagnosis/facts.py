@@ -52,7 +52,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """What the driver is told to do: the options of `serve`.
+    """What the driver is configured to do: the options of `serve`.
 
     Attributes:
         node: the node's name.
@@ -114,13 +114,13 @@ class RuntimeFacts:
 
     Attributes:
         name: `containerd` or `CRI-O`.
-        version: major and minor; None if nothing tells.
+        version: major and minor; None if unknown.
         config: the file that it was read from; empty if it was not seen.
-        nri: whether NRI is on; None if nothing tells.
+        nri: whether NRI is on; None if unknown.
         connections: whether NRI takes plug-ins over its socket.
         nri_socket: where that is.
         request_timeout: for how many seconds the runtime waits for a plug-in.
-        cdi: whether CDI is on; None if nothing tells.
+        cdi: whether CDI is on; None if unknown.
         cdi_dirs: the directories that CDI specs are read from.
         validator: whether NRI's default validator is on.
         required: the NRI plug-ins without which it lets no container be created.
@@ -149,7 +149,7 @@ class PathState(StrEnum):
     THERE = "there"
     MISSING = "missing"
     WRONG = "wrong"  # something else than it should be
-    UNUSABLE = "unusable"  # a folder that cannot be written, a socket that nobody answers
+    UNUSABLE = "unusable"  # a folder that cannot be written, a socket on which no process answers
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +174,7 @@ class Endpoint:
     Attributes:
         path: the registration socket.
         answers: whether somebody serves it.
-        driver: the driver's name, as it says; as the file is called if nobody answers.
+        driver: the driver's name, as it says; the name of the file if no process answers.
         endpoint: where it serves DRA.
     """
 
@@ -288,7 +288,7 @@ class ClusterFacts:
         node: whether there is a Node of this name.
         kubelet: kubelet's version, major and minor.
         slices: of the drivers on this node.
-        refused: one sentence for each request that was turned down, or that nobody answered.
+        refused: one sentence for each request that was refused or not answered.
         skew: by how many seconds the server's clock is ahead of this one, negative if it is behind; whole seconds.
         classes: the DeviceClasses that could be read, as plain documents.
         class_problems: what is wrong with them.
@@ -315,7 +315,7 @@ class Facts:
     """Everything that is known.
 
     Attributes:
-        options: what the driver is told to do.
+        options: what the driver is configured to do.
         kubelet: its configuration.
         runtime: the container runtime's.
         node: folders, sockets and records.

@@ -7,7 +7,7 @@ from typing import Final
 
 from dranode.driver.core.diagnosis.facts import Endpoint, Facts, Fault, PathState, Place, Records
 
-# Feature gates of kubelet without which there is no claim, or nobody to ask whose it is; on by default.
+# Feature gates of kubelet without which there is no claim, or no API that says whose it is; on by default.
 _GATES: Final = {
     "DynamicResourceAllocation": "no pod with a claim starts",
     "KubeletPodResourcesDynamicResources": "nobody can say which container has which claim",
@@ -139,7 +139,7 @@ def place_wrong(facts: Facts) -> Iterator[Fault]:
 
 
 def place_unusable(facts: Facts) -> Iterator[Fault]:
-    """A folder cannot be written, or nobody answers a socket."""
+    """A folder cannot be written, or no process answers on a socket."""
     for place in _places(facts, PathState.UNUSABLE):
         if place.path.endswith(".sock"):
             yield Fault(
@@ -180,7 +180,7 @@ def _endpoints(facts: Facts, driver: str) -> list[Endpoint]:
 
 
 def stale_sockets(facts: Facts) -> Iterator[Fault]:
-    """A registration socket that nobody serves: kubelet tries it again and again."""
+    """A registration socket that no process serves: kubelet tries it again and again."""
     for driver in facts.options.drivers:
         for one in _endpoints(facts, driver):
             if not one.answers:
@@ -200,7 +200,7 @@ def second_driver(facts: Facts) -> Iterator[Fault]:
 
 
 def foreign_endpoint(facts: Facts) -> Iterator[Fault]:
-    """Whoever serves the name is not this driver's installation."""
+    """The process that serves the name is not this driver's installation."""
     for driver in facts.options.drivers:
         folder = f"{facts.options.kubelet_root.rstrip('/')}/plugins/{driver}/"
         for endpoint in _endpoints(facts, driver):
@@ -212,7 +212,7 @@ def foreign_endpoint(facts: Facts) -> Iterator[Fault]:
 
 
 def not_serving(facts: Facts) -> Iterator[Fault]:
-    """Nobody serves the driver."""
+    """No process serves the driver."""
     for driver in facts.options.drivers if facts.node is not None and facts.node.endpoints is not None else ():
         if not any(one.answers for one in _endpoints(facts, driver)):
             yield Fault(
@@ -244,7 +244,7 @@ def ledger_newer(facts: Facts) -> Iterator[Fault]:
 
 
 def records_missing(facts: Facts) -> Iterator[Fault]:
-    """Claims may hold what nothing tells of, so no new claim is prepared."""
+    """Claims may hold devices that are on no record, so no new claim is prepared."""
     for one in _records(facts):
         for sentence in one.doubts:
             reason, _, remedy = sentence.partition("; ")

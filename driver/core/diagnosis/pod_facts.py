@@ -12,7 +12,7 @@ from dranode.driver.core.diagnosis.live_objects import LiveContainerStatus, Live
 
 
 class Presence(Enum):
-    """Whether an object exists; `UNASKED` means that nobody could say."""
+    """Whether an object exists; `UNASKED` means that it is unknown."""
 
     THERE = auto()
     MISSING = auto()

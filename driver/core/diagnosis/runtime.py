@@ -90,7 +90,7 @@ def nri_socket_differs(facts: Facts) -> Iterator[Fault]:
 
 
 def nri_unused(facts: Facts) -> Iterator[Fault]:
-    """The driver is told to do without NRI."""
+    """The driver is configured to do without NRI."""
     if facts.options.pinning and not facts.options.nri_socket:
         yield Fault(
             "--nri-socket none leaves every container on all CPUs, whatever its claim says",

@@ -49,7 +49,7 @@ def _lacking(volume: Volume) -> str:
 
 
 def cgroup_v1(facts: Facts) -> Iterator[Fault]:
-    """The node has cgroup v1, which kubelet takes from 1.35 on only if it is told to."""
+    """The node has cgroup v1, which kubelet takes from 1.35 on only if it is configured to."""
     if _system(facts).cgroup_version == 1 and facts.options.pinning:
         yield Fault(
             "the node has cgroup v1, with which kubelet 1.35 and newer does not start unless failCgroupV1 is false",

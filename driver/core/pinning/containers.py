@@ -15,7 +15,7 @@ class Container:
     Attributes:
         id: the runtime's id.
         env: entries as in its OCI configuration (`NAME=value`), those that CDI injected included.
-        cdi_devices: the CDI devices that kubelet asked for, where the runtime tells (containerd from 2.3).
+        cdi_devices: the CDI devices that kubelet asked for, where the runtime reports them (containerd from 2.3).
         cpus: the configured `cpuset.cpus`; empty if none is.
         mems: the configured `cpuset.mems` (list format); empty if none is.
         quota: the configured `cpu.cfs_quota_us`; 0 or less is no limit.

@@ -231,7 +231,7 @@ def _users(container: Container, claim: HeldClaim, containers: Containers) -> tu
 
 
 def _shared_unduly(containers: Containers, snapshot: HeldSnapshot) -> Iterator[str]:
-    """The claims that several running containers have against their rules: nobody was there to refuse the second."""
+    """The claims that several running containers have against their rules: no driver could refuse the second then."""
     for claim in snapshot.claims.values():
         for user in containers.users(claim.claim.uid):
             pinned = containers.get(user.id)

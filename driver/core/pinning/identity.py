@@ -5,7 +5,7 @@ Both only point at a claim on record; the claim's CPUs come from the record. The
 reserved for, or kubelet's pod-resources API has to list the claim's CDI device for it. Where the answer is not known
 yet, the result is a question, and the same decision is made again with the answer.
 
-Which requests of a claim a container has is told by their CDI devices, of which kubelet passes it those of the
+Which requests of a claim a container has is known by their CDI devices, of which kubelet passes it those of the
 requests that it names, or else by the variables that these inject. It may have all of its pod's claims, so more than
 kubelet gave it is nothing that it could not have asked for.
 """
