@@ -21,6 +21,9 @@ GroupPart = tuple[int, int]
 class CPUGroups:
     """Masks of every kind of group, and which lies in which.
 
+    Where a group lists groups of another kind (`packages_of_numa`, ...), each is an index into that kind's masks and
+    the mask of the CPUs in both.
+
     Attributes:
         numa: NUMA nodes, by node id.
         packages: packages (sockets), by package id.
@@ -57,7 +60,12 @@ class CPUGroups:
 
     @classmethod
     def of(cls, by_id: Mapping[int, CPU], physical_cores: tuple[CPUSet, ...]) -> CPUGroups:
-        """The groups of a topology's online CPUs and physical cores; `Topology.groups` keeps them."""
+        """The groups of a topology's online CPUs and physical cores; `Topology.groups` keeps them.
+
+        Args:
+            by_id: the online CPUs, by the kernel's number.
+            physical_cores: the online CPUs of each physical core.
+        """
         cpus = by_id.values()
         numa = _masks(cpus, lambda cpu: (-1 if cpu.numa is None else cpu.numa,))
         packages = _masks(cpus, lambda cpu: (cpu.package,))

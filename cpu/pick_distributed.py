@@ -57,6 +57,13 @@ def distributed(groups: CPUGroups, candidates: int, count: int, step: int, *, wh
 
     Packed without regard to L3 caches if `count` is no multiple of `step` or cannot be shared out. With `whole` the
     candidates are whole cores, as for `packed`, and `step` is a multiple of the threads of every core.
+
+    Args:
+        groups: the machine's groups, as masks.
+        candidates: the CPUs to choose from, as a mask; `count` of them at least.
+        count: how many CPUs.
+        step: the group size in CPUs, 1 or more.
+        whole: whether only whole cores are taken.
     """
     if count > 0 and count % step == 0:
         order = numa_order(groups, candidates)

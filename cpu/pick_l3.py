@@ -87,7 +87,14 @@ class Caches:
     def split(self, count: int) -> tuple[Sequence[int], int, int]:
         """The caches to take whole, and the cache that gives a part and how much of it.
 
-        `count` must be one of `counts`. As much as possible is in whole caches, the part in the first cache in order.
+        As much as possible is in whole caches, the part in the first cache in order.
+
+        Returns:
+            The masks of the caches to take whole, the mask of the candidates in the cache that gives a part (0: none),
+            and the number of CPUs of that part.
+
+        Raises:
+            ValueError: `count` is not one of `counts`.
         """
         if count <= self.largest:
             index = next(index for index, part in enumerate(self.parts) if part >> count & 1)
@@ -107,7 +114,10 @@ class Caches:
 
 
 def required(groups: CPUGroups, caches: Caches, count: int, *, spread: bool, whole: bool) -> int | None:
-    """The mask of `count` candidates that keeps to the caches; None if there is none."""
+    """The mask of `count` candidates that keeps to the caches; None if there is none.
+
+    `caches` are those of the candidates, made with the same `whole`; `spread` is that of `packed`, for the part.
+    """
     if not caches.counts() >> count & 1:
         return None
     entire, cache, size = caches.split(count)

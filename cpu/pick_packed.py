@@ -57,6 +57,14 @@ def packed(
 
     With `whole` only whole cores are taken. The candidates must then be whole cores, some of which make exactly
     `count`; without it they must be at least `count` CPUs.
+
+    Args:
+        groups: the machine's groups, as masks.
+        candidates: the CPUs to choose from, as a mask.
+        count: how many CPUs.
+        spread: whether they are spread over cores rather than packed into them.
+        prefer_l3: whether L3 caches are a level of the hierarchy.
+        whole: whether only whole cores are taken.
     """
     # Where all cores are of one size no choice can spoil the rest.
     sizes = CoreSizes.of(groups.cores, candidates) if whole else None

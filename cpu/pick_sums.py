@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 
 def sums(sizes: Mapping[int, int]) -> int:
-    """Every count that some of the things add up to; `sizes` says how many things there are of each size."""
+    """The set of counts that some of the things add up to, 0 among them; `sizes` has the number of things by size."""
     counts = 1
     for size, number in sizes.items():
         # Bundles of 1, 2, 4 ... things make every number of them in logarithmic time.
@@ -28,7 +28,7 @@ def sums(sizes: Mapping[int, int]) -> int:
 def subset_of(items: Iterable[int], total: int) -> list[int]:
     """The masks, in this order and each taken if the rest can still be made, whose sizes add up to `total` exactly.
 
-    `total` must be one of the `sums` of the sizes.
+    A mask's size is its number of bits, and `total` one of the `sums` of the sizes; for another the answer falls short.
     """
     items = list(items)
     remaining = Counter(item.bit_count() for item in items)
@@ -44,7 +44,7 @@ def subset_of(items: Iterable[int], total: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class CoreSizes:
-    """How many cores of each size there are to take whole."""
+    """How many cores of each size there are to take whole: `sizes` has the number of cores by CPUs of a core."""
 
     sizes: Mapping[int, int]
 

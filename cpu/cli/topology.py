@@ -58,6 +58,8 @@ def command(root: Root, kubelet_root: str | None, output: str, html: str | None,
 def read_holders(root: Root, kubelet_root: str | None) -> Mapping[str, CPUSet]:
     """What each claim on record holds, by `<namespace>/<claim>`; nothing for a machine that is not this one.
 
+    A ledger at the default kubelet root that cannot be read is a warning on stderr and no holders.
+
     Raises:
         LedgerError: the ledger of the kubelet root that was asked for cannot be read.
     """
@@ -76,7 +78,10 @@ def read_holders(root: Root, kubelet_root: str | None) -> Mapping[str, CPUSet]:
 
 
 def topology_document(topology: Topology, holders: Mapping[str, CPUSet]) -> dict[str, Any]:
-    """The machine as a plain document; CPU sets are cpu-lists, lists are sorted by first CPU."""
+    """The machine as `topology -o json` prints it, with the holders by `<namespace>/<claim>`.
+
+    CPU sets are cpu-lists (cpuset(7), list format), lists are sorted by first CPU.
+    """
     return {
         "cpus": str(topology.online),
         "offline": str(topology.offline),

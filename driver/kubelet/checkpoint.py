@@ -1,4 +1,7 @@
-"""kubelet's own record of prepared claims, `dra_manager_state`: what it will want unprepared, and by whom."""
+"""kubelet's own record of prepared claims, `dra_manager_state`: what it will want unprepared, and by whom.
+
+Source: `pkg/kubelet/cm/dra/state` of Kubernetes. The file is no API: it is read for diagnosis alone.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,12 @@ NAME = "dra_manager_state"
 def read_checkpoint(path: Path, driver: str) -> tuple[KeptClaim, ...]:
     """The claims with a device of `driver` that kubelet has prepared; none if there is no such file.
 
+    Args:
+        path: the file `dra_manager_state` in kubelet's root.
+        driver: the driver's name, as in ResourceSlices.
+
     Raises:
-        DranodeError: it cannot be read; kubelet does not start with it either.
+        DranodeError: the file cannot be read or does not have its form; kubelet does not start with it either.
     """
     try:
         # The data is JSON in a string, beside its checksum (kubelet's checkpoint manager).

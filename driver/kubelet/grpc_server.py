@@ -164,7 +164,7 @@ class GrpcServer:
         """Make a socket of mode 0600 and listen on it.
 
         Raises:
-            OSError: it cannot be made.
+            OSError: it cannot be made, for one because a file lies there already.
         """
         listener = socket.socket(socket.AF_UNIX)
         try:
@@ -183,13 +183,16 @@ class GrpcServer:
         self._listeners[listener.fileno()] = listener
 
     def start(self) -> None:
-        """Answer from now on."""
+        """Start the threads that read and answer; what arrived on the sockets before is answered too."""
         self._reader.start()
         for worker in self._workers:
             worker.start()
 
     def stop(self, grace: float) -> None:
-        """Take no more calls, answer those that came, for `grace` seconds at most, and hang up."""
+        """Take no more calls, answer those that came, for `grace` seconds at most, and hang up.
+
+        Callers that are connected are sent a GOAWAY frame (RFC 9113, section 6.8). The files of the sockets stay.
+        """
         self._ends = time.monotonic() + grace
         os.eventfd_write(self._wake, 1)
         if self._reader.ident is not None:

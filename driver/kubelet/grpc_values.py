@@ -22,7 +22,7 @@ _MAX_DIGITS: Final = 8
 
 
 class Status(IntEnum):
-    """The statuses that are used here, by gRPC's numbers."""
+    """The statuses that are used here, by the numbers of gRPC's status codes (statuscodes.md)."""
 
     OK = 0
     UNKNOWN = 2
@@ -34,7 +34,12 @@ class Status(IntEnum):
 
 
 class RPCError(Exception):
-    """A call that ends with another status than OK."""
+    """A call that ends with another status than OK.
+
+    Attributes:
+        status: gRPC's number; one that `Status` does not have is possible.
+        reason: the status message.
+    """
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -43,15 +48,15 @@ class RPCError(Exception):
 
 
 def with_length(message: bytes) -> bytes:
-    """Return a message as it travels."""
+    """Return a message as it travels: a zero byte (not compressed), four bytes of length (big-endian), the message."""
     return b"\0%b%b" % (len(message).to_bytes(4), message)
 
 
 def without_length(data: bytes | bytearray) -> bytes:
-    """Return the only message of a call.
+    """Return the only message of a call, from the form that `with_length` gives it.
 
     Raises:
-        RPCError: there is none or more than one, or it is compressed.
+        RPCError: INTERNAL if there is none or more than one, UNIMPLEMENTED if it is compressed.
     """
     if len(data) < PREFIX_BYTES or len(data) != PREFIX_BYTES + int.from_bytes(data[1:PREFIX_BYTES]):
         raise RPCError(Status.INTERNAL, f"{len(data)} bytes came, which are not one whole message")
@@ -71,7 +76,10 @@ def decoded_reason(header: bytes) -> str:
 
 
 def timeout(header: bytes | None) -> float | None:
-    """Return the seconds of a `grpc-timeout` header; None without one, or if it says nothing."""
+    """Return the seconds of a `grpc-timeout` header; None without one, or if it is malformed.
+
+    Its form is one to eight digits and a unit: H, M, S, m, u or n (hours to nanoseconds).
+    """
     text = (header or b"").decode("latin-1")
     digits, unit = text[:-1], text[-1:]
     if unit not in _UNITS or not (digits.isascii() and digits.isdecimal() and len(digits) <= _MAX_DIGITS):

@@ -1,5 +1,7 @@
 """The device health service (DRAResourceHealth v1 and v1alpha1): full state at once, changes at once, the rest in time.
 
+Source: KEP-4680.
+
 kubelet lets a statement lapse after its lease, counted from when it received it, so everything is said again well
 within the lease even if nothing has changed.
 """
@@ -31,14 +33,14 @@ _CUT: Final = "..."
 
 @dataclass(slots=True)
 class _Statement:
-    """What a caller was last last, and until when that is enough."""
+    """What was sent to a caller last (`version`), and until when (seconds, monotonic) it need not be sent again."""
 
     api: ModuleType
     version: int = -1
     until: float = 0.0
 
     def is_due(self, version: int, now: float) -> bool:
-        """Whether the caller is to be last something."""
+        """Whether a message to the caller is due."""
         return self.version != version or self.until <= now
 
 
@@ -60,14 +62,14 @@ class HealthService:
         self._fatal = fatal
 
     def methods(self) -> dict[str, Method]:
-        """The gRPC methods of every version."""
+        """The gRPC methods of every version, by path (`/<service>/<method>`)."""
         methods: dict[str, Method] = {}
         for api in (drahealth_v1_pb2, drahealth_v1alpha1_pb2):
             methods |= service(api.DESCRIPTOR, "DRAResourceHealth", {"NodeWatchResources": self._watcher(api)})
         return methods
 
     def report(self, devices: Iterable[DeviceHealth]) -> bool:
-        """Say how the devices are now; True if that is news."""
+        """Report the state of all devices, not of those that changed alone; True if it differs from the last one."""
         devices = tuple(devices)
         with self._news:
             if devices == self._devices:
@@ -83,7 +85,7 @@ class HealthService:
         return self._devices
 
     def stop(self) -> None:
-        """End every stream."""
+        """End every stream and the thread; streams that are opened later are refused as UNAVAILABLE."""
         with self._news:
             self._stopped = True
             streams = tuple(self._streams)
@@ -122,7 +124,7 @@ class HealthService:
                 stream.send(_response(api, self._pool, devices))
 
     def _due(self) -> tuple[tuple[DeviceHealth, ...], dict[Stream, ModuleType]] | None:
-        """Wait until somebody is to be last something, news or the same again; what and who, None at the end."""
+        """Wait until a message is due, news or the same again; the devices and the streams, None at the end."""
         with self._news:
             while not self._stopped:
                 now = time.monotonic()

@@ -190,7 +190,7 @@ class ServerConnection:
     # --- answers; those to a call that is over are passed over ---
 
     def answer(self, stream: int, message: bytes) -> None:
-        """Send the only message of an answer, and end it."""
+        """Send the only message of an answer, and end it with status OK."""
         self.send(stream, message)
         self.finish(stream)
 
@@ -206,7 +206,7 @@ class ServerConnection:
         self._flush(stream)
 
     def finish(self, stream: int, status: int = Status.OK, reason: str = "") -> None:
-        """End an answer."""
+        """End an answer with a gRPC status and its message; what of the answer still waits is sent first."""
         call = self._calls.get(stream)
         if call is None or call.status is not None:
             return
@@ -235,7 +235,7 @@ class ServerConnection:
         return call is not None and bool(call.unsent)
 
     def open(self, stream: int) -> bool:
-        """Whether somebody still waits for this answer."""
+        """Whether the caller still waits for this answer."""
         return stream in self._calls
 
     @property
@@ -244,7 +244,10 @@ class ServerConnection:
         return len(self._calls)
 
     def go_away(self) -> None:
-        """Take no more calls; those that are open are answered. Callers send what comes later to somebody else."""
+        """Take no more calls (GOAWAY, RFC 9113, section 6.8); those that are open are answered.
+
+        A caller may send later calls on another connection.
+        """
         if self._last is None:
             self._last = self._http2.highest_inbound_stream_id
             # h2's own way closes the connection for what is still to be sent.

@@ -102,7 +102,7 @@ class Listener:
 
     @property
     def calls(self) -> DRAService:
-        """What passes kubelet's calls to the service that answers them; loaded once kubelet can ask for the driver."""
+        """The DRA service, made and its modules loaded at the first use, so that the sockets listen before that."""
         with self._loading:
             if self._calls is None:
                 from dranode.driver.kubelet.service import DRAService  # noqa: PLC0415 - listen first
@@ -127,5 +127,5 @@ class Listener:
             unbind(self._bound.pop())
 
     def release(self) -> None:
-        """Let another process serve from the driver's folder."""
+        """Release the lock on the driver's folder, so that another process may serve from it."""
         self._alone.release()

@@ -30,7 +30,7 @@ class Stream(Protocol):
 
 
 class Unary:
-    """A method with one answer, which `handle` makes of the request."""
+    """A method with one answer, which `handle` makes of the request; an RPCError from it is the call's status."""
 
     def __init__(
         self, decode: Callable[[bytes], Any], handle: Callable[[Any], Any], encode: Callable[[Any], bytes]
@@ -51,7 +51,16 @@ Method = Unary | Streaming
 
 
 def service(file: FileDescriptor, name: str, handlers: Mapping[str, Callable[..., Any]]) -> dict[str, Method]:
-    """The methods of a service by path, `/<service>/<method>`; `handlers` has one for every method."""
+    """The methods of a service by path, `/<service>/<method>`, with the service's name in full.
+
+    Args:
+        file: the descriptor of the `.proto` file.
+        name: the service's name without its package.
+        handlers: by method name, as `Unary` or `Streaming` take it.
+
+    Raises:
+        KeyError: the file has no such service, or a method of it no handler.
+    """
     descriptor = file.services_by_name[name]
     methods: dict[str, Method] = {}
     for method in descriptor.methods:

@@ -1,4 +1,4 @@
-"""kubelet's pod-resources API: which containers have which claims, from the one who decides it."""
+"""kubelet's pod-resources API (KEP-606, KEP-3695): which containers have which claims, as kubelet decided it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class PodResources:
         """Every claim of every container that has a device of `driver`.
 
         Raises:
-            PodResourcesError: kubelet does not answer within 5 s.
+            PodResourcesError: kubelet refuses, or gives no readable answer within 5 s.
         """
         return self.listed(driver).uses
 
@@ -60,7 +60,7 @@ class PodResources:
         """Every pod, and every claim of their containers that has a device of `driver`.
 
         Raises:
-            PodResourcesError: kubelet does not answer within that time, 5 s by default.
+            PodResourcesError: kubelet refuses, or gives no readable answer within `seconds`, 5 s by default.
         """
         try:
             response = api.ListPodResourcesResponse.FromString(

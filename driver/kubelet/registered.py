@@ -27,7 +27,7 @@ class Registrant:
     Attributes:
         kind: `DRAPlugin`, `CSIPlugin`, ...
         name: the driver's name.
-        endpoint: where it serves.
+        endpoint: the path of the socket on which it serves.
     """
 
     kind: str
@@ -36,7 +36,7 @@ class Registrant:
 
 
 def who_serves(socket: Path) -> Registrant | None:
-    """Return the driver that answers GetInfo at a socket; None without an answer within a second."""
+    """Return the plug-in that answers GetInfo (pluginregistration/v1) at a socket; None if none does within 1 s."""
     with grpc.insecure_channel(f"unix:{socket}") as channel:
         try:
             info = caller(channel, api.DESCRIPTOR, "Registration", "GetInfo")(api.InfoRequest(), timeout=_TIMEOUT)
@@ -46,7 +46,16 @@ def who_serves(socket: Path) -> Registrant | None:
 
 
 def unprepare(endpoint: Path, refs: Iterable[ClaimRef]) -> dict[str, Refused | None]:
-    """Have a driver unprepare claims; for each, by UID, None or why it is not unprepared."""
+    """Have a driver unprepare claims (NodeUnprepareResources of `v1.DRAPlugin`), as kubelet would.
+
+    Args:
+        endpoint: the driver's DRA socket.
+        refs: the claims.
+
+    Returns:
+        For each claim, by UID, None or why it is not unprepared. A driver that does not answer within 45 s, as long as
+        kubelet waits, is a refusal of every claim.
+    """
     request = dra.NodeUnprepareResourcesRequest(
         claims=[dra.Claim(namespace=ref.namespace, name=ref.name, uid=ref.uid) for ref in refs]
     )

@@ -1,4 +1,4 @@
-"""The registration service: how kubelet finds a driver and answers whether it was registered."""
+"""The registration service (pluginregistration/v1): how kubelet finds a driver and answers whether it registered it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Registration:
         self.status: RegistrationStatus | None = None
 
     def methods(self) -> dict[str, Method]:
-        """The gRPC methods."""
+        """The gRPC methods `GetInfo` and `NotifyRegistrationStatus`, by path (`/<service>/<method>`)."""
         handlers = {"GetInfo": self._get_info, "NotifyRegistrationStatus": self._notify}
         return service(api.DESCRIPTOR, "Registration", handlers)
 
@@ -63,5 +63,5 @@ class Registration:
         return api.RegistrationStatusResponse()
 
     def wait(self, seconds: float) -> bool:
-        """Wait for kubelet's word; False if there was none in time."""
+        """Wait for kubelet's answer, be it a rejection; False if there was none in time."""
         return self._done.wait(seconds)

@@ -11,7 +11,13 @@ from google.protobuf.descriptor import FileDescriptor
 
 
 def caller(channel: grpc.Channel, file: FileDescriptor, service_name: str, method_name: str) -> Callable[..., Any]:
-    """Return a callable with which a client calls one method of a service."""
+    """Return a callable with which a client calls one method of a service: message in, message or stream out.
+
+    The callable raises `grpc.RpcError` if the call fails, and takes grpcio's `timeout=` in seconds.
+
+    Raises:
+        KeyError: the file has no such service, or the service no such method.
+    """
     descriptor = file.services_by_name[service_name]
     method = descriptor.methods_by_name[method_name]
     make = channel.unary_stream if method.server_streaming else channel.unary_unary

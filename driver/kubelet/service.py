@@ -1,4 +1,4 @@
-"""The DRA service: what kubelet asks for a pod's claims, in v1 and v1beta1, from one implementation.
+"""The DRA service (KEP-4381): what kubelet asks for a pod's claims, in v1 and v1beta1, from one implementation.
 
 Every claim of a call gets an answer in the map, a failed one its reason; the call as a whole does not fail.
 """
@@ -78,7 +78,11 @@ class DRAService:
         return service(api.DESCRIPTOR, "DRAPlugin", handlers)
 
     def prepare(self, refs: tuple[ClaimRef, ...]) -> Mapping[str, Answer]:
-        """Fetch and prepare claims; an answer for each, by UID."""
+        """Fetch and prepare claims (NodePrepareResources).
+
+        Returns:
+            An answer for each claim, by UID; where the driver is not ready within 30 s or fails, a refusal.
+        """
         with operation():
             began = self._clock()
             answers: Mapping[str, Answer] = self._asked(refs, lambda claims, node: node.prepare(claims.get(refs)))
@@ -89,7 +93,11 @@ class DRAService:
         return answers
 
     def unprepare(self, refs: tuple[ClaimRef, ...]) -> Mapping[str, Refused | None]:
-        """Unprepare claims; for each, by UID, None or why it is not unprepared."""
+        """Unprepare claims (NodeUnprepareResources).
+
+        Returns:
+            For each claim, by UID, None or why it is not unprepared, as in `prepare`.
+        """
         with operation():
             began = self._clock()
             answers: Mapping[str, Refused | None] = self._asked(refs, lambda _, node: node.unprepare(refs))
@@ -123,7 +131,7 @@ class DRAService:
             self.observe(call, succeeded, seconds)
 
     def answer_with(self, claims: Claims, node: Preparer) -> None:
-        """From now on calls are answered with claims from `claims`, prepared by `node`."""
+        """Answer calls from now on with claims from `claims`, prepared by `node`."""
         self._answerers = claims, node
         self.ready.set()
         self._settled.set()

@@ -43,7 +43,7 @@ def socket_paths(kubelet_root: Path, driver: str, pod_uid: str = "") -> Sockets:
     """The sockets of a driver; `pod_uid` turns on the names of a rolling update.
 
     Raises:
-        UsageError: a path is longer than a unix socket's may be; says by how much.
+        UsageError: a path has more than the 107 bytes that a unix socket's may have (unix(7)); says how many it has.
     """
     data = kubelet_root / "plugins" / driver
     registry = kubelet_root / "plugins_registry"
@@ -80,7 +80,7 @@ def bind(server: GrpcServer, path: Path) -> None:
 
     Raises:
         UsageError: another process listens there.
-        SocketError: the folder is missing or cannot be written.
+        SocketError: the folder is missing or cannot be written, or the kernel refuses the socket.
     """
     if _answers(path):
         raise UsageError(f"another process listens on {path}; stop it first, or give each its own --pod-uid")
@@ -104,6 +104,6 @@ def _answers(path: Path) -> bool:
 
 
 def unbind(path: Path) -> None:
-    """Remove a socket's file; kubelet takes a registration socket's removal as a goodbye."""
+    """Remove a socket's file if possible; kubelet deregisters a driver whose registration socket is removed."""
     with contextlib.suppress(OSError):
         path.unlink()

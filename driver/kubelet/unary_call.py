@@ -51,7 +51,7 @@ def call(path: Path, method: str, message: bytes, *, seconds: float, limit: int)
         limit: the bytes that an answer may have.
 
     Raises:
-        RPCError: the server refuses, or gives no answer in time, or none that can be understood.
+        RPCError: the server refuses, or gives no answer within `seconds` or `limit`, or none that can be understood.
     """
     ends = time.monotonic() + seconds
     with socket.socket(socket.AF_UNIX) as sock:

@@ -69,7 +69,10 @@ def surroundings(documents: Iterable[SourceDocument], published: Sequence[Publis
 
 
 def claim_warnings(devices: DeviceClaim, path: str, around: Surroundings) -> Iterator[FieldError]:
-    """What of the claim's requests does not go with the classes and devices; `path` is that of `devices`."""
+    """What of the claim's requests does not go with the classes and devices.
+
+    `path` is the path of `devices` in the document (`spec.devices`, `spec.spec.devices` in a template).
+    """
     for index, request in enumerate(devices.requests):
         where = f"{path}.requests[{index}]"
         if request.exactly is not None:
@@ -84,7 +87,7 @@ def pod_warnings(
     claims: Collection[tuple[str, str]],
     templates: Collection[tuple[str, str]],
 ) -> Iterator[FieldError]:
-    """The claims and templates that a pod names and the documents lack."""
+    """The claims and templates that a pod names and the documents, which have these (namespace, name), lack."""
     for index, entry in enumerate(entries):
         for field, kind, name, known in (
             ("resourceClaimName", "ResourceClaim", entry.resource_claim_name, claims),

@@ -62,7 +62,10 @@ class DeviceAnswers:
         return view
 
     def solution(self, node: Node, demand: DeviceDemand, holdings: Holdings) -> Solution | AllocationError:
-        """Return the devices for the claims on the node, or that there are none, or why the attempt ends there."""
+        """Return the devices for the claims on the node, or that there are none, or why the attempt ends there.
+
+        An AllocationError is returned, not raised: one of scope `fatal` ends the attempt for the pod.
+        """
         question = self._question(node, demand, holdings)
         known = self._solutions.get(question)
         if known is None:

@@ -100,8 +100,13 @@ class Fleet:
     ) -> NodeChoice:
         """Find a node for a pod and allocate its claims there, all or none.
 
-        `allows` says which nodes the pod may go to at all; `scores` asks for the table, in which `before` is what the
-        pod's allocated claims score on every node.
+        An error that ends the attempt is in the outcomes of the claims, not raised.
+
+        Args:
+            claims: the pod's claims that are not allocated yet.
+            allows: whether the pod may go to a node at all; None allows all.
+            scores: whether the table of scores is made.
+            before: what the pod's allocated claims add to the raw score on every node (`score_before`).
         """
         try:
             demand = self._demand(claims)

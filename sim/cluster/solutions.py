@@ -18,7 +18,7 @@ _FIRST_ALTERNATIVE: Final = 8
 
 
 def score_before(claim: ResourceClaim, allocation: AllocationResult) -> int:
-    """What the prioritized lists of an allocated claim add to the raw score of each node."""
+    """What the prioritized lists of an allocated claim add to the raw score of each node: 8 less the index, each."""
     taken = {result.request for result in readable_results(allocation)}
     return sum(
         _FIRST_ALTERNATIVE - index
@@ -39,7 +39,7 @@ def moved(solution: Solution, view: View) -> Solution:
 
 
 def raw_score(requests: Sequence[tuple[AllocationRequest, ...]], solution: Solution) -> int:
-    """What the prioritized lists of the claims add to the raw score of the node."""
+    """What the prioritized lists of the claims add to the raw score of the node: 8 less the index, for each."""
     score = 0
     for requested, picks in zip(requests, solution.picks or (), strict=True):
         names = {alternative.name for alternative in active_alternatives(requested, picks)}

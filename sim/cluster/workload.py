@@ -132,7 +132,10 @@ def request_names(
     claims: Mapping[tuple[str, str], ResourceClaim],
     templates: Mapping[tuple[str, str], ResourceClaimTemplate],
 ) -> tuple[str, ...] | None:
-    """The requests of the claim or template behind a pod's entry; None if it is not among these."""
+    """The names of the requests of the claim or template behind an entry of a pod's `spec.resourceClaims`.
+
+    None if it is not among `claims` and `templates`, which are by namespace and name.
+    """
     if entry.resource_claim_name is not None:
         claim = claims.get((namespace, entry.resource_claim_name))
         devices = claim.spec.devices if claim is not None else None
@@ -161,7 +164,7 @@ def _check_pod(
 
 
 def default_class(driver: str) -> DeviceClass:
-    """The class of all devices of a driver, called like it."""
+    """The DeviceClass (resource.k8s.io/v1) of all devices of a driver, with the driver's name."""
     selector = DeviceSelector(cel=CELSelector(expression=f'device.driver == "{driver}"'))
     return DeviceClass(
         api_version=API_VERSION,

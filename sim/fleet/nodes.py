@@ -116,7 +116,10 @@ def _slices(kind: NodeKind, discover: Discover) -> Iterator[ResourceSlice]:
 
 
 def stamped(templates: Iterable[ResourceSliceSpec], names: Iterable[str]) -> Iterator[ResourceSlice]:
-    """The slices of nodes of these names, made from those of one node as `slice_templates` gives them."""
+    """The slices of nodes of these names, made from those of one node as `slice_templates` gives them.
+
+    A slice is named `<node>-<driver>-<number>`. A pool that is not the node's own is named `<node>/<pool>`.
+    """
     templates = tuple(templates)
     for name in names:
         for number, spec in enumerate(templates):
@@ -156,7 +159,7 @@ def slice_templates(kind: NodeKind, discover: Discover) -> list[ResourceSliceSpe
 
 
 def slice_template(spec: ResourceSliceSpec) -> ResourceSliceSpec:
-    """A node's slice as a template for others like it."""
+    """A node's slice as a template for others like it: a pool that has the node's name is called `node`."""
     name = _TEMPLATE if spec.pool.name == spec.node_name else spec.pool.name
     return msgspec.structs.replace(spec, pool=msgspec.structs.replace(spec.pool, name=name))
 

@@ -93,7 +93,20 @@ def run_fleet(
     scores: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> FleetReport:
-    """Place all pods, in order, on nodes that are given with what they are; `specs` are those of real pods, by name."""
+    """Place all pods, in order, on nodes, and report on the fleet.
+
+    Args:
+        slices: what the nodes publish.
+        classes: the DeviceClasses.
+        nodes: each node and what it is, for people.
+        pods: the pods with their claims, some of which may be allocated.
+        features: the allocator's feature gates.
+        new_share_id: makes the `shareID` of a share of a device (KEP-5075).
+        specs: the specs of pods that documents have, by `<namespace>/<name>`; a pod that was made up has none.
+        rules: the DeviceTaintRules (KEP-5055).
+        scores: whether each placement has the scores of the nodes (KEP-4816).
+        progress: called with a sentence on what happens next.
+    """
     allocator = Allocator(slices, classes, features, new_share_id=new_share_id, rules=rules)
     allocated = Allocated.of(claim for pod in pods for claim in pod.claims)
     fleet = Fleet(allocator, [node for node, _ in nodes], allocated)
@@ -112,7 +125,7 @@ def report_on(
     placements: Sequence[PodPlacement],
     pods: Sequence[PodWithClaims],
 ) -> FleetReport:
-    """How a fleet stands now that these pods are placed on it."""
+    """The report on a fleet on which these pods are placed; `nodes` gives each node and what it is, for people."""
     claims = [outcome.claim for placement in placements for outcome in placement.outcomes]
     return FleetReport(
         tuple(slices),
@@ -124,7 +137,7 @@ def report_on(
 
 
 def add_units(nodes: Iterable[NodeReport]) -> dict[str, Unit]:
-    """The units of several nodes together."""
+    """The units of several nodes together, by unit."""
     total: dict[str, Unit] = {}
     for node in nodes:
         for name, unit in node.units.items():
@@ -134,7 +147,7 @@ def add_units(nodes: Iterable[NodeReport]) -> dict[str, Unit]:
 
 
 def fleet_document(report: FleetReport, *, scores: bool) -> dict[str, Any]:
-    """The report in the form of `dranode local -o json`."""
+    """The report in the form of `dranode local -o json`; with `scores`, the nodes' scores for each pod."""
     document = {
         "slices": [encode(one) for one in report.slices],
         "claims": [_claim(outcome) for placement in report.placements for outcome in placement.outcomes],

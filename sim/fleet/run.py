@@ -55,7 +55,11 @@ def place(
     scores: bool,
     progress: Progress,
 ) -> FleetReport:
-    """Place the pods and claims of some documents on a fleet."""
+    """Place the pods and claims of some documents on a fleet.
+
+    Raises:
+        DocumentError: a document does not decode, or names claims or requests that there are not; says where.
+    """
     workload = read_workload(sources)
     return run_fleet(
         fleet.slices,
@@ -74,7 +78,14 @@ def place(
 def admit(
     fleet: ImaginedFleet | None, sources: Sequence[SourceDocument], features: Features
 ) -> tuple[QueueRun, FleetReport | None]:
-    """Admit workloads by the queues among some documents, and place them if there is a fleet."""
+    """Admit workloads by the queues among some documents, and place them if there is a fleet.
+
+    Returns:
+        The run, and the report on the fleet; None without a fleet.
+
+    Raises:
+        DocumentError: a document does not decode or does not fit the others; says where.
+    """
     setup = load(sources)
     if fleet is None:
         return run_queues(setup, Anywhere()), None

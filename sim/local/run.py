@@ -90,7 +90,7 @@ class LocalRun:
         return tuple(record for service in self.services.values() for record in service.node.records())
 
     def run(self, workload: WorkloadDocuments, progress: Progress) -> tuple[ClaimResult, ...]:
-        """Allocate and prepare pod by pod, in the order given."""
+        """Allocate and prepare pod by pod, in the order given; a claim that fails has its `error` in the result."""
         # Nothing else writes this store meanwhile, and reading it all again for every pod takes the longest by far.
         self._published = self.slices()
         self._claims = {_ref(claim): claim for claim in self.store.list(ResourceClaim)}

@@ -18,7 +18,7 @@ _IN_BYTES: Final = frozenset({"memory", "ephemeral-storage"})
 
 
 def amount(resource: str, quantity: Quantity) -> int:
-    """The number that stands for a quantity of a resource."""
+    """The number that stands for a quantity of a resource, rounded up: thousandths of a CPU, else bytes or pieces."""
     value = Fraction(quantity.value)
     return ceil(value * 1000 if resource == CPU else value)
 

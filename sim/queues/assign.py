@@ -74,7 +74,7 @@ def assign(
     Args:
         queues: queues, cohorts and flavors.
         usage: what is used of their quotas.
-        workload: who asks.
+        workload: the workload to be admitted.
         last: what its last attempt left behind.
         oracle: what preemption could do.
         now: the generation of its queue and the scheduling cycle.

@@ -36,6 +36,10 @@ def check_groups(groups: tuple[ResourceGroupSpec, ...], flavors: Iterable[str], 
     """Check `spec.resourceGroups`: `lends` where there is a cohort above, so that limits mean something.
 
     `flavors` are those that documents define. A `cohort` may lend more than its own quota, since it lends its members'.
+
+    Raises:
+        DocumentError: a resource or flavor stands twice, a flavor is not defined or has other resources than its group,
+            a quota is below 0, or a limit means nothing.
     """
     seen: set[str] = set()
     used: set[str] = set()
@@ -82,7 +86,11 @@ def _check_quota(quota: ResourceQuotaSpec, path: str, *, lends: bool, cohort: bo
 
 
 def check_policies(spec: ClusterQueueSpec) -> None:
-    """Check combinations in `flavorFungibility` and `preemption` that Kueue refuses."""
+    """Check `flavorFungibility` (KEP-582) and `preemption`.
+
+    Raises:
+        DocumentError: a policy is none of its field's, or does not go with another field, so that Kueue refuses it.
+    """
     fungibility = spec.flavor_fungibility
     both = (fungibility.when_can_borrow, fungibility.when_can_preempt)
     if fungibility.preference is not None and set(both) != {Fungible.TRY_NEXT_FLAVOR}:
@@ -108,7 +116,11 @@ def check_policies(spec: ClusterQueueSpec) -> None:
 
 
 def check_ancestors(cohort: str, cohorts: Mapping[str, Cohort]) -> None:
-    """Refuse a cohort that is its own ancestor."""
+    """Refuse a cohort that is its own ancestor.
+
+    Raises:
+        DocumentError: it is one; the message has the whole cycle.
+    """
     way = [cohort]
     while (parent := cohorts[way[-1]].parent if way[-1] in cohorts else "") and parent not in way:
         way.append(parent)
@@ -118,7 +130,11 @@ def check_ancestors(cohort: str, cohorts: Mapping[str, Cohort]) -> None:
 
 
 def check_workload(spec: WorkloadSpec) -> None:
-    """Check the numbers of a workload."""
+    """Check the names, counts and amounts of a workload's pod sets.
+
+    Raises:
+        DocumentError: two pod sets have one name, a number is below 0, or `minCount` is not between 1 and the count.
+    """
     names = [pod_set.name for pod_set in spec.pod_sets]
     for number, pod_set in enumerate(spec.pod_sets):
         path = f"spec.podSets[{number}]"
@@ -148,7 +164,11 @@ def _check_requests(pod_set: PodSetSpec, path: str) -> None:
 
 
 def check_use(usage: Usage, queue: str, groups: tuple[ResourceGroupSpec, ...]) -> None:
-    """Refuse quotas below what admitted workloads use of them."""
+    """Refuse quotas below what admitted workloads use of them.
+
+    Raises:
+        DocumentError: more is used than the quotas allow; the message has what is used and what is missing.
+    """
     for number, group in enumerate(groups):
         for index, flavor in enumerate(group.flavors):
             for which, quota in enumerate(flavor.resources):

@@ -84,7 +84,7 @@ def devices_of(documents: Iterable[SourceValue[Any]]) -> Devices:
 
 
 def doors_of(documents: Iterable[SourceValue[Any]], queues: Queues) -> Mapping[str, str]:
-    """By key of a LocalQueue, the ClusterQueue behind it.
+    """By key of a LocalQueue (`<namespace>/<name>`), the name of the ClusterQueue behind it.
 
     Raises:
         DocumentError: the ClusterQueue does not exist.
@@ -93,7 +93,11 @@ def doors_of(documents: Iterable[SourceValue[Any]], queues: Queues) -> Mapping[s
 
 
 def stopped_in(documents: Iterable[SourceValue[Any]]) -> Mapping[str, str]:
-    """What takes no workloads: by ClusterQueue name or LocalQueue key, the stopPolicy."""
+    """What takes no workloads: by ClusterQueue name or LocalQueue key, the `stopPolicy` (`Hold` or `HoldAndDrain`).
+
+    Raises:
+        DocumentError: a queue is there twice.
+    """
     documents = tuple(documents)
     policies = {item.name: item.value.spec.stop_policy for item in of_kind(documents, ClusterQueueDocument)}
     policies |= {item.key: item.value.spec.stop_policy for item in of_kind(documents, LocalQueueDocument)}
@@ -101,12 +105,16 @@ def stopped_in(documents: Iterable[SourceValue[Any]]) -> Mapping[str, str]:
 
 
 def selectors_of(documents: Iterable[SourceValue[Any]]) -> Mapping[str, LabelSelector | None]:
-    """By ClusterQueue, which namespaces it takes workloads from."""
+    """By ClusterQueue, its `namespaceSelector`; None selects no namespace, an empty selector all.
+
+    Raises:
+        DocumentError: a ClusterQueue is there twice.
+    """
     return {item.name: item.value.spec.namespace_selector for item in of_kind(documents, ClusterQueueDocument)}
 
 
 def priorities_of(documents: Iterable[SourceValue[Any]]) -> Mapping[tuple[str, str], int]:
-    """The numbers of the priority classes, by kind and name."""
+    """The values of the priority classes, by kind (`WorkloadPriorityClass` or `PriorityClass`) and name."""
     return {
         (item.value.kind, item.name): item.value.value
         for item in documents

@@ -40,15 +40,15 @@ def decide_workload(
     targets: Targets,
     now: Moment,
 ) -> QueueDecision:
-    """Try all pods, then as many as fit where pod sets have a `minCount`.
+    """Try all pods, then as many as fit where pod sets have a `minCount` (partial admission, Kueue's KEP-420).
 
     Args:
         queues: queues, cohorts and flavors.
         usage: what is used of their quotas.
-        workload: who asks.
+        workload: the workload to be admitted.
         last: what its last attempt left behind.
         oracle: what preemption could do for one flavor and resource.
-        targets: whom an assignment needs to have gone.
+        targets: gives the workloads to preempt for an assignment.
         now: the generation of its queue and the scheduling cycle.
     """
 

@@ -19,7 +19,7 @@ _KEEPS_AWAY: Final = ("NoSchedule", "NoExecute")
 
 
 def why_not(flavor: ResourceFlavor, pod_set: PodSet) -> str:
-    """What keeps the pod set off the flavor's nodes; empty if nothing does."""
+    """What keeps the pod set off the flavor's nodes, as the beginning of a sentence; empty if nothing does."""
     tolerations = (*pod_set.tolerations, *flavor.tolerations)
     for taint in flavor.node_taints:
         if taint.effect in _KEEPS_AWAY and not any(tolerates(toleration, taint) for toleration in tolerations):

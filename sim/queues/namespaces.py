@@ -19,7 +19,11 @@ class _Namespace(APIDocument, frozen=True, kw_only=True):
 
 
 def namespaces_of(sources: Iterable[SourceDocument]) -> Mapping[str, Mapping[str, str]]:
-    """The labels of the Namespaces among the documents, by name."""
+    """The labels of the Namespaces among the documents, by name.
+
+    Raises:
+        DocumentError: a Namespace does not decode.
+    """
     found = (decode(_Namespace, source.document).metadata for source in sources if source.kind == "Namespace")
     return {metadata.name: metadata.labels for metadata in found}
 
@@ -27,7 +31,14 @@ def namespaces_of(sources: Iterable[SourceDocument]) -> Mapping[str, Mapping[str
 def refusal(
     queue: str, selector: LabelSelector | None, namespace: str, namespaces: Mapping[str, Mapping[str, str]]
 ) -> str:
-    """Why the queue takes no workloads from the namespace; empty if it does."""
+    """Why the queue takes no workloads from the namespace, in one sentence; empty if it does.
+
+    Args:
+        queue: the ClusterQueue's name.
+        selector: its `spec.namespaceSelector`; None selects no namespace, an empty selector all.
+        namespace: the workload's namespace, which has the label `kubernetes.io/metadata.name` in any case.
+        namespaces: the labels of the known namespaces, by name.
+    """
     if selector is None:
         return f"ClusterQueue {queue} has no namespaceSelector, so it takes no workloads; {{}} takes all"
     labels = {**namespaces.get(namespace, {}), _NAME_LABEL: namespace}

@@ -48,7 +48,14 @@ class FleetNodes:
         self._has: dict[str, dict[tuple[str, str], AllocationResult]] = {}  # by workload, what its claims got
 
     def place(self, admitted: Admitted) -> str:
-        """Place all pods of a workload, or none."""
+        """Place all pods of a workload, or none.
+
+        Returns:
+            Why they have no place, with the first pod that has none; empty if they were placed.
+
+        Raises:
+            DocumentError: a pod, claim or template of the workload does not decode, or names what there is not.
+        """
         key = admitted.workload.key
         pods = pods_of(self._setup.documents[key], admitted, self._setup.queues.flavors)
         specs = {f"{pod.document['metadata']['namespace']}/{pod.name}": decode(Pod, pod.document).spec for pod in pods}
@@ -74,7 +81,7 @@ class FleetNodes:
         return error
 
     def release(self, admitted: Admitted) -> None:
-        """Take the pods of a workload off again."""
+        """Take the pods of a workload off again; a claim that workloads share stays until the last of them has left."""
         if self.placements.pop(admitted.workload.key, None):
             del self._has[admitted.workload.key]
             self._rebuild()

@@ -1,4 +1,4 @@
-"""Whom a workload may preempt: Kueue's classical preemption, as an oracle for the search over flavors.
+"""Whom a workload may preempt: Kueue's classical preemption (its KEP-83 and KEP-1337), as an oracle for the search.
 
 Candidates are workloads that use what is short and that the policies allow: in the own queue by `withinClusterQueue`,
 in queues of the cohort that use more than their quota by `reclaimWithinCohort`. Over those whose quota belongs to a
@@ -58,7 +58,7 @@ class Preemptor:
     admitted: tuple[Admitted, ...]
 
     def simulate(self, workload: Workload, of: FlavorResource, amount: int) -> Simulation:
-        """What preemption for one flavor and resource would come to."""
+        """What preemption for one flavor and resource would come to; `amount` as in `dranode.sim.queues.amounts`."""
         targets = self.targets(workload, frozenset({of}), {of: amount})
         borrow, _ = self.usage.without(*targets).borrow_level(workload.queue, of, amount)
         if not targets:
@@ -71,12 +71,12 @@ class Preemptor:
     def targets(
         self, workload: Workload, contested: frozenset[FlavorResource], requests: Mapping[FlavorResource, int]
     ) -> tuple[Admitted, ...]:
-        """Who has to go so that the requests fit; no one if that is not possible.
+        """The workloads to preempt so that the requests fit; none if that is not possible.
 
         Args:
-            workload: who comes in.
-            contested: what there is too little of.
-            requests: all that it asks for.
+            workload: the workload to be admitted.
+            contested: the resources in flavors of which too little is free.
+            requests: all that it asks for, in the numbers of `dranode.sim.queues.amounts`.
         """
         candidates = sorted(self._candidates(workload, contested, requests), key=lambda item: item.order)
         for borrowing in self._tries(workload, contested, candidates):

@@ -52,7 +52,7 @@ class SearchState:
 
 
 def shape(workload: Workload) -> tuple[object, ...]:
-    """What the indices of a state depend on."""
+    """What the indices of a state depend on; equal values mean that they can be used again."""
     return (workload.priority, *workload.pod_sets)
 
 
@@ -71,7 +71,7 @@ def still_valid(last: SearchState, workload: Workload, now: Moment) -> bool:
 
 
 def next_index(tried: Mapping[str, int], resource: str) -> int:
-    """The flavor that a search starts with."""
+    """The index of the flavor that a search starts with; 0 if none was tried, or the last one."""
     return tried.get(resource, LAST_FLAVOR) + 1
 
 

@@ -50,7 +50,7 @@ class Row:
         return _joined(self.why, self.choice)
 
     def document(self) -> dict[str, Any]:
-        """As `local -o json` prints it."""
+        """The row as `local -o json` prints it, an element of `attempts`."""
         return {
             "workload": self.workload,
             "podSet": self.pod_set,

@@ -46,6 +46,10 @@ class Anywhere:
 
 
 def run_queues(setup: Setup, nodes: Nodes) -> QueueRun:
-    """Admit the workloads of a setup through its queues, onto nodes."""
+    """Admit the workloads of a setup through its queues, onto nodes.
+
+    Raises:
+        DocumentError: `nodes` cannot place a workload because its claims or pods do not decode.
+    """
     steps, situation = simulate(setup, nodes)
     return QueueRun(tuple(rows(steps, setup.queues)), situation, setup.notes)

@@ -37,12 +37,16 @@ class SourceValue(Generic[T]):
         return f"{namespace or 'default'}/{self.prefix}{self.source.name}"
 
     def apply(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function; a DocumentError comes out with the document's place in front."""
+        """Call a function with `arguments`, as `located` does for the document."""
         return located(self.source, function, *arguments)
 
 
 def located(source: SourceDocument, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function; a DocumentError comes out with the document's place in front."""
+    """Call a function with `arguments` and return its answer.
+
+    Raises:
+        DocumentError: the function raised it; the document's place (file and object) is put in front.
+    """
     try:
         return function(*arguments)
     except DocumentError as error:

@@ -44,14 +44,14 @@ class WorkloadContext:
 
 
 def ages(documents: tuple[SourceValue[WorkloadDocument], ...]) -> list[float]:
-    """When each workload was created, in seconds; those without a time come last, in file order."""
+    """When each workload was created, in seconds since the epoch; those without a time come last, in file order."""
     times = [seconds(item.value.metadata.creation_timestamp) for item in documents]
     latest = max((time for time in times if time is not None), default=0.0)
     return [latest + number if time is None else time for number, time in enumerate(times, start=1)]
 
 
 def seconds(timestamp: str | None) -> float | None:
-    """A time of the API in seconds; None where there is none, or none that can be read."""
+    """A time of the API (RFC 3339) in seconds since the epoch; None where there is none, or none that can be read."""
     try:
         return datetime.fromisoformat(timestamp).timestamp() if timestamp else None
     except ValueError:
@@ -59,7 +59,13 @@ def seconds(timestamp: str | None) -> float | None:
 
 
 def workload_of(document: WorkloadDocument, key: str, created: float, around: WorkloadContext) -> Workload:
-    """A workload.
+    """The workload of a document.
+
+    Args:
+        document: the Workload.
+        key: `<namespace>/<name>`.
+        created: when it was made, as `ages` gives it.
+        around: what it is read against.
 
     Raises:
         DocumentError: it goes to a queue that does not exist, or has numbers that make no sense.
