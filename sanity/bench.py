@@ -84,7 +84,6 @@ class Bench:
         configurations: opaque parameters that the driver takes, each with another effect.
         patience: seconds after which something that must come about will not.
         quiet: seconds for which something that must not come about is watched.
-        extra: folders of metadata files to look in.
     """
 
     places: BenchPlaces

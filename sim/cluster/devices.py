@@ -24,7 +24,13 @@ _Question: TypeAlias = tuple[int, tuple[PoolState, ...], bytes]
 
 @dataclass(frozen=True, slots=True)
 class DeviceDemand:
-    """Claims to allocate together; `key` is equal for claims that ask for the same."""
+    """Claims to allocate together.
+
+    Attributes:
+        claims: the claims.
+        requests: for each claim, its requests as the allocator reads them.
+        key: equal for claims that ask for the same.
+    """
 
     claims: tuple[ResourceClaim, ...]
     requests: tuple[tuple[AllocationRequest, ...], ...]

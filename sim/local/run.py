@@ -41,7 +41,7 @@ class ClaimResult:
         uid: the claim's; empty if there is no such claim.
         node: the node on which it was allocated; None if it was not.
         allocation: `status.allocation`.
-        devices: what was answered to kubelet: `devices` of the NodePrepareResourcesResponse.
+        devices: what was answered to kubelet: `devices` of its NodePrepareResourceResponse.
         cdi_files: the CDI specs that were written for it.
         cpus: its CPUs as a cpu-list; None if it was granted no CPU device.
         error: why it was not allocated or prepared, in one sentence.

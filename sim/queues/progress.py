@@ -32,7 +32,9 @@ class SearchState:
 
     Attributes:
         tried: by pod set and resource, the index of the last flavor tried, LAST_FLAVOR for the last there is.
-        pod_sets: the shape of the workload then.
+        generation: the ClusterQueue's generation then.
+        cycle: the scheduling cycle's number then.
+        shape: the shape of the workload then, by the function `shape`.
     """
 
     tried: tuple[Mapping[str, int], ...]

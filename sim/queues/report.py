@@ -26,7 +26,12 @@ class Row:
 
     Attributes:
         cycle: the scheduling cycle; 0 is before the first.
+        workload: the workload's label (`Workload.label`).
+        pod_set: the pod set's name.
+        resource: the resource's name; None where no flavor was looked at.
+        flavor: the flavor's name; None where none was looked at.
         mode: Fit, Borrow, Preempt or NoFit.
+        chosen: whether the search chose this flavor; without a flavor, whether the workload is admitted.
         why: the arithmetic for this resource.
         choice: what it meant for the flavor, and what came of it.
         next: the flavor that the next attempt starts from; None if there is none to come.

@@ -17,7 +17,13 @@ from dranode.sim.queues.values import Admitted
 
 @dataclass(frozen=True, slots=True)
 class QueueRun:
-    """What came of a run: every attempt, how things stand at the end, and what was left out."""
+    """What came of a run.
+
+    Attributes:
+        rows: every attempt, in order.
+        situation: the queues at the end.
+        notes: what the documents say and the simulation leaves out, one sentence each.
+    """
 
     rows: tuple[Row, ...]
     situation: Situation

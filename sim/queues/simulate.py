@@ -45,9 +45,12 @@ class Step:
     """One attempt in a simulation.
 
     Attributes:
+        cycle: the scheduling cycle's number; 0 is before the first.
+        workload: the workload that was tried.
         outcome: what came of it, for people.
-        decision: None where the workload could not be counted at all.
-        preempted: who had to go for it.
+        decision: None where the workload could not be counted at all, or held quota before the first cycle.
+        admitted: whether it holds quota after the attempt.
+        preempted: the workloads that were evicted for it.
     """
 
     cycle: int
