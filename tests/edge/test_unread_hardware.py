@@ -154,7 +154,7 @@ def test_alone_it_changes_nothing_gives_nothing_says_so_and_mends_itself(
     runtime, updates = world.synchronized()
     assert updates == {}
     eventually(lambda: service.missing() == ())
-    assert world.api.capacities[-1] == published
+    eventually(lambda: world.api.capacities[-1] == published)
     assert isinstance(world.prepare(OTHER), Prepared)
     assert given(runtime, "late", pod("p5")) == str(CPUSet.parse(SHARED) - CPUSet((2,)))
 
