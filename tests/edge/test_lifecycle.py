@@ -144,6 +144,17 @@ def test_a_node_of_the_other_driver_is_taken_over_with_names_pods_and_cpus(world
         world.prepare(cpu_claim("c", "uid-c", GROUP, 5))
 
 
+def test_a_changed_allocation_is_decided_anew_once_kubelet_lists_the_pods_on_record(world: World) -> None:
+    kubelet = world.kubelet_answers()
+    world.start()
+    world.prepare(cpu_claim("a", "uid-a", GROUP, 2))
+    with pytest.raises(KubeletError, match="neither NRI nor kubelet's pod-resources can say"):
+        world.prepare(cpu_claim("a", "uid-a", GROUP, 4))
+    kubelet.run("pod-a", "another", "uid-another")
+    world.prepare(cpu_claim("a", "uid-a", GROUP, 4))
+    assert str(world.records()["uid-a"].cpus) == "0-3"
+
+
 def test_a_node_is_taken_over_with_what_kubelet_knows_while_the_api_server_is_away(world: World) -> None:
     leave_spec(world.cdi, "uid-a", "2-3")
     world.api.away = True

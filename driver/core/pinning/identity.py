@@ -37,7 +37,8 @@ class Evidence:
     """What was found out for a decision beyond the snapshot.
 
     Attributes:
-        reread: the ledger has been read again, so that a claim that is not in the snapshot does not exist.
+        reread: the ledger has been read again, so that a claim that is not in the snapshot does not exist,
+            and has no other CPUs.
         pods: kubelet's answers by pod UID, None where it gave none in time or does not list the pod; other pods were
             not asked about.
         gone: of the containers asked about, those whose processes are gone; None if not looked at.
@@ -107,6 +108,9 @@ def identify(container: Container, snapshot: HeldSnapshot, evidence: Evidence, *
             refusals.append(f'{container} names claim "{uid}", which is not prepared on this node')
             continue
         if value is not None and not _says(value, claim.cpus):
+            # Another instance may have prepared the claim anew since this one looked.
+            if not evidence.reread:
+                return Identity(ask=AskLedger())
             refusals.append(
                 f'{container} has {snapshot.variable}{uid}="{value}", but claim {claim.claim} was given CPUs '
                 f"{claim.cpus}: remove the variable from the pod"

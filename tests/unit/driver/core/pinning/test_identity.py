@@ -44,7 +44,8 @@ def test_a_pod_on_record_is_believed_without_asking_anybody() -> None:
 def test_the_last_occurrence_of_the_variable_counts() -> None:
     """CDI libraries up to 1.1.0 append the injected variable after one that the pod's author wrote."""
     assert identify(container(f"DRA_CPUSET_{UID}=0-7", TRUE), SNAPSHOT, Evidence()).claims == (CLAIM,)
-    assert "was given CPUs 2-3" in refused(identify(container(TRUE, f"DRA_CPUSET_{UID}=0-7"), SNAPSHOT, Evidence()))
+    forged = container(TRUE, f"DRA_CPUSET_{UID}=0-7")
+    assert "was given CPUs 2-3" in refused(identify(forged, SNAPSHOT, Evidence(reread=True)))
 
 
 def test_the_value_is_compared_as_a_set_and_never_used() -> None:
@@ -71,6 +72,13 @@ def test_a_claim_that_is_not_in_the_snapshot_makes_the_ledger_be_read_again() ->
             sentence
             == f'container "main" of pod default/owner names claim "{OTHER}", which is not prepared on this node'
         )
+
+
+def test_a_claim_with_other_cpus_than_in_the_snapshot_makes_the_ledger_be_read_again() -> None:
+    """The other instance of a rolling update may have prepared the claim anew."""
+    anew = container(f"DRA_CPUSET_{UID}=4-5")
+    assert identify(anew, SNAPSHOT, Evidence()).ask == AskLedger()
+    assert "was given CPUs 2-3" in refused(identify(anew, SNAPSHOT, Evidence(reread=True)))
 
 
 def test_a_pod_that_is_not_on_record_is_looked_up_at_kubelet() -> None:
