@@ -22,6 +22,8 @@ BUDGET: Final = 10_000_000
 _ELEMENT: Final = 100
 # Where macros collect what they make; an expression cannot contain such a name. The cost of what goes in is counted.
 _COLLECTED: Final = "@result"
+# Not "#unused", by which the evaluator knows cel.bind(): it keeps such a value past a loop that ends early.
+_UNUSED: Final = "@unused"
 
 _SPEND: Final = "dranode.spend"
 _SPEND_PRODUCT: Final = "dranode.spend_product"
@@ -193,7 +195,7 @@ class _Bound:
             again = Expr(id=self._id(), const_expr=Constant(bool_value=False))
             result = self._call_of("_?_:_", charge, result, again)
         loop = Expr.Comprehension(
-            iter_var="#unused",
+            iter_var=_UNUSED,
             iter_range=Expr(id=self._id(), list_expr=Expr.CreateList()),
             accu_var=name,
             accu_init=value,

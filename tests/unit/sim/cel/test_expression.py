@@ -171,6 +171,9 @@ def test_what_an_expression_builds_is_bounded(expression: str) -> None:
         '["a", "b"].join() == "ab" && "aaa".replace("a", "bb", 1) == "bbaa" && [[1], [2, 3]].flatten() == [1, 2, 3]',
         '{"k": "x" + "y"}.k == "xy" && [optional.of(1)].size() == 1 && [?optional.of(1)] == [1]',
         f'cel.bind(s, "a" + {ATTRIBUTES}.model, s + s == "aa,baa,b")',
+        # after a loop that ends early
+        f'["a", "b"].exists(z, z + z == "aa") && device.driver + "x" == "{DRIVER}x"',
+        f'!["a", "b"].all(z, z + z == "bb") && dyn(device.driver) + "x" == "{DRIVER}x"',
     ],
 )
 def test_what_is_paid_for_has_the_same_value(expression: str) -> None:
