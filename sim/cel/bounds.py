@@ -3,6 +3,7 @@
 Kubernetes stops an expression at a cost of 1,000,000, where ten characters that are joined cost 1. The evaluator knows
 no cost, so the checked expression is rewritten: each operand of `+` is charged with its size for every string that it
 becomes part of, each element of a list or map once, and what `join`, `replace` and `flatten` make before they make it.
+Where there are loops, what a call looks at is charged as well, each time: a string can be searched thousands of times.
 """
 
 from __future__ import annotations
@@ -25,8 +26,19 @@ _COLLECTED: Final = "@result"
 # Not "#unused", by which the evaluator knows cel.bind(): it keeps such a value past a loop that ends early.
 _UNUSED: Final = "@unused"
 
+# So much is looked at in the time in which one is put together.
+_READS: Final = 10
+# Calls that take as long however large their arguments are, or do not take all of them.
+_FREE: Final = frozenset(
+    {
+        *("_&&_", "_||_", "_?_:_", "!_", "@not_strictly_false", "_[_]", "_[?_]", "_?._", "dyn", "type"),
+        *("optional.of", "optional.none", "hasValue", "value", "or", "orValue"),
+    }
+)
+
 _SPEND: Final = "dranode.spend"
 _SPEND_PRODUCT: Final = "dranode.spend_product"
+_READ: Final = "dranode.read"
 _SIZED: Final = "dranode.sized"
 _STRING_OR_BYTES: Final = (5, 6)  # Type.PrimitiveType
 _ANY: Final = 1  # Type.WellKnownType
@@ -46,6 +58,10 @@ def _spend(kind: cel.Type, size: int, times: int) -> bool:
     return _charge(_weight(kind) * size * times)
 
 
+def _read(kind: cel.Type, size: int) -> bool:
+    return _charge(_weight(kind) * size // _READS)
+
+
 def _spend_product(size: int, other: int) -> bool:
     return _charge((size + 1) * (other + 1))
 
@@ -55,6 +71,7 @@ def _charge(amount: int) -> bool:
     if _spent.get() > BUDGET:
         raise ValueError(
             f"operation cancelled: it puts together more than {BUDGET:,} characters or {BUDGET // _ELEMENT:,} elements"
+            f", or looks at more than {_READS} times as many"
         )
     return True
 
@@ -75,6 +92,7 @@ IMPLEMENTATIONS: Final = (
         result=cel.Type.BOOL,
         code=_spend,
     ),
+    Overload(_READ, member=False, parameters=(cel.Type.DYN, cel.Type.INT), result=cel.Type.BOOL, code=_read),
     Overload(_SPEND_PRODUCT, member=False, parameters=(cel.Type.INT,) * 2, result=cel.Type.BOOL, code=_spend_product),
     Overload(_SIZED, member=False, parameters=(cel.Type.DYN,), result=cel.Type.BOOL, code=_sized),
 )
@@ -93,6 +111,7 @@ class _Bound:
     def __init__(self, checked: CheckedExpr) -> None:
         self.types = checked.type_map
         self.last_id = max([*self.types, *checked.reference_map, *_ids(checked.expr), 0])
+        self.loops = _loops(checked.expr)
 
     def visit(self, expr: Expr, joined: int = 0) -> None:
         """Rewrite from the leaves up; what `expr` is becomes part of `joined` sums."""
@@ -110,9 +129,17 @@ class _Bound:
                 for entry in expr.struct_expr.entries:
                     self._pay(entry.value)
             case "call_expr":
+                self._read(expr)
                 self._call(expr)
         if joined:
             self._pay(expr, joined)
+
+    def _read(self, expr: Expr) -> None:
+        call = expr.call_expr
+        if not self.loops or call.function in _FREE:
+            return
+        for argument in (*([call.target] if call.HasField("target") else []), *call.args):
+            self._pay(argument, 0)
 
     def _call(self, expr: Expr) -> None:
         call = expr.call_expr
@@ -131,7 +158,10 @@ class _Bound:
                 raise UnsupportedExpressionError("flatten() with a depth is not known here; flatten step by step")
 
     def _pay(self, expr: Expr, times: int = 1) -> None:
-        """Charge the value's size: `expr` becomes `bind(v, expr, charge(v) ? v : v)`."""
+        """Charge the value's size, as one that is only looked at if `times` is 0.
+
+        `expr` becomes `bind(v, expr, charge(v) ? v : v)`.
+        """
         kind = self._kind(expr)
         if kind is False or expr.WhichOneof("expr_kind") in ("const_expr", "list_expr", "struct_expr"):
             return
@@ -181,6 +211,8 @@ class _Bound:
         return expr.comprehension_expr.result.call_expr.args[1]
 
     def _charge(self, like: Expr, size: Expr, times: int) -> Expr:
+        if not times:
+            return self._call_of(_READ, self._call_of("type", like), size)
         count = Expr(id=self._id(), const_expr=Constant(int64_value=times))
         return self._call_of(_SPEND, self._call_of("type", like), size, count)
 
@@ -238,3 +270,7 @@ def _ids(expr: Expr) -> Iterable[int]:
     yield expr.id
     for child in children(expr):
         yield from _ids(child)
+
+
+def _loops(expr: Expr) -> bool:
+    return expr.HasField("comprehension_expr") or any(map(_loops, children(expr)))

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from cel_expr_python import cel
 from google.protobuf.any_pb2 import Any as ProtoAny
+from google.protobuf.message import DecodeError
 
 from dranode.driver.core.api.resource import Device, DeviceAttribute
 from dranode.proto.cel_expr_pb2 import CheckedExpr
@@ -250,6 +251,8 @@ def compile_expression(expression: str, types: tuple[str, ...], declared: KnownT
         bound(tree)
     except UnsupportedExpressionError as error:
         raise CELUnsupportedError(f"{error}, so the selector cannot be judged") from error
+    except DecodeError as error:
+        raise CELUnsupportedError("the expression has more calls within one another than can be judged here") from error
     except RefusedExpressionError as error:
         raise CELCompileError(str(error)) from error
     envelope.value = tree.SerializeToString()

@@ -70,6 +70,7 @@ def test_a_selector_holds(expression: str) -> None:
         ('{"a": 1}.transformMap(k, v, v + 1) == {"a": 2}', "transformMap() of Kubernetes"),
         ("has(device.allowMultipleAllocations)", "has() of a field of device is always true"),
         ("+".join(["1"] * 40) + " == 40", "nested deeper than the 32 levels"),
+        ('["a"].exists(x, x' + ".lowerAscii()" * 27 + ' == "a")', "more calls within one another"),
         ("(" * 40 + "true" + ")" * 40, "nested deeper than the 32 levels"),
         ("dyn(optional.of(1)) == 1", "an optional value"),
         ("[1].exists(x, (x > 0 ? dyn(x) : optional.of(1)) == 1)", "an optional value"),
@@ -159,10 +160,52 @@ def test_what_an_expression_builds_is_bounded(expression: str) -> None:
         matches(expression)
 
 
+LONG_STRING = f'["{LONG}"].map(a, {GROWING}).map(a, {GROWING})[0]'
+LONG_LIST = f"[lists.range(100)].map(a, {GROWING}).map(a, a + a + a)[0]"
+
+
+@pytest.mark.parametrize(
+    ("value", "looks"),
+    [
+        (LONG_STRING, look)
+        for look in (
+            's.indexOf("y") < 0',
+            's.lastIndexOf("y") < 0',
+            '!s.matches("y")',
+            '!s.contains("y")',
+            's.split("y").size() == 1',
+            "s.substring(1) != s",
+            "s.size() > 0",
+            "dyn(s) == dyn(s)",
+            "s.lowerAscii() == s",
+            "s <= s",
+            '!s.startsWith("y")',
+        )
+    ]
+    + [
+        (LONG_LIST, look)
+        for look in (
+            "s.indexOf(-1) < 0",
+            "s.lastIndexOf(-1) < 0",
+            "!s.isSorted()",
+            "!(-1 in s)",
+            "s == s",
+            "s.sum() > 0",
+        )
+    ],
+)
+def test_what_an_expression_looks_at_again_and_again_is_bounded(value: str, looks: str) -> None:
+    assert matches(f"cel.bind(s, {value}, {looks})")
+    with pytest.raises(CELRuntimeError, match="looks at more than"):
+        matches(f"cel.bind(s, {value}, lists.range(90).all(i, lists.range(90).all(j, {looks})))")
+
+
 @pytest.mark.parametrize(
     "expression",
     [
         'lists.range(90).map(a, lists.range(90).map(b, "x")).size() == 90',
+        f'lists.range(90).all(a, lists.range(90).all(b, {ATTRIBUTES}.model.split(",").indexOf("b") == 1))',
+        "cel.bind(s, lists.range(48), lists.range(90).all(a, lists.range(90).all(b, s.indexOf(47) == 47)))",
         "lists.range(4000).map(a, a + a).filter(a, a > 4)[0] == 6",
         'lists.range(900).map(a, "x").join("-").size() == 1799',
         "+".join([f"{ATTRIBUTES}.model"] * 28) + '!= ""',
