@@ -53,6 +53,10 @@ class PodResources:
         dynamic.claim_resources.add(driver_name=DRIVER, cdi_devices=[{"name": name} for name in cdi])
         self.pods.append(said)
 
+    def show(self, pod: Pod) -> None:
+        """List the pod, which has no claim."""
+        self.pods.append(podresources.PodResources(name=pod.name, namespace=pod.namespace))
+
     def close(self) -> None:
         self._server.stop(None).wait()
 

@@ -100,6 +100,11 @@ def test_released_cpus_go_back_to_everybody(node: Node, version: str) -> None:
 def test_a_forged_variable_is_refused_and_the_owner_still_gets_its_cpus(node: Node) -> None:
     cri = node.runtime.cri
     cpus, cdi = node.claim("mine", A)
+    # Of a pod that kubelet does not list nothing is known.
+    with pytest.raises(grpc.RpcError) as refused:
+        cri.create(B, "thief", cdi=cdi)
+    assert "does not list it" in refused.value.details()
+    node.pod_resources.show(B)
     with pytest.raises(grpc.RpcError) as refused:
         cri.create(B, "thief", env={"DRA_CPUSET_uid-mine": str(cpus)})
     assert "kubelet has not given to pod default/b" in refused.value.details()

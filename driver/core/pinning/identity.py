@@ -164,7 +164,7 @@ def _may_use(container: Container, claim: HeldClaim, snapshot: HeldSnapshot, evi
     if answer is None:
         return (
             f"{container} has claim {claim.claim}, but pod {pod} is not on record for it and kubelet's pod-resources "
-            "API did not answer for it: look whether its socket is mounted and kubelet is well"
+            "API did not answer for it, or does not list it: look whether its socket is mounted and kubelet is well"
         )
     if claim.claim.uid in snapshot.claims_of_devices(device for each in answer.devices.values() for device in each):
         return ""
@@ -180,8 +180,8 @@ def _unnamed(container: Container, snapshot: HeldSnapshot, evidence: Evidence, *
         if exists:
             return Identity()
         text = (
-            f"{container} may have a claim, but kubelet's pod-resources API did not answer for its pod: "
-            "look whether its socket is mounted and kubelet is well"
+            f"{container} may have a claim, but kubelet's pod-resources API did not answer for its pod, or does "
+            "not list it: look whether its socket is mounted and kubelet is well"
         )
         return Identity(refusals=(text,))
     return Identity(refusals=tuple(_not_injected(container, snapshot, answer)))
