@@ -109,6 +109,7 @@ lock: setup
 	@$(BIN)/uv pip compile -q --universal --generate-hashes --python-version 3.11 \
 		--no-header -o requirements/run.lock pyproject.toml
 	@$(BIN)/uv pip compile -q --universal --generate-hashes --python-version 3.11 --group serve \
+		--no-emit-package pygments --no-emit-package markdown-it-py --no-emit-package mdurl \
 		--no-header -o requirements/serve.lock -c requirements/run.lock
 	@$(BIN)/uv pip compile -q --universal --generate-hashes --python-version 3.11 --group release \
 		--no-header -o requirements/release.lock

@@ -32,7 +32,18 @@ def environment(wheel: Path) -> Path:
     python = str(folder / "bin" / "python")
     uv = tool("uv")
     run(uv, "venv", "--quiet", "--clear", "--python", tool("python"), str(folder))
-    run(uv, "pip", "install", "--quiet", "--python", python, "--require-hashes", "-r", "requirements/serve.lock")
+    run(
+        uv,
+        "pip",
+        "install",
+        "--quiet",
+        "--python",
+        python,
+        "--no-deps",
+        "--require-hashes",
+        "-r",
+        "requirements/serve.lock",
+    )
     run(uv, "pip", "install", "--quiet", "--python", python, "--no-deps", str(wheel))
     return next((folder / "lib").glob("python3*/site-packages"))
 
