@@ -22,7 +22,7 @@ from dranode.driver.core.claims.usage import (
     PodUsage,
     UsageBook,
 )
-from dranode.driver.core.diagnosis.placement import ClaimPlacement, PlacedContainer, placements
+from dranode.driver.core.diagnosis.placement import ClaimPlacement, PlacedContainer, placements, pod_uids
 from dranode.driver.machine.cgroups import Cgroups
 from dranode.driver.machine.container_processes import container_processes
 from dranode.driver.machine.container_usage import UsageReader
@@ -84,8 +84,8 @@ def usage_of(root: Root, records: Iterable[Record], seconds: float) -> dict[str,
 
 
 def _take(book: UsageBook, root: Root, records: tuple[Record, ...]) -> _Look:
-    seen = require_visible(root, dict.fromkeys(pod.uid for record in records for pod in record.pods if pod.uid))
-    placed = placements(records, seen, online(root), {})
+    seen = require_visible(root, pod_uids(records))
+    placed = placements(records, seen.containers, seen.processes, online(root))
     shares: dict[PlacedContainer, list[Record]] = {}
     for record in records:
         for container in placed[record.uid].containers:
@@ -93,9 +93,9 @@ def _take(book: UsageBook, root: Root, records: tuple[Record, ...]) -> _Look:
     reader, nodes, now = UsageReader(root, Cgroups(root)), node_cpus(root), time.monotonic()
     readings = [
         ContainerReading(
-            container.cgroup,
+            container.seen.cgroup,
             tuple(ClaimShare(record.ref, container.pod, len(record.held)) for record in theirs),
-            reader.read(container.cgroup, local_nodes(container.expected, nodes), container.pids),
+            reader.read(container.seen.cgroup, local_nodes(container.expected, nodes), container.seen.pids),
         )
         for container, theirs in shares.items()
     ]
@@ -122,11 +122,11 @@ def _pod(usage: PodUsage, before: PodUsage | None, held: int, seconds: float) ->
 
 def _container(root: Root, container: PlacedContainer) -> dict[str, Any]:
     """Return what its processes say, which no file of its cgroup does."""
-    seen = container_processes(root, container.pids)
+    seen = container_processes(root, container.seen.pids)
     return {
         "pod": container.pod,
-        "cgroup": container.cgroup,
-        "processes": len(container.pids),
+        "cgroup": container.seen.cgroup,
+        "processes": len(container.seen.processes),
         "threads": None if seen is None else seen.threads,
         "affinity": None if seen is None else str(seen.affinity),
         "running_seconds": None if seen is None else round(max(0.0, time.time() - seen.started), 1),

@@ -144,14 +144,12 @@ def _used(socket: Path, ledgers: Mapping[str, Contents]) -> dict[tuple[str, str]
 
 
 def _placements(root: Root, ledgers: Mapping[str, Contents]) -> dict[str, ClaimPlacement]:
-    from dranode.driver.core.diagnosis.placement import placements
-    from dranode.driver.machine.processes import effective, online, require_visible
+    from dranode.driver.core.diagnosis.placement import placements, pod_uids
+    from dranode.driver.machine.processes import online, require_visible
 
     records = [record for contents in ledgers.values() for record in contents.records]
-    seen = require_visible(root, dict.fromkeys(pod.uid for record in records for pod in record.pods if pod.uid))
-    cpus = online(root)
-    containers = {each.cgroup for found in placements(records, seen, cpus, {}).values() for each in found.containers}
-    return placements(records, seen, cpus, effective(root, containers))
+    seen = require_visible(root, pod_uids(records))
+    return placements(records, seen.containers, seen.processes, online(root))
 
 
 def _add_usage(rows: list[dict[str, Any]], root: Root, ledgers: Mapping[str, Contents], seconds: float) -> None:
@@ -209,9 +207,9 @@ def _verified(placement: ClaimPlacement) -> dict[str, Any]:
         "containers": [
             {
                 "pod": placed.pod,
-                "cgroup": placed.cgroup,
+                "cgroup": placed.seen.cgroup,
                 "expected": str(placed.expected),
-                "found": str(placed.actual),
+                "found": str(placed.seen.actual),
                 "ok": placed.ok,
             }
             for placed in placement.containers

@@ -7,11 +7,12 @@ the host's `/proc` is mounted.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Final
 
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import MachineError
-from dranode.driver.core.diagnosis.placement import Process, in_container
+from dranode.driver.core.diagnosis.container_cgroups import ContainerCgroup, Process, with_processes
 from dranode.driver.machine.cgroups import Cgroups
 from dranode.driver.machine.pod_cgroups import containers_of
 from dranode.driver.machine.root import Root, read_text
@@ -64,23 +65,43 @@ def _env(root: Root, pid: str) -> frozenset[str] | None:
     return frozenset(entry.partition("=")[0] for entry in entries if entry)
 
 
-def require_visible(root: Root, pods: Iterable[str]) -> tuple[Process, ...]:
-    """Return every process except the kernel's own; check that `/proc` shows those of the pods with these UIDs.
+@dataclass(frozen=True, slots=True)
+class PodsSeen:
+    """One look at the containers of some pods.
+
+    Attributes:
+        containers: theirs.
+        processes: every process of the node except the kernel's own, whoever it belongs to.
+    """
+
+    containers: tuple[ContainerCgroup, ...]
+    processes: tuple[Process, ...]
+
+
+def pods_seen(root: Root, pods: Iterable[str]) -> PodsSeen:
+    """Return the containers of the pods with these UIDs, by their cgroups and by the node's processes.
+
+    Raises:
+        PermissionError: the cgroups may not be looked into.
+    """
+    cgroups, pods = Cgroups(root), tuple(dict.fromkeys(pods))
+    return _seen(root, cgroups, _listed(root, cgroups, pods), pods)
+
+
+def require_visible(root: Root, pods: Iterable[str]) -> PodsSeen:
+    """Return the containers of the pods with these UIDs; check that `/proc` shows the processes of those that run.
 
     Raises:
         MachineError: it does not, because it is missing or belongs to another PID namespace, such as that of a pod.
+        PermissionError: the cgroups may not be looked into.
     """
-    cgroups = Cgroups(root)
-    # Look for the containers first: their processes must then be among those that are read afterwards.
-    running = [
-        container
-        for uid in pods
-        for container in containers_of(root, cgroups, uid)
-        if cgroups.has_processes(container.folder)
-    ]
-    seen = tuple(processes(root))
-    for container in running:
-        if not any(in_container(process, container.id) for process in seen) and cgroups.has_processes(container.folder):
+    cgroups, pods = Cgroups(root), tuple(dict.fromkeys(pods))
+    listed = _listed(root, cgroups, pods)
+    # A container that starts or ends during the look proves nothing, so both sides of it count.
+    running = {each.path for each in listed if cgroups.has_processes(each.cgroup)}
+    seen = _seen(root, cgroups, listed, pods)
+    for container in seen.containers:
+        if container.path in running and not container.processes and cgroups.has_processes(container.cgroup):
             raise MachineError(
                 f"the processes of the container in {container.path} are not to be seen in /proc, which is that of "
                 "another PID namespace: run this on the node, in a pod with hostPID: true, or with --machine DIR where "
@@ -89,11 +110,19 @@ def require_visible(root: Root, pods: Iterable[str]) -> tuple[Process, ...]:
     return seen
 
 
-def effective(root: Root, cgroups: Iterable[str]) -> dict[str, CPUSet]:
-    """Return the CPUs on which these cgroups may run; a cgroup that cannot be read is left out."""
-    hierarchies = Cgroups(root)
-    read = ((cgroup, hierarchies.effective_cpus(cgroup)) for cgroup in cgroups)
-    return {cgroup: cpus for cgroup, cpus in read if cpus is not None}
+def _listed(root: Root, cgroups: Cgroups, pods: Iterable[str]) -> list[ContainerCgroup]:
+    return [each for uid in pods for each in containers_of(root, cgroups, uid)]
+
+
+def _seen(root: Root, cgroups: Cgroups, listed: Iterable[ContainerCgroup], pods: Iterable[str]) -> PodsSeen:
+    """Read the processes, after the cgroups: those of a container that runs are then among them."""
+    seen = tuple(processes(root))
+    containers = tuple(
+        # A cgroup that is not named by a container's id, as some sandboxed runtimes have it, is known by its processes.
+        replace(each, cpus=cgroups.effective_cpus(each.cgroup)) if each.cpus is None else each
+        for each in with_processes(listed, seen, pods)
+    )
+    return PodsSeen(containers, seen)
 
 
 def online(root: Root) -> CPUSet:

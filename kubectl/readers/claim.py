@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dranode.cdi.loader.validate import validate
-from dranode.driver.core.api.errors import DranodeError
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.errors import DranodeError, MachineError
 from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.core.claims.admission import allocated
 from dranode.driver.core.claims.held import ClaimRef
@@ -16,11 +18,13 @@ from dranode.driver.core.claims.uses import ClaimUse
 from dranode.driver.core.diagnosis.causes import StopCause
 from dranode.driver.core.diagnosis.claim import ClaimFacts
 from dranode.driver.core.diagnosis.facts import Fault, PathState, ServeOptions
+from dranode.driver.core.diagnosis.placement import ContainerClaims, PlacedContainer, pod_uids
 from dranode.driver.kubelet.podresources import PodResources, PodResourcesError
+from dranode.driver.machine.processes import online, pods_seen
+from dranode.driver.machine.root import Root
 from dranode.driver.node.ledger_reading import read_ledger
 from dranode.driver.node.ledger_rows import Contents
 from dranode.driver.node.specs import Specs
-from dranode.kubectl.readers.containers import ContainerReader
 from dranode.kubectl.readers.dry_prepare import DryAnswer, dry_prepare
 from dranode.kubectl.readers.host import NodeHost
 from dranode.kubectl.readers.node import read_endpoints, registry
@@ -58,7 +62,6 @@ class ClaimReader:
         seen = self.host.place(path).exists()
         specs = Specs(self.host.place(self.options.cdi_dir), plugin.cdi_kind or f"{plugin.driver}/claim")
         given = self._given(plugin.driver)
-        running = ContainerReader(self.host.files, contents.records, given, self.source)
         dry = DryAnswer()
         if record is None and seen and claim is not None and claim.status.allocation is not None:
             dry = dry_prepare(claim, contents, specs, plugin, self.options.node)
@@ -82,8 +85,27 @@ class ClaimReader:
             spec_unseen="" if record is None else _spec_unseen(specs, record),
             runtime=self.runtime,
             users=None if given is None else tuple(dict.fromkeys(f"{use.pod}/{use.container}" for use in mine)),
-            containers=None if record is None else tuple(running.read(record, namespace, name)),
+            containers=None
+            if record is None
+            else tuple(self._running(record, ClaimRef(namespace, name, record.uid), contents.records, given)),
         )
+
+    def _running(
+        self, record: Record, claim: ClaimRef, records: tuple[Record, ...], given: tuple[ClaimUse, ...] | None
+    ) -> Iterator[PlacedContainer]:
+        """Yield the claim's containers that run.
+
+        Raises:
+            PermissionError: the cgroups may not be looked into.
+        """
+        names: dict[str, str] = {}
+        # A container's name only tells its claims together with kubelet's answer.
+        if self.source is not None and given is not None:
+            for pod in record.pods:
+                names |= self.source.container_names(claim.namespace, pod.name)
+        seen = pods_seen(self.host.files, pod_uids((record,)))
+        claims = ContainerClaims(records, given, names)
+        return claims.running(record, claim, seen.containers, _online(self.host.files))
 
     def _serving(self, driver: str) -> bool | None:
         if self.host.folder_state(registry(self.options)) is PathState.MISSING:
@@ -104,6 +126,14 @@ class ClaimReader:
             return asked.claims(driver)
         except PodResourcesError:
             return None
+
+
+def _online(files: Root) -> CPUSet | None:
+    """Return the CPUs that are online; None if the node's files do not say, and then no CPU counts as offline."""
+    try:
+        return online(files)
+    except MachineError:
+        return None
 
 
 def _record(contents: Contents, namespace: str, name: str, claim: ResourceClaim | None) -> tuple[Record | None, str]:

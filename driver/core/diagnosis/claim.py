@@ -11,31 +11,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.core.api.resource import AllocationResult, ResourceClaim
 from dranode.driver.core.claims.allocation import results_of
 from dranode.driver.core.claims.record import ClaimState, Record
 from dranode.driver.core.diagnosis.causes import StopCause
 from dranode.driver.core.diagnosis.facts import Fault
+from dranode.driver.core.diagnosis.placement import PlacedContainer
 from dranode.driver.core.diagnosis.station import Passed, Station, stopped, unseen, went
-
-
-@dataclass(frozen=True, slots=True)
-class RunningContainer:
-    """A container of one of the claim's pods, as the kernel reports it.
-
-    Attributes:
-        name: the container's name; empty if it is unknown.
-        cgroup: its folder.
-        cpus: the CPUs on which it may run.
-        expected: the CPUs on which it should run: the online CPUs of its claims, or of its requests of them.
-    """
-
-    name: str
-    cgroup: str
-    cpus: CPUSet
-    expected: CPUSet
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +65,7 @@ class ClaimFacts:
     spec_unseen: str = ""
     runtime: tuple[tuple[StopCause, Fault], ...] = ()
     users: tuple[str, ...] | None = None
-    containers: tuple[RunningContainer, ...] | None = None
+    containers: tuple[PlacedContainer, ...] | None = None
 
 
 def follow(facts: ClaimFacts) -> Iterator[Station]:
@@ -223,7 +206,7 @@ def _spec(facts: ClaimFacts) -> Station | None:
 
 def _runtime(facts: ClaimFacts) -> Station | None:
     # A container on the right CPUs proves more than a file in which the runtime's configuration may stand.
-    if any(container.cpus <= container.expected for container in facts.containers or ()):
+    if any(container.inside for container in facts.containers or ()):
         return None
     for cause, fault in facts.runtime:
         return stopped("runtime", cause, fault.what, fault.fix)
@@ -254,7 +237,7 @@ def _cpus(facts: ClaimFacts) -> Station | None:
         return unseen("CPUs", "no cgroup of a container that runs is to be seen", "dranode claims --verify, as root")
     # Offline CPUs are left out by the kernel. Without names, one container on the right CPUs is all that can be asked
     # for, since the pod's others may have no claim.
-    right = [container for container in facts.containers if container.cpus <= container.expected]
+    right = [container for container in facts.containers if container.inside]
     named = [container for container in facts.containers if container.name]
     wrong = [container for container in named or (() if right else facts.containers) if container not in right]
     if wrong:
@@ -268,8 +251,8 @@ def _cpus(facts: ClaimFacts) -> Station | None:
     return went("CPUs", ", ".join(map(_running_on, right)))
 
 
-def _running_on(container: RunningContainer) -> str:
-    return f"{container.name or container.cgroup} on {container.cpus}"
+def _running_on(container: PlacedContainer) -> str:
+    return f"{container.name or container.seen.path} on {container.seen.actual}"
 
 
 _WAY: Final[tuple[Callable[[ClaimFacts], Station | None], ...]] = (

@@ -1,40 +1,21 @@
-"""Compares where the processes of a node may run with the CPUs of claims, for a single look from outside the driver.
+"""Compares where the containers of a node run with the CPUs of their claims, for a single look from outside the driver.
 
-NRI is not asked, so the claims of a container follow from the kernel's files: its cgroup has the UID of its pod, and
-the environment of its processes has the variables that CDI injected for its claims.
+NRI is not asked, so the claims of a container follow from kubelet's answer, where its name is known, and from the
+kernel's files: the environment of its processes has the variables that CDI injected for its claims.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Final, Self
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Self
 
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.claims.expected_cpus import expected_cpus, given_cpus
+from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.record import Record
-
-_MONITOR: Final = "conmon-"
-_CONTAINER: Final = re.compile(rf"(?!.*{_MONITOR})(?:.*-)?([0-9a-f]{{64}})(?:\.scope)?")
-
-
-@dataclass(frozen=True, slots=True)
-class Process:
-    """A process, as `/proc` shows it.
-
-    Attributes:
-        name: its short name.
-        cpus: the CPUs on which it may run.
-        cgroup: its cgroup, without a leading slash.
-        env: the names of its environment variables; None if they cannot be read.
-    """
-
-    pid: int
-    name: str
-    cpus: CPUSet
-    cgroup: str = ""
-    env: frozenset[str] | None = None
+from dranode.driver.core.claims.uses import ClaimUse
+from dranode.driver.core.diagnosis.container_cgroups import ContainerCgroup, Process
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,23 +23,26 @@ class PlacedContainer:
     """A container with a claim.
 
     Attributes:
-        cgroup: the container's cgroup, without a leading slash.
+        seen: the container, as the kernel shows it.
         pod: the name of its pod.
-        expected: the CPUs of all its claims that are online.
-        actual: the CPUs that its processes may run on.
-        pids: its processes.
+        expected: the CPUs of all its claims, or of its requests of them, that are online.
+        name: its own name; empty if it is not known.
     """
 
-    cgroup: str
+    seen: ContainerCgroup
     pod: str
     expected: CPUSet
-    actual: CPUSet
-    pids: frozenset[int]
+    name: str = ""
 
     @property
     def ok(self) -> bool:
         """Return whether it runs on all CPUs of its claims and on no others."""
-        return self.actual == self.expected
+        return self.seen.actual == self.expected
+
+    @property
+    def inside(self) -> bool:
+        """Return whether it runs on no CPUs but those of its claims."""
+        return self.seen.actual <= self.expected
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,113 +101,107 @@ class InjectedVariables:
         return frozenset(self.parts[name] for name in env & self.parts.keys())
 
 
-@dataclass(slots=True)
-class _Container:
-    """The processes of a container's cgroup, and what they tell."""
-
-    pod: str
-    pod_uid: str
-    processes: list[Process] = field(default_factory=list)
-    claims: set[str] = field(default_factory=set)
-    parts: set[tuple[str, int]] = field(default_factory=set)
-    hidden: bool = False
+def pod_uids(records: Iterable[Record]) -> tuple[str, ...]:
+    """Return the UIDs of the pods that may use these claims; empty for a consumer that is not named."""
+    return tuple(dict.fromkeys(pod.uid for record in records for pod in record.pods))
 
 
 def placements(
-    records: Iterable[Record], processes: Iterable[Process], online: CPUSet, effective: Mapping[str, CPUSet]
+    records: Iterable[Record], containers: Iterable[ContainerCgroup], processes: Iterable[Process], online: CPUSet
 ) -> dict[str, ClaimPlacement]:
-    """What was found of every claim that holds CPUs, by UID; `effective` are the kernel's `cpuset.cpus.effective`.
-
-    A cgroup that is not in `effective` is judged by what its processes may run on, so by what they did not give up.
-    """
+    """Return what was found of every claim that holds CPUs, by UID, among the containers of the claims' pods."""
     records = [record for record in records if record.held]
-    processes = tuple(processes)
-    containers = _containers(records, processes)
-    by_uid = {record.uid: record for record in records}
-    placed: dict[str, PlacedContainer] = {}
-    for cgroup, container in containers.items():
-        claims = (
-            given_cpus(by_uid[uid]).of_parts([index for of, index in container.parts if of == uid])
-            for uid in container.claims
-        )
-        expected = expected_cpus(claims, online)
+    containers, processes = tuple(containers), tuple(processes)
+    variables = InjectedVariables.of(records)
+    pods = {pod.uid: pod.name for record in records for pod in record.pods}
+    placed: dict[str, list[PlacedContainer]] = {record.uid: [] for record in records}
+    for each in containers:
+        uids = variables.claims_in(each.env)
+        theirs = [record for record in records if record.uid in uids]
+        expected = _expected(each, theirs, variables, online)
         # A container whose claims have no CPUs for it belongs to the shared pool, like one without a claim.
         if expected is not None:
-            placed[cgroup] = PlacedContainer(
-                cgroup,
-                container.pod,
-                expected,
-                effective.get(cgroup, CPUSet.union(process.cpus for process in container.processes)),
-                frozenset(process.pid for process in container.processes),
-            )
-    return {record.uid: _placement(record, processes, containers, placed) for record in records}
+            for record in theirs:
+                placed[record.uid].append(PlacedContainer(each, pods.get(each.pod, ""), expected))
+    return {record.uid: _placement(record, placed[record.uid], processes, containers) for record in records}
 
 
 def _placement(
-    record: Record,
-    processes: Iterable[Process],
-    containers: Mapping[str, _Container],
-    placed: Mapping[str, PlacedContainer],
+    record: Record, own: Iterable[PlacedContainer], processes: Iterable[Process], containers: Iterable[ContainerCgroup]
 ) -> ClaimPlacement:
-    own = tuple(placed[cgroup] for cgroup in sorted(placed) if record.uid in containers[cgroup].claims)
+    own = tuple(sorted(own, key=lambda container: container.seen.cgroup))
     pods = {pod.uid for pod in record.pods}
-    inside = {pid for container in own for pid in container.pids}
+    inside = {pid for container in own for pid in container.seen.pids}
     return ClaimPlacement(
         own,
         tuple(
             process for process in processes if process.pid not in inside and not process.cpus.isdisjoint(record.held)
         ),
-        hidden=any(present.hidden and present.pod_uid in pods for present in containers.values()),
+        hidden=any(each.hidden and each.pod in pods for each in containers),
     )
 
 
-def is_pod_folder(name: str, pod_uid: str) -> bool:
-    """Return whether a folder is a pod's cgroup: its name has the UID as it is, or with `_` for `-` (systemd)."""
-    return bool(pod_uid) and (pod_uid in name or pod_uid.replace("-", "_") in name)
+@dataclass(frozen=True, slots=True)
+class ContainerClaims:
+    """What is known of the claims of a pod's containers, from kubelet or, without its answer, from the ledger.
 
-
-def container_id(folder: str) -> str:
-    """Return the runtime's id of the container whose cgroup has a name; empty if it is no container's.
-
-    The names are `cri-containerd-<id>.scope`, `crio-<id>.scope` or the id alone, of 64 hexadecimal digits;
-    `crio-conmon-<id>.scope` holds the container's monitor.
+    Attributes:
+        records: the claims that one driver has on record.
+        uses: which containers kubelet gave that driver's claims; None if kubelet does not say.
+        names: the names of containers by the runtime's id. Without kubelet's answer a name does not tell the claims.
     """
-    match = _CONTAINER.fullmatch(folder)
-    return match[1] if match is not None else ""
+
+    records: tuple[Record, ...]
+    uses: tuple[ClaimUse, ...] | None
+    names: Mapping[str, str]
+
+    def running(
+        self, record: Record, claim: ClaimRef, containers: Iterable[ContainerCgroup], online: CPUSet | None
+    ) -> Iterator[PlacedContainer]:
+        """Yield the containers of the claim's pods, without those that are known not to have the claim.
+
+        Args:
+            record: the claim's record; a recovered one has no name.
+            claim: its name.
+            containers: those of the claim's pods.
+            online: the CPUs that are online; None if that is unknown, and then no CPU counts as offline.
+        """
+        variables = InjectedVariables.of(self.records)
+        for pod in record.pods:
+            claims = self._by_kubelet(record, claim, pod.name) or self._possible(record, pod.uid)
+            for each in containers:
+                name = self.names.get(each.id, "") if each.id and self.uses is not None else ""
+                if each.pod != pod.uid or not each.id or (name and name not in claims):
+                    continue
+                possible = [claims[name]] if name else claims.values()
+                expected = (_expected(each, theirs, variables, online) for theirs in possible)
+                mine = [PlacedContainer(each, pod.name, cpus, name) for cpus in expected if cpus is not None]
+                if mine:
+                    yield next((found for found in mine if found.inside), mine[0])
+
+    def _by_kubelet(self, record: Record, claim: ClaimRef, pod: str) -> Mapping[str, tuple[Record, ...]]:
+        """Return the claims on record of the pod's containers that have the claim, by the container's name."""
+        named = {**{(each.namespace, each.name): each for each in self.records}, (claim.namespace, claim.name): record}
+        containers: dict[str, list[Record]] = {}
+        for use in self.uses or ():
+            used = named.get((use.namespace, use.claim))
+            if (use.namespace, use.pod) == (claim.namespace, pod) and used is not None:
+                containers.setdefault(use.container, []).append(used)
+        return {name: tuple(theirs) for name, theirs in containers.items() if record in theirs}
+
+    def _possible(self, record: Record, pod: str) -> Mapping[str, tuple[Record, ...]]:
+        """Return what a container may have without kubelet's answer: the claim alone, or all claims of its pod."""
+        theirs = (each for each in self.records if any(consumer.uid == pod for consumer in each.pods))
+        return {"": (record,), "*": tuple(theirs)}
 
 
-def in_container(process: Process, container: str) -> bool:
-    """Return whether a process is in the container with an id, in its cgroup or in one below."""
-    return any(container_id(part) == container for part in process.cgroup.split("/"))
+def _expected(
+    container: ContainerCgroup, claims: Iterable[Record], variables: InjectedVariables, online: CPUSet | None
+) -> CPUSet | None:
+    """Return where a container with these claims should run; None if they have no CPUs for it.
 
-
-def container_cgroup(cgroup: str, pod_uid: str) -> str:
-    """Return the container's cgroup, a folder of its pod's, that a process is in; empty if the pod has no such.
-
-    A monitor of CRI-O has a cgroup beside its container's, and is in none.
+    Which requests of a claim it has is in its environment alone: kubelet names all of the claim's.
     """
-    parts = cgroup.split("/")
-    for index, part in enumerate(parts[:-1]):
-        if is_pod_folder(part, pod_uid):
-            return "" if _MONITOR in parts[index + 1] else "/".join(parts[: index + 2])
-    return ""
-
-
-def _containers(records: Iterable[Record], processes: Iterable[Process]) -> dict[str, _Container]:
-    """Return every container of the pods that may use the claims, by cgroup."""
-    pods = {pod.uid: pod.name for record in records for pod in record.pods if pod.uid}
-    variables = InjectedVariables.of(records)
-    containers: dict[str, _Container] = {}
-    for process in processes:
-        for uid, name in pods.items():
-            cgroup = container_cgroup(process.cgroup, uid)
-            if not cgroup:
-                continue
-            container = containers.setdefault(cgroup, _Container(name, uid))
-            container.processes.append(process)
-            if process.env is None:
-                container.hidden = True
-            else:
-                container.claims |= variables.claims_in(process.env)
-                container.parts |= variables.parts_in(process.env)
-    return containers
+    parts = variables.parts_in(container.env)
+    given = [given_cpus(each).of_parts([index for uid, index in parts if uid == each.uid]) for each in claims]
+    return expected_cpus(given, CPUSet.union(given) if online is None else online)

@@ -18,7 +18,7 @@ from dranode.driver.cli.claims import command
 from dranode.driver.core.api.errors import DranodeError, MachineError
 from dranode.driver.core.claims.record import Record
 from dranode.driver.core.claims.salvage import LOST
-from dranode.driver.core.diagnosis.placement import container_cgroup
+from dranode.driver.core.diagnosis.container_cgroups import container_cgroup
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.node.ledger import Ledger
 from dranode.driver.node.node import NodeClaims

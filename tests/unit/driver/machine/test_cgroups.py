@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.diagnosis.placement import container_cgroup
+from dranode.driver.core.diagnosis.container_cgroups import container_cgroup
 from dranode.driver.machine.cgroups import Cgroups, cgroup_folder
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.forms import open_machine
@@ -62,9 +62,9 @@ def test_the_containers_of_a_pod_are_found_where_their_cpus_are_read(tmp_path: P
     name = "cpuset.effective_cpus" if hierarchy else "cpuset.cpus.effective"
     root = machine(tmp_path, {f"{hierarchy}{folder}/{name}": "2-3\n"})
     (found,) = containers_of(root, Cgroups(root), "p-1")
-    assert (found.folder, found.id, found.cpus) == (folder, "c1" * 32, CPUSet((2, 3)))
+    assert (found.cgroup, found.id, found.cpus) == (folder, "c1" * 32, CPUSet((2, 3)))
     assert found.path == f"/sys/fs/cgroup/{hierarchy}{folder}"
-    assert Cgroups(root).effective_cpus(found.folder) == found.cpus
+    assert Cgroups(root).effective_cpus(found.cgroup) == found.cpus
 
 
 def test_a_pod_without_a_uid_has_no_container(tmp_path: Path) -> None:

@@ -20,7 +20,8 @@ from dranode.driver.core.claims.answers import Prepared
 from dranode.driver.core.claims.effects import Commit
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.claims.record import PreparedDevice, Record
-from dranode.driver.core.diagnosis.placement import Process, placements
+from dranode.driver.core.diagnosis.container_cgroups import Process, with_processes
+from dranode.driver.core.diagnosis.placement import placements
 from dranode.driver.kubelet.podresources import PodResources
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.forms import open_machine
@@ -204,7 +205,7 @@ def test_a_look_at_the_cgroups_expects_of_a_container_what_its_requests_were_giv
         return Process(pid, "app", CPUSet.parse(cpus), f"{cgroup}/{pid}", names)
 
     seen = (process(1, "a", "0-1,8-9"), process(2, "b", "0-2,8-10"), process(3, None, "0-2,8-10"))
-    found = placements(machine.node.records(), seen, CPUSet(range(16)), {})[UID]
+    found = placements(machine.node.records(), with_processes((), seen, [POD]), seen, CPUSet(range(16)))[UID]
     assert [(str(each.expected), each.ok) for each in found.containers] == [
         ("0-1,8-9", True),
         ("2,10", False),

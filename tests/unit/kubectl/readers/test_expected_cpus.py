@@ -16,14 +16,14 @@ from dranode.cpu.treatment import treatment_state
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.resource import ResourceClaimConsumerReference
 from dranode.driver.core.claims.grant import Grant
+from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.record import Record
 from dranode.driver.core.claims.uses import ClaimUse
-from dranode.driver.core.diagnosis.placement import placements
+from dranode.driver.core.diagnosis.placement import ContainerClaims, placements, pod_uids
 from dranode.driver.core.pinning.pinned import resources_for
 from dranode.driver.core.pinning.snapshot import HeldClaims, HeldSnapshot
-from dranode.driver.machine.processes import effective, online, processes
+from dranode.driver.machine.processes import online, pods_seen
 from dranode.driver.machine.root import Root
-from dranode.kubectl.readers.containers import ContainerReader
 from dranode.kubectl.readers.host import NodeHost
 
 POD = "0f1e2d3c-0000-4000-8000-00000000000a"
@@ -105,7 +105,8 @@ def by_enforcement(case: Case, folder: Path) -> str | None:
 
 def by_verify(case: Case, folder: Path) -> str | None:
     files = machine(case, folder)
-    found = placements(case.records, processes(files), online(files), effective(files, [CGROUP]))
+    seen = pods_seen(files, pod_uids(case.records))
+    found = placements(case.records, seen.containers, seen.processes, online(files))
     expected = {str(each.expected) for placement in found.values() for each in placement.containers}
     return expected.pop() if expected else None
 
@@ -114,7 +115,10 @@ def by_explain(case: Case, folder: Path) -> str | None:
     files = machine(case, folder)
     # kubelet names every CDI device of a claim, whichever of its requests a container has.
     uses = tuple(ClaimUse("default", "pod-a", "main", uid, frozenset()) for uid in case.has)
-    containers = ContainerReader(files, case.records, uses, None).read(case.records[0], "default", "a")
+    first, *_ = case.records
+    claims = ContainerClaims(case.records, uses, {})
+    seen = pods_seen(files, pod_uids(case.records))
+    containers = claims.running(first, ClaimRef("default", "a", first.uid), seen.containers, online(files))
     expected = [str(each.expected) for each in containers]
     return expected.pop() if expected else None
 
