@@ -18,7 +18,8 @@ from google.protobuf.message import DecodeError
 
 from dranode.driver.core.api.resource import Device, DeviceAttribute
 from dranode.proto.cel_expr_pb2 import CheckedExpr
-from dranode.sim.cel.bounds import IMPLEMENTATIONS, begin, bound
+from dranode.sim.cel.bounds import bound
+from dranode.sim.cel.budget import PAYMENTS, begin
 from dranode.sim.cel.errors import CELCompileError, CELRuntimeError, CELUnsupportedError
 from dranode.sim.cel.known import KnownToCEL
 from dranode.sim.cel.library import MISSING, OVERLOADS, QUANTITY
@@ -221,7 +222,7 @@ def _evaluator() -> cel.Env:
     return cel.NewEnv(
         config=cel.NewEnvConfigFromYaml(_ENVIRONMENT),
         variables=dict.fromkeys(_variables(_DEFAULT), cel.Type.DYN),
-        extensions=[cel.CelExtension("kubernetes", implementations([*OVERLOADS, *_INTERNAL, *IMPLEMENTATIONS]))],
+        extensions=[cel.CelExtension("kubernetes", implementations([*OVERLOADS, *_INTERNAL, *PAYMENTS]))],
     )
 
 

@@ -25,6 +25,7 @@ BOUNDED: Final = "dranode.bounded"
 _MAPS: Final = frozenset({"device.attributes", "device.capacity"})
 _MESSAGE_FIELD: Final = "canonical_text"  # of proto/cel_values.proto; selectors must not see it
 _OPTIONAL: Final = "optional_type"
+_OPTIONAL_AS_ANY: Final = "an optional value is used where any value can be; unwrap it with orValue()"
 _ANY: Final = 1  # Type.WellKnownType.ANY
 
 
@@ -154,15 +155,15 @@ class _Rewrite:
             for element in elements
             if element.id in self.types and not self._unknown_type(element)
         }
+        if any(map(self._unknown_type, elements)) and any(map(self._holds_optional, elements)):
+            raise UnsupportedExpressionError(_OPTIONAL_AS_ANY)
         if len(kinds) > 1:
             raise RefusedExpressionError(f"the elements of a {what} are not all of one type, which Kubernetes refuses")
 
     def _refuse_optional_in_disguise(self, expr: Expr) -> None:
         """An optional value must not become a dynamic one: the evaluator cannot hand it to a function."""
         if self._unknown_type(expr) and any(self._holds_optional(child) for child in self._values_passed_on(expr)):
-            raise UnsupportedExpressionError(
-                "an optional value is used where any value can be; unwrap it with orValue()"
-            )
+            raise UnsupportedExpressionError(_OPTIONAL_AS_ANY)
 
     def _values_passed_on(self, expr: Expr) -> list[Expr]:
         call = expr.call_expr
@@ -171,7 +172,7 @@ class _Rewrite:
         return []
 
     def _holds_optional(self, expr: Expr) -> bool:
-        return expr.id in self.types and _holds_optional(self.types[expr.id])
+        return expr.id in self.types and holds_optional(self.types[expr.id])
 
     def _unknown_type(self, expr: Expr) -> bool:
         if expr.id not in self.types:
@@ -213,13 +214,14 @@ def _text(number: int, text: str) -> Expr:
     return Expr(id=number, const_expr=Constant(string_value=text))
 
 
-def _holds_optional(kind: Type) -> bool:
+def holds_optional(kind: Type) -> bool:
+    """Whether a value of the type is an optional one or has such in it."""
     match kind.WhichOneof("type_kind"):
         case "abstract_type":
-            return kind.abstract_type.name == _OPTIONAL or any(map(_holds_optional, kind.abstract_type.parameter_types))
+            return kind.abstract_type.name == _OPTIONAL or any(map(holds_optional, kind.abstract_type.parameter_types))
         case "list_type":
-            return _holds_optional(kind.list_type.elem_type)
+            return holds_optional(kind.list_type.elem_type)
         case "map_type":
-            return _holds_optional(kind.map_type.value_type)
+            return holds_optional(kind.map_type.value_type)
         case _:
             return False

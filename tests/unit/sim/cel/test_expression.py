@@ -74,6 +74,11 @@ def test_a_selector_holds(expression: str) -> None:
         ("(" * 40 + "true" + ")" * 40, "nested deeper than the 32 levels"),
         ("dyn(optional.of(1)) == 1", "an optional value"),
         ("[1].exists(x, (x > 0 ? dyn(x) : optional.of(1)) == 1)", "an optional value"),
+        ('[1].map(x, {"a": dyn(x), "b": optional.of(x)}).size() == 1', "an optional value"),
+        ("[1].map(x, [dyn(x), optional.of(x)]).size() == 1", "an optional value"),
+        ("[optional.of([1])].map(x, [x]).map(x, [x]).size() == 1", "lists of optional values"),
+        ("sets.contains([optional.of(1)], [optional.of(1)])", "lists of optional values"),
+        ("[optional.of(1)].distinct().size() == 1", "lists of optional values"),
     ],
 )
 def test_what_only_kubernetes_can_judge_is_refused_by_name(expression: str, message: str) -> None:
@@ -149,6 +154,8 @@ LONG = "z" * 1000
         f'["{LONG}"]' + '.map(a, a.replace("z", "zzzzzzzzzzzzzzzzzzzz"))' * 6 + "[0].size() > 0",
         f'["{LONG}"]' + '.map(a, a.replace("", a))' * 4 + "[0].size() > 0",
         f'["{LONG}"]' + ".map(a, [a, a, a, a, a, a, a, a, a].join(a))" * 9 + "[0].size() > 0",
+        f"lists.range(99).map(i, lists.range(99).map(j, {[1] * 2000})).size() > 0",
+        f'["{LONG}"].map(a, {GROWING}).map(a, {GROWING})[0].split("").size() > 0',
         f'lists.range(4500).map(a, "x").join("{LONG + LONG + LONG}").size() > 0',
         '[[[["x"]]]]' + ".map(a, [a, a, a, a, a, a, a, a, a, a, a, a, a]).flatten()" * 7 + ".size() > 0",
         f'lists.range(99).map(i, lists.range(99).map(j, {ATTRIBUTES}.model + "{LONG}")).size() > 0',
@@ -158,6 +165,38 @@ LONG = "z" * 1000
 def test_what_an_expression_builds_is_bounded(expression: str) -> None:
     with pytest.raises(CELRuntimeError, match="operation cancelled"):
         matches(expression)
+
+
+@pytest.mark.parametrize(
+    ("start", "step"),
+    [
+        ("[1]", "[a, a]"),
+        ("[[1]]", "[a] + [a]"),
+        ("dyn([1])", "dyn([a, a])"),
+        ("dyn([1])", "{'x': a, 'y': a}"),
+        ("[1]", "[?optional.of(a), ?optional.of(a)]"),
+    ],
+)
+def test_lists_that_share_lists_count_with_all_that_is_in_them(start: str, step: str) -> None:
+    assert matches(f"[{start}]" + f".map(a, {step})" * 6 + ".all(a, a == a)")
+    with pytest.raises(CELRuntimeError, match="operation cancelled"):
+        matches(f"[{start}]" + f".map(a, {step})" * 22 + ".all(a, a == a)")
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        "sets.contains(s, s)",
+        "sets.equivalent(s, s)",
+        "!sets.intersects(s, s.map(i, -1 - i))",
+        "s.map(i, [i]).distinct().size() > 0",
+        "s.map(i, dyn(i)).distinct().size() > 0",
+    ],
+)
+def test_what_compares_each_element_with_each_is_bounded(look: str) -> None:
+    assert matches(f"cel.bind(s, lists.range(500), {look})")
+    with pytest.raises(CELRuntimeError, match="operation cancelled"):
+        matches(f"cel.bind(s, lists.range(4000), {look})")
 
 
 LONG_STRING = f'["{LONG}"].map(a, {GROWING}).map(a, {GROWING})[0]'
@@ -207,6 +246,9 @@ def test_what_an_expression_looks_at_again_and_again_is_bounded(value: str, look
         f'lists.range(90).all(a, lists.range(90).all(b, {ATTRIBUTES}.model.split(",").indexOf("b") == 1))',
         "cel.bind(s, lists.range(48), lists.range(90).all(a, lists.range(90).all(b, s.indexOf(47) == 47)))",
         "lists.range(4000).map(a, a + a).filter(a, a > 4)[0] == 6",
+        f"lists.range(90).all(a, lists.range(90).all(b, 47 in {list(range(48))}))",
+        f'lists.range(90).all(a, lists.range(90).all(b, "{"z," * 32}".split(",").size() == 33))',
+        "lists.range(10000).distinct().size() == 10000",
         'lists.range(900).map(a, "x").join("-").size() == 1799',
         "+".join([f"{ATTRIBUTES}.model"] * 28) + '!= ""',
         'dyn(1) + dyn(2) == 3 && dyn("a") + dyn("b") == "ab" && [1] + [2] == [1, 2] && b"a" + b"b" == b"ab"',
