@@ -250,7 +250,7 @@ class GrpcServer:
         try:
             data = connection.sock.recv(_READ)
             if not data:
-                raise HungUpError("its peer has hung up")  # noqa: TRY301 - as h2's own errors are
+                raise HungUpError("its peer has hung up")  # noqa: TRY301 - as what the connection raises
             for event in connection.receive(data):
                 self._take(connection, event)
         except BlockingIOError:

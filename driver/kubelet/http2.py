@@ -1,31 +1,14 @@
 """gRPC on one HTTP/2 connection, the server's end: bytes in, requests out; answers in, bytes out. No I/O, no threads.
 
-HTTP/2 itself (frames, headers, flow control, limits) is h2's; what is here is which stream is which call, and what of
-an answer waits until its peer takes more.
+`http2_connection` carries headers and bytes of streams; what is here is which stream is which call, and what of an
+answer waits until its peer takes more.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Container
 from dataclasses import dataclass, field
 from typing import Final
-
-from h2.config import H2Configuration
-from h2.connection import H2Connection
-from h2.errors import ErrorCodes
-from h2.events import (
-    ConnectionTerminated,
-    DataReceived,
-    Event,
-    RemoteSettingsChanged,
-    RequestReceived,
-    StreamEnded,
-    StreamReset,
-    WindowUpdated,
-)
-from h2.exceptions import ProtocolError, StreamClosedError
-from hyperframe.frame import GoAwayFrame
 
 from dranode.driver.kubelet.grpc_values import (
     MAX_MESSAGE,
@@ -37,23 +20,20 @@ from dranode.driver.kubelet.grpc_values import (
     with_length,
     without_length,
 )
-
-# kubelet's requests are as gRPC's library makes them, and of their headers only those below are looked at.
-_CONFIG: Final = H2Configuration(
-    client_side=False,
-    header_encoding=None,
-    validate_inbound_headers=False,
-    normalize_inbound_headers=False,
-    validate_outbound_headers=False,
-    normalize_outbound_headers=False,
+from dranode.driver.kubelet.http2_connection import (
+    DataCame,
+    GoneAway,
+    HeadersCame,
+    HTTP2Connection,
+    HTTP2Event,
+    StreamCut,
 )
-_HEAD: Final = ((b":status", b"200"), (b"content-type", b"application/grpc"))
-_UNSUPPORTED: Final = ((b":status", b"415"),)
+from dranode.driver.kubelet.http2_frames import NO_ERROR, REFUSED_STREAM, HTTP2Error, literal
 
-
-class _Connection(H2Connection):
-    # It remembers how streams have ended, for frames that cross; the thousands of its default are megabytes.
-    MAX_CLOSED_STREAMS = 256
+# `:status: 200` (RFC 7541, appendix A, entry 8), and what else an answer begins with.
+_HEAD: Final = b"\x88" + literal(b"content-type", b"application/grpc")
+_UNSUPPORTED: Final = literal(b":status", b"415")
+_OK: Final = literal(b"grpc-status", b"0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +70,7 @@ class _Call:
         received: the request's bytes.
         begun: whether the answer's headers were sent.
         unsent: of the answer, what waits for the peer.
-        status: the headers with which it ends after that; None while more may follow.
+        status: the headers, packed, with which it ends after that; None while more may follow.
     """
 
     path: str
@@ -98,7 +78,7 @@ class _Call:
     received: bytearray = field(default_factory=bytearray)
     begun: bool = False
     unsent: bytearray = field(default_factory=bytearray)
-    status: tuple[tuple[bytes, bytes], ...] | None = None
+    status: bytes | None = None
 
 
 class HungUpError(Exception):
@@ -109,12 +89,10 @@ class ServerConnection:
     """One connection. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._http2 = _Connection(_CONFIG)
-        self._http2.initiate_connection()
+        self._http2 = HTTP2Connection()
         self._calls: dict[int, _Call] = {}
         # The last call that is taken, once no more are.
         self._last: int | None = None
-        self._goodbye = b""
 
     def receive(self, data: bytes) -> list[Request | Ended]:
         """Take in what has come.
@@ -123,41 +101,41 @@ class ServerConnection:
             HungUpError: nothing will follow; what `outgoing` has may still be sent.
         """
         try:
-            events = self._http2.receive_data(data)
-        except ProtocolError as error:
+            events = self._http2.receive(data)
+        except HTTP2Error as error:
             self._calls.clear()
-            raise HungUpError(f"{type(error).__name__}: {error}") from error
+            raise HungUpError(str(error)) from error
         # What was given up later in the same bytes can be answered no more.
-        if any(isinstance(event, ConnectionTerminated) for event in events):
+        if any(isinstance(event, GoneAway) for event in events):
             self._calls.clear()
             raise HungUpError("its peer has ended it")
-        ended = {event.stream_id for event in events if isinstance(event, StreamReset)}
+        ended = {event.stream for event in events if isinstance(event, StreamCut)}
         happened: list[Request | Ended] = [Ended(stream) for stream in ended if self._calls.pop(stream, None)]
         for event in events:
             request = self._happened(event, ended)
             if request is not None:
                 happened.append(request)
+        for stream in [stream for stream, call in self._calls.items() if call.unsent]:
+            self._flush(stream)
         return happened
 
-    def _happened(self, event: Event, ended: Container[int]) -> Request | None:
+    def _happened(self, event: HTTP2Event, ended: Container[int]) -> Request | None:
         match event:
-            case RequestReceived(stream_id=stream) if stream not in ended:
-                self._begun(stream, dict(event.headers))
-            case DataReceived():
-                self._http2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
-                self._grown(event.stream_id, event.data)
-            case StreamEnded():
-                return self._whole(event.stream_id)
-            case WindowUpdated() | RemoteSettingsChanged():
-                for stream in tuple(self._calls):
-                    self._flush(stream)
-        return None
+            case HeadersCame(stream, headers, first, whole):
+                if first and stream not in ended:
+                    self._begun(stream, headers)
+            case DataCame(stream, data, whole):
+                self._grown(stream, data)
+            case _:
+                return None
+        return self._whole(stream) if whole else None
 
     def _begun(self, stream: int, headers: dict[bytes, bytes]) -> None:
         if self._last is not None and stream > self._last:
-            self._http2.reset_stream(stream, ErrorCodes.REFUSED_STREAM)
+            self._http2.reset(stream, REFUSED_STREAM)
         elif not headers.get(b"content-type", b"").startswith(b"application/grpc"):
-            self._http2.send_headers(stream, _UNSUPPORTED, end_stream=True)
+            self._http2.send_headers(stream, _UNSUPPORTED, end=True)
+            self._http2.forget(stream)
         else:
             path = headers.get(b":path", b"").decode("latin-1")
             self._calls[stream] = _Call(path, timeout(headers.get(b"grpc-timeout")))
@@ -171,9 +149,7 @@ class ServerConnection:
             reason = f"a request may have {MAX_MESSAGE} bytes, and more came"
             self.finish(stream, Status.RESOURCE_EXHAUSTED, reason)
             self._calls.pop(stream, None)
-            # One whose last bytes came with these is closed by its answer.
-            with contextlib.suppress(StreamClosedError):
-                self._http2.reset_stream(stream, ErrorCodes.NO_ERROR)
+            self._http2.reset(stream, NO_ERROR)
 
     def _whole(self, stream: int) -> Request | None:
         call = self._calls.get(stream)
@@ -210,23 +186,19 @@ class ServerConnection:
         call = self._calls.get(stream)
         if call is None or call.status is not None:
             return
-        told = ((b"grpc-message", encoded_reason(reason)),) if reason else ()
+        told = literal(b"grpc-status", b"%d" % status) if status else _OK
+        if reason:
+            told += literal(b"grpc-message", encoded_reason(reason))
         # An answer without a message is its end alone.
-        call.status = (*(() if call.begun else _HEAD), (b"grpc-status", b"%d" % status), *told)
+        call.status = told if call.begun else _HEAD + told
         self._flush(stream)
 
     def _flush(self, stream: int) -> None:
         call = self._calls[stream]
-        while call.unsent:
-            size = min(
-                len(call.unsent), self._http2.local_flow_control_window(stream), self._http2.max_outbound_frame_size
-            )
-            if size <= 0:
-                return
-            self._http2.send_data(stream, bytes(call.unsent[:size]))
-            del call.unsent[:size]
-        if call.status is not None:
-            self._http2.send_headers(stream, call.status, end_stream=True)
+        self._http2.send_data(stream, call.unsent)
+        if not call.unsent and call.status is not None:
+            self._http2.send_headers(stream, call.status, end=True)
+            self._http2.forget(stream)
             del self._calls[stream]
 
     def waits(self, stream: int) -> bool:
@@ -249,13 +221,9 @@ class ServerConnection:
         A caller may send later calls on another connection.
         """
         if self._last is None:
-            self._last = self._http2.highest_inbound_stream_id
-            # h2's own way closes the connection for what is still to be sent.
-            frame = GoAwayFrame(0)
-            frame.last_stream_id = self._last
-            self._goodbye = frame.serialize()
+            self._last = self._http2.highest
+            self._http2.go_away(self._last)
 
     def outgoing(self) -> bytes:
         """Return the bytes to be sent, each once."""
-        data, self._goodbye = self._http2.data_to_send() + self._goodbye, b""
-        return data
+        return self._http2.outgoing()

@@ -11,21 +11,6 @@ import time
 from pathlib import Path
 from typing import Final
 
-from h2.config import H2Configuration
-from h2.connection import H2Connection
-from h2.events import (
-    ConnectionTerminated,
-    DataReceived,
-    Event,
-    RemoteSettingsChanged,
-    ResponseReceived,
-    StreamEnded,
-    StreamReset,
-    TrailersReceived,
-    WindowUpdated,
-)
-from h2.exceptions import ProtocolError
-
 from dranode.driver.kubelet.grpc_values import (
     PREFIX_BYTES,
     RPCError,
@@ -34,8 +19,19 @@ from dranode.driver.kubelet.grpc_values import (
     with_length,
     without_length,
 )
+from dranode.driver.kubelet.http2_connection import (
+    DataCame,
+    GoneAway,
+    HeadersCame,
+    HTTP2Connection,
+    HTTP2Event,
+    StreamCut,
+)
+from dranode.driver.kubelet.http2_frames import HTTP2Error, literal
 
-_CONFIG: Final = H2Configuration(client_side=True, header_encoding=None)
+# `:method: POST` and `:scheme: http` (RFC 7541, appendix A, entries 3 and 6).
+_PSEUDO: Final = b"\x83\x86" + literal(b":authority", b"localhost")
+_HEAD: Final = literal(b"te", b"trailers") + literal(b"content-type", b"application/grpc")
 _STREAM: Final = 1
 _READ: Final = 1 << 18
 
@@ -63,7 +59,7 @@ def call(path: Path, method: str, message: bytes, *, seconds: float, limit: int)
             raise RPCError(Status.DEADLINE_EXCEEDED, f"no answer within {seconds:g} s") from error
         except OSError as error:
             raise RPCError(Status.UNAVAILABLE, error.strerror or str(error)) from error
-        except ProtocolError as error:
+        except HTTP2Error as error:
             raise RPCError(Status.INTERNAL, f"the answer is no HTTP/2: {error}") from error
 
 
@@ -74,9 +70,9 @@ class _Call:
         self._sock = sock
         self._ends = ends
         self._limit = limit
-        self._http2 = H2Connection(_CONFIG)
+        self._http2 = HTTP2Connection(client=True)
         self._answer = bytearray()
-        self._unsent = b""
+        self._unsent = bytearray()
         self._head: dict[bytes, bytes] = {}
         self._over = False
 
@@ -86,27 +82,20 @@ class _Call:
         Raises:
             RPCError: there is none.
             OSError: the connection fails, or time is up.
-            ProtocolError: what comes is no HTTP/2.
+            HTTP2Error: what comes is no HTTP/2.
         """
-        self._http2.initiate_connection()
-        headers = (
-            (b":method", b"POST"),
-            (b":scheme", b"http"),
-            (b":path", method.encode()),
-            (b":authority", b"localhost"),
-            (b"te", b"trailers"),
-            (b"content-type", b"application/grpc"),
-            (b"grpc-timeout", b"%dm" % (seconds * 1000)),
-        )
-        self._http2.send_headers(_STREAM, headers)
-        self._unsent = with_length(message)
+        self._http2.begin(_STREAM)
+        pseudo = _PSEUDO + literal(b":path", method.encode())
+        patience = literal(b"grpc-timeout", b"%dm" % (seconds * 1000))
+        self._http2.send_headers(_STREAM, pseudo + _HEAD + patience)
+        self._unsent += with_length(message)
         self._send()
         while not self._over:
             self._sock.settimeout(max(self._ends - time.monotonic(), 1e-3))
             data = self._sock.recv(_READ)
             if not data:
                 raise RPCError(Status.UNAVAILABLE, "the connection was closed before the answer")
-            for event in self._http2.receive_data(data):
+            for event in self._http2.receive(data):
                 self._happened(event)
             if time.monotonic() > self._ends:
                 raise TimeoutError
@@ -118,27 +107,18 @@ class _Call:
         return without_length(self._answer)
 
     def _send(self) -> None:
-        while self._unsent:
-            window = self._http2.local_flow_control_window(_STREAM)
-            size = min(len(self._unsent), window, self._http2.max_outbound_frame_size)
-            if size <= 0:
-                break
-            self._http2.send_data(_STREAM, self._unsent[:size], end_stream=size == len(self._unsent))
-            self._unsent = self._unsent[size:]
-        self._sock.sendall(self._http2.data_to_send())
+        self._http2.send_data(_STREAM, self._unsent, end=True)
+        self._sock.sendall(self._http2.outgoing())
 
-    def _happened(self, event: Event) -> None:
+    def _happened(self, event: HTTP2Event) -> None:
         match event:
-            case ResponseReceived() | TrailersReceived():
-                self._head |= dict(event.headers)
-            case DataReceived():
-                self._http2.acknowledge_received_data(event.flow_controlled_length, _STREAM)
-                self._answer += event.data
+            case HeadersCame(headers=headers, ended=ended):
+                self._head |= headers
+                self._over = ended
+            case DataCame(data=data, ended=ended):
+                self._answer += data
+                self._over = ended
                 if len(self._answer) > self._limit + PREFIX_BYTES:
                     raise RPCError(Status.RESOURCE_EXHAUSTED, f"an answer may have {self._limit} bytes, and more came")
-            case StreamEnded():
-                self._over = True
-            case StreamReset() | ConnectionTerminated() if not self._over:
-                raise RPCError(Status.UNAVAILABLE, f"the call was cut off ({event.error_code})")
-            case WindowUpdated() | RemoteSettingsChanged():
-                pass  # `_send` looks at the windows as they are
+            case StreamCut(code=code) | GoneAway(code=code) if not self._over:
+                raise RPCError(Status.UNAVAILABLE, f"the call was cut off ({code})")
