@@ -1,7 +1,8 @@
 """The variables that carry a claim's CPUs in its CDI spec: a contract with containers, NRI plug-ins, dra-driver-cpu.
 
 `DRA_CPUSET_<claim UID>=<cpu-list>` is dra-driver-cpu's, so that either driver can take over a node from the other.
-If a claim holds more CPUs than it runs on, `DRANODE_HELD_<claim UID>` lists the held CPUs.
+If a claim holds more CPUs than it runs on, `DRANODE_HELD_<claim UID>` lists the held CPUs. If they are isolated beyond
+other containers, `DRANODE_ISOLATION_<claim UID>` says how far: `quiet` or `partition`.
 
 Where a claim has several requests, each of its allocation results has a CDI device of its own besides, with
 `DRANODE_CPUSET_<claim UID>_<number of the result>=<cpu-list>`: kubelet passes a container those of the requests that it
@@ -13,22 +14,26 @@ from __future__ import annotations
 from typing import Final
 
 from dranode.cdi.spec import ContainerEdits, Spec
+from dranode.cpu.policies import Isolation
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.claims.grant import ClaimGrant
 
 CDI_KIND: Final = "dra.k8s.io/cpu"
 CPUSET_PREFIX: Final = "DRA_CPUSET_"
 HELD_PREFIX: Final = "DRANODE_HELD_"
+ISOLATION_PREFIX: Final = "DRANODE_ISOLATION_"
 REQUEST_PREFIX: Final = "DRANODE_CPUSET_"
 
 
-def claim_edits(uid: str, cpus: CPUSet, held: CPUSet) -> ContainerEdits | None:
+def claim_edits(uid: str, cpus: CPUSet, held: CPUSet, isolation: Isolation = Isolation.CPUSET) -> ContainerEdits | None:
     """Return the edits that every container with the claim gets; None for a claim without CPUs."""
     if not cpus:
         return None
     env = [f"{CPUSET_PREFIX}{uid}={cpus}"]
     if held != cpus:
         env.append(f"{HELD_PREFIX}{uid}={held}")
+    if isolation is not Isolation.CPUSET:
+        env.append(f"{ISOLATION_PREFIX}{uid}={isolation}")
     return ContainerEdits(env=tuple(env))
 
 
@@ -44,7 +49,10 @@ def spec_cpus(uid: str, spec: Spec) -> ClaimGrant | None:
     try:
         cpus = CPUSet.parse(entries.get(f"{CPUSET_PREFIX}{uid}", ""))
         held = CPUSet.parse(entries.get(f"{HELD_PREFIX}{uid}", str(cpus)))
+        isolation = Isolation(entries.get(f"{ISOLATION_PREFIX}{uid}", Isolation.CPUSET))
     except ValueError:
         return None
     held |= cpus
-    return ClaimGrant(grants=(), edits=claim_edits(uid, cpus, held), cpus=cpus, held=held) if cpus else None
+    if not cpus:
+        return None
+    return ClaimGrant(grants=(), edits=claim_edits(uid, cpus, held, isolation), cpus=cpus, held=held)

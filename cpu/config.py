@@ -20,7 +20,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from dranode.cpu.policies import L3, PickPolicy, Threads
+from dranode.cpu.policies import L3, Isolation, PickPolicy, Threads
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.documents import decode
 from dranode.driver.core.api.errors import ClaimError, DocumentError
@@ -80,6 +80,7 @@ class CPUConfig(
         sharing: container (default: one live container at a time) or pod (every container of one pod).
         cfs_quota: `cfsQuota`: keep (default) or unlimited.
         memory: none (default) or local (`cpuset.mems` follows the CPUs).
+        isolation: cpuset (default), quiet or partition: what keeps off the CPUs besides other containers.
     """
 
     cpuset: str | None = None
@@ -89,6 +90,7 @@ class CPUConfig(
     sharing: CPUSharing | None = None
     cfs_quota: CFSQuota | None = None
     memory: Memory | None = None
+    isolation: Isolation | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,7 @@ class CPUPolicy:
     sharing: CPUSharing = CPUSharing.CONTAINER
     cfs_quota: CFSQuota = CFSQuota.KEEP
     memory: Memory = Memory.NONE
+    isolation: Isolation = Isolation.CPUSET
 
 
 _WORDS: Final[Mapping[str, type[StrEnum]]] = {
@@ -115,9 +118,10 @@ _WORDS: Final[Mapping[str, type[StrEnum]]] = {
     "sharing": CPUSharing,
     "cfsQuota": CFSQuota,
     "memory": Memory,
+    "isolation": Isolation,
 }
 _PLACEMENT: Final = ("threads", "l3", "spread")
-_TREATMENT: Final = ("sharing", "cfs_quota", "memory")
+_TREATMENT: Final = ("sharing", "cfs_quota", "memory", "isolation")
 
 
 def parse_cpu_config(config: Config) -> CPUConfig:

@@ -49,6 +49,22 @@ OPTIONS: Final = (
         top_key="order",
     ),
     Option(
+        "max-isolation",
+        "How far claims may have their CPUs isolated: from other containers, from interrupts and host services too "
+        "(quiet), or from the scheduler's load balancing as well (partition). Beyond cpuset the driver changes the "
+        "node.",
+        default="cpuset",
+        choices=("cpuset", "quiet", "partition"),
+        flag="--max-isolation",
+        top_key="maxIsolation",
+    ),
+    Option(
+        "host-root",
+        "Where the node's own /proc and /sys are mounted, for isolation beyond cpuset.",
+        default="/",
+        metavar="DIR",
+    ),
+    Option(
         "expose-pcie-roots",
         "Publish the PCIe roots near a group (needs DRAListTypeAttributes).",
         default=False,

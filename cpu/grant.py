@@ -8,6 +8,7 @@ and no CPU is given twice. A result with admin access gets no CPU: it holds noth
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import msgspec
@@ -17,6 +18,7 @@ from dranode.cpu.config import Memory, merge
 from dranode.cpu.grouped import grouped_share
 from dranode.cpu.individual import individual_share, verified
 from dranode.cpu.options import CPUOptions, DeviceMode
+from dranode.cpu.policies import Isolation
 from dranode.cpu.share import Asked, NodeView, Share
 from dranode.cpu.topology import Topology
 from dranode.cpu.treatment import treatment_state
@@ -44,6 +46,7 @@ def grant_cpus(claim: AllocatedClaim, held: Held, topology: Topology, options: C
     taken = CPUSet()
     for allocated in claim.results:
         asked = Asked(claim.ref, allocated.result, merge(allocated.configs), taken)
+        _check_isolation(asked, options)
         share = Share(asked.policy) if allocated.result.admin_access else decide(asked, node)
         shares = (*shares, share)
         taken |= share.held
@@ -57,7 +60,7 @@ def grant_cpus(claim: AllocatedClaim, held: Held, topology: Topology, options: C
     )
     return ClaimGrant(
         grants=_with_own_cpus(claim.ref.uid, grants, shares) if cpus else grants,
-        edits=claim_edits(claim.ref.uid, cpus, taken),
+        edits=claim_edits(claim.ref.uid, cpus, taken, _isolation(shares)),
         cpus=cpus,
         held=taken,
     )
@@ -82,14 +85,13 @@ def adopted(claim: AllocatedClaim, recovered: ClaimGrant, topology: Topology, op
 
 
 def _grant(result: DeviceRequestAllocationResult, share: Share, mems: str, options: CPUOptions) -> Grant:
-    grouped = options.mode is DeviceMode.GROUPED and bool(share.held)
     return Grant(
         request=result.request,
         pool=result.pool,
         device=result.device,
         share_id=result.share_id,
         admin=bool(result.admin_access),
-        attributes=_metadata(share) if grouped else {},
+        attributes=_metadata(share, options) if share.held else {},
         state=treatment_state(share.policy, mems),
     )
 
@@ -107,12 +109,17 @@ def _with_own_cpus(uid: str, grants: tuple[Grant, ...], shares: tuple[Share, ...
     )
 
 
-def _metadata(share: Share) -> dict[str, DeviceAttribute]:
-    """Return the attributes that the workload sees in addition to those that the group publishes.
+def _metadata(share: Share, options: CPUOptions) -> dict[str, DeviceAttribute]:
+    """Return the attributes that the workload sees in addition to those that the device publishes.
 
-    A device of individual mode needs none: its own attributes name its CPU.
+    A device of individual mode names its CPU by its own attributes.
     """
-    attributes = {"dra.cpu/allocatedNumCPUs": DeviceAttribute(int_=len(share.held))}
+    attributes: dict[str, DeviceAttribute] = {}
+    if share.policy.isolation is not Isolation.CPUSET:
+        attributes["dra.cpu/isolation"] = DeviceAttribute(string=share.policy.isolation.value)
+    if options.mode is DeviceMode.INDIVIDUAL:
+        return attributes
+    attributes["dra.cpu/allocatedNumCPUs"] = DeviceAttribute(int_=len(share.held))
     cpus = str(share.cpus)
     if len(cpus) <= MAX_STRING:
         attributes["dra.cpu/cpuset"] = DeviceAttribute(string=cpus)
@@ -147,6 +154,19 @@ def _no_memory(cpus: CPUSet, topology: Topology) -> str:
 
 def _nodes(cpus: CPUSet, topology: Topology) -> CPUSet:
     return CPUSet(node for cpu in cpus if (node := topology.cpus[cpu].numa) is not None)
+
+
+def _isolation(shares: Iterable[Share]) -> Isolation:
+    return max((share.policy.isolation for share in shares), key=lambda each: each.level, default=Isolation.CPUSET)
+
+
+def _check_isolation(asked: Asked, options: CPUOptions) -> None:
+    isolation, limit = asked.policy.isolation, options.max_isolation
+    if isolation.level > limit.level:
+        raise ClaimError(
+            f"{asked} asks for isolation: {isolation}, and this node allows no more than {limit} (--max-isolation); "
+            "ask for less, or have its administrator allow it"
+        )
 
 
 def _check_shared(claim: ClaimRef, taken: CPUSet, node: NodeView) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from dranode.cpu.policies import Order, Threads
+from dranode.cpu.policies import Isolation, Order, Threads
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import UsageError
 
@@ -45,6 +45,8 @@ class CPUOptions:
         expose_pcie_roots: publish the PCIe roots near a device (needs DRAListTypeAttributes).
         compat_attributes: publish the reference driver's deprecated attributes as well.
         node_allocatable_mapping: publish how claims count against the node's CPUs (needs DRANodeAllocatableResources).
+        max_isolation: how far claims may have their CPUs isolated.
+        host_root: where the node's own `/proc` and `/sys` are mounted, for isolation beyond cpuset.
         keep_shared: refuse the claim that would leave no CPU to containers without claims; for enforcement by NRI.
     """
 
@@ -56,6 +58,8 @@ class CPUOptions:
     expose_pcie_roots: bool = False
     compat_attributes: bool = False
     node_allocatable_mapping: bool = False
+    max_isolation: Isolation = Isolation.CPUSET
+    host_root: str = "/"
     keep_shared: bool = False
 
 
@@ -89,6 +93,8 @@ def read_options(options: Mapping[str, object]) -> CPUOptions:
         reserved=reserved,
         threads=_choice("--threads", _THREADS, options.get("threads", Threads.ANY)),
         order=_choice("--order", Order, options.get("order", Order.UNTOUCHED_FIRST)),
+        max_isolation=_choice("--max-isolation", Isolation, options.get("max_isolation", Isolation.CPUSET)),
+        host_root=str(options.get("host_root") or "/"),
         **{flag: bool(options.get(flag)) for flag in _FLAGS},
     )
 

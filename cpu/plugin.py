@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from dranode.cpu.claim_env import CDI_KIND, spec_cpus
 from dranode.cpu.options import CPUOptions, check_reserved, read_options
-from dranode.driver.core.claims.hooks import Recovers
+from dranode.cpu.policies import Isolation
+from dranode.driver.core.claims.hooks import Recovers, Tunes
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.plugin import Plugin, Stop
 from dranode.driver.core.pinning.pins import Pins
@@ -23,10 +24,12 @@ from dranode.driver.machine.root import Root
 if TYPE_CHECKING:
     from dranode.cdi.spec import Spec
     from dranode.cpu.hotplug import CPUEvent
+    from dranode.cpu.tuner import Tuner
     from dranode.driver.core.claims.configs import Config
     from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Grant
     from dranode.driver.core.claims.health import DeviceHealth, Impairment
     from dranode.driver.core.claims.held import Held
+    from dranode.driver.core.claims.hooks import Notes
     from dranode.driver.core.claims.layout import Layout
     from dranode.driver.core.claims.record import Record
     from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
@@ -38,21 +41,30 @@ log = logging.getLogger(__name__)
 _POSITION: Final = re.compile(r"cpudev\d{3,}", re.ASCII)
 
 
-class CPUPlugin(Plugin, Pins, Recovers):
+class CPUPlugin(Plugin, Pins, Recovers, Tunes):
     """CPUs as devices; `Inventory.hardware` is the machine's `Topology`.
 
     Args:
         root: the machine's files.
         options: how its CPUs are published and handed out.
         events: opens the kernel's event source; None for a captured or synthetic machine.
+        host: the node's own files, where `root` is those of a pod; None if they are the same.
     """
 
     driver = "dra.cpu"
     cdi_kind = CDI_KIND
 
-    def __init__(self, root: Root, options: CPUOptions, events: Callable[[], Events[CPUEvent]] | None = None) -> None:
+    def __init__(
+        self,
+        root: Root,
+        options: CPUOptions,
+        events: Callable[[], Events[CPUEvent]] | None = None,
+        host: Root | None = None,
+    ) -> None:
         self.options = options
         self._root = root
+        self._host = host or root
+        self._tuner: Tuner | None = None
         self._events = events
         self._seen: frozenset[str] = frozenset()
 
@@ -117,6 +129,22 @@ class CPUPlugin(Plugin, Pins, Recovers):
 
         return held_claim(record)
 
+    def tunes(self, grants: tuple[Grant, ...]) -> bool:
+        """Return whether a grant wants its CPUs isolated from more than other containers."""
+        if not any(grant.state for grant in grants):
+            return False
+        from dranode.cpu.treatment import claim_treatment
+
+        return claim_treatment(grants).isolation is not Isolation.CPUSET
+
+    def tune(self, claims: Collection[Record], notes: Notes) -> None:
+        """Keep interrupts, unbound kernel work and host services off the CPUs of these claims (`dranode.cpu.tuner`)."""
+        if self._tuner is None:
+            from dranode.cpu.tuner import Tuner
+
+            self._tuner = Tuner(self._host, self.options.reserved)
+        self._tuner.tune(claims, notes)
+
     def recover(self, uid: str, spec: Spec) -> ClaimGrant | None:
         """Return the CPUs that a claim was granted, by a CDI spec of this driver or of dra-driver-cpu."""
         return spec_cpus(uid, spec) if spec.kind == self.cdi_kind else None
@@ -167,7 +195,9 @@ def plugin(root: Root, options: Mapping[str, object]) -> Plugin:
         log.warning(
             "no CPU is reserved, so the claim that would take the last shared CPU will be refused; set --reserved-cpus"
         )
-    return CPUPlugin(root, read, _kernel_events if isinstance(root, HostRoot) else None)
+    if not isinstance(root, HostRoot):
+        return CPUPlugin(root, read)
+    return CPUPlugin(root, read, _kernel_events, host=HostRoot(read.host_root))
 
 
 def _kernel_events() -> Events[CPUEvent]:

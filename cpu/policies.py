@@ -34,3 +34,20 @@ class L3(StrEnum):
     PREFER = "prefer"
     REQUIRE = "require"
     IGNORE = "ignore"
+
+
+class Isolation(StrEnum):
+    """What keeps off a claim's CPUs, each level besides what the one before keeps off.
+
+    CPUSET: other containers. QUIET: interrupts, unbound kernel work and the host's own services, as far as the kernel
+    lets them be moved. PARTITION: the scheduler's load balancing, by a partition of cgroup v2.
+    """
+
+    CPUSET = "cpuset"
+    QUIET = "quiet"
+    PARTITION = "partition"
+
+    @property
+    def level(self) -> int:
+        """Return how much it keeps off, in the order of the values."""
+        return list(Isolation).index(self)

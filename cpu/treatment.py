@@ -8,9 +8,11 @@ from typing import Any
 import msgspec
 
 from dranode.cpu.config import CFSQuota, CPUPolicy, CPUSharing, Memory
+from dranode.cpu.policies import Isolation
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.documents import decode, encode
 from dranode.driver.core.claims.grant import Grant
+from dranode.driver.core.claims.record import Record
 
 
 class Treatment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
@@ -21,17 +23,25 @@ class Treatment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, r
         cfs_quota: whether their CPU limit is lifted.
         memory: with `local`, `mems` becomes their `cpuset.mems`.
         mems: with local memory, the NUMA nodes of the CPUs (a list such as 0-1); else empty.
+        isolation: what keeps off their CPUs besides other containers.
     """
 
     sharing: CPUSharing = CPUSharing.CONTAINER
     cfs_quota: CFSQuota = CFSQuota.KEEP
     memory: Memory = Memory.NONE
     mems: str = ""
+    isolation: Isolation = Isolation.CPUSET
 
 
 def treatment_state(policy: CPUPolicy, mems: str) -> Any:
     """Return the plain JSON for `Grant.state`; None if every setting has its default."""
-    treatment = Treatment(sharing=policy.sharing, cfs_quota=policy.cfs_quota, memory=policy.memory, mems=mems)
+    treatment = Treatment(
+        sharing=policy.sharing,
+        cfs_quota=policy.cfs_quota,
+        memory=policy.memory,
+        mems=mems,
+        isolation=policy.isolation,
+    )
     return encode(treatment) or None
 
 
@@ -48,7 +58,8 @@ def claim_treatment(grants: Iterable[Grant]) -> Treatment:
     """Return the settings of the containers of a whole claim, because pinning is per claim.
 
     Several containers may run at a time, and memory is local, only if every result says so. The quota is lifted if any
-    result says so. Results with admin access do not count.
+    result says so, and the claim's isolation is the most that any result asks for. Results with admin access do not
+    count.
 
     Raises:
         DocumentError: a state is not this driver's.
@@ -64,4 +75,18 @@ def claim_treatment(grants: Iterable[Grant]) -> Treatment:
         cfs_quota=CFSQuota.UNLIMITED if lifted else CFSQuota.KEEP,
         memory=Memory.LOCAL if local else Memory.NONE,
         mems=str(CPUSet.union(CPUSet.parse(treatment.mems) for treatment in treatments)) if local else "",
+        isolation=max((treatment.isolation for treatment in treatments), key=lambda each: each.level),
     )
+
+
+def isolated_cpus(record: Record, isolation: Isolation) -> CPUSet:
+    """Return the CPUs that the claim holds with this isolation or more.
+
+    A claim whose results do not tell their CPUs apart has the isolation of the whole claim on all of them.
+
+    Raises:
+        DocumentError: a state is not this driver's.
+    """
+    if any(grant.cpus is None for grant in record.grants):
+        return record.held if claim_treatment(record.grants).isolation.level >= isolation.level else CPUSet()
+    return CPUSet.union(grant.held for grant in record.grants if treatment_of(grant).isolation.level >= isolation.level)

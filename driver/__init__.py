@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from dranode.driver.core.claims.grant import AllocatedClaim, AllocatedResult, ClaimGrant, Grant
     from dranode.driver.core.claims.health import DeviceHealth, Health, Impairment
     from dranode.driver.core.claims.held import ClaimRef, Held, Holding
-    from dranode.driver.core.claims.hooks import Configures, Recovers
+    from dranode.driver.core.claims.hooks import Configures, Notes, Recovers, Tunes
     from dranode.driver.core.claims.inventory import Inventory
     from dranode.driver.core.claims.layout import Box, Layout
     from dranode.driver.core.claims.options import Option
@@ -79,6 +79,7 @@ __all__ = [
     "Layout",
     "MachineError",
     "Mount",
+    "Notes",
     "Option",
     "Pins",
     "Plugin",
@@ -89,6 +90,7 @@ __all__ = [
     "ScratchMachine",
     "Spec",
     "Stop",
+    "Tunes",
     "UsageError",
     "check_plugin",
     "numa_node",
@@ -124,7 +126,7 @@ _SEAM: Final = {
     "dranode.driver.core.claims.grant": ("AllocatedClaim", "AllocatedResult", "ClaimGrant", "Grant"),
     "dranode.driver.core.claims.health": ("DeviceHealth", "Health", "Impairment"),
     "dranode.driver.core.claims.held": ("ClaimRef", "Held", "Holding"),
-    "dranode.driver.core.claims.hooks": ("Configures", "Recovers"),
+    "dranode.driver.core.claims.hooks": ("Configures", "Notes", "Recovers", "Tunes"),
     "dranode.driver.core.claims.inventory": ("Inventory",),
     "dranode.driver.core.claims.options": ("Option",),
     "dranode.driver.core.claims.layout": ("Box", "Layout"),

@@ -14,28 +14,35 @@ _MAX_BYTES = 512 << 20
 
 
 class HostRoot:
-    """The real `/sys`, `/proc` and `/dev`; the kernel follows the links."""
+    """The real `/sys`, `/proc` and `/dev`; the kernel follows the links.
+
+    Args:
+        prefix: where they are mounted: `/`, or a folder of a pod such as `/host`.
+    """
+
+    def __init__(self, prefix: str = "/") -> None:
+        self._prefix = prefix.rstrip("/")
 
     def read_bytes(self, path: str) -> bytes:
-        return _read(f"/{path}")
+        return _read(f"{self._prefix}/{path}")
 
     def listdir(self, path: str) -> list[str]:
-        return sorted(os.listdir(f"/{path}"))  # noqa: PTH208 - names alone, without an object for each
+        return sorted(os.listdir(f"{self._prefix}/{path}"))  # noqa: PTH208 - names alone, without an object for each
 
     def readlink(self, path: str) -> str:
-        return os.readlink(f"/{path}")  # noqa: PTH115 - the target as it stands, not a Path made of it
+        return os.readlink(f"{self._prefix}/{path}")  # noqa: PTH115 - the target as it stands, not a Path made of it
 
     def resolve(self, path: str) -> str:
-        return os.path.realpath(f"/{path}", strict=True)[1:]
+        return os.path.realpath(f"{self._prefix}/{path}", strict=True)[len(self._prefix) + 1 :]
 
     def exists(self, path: str) -> bool:
-        return os.path.exists(f"/{path}")  # noqa: PTH110 - asked for every device; Path costs more than the call
+        return os.path.exists(f"{self._prefix}/{path}")  # noqa: PTH110 - asked for every device; Path costs more than the call
 
     def device_number(self, path: str) -> tuple[str, int, int]:
-        return _device(f"/{path}")
+        return _device(f"{self._prefix}/{path}")
 
     def write(self, path: str, content: str) -> None:
-        handle = os.open(f"/{path}", os.O_WRONLY | os.O_CLOEXEC)
+        handle = os.open(f"{self._prefix}/{path}", os.O_WRONLY | os.O_CLOEXEC)
         try:
             os.write(handle, content.encode())
         finally:

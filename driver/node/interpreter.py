@@ -21,9 +21,12 @@ from dranode.driver.core.claims.effects import (
     WriteSpec,
 )
 from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.hooks import Configures
+from dranode.driver.core.claims.hooks import Configures, Tunes
 from dranode.driver.core.claims.plugin import Plugin
+from dranode.driver.core.claims.record import Record
+from dranode.driver.core.claims.tuning import tuning_claims
 from dranode.driver.node.claim_files import ClaimFiles
+from dranode.driver.node.ledger_notes import LedgerNotes
 from dranode.driver.node.record_store import RecordStore
 
 log = logging.getLogger(__name__)
@@ -100,11 +103,9 @@ class Interpreter:
         """
         match effect:
             case Configure(record):
-                if isinstance(self.plugin, Configures):
-                    self.plugin.configure(record.ref, record.grants)
+                self._configure(record)
             case Restore(record):
-                if isinstance(self.plugin, Configures):
-                    self.plugin.restore(record.ref, record.grants)
+                self._restore(record)
             case WriteSpec(record):
                 self.files.write(record)
             case RemoveSpec(claim):
@@ -116,6 +117,27 @@ class Interpreter:
                 self.files.remove_metadata(claim, requests)
             case _:
                 assert_never(effect)
+
+    def _configure(self, record: Record) -> None:
+        if isinstance(self.plugin, Configures) and self.plugin.configures(record.grants):
+            self.plugin.configure(record.ref, record.grants)
+        if isinstance(self.plugin, Tunes) and self.plugin.tunes(record.grants):
+            self.tune(self.plugin, preparing=True)
+
+    def _restore(self, record: Record) -> None:
+        if isinstance(self.plugin, Tunes) and self.plugin.tunes(record.grants):
+            self.tune(self.plugin, preparing=False)
+        if isinstance(self.plugin, Configures) and self.plugin.configures(record.grants):
+            self.plugin.restore(record.ref, record.grants)
+
+    def tune(self, plugin: Tunes, *, preparing: bool) -> None:
+        """Bring the machine's settings into the state that the claims on record need.
+
+        Raises:
+            DranodeError: they cannot be, or the driver's notes not be written.
+        """
+        claims = tuning_claims(plugin, self.store.book.records(), preparing=preparing)
+        plugin.tune(claims, LedgerNotes(self.store))
 
 
 def _claim_of(

@@ -139,7 +139,7 @@ class Ledger:
             self._check_schema()
             rows = read_rows(self._db)
             refuse_damage(self.path, index_damage(self._db, rows))
-            contents = contents_of(rows, self._number("commits"), self._meta("doubt") or "")
+            contents = contents_of(rows, self._number("commits"), self._meta("doubt") or "", self._meta("notes") or "")
         self._seen = version
         self._uids = {row.uid for row in rows}
         return contents
@@ -168,10 +168,11 @@ class Ledger:
             self.set_meta("commits", str(commits))
         return commits
 
-    def restore(self, records: Iterable[Record], commits: int, doubt: str) -> None:
+    def restore(self, records: Iterable[Record], commits: int, doubt: str, notes: str) -> None:
         """Fill a new ledger, inside a `transaction`: what an earlier one is known to have had, up to that commit."""
         self.commit(put=records)
         self.set_meta("commits", str(commits))
+        self.set_meta("notes", notes)
         self.doubt(doubt)
 
     def doubt(self, reason: str) -> None:

@@ -40,12 +40,14 @@ class _Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     rows: int
     boot: str = ""
     doubt: str = ""
+    notes: str = ""
 
 
 class _Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     commits: int
     put: tuple[Record, ...] = ()
     drop: tuple[str, ...] = ()
+    notes: str | None = None
     closed: bool = False
 
 
@@ -85,7 +87,12 @@ class LedgerCopy:
             LedgerError: it cannot be written; what was there stays.
         """
         head = _Head(
-            copy=_VERSION, commits=copied.commits, rows=len(copied.records), boot=copied.boot, doubt=copied.doubt
+            copy=_VERSION,
+            commits=copied.commits,
+            rows=len(copied.records),
+            boot=copied.boot,
+            doubt=copied.doubt,
+            notes=copied.notes,
         )
         rows = (_Line(commits=copied.commits, put=(record,)) for record in copied.records.values())
         temporary = self.path.with_name(f"{self.path.name}.new")
@@ -102,12 +109,12 @@ class LedgerCopy:
             raise LedgerError(f"the copy of the ledger {self.path} cannot be written: {error.strerror}") from error
         self._room = len(copied.records) + _GROWTH
 
-    def append(self, commits: int, put: tuple[Record, ...], drop: tuple[str, ...]) -> bool:
+    def append(self, commits: int, put: tuple[Record, ...], drop: tuple[str, ...], notes: str | None = None) -> bool:
         """Add a commit; False if the copy is to be written anew instead, for it has grown long or is not there."""
         self._room -= 1
         if self._room < 0:
             return False
-        return self._add(_Line(commits=commits, put=put, drop=drop))
+        return self._add(_Line(commits=commits, put=put, drop=drop, notes=notes))
 
     def close(self) -> None:
         """Say that nothing of it is in memory alone, and flush it; without that it is believed until the next boot."""
@@ -168,6 +175,7 @@ def _followed(head: _Head | None, lines: list[_Line | None], *, whole: bool) -> 
     at = head.commits if head is not None else 0
     whole = whole and head is not None and len(lines) >= rows
     records: dict[str, Record] = {}
+    notes = head.notes if head is not None else ""
     closed = False
     for number, line in enumerate(lines):
         if line is None:
@@ -181,8 +189,9 @@ def _followed(head: _Head | None, lines: list[_Line | None], *, whole: bool) -> 
         records |= {record.uid: record for record in line.put}
         for uid in line.drop:
             records.pop(uid, None)
+        notes = notes if line.notes is None else line.notes
     doubt, boot = (head.doubt, head.boot) if head is not None else ("", "")
-    return Copied(at, records, doubt, boot, whole, closed)
+    return Copied(at, records, doubt, boot, whole, closed, notes)
 
 
 def rows_in(paths: Iterable[Path]) -> Iterator[Record]:

@@ -47,7 +47,8 @@ def _read_only(path: Path) -> Contents:
         notes = dict(db.execute("SELECT key, value FROM meta"))
         commits = notes.get("commits", "0")
         schema = notes.get("schema", "")
-        contents = contents_of(rows, int(commits) if commits.isdecimal() else 0, notes.get("doubt", ""))
+        number = int(commits) if commits.isdecimal() else 0
+        contents = contents_of(rows, number, notes.get("doubt", ""), notes.get("notes", ""))
         return replace(contents, schema=int(schema) if schema.isdecimal() else 0)
 
 

@@ -24,12 +24,14 @@ class LedgerRecovery:
     Attributes:
         boot_id: of this boot of the machine; empty while it is not known.
         doubt: why claims may be missing in the ledger; empty if none is.
+        notes: the driver's notes, as JSON; empty if it has none.
     """
 
     def __init__(self, path: Path) -> None:
         """Name the ledger; nothing is opened."""
         self.boot_id = ""
         self.doubt = ""
+        self.notes = ""
         self._path = path
         self._copy = LedgerCopy(path.with_name(f"{path.name}-copy"))
         # The commits of the transaction at hand, with their numbers.
@@ -50,7 +52,7 @@ class LedgerRecovery:
             )
         if copied is not None and contents.damaged and copied.whole and copied.commits == contents.commits:
             contents = self._mended(ledger, contents, copied)
-        self.doubt = contents.doubt
+        self.doubt, self.notes = contents.doubt, contents.notes
         now = self._copied(contents.commits, {record.uid: record for record in contents.records})
         # What is damaged has to be in the copy for the day when it can be mended.
         if not contents.damaged and copied != now:
@@ -58,7 +60,7 @@ class LedgerRecovery:
         return contents
 
     def _copied(self, commits: int, records: Mapping[str, Record]) -> Copied:
-        return Copied(commits, records, self.doubt, self.boot_id)
+        return Copied(commits, records, self.doubt, self.boot_id, notes=self.notes)
 
     def _mended(self, ledger: Ledger, contents: Contents, copied: Copied) -> Contents:
         if copied.records.keys() != {
@@ -85,6 +87,7 @@ class LedgerRecovery:
     def note(self, number: int, commit: Commit) -> None:
         """A commit of the transaction, with its number."""
         self._commits.append((number, commit))
+        self.notes = self.notes if commit.notes is None else commit.notes
 
     def follow(self, on_file: Callable[[], Mapping[str, Record]], *, damaged: bool) -> None:
         """Let the copy follow the transaction that is on disk now.
@@ -97,7 +100,7 @@ class LedgerRecovery:
             LedgerError: the copy lacks a commit and cannot be removed either.
         """
         for number, commit in self._commits:
-            if not self._copy.append(number, commit.put, commit.drop):
+            if not self._copy.append(number, commit.put, commit.drop, commit.notes):
                 last, _ = self._commits[-1]
                 if damaged:
                     self._copy.forget()
@@ -142,6 +145,6 @@ class LedgerRecovery:
         ledger = Ledger(self._path)
         try:
             with ledger.transaction():
-                ledger.restore(found.records.values(), found.commits, found.doubt)
+                ledger.restore(found.records.values(), found.commits, found.doubt, found.notes)
         finally:
             ledger.close()

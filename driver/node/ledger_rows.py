@@ -62,6 +62,7 @@ class Contents:
         damaged: the others.
         commits: the number of the last commit to them.
         doubt: why claims may be missing; empty if none is.
+        notes: the driver's notes, as JSON; empty if it has none.
         schema: the number of its schema; 0 where it was not asked for.
     """
 
@@ -69,13 +70,14 @@ class Contents:
     damaged: tuple[Damaged, ...]
     commits: int = 0
     doubt: str = ""
+    notes: str = ""
     schema: int = field(default=0, compare=False)
 
 
-def contents_of(rows: tuple[Record | Damaged, ...], commits: int = 0, doubt: str = "") -> Contents:
+def contents_of(rows: tuple[Record | Damaged, ...], commits: int = 0, doubt: str = "", notes: str = "") -> Contents:
     """Sort the rows into those that are whole and those that are not."""
     records = tuple(row for row in rows if isinstance(row, Record))
-    return Contents(records, tuple(row for row in rows if isinstance(row, Damaged)), commits, doubt)
+    return Contents(records, tuple(row for row in rows if isinstance(row, Damaged)), commits, doubt, notes)
 
 
 def header_damage(header: bytes) -> str | None:

@@ -19,6 +19,7 @@ from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.core.claims.answers import Answer, ClaimOutcome, Prepared, Refused
 from dranode.driver.core.claims.effects import WriteMetadata, WriteSpec
 from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.claims.hooks import Tunes
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.claims.prepare import Circumstances, prepared, unprepared
@@ -197,6 +198,20 @@ class NodeClaims:
                 self.rescan()
         self._lock.look()
         self.files.look()
+
+    def tune(self) -> None:
+        """See that the machine's settings are as the claims on record need them; free where none needs any.
+
+        Raises:
+            DranodeError: they are not; says what to do.
+        """
+        plugin = self.plugin
+        if not isinstance(plugin, Tunes):
+            return
+        if not self.store.recovery.notes and not any(plugin.tunes(each.grants) for each in self.store.book.records()):
+            return
+        with self._lock.held():
+            self.interpreter.tune(plugin, preparing=False)
 
     def record(self, uid: str) -> Record | None:
         """What is on record of a claim at the last look at the ledger; never waits."""

@@ -205,6 +205,8 @@ class RecordStore:
         """Write and forget records, inside a transaction."""
         if self._ledger is None:
             raise LedgerError(f"the ledger {self._path} is closed")
+        if commit.notes is not None:
+            self._ledger.set_meta("notes", commit.notes)
         self.recovery.note(self._ledger.commit(commit.put, commit.drop), commit)
         for record in commit.put:
             self.book.enter(Entry(record.uid, record))

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from dranode.driver.core.api.errors import DranodeError, UsageError
+from dranode.driver.core.api.errors import DranodeError, UnreadError, UsageError
 from dranode.driver.core.claims.events import MetadataMissing, RecordQuarantined
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.plugin import Plugin
@@ -96,6 +96,8 @@ class DriverService:
         self._counts = EarlyCounters()
         self._witnesses: Witnesses | None = None
         self._taken_over = False
+        # Why settings could not be changed at the last look, which was reported.
+        self._untuned = ""
         self._stopping = threading.Event()
         self._stops = contextlib.ExitStack()
 
@@ -185,10 +187,26 @@ class DriverService:
                 return
             if not self._finish_taking_over():
                 return
+            self._tune()
             try:
                 self._announcer.report()
             except DranodeError as error:
                 log.error("driver=%s: %s", self.plugin.driver, error)  # noqa: TRY400 - the sentence says it all
+
+    def _tune(self) -> None:
+        """Have settings that somebody else has changed, and those of hardware that came later, as claims need them."""
+        if not self.active:
+            return
+        problem = ""
+        try:
+            self.node.tune()
+        except UnreadError:
+            return
+        except DranodeError as error:
+            problem = str(error)
+            if problem != self._untuned:
+                log.error("driver=%s: %s", self.plugin.driver, error)  # noqa: TRY400 - the sentence says it all
+        self._untuned = problem
 
     def _pin(self) -> None:
         if self._containers is None or self._pod_resources is None or not isinstance(self.plugin, Pins):

@@ -32,7 +32,7 @@ from tests.kubernetes_schemas import is_known, problems
 ROOT = Path(__file__).parents[2]
 PROGRAM = Path(sys.executable).with_name("dranode")
 PAGES = ("install", "modes", "configuration", "troubleshooting", "upgrade", "security", "compatibility", "migration")
-MORE = ("classic-dra", "sanity", "pod-does-not-start", "stability", "metrics", "report")
+MORE = ("classic-dra", "isolation", "sanity", "pod-does-not-start", "stability", "metrics", "report")
 MANUAL = [ROOT / "docs" / f"{page}.md" for page in (*PAGES, *MORE)]
 _BLOCK = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")

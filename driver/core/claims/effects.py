@@ -13,14 +13,21 @@ from dranode.driver.core.claims.record import Record
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One durable commit: these records are written, these claims are forgotten."""
+    """One durable commit: these records are written, these claims are forgotten.
+
+    Attributes:
+        put: the records.
+        drop: the UIDs of the claims.
+        notes: the driver's notes from now on (`core.claims.tuning`), as JSON; None if they stay as they are.
+    """
 
     put: tuple[Record, ...] = ()
     drop: tuple[str, ...] = ()
+    notes: str | None = None
 
     def __bool__(self) -> bool:
         """Whether anything is written."""
-        return bool(self.put or self.drop)
+        return bool(self.put or self.drop) or self.notes is not None
 
 
 @dataclass(frozen=True, slots=True)

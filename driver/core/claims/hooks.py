@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from dranode.cdi.spec import Spec
     from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Grant
     from dranode.driver.core.claims.held import ClaimRef
     from dranode.driver.core.claims.inventory import Inventory
     from dranode.driver.core.claims.plugin import Plugin
+    from dranode.driver.core.claims.record import Record
 
 
 class Configures(ABC):
@@ -36,6 +39,46 @@ class Configures(ABC):
 
         Raises:
             ClaimError: it cannot be undone now; kubelet asks again.
+        """
+
+
+class Notes(Protocol):
+    """What a driver keeps on record beside its claims; it outlives the process, and another version reads it."""
+
+    def read(self) -> Any:
+        """Return what was written last, as plain JSON; None if nothing was."""
+
+    def write(self, notes: Any) -> None:
+        """Put plain JSON on record in place of what was there; it is durable on return. None forgets it.
+
+        Raises:
+            LedgerError: it cannot be written.
+        """
+
+
+class Tunes(ABC):
+    """A driver that changes settings of the machine in which all its claims have a say.
+
+    `Configures` is for hardware that one claim has for itself. A setting has one value for all claims, so it is decided
+    from all of them and from what it was before the first, which the driver notes before it changes anything. Then
+    claims may come and go in any order.
+    """
+
+    @abstractmethod
+    def tunes(self, grants: tuple[Grant, ...]) -> bool:
+        """Whether these grants need `tune`."""
+
+    @abstractmethod
+    def tune(self, claims: Collection[Record], notes: Notes) -> None:
+        """Bring the machine's settings into the state that these claims need together.
+
+        `claims` are those on record that need it; without any, everything is as it was before the first. It is called
+        under the lock on decisions: in Prepare with one claim more, in Unprepare with one less, and every ten seconds
+        while there are claims or notes. After a crash at any point it is called again, by this or another version.
+        Write through the `Root` that the driver was made for.
+
+        Raises:
+            ClaimError: the settings cannot be changed; says what to do.
         """
 
 
@@ -80,4 +123,5 @@ def plain_grants(claim: AllocatedClaim) -> tuple[Grant, ...]:
 
 def needs_configuring(plugin: Plugin, grants: tuple[Grant, ...]) -> bool:
     """Whether hardware is configured for these grants, and restored after them."""
-    return isinstance(plugin, Configures) and plugin.configures(grants)
+    configures = isinstance(plugin, Configures) and plugin.configures(grants)
+    return configures or (isinstance(plugin, Tunes) and plugin.tunes(grants))

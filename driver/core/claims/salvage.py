@@ -32,6 +32,7 @@ class Copied:
         boot: the boot under which it was begun.
         whole: whether every line of it is as it was written.
         closed: whether it was flushed after the last commit.
+        notes: the driver's notes, as JSON; empty if it has none.
     """
 
     commits: int = 0
@@ -40,6 +41,7 @@ class Copied:
     boot: str = ""
     whole: bool = True
     closed: bool = False
+    notes: str = ""
 
     def complete(self, boot: str) -> bool:
         """Whether nothing that was on record is missing in it, under this boot."""
@@ -66,7 +68,7 @@ def salvaged(copied: Copied | None, specs: Mapping[str, Record], rows: Iterable[
         specs = {uid: found for uid, found in specs.items() if not _covers(records.get(uid), found)}
         records |= {uid: found for uid, found in specs.items() if not found.lost}
     records |= {uid: found for uid, found in specs.items() if uid not in records}
-    return Copied(copy.commits + 1, records, doubt, boot)
+    return Copied(copy.commits + 1, records, doubt, boot, notes=copy.notes)
 
 
 def _both(first: Record, second: Record) -> Record:

@@ -52,7 +52,7 @@ def test_components_go_together_with_any_distribution(tmp_path: Path, distributi
     assert ("runtime" in mounted) == bool(distribution)
     assert len(mounted) == len(container["volumeMounts"]) == len(set(mounted.values()))
     assert {volume["name"]: volume["hostPath"]["path"] for volume in spec["volumes"] if "hostPath" in volume} == {
-        name: path for name, path in mounted.items() if name != "tmp"
+        name: path.removeprefix("/host") for name, path in mounted.items() if name != "tmp"
     }
 
 
@@ -126,9 +126,11 @@ def test_the_driver_has_no_right_that_it_does_not_need(folder: Path) -> None:
     context = container["securityContext"]
     assert (context["runAsUser"], context["privileged"], context["allowPrivilegeEscalation"]) == (0, False, False)
     assert context["readOnlyRootFilesystem"] is True
-    assert context["capabilities"] == {"drop": ["ALL"]}
+    isolates = folder.name == "isolation"
+    assert context["capabilities"] == {"drop": ["ALL"], **({"add": ["NET_ADMIN"]} if isolates else {})}
     writable = {mount["name"] for mount in container["volumeMounts"] if not mount.get("readOnly")}
-    assert writable == {"plugins", "plugins-registry", "cdi", "nri", "tmp"}
+    more = {"host-irq", "host-sys"} if isolates else set()
+    assert writable == {"plugins", "plugins-registry", "cdi", "nri", "tmp"} | more
     # Everything else that is mounted is the node's.
     assert [volume["name"] for volume in spec["volumes"] if "hostPath" not in volume] == ["tmp"]
 

@@ -1,0 +1,135 @@
+"""Reads the settings of `dranode.cpu.settings` from a machine's files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from dranode.cpu.settings import Kind, Setting
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.errors import MachineError
+from dranode.driver.machine.root import Root, read_text
+
+_IRQ: Final = "proc/irq"
+_WORKQUEUE: Final = "sys/devices/virtual/workqueue/cpumask"
+_NET: Final = "sys/class/net"
+_CGROUP: Final = "sys/fs/cgroup"
+# Where systemd puts what is no pod (systemd.special(7)).
+_SLICES: Final = ("system.slice", "user.slice", "init.scope")
+_PODS: Final = re.compile(r"kube")
+# Besides its files, the folder of an interrupt has one folder for each of its devices.
+_IRQ_FILES: Final = frozenset(
+    (
+        *("affinity_hint", "effective_affinity", "effective_affinity_list", "node"),
+        *("smp_affinity", "smp_affinity_list", "spurious"),
+    )
+)
+
+
+def read_settings(root: Root) -> tuple[Setting, ...]:
+    """Return every setting that the machine has; one whose file vanishes meanwhile, or is never there, is left out.
+
+    Raises:
+        MachineError: `/proc/irq` cannot be listed.
+    """
+    interrupts = tuple(_interrupts(root))
+    return (*interrupts, *_queues(root), *_slices(root), *_masks(root))
+
+
+def reread(root: Root, setting: Setting) -> Setting | None:
+    """Return a setting as it is now; None if it is gone."""
+    cpus = _cpus(root, setting.path)
+    return None if cpus is None else Setting(setting.path, setting.kind, cpus, setting.owner)
+
+
+def unmovable(root: Root) -> Iterator[str]:
+    """Yield a sentence for each kind of host work of which this machine does not say where it runs."""
+    if not root.exists(_WORKQUEUE):
+        yield f"unbound kernel work stays, because there is no /{_WORKQUEUE}"
+    if not root.exists(f"{_CGROUP}/cgroup.controllers"):
+        yield f"the host's services stay, because /{_CGROUP} is not that of cgroup v2"
+        return
+    for name in _SLICES:
+        folder = f"{_CGROUP}/{name}"
+        if not root.exists(folder):
+            continue
+        if _has_pods(root, folder):
+            yield f"{name} stays, because pods are in it"
+        elif not root.exists(f"{folder}/cpuset.cpus"):
+            yield f"{name} stays, because the cpuset controller is not on in /{_CGROUP}/cgroup.subtree_control"
+
+
+def _interrupts(root: Root) -> Iterator[Setting]:
+    try:
+        names = root.listdir(_IRQ)
+    except OSError as error:
+        raise MachineError(f"/{_IRQ} cannot be listed, so interrupts cannot be moved: {error.strerror}") from error
+    for name in sorted(filter(str.isdecimal, names), key=int):
+        path = f"{_IRQ}/{name}/smp_affinity_list"
+        cpus = _cpus(root, path)
+        if cpus is not None:
+            yield Setting(path, Kind.INTERRUPT, cpus, owner=_devices(root, name))
+
+
+def _devices(root: Root, interrupt: str) -> str:
+    """Return the devices of an interrupt as their drivers name them, with spaces between."""
+    try:
+        return " ".join(name for name in root.listdir(f"{_IRQ}/{interrupt}") if name not in _IRQ_FILES)
+    except OSError:
+        return ""
+
+
+def _masks(root: Root) -> Iterator[Setting]:
+    for path, kind in ((f"{_IRQ}/default_smp_affinity", Kind.NEW_INTERRUPTS), (_WORKQUEUE, Kind.WORKQUEUE)):
+        cpus = _cpus(root, path)
+        if cpus is not None:
+            yield Setting(path, kind, cpus)
+
+
+def _queues(root: Root) -> Iterator[Setting]:
+    for device in _names(root, _NET):
+        for queue in _names(root, f"{_NET}/{device}/queues"):
+            path = f"{_NET}/{device}/queues/{queue}/{'rps' if queue.startswith('rx') else 'xps'}_cpus"
+            cpus = _cpus(root, path)
+            # Without any CPU the queue is not steered, so there is nothing to be moved.
+            if cpus is not None:
+                yield Setting(path, Kind.QUEUE, cpus, owner=_text(root, f"{_NET}/{device}/ifindex") or "")
+
+
+def _slices(root: Root) -> Iterator[Setting]:
+    for name in _SLICES:
+        path = f"{_CGROUP}/{name}/cpuset.cpus"
+        cpus = _cpus(root, path)
+        if cpus is not None and not _has_pods(root, f"{_CGROUP}/{name}"):
+            yield Setting(path, Kind.SLICE, cpus)
+
+
+def _has_pods(root: Root, folder: str) -> bool:
+    # Some distributions run kubelet's pods below its own service; their CPUs may not be taken from them.
+    return any(_PODS.search(name) and not name.endswith(".service") for name in _names(root, folder))
+
+
+def _names(root: Root, folder: str) -> list[str]:
+    try:
+        return root.listdir(folder)
+    except OSError:
+        return []
+
+
+def _text(root: Root, path: str) -> str | None:
+    try:
+        return read_text(root, path)
+    except OSError:
+        return None
+
+
+def _cpus(root: Root, path: str) -> CPUSet | None:
+    text = _text(root, path)
+    if text is None:
+        return None
+    listed = path.endswith(("smp_affinity_list", "cpuset.cpus"))
+    try:
+        return CPUSet.parse(text) if listed else CPUSet.parse_mask(text)
+    except ValueError:
+        return None

@@ -1,0 +1,221 @@
+"""The settings of a machine that say which CPUs host work runs on, and what they are while claims have quiet CPUs.
+
+A setting has an original value, as it was before the first claim changed it, and from that follows what it is: the
+original without the CPUs of all claims, and without claims the original. So claims come and go in any order. What was
+found and what is to be written are noted before anything is written: after a crash the setting has one of these values.
+A third value is somebody else's, who thereby says what the original is from now on; irqbalance does nothing else.
+
+    kind            file (below /proc or /sys)                              without a CPU left it is
+    interrupt       /proc/irq/N/smp_affinity_list                           the housekeeping CPUs
+    new interrupts  /proc/irq/default_smp_affinity                          the housekeeping CPUs
+    workqueue       /sys/devices/virtual/workqueue/cpumask                  the housekeeping CPUs
+    queue           /sys/class/net/*/queues/*/{rps,xps}_cpus                empty, which switches steering off
+    slice           /sys/fs/cgroup/{system.slice,...}/cpuset.cpus           the housekeeping CPUs; empty is all CPUs
+
+Sources: Documentation/core-api/irq/irq-affinity.rst, core-api/workqueue.rst, networking/scaling.rst and
+admin-guide/cgroup-v2.rst of the kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final, Self
+
+import msgspec
+
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.documents import decode, encode
+from dranode.driver.core.api.errors import DocumentError
+
+
+class Kind(StrEnum):
+    """What a setting is of."""
+
+    INTERRUPT = "interrupt"
+    NEW_INTERRUPTS = "new interrupts"
+    WORKQUEUE = "workqueue"
+    QUEUE = "queue"
+    SLICE = "slice"
+
+
+# The kernel writes these as masks, the others as lists.
+_MASKS: Final = frozenset((Kind.NEW_INTERRUPTS, Kind.WORKQUEUE, Kind.QUEUE))
+_WORD_BITS: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting as it is now.
+
+    Attributes:
+        path: its file, relative to the machine's root.
+        kind: what it is of.
+        cpus: the CPUs that it allows; none is all of them for a slice.
+        owner: whose it is, where the path may become another's: the device of an interrupt; else empty.
+    """
+
+    path: str
+    kind: Kind
+    cpus: CPUSet
+    owner: str = ""
+
+    def text(self, cpus: CPUSet) -> str:
+        """Return what is written to the file to allow these CPUs."""
+        return f"{mask_text(cpus) if self.kind in _MASKS else cpus}\n"
+
+
+class Noted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """What is on record of one setting.
+
+    Attributes:
+        original: what it was before claims changed it, as a cpu-list.
+        given: the values, as cpu-lists, that this driver may have left it with.
+        owner: as in `Setting`.
+        refused: why it cannot be changed, where the kernel has refused; it is not tried again meanwhile.
+    """
+
+    original: str
+    given: tuple[str, ...] = ()
+    owner: str = ""
+    refused: str = ""
+
+
+class TuningNotes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """What is on record of a machine's settings.
+
+    Attributes:
+        boot: the boot id of the kernel that has these settings; of an earlier boot nothing is left to be restored.
+        settings: the settings that claims have changed, by path.
+    """
+
+    boot: str = ""
+    settings: Mapping[str, Noted] = {}
+
+    @classmethod
+    def read(cls, document: Any, boot: str) -> Self:
+        """Read plain JSON; what is of another boot, or no notes of this driver, is empty."""
+        try:
+            notes = decode(cls, document or {})
+        except DocumentError:
+            return cls(boot=boot)
+        return notes if notes.boot == boot else cls(boot=boot)
+
+    def document(self) -> Any:
+        """Return plain JSON; None if there is nothing to restore."""
+        return encode(self) if self.settings else None
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One setting that is to be changed."""
+
+    setting: Setting
+    cpus: CPUSet
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """What is to be done.
+
+    Attributes:
+        notes: what is put on record first.
+        writes: what is written then.
+    """
+
+    notes: TuningNotes
+    writes: tuple[Write, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The CPUs of a machine.
+
+    Attributes:
+        online: those that are online.
+        reserved: those that no claim gets; interrupts that have to go elsewhere go there.
+        quiet: those that claims want to be quiet.
+    """
+
+    online: CPUSet
+    reserved: CPUSet = field(default_factory=CPUSet)
+    quiet: CPUSet = field(default_factory=CPUSet)
+
+    @property
+    def housekeeping(self) -> CPUSet:
+        """Return where host work goes that may not stay: the reserved CPUs, or all that no quiet claim has."""
+        left = self.online - self.quiet
+        return left & self.reserved or left
+
+
+def tuning(settings: Iterable[Setting], notes: TuningNotes, machine: Machine) -> Tuning:
+    """Decide what to note and what to write, so that every setting is as the claims need it.
+
+    Args:
+        settings: all settings as they are now.
+        notes: what is on record of them.
+        machine: the CPUs, with those that claims want to be quiet.
+    """
+    noted: dict[str, Noted] = {}
+    writes: list[Write] = []
+    for setting in settings:
+        known = _known(setting, notes.settings.get(setting.path))
+        aim = goal(setting.kind, CPUSet.parse(known.original), machine)
+        if aim == setting.cpus or known.refused:
+            if str(aim) != known.original:
+                noted[setting.path] = known
+            continue
+        given = tuple(dict.fromkeys((str(setting.cpus), str(aim))))
+        noted[setting.path] = msgspec.structs.replace(known, given=given)
+        writes.append(Write(setting, aim))
+    return Tuning(TuningNotes(boot=notes.boot, settings=noted), tuple(writes))
+
+
+def _known(setting: Setting, noted: Noted | None) -> Noted:
+    """Return what is on record of a setting, unless it is another's now or somebody else has changed it."""
+    now = str(setting.cpus)
+    if noted is not None and noted.owner == setting.owner and now in (noted.original, *noted.given):
+        return noted
+    return Noted(original=now, owner=setting.owner)
+
+
+def goal(kind: Kind, original: CPUSet, machine: Machine) -> CPUSet:
+    """Return the CPUs that a setting is to allow, by its original value and the CPUs that are to be quiet."""
+    if kind is Kind.SLICE and not original:
+        return machine.online - machine.quiet if machine.quiet else original
+    left = original - machine.quiet
+    if left == original or kind is Kind.QUEUE or left & machine.online:
+        return left
+    return machine.housekeeping
+
+
+def noted_after(tuned: Tuning, after: Mapping[str, Setting], refused: Mapping[str, str]) -> TuningNotes:
+    """Return what stays on record once everything was written.
+
+    Args:
+        tuned: what was decided.
+        after: the settings that were written, as they are now, by path; one that is gone is missing.
+        refused: the paths of those that the kernel refused to change, with the reasons.
+    """
+    noted = dict(tuned.notes.settings)
+    for write in tuned.writes:
+        path = write.setting.path
+        now, known = after.get(path), noted.pop(path)
+        if path in refused:
+            noted[path] = msgspec.structs.replace(known, given=(), refused=refused[path])
+        elif now is not None and str(now.cpus) != known.original:
+            # The kernel may have taken the value otherwise than it was written.
+            given = known.given if str(now.cpus) in known.given else (*known.given, str(now.cpus))
+            noted[path] = msgspec.structs.replace(known, given=given)
+    return TuningNotes(boot=tuned.notes.boot, settings=noted)
+
+
+def mask_text(cpus: CPUSet) -> str:
+    """Return a kernel CPU mask: hexadecimal words of 32 bits, the most significant first, with commas between them."""
+    words = [f"{cpus.mask & 0xFFFFFFFF:08x}"]
+    rest = cpus.mask >> _WORD_BITS
+    while rest:
+        words.insert(0, f"{rest & 0xFFFFFFFF:08x}")
+        rest >>= _WORD_BITS
+    return ",".join(words)

@@ -1,0 +1,159 @@
+"""A machine whose kernel lets interrupts be moved or refuses as Linux does, and whose power may go at any write."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.claims.grant import Grant
+from dranode.driver.core.claims.record import Record
+from tests.fakes.drivers import allocated_claim
+
+IRQ = "proc/irq"
+DEFAULT = f"{IRQ}/default_smp_affinity"
+WORKQUEUE = "sys/devices/virtual/workqueue/cpumask"
+RPS = "sys/class/net/eth0/queues/rx-0/rps_cpus"
+XPS = "sys/class/net/eth0/queues/tx-0/xps_cpus"
+SYSTEM = "sys/fs/cgroup/system.slice/cpuset.cpus"
+ONLINE = "sys/devices/system/cpu/online"
+BOOT = "proc/sys/kernel/random/boot_id"
+
+
+class PowerCutError(BaseException):
+    """Nothing after this point happens; no handler gets a say."""
+
+
+def interrupt(number: int) -> str:
+    """The file that says on which CPUs an interrupt fires."""
+    return f"{IRQ}/{number}/smp_affinity_list"
+
+
+def eight_cpus() -> dict[str, str]:
+    """The settings of a machine with eight CPUs, interrupts of several kinds and cgroup v2."""
+    files = {
+        ONLINE: "0-7",
+        BOOT: "first",
+        interrupt(24): "0-7",
+        interrupt(25): "2",
+        interrupt(26): "5",
+        DEFAULT: "ff",
+        WORKQUEUE: "ff",
+        RPS: "0c",
+        XPS: "00",
+        "sys/class/net/eth0/ifindex": "2",
+        "sys/fs/cgroup/cgroup.controllers": "cpuset cpu",
+        SYSTEM: "",
+    }
+    folders = {f"{IRQ}/{number}/{name}/.": "" for number, name in ((24, "eth0"), (25, "nvme0q1"), (26, "nvme0q2"))}
+    return files | folders
+
+
+class Kernel:
+    """A `Root` that takes writes to files that are there.
+
+    Attributes:
+        files: their contents by path; a path that ends in `/.` is an empty folder.
+        refuses: the error number with which writes are answered, by path.
+        lasts: how many writes the power lasts; None for ever.
+        written: the paths that were written, in order.
+    """
+
+    def __init__(self, files: Mapping[str, str] | None = None) -> None:
+        self.files = dict(eight_cpus() if files is None else files)
+        self.refuses: dict[str, int] = {}
+        self.lasts: int | None = None
+        self.written: list[str] = []
+
+    def read_bytes(self, path: str) -> bytes:
+        if path not in self.files:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return f"{self.files[path]}\n".encode()
+
+    def listdir(self, path: str) -> list[str]:
+        inside = [each[len(path) + 1 :] for each in self.files if each.startswith(f"{path}/")]
+        if not inside:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return sorted({each.partition("/")[0] for each in inside} - {"."})
+
+    def readlink(self, path: str) -> str:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
+
+    def resolve(self, path: str) -> str:
+        return path
+
+    def exists(self, path: str) -> bool:
+        return any(each == path or each.startswith(f"{path}/") for each in self.files)
+
+    def device_number(self, path: str) -> tuple[str, int, int]:
+        raise OSError(errno.ENODEV, os.strerror(errno.ENODEV), path)
+
+    def write(self, path: str, content: str) -> None:
+        self.spend()
+        if path not in self.files:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        if path in self.refuses:
+            raise OSError(self.refuses[path], os.strerror(self.refuses[path]), path)
+        self.written.append(path)
+        self.files[path] = self._taken(path, content.strip())
+
+    def spend(self) -> None:
+        """One step with an effect, or the end of the power."""
+        if self.lasts is not None:
+            if self.lasts == 0:
+                raise PowerCutError
+            self.lasts -= 1
+
+    def _taken(self, path: str, text: str) -> str:
+        """The value as the kernel shows it afterwards."""
+        return f"{CPUSet.parse_mask(text).mask:02x}" if path in (DEFAULT, WORKQUEUE, RPS, XPS) else text
+
+    def remove(self, path: str) -> None:
+        """Pull out the device with these files."""
+        self.files = {each: text for each, text in self.files.items() if not each.startswith(f"{path}/")}
+
+
+class MemoryNotes:
+    """`Notes` in memory; putting them on record takes power as well."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.document: Any = None
+        self._kernel = kernel
+
+    def read(self) -> Any:
+        return self.document
+
+    def write(self, notes: Any) -> None:
+        plain = json.loads(json.dumps(notes))
+        if plain != self.document:
+            self._kernel.spend()
+            self.document = plain
+
+
+def quiet_record(name: str, cpus: str, isolation: str = "quiet") -> Record:
+    """The record of a claim with isolated CPUs."""
+    held = CPUSet.parse(cpus)
+    grant = Grant(request="r", pool="p", device="d", state={"isolation": isolation})
+    return Record(uid=name, namespace="default", name=name, grants=(grant,), cpus=held, held=held)
+
+
+def quiet_claim(name: str, cpus: str, isolation: str = "quiet", **fields: str) -> Any:
+    """A claim that was allocated CPUs of the machine as a whole and wants these ones."""
+    parameters = {
+        "apiVersion": "dra.cpu/v1alpha1",
+        "kind": "CPUConfig",
+        "cpuset": cpus,
+        "isolation": isolation,
+        **fields,
+    }
+    amount = {"dra.cpu/cpu": str(len(CPUSet.parse(cpus)))}
+    config = [{"source": "FromClaim", "opaque": {"driver": "dra.cpu", "parameters": parameters}}]
+    return allocated_claim(name, "dra.cpu", ["cpudevmachine"], config=config, consumedCapacity=amount)
+
+
+def values(kernel: Kernel, paths: Iterable[str]) -> list[str]:
+    """What these files hold."""
+    return [kernel.files[path] for path in paths]

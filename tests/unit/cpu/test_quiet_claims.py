@@ -1,0 +1,251 @@
+"""Claims with quiet CPUs from Prepare to Unprepare, with a ledger: crashes, restarts, reboots, lost ledgers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dranode.cpu.options import read_options
+from dranode.cpu.plugin import CPUPlugin
+from dranode.driver.core.claims.answers import Prepared, Refused
+from dranode.driver.core.claims.effects import Commit
+from dranode.driver.machine.forms import open_machine
+from dranode.driver.machine.root import Root
+from dranode.driver.node.node import NodeClaims
+from tests.fakes.drivers import reference
+from tests.fakes.node import prepare, specs, unprepare
+from tests.fakes.settings import (
+    BOOT,
+    DEFAULT,
+    RPS,
+    SYSTEM,
+    WORKQUEUE,
+    XPS,
+    Kernel,
+    PowerCutError,
+    interrupt,
+    quiet_claim,
+    values,
+)
+
+EIGHT = "sockets=1,cores=4,threads=2"
+ALL = (interrupt(24), interrupt(25), interrupt(26), DEFAULT, WORKQUEUE, RPS, XPS, SYSTEM)
+BEFORE = ["0-7", "2", "5", "ff", "ff", "0c", "00", ""]
+A, B = quiet_claim("a", "2-3"), quiet_claim("b", "5")
+PLAIN = quiet_claim("plain", "6", isolation="cpuset")
+
+
+def started(folder: Path, kernel: Root, boot: str = "first", **options: Any) -> NodeClaims:
+    (folder / "data").mkdir(exist_ok=True, parents=True)
+    read = read_options({"group_by": "machine", "max_isolation": "partition", **options})
+    plugin = CPUPlugin(open_machine(EIGHT), read, host=kernel)
+    node = NodeClaims(plugin, folder / "data", folder / "cdi")
+    node.open(boot)
+    return node
+
+
+def reason(answer: Any) -> str:
+    assert isinstance(answer, Refused)
+    return answer.reason
+
+
+def test_a_quiet_claim_has_its_cpus_to_itself_until_it_is_unprepared(tmp_path: Path) -> None:
+    kernel = Kernel()
+    node = started(tmp_path, kernel)
+    prepare(node, A, PLAIN)
+    assert values(kernel, ALL[:4]) == ["0-1,4-7", "0-1,4-7", "5", "f3"]
+    (spec,) = (spec for name, spec in specs(tmp_path).items() if A.metadata.uid in name)
+    uid = A.metadata.uid
+    assert spec["devices"][0]["containerEdits"]["env"] == [f"DRA_CPUSET_{uid}=2-3", f"DRANODE_ISOLATION_{uid}=quiet"]
+    assert unprepare(node, A) == {A.metadata.uid: None}
+    assert values(kernel, ALL) == BEFORE
+
+
+def test_a_claim_without_isolation_changes_nothing(tmp_path: Path) -> None:
+    kernel = Kernel()
+    node = started(tmp_path, kernel)
+    prepare(node, PLAIN)
+    node.tune()
+    unprepare(node, PLAIN)
+    assert kernel.written == []
+
+
+def test_more_than_the_administrator_allows_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    kernel = Kernel()
+    node = started(tmp_path, kernel, max_isolation="cpuset")
+    assert reason(prepare(node, A)["a"]) == (
+        'request "r" of claim default/a asks for isolation: quiet, and this node allows no more than cpuset '
+        "(--max-isolation); ask for less, or have its administrator allow it"
+    )
+    assert kernel.written == []
+    assert node.records() == ()
+
+
+def test_a_made_up_machine_is_not_written_to(tmp_path: Path) -> None:
+    node = started(tmp_path, open_machine(EIGHT))
+    assert "/proc/irq cannot be listed" in reason(prepare(node, A)["a"])
+    assert unprepare(node, A) == {A.metadata.uid: None}
+
+
+def steps(folder: Path, kernel: Kernel) -> NodeClaims:
+    node = started(folder, kernel)
+    prepare(node, B)
+    return node
+
+
+@pytest.mark.parametrize("what", ["prepare", "unprepare", "both"])
+def test_a_process_may_die_before_any_write(tmp_path: Path, what: str) -> None:
+    cuts = 0
+    for lasts in range(60):
+        kernel, folder = Kernel(), tmp_path / str(lasts)
+        node = steps(folder, kernel)
+        if what != "prepare":
+            prepare(node, A)
+        asked = (A, B) if what == "both" else (A,)
+        kernel.lasts = lasts
+        try:
+            prepare(node, A) if what == "prepare" else unprepare(node, *asked)
+        except PowerCutError:
+            cuts += 1
+        else:
+            break
+        kernel.lasts = None
+        node.close()
+        # What kubelet repeats is done; what it never repeats is put right by the next look, once the claim has gone.
+        again = started(folder, kernel)
+        again.tune()
+        if what == "prepare":
+            assert isinstance(again.prepare({reference(A): A})[A.metadata.uid], Prepared)
+            assert values(kernel, ALL[:4]) == ["0-1,4,6-7", "0-1,4,6-7", "0-1,4,6-7", "d3"]
+        assert unprepare(again, A) == {A.metadata.uid: None}
+        assert values(kernel, ALL[:4]) == (BEFORE[:4] if what == "both" else ["0-4,6-7", "2", "0-4,6-7", "df"])
+        unprepare(again, B)
+        assert values(kernel, ALL) == BEFORE
+        assert again.store.recovery.notes == ""
+        again.close()
+    assert cuts >= 4
+
+
+def test_a_claim_that_kubelet_never_asks_for_again_leaves_nothing_behind(tmp_path: Path) -> None:
+    kernel = Kernel()
+    node = started(tmp_path, kernel)
+    kernel.lasts = 3
+    with pytest.raises(PowerCutError):
+        prepare(node, A)
+    kernel.lasts = None
+    node.close()
+    again = started(tmp_path, kernel)
+    again.tune()
+    assert values(kernel, ALL) == BEFORE
+
+
+def test_after_a_reboot_a_claim_is_quiet_again_once_it_is_prepared_and_nothing_is_restored_before(
+    tmp_path: Path,
+) -> None:
+    kernel = Kernel()
+    node = started(tmp_path, kernel)
+    prepare(node, A)
+    node.close()
+    booted = Kernel()
+    booted.files |= {BOOT: "second", interrupt(24): "4"}
+    again = started(tmp_path, booted, boot="second")
+    again.tune()
+    assert booted.written == []
+    prepare(again, A)
+    assert booted.files[interrupt(25)] == "0-1,4-7"
+    unprepare(again, A)
+    assert values(booted, ALL) == ["4", *BEFORE[1:]]
+
+
+def test_a_drain_after_a_reboot_restores_nothing_of_the_boot_before(tmp_path: Path) -> None:
+    kernel = Kernel()
+    node = started(tmp_path, kernel)
+    prepare(node, A)
+    node.close()
+    booted = Kernel()
+    booted.files |= {BOOT: "second", interrupt(24): "4"}
+    read = read_options({"group_by": "machine"})
+    drained = NodeClaims(CPUPlugin(open_machine(EIGHT), read, host=booted), tmp_path / "data", tmp_path / "cdi")
+    assert unprepare(drained, A) == {A.metadata.uid: None}
+    assert booted.written == []
+
+
+def test_claims_of_one_call_are_quiet_together_and_end_together(tmp_path: Path) -> None:
+    kernel = Kernel()
+    node = started(tmp_path, kernel)
+    prepare(node, A, B)
+    assert kernel.files[interrupt(24)] == "0-1,4,6-7"
+    unprepare(node, A, B)
+    assert values(kernel, ALL) == BEFORE
+
+
+def test_two_instances_of_a_rolling_update_know_of_each_other(tmp_path: Path) -> None:
+    kernel = Kernel()
+    older, newer = started(tmp_path, kernel), started(tmp_path, kernel)
+    prepare(older, A)
+    prepare(newer, B)
+    assert kernel.files[interrupt(24)] == "0-1,4,6-7"
+    unprepare(newer, A)
+    assert kernel.files[interrupt(25)] == "2"
+    unprepare(older, B)
+    assert values(kernel, ALL) == BEFORE
+
+
+def test_what_was_noted_survives_a_ledger_that_is_damaged(tmp_path: Path) -> None:
+    kernel = Kernel()
+    node = started(tmp_path, kernel)
+    prepare(node, A)
+    node.close()
+    (tmp_path / "data" / "ledger.db").write_bytes(b"no ledger")
+    again = started(tmp_path, kernel)
+    unprepare(again, A)
+    assert values(kernel, ALL) == BEFORE
+
+
+def test_what_another_version_noted_is_restored(tmp_path: Path) -> None:
+    kernel = Kernel()
+    node = started(tmp_path, kernel)
+    kernel.files[interrupt(24)] = "0-1"
+    noted = {"original": "0-7", "given": ["0-1", "0-7"], "owner": "eth0", "of a later version": True}
+    document = {"boot": "first", "settings": {interrupt(24): noted}, "more": 1}
+    with node.store.transaction():
+        node.store.commit(Commit(notes=json.dumps(document)))
+    node.close()
+    again = started(tmp_path, kernel)
+    again.tune()
+    assert kernel.files[interrupt(24)] == "0-7"
+    assert again.store.recovery.notes == ""
+
+
+def test_an_interrupt_that_somebody_else_moves_back_is_moved_again_by_the_next_look(tmp_path: Path) -> None:
+    kernel = Kernel()
+    node = started(tmp_path, kernel)
+    prepare(node, A)
+    kernel.files[interrupt(24)] = "2"
+    node.tune()
+    assert kernel.files[interrupt(24)] == "0-1,4-7"
+
+
+def test_a_claim_that_leaves_interrupts_no_cpu_is_refused(tmp_path: Path) -> None:
+    kernel = Kernel()
+    node = started(tmp_path, kernel)
+    everything = quiet_claim("all", "0-7")
+    assert "interrupts need one" in reason(prepare(node, everything)["all"])
+    assert unprepare(node, everything) == {everything.metadata.uid: None}
+    assert kernel.written == []
+
+
+def test_a_machine_that_has_become_read_only_keeps_the_claim_until_it_can_be_restored(tmp_path: Path) -> None:
+    kernel = Kernel()
+    node = started(tmp_path, kernel)
+    prepare(node, A)
+    kernel.refuses = dict.fromkeys(ALL, 30)
+    answer = unprepare(node, A)[A.metadata.uid]
+    assert answer is not None
+    assert "Read-only file system" in answer.reason
+    kernel.refuses = {}
+    assert unprepare(node, A) == {A.metadata.uid: None}
+    assert values(kernel, ALL) == BEFORE

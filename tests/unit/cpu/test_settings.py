@@ -1,0 +1,147 @@
+"""What settings are while claims want quiet CPUs, and what they come back to, whatever happens in between."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from dranode.cpu.settings import (
+    Kind,
+    Machine,
+    Noted,
+    Setting,
+    Tuning,
+    TuningNotes,
+    goal,
+    mask_text,
+    noted_after,
+    tuning,
+)
+from dranode.driver.core.api.cpuset import CPUSet
+from tests.fakes.cpu import cpus
+
+ONLINE = "0-7"
+FILE = "proc/irq/24/smp_affinity_list"
+
+
+def machine(quiet: str, online: str = ONLINE, reserved: str = "") -> Machine:
+    return Machine(cpus(online), cpus(reserved), cpus(quiet))
+
+
+def setting(now: str, kind: Kind = Kind.INTERRUPT, owner: str = "eth0") -> Setting:
+    return Setting(FILE, kind, cpus(now), owner)
+
+
+def notes(original: str, *given: str, owner: str = "eth0", refused: str = "") -> TuningNotes:
+    return TuningNotes(settings={FILE: Noted(original=original, given=given, owner=owner, refused=refused)})
+
+
+def written(tuned: Tuning) -> list[str]:
+    return [str(write.cpus) for write in tuned.writes]
+
+
+@pytest.mark.parametrize(
+    ("kind", "original", "quiet", "expected"),
+    [
+        (Kind.INTERRUPT, "0-7", "2-3", "0-1,4-7"),
+        (Kind.INTERRUPT, "0-1", "2-3", "0-1"),
+        (Kind.INTERRUPT, "2", "2-3", "0-1,4-7"),
+        # CPU 9 is offline: the kernel takes no interrupt's CPUs of which none is online.
+        (Kind.INTERRUPT, "2,9", "2-3", "0-1,4-7"),
+        (Kind.NEW_INTERRUPTS, "0-7", "0", "1-7"),
+        (Kind.WORKQUEUE, "2", "2", "0-1,3-7"),
+        (Kind.QUEUE, "2-3", "2", "3"),
+        (Kind.QUEUE, "2", "2", ""),
+        (Kind.QUEUE, "", "2", ""),
+        (Kind.SLICE, "", "2-3", "0-1,4-7"),
+        (Kind.SLICE, "", "", ""),
+        (Kind.SLICE, "2-5", "2-3", "4-5"),
+        (Kind.SLICE, "2-3", "2-3", "0-1,4-7"),
+    ],
+)
+def test_a_setting_is_its_original_without_the_quiet_cpus(kind: Kind, original: str, quiet: str, expected: str) -> None:
+    assert str(goal(kind, cpus(original), machine(quiet))) == expected
+
+
+def test_what_has_to_go_elsewhere_goes_to_the_reserved_cpus() -> None:
+    assert str(goal(Kind.INTERRUPT, cpus("2"), machine("2", reserved="0-1"))) == "0-1"
+    assert str(goal(Kind.INTERRUPT, cpus("0"), machine("0-1", reserved="0-1"))) == "2-7"
+
+
+def test_a_change_is_noted_with_the_values_before_and_after() -> None:
+    tuned = tuning([setting("0-7")], TuningNotes(boot="b"), machine("2"))
+    assert written(tuned) == ["0-1,3-7"]
+    known = Noted(original="0-7", given=("0-7", "0-1,3-7"), owner="eth0")
+    assert tuned.notes == TuningNotes(boot="b", settings={FILE: known})
+
+
+def test_what_is_right_is_neither_written_nor_noted() -> None:
+    assert tuning([setting("0-1")], TuningNotes(), machine("2")) == Tuning(TuningNotes())
+
+
+@pytest.mark.parametrize("now", ["0-7", "0-1,3-7", "0-1,4-7"])
+def test_after_a_crash_any_noted_value_is_known_as_ours(now: str) -> None:
+    tuned = tuning([setting(now)], notes("0-7", "0-1,3-7", "0-1,4-7"), machine("2-3"))
+    assert tuned.notes.settings[FILE].original == "0-7"
+    assert written(tuned) == ([] if now == "0-1,4-7" else ["0-1,4-7"])
+
+
+def test_a_value_of_somebody_else_is_the_original_from_then_on() -> None:
+    tuned = tuning([setting("2,6")], notes("0-7", "0-1,3-7"), machine("2"))
+    assert tuned.notes.settings[FILE].original == "2,6"
+    assert written(tuned) == ["6"]
+    # One that keeps off the quiet CPUs is left alone, and so it is when the claim has gone.
+    assert tuning([setting("6")], notes("0-7", "0-1,3-7"), machine("2")) == Tuning(TuningNotes())
+
+
+def test_without_claims_the_original_comes_back_and_nothing_stays_noted() -> None:
+    tuned = tuning([setting("0-1,3-7")], notes("0-7", "0-1,3-7"), machine(""))
+    assert written(tuned) == ["0-7"]
+    assert FILE in tuned.notes.settings, "until it is written it has to be on record"
+    assert noted_after(tuned, {FILE: setting("0-7")}, {}).settings == {}
+
+
+def test_an_interrupt_number_that_another_device_has_now_is_not_restored() -> None:
+    tuned = tuning([setting("0-7", owner="nvme0q1")], notes("2", "0-7", owner="eth0"), machine(""))
+    assert tuned == Tuning(TuningNotes())
+
+
+def test_a_setting_that_is_gone_is_forgotten() -> None:
+    assert tuning([], notes("0-7", "0-1"), machine("2")) == Tuning(TuningNotes())
+
+
+def test_what_the_kernel_refused_is_not_tried_again_until_its_claim_has_gone() -> None:
+    tuned = tuning([setting("2")], TuningNotes(), machine("2"))
+    kept = noted_after(tuned, {FILE: setting("2")}, {FILE: "Input/output error"})
+    assert kept.settings[FILE].refused == "Input/output error"
+    assert tuning([setting("2")], kept, machine("2")) == Tuning(kept)
+    assert tuning([setting("2")], kept, machine("3")) == Tuning(TuningNotes())
+
+
+def test_a_value_that_the_kernel_changed_on_writing_is_known_as_ours() -> None:
+    tuned = tuning([setting("0-7")], TuningNotes(), machine("2"))
+    kept = noted_after(tuned, {FILE: setting("0")}, {})
+    assert tuning([setting("0")], kept, machine("")).writes[0].cpus == cpus("0-7")
+
+
+@pytest.mark.parametrize("document", [None, {"boot": "earlier", "settings": {}}, {"settings": 3}, ["x"], "x"])
+def test_notes_of_another_boot_and_notes_that_are_none_say_nothing(document: object) -> None:
+    assert TuningNotes.read(document, "now") == TuningNotes(boot="now")
+
+
+def test_notes_are_read_as_they_were_first_written_on_disk() -> None:
+    document = {
+        "boot": "now",
+        "settings": {FILE: {"original": "0-7", "given": ["0-7", "0-1"], "owner": "eth0", "refused": "no"}},
+    }
+    read = TuningNotes.read(document, "now")
+    assert read == TuningNotes(boot="now", settings=notes("0-7", "0-7", "0-1", refused="no").settings)
+    assert json.loads(json.dumps(read.document())) == document
+    assert TuningNotes(boot="now").document() is None
+
+
+@pytest.mark.parametrize("listed", ["", "0", "0-31", "31-32", "0,63-64,1023"])
+def test_a_mask_is_written_as_the_kernel_reads_it(listed: str) -> None:
+    assert CPUSet.parse_mask(mask_text(cpus(listed))) == cpus(listed)
+    assert all(len(word) == 8 for word in mask_text(cpus(listed)).split(","))

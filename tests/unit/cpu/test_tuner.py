@@ -1,0 +1,247 @@
+"""Settings on a machine whose kernel answers as Linux does."""
+
+from __future__ import annotations
+
+import errno
+import logging
+
+import pytest
+
+from dranode.cpu.tuner import Tuner
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.errors import ClaimError
+from dranode.driver.core.claims.record import Record
+from tests.fakes.settings import (
+    BOOT,
+    DEFAULT,
+    IRQ,
+    ONLINE,
+    RPS,
+    SYSTEM,
+    WORKQUEUE,
+    XPS,
+    Kernel,
+    MemoryNotes,
+    PowerCutError,
+    interrupt,
+    quiet_record,
+    values,
+)
+
+ALL = (interrupt(24), interrupt(25), interrupt(26), DEFAULT, WORKQUEUE, RPS, XPS, SYSTEM)
+BEFORE = ["0-7", "2", "5", "ff", "ff", "0c", "00", ""]
+A, B = quiet_record("a", "2-3"), quiet_record("b", "5")
+
+
+def test_everything_leaves_the_cpus_of_a_claim_and_comes_back() -> None:
+    kernel = Kernel()
+    notes, tuner = MemoryNotes(kernel), Tuner(kernel)
+    tuner.tune([A], notes)
+    moved = ["0-1,4-7", "0-1,4-7", "5", "f3", "f3", "00", "00", "0-1,4-7"]
+    assert values(kernel, ALL) == moved
+    kernel.written.clear()
+    tuner.tune([A], notes)
+    assert kernel.written == []
+    tuner.tune([], notes)
+    assert values(kernel, ALL) == BEFORE
+    assert notes.document is None
+
+
+@pytest.mark.parametrize("first", ["a", "b"])
+def test_claims_that_moved_the_same_interrupts_end_in_any_order(first: str) -> None:
+    kernel = Kernel()
+    notes, tuner = MemoryNotes(kernel), Tuner(kernel)
+    tuner.tune([A], notes)
+    tuner.tune([A, B], notes)
+    assert values(kernel, ALL[:4]) == ["0-1,4,6-7", "0-1,4,6-7", "0-1,4,6-7", "d3"]
+    rest = [claim for claim in (A, B) if claim.name != first]
+    tuner.tune(rest, notes)
+    alone = Kernel()
+    Tuner(alone).tune(rest, MemoryNotes(alone))
+    assert values(kernel, ALL) == values(alone, ALL)
+    Tuner(kernel).tune([], notes)
+    assert values(kernel, ALL) == BEFORE
+
+
+def test_other_claims_are_left_alone() -> None:
+    kernel = Kernel()
+    Tuner(kernel).tune([], MemoryNotes(kernel))
+    assert kernel.written == []
+
+
+def test_power_may_go_at_any_point() -> None:
+    steps: tuple[list[Record], ...] = ([A], [A, B], [B], [])
+    cuts = 0
+    for number, claims in enumerate(steps):
+        for lasts in range(40):
+            kernel = Kernel()
+            notes = MemoryNotes(kernel)
+            for earlier in steps[:number]:
+                Tuner(kernel).tune(earlier, notes)
+            kernel.lasts = lasts
+            try:
+                Tuner(kernel).tune(claims, notes)
+            except PowerCutError:
+                cuts += 1
+            else:
+                break
+            kernel.lasts = None
+            undisturbed = Kernel()
+            Tuner(undisturbed).tune(claims, MemoryNotes(undisturbed))
+            # The same call again, as after a restart, or another claim's.
+            other = Kernel({**kernel.files})
+            Tuner(kernel).tune(claims, notes)
+            assert values(kernel, ALL) == values(undisturbed, ALL), (number, lasts)
+            again = MemoryNotes(other)
+            again.document = notes.document
+            Tuner(kernel).tune([], notes)
+            assert values(kernel, ALL) == BEFORE, (number, lasts)
+            assert notes.document is None
+    assert cuts > 20
+
+
+def test_power_may_go_before_another_claim_than_the_one_that_was_cut_off() -> None:
+    for lasts in range(40):
+        kernel = Kernel()
+        notes = MemoryNotes(kernel)
+        kernel.lasts = lasts
+        try:
+            Tuner(kernel).tune([A], notes)
+        except PowerCutError:
+            pass
+        else:
+            break
+        kernel.lasts = None
+        Tuner(kernel).tune([B], notes)
+        Tuner(kernel).tune([], notes)
+        assert values(kernel, ALL) == BEFORE, lasts
+    assert lasts > 5
+
+
+def test_after_a_reboot_nothing_is_restored() -> None:
+    kernel = Kernel()
+    notes = MemoryNotes(kernel)
+    Tuner(kernel).tune([A], notes)
+    booted = Kernel()
+    booted.files[BOOT] = "second"
+    booted.files[interrupt(24)] = "7"
+    Tuner(booted).tune([], notes)
+    assert booted.written == []
+    assert notes.document is None
+
+
+def test_interrupts_that_the_kernel_places_itself_stay_and_are_said(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    kernel = Kernel()
+    kernel.refuses[interrupt(25)] = errno.EIO
+    notes, tuner = MemoryNotes(kernel), Tuner(kernel)
+    tuner.tune([A], notes)
+    assert values(kernel, ALL[:2]) == ["0-1,4-7", "2"]
+    assert tuner.unmoved == ("interrupt 25 (nvme0q1) stays where it is: the kernel says Input/output error",)
+    tuner.tune([A], notes)
+    assert len(caplog.records) == 1, "said once"
+    Tuner(kernel).tune([], notes)
+    assert values(kernel, ALL) == BEFORE
+    assert notes.document is None
+
+
+def test_an_interrupt_for_which_there_is_no_vector_now_is_tried_again() -> None:
+    kernel = Kernel()
+    kernel.refuses[interrupt(24)] = errno.ENOSPC
+    notes, tuner = MemoryNotes(kernel), Tuner(kernel)
+    tuner.tune([A], notes)
+    assert tuner.unmoved == ("interrupt 24 (eth0) stays where it is: the kernel says No space left on device",)
+    kernel.refuses.clear()
+    tuner.tune([A], notes)
+    assert kernel.files[interrupt(24)] == "0-1,4-7"
+    assert not tuner.unmoved
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES, errno.EPERM])
+def test_a_machine_that_takes_no_writes_is_refused(number: int) -> None:
+    kernel = Kernel()
+    kernel.refuses = dict.fromkeys(ALL, number)
+    with pytest.raises(ClaimError, match=r"smp_affinity_list cannot be written: .*components/isolation"):
+        Tuner(kernel).tune([A], MemoryNotes(kernel))
+
+
+def test_an_interrupt_that_comes_later_is_moved() -> None:
+    kernel = Kernel()
+    notes, tuner = MemoryNotes(kernel), Tuner(kernel)
+    tuner.tune([A], notes)
+    kernel.files |= {interrupt(40): "0-7", f"{IRQ}/40/eth1/.": ""}
+    tuner.tune([A], notes)
+    assert kernel.files[interrupt(40)] == "0-1,4-7"
+    kernel.remove(f"{IRQ}/24")
+    tuner.tune([], notes)
+    assert kernel.files[interrupt(40)] == "0-7"
+    assert notes.document is None
+
+
+def test_without_proc_irq_nothing_is_promised() -> None:
+    kernel = Kernel()
+    kernel.remove(IRQ)
+    with pytest.raises(ClaimError, match="/proc/irq cannot be listed, so interrupts cannot be moved"):
+        Tuner(kernel).tune([A], MemoryNotes(kernel))
+
+
+@pytest.mark.parametrize(
+    ("gone", "sentence"),
+    [
+        (WORKQUEUE, "unbound kernel work stays, because there is no /sys/devices/virtual/workqueue/cpumask"),
+        (
+            "sys/fs/cgroup/cgroup.controllers",
+            "the host's services stay, because /sys/fs/cgroup is not that of cgroup v2",
+        ),
+        (
+            SYSTEM,
+            "system.slice stays, because the cpuset controller is not on in /sys/fs/cgroup/cgroup.subtree_control",
+        ),
+    ],
+)
+def test_what_the_machine_does_not_have_is_said(gone: str, sentence: str) -> None:
+    kernel = Kernel()
+    kernel.files["sys/fs/cgroup/system.slice/cgroup.procs"] = ""
+    del kernel.files[gone]
+    tuner = Tuner(kernel)
+    tuner.tune([A], MemoryNotes(kernel))
+    assert tuner.unmoved == (sentence,)
+    assert kernel.files[interrupt(24)] == "0-1,4-7"
+
+
+def test_a_slice_with_pods_keeps_its_cpus() -> None:
+    kernel = Kernel()
+    kernel.files["sys/fs/cgroup/system.slice/kubepods.slice/cgroup.procs"] = ""
+    tuner = Tuner(kernel)
+    tuner.tune([A], MemoryNotes(kernel))
+    assert kernel.files[SYSTEM] == ""
+    assert tuner.unmoved == ("system.slice stays, because pods are in it",)
+
+
+def test_a_kubelet_service_is_no_pod() -> None:
+    kernel = Kernel()
+    kernel.files["sys/fs/cgroup/system.slice/kubelet.service/cgroup.procs"] = ""
+    Tuner(kernel).tune([A], MemoryNotes(kernel))
+    assert kernel.files[SYSTEM] == "0-1,4-7"
+
+
+def test_claims_that_leave_interrupts_no_cpu_are_refused_before_anything_is_changed() -> None:
+    kernel = Kernel()
+    with pytest.raises(
+        ClaimError, match=r"claims want all CPUs quiet that are online \(0-7\), and interrupts need one"
+    ):
+        Tuner(kernel).tune([A, quiet_record("b", "0-1,4-7")], MemoryNotes(kernel))
+    assert kernel.written == []
+
+
+def test_a_kernel_that_does_not_say_what_is_online_is_refused() -> None:
+    kernel = Kernel()
+    del kernel.files[ONLINE]
+    with pytest.raises(ClaimError, match="does not say which CPUs are online"):
+        Tuner(kernel).tune([A], MemoryNotes(kernel))
+
+
+def test_reserved_cpus_get_what_has_to_go() -> None:
+    kernel = Kernel()
+    Tuner(kernel, CPUSet((0,))).tune([A], MemoryNotes(kernel))
+    assert values(kernel, ALL[:2]) == ["0-1,4-7", "0"]
