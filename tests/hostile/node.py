@@ -1,0 +1,286 @@
+"""A node: its machine's files, kubelet, a container runtime, claims in a folder, and the driver as real processes."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.documents import decode
+from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.kubelet.sockets import socket_paths
+from dranode.driver.local.store import Store
+from dranode.driver.node.ledger_reading import read_ledger
+from dranode.proto import dra_v1_pb2 as api
+from dranode.proto import nri_v1alpha1_pb2 as nri
+from dranode.proto import podresources_v1_pb2 as podresources
+from tests.fakes.machine import CPU, write_machine
+from tests.fakes.nri import container as container_message
+from tests.fakes.nri import pod as pod_message
+from tests.fakes.waiting import PATIENCE
+from tests.hostile.book import RESERVED, Book, BookedClaim, Stage
+from tests.hostile.kubelet import DriverConnection, PodResourcesServer
+from tests.hostile.runtime import RunningContainer, Runtime, Violation
+
+DRIVER: Final = "dra.cpu"
+KIND: Final = "dra.k8s.io/cpu"
+MACHINE: Final = "sockets=1,numa=2,cores=4,threads=2"
+CPUS: Final = CPUSet(range(16))
+_LAUNCH: Final = Path(__file__).with_name("launch.py")
+
+
+@dataclass
+class Instance:
+    """A running instance of the driver."""
+
+    process: subprocess.Popen[bytes]
+    connection: DriverConnection
+
+
+@dataclass
+class Node:
+    """The node.
+
+    Attributes:
+        folder: everything of it.
+        refusals: how often each kind of claim or container was refused, for those who read the end of a run.
+    """
+
+    folder: Path
+    instances: dict[str, Instance] = field(default_factory=dict)
+    refusals: dict[str, int] = field(default_factory=dict)
+    online: CPUSet = CPUS
+    _numbers: int = 0
+
+    def __post_init__(self) -> None:
+        self.registry.mkdir(parents=True)
+        self.cdi.mkdir()
+        write_machine(self.folder / "machine", MACHINE)
+        boot = self.folder / "machine" / "proc/sys/kernel/random/boot_id"
+        boot.parent.mkdir(parents=True)
+        boot.write_text("5f0ba5a2-2e44-4c0f-8b25-2d0f8c6e1a11\n")
+        self.set_clock(0)
+        self.store = Store(self.folder / "store")
+        self.book = Book(self.data, self.cdi)
+        self.pods = PodResourcesServer(self.folder / "kubelet" / "pod-resources" / "kubelet.sock")
+        self.runtime = Runtime(self.folder / "nri.sock", self.book.change)
+        self.runtime.open()
+
+    @property
+    def registry(self) -> Path:
+        return self.folder / "kubelet" / "plugins_registry"
+
+    @property
+    def data(self) -> Path:
+        return self.folder / "kubelet" / "plugins" / DRIVER
+
+    @property
+    def cdi(self) -> Path:
+        return self.folder / "cdi"
+
+    @property
+    def ledger(self) -> Path:
+        return self.data / "ledger.db"
+
+    @property
+    def log(self) -> str:
+        with contextlib.suppress(OSError):
+            return (self.folder / "log").read_text(errors="replace")[-6000:]
+        return ""
+
+    def close(self) -> None:
+        for name in tuple(self.instances):
+            self.kill(name)
+        self.runtime.close()
+        self.pods.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    # --- the driver ---
+
+    def start(self, name: str) -> None:
+        """Start an instance."""
+        command = [
+            sys.executable, str(_LAUNCH), "clock", "serve", "--machine", "machine", "--node-name", "node",
+            "--http-address", "none", "--store", "store", "--kubelet-root", "kubelet", "--cdi-dir", "cdi",
+            "--nri-socket", "nri.sock", "--reserved-cpus", str(RESERVED), "--pod-uid", name,
+        ]  # fmt: skip
+        with (self.folder / "log").open("ab") as log:
+            process = subprocess.Popen(command, cwd=self.folder, stdout=log, stderr=log)
+        socket = socket_paths(self.folder / "kubelet", DRIVER, name).dra
+        self.instances[name] = Instance(process, DriverConnection(socket))
+
+    def kill(self, name: str) -> None:
+        """End an instance by SIGKILL."""
+        instance = self.instances.pop(name)
+        instance.process.kill()
+        instance.process.wait()
+        instance.connection.close()
+
+    def terminate(self, name: str) -> None:
+        """End an instance by SIGTERM.
+
+        Raises:
+            Violation: it ends with an error, or not at all.
+        """
+        instance = self.instances.pop(name)
+        instance.process.terminate()
+        ends = time.monotonic() + PATIENCE
+        while instance.process.poll() is None:
+            self.runtime.attend(0.02)
+            if time.monotonic() > ends:
+                raise Violation(f"instance {name} does not end within {PATIENCE:.0f} s")
+        instance.connection.close()
+        if instance.process.returncode not in (0, -signal.SIGTERM):
+            raise Violation(f"instance {name} ended with status {instance.process.returncode}")
+
+    def look(self) -> None:
+        """See that every instance runs that was not ended.
+
+        Raises:
+            Violation: one has ended by itself.
+        """
+        for name, instance in self.instances.items():
+            if (status := instance.process.poll()) is not None:
+                raise Violation(f"instance {name} has ended with status {status}")
+
+    def call(self, name: str, method: str, claims: Sequence[BookedClaim], seconds: float = PATIENCE) -> Any:
+        """kubelet's call; None without an answer."""
+        asked = [api.Claim(namespace="default", name=claim.name, uid=claim.uid) for claim in claims]
+        return self.instances[name].connection.call(method, asked, seconds)
+
+    # --- claims ---
+
+    def allocate(self, name: str, numa: int, count: int) -> BookedClaim:
+        """A new claim for a new pod."""
+        self._numbers += 1
+        uid = f"uid-{name}-{self._numbers}"
+        result = {
+            "request": "r", "driver": DRIVER, "pool": "node", "device": f"cpudevnuma{numa:03d}",
+            "consumedCapacity": {"dra.cpu/cpu": str(count)}, "shareID": f"00000000-0000-4000-8000-{self._numbers:012d}",
+        }  # fmt: skip
+        claim = BookedClaim(name, uid, f"pod-{uid}", numa, count)
+        document = {
+            "metadata": {"namespace": "default", "name": name, "uid": uid},
+            "status": {
+                "allocation": {"devices": {"results": [result]}},
+                "reservedFor": [{"resource": "pods", "name": f"pod-{uid}", "uid": claim.pod}],
+            },
+        }
+        self.store.put(decode(ResourceClaim, document))
+        self.book.claims[uid] = claim
+        device = podresources.ClaimResource(
+            driver_name=DRIVER, pool_name="node", device_name=str(result["device"]),
+            cdi_devices=[podresources.CDIDevice(name=f"{KIND}=claim-{uid}")],
+        )  # fmt: skip
+        given = podresources.DynamicResource(claim_name=name, claim_namespace="default", claim_resources=[device])
+        main = podresources.ContainerResources(name="main", dynamic_resources=[given])
+        self.pods.pods[claim.pod] = podresources.PodResources(namespace="default", name=f"pod-{uid}", containers=[main])
+        return claim
+
+    def prepare(self, name: str, claims: Sequence[BookedClaim], seconds: float = PATIENCE) -> list[str]:
+        """Prepare claims with one call; the reasons for which some are refused.
+
+        Raises:
+            Violation: an answer is not as it must be.
+        """
+        answer = self.call(name, "NodePrepareResources", claims, seconds)
+        if answer is None:
+            return []
+        if set(answer.claims) != {claim.uid for claim in claims}:
+            raise Violation(f"kubelet asked about {[claim.uid for claim in claims]} and was answered {answer}")
+        refused = []
+        for claim in claims:
+            entry = answer.claims[claim.uid]
+            if entry.error:
+                refused.append(entry.error)
+            else:
+                self.book.prepared(claim, entry.devices)
+        return refused
+
+    def unprepare(self, name: str, claim: BookedClaim, seconds: float = PATIENCE) -> str:
+        """Unprepare a claim whose containers have gone; the reason why not, or empty."""
+        for container in [each for each in self.runtime.containers.values() if claim.uid in each.claims]:
+            self.runtime.stop(container)
+        self.pods.pods.pop(claim.pod, None)
+        claim.stage = Stage.ENDING
+        answer = self.call(name, "NodeUnprepareResources", [claim], seconds)
+        if answer is None:
+            return "no answer"
+        if error := answer.claims[claim.uid].error:
+            return str(error)
+        self.book.unprepared(claim)
+        if all(other.name != claim.name for other in self.book.claims.values()):
+            self.store.remove(ResourceClaim, "default", claim.name)
+        return ""
+
+    def doubt(self) -> str:
+        """Why claims may be missing in the ledger; empty if none is."""
+        return read_ledger(self.ledger).doubt
+
+    def forget_lost(self) -> None:
+        """Say that the claims of which nothing tells are gone, as people do.
+
+        Raises:
+            Violation: that cannot be said.
+        """
+        program = str(Path(sys.executable).with_name("dranode"))
+        command = [program, "forget-lost", "--driver", DRIVER, "--kubelet-root", "kubelet", "--cdi-dir", "cdi"]
+        done = subprocess.run(command, cwd=self.folder, check=False, capture_output=True, text=True)
+        if done.returncode:
+            raise Violation(f"what was lost cannot be forgotten: {done.stderr}")
+
+    # --- containers ---
+
+    def run(self, claim: BookedClaim | None, name: str = "main") -> str:
+        """Run a container with a claim, or without one; the reason why not, or empty.
+
+        kubelet runs one container of a name in a pod: an earlier one is stopped first.
+
+        Raises:
+            Violation: it runs on CPUs that it should not have, or another one on its own.
+        """
+        self._numbers += 1
+        uid = claim.pod if claim else f"pod-shared-{self._numbers}"
+        try:
+            env = self.book.env(claim.uid) if claim else []
+        except (OSError, ValueError, LookupError):
+            return "the runtime finds no CDI spec"
+        devices = [f"{KIND}=claim-{claim.uid}"] if claim else []
+        name = name if claim else "other"
+        message = container_message(f"c{self._numbers}", uid, env, name=name, cdi=devices, state=nri.CONTAINER_CREATED)
+        of = pod_message(uid, name=f"pod-{claim.uid}" if claim else uid)
+        container = RunningContainer(message, of, frozenset([claim.uid] if claim else []))
+        self.runtime.attend()
+        for other in tuple(self.runtime.containers.values()):
+            if (other.pod.uid, other.message.name) == (of.uid, name):
+                self.runtime.stop(other)
+        pinned = bool(self.runtime.plugins)
+        reason = self.runtime.create(container)
+        if not reason and pinned and self.runtime.plugins:
+            self.book.created(container, tuple(self.runtime.containers.values()), alone=len(self.instances) == 1)
+        return reason
+
+    # --- the machine ---
+
+    def set_online(self, cpus: CPUSet) -> None:
+        """Bring CPUs on line and off, as far as a file can."""
+        self.online = cpus
+        (self.folder / "machine" / CPU / "online").write_text(f"{cpus}\n")
+
+    def set_clock(self, seconds: int) -> None:
+        """Set the wall clock so far ahead."""
+        (self.folder / "clock").write_text(str(seconds))
+
+    def refused(self, what: str, reason: str) -> None:
+        """Count a refusal."""
+        words = " ".join(word for word in reason.split() if not any(sign.isdigit() for sign in word))
+        key = f"{what}: {words[:110]}"
+        self.refusals[key] = self.refusals.get(key, 0) + 1

@@ -1,0 +1,227 @@
+"""A container runtime: containers with their masks, the NRI plug-ins that are connected, and what these change.
+
+It does what it is told within one thread: who calls its methods takes in what plug-ins have sent meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.nri import ttrpc
+from dranode.proto import nri_v1alpha1_pb2 as nri
+from tests.fakes.nri import CallFailedError, FakeRuntime, Wire, updates_of
+
+
+class Violation(Exception):  # noqa: N818 - what an invariant says
+    """What must not be, whatever happens."""
+
+
+@dataclass
+class RunningContainer:
+    """A container; without CPUs it runs on all of them. `claims` are the UIDs of those that it has."""
+
+    message: nri.Container
+    pod: nri.PodSandbox
+    claims: frozenset[str] = frozenset()
+
+    @property
+    def cpus(self) -> CPUSet | None:
+        """Its mask."""
+        text = self.message.linux.resources.cpu.cpus
+        return CPUSet.parse(text) if text else None
+
+    def __str__(self) -> str:
+        return f"container {self.message.id} (claims {sorted(self.claims)}, CPUs {self.cpus})"
+
+
+class OrderedWire(Wire):
+    """A wire that tells what came before the answer to the call at hand from what came after it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before: list[bytes] = []
+        self.after: list[bytes] = []
+
+    def _serve(self, message: ttrpc.Message) -> bytes:
+        data = super()._serve(message)
+        method, payload = self.received[-1]
+        if method == "UpdateContainers":
+            self.received.pop()
+            if not self.update_error:
+                (self.after if self.answers else self.before).append(payload)
+        return data
+
+
+class ConnectedPlugin(FakeRuntime):
+    """One plug-in's connection."""
+
+    wire: OrderedWire
+
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__(sock)
+        self.wire = OrderedWire()
+
+
+@dataclass
+class Runtime:
+    """The runtime of one node.
+
+    Attributes:
+        path: of the NRI socket.
+        changed: called with every container whose mask a plug-in has changed, before it is changed, and the new mask.
+        version: of NRI, which decides how events are sent.
+    """
+
+    path: Path
+    changed: Callable[[RunningContainer, CPUSet], None]
+    version: str = "v0.12.1"
+    containers: dict[str, RunningContainer] = field(default_factory=dict)
+    plugins: list[ConnectedPlugin] = field(default_factory=list)
+    _listener: socket.socket | None = None
+
+    def open(self) -> None:
+        """Start it; containers run on from before."""
+        self.path.unlink(missing_ok=True)
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(self.path))
+        self._listener.listen()
+
+    def close(self) -> None:
+        """End it with all connections; containers run on."""
+        for plugin in self.plugins:
+            plugin.sock.close()
+        self.plugins.clear()
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+
+    def refuse(self, reason: str) -> None:
+        """Answer every update that plug-ins send with an error; an empty one ends that."""
+        for plugin in self.plugins:
+            plugin.wire.update_error = reason
+
+    @property
+    def running(self) -> bool:
+        """Whether it runs."""
+        return self._listener is not None
+
+    def attend(self, seconds: float = 0.0) -> None:
+        """Admit plug-ins, and take in what they have sent, waiting so long for the first of it."""
+        for plugin in self.plugins:
+            self._take_in(plugin.wire)
+        while self._listener is not None:
+            sockets = {plugin.sock: plugin for plugin in self.plugins}
+            ready, _, _ = select.select([self._listener, *sockets], [], [], seconds)
+            if not ready:
+                return
+            seconds = 0.0
+            for sock in ready:
+                if sock is self._listener:
+                    self._admit()
+                else:
+                    self._with(sockets[sock], ConnectedPlugin.pump)
+
+    def create(self, container: RunningContainer) -> str:
+        """Create a container and start it; the reason why not, or empty.
+
+        Raises:
+            Violation: two plug-ins set its CPUs, so that the real runtime would refuse it.
+        """
+        body = nri.CreateContainerRequest(pod=container.pod, container=container.message)
+        adjusted: list[str] = []
+        for plugin in tuple(self.plugins):
+            try:
+                payload = self._call(plugin, "CreateContainer", body)
+            except CallFailedError as error:
+                return str(error)
+            if payload is not None:
+                answer = nri.CreateContainerResponse.FromString(payload)
+                adjusted += filter(None, [answer.adjust.linux.resources.cpu.cpus])
+                self._apply(answer)
+        if len(adjusted) > 1:
+            raise Violation(f"two plug-ins set the CPUs of {container}: {adjusted}")
+        if adjusted:
+            container.message.linux.resources.cpu.cpus = adjusted[0]
+        container.message.state = nri.CONTAINER_RUNNING
+        self.containers[container.message.id] = container
+        self._event("PostStartContainer", nri.POST_START_CONTAINER, container)
+        return ""
+
+    def update(self, container: RunningContainer, cpus: str) -> None:
+        """Let kubelet ask for other CPUs: it gets them, unless a plug-in says otherwise."""
+        body = nri.UpdateContainerRequest(pod=container.pod, container=container.message)
+        body.linux_resources.cpu.cpus = cpus
+        own: list[str] = []
+        for plugin in tuple(self.plugins):
+            with contextlib.suppress(CallFailedError):
+                if (payload := self._call(plugin, "UpdateContainer", body)) is not None:
+                    answer = nri.UpdateContainerResponse.FromString(payload)
+                    own += filter(None, [updates_of(answer).get(container.message.id, "")])
+                    self._apply(answer)
+        if not own:
+            container.message.linux.resources.cpu.cpus = cpus
+
+    def stop(self, container: RunningContainer) -> None:
+        """Stop and remove a container."""
+        del self.containers[container.message.id]
+        body = nri.StopContainerRequest(pod=container.pod, container=container.message)
+        for plugin in tuple(self.plugins):
+            with contextlib.suppress(CallFailedError):
+                if (payload := self._call(plugin, "StopContainer", body)) is not None:
+                    self._apply(nri.StopContainerResponse.FromString(payload))
+        self._event("RemoveContainer", nri.REMOVE_CONTAINER, container)
+
+    def _event(self, method: str, number: Any, container: RunningContainer) -> None:
+        for plugin in tuple(self.plugins):
+            if self.version:
+                self._call(plugin, method, nri.ContainerEvent(pod=container.pod, container=container.message))
+            else:
+                event = nri.StateChangeEvent(event=number, pod=container.pod, container=container.message)
+                self._call(plugin, "StateChange", event)
+
+    def _admit(self) -> None:
+        if self._listener is None:
+            return
+        sock, _ = self._listener.accept()
+        plugin = ConnectedPlugin(sock)
+        pods = {each.pod.id: each.pod for each in self.containers.values()}
+        containers = [each.message for each in self.containers.values()]
+        self.plugins.append(plugin)
+        answer = self._with(plugin, lambda it: it.handshake(pods.values(), containers, self.version))
+        if answer is not None:
+            self._apply(answer)
+
+    def _call(self, plugin: ConnectedPlugin, method: str, body: Any) -> bytes | None:
+        answer: bytes | None = self._with(plugin, lambda it: it.call(method, body))
+        return answer
+
+    def _with(self, plugin: ConnectedPlugin, act: Callable[[ConnectedPlugin], Any]) -> Any:
+        """Do something with a plug-in; one whose connection ends is forgotten, and None comes of it."""
+        try:
+            return act(plugin)
+        except OSError:
+            plugin.sock.close()
+            self.plugins = [each for each in self.plugins if each is not plugin]
+            return None
+        finally:
+            self._take_in(plugin.wire)
+
+    def _take_in(self, wire: OrderedWire) -> None:
+        updates, wire.before = wire.before, wire.after
+        wire.after = []
+        for payload in updates:
+            self._apply(nri.UpdateContainersRequest.FromString(payload))
+
+    def _apply(self, answer: Any) -> None:
+        for identity, cpus in updates_of(answer).items():
+            container = self.containers.get(identity)
+            if container is not None and cpus:
+                self.changed(container, CPUSet.parse(cpus))
+                container.message.linux.resources.cpu.cpus = cpus

@@ -1,0 +1,97 @@
+"""The end of all faults, after which everything has to be as kubelet knows it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from dranode.driver.node.ledger_reading import read_ledger
+from tests.fakes.waiting import PATIENCE
+from tests.hostile.book import BookedClaim, Stage
+from tests.hostile.faults import set_schema
+from tests.hostile.node import CPUS
+from tests.hostile.runtime import Violation
+from tests.hostile.steps import Steps
+
+
+def settle(steps: Steps) -> None:
+    """Repair what only people can repair, and see that all is as kubelet knows it.
+
+    Raises:
+        Violation: it does not become so.
+    """
+    node = steps.node
+    if steps.newer:
+        set_schema(steps, "1")
+        steps.newer = False
+    node.pods.mood = "well"
+    node.set_online(CPUS)
+    node.runtime.refuse("")
+    steps.open_runtime()
+    steps.start_if_none()
+    settled(steps, lambda: _answered(steps), "the driver does not answer as before")
+    if node.doubt():
+        # Ledger and copy were damaged while there was no claim, so that no spec tells either.
+        node.forget_lost()
+    if steps.fault == "ledger":
+        _end_revived(steps)
+    settled(steps, lambda: _wrong_masks(steps), "masks are wrong")
+    settled(steps, node.book.wrong_files, "the files are wrong")
+    steps.fault = ""
+
+
+def _answered(steps: Steps) -> list[str]:
+    """Have each claim's last call made again, as kubelet does; what is refused."""
+    refused = []
+    for claim in tuple(steps.node.book.claims.values()):
+        for name in sorted(steps.node.instances):
+            if claim.stage is Stage.ENDING:
+                reason = steps.node.unprepare(name, claim)
+                refused += [f"unprepare {claim.name}: {reason}"] if reason else []
+                if not reason:
+                    break
+            else:
+                refused += [f"prepare {claim.name}: {reason}" for reason in steps.node.prepare(name, [claim])]
+    steps.node.runtime.attend()
+    steps.node.look()
+    if _drop_refused(steps, refused):
+        return []
+    return refused
+
+
+def _end_revived(steps: Steps) -> None:
+    """End claims that had ended, of which a lost ledger's rows told: the driver's own look takes minutes."""
+    for record in read_ledger(steps.node.ledger).records:
+        if record.uid not in steps.node.book.claims:
+            steps.node.refused("revived", "claims that had ended")
+            claim = steps.node.book.claims[record.uid] = BookedClaim(record.name, record.uid, "", 0, 1)
+            if reason := steps.node.unprepare(min(steps.node.instances), claim):
+                raise Violation(f"claim {record.uid} came back and cannot be unprepared: {reason}")
+
+
+def _wrong_masks(steps: Steps) -> list[str]:
+    if not steps.node.runtime.version:
+        # NRI before 0.12 takes updates with a request, and by a new connection after a while.
+        before = set(steps.node.runtime.containers)
+        steps.node.run(None)
+        for name in set(steps.node.runtime.containers) - before:
+            steps.node.runtime.stop(steps.node.runtime.containers[name])
+    return steps.node.book.wrong_masks(steps.node.runtime.containers.values(), CPUS)
+
+
+def _drop_refused(steps: Steps, refused: list[str]) -> bool:
+    """Let go of claims for which there is no room, as the scheduler does not allocate what is not there."""
+    waiting = [claim for claim in steps.node.book.claims.values() if claim.stage is Stage.PREPARING]
+    for claim in waiting:
+        if any(reason.startswith(f"prepare {claim.name}:") for reason in refused):
+            claim.stage = Stage.ENDING
+    return not refused
+
+
+def settled(steps: Steps, wrong: Callable[[], list[str]], what: str) -> None:
+    ends = time.monotonic() + PATIENCE
+    while reasons := wrong():
+        if time.monotonic() > ends:
+            raise Violation(f"{what}: {'; '.join(reasons)}")
+        steps.node.runtime.attend(0.05)
+        steps.node.look()
