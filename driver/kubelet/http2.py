@@ -28,7 +28,7 @@ from dranode.driver.kubelet.http2_connection import (
     HTTP2Event,
     StreamCut,
 )
-from dranode.driver.kubelet.http2_frames import NO_ERROR, REFUSED_STREAM, HTTP2Error, literal
+from dranode.driver.kubelet.http2_frames import ErrorCode, HTTP2Error, literal
 
 # `:status: 200` (RFC 7541, appendix A, entry 8), and what else an answer begins with.
 _HEAD: Final = b"\x88" + literal(b"content-type", b"application/grpc")
@@ -132,7 +132,7 @@ class ServerConnection:
 
     def _begun(self, stream: int, headers: dict[bytes, bytes]) -> None:
         if self._last is not None and stream > self._last:
-            self._http2.reset(stream, REFUSED_STREAM)
+            self._http2.reset(stream, ErrorCode.REFUSED_STREAM)
         elif not headers.get(b"content-type", b"").startswith(b"application/grpc"):
             self._http2.send_headers(stream, _UNSUPPORTED, end=True)
             self._http2.forget(stream)
@@ -149,7 +149,7 @@ class ServerConnection:
             reason = f"a request may have {MAX_MESSAGE} bytes, and more came"
             self.finish(stream, Status.RESOURCE_EXHAUSTED, reason)
             self._calls.pop(stream, None)
-            self._http2.reset(stream, NO_ERROR)
+            self._http2.reset(stream, ErrorCode.NO_ERROR)
 
     def _whole(self, stream: int) -> Request | None:
         call = self._calls.get(stream)

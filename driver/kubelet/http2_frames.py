@@ -1,34 +1,35 @@
-"""HTTP/2's frames (RFC 9113, sections 4, 6 and 7): bytes in, whole frames out, and the other way. No I/O."""
+"""HTTP/2's frames (RFC 9113, sections 4, 6 and 7), by hyperframe: bytes in, whole frames out. No I/O."""
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from enum import IntEnum
+from typing import Final
 
 from hpack.hpack import encode_integer
+from hyperframe.exceptions import HyperframeError, InvalidFrameError
+from hyperframe.frame import Frame, SettingsFrame
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 """The first bytes of a client."""
 MAX_SIZE: Final = 16_384
 """How many bytes the payload of a frame may have, as long as nobody has asked for more."""
-MAX_NUMBER: Final = (1 << 31) - 1
-"""The highest stream, and the largest window."""
-
-# Types of frames.
-DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
-# Flags; END_STREAM and ACK are the same bit in different frames.
-END_STREAM, ACK, END_HEADERS, PADDED, PRIORITIZED = 0x1, 0x1, 0x4, 0x8, 0x20
-# Error codes.
-NO_ERROR, PROTOCOL_ERROR, FLOW_CONTROL_ERROR, STREAM_CLOSED, FRAME_SIZE_ERROR = 0, 1, 3, 5, 6
-REFUSED_STREAM, COMPRESSION_ERROR, ENHANCE_YOUR_CALM = 7, 9, 11
 
 _HEAD: Final = 9
 # Before a length stands one bit, which says whether the text is packed itself (RFC 7541, section 5.2).
 _LENGTH_BITS: Final = 7
-# Payloads that have one size alone.
-_SIZES: Final = {PRIORITY: 5, RST_STREAM: 4, PING: 8, WINDOW_UPDATE: 4}
-# What belongs to the connection (stream 0) or to a stream; any other frame may be of either.
-_OF_CONNECTION: Final = frozenset((SETTINGS, PING, GOAWAY))
-_OF_STREAM: Final = frozenset((DATA, HEADERS, PRIORITY, RST_STREAM, CONTINUATION))
+
+
+class ErrorCode(IntEnum):
+    """The error codes of RST_STREAM and GOAWAY that are sent (section 7)."""
+
+    NO_ERROR = 0
+    PROTOCOL_ERROR = 1
+    FLOW_CONTROL_ERROR = 3
+    STREAM_CLOSED = 5
+    FRAME_SIZE_ERROR = 6
+    REFUSED_STREAM = 7
+    COMPRESSION_ERROR = 9
+    ENHANCE_YOUR_CALM = 11
 
 
 class HTTP2Error(Exception):
@@ -38,18 +39,9 @@ class HTTP2Error(Exception):
         code: the error code for a GOAWAY frame.
     """
 
-    def __init__(self, code: int, reason: str) -> None:
+    def __init__(self, code: ErrorCode, reason: str) -> None:
         super().__init__(reason)
         self.code = code
-
-
-class Frame(NamedTuple):
-    """A frame that has come whole."""
-
-    kind: int
-    flags: int
-    stream: int
-    payload: bytes
 
 
 class FrameReader:
@@ -65,74 +57,38 @@ class FrameReader:
         """Take in what has come."""
         self._came += data
 
-    def next(self) -> Frame | None:
-        """The next frame; None until it has come whole.
+    def next(self) -> tuple[Frame, int] | None:
+        """Return the next frame with the size of its payload; None until it has come whole.
 
         Raises:
             HTTP2Error: it cannot be one.
         """
         came = self._came
-        if self._preface and not self._prefaced():
+        if (self._preface and not self._prefaced()) or len(came) < _HEAD:
             return None
-        if len(came) < _HEAD:
-            return None
-        size, kind, flags = int.from_bytes(came[:3]), came[3], came[4]
-        stream = int.from_bytes(came[5:_HEAD]) & MAX_NUMBER
-        self._check(kind, flags, stream, size)
-        if len(came) < _HEAD + size:
-            return None
-        payload = bytes(came[_HEAD : _HEAD + size])
+        try:
+            frame, size = Frame.parse_frame_header(memoryview(bytes(came[:_HEAD])))
+            if size > MAX_SIZE:
+                raise HTTP2Error(ErrorCode.FRAME_SIZE_ERROR, f"a frame of {size} bytes")
+            if len(came) < _HEAD + size:
+                return None
+            frame.parse_body(memoryview(bytes(came[_HEAD : _HEAD + size])))
+        except HyperframeError as error:
+            sized = isinstance(error, InvalidFrameError)
+            raise HTTP2Error(ErrorCode.FRAME_SIZE_ERROR if sized else ErrorCode.PROTOCOL_ERROR, str(error)) from error
+        if not self._settled and (not isinstance(frame, SettingsFrame) or "ACK" in frame.flags):
+            raise HTTP2Error(ErrorCode.PROTOCOL_ERROR, f"the first frame is a {type(frame).__name__}, not the settings")
         del came[: _HEAD + size]
         self._settled = True
-        return Frame(kind, flags, stream, payload)
+        return frame, size
 
     def _prefaced(self) -> bool:
         size = min(len(self._came), len(self._preface))
         if self._came[:size] != self._preface[:size]:
-            raise HTTP2Error(PROTOCOL_ERROR, "the first bytes are not those of an HTTP/2 client")
+            raise HTTP2Error(ErrorCode.PROTOCOL_ERROR, "the first bytes are not those of an HTTP/2 client")
         self._preface = self._preface[size:]
         del self._came[:size]
         return not self._preface
-
-    def _check(self, kind: int, flags: int, stream: int, size: int) -> None:
-        if size > MAX_SIZE or size != _SIZES.get(kind, size):
-            raise HTTP2Error(FRAME_SIZE_ERROR, f"a frame of type {kind} has {size} bytes")
-        if not self._settled and (kind != SETTINGS or flags & ACK):
-            raise HTTP2Error(PROTOCOL_ERROR, f"the first frame is of type {kind}, not the settings")
-        if kind in (_OF_CONNECTION if stream else _OF_STREAM):
-            raise HTTP2Error(PROTOCOL_ERROR, f"a frame of type {kind} comes on stream {stream}")
-
-
-def encoded_frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-    """Return a frame as it travels."""
-    return b"%b%c%c%b%b" % (len(payload).to_bytes(3), kind, flags, stream.to_bytes(4), payload)
-
-
-def unpadded(flags: int, payload: bytes) -> bytes:
-    """Return a payload of data or headers without its padding.
-
-    Raises:
-        HTTP2Error: it is longer than the payload.
-    """
-    if not flags & PADDED:
-        return payload
-    if not payload or payload[0] >= len(payload):
-        raise HTTP2Error(PROTOCOL_ERROR, "a frame is padding alone")
-    return payload[1 : len(payload) - payload[0]]
-
-
-def header_block(flags: int, payload: bytes) -> bytes:
-    """Return what a HEADERS frame has of packed headers.
-
-    Raises:
-        HTTP2Error: it is cut off.
-    """
-    block = unpadded(flags, payload)
-    if not flags & PRIORITIZED:
-        return block
-    if len(block) < _SIZES[PRIORITY]:
-        raise HTTP2Error(FRAME_SIZE_ERROR, f"headers with a priority have {len(block)} bytes")
-    return block[_SIZES[PRIORITY] :]
 
 
 def literal(name: bytes, value: bytes) -> bytes:

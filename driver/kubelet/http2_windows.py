@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from dranode.driver.kubelet.http2_frames import FLOW_CONTROL_ERROR, MAX_NUMBER, HTTP2Error
+from dranode.driver.kubelet.http2_frames import ErrorCode, HTTP2Error
 
 _INITIAL: Final = 65_535
 _CONNECTION: Final = 0
+_LARGEST: Final = (1 << 31) - 1
 
 
 class Windows:
@@ -56,13 +57,13 @@ class Windows:
         """Let more be sent, on a stream or, with 0, on the connection.
 
         Raises:
-            HTTP2Error: by nothing, or above what a window may have.
+            HTTP2Error: above what a window may have.
         """
         room = self._rooms.get(stream)
         if room is None:
             return
-        if not more or room + more > MAX_NUMBER:
-            raise HTTP2Error(FLOW_CONTROL_ERROR, f"the window of stream {stream} is to grow by {more}")
+        if room + more > _LARGEST:
+            raise HTTP2Error(ErrorCode.FLOW_CONTROL_ERROR, f"the window of stream {stream} is to grow by {more}")
         self._rooms[stream] = room + more
 
     def begin_with(self, initial: int) -> None:
@@ -73,8 +74,8 @@ class Windows:
         """
         more = initial - self._initial
         grown = {stream: room + more for stream, room in self._rooms.items() if stream}
-        if max(initial, *grown.values(), 0) > MAX_NUMBER:
-            raise HTTP2Error(FLOW_CONTROL_ERROR, f"windows are to begin with {initial}")
+        if max(initial, *grown.values(), 0) > _LARGEST:
+            raise HTTP2Error(ErrorCode.FLOW_CONTROL_ERROR, f"windows are to begin with {initial}")
         self._rooms |= grown
         self._initial = initial
 
