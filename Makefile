@@ -20,6 +20,7 @@ help:
 	@echo 'make release everything that a release consists of, built into dist/ and tried'
 	@echo 'make interop-scheduler  dranode fit beside a real kube-scheduler; needs Go'
 	@echo 'make interop-cluster  our image as deploy/ runs it, under real kubelets; needs root and Go, takes an hour'
+	@echo 'make interop-vm  the CPU driver in an emulated machine with cgroup v2 and two NUMA nodes; needs root and Go'
 	@echo 'make site    the manual as a site, in dist/site'
 	@echo 'make proto   generate the protobuf modules from proto/*.proto'
 	@echo 'make lock    resolve the dependencies again'
@@ -81,6 +82,13 @@ interop-scheduler: setup
 interop-cluster: setup interop-packages
 	@INTEROP_CLUSTER="1.34/v1.7.29 1.34/v2.0.7 1.35/v2.3.4 1.36/v2.3.4 1.37/v2.3.4 1.37/v2.4.2" \
 		$(BIN)/python -m pytest -rs tests/interop/test_cluster.py
+
+# Tests that need cgroup v2, systemd and two NUMA nodes, in an emulated machine: needs root, Go and Debian's archive.
+.PHONY: interop-vm
+interop-vm: setup interop-packages
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && ! command -v qemu-system-x86_64 >/dev/null; then \
+		apt-get update -qq && apt-get install -qq -y --no-install-recommends qemu-system-x86 >/dev/null; fi
+	@INTEROP_VM=v2.3.4 $(BIN)/python -m pytest -rs tests/interop/test_vm.py
 
 # Debian's runc, a static busybox, and what images are built with, where they are missing and may be installed.
 interop-packages:

@@ -106,13 +106,14 @@ plugin_config_path = "{folder}/nri-conf"
 """
 
 
-def why_not() -> str:
-    """Why a containerd cannot run here; empty if it can."""
+def why_not(*versions: str) -> str:
+    """Why a containerd of these versions cannot run here; empty if it can."""
     if os.geteuid() != 0:
         return "a container runtime needs root"
-    for program, package in (("go", "a Go toolchain"), ("runc", "Debian's package runc")):
-        if shutil.which(program) is None:
-            return f"{program} is not installed ({package})"
+    if shutil.which("runc") is None:
+        return "runc is not installed (Debian's package runc)"
+    if shutil.which("go") is None and not all(map(_built, versions)):
+        return "go is not installed (a Go toolchain)"
     for tool in TOOLS:
         if shutil.which(tool) is None:
             return f"{tool} is not installed (Debian's package util-linux)"
@@ -137,7 +138,7 @@ def build(version: str) -> Path:
     """
     folder = CACHE / version
     programs = folder / "bin"
-    if all((programs / command).exists() for command in COMMANDS):
+    if _built(version):
         return programs
     folder.mkdir(parents=True, exist_ok=True)
     go = {**os.environ, "GOTOOLCHAIN": "auto", "GOFLAGS": "-buildvcs=false"}
@@ -148,6 +149,10 @@ def build(version: str) -> Path:
     _run(["go", "get", *(f"{package}@{version}" for package in packages)], folder, go)
     _run(["go", "build", "-o", f"{programs}/", *packages], folder, go)
     return programs
+
+
+def _built(version: str) -> bool:
+    return all((CACHE / version / "bin" / command).exists() for command in COMMANDS)
 
 
 def _run(command: list[str], folder: Path, environment: dict[str, str]) -> None:

@@ -21,7 +21,11 @@ _HOST = 2
 CGROUP = "dranode-test"
 
 
-def wait_until(condition: Callable[[], bool], what: str, seconds: float = 20.0) -> None:
+# An emulated machine takes its time.
+_PATIENCE = 180
+
+
+def wait_until(condition: Callable[[], bool], what: str, seconds: float = _PATIENCE) -> None:
     """Wait for something to become true."""
     deadline = time.monotonic() + seconds
     while not condition():
@@ -87,7 +91,7 @@ class CRI:
     def close(self) -> None:
         self._channel.close()
 
-    def call(self, rpc: str, *, patience: float = 30.0, **fields: Any) -> Any:
+    def call(self, rpc: str, *, patience: float = _PATIENCE, **fields: Any) -> Any:
         """One call.
 
         Raises:
@@ -103,7 +107,7 @@ class CRI:
 
     def ready(self) -> bool:
         with contextlib.suppress(grpc.RpcError):
-            conditions = self.call("Status", patience=1.0).status.conditions
+            conditions = self.call("Status", patience=10.0).status.conditions
             return any(each.type == "RuntimeReady" and each.status for each in conditions)
         return False
 
@@ -154,7 +158,9 @@ class CRI:
     def cpus(self, container: str) -> str:
         """On which CPUs a process in the container may run, as it sees it."""
         # An exec joins the container's cgroups; /proc/1 would be the sandbox's own process.
-        done = self.call("ExecSync", container_id=container, cmd=["/busybox", "cat", "/proc/self/status"], timeout=5)
+        done = self.call(
+            "ExecSync", container_id=container, cmd=["/busybox", "cat", "/proc/self/status"], timeout=_PATIENCE
+        )
         assert done.exit_code == 0, done.stderr
         lines: dict[str, str] = dict(line.partition(":")[::2] for line in done.stdout.decode().splitlines())
         return lines["Cpus_allowed_list"].strip()

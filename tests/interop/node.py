@@ -143,8 +143,15 @@ class Node:
 
     # --- kubelet ---
 
-    def claim(self, name: str, *pods: Pod, config: dict[str, Any] | None = None) -> tuple[CPUSet, tuple[str, ...]]:
-        """Allocate and prepare a claim of one CPU for the pods; its CPUs and its CDI devices.
+    def claim(
+        self,
+        name: str,
+        *pods: Pod,
+        config: dict[str, Any] | None = None,
+        device: str = "cpudevnuma000",
+        cpus: int = 1,
+    ) -> tuple[CPUSet, tuple[str, ...]]:
+        """Allocate and prepare a claim of CPUs of a device for the pods; its CPUs and its CDI devices.
 
         Raises:
             KubeletError: the driver refuses.
@@ -155,9 +162,9 @@ class Node:
                 "request": "cpu",
                 "driver": DRIVER,
                 "pool": "node",
-                "device": "cpudevnuma000",
+                "device": device,
                 "shareID": f"share-{name}",
-                "consumedCapacity": {"dra.cpu/cpu": "1"},
+                "consumedCapacity": {"dra.cpu/cpu": str(cpus)},
             }
         ]
         configs = [{"source": "FromClaim", "opaque": {"driver": DRIVER, "parameters": config}}] if config else []
@@ -185,6 +192,11 @@ class Node:
         """The CFS quota of a container in microseconds, as the kernel has it; -1 if there is none."""
         quota = _cgroup_file(container, "cpu.cfs_quota_us", "cpu.max").read_text().split()[0]
         return -1 if quota == "max" else int(quota)
+
+    def effective(self, container: str, name: str = "cpuset.cpus") -> CPUSet:
+        """What the kernel holds a container to: `cpuset.cpus` or `cpuset.mems`, as the file beside it says."""
+        file = _cgroup_file(container, f"{name}.effective", f"{name.replace('.', '.effective_')}")
+        return CPUSet.parse(file.read_text().strip())
 
     def overwrite_cpuset(self, container: str, cpus: str) -> None:
         """Set a container's CPUs behind everybody's back, as systemd does when it reloads its units."""

@@ -22,7 +22,8 @@ DAEMONSET = PROJECT / "deploy" / "daemonset.yaml"
 TOOLS = ("unshare", "setpriv", "pivot_root")
 _CGROUPS = "/sys/fs/cgroup"
 # What the driver's image holds.
-_IMAGE = (Path("/usr"), Path("/bin"), Path("/lib"), Path("/lib64"), Path(sys.base_prefix), Path(sys.prefix), PROJECT)
+_SYSTEM = ("/usr", "/bin", "/lib", "/lib64", sys.base_prefix, sys.prefix, str(PROJECT))
+_IMAGE = tuple(Path(path) for path in dict.fromkeys((*_SYSTEM, *sys.path)) if Path(path).is_dir())
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 
 
@@ -51,7 +52,7 @@ class DriverPod:
         """Send it a signal and wait until it ends; its status."""
         if self.poll() is None:
             self._signal(number)
-        return self._process.wait(20)
+        return self._process.wait(180)
 
 
 _WITHOUT_CAPABILITIES = "setpriv --no-new-privs --inh-caps=-all --ambient-caps=-all --bounding-set=-all"

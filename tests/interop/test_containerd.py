@@ -25,7 +25,7 @@ VERSIONS = os.environ.get("INTEROP", "").split()
 REASON = (
     "make interop builds and runs real container runtimes"
     if not VERSIONS
-    else why_not() or ("" if len(ONLINE) > 1 else "one CPU cannot be both held and shared")
+    else why_not(*VERSIONS) or ("" if len(ONLINE) > 1 else "one CPU cannot be both held and shared")
 )
 pytestmark = [pytest.mark.interop, pytest.mark.skipif(bool(REASON), reason=REASON)]
 

@@ -1,0 +1,77 @@
+"""The CPU driver on a machine with two NUMA nodes and cgroup v2: claims on each, and what the kernel holds pods to.
+
+Few machines that pass tests are of this kind; `make interop-vm` passes these in an emulated one.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dranode.driver.core.api.cpuset import CPUSet
+from tests.interop.containerd import Containerd, build, why_not
+from tests.interop.cri import Pod, wait_until
+from tests.interop.node import ONLINE, Node
+
+VERSIONS = os.environ.get("INTEROP", "").split()
+_NODES = [Path(f"/sys/devices/system/node/node{number}/cpulist") for number in range(2)]
+
+
+def _why_not() -> str:
+    if not VERSIONS:
+        return "make interop-vm passes it in an emulated machine"
+    if not Path("/sys/fs/cgroup/cgroup.controllers").exists():
+        return "this machine has no cgroup v2"
+    if not all(path.exists() for path in _NODES):
+        return "this machine has less than two NUMA nodes"
+    return why_not(*VERSIONS)
+
+
+pytestmark = [pytest.mark.interop, pytest.mark.skipif(bool(_why_not()), reason=_why_not() or "-")]
+
+A, B, C = (Pod(name, f"pod-{name}") for name in "abc")
+
+
+@pytest.fixture(params=VERSIONS or ["none"])
+def node(request: pytest.FixtureRequest) -> Iterator[Node]:
+    # Socket paths have to stay below 108 bytes.
+    folder = Path(tempfile.mkdtemp(prefix="dn-"))
+    node = Node(Containerd(build(request.param), folder))
+    try:
+        node.runtime.start()
+        node.runtime.load_image()
+        node.start_driver()
+        yield node
+    finally:
+        node.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_claims_on_two_numa_nodes_hold_their_pods_to_cpus_of_each(node: Node) -> None:
+    cri = node.runtime.cri
+    other = cri.run(C, "other")
+    first, second = (CPUSet.parse(path.read_text().strip()) for path in _NODES)
+    claimed: dict[str, CPUSet] = {}
+    for pod, device, cpus in ((A, "cpudevnuma000", first), (B, "cpudevnuma001", second)):
+        held, cdi = node.claim(f"of-{pod.name}", pod, device=device, cpus=2)
+        assert len(held) == 2
+        assert held <= cpus
+        claimed[cri.run(pod, "main", cdi=cdi)] = held
+    assert {container: node.effective(container) for container in claimed} == claimed
+    assert {container: cri.cpus(container) for container in claimed} == {
+        each: str(held) for each, held in claimed.items()
+    }
+    rest = ONLINE - CPUSet.union(claimed.values())
+    wait_until(lambda: node.effective(other) == rest, "the pod without a claim makes room")
+
+    for pod, container in zip((A, B), claimed, strict=True):
+        cri.remove(container)
+        node.release(f"of-{pod.name}")
+    # The runtime's NRI cannot be told out of turn before 2.4, so it is told with its next call.
+    cri.run(C, "next")
+    wait_until(lambda: node.effective(other) == ONLINE, "the pod without a claim has all CPUs again")

@@ -1,0 +1,30 @@
+"""Tests that need another machine than this one, passed in an emulated one: cgroup v2, systemd, two NUMA nodes.
+
+`make interop-vm` says which container runtimes to build and run there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.interop.containerd import build
+from tests.interop.vm.machine import Machine, why_no_machine
+
+VERSIONS = os.environ.get("INTEROP_VM", "").split()
+_REASON = why_no_machine() if VERSIONS else "make interop-vm builds an emulated machine and runs it"
+pytestmark = [pytest.mark.interop, pytest.mark.skipif(bool(_REASON), reason=_REASON)]
+
+
+@pytest.fixture(scope="module")
+def machine() -> Iterator[Machine]:
+    with Machine() as machine:
+        yield machine
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_driver_pins_on_two_numa_nodes_with_cgroup_v2(machine: Machine, version: str) -> None:
+    build(version)
+    machine.test("tests/interop/test_numa.py", INTEROP=version)
