@@ -234,7 +234,8 @@ def _encoded(server: Server, outgoing: Outgoing) -> bytes:
     headers = {"Host": server.host, **outgoing.headers, **server.headers()}
     if outgoing.body is not None:
         headers["Content-Length"] = str(len(outgoing.body))
-    lines = [f"{outgoing.method} {server.prefix}{outgoing.path} HTTP/1.1", *(f"{k}: {v}" for k, v in headers.items())]
+    named = (*headers.items(), *server.always)
+    lines = [f"{outgoing.method} {server.prefix}{outgoing.path} HTTP/1.1", *(f"{k}: {v}" for k, v in named)]
     if any("\n" in line or "\r" in line or not line.isascii() for line in lines):
         raise UnreachableError(f"a header for {server} cannot be sent; look at the token's characters")
     return "\r\n".join((*lines, "", "")).encode("ascii") + (outgoing.body or b"")

@@ -1,12 +1,32 @@
-"""The API server that a kubeconfig names, as the `kubernetes` package reads it."""
+"""The API server that a kubeconfig names, and who we are there.
+
+The file is read here, since the `kubernetes` package takes half a second of CPU to load. The package is asked for what
+it alone can do: the providers `oidc` and `gcp`, whose tokens are renewed by OAuth 2.0.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-from urllib.parse import urlsplit
+import base64
+import ssl
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+from urllib.parse import quote, urlsplit
 
-from dranode.driver.kube.server import Server, UnreachableError, proxy_of, tls_context
+from dranode.driver.core.api.errors import DocumentError
+from dranode.driver.kube.exec_credentials import ExecCredentials, PairInPEM
+from dranode.driver.kube.kubeconfig_file import (
+    ChosenContext,
+    ConfigCluster,
+    ConfigUser,
+    chosen_context,
+    decoded,
+    exec_configuration,
+)
+from dranode.driver.kube.server import Server, UnreachableError, proxy_of_environment, tls_context
+
+Headers: TypeAlias = Callable[[], Mapping[str, str]]
 
 
 def kubeconfig_namespace(path: str, context: str = "") -> str:
@@ -15,18 +35,10 @@ def kubeconfig_namespace(path: str, context: str = "") -> str:
     Raises:
         UnreachableError: the file cannot be used, or has no such context.
     """
-    from kubernetes.config import kube_config  # noqa: PLC0415 - a pod does without the package
-
     try:
-        listed: Any = kube_config.list_kube_config_contexts
-        contexts, current = listed(path)
-    except Exception as error:  # the package raises whatever its reader of YAML raises
-        raise UnreachableError(f"the contexts in {path} cannot be read: {error}") from error
-    named = {str(each["name"]): each for each in contexts}
-    if context and context not in named:
-        raise UnreachableError(f'{path} has no context "{context}"; there are {", ".join(sorted(named)) or "none"}')
-    chosen: Any = named[context] if context else current
-    return str(chosen.get("context", {}).get("namespace") or "default")
+        return chosen_context(path, context).namespace
+    except DocumentError as error:
+        raise UnreachableError(f"{path} cannot be used: {error}") from error
 
 
 def kubeconfig_server(path: str, context: str = "") -> Server:
@@ -35,36 +47,137 @@ def kubeconfig_server(path: str, context: str = "") -> Server:
     Raises:
         UnreachableError: the file cannot be used.
     """
-    from kubernetes.client import Configuration  # noqa: PLC0415 - a pod does without the package
-    from kubernetes.config import kube_config  # noqa: PLC0415 - likewise
-
-    settings = Configuration()
     try:
-        load: Any = kube_config.load_kube_config
-        load(path, context=context or None, client_configuration=settings, persist_config=False)
-        url = settings.host.rstrip("/")
-        host = urlsplit(url).hostname or ""
-        tls = None
-        if url.startswith("https:"):
-            tls = tls_context(settings.ssl_ca_cert, verify=settings.verify_ssl)
-            if settings.ca_cert_data:
-                tls.load_verify_locations(cadata=settings.ca_cert_data)
-            if settings.cert_file:
-                tls.load_cert_chain(settings.cert_file, settings.key_file)
-        proxy = proxy_of(host, settings.proxy or "", settings.no_proxy or "")
-    except Exception as error:  # the package raises whatever its readers of YAML, base64 and certificates raise
+        return _server(chosen_context(path, context), path)
+    except (DocumentError, UnreachableError, OSError, ValueError) as error:
         raise UnreachableError(f"the credentials in {path} cannot be used: {error}") from error
 
-    def headers() -> Mapping[str, str]:
-        return _authorization(settings, url)
 
-    return Server(url, headers, tls, settings.tls_server_name or "", proxy)
+def _server(chosen: ChosenContext, path: str) -> Server:
+    cluster, user = chosen.cluster, chosen.user
+    url = cluster.server.rstrip("/")
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise DocumentError(f'the server "{cluster.server}" is no URL of http or https')
+    tls = _tls(cluster, user) if parts.scheme == "https" else None
+    proxy = cluster.proxy_url or proxy_of_environment(parts.hostname, parts.scheme)
+    headers = _authentication(chosen, path, tls)
+    return Server(url, headers, tls, cluster.tls_server_name, proxy, tuple(_as_another(user)))
 
 
-def _authorization(settings: Any, url: str) -> Mapping[str, str]:
+def _tls(cluster: ConfigCluster, user: ConfigUser) -> ssl.SSLContext:
+    data = cluster.certificate_authority_data
+    # Data goes before a file.
+    authority = decoded(data, "certificate-authority-data").decode() if data else ""
+    file = None if data else _existing(cluster.certificate_authority, "certificate-authority") or None
+    tls = tls_context(file, data=authority, verify=not cluster.insecure_skip_tls_verify)
+    if user.client_certificate or user.client_certificate_data:
+        certificate = _pem(user.client_certificate_data, user.client_certificate, "client-certificate")
+        _load_pair(tls, certificate, _pem(user.client_key_data, user.client_key, "client-key"))
+    return tls
+
+
+def _pem(data: str, file: str, name: str) -> bytes:
+    if data:
+        return decoded(data, f"{name}-data")
+    if not file:
+        raise DocumentError(f"neither {name}-data nor {name} is set, and a certificate needs its key")
+    return Path(_existing(file, name)).read_bytes()
+
+
+def _existing(file: str, name: str) -> str:
+    if file and not Path(file).is_file():
+        raise DocumentError(f"{name} names {file}, and there is no such file")
+    return file
+
+
+def _load_pair(tls: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
+    """Show a certificate to servers from now on; both are in PEM.
+
+    Raises:
+        OSError: they are no pair.
+    """
+    # Python takes files alone. They are gone as soon as they are read.
+    with tempfile.NamedTemporaryFile() as first, tempfile.NamedTemporaryFile() as second:
+        for file, content in ((first, certificate), (second, key)):
+            file.write(content)
+            file.flush()
+        # With a password, so that a locked key is an error and nothing is asked at the terminal.
+        tls.load_cert_chain(first.name, second.name, password="")
+
+
+def _authentication(chosen: ChosenContext, path: str, tls: ssl.SSLContext | None) -> Headers:
+    """How requests say who they come from: what is written there goes before a program's answer, as for kubectl."""
+    user = chosen.user
+    if user.auth_provider is not None:
+        from dranode.driver.kube.auth_provider import provider_headers  # noqa: PLC0415 - loads `kubernetes`
+
+        return provider_headers(path, chosen.name, str(user.auth_provider.get("name", "")))
+    if user.token_file:
+        return lambda: {"Authorization": f"Bearer {_token(user.token_file)}"}
+    if user.token:
+        return lambda: {"Authorization": f"Bearer {user.token.strip()}"}
+    if user.username or user.password:
+        pair = base64.b64encode(f"{user.username}:{user.password}".encode()).decode()
+        return lambda: {"Authorization": f"Basic {pair}"}
+    if user.exec is None or user.client_certificate or user.client_certificate_data:
+        return dict
+    return _ProgramUser(ExecCredentials(user.exec, _cluster_information(chosen.cluster)), tls).headers
+
+
+class _ProgramUser:
+    """Who a program says we are; a certificate that it gives is shown from the next connection on."""
+
+    def __init__(self, credentials: ExecCredentials, tls: ssl.SSLContext | None) -> None:
+        self._credentials = credentials
+        self._tls = tls
+        self._shown: PairInPEM | None = None
+
+    def headers(self) -> Mapping[str, str]:
+        headers, pair = self._credentials.headers(), self._credentials.pair()
+        if self._tls is not None and pair is not None and pair != self._shown:
+            try:
+                _load_pair(self._tls, pair.certificate.encode(), pair.key.encode())
+            except OSError as error:
+                raise UnreachableError(f"the program's certificate and key are no pair: {error}") from error
+            self._shown = pair
+        return headers
+
+
+def _cluster_information(cluster: ConfigCluster) -> dict[str, Any]:
+    """What a program is told of the cluster, as `ExecCredential.spec.cluster` has it."""
+    data = cluster.certificate_authority_data
+    if not data and cluster.certificate_authority:
+        data = base64.b64encode(Path(cluster.certificate_authority).read_bytes()).decode()
+    told = {
+        "server": cluster.server,
+        "tls-server-name": cluster.tls_server_name,
+        "insecure-skip-tls-verify": cluster.insecure_skip_tls_verify,
+        "certificate-authority-data": data,
+        "proxy-url": cluster.proxy_url,
+        "config": exec_configuration(cluster),
+    }
+    return {name: value for name, value in told.items() if value}
+
+
+def _token(file: str) -> str:
     try:
-        found = settings.auth_settings().values()
-    except Exception as error:  # a token is read again from time to time, by whatever means a kubeconfig names
-        raise UnreachableError(f"the credentials for the API server at {url} cannot be read: {error}") from error
-    # A token file may end with a newline, which no header can carry.
-    return {one["key"]: one["value"].strip() for one in found if one["in"] == "header" and one["value"]}
+        # It may end with a newline, which no header can carry.
+        return Path(file).read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no text"
+        raise UnreachableError(f"the token in {file} cannot be read: {reason}") from error
+
+
+def _as_another(user: ConfigUser) -> Iterator[tuple[str, str]]:
+    """Yield the headers of impersonation, if the file asks for it."""
+    if not user.as_:
+        return
+    yield "Impersonate-User", user.as_
+    if user.as_uid:
+        yield "Impersonate-Uid", user.as_uid
+    for group in user.as_groups:
+        yield "Impersonate-Group", group
+    for key, values in user.as_user_extra.items():
+        for value in values:
+            yield f"Impersonate-Extra-{quote(key, safe='')}", value

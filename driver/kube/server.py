@@ -30,6 +30,7 @@ class Server:
         tls: how its certificate is judged; None for plain HTTP.
         name: the name in its certificate, where that is not the one in `url`.
         proxy: a proxy's URL; empty for none.
+        always: names and values of headers that every request has, a name perhaps several times.
     """
 
     url: str
@@ -37,6 +38,7 @@ class Server:
     tls: ssl.SSLContext | None = None
     name: str = ""
     proxy: str = ""
+    always: tuple[tuple[str, str], ...] = ()
 
     def __str__(self) -> str:
         return f"the API server at {self.url}"
@@ -95,23 +97,23 @@ def proxy_of(host: str, proxy: str, no_proxy: str) -> str:
     return "" if proxy_bypass_environment(host, {"no": no_proxy}) else proxy
 
 
-def proxy_of_environment(host: str) -> str:
-    """The proxy that the environment names for HTTPS to a host; empty for none."""
-    names = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
+def proxy_of_environment(host: str, scheme: str = "https") -> str:
+    """The proxy that the environment names for HTTPS, or for plain HTTP, to a host; empty for none."""
+    names = (f"{scheme.upper()}_PROXY", f"{scheme}_proxy", "ALL_PROXY", "all_proxy")
     proxy = next((value for name in names if (value := os.environ.get(name))), "")
     return proxy_of(host, proxy, os.environ.get("NO_PROXY") or os.environ.get("no_proxy") or "")
 
 
-def tls_context(authority: str | None, *, verify: bool = True) -> ssl.SSLContext:
+def tls_context(authority: str | None, *, data: str = "", verify: bool = True) -> ssl.SSLContext:
     """How a server's certificate is judged: as strict as Go and no stricter.
 
     From Python 3.13 on certificates that RFC 5280 does not want (EKS has no Authority Key Identifier) would not be
-    trusted. `authority` is a file; None for those that the system trusts.
+    trusted. `authority` is a file and `data` the same in PEM; neither for those that the system trusts.
 
     Raises:
         OSError: the file cannot be read, or holds no certificate.
     """
-    context = ssl.create_default_context(cafile=authority)
+    context = ssl.create_default_context(cafile=authority, cadata=data or None)
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     if not verify:
         context.check_hostname = False

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from dranode.driver.core.api.documents import decode
+from dranode.driver.core.api.documents import decode, without_nulls
 from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.core.api.quantity import Quantity
 from dranode.driver.core.api.resource import APIDocument, DeviceTaint, DeviceToleration, ObjectMeta
@@ -186,14 +186,7 @@ def read_document(document: Mapping[str, Any]) -> APIDocument | None:
         return None
     if version not in _VERSIONS:
         raise DocumentError(f'{group} is read as v1beta1 and v1beta2, not as "{version}"', "apiVersion")
-    return decode(kind, _to_v1beta2(_without_nulls(document), version))
-
-
-def _without_nulls(value: Any) -> Any:
-    """The API server takes a field that is null for one that is not there."""
-    if isinstance(value, Mapping):
-        return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
-    return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value
+    return decode(kind, _to_v1beta2(without_nulls(document), version))
 
 
 def _to_v1beta2(document: Mapping[str, Any], version: str) -> Mapping[str, Any]:

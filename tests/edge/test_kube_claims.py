@@ -54,7 +54,7 @@ def test_every_claim_has_its_own_answer(api: ApiServer, claims: KubeClaims) -> N
     answers = claims.get((good, denied, gone, broken))
     assert isinstance(answers[good], ResourceClaim)
     assert str(answers[denied]) == (
-        "claim default/denied cannot be fetched: RBAC or an admission policy does not let this driver "
+        "claim default/denied cannot be fetched: RBAC or an admission policy does not let this account "
         "get resourceclaims in namespace default: User u cannot get resource resourceclaims"
     )
     assert str(answers[gone]) == "claim default/gone does not exist any more; recreate the pod if it is to run"
@@ -112,27 +112,22 @@ def test_a_claim_of_another_uid_is_left_to_who_decides(api: ApiServer, claims: K
     assert answer.metadata.uid != other.uid
 
 
-def test_a_token_that_cannot_be_read_fails_each_claim_with_a_sentence(
-    api: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_token_that_cannot_be_read_fails_each_claim_with_a_sentence(api: ApiServer, tmp_path: Path) -> None:
     refs = (put(api, "a"), put(api, "b"))
-    connection = Connection(Credentials(api.kubeconfig(tmp_path / "kubeconfig", token="t")))  # noqa: S106 - no secret
-    client = Client(connection, timing=Timing(dice=lambda: 0.0))
+    token = tmp_path / "token"
+    token.write_text("t")
+    client = Client(
+        Connection(Credentials(api.kubeconfig(tmp_path / "kubeconfig", token_file=token))),
+        timing=Timing(dice=lambda: 0.0),
+    )
     claims = KubeClaims(client)
     assert isinstance(claims.get(refs[:1])[refs[0]], ResourceClaim)
-
-    def refuse(configuration: object) -> None:
-        del configuration
-        raise ValueError("token file exists but empty")
-
-    monkeypatch.setattr("kubernetes.client.Configuration.auth_settings", refuse)
+    token.unlink()
     threading.Timer(0.2, client.timing.stopped.set).start()
     answers = claims.get(refs)
     claims.close()
     assert [str(answers[ref]) for ref in refs] == [
-        f"claim {ref} cannot be fetched: the credentials for the API server at {api.url} cannot be read: "
-        "token file exists but empty"
-        for ref in refs
+        f"claim {ref} cannot be fetched: the token in {token} cannot be read: No such file or directory" for ref in refs
     ]
 
 

@@ -98,6 +98,13 @@ def decode_json(kind: type[T], text: bytes | str) -> T:
         raise _error(kind, error) from error
 
 
+def without_nulls(value: Any) -> Any:
+    """Return a plain document without the members that Go writes as null, which mean the same as none."""
+    if isinstance(value, dict):
+        return {key: without_nulls(inner) for key, inner in value.items() if inner is not None}
+    return [without_nulls(inner) for inner in value] if isinstance(value, list) else value
+
+
 def encode(value: Any) -> Any:
     """Return the plain document of a value: dictionaries, sequences, strings, numbers."""
     return msgspec.to_builtins(value, enc_hook=_encode_hook)

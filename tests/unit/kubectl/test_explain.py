@@ -255,7 +255,7 @@ def test_the_context_names_cluster_and_namespace(cluster: PodCluster, tmp_path: 
     assert json.loads(runner.invoke(command, arguments).stdout)["about"] == "default/app"
     assert json.loads(runner.invoke(command, [*arguments, "--context", "prod"]).stdout)["about"] == "elsewhere/app"
     ran = runner.invoke(command, [*arguments, "--context", "none"])
-    assert f'has no context "none"; there are prod, {first["name"]}' in str(ran.exception)
+    assert f'there is no context "none"; there are prod, {first["name"]}' in str(ran.exception)
 
 
 def test_the_page_for_people_has_causes_and_fixes(cluster: PodCluster, explain: Any) -> None:

@@ -1,0 +1,340 @@
+"""Every way in which a kubeconfig says where a cluster is and who we are there, over real sockets."""
+
+from __future__ import annotations
+
+import base64
+import json
+import stat
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dranode.driver.kube.client import APIRequest, Client
+from dranode.driver.kube.connection import Connection
+from dranode.driver.kube.errors import ApiError
+from dranode.driver.kube.kubeconfig import kubeconfig_namespace
+from dranode.driver.kube.server import UnreachableError
+from dranode.driver.kube.source import Credentials
+from tests.fakes.apiserver import CERTIFICATES
+from tests.fakes.kubeconfig import asked_server, in_base64, tunnel_proxy, write_kubeconfig
+from tests.fakes.waiting import PATIENCE
+
+GET = APIRequest("GET", "/api/v1/nodes/node", "get nodes")
+V1 = "client.authentication.k8s.io/v1"
+
+
+def get(path: Path | str, context: str = "") -> Any:
+    client = Client(Connection(Credentials(str(path), context=context)))
+    return client.send(GET, seconds=PATIENCE, patient=False)["metadata"]["name"]
+
+
+# --- who we are ---
+
+
+def test_a_token_goes_with_every_request_and_its_file_goes_before_it(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("of the file\n")
+    with asked_server() as seen:
+        get(write_kubeconfig(tmp_path, seen.port, {"token": "written"}))
+        assert seen.last("Authorization") == ["Bearer written"]
+        get(write_kubeconfig(tmp_path, seen.port, {"token": "written", "tokenFile": "token"}))
+        assert seen.last("Authorization") == ["Bearer of the file"]
+
+
+def test_a_name_with_its_password(tmp_path: Path) -> None:
+    with asked_server() as seen:
+        get(write_kubeconfig(tmp_path, seen.port, {"username": "me", "password": "p:w"}))
+    assert seen.last("Authorization") == [f"Basic {base64.b64encode(b'me:p:w').decode()}"]
+
+
+def test_a_client_certificate_in_files_beside_the_kubeconfig_and_as_in_base64(tmp_path: Path) -> None:
+    for name in ("server.crt", "server.key"):
+        (tmp_path / name).write_bytes((CERTIFICATES / name).read_bytes())
+    users = (
+        {"client-certificate": "server.crt", "client-key": "server.key"},
+        {"client-certificate-data": in_base64("server.crt"), "client-key-data": in_base64("server.key")},
+    )
+    with asked_server(client_certificate=True) as seen:
+        for user in users:
+            assert get(write_kubeconfig(tmp_path, seen.port, user)) == "node"
+        with pytest.raises(ApiError, match=r"does not answer|is not to be trusted"):
+            get(write_kubeconfig(tmp_path, seen.port, {}))
+    assert [each["subject"] for each in seen.certificates] == [((("commonName", "127.0.0.1"),),)] * 2
+
+
+def test_a_certificate_without_its_key_or_with_another_ones_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ApiError, match="a certificate needs its key"):
+        get(write_kubeconfig(tmp_path, 1, {"client-certificate-data": in_base64("server.crt")}))
+    with pytest.raises(ApiError, match=r"client-key names .* there is no such file"):
+        get(
+            write_kubeconfig(
+                tmp_path, 1, {"client-certificate-data": in_base64("server.crt"), "client-key": "gone.key"}
+            )
+        )
+    with pytest.raises(ApiError, match="cannot be used"):
+        get(
+            write_kubeconfig(
+                tmp_path,
+                1,
+                {"client-certificate-data": in_base64("other.crt"), "client-key-data": in_base64("server.key")},
+            )
+        )
+    with pytest.raises(ApiError, match="client-certificate-data is not base64"):
+        get(
+            write_kubeconfig(
+                tmp_path, 1, {"client-certificate-data": "-----BEGIN", "client-key-data": in_base64("server.key")}
+            )
+        )
+
+
+def test_impersonation_has_a_header_for_every_group(tmp_path: Path) -> None:
+    user = {
+        "token": "t",
+        "as": "jane",
+        "as-uid": "7",
+        "as-groups": ["dev", "ops"],
+        "as-user-extra": {"example.com/scopes": ["view"]},
+    }
+    with asked_server() as seen:
+        get(write_kubeconfig(tmp_path, seen.port, user))
+    assert seen.last("Impersonate-User") == ["jane"]
+    assert seen.last("Impersonate-Uid") == ["7"]
+    assert seen.last("Impersonate-Group") == ["dev", "ops"]
+    assert seen.last("Impersonate-Extra-example.com%2Fscopes") == ["view"]
+
+
+# --- programs ---
+
+
+def program(folder: Path, body: str) -> str:
+    """A program in Python beside the kubeconfig, named by its relative path; it counts its runs in `runs`."""
+    path = folder / "login"
+    counted = f"import json, os, sys\nopen({str(folder / 'runs')!r}, 'a').write('x')\n"
+    path.write_text(f"#!{sys.executable}\n{counted}info = json.loads(os.environ['KUBERNETES_EXEC_INFO'])\n{body}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return "./login"
+
+
+def runs(folder: Path) -> int:
+    return len((folder / "runs").read_text())
+
+
+def given(status: dict[str, Any], version: str = V1) -> str:
+    return f"print(json.dumps({{'kind': 'ExecCredential', 'apiVersion': {version!r}, 'status': {status!r}}}))"
+
+
+def executed(command: str, **more: Any) -> dict[str, Any]:
+    return {"exec": {"apiVersion": V1, "command": command, "interactiveMode": "Never", **more}}
+
+
+def test_a_program_gives_a_token_and_is_asked_once(tmp_path: Path) -> None:
+    told = "{'token': os.environ['WHO'] + sys.argv[1] + str(sys.stdin.read()) + str(info['spec']['interactive'])}"
+    body = f"print(json.dumps({{'kind': 'ExecCredential', 'apiVersion': info['apiVersion'], 'status': {told}}}))"
+    user = executed(program(tmp_path, body), args=["-token-"], env=[{"name": "WHO", "value": "my"}])
+    with asked_server() as seen:
+        client = Client(Connection(Credentials(str(write_kubeconfig(tmp_path, seen.port, user)))))
+        for _ in range(3):
+            client.send(GET)
+    assert seen.last("Authorization") == ["Bearer my-token-False"]
+    assert runs(tmp_path) == 1
+
+
+def test_a_program_is_asked_again_when_its_token_expires_or_is_turned_down(tmp_path: Path) -> None:
+    old = executed(program(tmp_path, given({"token": "t", "expirationTimestamp": "2020-01-01T00:00:00Z"})))
+    with asked_server() as seen:
+        client = Client(Connection(Credentials(str(write_kubeconfig(tmp_path, seen.port, old)))))
+        client.send(GET)
+        client.send(GET)
+    assert runs(tmp_path) >= 2
+    (tmp_path / "runs").unlink()
+    turned_down = executed(program(tmp_path, given({"token": "stale", "expirationTimestamp": "2999-01-01T00:00:00Z"})))
+    with asked_server(refuse="stale") as seen, pytest.raises(ApiError, match="does not take this account's token"):
+        get(write_kubeconfig(tmp_path, seen.port, turned_down))
+    assert runs(tmp_path) == 2
+
+
+def test_a_program_gives_a_certificate(tmp_path: Path) -> None:
+    status = {
+        "clientCertificateData": (CERTIFICATES / "server.crt").read_text(),
+        "clientKeyData": (CERTIFICATES / "server.key").read_text(),
+    }
+    with asked_server(client_certificate=True) as seen:
+        assert get(write_kubeconfig(tmp_path, seen.port, executed(program(tmp_path, given(status))))) == "node"
+        assert seen.last("Authorization") == []
+    assert seen.certificates[0]["subject"]
+
+
+def test_a_program_that_asks_for_it_is_passed_the_cluster(tmp_path: Path) -> None:
+    body = given({"token": "t"}) + f"\nopen({str(tmp_path / 'info')!r}, 'w').write(json.dumps(info['spec']))"
+    extensions = [{"name": "client.authentication.k8s.io/exec", "extension": {"audience": "a"}}]
+    user = executed(program(tmp_path, body), provideClusterInfo=True)
+    cluster = {"certificate-authority": str(CERTIFICATES / "ca.crt"), "extensions": extensions}
+    with asked_server() as seen:
+        get(write_kubeconfig(tmp_path, seen.port, user, cluster=cluster))
+    assert json.loads((tmp_path / "info").read_text())["cluster"] == {
+        "server": f"https://127.0.0.1:{seen.port}",
+        "certificate-authority-data": in_base64("ca.crt"),
+        "config": {"audience": "a"},
+    }
+
+
+def test_what_is_written_in_the_file_goes_before_a_program(tmp_path: Path) -> None:
+    with asked_server() as seen:
+        get(write_kubeconfig(tmp_path, seen.port, {"token": "written", **executed("/no/such/program")}))
+    assert seen.last("Authorization") == ["Bearer written"]
+
+
+@pytest.mark.parametrize(
+    ("body", "more", "sentence"),
+    [
+        ("sys.exit(3)", {}, "ended with exit status 3"),
+        ("print('hello')", {}, "it printed no ExecCredential"),
+        (given({}), {}, "neither a token nor a certificate"),
+        (given({"clientKeyData": "k"}), {}, "only one of certificate and key"),
+        (given({"token": "t"}, "client.authentication.k8s.io/v1beta1"), {}, "it is to print .*/v1, and printed"),
+        (given({"token": "t"}), {"apiVersion": "client.authentication.k8s.io/v1alpha1"}, "is none of"),
+        (given({"token": "t"}), {"interactiveMode": "Sometimes"}, 'interactiveMode "Sometimes" is none of'),
+        (given({"token": "t"}), {"interactiveMode": "Always"}, "it wants to ask at a terminal"),
+        (
+            given({"token": "t"}),
+            {"command": "./missing", "installHint": "get it\nthere"},
+            "cannot be run: .*; get it there",
+        ),
+    ],
+)
+def test_a_program_that_does_not_do_its_part_is_named(
+    tmp_path: Path, body: str, more: dict[str, Any], sentence: str
+) -> None:
+    user = executed(**{"command": program(tmp_path, body), **more})
+    with asked_server() as seen, pytest.raises(ApiError, match=sentence) as raised:
+        get(write_kubeconfig(tmp_path, seen.port, user))
+    assert "gives the credentials" in str(raised.value)
+    assert not seen.headers  # nothing is asked as nobody
+
+
+# --- providers ---
+
+
+def identity(**claims: Any) -> str:
+    parts: tuple[dict[str, Any], ...] = ({"alg": "none"}, claims, {})
+    return ".".join(base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts)
+
+
+def test_open_id_connect_sends_the_token_of_the_file(tmp_path: Path) -> None:
+    pytest.importorskip("kubernetes")
+    token = identity(exp=int(time.time()) + 86400, sub="me")
+    user = {"auth-provider": {"name": "oidc", "config": {"id-token": token, "client-id": "c"}}}
+    with asked_server() as seen:
+        get(write_kubeconfig(tmp_path, seen.port, user))
+    assert seen.last("Authorization") == [f"Bearer {token}"]
+
+
+def test_a_provider_that_gives_no_token_is_an_error_and_nothing_is_asked_as_nobody(tmp_path: Path) -> None:
+    pytest.importorskip("kubernetes")
+    expired = {"id-token": identity(exp=1), "idp-issuer-url": "http://127.0.0.1:1", "client-id": "c"}
+    with asked_server() as seen:
+        for provider in ({"name": "oidc", "config": expired}, {"name": "azure", "config": {}}):
+            with pytest.raises(ApiError, match="gives no token"):
+                get(write_kubeconfig(tmp_path, seen.port, {"auth-provider": provider}))
+    assert not seen.headers
+
+
+# --- where it is, and whether to trust it ---
+
+
+def test_an_authority_as_data_goes_before_its_file_and_alone_is_trusted(tmp_path: Path) -> None:
+    other = str(CERTIFICATES / "other.crt")
+    with asked_server() as seen:
+        trusted = {"certificate-authority-data": in_base64("ca.crt"), "certificate-authority": other}
+        assert get(write_kubeconfig(tmp_path, seen.port, {}, cluster=trusted)) == "node"
+        for wrong in ({"certificate-authority-data": in_base64("other.crt")}, {"certificate-authority": other}):
+            with pytest.raises(ApiError, match="is not to be trusted"):
+                get(write_kubeconfig(tmp_path, seen.port, {}, cluster=wrong))
+        assert get(write_kubeconfig(tmp_path, seen.port, {}, cluster={"insecure-skip-tls-verify": True})) == "node"
+    with pytest.raises(ApiError, match=r"certificate-authority names .* there is no such file"):
+        get(write_kubeconfig(tmp_path, seen.port, {}, cluster={"certificate-authority": "gone.crt"}))
+
+
+def test_the_name_in_the_certificate_may_be_another_than_the_address(tmp_path: Path) -> None:
+    authority = {"certificate-authority": str(CERTIFICATES / "ca.crt")}
+    with asked_server() as seen:
+        assert (
+            get(write_kubeconfig(tmp_path, seen.port, {}, cluster={**authority, "tls-server-name": "localhost"}))
+            == "node"
+        )
+        with pytest.raises(ApiError, match="is not to be trusted"):
+            get(write_kubeconfig(tmp_path, seen.port, {}, cluster={**authority, "tls-server-name": "else.example.com"}))
+
+
+def test_a_cluster_behind_a_proxy_by_its_kubeconfig_or_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = {"certificate-authority": str(CERTIFICATES / "ca.crt")}
+    with asked_server() as seen, tunnel_proxy() as (port, lines):
+        url = f"http://127.0.0.1:{port}"
+        assert get(write_kubeconfig(tmp_path, seen.port, {}, cluster={**authority, "proxy-url": url})) == "node"
+        assert lines == [f"CONNECT 127.0.0.1:{seen.port} HTTP/1.1"]
+        monkeypatch.setenv("HTTPS_PROXY", url)
+        assert get(write_kubeconfig(tmp_path, seen.port, {})) == "node"
+        assert len(lines) == 2
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        assert get(write_kubeconfig(tmp_path, seen.port, {})) == "node"
+        assert len(lines) == 2
+        # Nobody but the file's author knows better where its cluster is.
+        assert get(write_kubeconfig(tmp_path, seen.port, {}, cluster={**authority, "proxy-url": url})) == "node"
+        assert len(lines) == 3
+
+
+# --- files and contexts ---
+
+
+def test_of_several_files_the_first_that_names_something_wins(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder in (first, second):
+        folder.mkdir()
+        (folder / "token").write_text(folder.name)
+    with asked_server(tls=False) as seen:
+        one, two = (
+            write_kubeconfig(folder, seen.port, {"tokenFile": "token"}, scheme="http") for folder in (first, second)
+        )
+        joined = f"{tmp_path / 'missing'}:{one}:{two}"
+        get(joined)
+        assert seen.last("Authorization") == ["Bearer first"]  # each path is relative to its own file
+        document = yaml.safe_load(two.read_text())
+        document["contexts"].append({"name": "there", "context": {"cluster": "c", "user": "second"}})
+        document["users"] = [{"name": "second", "user": {"tokenFile": "token"}}]
+        document["current-context"] = "there"
+        two.write_text(yaml.safe_dump(document))
+        get(joined)
+        assert seen.last("Authorization") == ["Bearer first"]
+        get(joined, "there")
+        assert seen.last("Authorization") == ["Bearer second"]
+    assert kubeconfig_namespace(joined) == "team"
+    assert kubeconfig_namespace(joined, "there") == "default"
+
+
+@pytest.mark.parametrize(
+    ("change", "context", "sentence"),
+    [
+        ({}, "gone", 'there is no context "gone"; there are here'),
+        ({"current-context": ""}, "", "no current-context is set; pass --context: here"),
+        ({"clusters": None}, "", 'context "here" names cluster "c"; there are none'),
+        ({"users": []}, "", 'context "here" names user "u"; there are none'),
+        ({"clusters": [{"name": "c", "cluster": {}}]}, "", 'cluster "c" has no server'),
+        ({"clusters": [{"name": "c", "cluster": {"server": "kubernetes:6443"}}]}, "", "is no URL of http or https"),
+        ({"contexts": [{"context": {}}]}, "", r"contexts\[0\].*required field name"),
+    ],
+)
+def test_a_kubeconfig_that_names_what_is_not_there_says_what_is(
+    tmp_path: Path, change: dict[str, Any], context: str, sentence: str
+) -> None:
+    path = write_kubeconfig(tmp_path, 1, {})
+    path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), **change}))
+    with pytest.raises(ApiError, match=sentence):
+        get(path, context)
+    if "URL" not in sentence:
+        with pytest.raises(UnreachableError, match=sentence):
+            kubeconfig_namespace(str(path), context)

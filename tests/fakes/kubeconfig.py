@@ -1,0 +1,126 @@
+"""Kubeconfigs, and what they lead to: a server that shows how it was asked, and a proxy."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.fakes.apiserver import CERTIFICATES
+
+
+@dataclass
+class AskedServer:
+    """What a server saw: the headers of every request, each with all its values, and the clients' certificates."""
+
+    port: int = 0
+    headers: list[list[tuple[str, str]]] = field(default_factory=list)
+    certificates: list[Any] = field(default_factory=list)
+
+    def last(self, name: str) -> list[str]:
+        return [value for key, value in self.headers[-1] if key.lower() == name.lower()]
+
+
+@contextlib.contextmanager
+def asked_server(*, tls: bool = True, client_certificate: bool = False, refuse: str = "") -> Iterator[AskedServer]:
+    """An HTTP server that answers everything; 401 to a token called `refuse`."""
+    seen = AskedServer()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the parent's name
+            """Say nothing."""
+
+        def do_GET(self) -> None:
+            seen.headers.append(list(self.headers.items()))
+            if tls:
+                seen.certificates.append(self.request.getpeercert())
+            refused = refuse and self.headers.get("Authorization") == f"Bearer {refuse}"
+            body = b'{"kind":"Status","message":"no"}' if refused else b'{"metadata":{"name":"node"}}'
+            self.send_response(401 if refused else 200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    class Quiet(ThreadingHTTPServer):
+        daemon_threads = True
+
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            """Say nothing: clients that are not trusted go away."""
+
+    listening = Quiet(("127.0.0.1", 0), Handler)
+    if tls:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(CERTIFICATES / "server.crt", CERTIFICATES / "server.key")
+        if client_certificate:
+            context.load_verify_locations(CERTIFICATES / "ca.crt")
+            context.verify_mode = ssl.CERT_REQUIRED
+        listening.socket = context.wrap_socket(listening.socket, server_side=True, do_handshake_on_connect=False)
+    seen.port = listening.server_address[1]
+    threading.Thread(target=listening.serve_forever, args=(0.01,), daemon=True).start()
+    yield seen
+    listening.shutdown()
+    listening.server_close()
+
+
+def in_base64(file: str) -> str:
+    return base64.b64encode((CERTIFICATES / file).read_bytes()).decode()
+
+
+def write_kubeconfig(
+    folder: Path, port: int, user: dict[str, Any], *, scheme: str = "https", cluster: dict[str, Any] | None = None
+) -> Path:
+    cluster = cluster or {}
+    trusted = {} if scheme == "http" or cluster else {"certificate-authority": str(CERTIFICATES / "ca.crt")}
+    path = folder / "kubeconfig"
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "here",
+        "preferences": {},
+        "clusters": [{"name": "c", "cluster": {"server": f"{scheme}://127.0.0.1:{port}", **trusted, **cluster}}],
+        "users": [{"name": "u", "user": user}],
+        "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u", "namespace": "team"}}],
+    }
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+@contextlib.contextmanager
+def tunnel_proxy() -> Iterator[tuple[int, list[str]]]:
+    """A proxy for tunnels; the first lines of the requests that came."""
+    lines: list[str] = []
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def pump(source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while piece := source.recv(1 << 16):
+                target.sendall(piece)
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = listening.accept()
+                head = b""
+                while b"\r\n\r\n" not in head:
+                    head += client.recv(1 << 16)
+                lines.append(head.split(b"\r\n")[0].decode())
+                host, _, port = lines[-1].split()[1].partition(":")
+                upstream = socket.create_connection((host, int(port)))
+                client.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+                for pair in ((client, upstream), (upstream, client)):
+                    threading.Thread(target=pump, args=pair, daemon=True).start()
+
+    threading.Thread(target=serve, daemon=True).start()
+    yield listening.getsockname()[1], lines
+    listening.close()
