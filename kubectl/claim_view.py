@@ -32,9 +32,9 @@ class ClaimRow:
         namespace: its namespace.
         name: its name.
         stage: how far it has come.
-        node: the node of its devices; empty if it has none, or if several nodes see them.
+        node: the node of its devices; empty if it has none, or if several nodes see them; None if it is not known.
         pods: the pods that it is reserved for.
-        waiting: pods that name it and do not have it yet.
+        waiting: pods that name it and do not have it yet; None if they are not known.
         results: what it was allocated.
         health: `Ready`, or the reason why a device is not; empty if no driver says anything.
         message: what the driver says of that.
@@ -44,9 +44,9 @@ class ClaimRow:
     namespace: str
     name: str
     stage: ClaimStage
-    node: str
+    node: str | None
     pods: tuple[str, ...]
-    waiting: tuple[str, ...]
+    waiting: tuple[str, ...] | None
     results: tuple[DeviceRequestAllocationResult, ...]
     health: str
     message: str
@@ -54,13 +54,15 @@ class ClaimRow:
 
 
 def claim_rows(
-    claims: Iterable[ResourceClaim], slices: Iterable[ResourceSlice], pods: Iterable[LivePod]
+    claims: Iterable[ResourceClaim], slices: Iterable[ResourceSlice] | None, pods: Iterable[LivePod] | None
 ) -> Iterator[ClaimRow]:
-    """Yield every claim, by namespace and name."""
+    """Yield every claim, by namespace and name; what only slices or pods say is None where they are."""
     nodes = {
-        (one.spec.driver, one.spec.pool.name): one.spec.node_name for one in slices if one.spec.node_name is not None
+        (one.spec.driver, one.spec.pool.name): one.spec.node_name
+        for one in slices or ()
+        if one.spec.node_name is not None
     }
-    users = _users(pods)
+    users = _users(pods or ())
     for claim in sorted(claims, key=lambda one: (one.metadata.namespace, one.metadata.name)):
         metadata, status = claim.metadata, claim.status
         results = tuple(readable_results(status.allocation))
@@ -71,9 +73,9 @@ def claim_rows(
             namespace=metadata.namespace,
             name=metadata.name,
             stage=_stage(claim),
-            node=allocated_on(results, nodes),
+            node=None if slices is None and results else allocated_on(results, nodes),
             pods=reserved,
-            waiting=tuple(name for name in named if name not in reserved),
+            waiting=None if pods is None else tuple(name for name in named if name not in reserved),
             results=results,
             health=health,
             message=message,

@@ -14,11 +14,18 @@ import click
 from click.shell_completion import CompletionItem, ShellComplete, get_completion_class
 
 from dranode.driver.core.api.errors import DranodeError
+from dranode.driver.core.api.resource import APIDocument, ObjectMeta
 
 _NO_FILES: Final = ":4"
 _PROGRAM: Final = "kubectl-dranode"
 _VARIABLE: Final = "_KUBECTL_DRANODE_COMPLETE"
 _MOST: Final = 200
+
+
+class _Named(APIDocument, frozen=True, kw_only=True):
+    """Any object, by its name alone."""
+
+    metadata: ObjectMeta = ObjectMeta()
 
 
 def names_of(kind: str) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
@@ -34,15 +41,15 @@ def names_of(kind: str) -> Callable[[click.Context, click.Parameter, str], list[
 
 
 def _names(kind: str, options: dict[str, Any]) -> list[str]:
+    from dranode.driver.kube.objects import ApiObjects
     from dranode.kubectl.access import named_cluster
-    from dranode.kubectl.readers.api_objects import ApiObjects
 
     given = (str(options.get(name) or "") for name in ("kubeconfig", "context", "namespace"))
     cluster = named_cluster(*given)
     if cluster is None:
         return []
     namespace = "" if kind == "Node" else cluster.namespace
-    return sorted(str(document["metadata"]["name"]) for document in ApiObjects(cluster.client).all(kind, namespace))
+    return sorted(named.metadata.name for named in ApiObjects(cluster.client).values(_Named, kind, namespace))
 
 
 def completion_script(command: click.Command, shell: str) -> str:

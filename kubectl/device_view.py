@@ -26,6 +26,7 @@ from dranode.sim.allocator.state import Amount
 DevicePlace: TypeAlias = tuple[str, str, str]
 
 _NUMA: Final = ("resource.kubernetes.io/numaNode", "numaNode", "numaNodeID")
+_MOST_POOLS: Final = 10
 _EXCLUDING: Final = frozenset(("NoSchedule", "NoExecute"))
 
 
@@ -119,6 +120,22 @@ def newest_slices(slices: Iterable[ResourceSlice]) -> list[ResourceSlice]:
         key = one.spec.driver, one.spec.pool.name
         newest[key] = max(newest.get(key, 0), one.spec.pool.generation)
     return [one for one in slices if one.spec.pool.generation == newest[one.spec.driver, one.spec.pool.name]]
+
+
+def incomplete_pools(slices: Iterable[ResourceSlice]) -> Iterator[str]:
+    """Yield a sentence for each pool of which not all slices are there (`spec.pool.resourceSliceCount`)."""
+    there: defaultdict[tuple[str, str], list[ResourceSlice]] = defaultdict(list)
+    for one in newest_slices(slices):
+        there[one.spec.driver, one.spec.pool.name].append(one)
+    lacking = {key: each for key, each in there.items() if len(each) < each[0].spec.pool.resource_slice_count}
+    for (driver, pool), each in sorted(lacking.items())[:_MOST_POOLS]:
+        count = each[0].spec.pool.resource_slice_count
+        yield (
+            f"pool {pool} of {driver} is not complete: {len(each)} of {count} slices are there, and kube-scheduler "
+            "allocates nothing of it; see whether the driver runs"
+        )
+    if len(lacking) > _MOST_POOLS:
+        yield f"{len(lacking) - _MOST_POOLS} more pools are not complete"
 
 
 def numa_nodes(driver: str, device: Device) -> tuple[int, ...]:

@@ -103,8 +103,8 @@ def _source(store: str | None, cluster: NamedCluster | None) -> ObjectSource | N
 
 def explainer(cluster: NamedCluster | None, node: ThisNode | None, source: ObjectSource | None) -> Explainer:
     """Return what follows pods and claims, with kube-scheduler's answer as of the cluster's release."""
+    from dranode.driver.kube.objects import ApiObjects
     from dranode.kubectl.explaining import Explainer
-    from dranode.kubectl.readers.api_objects import ApiObjects
     from dranode.kubectl.readers.pods import PodReader
 
     objects = ApiObjects(cluster.client) if cluster is not None else None

@@ -10,7 +10,7 @@ from dranode.driver.core.api.documents import encode
 from dranode.kubectl.claim_view import ClaimRow, age
 from dranode.kubectl.device_view import DeviceRow, HeldPart
 from dranode.kubectl.node_view import NumaRow
-from dranode.kubectl.print import NONE, Listing
+from dranode.kubectl.print import NONE, UNKNOWN, Listing
 from dranode.sim.allocator.state import Amount
 
 _BINARY = (("Ti", 1 << 40), ("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10))
@@ -25,11 +25,11 @@ def claim_listing(now: datetime, *, namespaces: bool) -> Listing[ClaimRow]:
             "NAME": lambda row: row.name,
             "STATE": lambda row: row.stage.value,
             "POD": lambda row: ",".join(row.pods),
-            "NODE": lambda row: row.node,
+            "NODE": lambda row: UNKNOWN if row.node is None else row.node,
             "DEVICES": _devices,
             "AGE": lambda row: age(row.created, now),
             "HEALTH": lambda row: row.health,
-            "WAITING": lambda row: ",".join(row.waiting),
+            "WAITING": lambda row: UNKNOWN if row.waiting is None else ",".join(row.waiting),
         },
         wide={
             "DRIVERS": lambda row: ",".join(sorted({result.driver for result in row.results})),
@@ -43,7 +43,7 @@ def claim_listing(now: datetime, *, namespaces: bool) -> Listing[ClaimRow]:
             "state": row.stage.value,
             "node": row.node or None,
             "pods": list(row.pods),
-            "waiting": list(row.waiting),
+            "waiting": None if row.waiting is None else list(row.waiting),
             "devices": encode(row.results),
             "health": row.health or None,
             "message": row.message or None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -13,6 +14,9 @@ from dranode.kubectl.complete import candidates, completion_script, names_of
 from dranode.kubectl.print import list_options, print_rows
 
 if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
+
+    from dranode.driver.core.api.resource import ResourceClaim, ResourceSlice
     from dranode.kubectl.readers.cluster_lists import ClusterLists
 
 _SETTINGS: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -77,13 +81,21 @@ def claims(
 
     from dranode.kubectl.claim_view import claim_rows
     from dranode.kubectl.listings import claim_listing
+    from dranode.kubectl.readers.cluster_lists import Unseen
 
     cluster = _cluster(options)
-    lists, namespace = _lists(cluster), "" if all_namespaces else cluster.namespace
-    rows = list(claim_rows(lists.claims(namespace, selector), lists.slices(), lists.pods(namespace)))
+    lists, namespace, unseen = _lists(cluster), "" if all_namespaces else cluster.namespace, Unseen()
+    with _side_by_side() as pool:
+        claiming = pool.submit(lists.claims, namespace, selector)
+        listing = pool.submit(lists.slices)
+        waiting = pool.submit(lists.pending_pods, namespace)
+    slices = unseen.unless_refused("the nodes of claims", listing)
+    pods = unseen.unless_refused("the pods that wait", waiting)
+    rows = list(claim_rows(claiming.result(), slices, pods))
+    _say_unseen(unseen.sentences)
     rows = _named(rows, names, lambda row: row.name, "resourceclaim")
-    listing = claim_listing(datetime.now(UTC), namespaces=all_namespaces)
-    print_rows(rows, listing, output, headers=not no_headers)
+    columns = claim_listing(datetime.now(UTC), namespaces=all_namespaces)
+    print_rows(rows, columns, output, headers=not no_headers)
 
 
 @plugin.command(short_help="Devices of all drivers: free, taken by whom, tainted why.")
@@ -111,16 +123,19 @@ def devices(
     Example:
       kubectl dranode devices --driver gpu.example.com --state free
     """
-    from dranode.kubectl.device_view import Availability, device_rows
+    from dranode.kubectl.device_view import Availability, device_rows, incomplete_pools
     from dranode.kubectl.listings import device_listing
     from dranode.kubectl.taint_rules import ruled_taints
 
     if state not in ("", *Availability):
         raise UsageError(f'there is no state "{state}"; there are {", ".join(Availability)}')
-    lists = _lists(_cluster(options))
+    whole = not (selector or node)
+    slices, held, rules = _devices_seen(_lists(_cluster(options)), selector, node)
+    if whole:
+        _say_unseen(incomplete_pools(slices))
     rows = [
         row
-        for row in device_rows(lists.slices(selector, node), lists.claims(), ruled_taints(lists.rules()))
+        for row in device_rows(slices, held, ruled_taints(rules))
         if driver in ("", row.driver) and node in ("", row.node) and state in ("", row.state)
     ]
     print_rows(_named(rows, names, lambda row: row.name, "device"), device_listing(), output, headers=not no_headers)
@@ -138,17 +153,23 @@ def nodes(*, names: tuple[str, ...], selector: str, output: str, no_headers: boo
     Example:
       kubectl dranode nodes worker-1
     """
-    from dranode.kubectl.device_view import device_rows
+    from dranode.kubectl.device_view import device_rows, incomplete_pools
     from dranode.kubectl.listings import numa_listing
     from dranode.kubectl.node_view import numa_rows
+    from dranode.kubectl.readers.cluster_lists import Unseen
     from dranode.kubectl.taint_rules import ruled_taints
 
-    lists = _lists(_cluster(options))
-    living = lists.nodes(selector)
+    lists, unseen = _lists(_cluster(options)), Unseen()
+    with _side_by_side() as pool:
+        standing = pool.submit(lists.nodes, selector)
+        slices, held, rules = _devices_seen(lists)
+    # By labels nodes are chosen, so that there is no answer without them.
+    living = standing.result() if selector else unseen.unless_refused("which nodes are ready", standing) or ()
+    _say_unseen((*unseen.sentences, *incomplete_pools(slices)))
     chosen = {node.metadata.name for node in living}
     rows = [
         row
-        for row in numa_rows(living, device_rows(lists.slices(), lists.claims(), ruled_taints(lists.rules())))
+        for row in numa_rows(living, device_rows(slices, held, ruled_taints(rules)))
         if not selector or row.node in chosen
     ]
     rows = _named(rows, names, lambda row: row.node, "node")
@@ -186,10 +207,39 @@ def _cluster(options: dict[str, str]) -> NamedCluster:
 
 
 def _lists(cluster: NamedCluster) -> ClusterLists:
-    from dranode.kubectl.readers.api_objects import ApiObjects
+    from dranode.driver.kube.objects import ApiObjects
     from dranode.kubectl.readers.cluster_lists import ClusterLists
 
     return ClusterLists(ApiObjects(cluster.client))
+
+
+def _side_by_side() -> ThreadPoolExecutor:
+    from concurrent.futures import ThreadPoolExecutor
+
+    from dranode.driver.kube.cluster_documents import AT_A_TIME
+
+    return ThreadPoolExecutor(AT_A_TIME, "list")
+
+
+def _devices_seen(
+    lists: ClusterLists, selector: str = "", node: str = ""
+) -> tuple[tuple[ResourceSlice, ...], tuple[ResourceClaim, ...], list[dict[str, Any]]]:
+    """Return slices, claims and rules; slices and claims have to be seen for any device to be called free."""
+    from dranode.kubectl.readers.cluster_lists import Unseen
+
+    unseen = Unseen()
+    with _side_by_side() as pool:
+        listing = pool.submit(lists.slices, selector, node)
+        claiming = pool.submit(lists.claims)
+        ruling = pool.submit(lists.rules)
+    rules = unseen.unless_refused("the taints of DeviceTaintRules", ruling)
+    _say_unseen(unseen.sentences)
+    return listing.result(), claiming.result(), rules or []
+
+
+def _say_unseen(sentences: Iterable[str]) -> None:
+    for sentence in sentences:
+        click.echo(f"not seen: {sentence}", err=True)
 
 
 def _named(rows: list[Any], names: tuple[str, ...], name: Any, kind: str) -> list[Any]:
@@ -202,8 +252,12 @@ def _named(rows: list[Any], names: tuple[str, ...], name: Any, kind: str) -> lis
 
 def run_plugin() -> None:
     """Run the plug-in; the exit status is 0 done, 1 "no" or failed, 2 wrong usage."""
+    import gc
+
     from dranode.driver.cli import run
 
+    # The lists of a cluster are many small values that stay; looking through them for cycles is a third of the time.
+    gc.set_threshold(1_000_000)
     run(plugin, sys.argv[1:])
 
 

@@ -16,6 +16,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _GAP: Final = "   "
 NONE: Final = "<none>"
+UNKNOWN: Final = "<unknown>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +53,7 @@ def list_options(function: F) -> F:
 def print_rows(rows: Sequence[R], listing: Listing[R], output: str, *, headers: bool = True) -> None:
     """Print rows in the form that was asked for."""
     if output == "name":
-        for row in rows:
-            click.echo(listing.name(row))
+        _print(listing.name(row) for row in rows)
     elif output in ("json", "yaml"):
         _emit({"items": [listing.document(row) for row in rows]}, output)
     elif not rows:
@@ -61,13 +61,16 @@ def print_rows(rows: Sequence[R], listing: Listing[R], output: str, *, headers: 
     else:
         columns = {**listing.columns, **(listing.wide if output == "wide" else {})}
         lines = [[cell(row) or NONE for cell in columns.values()] for row in rows]
-        for line in table_lines([list(columns), *lines] if headers else lines):
-            click.echo(line)
+        _print(table_lines([list(columns), *lines] if headers else lines))
+
+
+def _print(lines: Iterable[str]) -> None:
+    click.echo("".join(f"{line}\n" for line in lines), nl=False)
 
 
 def table_lines(lines: Sequence[Sequence[str]]) -> Iterable[str]:
     """Return lines whose cells stand under each other, as kubectl pads them; control characters are left out."""
-    cells = [[printable(cell) for cell in line] for line in lines]
+    cells = [line if "".join(line).isprintable() else [printable(cell) for cell in line] for line in lines]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for line in cells:
         yield _GAP.join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()

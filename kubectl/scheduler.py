@@ -6,10 +6,8 @@ Values in, values out: the documents of a cluster, and the pod.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias
 
-from dranode.driver.core.api.documents import decode
-from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.core.api.resource import (
     DeviceClaim,
     DeviceClass,
@@ -18,7 +16,6 @@ from dranode.driver.core.api.resource import (
     ObjectMeta,
     ResourceClaim,
     ResourceClaimSpec,
-    ResourceSlice,
 )
 from dranode.driver.core.claims.allocation import readable_results
 from dranode.driver.core.diagnosis.causes import StopCause
@@ -33,7 +30,6 @@ from dranode.sim.allocator.outcome import AllocationError, Reason
 from dranode.sim.allocator.state import Allocated
 from dranode.sim.cluster.place import Fleet
 
-T = TypeVar("T")
 _Kept: TypeAlias = Miss | AllocationError | None
 
 _MOST_HOLDERS: Final = 5
@@ -52,11 +48,8 @@ def scheduler_answer(
     pod: LivePod, claims: Sequence[PodClaim], objects: ClusterObjects, features: Features
 ) -> SchedulerAnswer:
     """Return what keeps the pod's claims from being allocated, for every node of the cluster."""
-    slices = with_rules(
-        _decoded(ResourceSlice, "ResourceSlice", objects), ruled_taints(_of_kind("DeviceTaintRule", objects))
-    )
-    classes = _decoded(DeviceClass, "DeviceClass", objects)
-    everything = _decoded(ResourceClaim, "ResourceClaim", objects)
+    slices = with_rules(objects.slices, ruled_taints(objects.rules))
+    classes, everything = objects.classes, objects.claims
     known = [claim.claim for claim in claims if claim.claim is not None]
     unallocated = [claim for claim in known if claim.status.allocation is None]
     unallocated += extended_claim(pod, classes) if not any(not claim.entry for claim in claims) else []
@@ -177,18 +170,3 @@ def _holders(node: str, fleet: Fleet, everything: Iterable[ResourceClaim]) -> st
 def _consumed(capacity: Mapping[str, Any]) -> str:
     amounts = ", ".join(f"{amount} {name}" for name, amount in capacity.items())
     return f" ({amounts})" if amounts else ""
-
-
-def _of_kind(kind: str, objects: ClusterObjects) -> list[Any]:
-    return [document for document in objects.documents if document.get("kind") == kind]
-
-
-def _decoded(into: type[T], kind: str, objects: ClusterObjects) -> tuple[T, ...]:
-    """Return the objects of a kind; one that does not decode is left out, as kube-scheduler never sees such."""
-    values: list[T] = []
-    for document in _of_kind(kind, objects):
-        try:
-            values.append(decode(into, document))
-        except DocumentError:
-            continue
-    return tuple(values)

@@ -75,7 +75,7 @@ class APIRequest:
     Attributes:
         method: the HTTP method.
         path: without the server.
-        what: the same in words that follow "does not let this driver": `get resourceclaims in namespace default`.
+        what: the same in words that follow "does not let this account": `get resourceclaims in namespace default`.
         query: parameters.
         body: a plain document; None for none.
         kind: the media type of the body.
@@ -146,14 +146,19 @@ class Client:
         return version
 
     def resource(
-        self, request: Callable[[str, str], APIRequest], *, seconds: float = TOTAL_SECONDS, patient: bool = True
+        self,
+        request: Callable[[str, str], APIRequest],
+        *,
+        seconds: float = TOTAL_SECONDS,
+        patient: bool = True,
+        read: Callable[[bytes], Any] | None = None,
     ) -> Any:
         """Send the request that `request` makes of the path and the version of `resource.k8s.io`; see `send`.
 
         A version that is no longer there, after an upgrade of the server, is looked for again once.
 
         Returns:
-            The answer, a single object brought to v1.
+            The answer, a single object brought to v1; with `read` what that makes of it.
 
         Raises:
             ApiError: the request fails.
@@ -163,7 +168,7 @@ class Client:
         def send(version: str) -> Any:
             root = f"/apis/{API_GROUP}/{version}"
             left = deadline - self.timing.clock()
-            return _as_v1(self.send(request(root, version), seconds=left, patient=patient))
+            return self.send(request(root, version), seconds=left, patient=patient, read=read or _read_v1)
 
         version = self.version(seconds, patient=patient)
         try:
@@ -180,23 +185,32 @@ class Client:
 
     # --- any API ---
 
-    def send(self, request: APIRequest, *, seconds: float = TOTAL_SECONDS, patient: bool = True) -> Any:
-        """Send a request; the document that comes back.
+    def send(
+        self,
+        request: APIRequest,
+        *,
+        seconds: float = TOTAL_SECONDS,
+        patient: bool = True,
+        read: Callable[[bytes], Any] | None = None,
+    ) -> Any:
+        """Send a request; the document that comes back, or what `read` makes of its text.
 
         Args:
             request: what is sent.
             seconds: how long it may take.
             patient: try again where that is of use and the time allows; False for a caller with retries of its own.
+            read: what makes a value of the answer's text; it raises ApiError.
 
         Raises:
             ApiError: it fails.
         """
+        read = read or _document
         deadline = self.timing.clock() + seconds
         attempt = 0
         while True:
             left = max(deadline - self.timing.clock(), 0.1)
             try:
-                return _document(self._once(request, min(left, ANSWER_SECONDS), stream=False).data)
+                return read(self._once(request, min(left, ANSWER_SECONDS), stream=False).data)
             except ApiError as error:
                 delay = _BACKOFF.delay(attempt, self.timing.dice(), error.retry_after)
                 again = error.passes if request.method == "GET" else error.status in UNTOUCHED
@@ -255,7 +269,8 @@ def _document(data: bytes) -> Any:
         raise ApiError(f"the API server's answer is not JSON: {error}") from error
 
 
-def _as_v1(document: Any) -> Any:
+def _read_v1(data: bytes) -> Any:
+    document = _document(data)
     if not isinstance(document, dict) or "items" in document:
         return document
     try:

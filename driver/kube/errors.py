@@ -80,9 +80,9 @@ def _seconds(wait: Any) -> float:
 def _sentence(what: str, status: int, message: str) -> str:
     match status:
         case HTTPStatus.UNAUTHORIZED:
-            return f"the API server does not take this driver's token for {what}; see that its service account exists"
+            return f"the API server does not take this account's token for {what}; see that the account exists"
         case HTTPStatus.FORBIDDEN:
-            return f"RBAC or an admission policy does not let this driver {what}: {message}"
+            return f"RBAC or an admission policy does not let this account {what}: {message}"
         case HTTPStatus.NOT_FOUND:
             return f"the API server does not find what to {what}: {message}"
         case _:

@@ -1,17 +1,19 @@
-"""Reads whole kinds of a cluster at once: slices, claims, pods, nodes and the taints of rules."""
+"""Reads whole kinds of a cluster at once: slices, claims, pods, nodes and the taints of rules.
+
+Kinds are read beside each other. One that the account may not list is None with a sentence; whoever needs it for any
+answer at all asks for it without `unless_refused`, and gets the error.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from dranode.driver.core.api.documents import decode
-from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.core.api.resource import ResourceClaim, ResourceSlice
 from dranode.driver.core.diagnosis.live_objects import LiveNode, LivePod
 from dranode.driver.kube.errors import ApiError
-from dranode.kubectl.readers.api_objects import ApiObjects
+from dranode.driver.kube.objects import ApiObjects
 
 T = TypeVar("T")
 
@@ -32,31 +34,37 @@ class ClusterLists:
         """Return the claims with these labels, of all namespaces for an empty one."""
         return self._all(ResourceClaim, "ResourceClaim", namespace, selector)
 
-    def pods(self, namespace: str = "") -> tuple[LivePod, ...]:
-        """Return the pods, of all namespaces for an empty one."""
-        return self._all(LivePod, "Pod", namespace)
+    def pending_pods(self, namespace: str = "") -> tuple[LivePod, ...]:
+        """Return the pods that have not started, of all namespaces for an empty one."""
+        return self._all(LivePod, "Pod", namespace, fieldSelector="status.phase=Pending")
 
     def nodes(self, selector: str = "") -> tuple[LiveNode, ...]:
         """Return the nodes with these labels."""
         return self._all(LiveNode, "Node", "", selector)
 
     def rules(self) -> list[dict[str, Any]]:
-        """Return the DeviceTaintRules, which servers before 1.37 do not have."""
-        try:
-            return list(self.objects.all("DeviceTaintRule"))
-        except ApiError as error:
-            if error.status == 404:  # noqa: PLR2004 - no such API
-                return []
-            raise
+        """Return the DeviceTaintRules; none of a server that does not have them."""
+        return self.objects.documents("DeviceTaintRule")
 
     def _all(self, into: type[T], kind: str, namespace: str, selector: str = "", **query: str) -> tuple[T, ...]:
         asked = {"labelSelector": selector, **query}
-        return tuple(self._decoded(into, kind, namespace, {key: value for key, value in asked.items() if value}))
+        return self.objects.values(into, kind, namespace, **{key: value for key, value in asked.items() if value})
 
-    def _decoded(self, into: type[T], kind: str, namespace: str, query: dict[str, str]) -> Iterator[T]:
-        for document in self.objects.all(kind, namespace, **query):
-            try:
-                yield decode(into, document)
-            except DocumentError as error:
-                name = document.get("metadata", {}).get("name", "")
-                raise ApiError(f"the {kind} {name} cannot be read: {error}") from error
+
+@dataclass(frozen=True, slots=True)
+class Unseen:
+    """What could not be read.
+
+    Attributes:
+        sentences: one for each kind.
+    """
+
+    sentences: list[str] = field(default_factory=list)
+
+    def unless_refused(self, without: str, listing: Future[T]) -> T | None:
+        """Return what was listed; None if it could not be, with the sentence that `without` begins."""
+        try:
+            return listing.result()
+        except ApiError as error:
+            self.sentences.append(f"{without}: {error}")
+            return None

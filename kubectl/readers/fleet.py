@@ -11,9 +11,9 @@ from dranode.driver.core.diagnosis.facts import ClusterFacts, Facts, Kubelet, Ru
 from dranode.driver.core.diagnosis.live_objects import LiveNode, LivePod
 from dranode.driver.kube.client import Client
 from dranode.driver.kube.errors import ApiError
+from dranode.driver.kube.objects import ApiObjects
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.plugins import load_plugins
-from dranode.kubectl.readers.api_objects import ApiObjects
 from dranode.kubectl.readers.cluster import kubelet_version, published_slice, server_versions
 from dranode.kubectl.readers.cluster_lists import ClusterLists
 from dranode.kubectl.readers.examine import read_configz

@@ -6,22 +6,21 @@ What the account may not read is said and not judged; deploy/reader/ has the rig
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
-from dranode.driver.core.api.documents import decode
-from dranode.driver.core.api.errors import DocumentError
-from dranode.driver.core.api.resource import PodResourceClaim, ResourceClaim
+from dranode.driver.core.api.resource import DeviceClass, PodResourceClaim, ResourceClaim, ResourceSlice
 from dranode.driver.core.diagnosis.live_objects import LiveEvent, LiveNode, LivePod
 from dranode.driver.core.diagnosis.pod_facts import ClusterObjects, PodClaim, PodFacts, Presence
+from dranode.driver.kube.cluster_documents import AT_A_TIME
 from dranode.driver.kube.errors import ApiError
-from dranode.kubectl.readers.api_objects import ApiObjects
+from dranode.driver.kube.objects import ApiObjects, value_of
 
 T = TypeVar("T")
 
 _RIGHTS: Final = (HTTPStatus.FORBIDDEN, HTTPStatus.UNAUTHORIZED)
-_ALLOCATABLE: Final = ("ResourceSlice", "DeviceClass", "ResourceClaim")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,41 +71,38 @@ class PodReader:
         known = dict.fromkeys((*reserved, *owners))
         if known:
             return tuple(known)
-        pods = self._ask(f"the pods of namespace {namespace}", lambda: self._all(LivePod, "Pod", namespace)) or ()
-        return tuple(pod.metadata.name for pod in pods if name in _named(pod))
+        pods = self._pods(namespace)
+        return tuple(pod.metadata.name for pod in pods or () if name in _named(pod))
 
     def objects_to_schedule(self) -> ClusterObjects | None:
         """Read what decides where claims can be allocated; None if some of it could not be read."""
-        documents: list[Mapping[str, object]] = []
-        for kind in _ALLOCATABLE:
-            found = self._ask(f"the {kind}s", lambda kind=kind: list(self.objects.all(kind)))  # type: ignore[misc] # bound at once
-            if found is None:
-                return None
-            documents += found
-        documents += self.taint_rules()
-        nodes = self._ask("the Nodes", lambda: self._all(LiveNode, "Node", ""))
-        return None if nodes is None else ClusterObjects(tuple(documents), nodes)
-
-    def taint_rules(self) -> list[dict[str, Any]]:
-        """Read the DeviceTaintRules, which servers before 1.37 do not have."""
-        try:
-            return list(self.objects.all("DeviceTaintRule"))
-        except ApiError as error:
-            if error.status in _RIGHTS:
-                self.unasked.append(f"the DeviceTaintRules: {error}")
-            return []
+        read = self.objects.values
+        with ThreadPoolExecutor(AT_A_TIME, "list") as pool:
+            listing = pool.submit(read, ResourceSlice, "ResourceSlice")
+            claiming = pool.submit(read, ResourceClaim, "ResourceClaim")
+            standing = pool.submit(read, LiveNode, "Node")
+            classing = pool.submit(read, DeviceClass, "DeviceClass")
+            ruling = pool.submit(self.objects.documents, "DeviceTaintRule")
+        slices = self._ask("the ResourceSlices", listing.result)
+        classes = self._ask("the DeviceClasses", classing.result)
+        claims = self._ask("the ResourceClaims", claiming.result)
+        rules = self._ask("the DeviceTaintRules", ruling.result)
+        nodes = self._ask("the Nodes", standing.result)
+        if slices is None or classes is None or claims is None or nodes is None:
+            return None
+        return ClusterObjects(slices, classes, claims, tuple(rules or ()), nodes)
 
     def pods_on(self, node: str, namespace: str, labels: str) -> tuple[LivePod, ...] | None:
         """Read the pods of a node with these labels; None if they could not be read."""
-        return self._ask(
-            f"the pods of namespace {namespace}",
-            lambda: self._all(LivePod, "Pod", namespace, fieldSelector=f"spec.nodeName={node}", labelSelector=labels),
-        )
+        return self._pods(namespace, fieldSelector=f"spec.nodeName={node}", labelSelector=labels)
 
     def pods_with(self, namespace: str, labels: str) -> tuple[LivePod, ...] | None:
         """Read the pods with these labels; None if they could not be read."""
+        return self._pods(namespace, labelSelector=labels)
+
+    def _pods(self, namespace: str, **query: str) -> tuple[LivePod, ...] | None:
         return self._ask(
-            f"the pods of namespace {namespace}", lambda: self._all(LivePod, "Pod", namespace, labelSelector=labels)
+            f"the pods of namespace {namespace}", lambda: self.objects.values(LivePod, "Pod", namespace, **query)
         )
 
     def _pod(self, namespace: str, name: str) -> tuple[Presence, LivePod | None]:
@@ -120,10 +116,7 @@ class PodReader:
                 raise
             self.unasked.append(f"the {kind} {namespace}/{name}: {error}")
             return Presence.UNASKED, None
-        return (Presence.MISSING, None) if document is None else (Presence.THERE, _decoded(into, kind, document))
-
-    def _all(self, into: type[T], kind: str, namespace: str, **query: str) -> tuple[T, ...]:
-        return tuple(_decoded(into, kind, document) for document in self.objects.all(kind, namespace, **query))
+        return (Presence.MISSING, None) if document is None else (Presence.THERE, value_of(into, kind, document))
 
     def _ask(self, what: str, question: Callable[[], T]) -> T | None:
         try:
@@ -163,7 +156,7 @@ class PodReader:
         selector = f"involvedObject.uid={pod.metadata.uid}"
         return self._ask(
             f"the Events of namespace {namespace}",
-            lambda: self._all(LiveEvent, "Event", namespace, fieldSelector=selector),
+            lambda: self.objects.values(LiveEvent, "Event", namespace, fieldSelector=selector),
         )
 
     def _node(self, name: str) -> tuple[Presence, LiveNode | None]:
@@ -175,26 +168,11 @@ class PodReader:
             return None
         selector = f"spec.nodeName={pod.spec.node_name}"
         slices = self._ask(
-            "the ResourceSlices", lambda: list(self.objects.all("ResourceSlice", fieldSelector=selector))
+            "the ResourceSlices", lambda: self.objects.values(ResourceSlice, "ResourceSlice", fieldSelector=selector)
         )
-        return None if slices is None else frozenset(str(one.get("spec", {}).get("driver", "")) for one in slices)
+        return None if slices is None else frozenset(one.spec.driver for one in slices)
 
 
 def _named(pod: LivePod) -> frozenset[str]:
     """Return the claims that a pod names."""
     return frozenset(entry.resource_claim_name for entry in pod.spec.resource_claims if entry.resource_claim_name)
-
-
-def _decoded(into: type[T], kind: str, document: Mapping[str, Any]) -> T:
-    try:
-        return decode(into, _without_nulls(document))
-    except DocumentError as error:
-        name = document.get("metadata", {}).get("name", "")
-        raise ApiError(f"the {kind} {name} cannot be read: {error}") from error
-
-
-def _without_nulls(value: Any) -> Any:
-    """Return a document without the members that Go writes as null, which mean the same as none."""
-    if isinstance(value, dict):
-        return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
-    return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value

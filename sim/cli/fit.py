@@ -67,7 +67,8 @@ def command(
 
     features = asked_features(kubernetes, feature_gates, whole_nodes=True)
     with reporting() as progress:
-        dump = read_dump(*_documents(files, kubeconfig, progress))
+        documents, kinds, notes = _documents(files, kubeconfig, progress)
+        dump = read_dump(documents, kinds)
         progress("looking at the cluster")
         questions = ClusterQuestions.of(dump, features, lambda: str(uuid.uuid4()))
         if trace is not None:
@@ -75,12 +76,13 @@ def command(
     if trace is not None:
         _show_trace(results, output)
     else:
-        _ask(questions, output, **asked)
+        _ask(questions, output, notes, **asked)
 
 
 def _ask(
     questions: ClusterQuestions,
     output: str,
+    unseen: Sequence[str],
     *,
     pods: tuple[str, ...],
     scores: bool,
@@ -101,7 +103,7 @@ def _ask(
             progress(f"{len(answers)} pods looked at")
         progress("looking for what would make room")
         changes = Changes.of(questions, answers, models, how_many=how_many, evict=evict, move=move)
-    notes = list(cluster_notes(questions.dump))
+    notes = [*unseen, *cluster_notes(questions.dump)]
     document = {"pods": list(map(answer_document, answers)), **changes_document(changes), "notes": notes}
     if not emit(document, output):
         screen = console()
@@ -115,8 +117,12 @@ def _ask(
 
 def _documents(
     files: tuple[str, ...], kubeconfig: str | None, progress: Callable[[str], None]
-) -> tuple[tuple[SourceDocument, ...], frozenset[str]]:
-    """The documents of the cluster, if one is named, then those of the files; and the kinds that are all there."""
+) -> tuple[tuple[SourceDocument, ...], frozenset[str], tuple[str, ...]]:
+    """The documents of the cluster, if one is named, then those of the files; the kinds that are all there; notes.
+
+    Raises:
+        ApiError: a kind without which nothing can be said cannot be read.
+    """
     from dranode.driver.machine.yaml_files import load_documents
 
     if not files and kubeconfig is None:
@@ -124,16 +130,23 @@ def _documents(
     progress("reading")
     documents = load_documents(files)
     if kubeconfig is None:
-        return documents, frozenset()
+        return documents, frozenset(), ()
     from dranode.driver.kube.client import Client
+    from dranode.driver.kube.cluster_documents import cluster_documents
     from dranode.driver.kube.connection import Connection
+    from dranode.driver.kube.objects import ApiObjects
     from dranode.driver.kube.source import Credentials
-    from dranode.sim.fit.live import LIVE_KINDS, live_documents
+    from dranode.sim.fit.dump import ESSENTIAL_KINDS, LIVE_KINDS
 
     credentials = Credentials(kubeconfig)
     credentials.check()
-    client = Client(Connection(credentials), agent="dranode-fit")
-    return (*live_documents(client, kubeconfig, progress), *documents), LIVE_KINDS
+    objects = ApiObjects(Client(Connection(credentials), agent="dranode-fit"))
+    read = cluster_documents(objects, {kind: {} for kind in LIVE_KINDS}, kubeconfig)
+    for kind in ESSENTIAL_KINDS:
+        if kind in read.refused:
+            raise read.refused[kind]
+    notes = tuple(f"not seen: {error}" for error in read.refused.values())
+    return (*read.documents, *documents), read.kinds, notes
 
 
 def _models(names: tuple[str, ...], questions: ClusterQuestions) -> Iterator[NodeModel]:

@@ -97,15 +97,17 @@ def _cluster(files: tuple[str, ...], earlier: tuple[str, ...], kubeconfig: str, 
 
 def _served(kubeconfig: str) -> ClusterSeen:
     from dranode.driver.kube.client import Client
+    from dranode.driver.kube.cluster_documents import cluster_documents
     from dranode.driver.kube.connection import Connection
+    from dranode.driver.kube.objects import ApiObjects
     from dranode.driver.kube.source import Credentials
-    from dranode.sim.report.cluster import cluster_seen
-    from dranode.sim.report.server import server_documents
+    from dranode.sim.report.cluster import PAGE_KINDS, cluster_seen
 
     source = Credentials(kubeconfig)
     source.check()
-    read = server_documents(Client(Connection(source), agent="dranode-report"))
-    return cluster_seen(read.documents, read.kinds, read.refused)
+    objects = ApiObjects(Client(Connection(source), agent="dranode-report"))
+    read = cluster_documents(objects, PAGE_KINDS, "the API server")
+    return cluster_seen(read.documents, read.kinds, [f"not read: {error}" for error in read.refused.values()])
 
 
 def _node(root: Root, kubelet_root: str | None) -> FleetPicture:

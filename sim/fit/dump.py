@@ -35,6 +35,18 @@ NEEDED: Final[Mapping[str, str]] = {
     "ReplicaSet": "which pods a ReplicaSet spreads",
     "StatefulSet": "which pods a StatefulSet spreads",
 }
+# What a cluster is asked for. Without the first nothing can be said; what the others would have said is noted.
+ESSENTIAL_KINDS: Final = ("Node", "Pod", "ResourceSlice", "DeviceClass", "ResourceClaim", "ResourceClaimTemplate")
+LIVE_KINDS: Final = (
+    *ESSENTIAL_KINDS,
+    "Namespace",
+    "Service",
+    "ReplicationController",
+    "ReplicaSet",
+    "StatefulSet",
+    "PriorityClass",
+    "DeviceTaintRule",
+)
 
 
 class PriorityClass(APIDocument, frozen=True, kw_only=True):

@@ -16,6 +16,17 @@ from dranode.driver.picture.moment import shares_of
 
 T = TypeVar("T")
 
+# The kinds that a page is made of, each with the parameters of its list.
+PAGE_KINDS: Final[Mapping[str, Mapping[str, str]]] = {
+    "ResourceSlice": {},
+    "DeviceClass": {},
+    "ResourceClaim": {},
+    "DeviceTaintRule": {},
+    "Node": {},
+    "Pod": {},
+    "Event": {"fieldSelector": "type=Warning,involvedObject.kind=Pod"},
+}
+
 _NAMESPACE: Final = "default"
 _MOST_UNREAD: Final = 20
 _POD_FINISHED: Final = frozenset(("Succeeded", "Failed"))

@@ -21,6 +21,12 @@ _NODES = 1000
 _GPUS = 18
 _CLAIMS = 4000
 _SECONDS = 2.0
+# What real objects carry and nobody here reads: who wrote which field, and the images of a node.
+_FIELDS: dict[str, dict[str, dict[str, str]]] = {
+    f"f:{name}": {f"f:{part}": {} for part in range(9)} for name in ("metadata", "spec", "status", "labels")
+}
+_MANAGED = [{"manager": name, "operation": "Update", "fieldsV1": _FIELDS} for name in ("kube-scheduler", "kubelet")]
+_IMAGES = [{"names": [f"registry.example.com/team/app-{number}:v1"], "sizeBytes": number} for number in range(50)]
 _COMMANDS = (("claims", "-A"), ("devices",), ("nodes",), ("explain", "pending"))
 
 
@@ -45,6 +51,7 @@ def _documents() -> dict[str, bytes]:
             {**claims[-1], "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim"}
         ).encode(),
         f"{core}/pods": _list([*pods, waiting], "v1"),
+        f"{core}/pods?pending": _list([waiting], "v1"),
         f"{core}/namespaces/default/pods/pending": json.dumps(waiting).encode(),
         f"{core}/namespaces/default/events": _list([], "v1"),
         f"{core}/nodes": _list([_node(name) for name in names], "v1"),
@@ -61,6 +68,7 @@ def _metadata(name: str, **more: Any) -> dict[str, Any]:
         "namespace": "default",
         "uid": f"uid-{name}",
         "creationTimestamp": "2026-11-01T00:00:00Z",
+        "managedFields": _MANAGED,
         **more,
     }
 
@@ -95,7 +103,8 @@ def _pod(name: str, claim: str, node: str) -> dict[str, Any]:
 
 def _node(name: str) -> dict[str, Any]:
     ready = [{"type": "Ready", "status": "True"}]
-    return {"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}}, "status": {"conditions": ready}}
+    metadata = {"name": name, "labels": {"kubernetes.io/hostname": name}, "managedFields": _MANAGED}
+    return {"metadata": metadata, "status": {"conditions": ready, "images": _IMAGES}}
 
 
 def _class(driver: str) -> dict[str, Any]:
@@ -111,7 +120,8 @@ class _Handler(BaseHTTPRequestHandler):
         """Say nothing."""
 
     def do_GET(self) -> None:
-        body = self.answers.get(self.path.partition("?")[0])
+        path, _, query = self.path.partition("?")
+        body = self.answers.get(f"{path}?pending" if "Pending" in query else path)
         self.send_response(200 if body is not None else 404)
         body = body if body is not None else b'{"kind":"Status","details":{"name":"none"},"message":"not found"}'
         self.send_header("Content-Length", str(len(body)))

@@ -208,7 +208,7 @@ def test_a_missing_right_is_named_and_outlasted(it: Publishing) -> None:
     body = '{"message":"User u cannot create resource resourceslices"}'
     it.api.faults.append(Fault("POST", "resourceslices", times=2, status=403, body=body))
     it.publish(inventory("a"))
-    assert "does not let this driver create resourceslices: User u" in it.eventually(lambda: it.status.problem)
+    assert "does not let this account create resourceslices: User u" in it.eventually(lambda: it.status.problem)
     it.eventually(lambda: it.status.published)
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum, auto
+from typing import Any
 
-from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.api.resource import DeviceClass, ResourceClaim, ResourceSlice
 from dranode.driver.core.diagnosis.causes import StopCause
 from dranode.driver.core.diagnosis.live_objects import LiveContainerStatus, LiveEvent, LiveNode, LivePod
 
@@ -135,11 +136,15 @@ class ClusterObjects:
     """The objects that the allocator needs, and those that say who may go where.
 
     Attributes:
-        documents: plain documents of ResourceSlices, DeviceClasses, ResourceClaims and DeviceTaintRules, as v1.
+        slices: all ResourceSlices.
+        classes: all DeviceClasses.
+        claims: all ResourceClaims.
+        rules: all DeviceTaintRules, as plain documents.
         nodes: all nodes.
-        holders: `<namespace>/<pod>` by the claim that it uses, `<namespace>/<claim>`.
     """
 
-    documents: tuple[Mapping[str, object], ...] = ()
+    slices: tuple[ResourceSlice, ...] = ()
+    classes: tuple[DeviceClass, ...] = ()
+    claims: tuple[ResourceClaim, ...] = ()
+    rules: tuple[Mapping[str, Any], ...] = ()
     nodes: tuple[LiveNode, ...] = ()
-    holders: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

@@ -16,7 +16,8 @@ from dranode.driver.core.api.errors import DranodeError, UsageError
 from dranode.kubectl.claim_view import age
 from dranode.kubectl.complete import candidates
 from dranode.kubectl.plugin import plugin
-from tests.fakes.apiserver import ApiServer
+from dranode.sanity.objects import kind_of
+from tests.fakes.apiserver import ApiServer, Fault
 from tests.fakes.pods import CPU, GPU, PodCluster, cpu_device, cpus, request, result, running
 
 
@@ -181,6 +182,50 @@ def test_explain_and_fit_are_there_too(cluster: PodCluster, kubectl: Any) -> Non
 def test_a_server_without_taint_rules_is_no_error(cluster: PodCluster, kubectl: Any) -> None:
     cluster.api.versions = ("v1beta1",)
     assert len(kubectl("devices", "--driver", GPU, "--no-headers").splitlines()) == 4
+
+
+def refuse(cluster: PodCluster, resource: str) -> None:
+    said = f'{{"kind":"Status","message":"User u cannot list resource {resource}"}}'
+    cluster.api.faults.append(Fault(path=f"/{resource}", status=403, times=99, body=said))
+
+
+@pytest.mark.parametrize(("resource", "column"), [("pods", "WAITING"), ("resourceslices", "NODE")])
+def test_claims_are_shown_without_what_the_account_may_not_list(
+    cluster: PodCluster, kubectl: Any, resource: str, column: str
+) -> None:
+    busy(cluster)
+    refuse(cluster, resource)
+    note, *rest = kubectl("claims").splitlines()
+    assert note.startswith("not seen: ")
+    assert f"does not let this account list {resource}" in note
+    head, *lines = table("\n".join(rest))
+    assert {line[head.index(column)] for line in lines if line[0] != "idle" or column == "WAITING"} == {"<unknown>"}
+    document = json.loads(kubectl("claims", "busy", "-o", "json").partition("\n")[2])
+    assert document["items"][0][column.lower()] is None
+
+
+def test_nothing_is_called_free_without_claims_or_ready_without_nodes(cluster: PodCluster, kubectl: Any) -> None:
+    busy(cluster)
+    refuse(cluster, "nodes")
+    note, *rest = kubectl("nodes").splitlines()
+    assert note.startswith("not seen: which nodes are ready: RBAC")
+    assert {line[1] for line in table("\n".join(rest))[1:]} == {"Unknown"}
+    refuse(cluster, "devicetaintrules")
+    assert "not seen: the taints of DeviceTaintRules" in kubectl("devices")
+    refuse(cluster, "resourceclaims")
+    for command in ("devices", "nodes", "claims"):
+        with pytest.raises(DranodeError, match="does not let this account list resourceclaims"):
+            kubectl(command)
+
+
+def test_a_pool_of_which_slices_are_missing_is_said(cluster: PodCluster, kubectl: Any) -> None:
+    busy(cluster)
+    slices = cluster.api.objects.all("resourceslices")
+    slices[0]["spec"]["pool"]["resourceSliceCount"] = 3
+    cluster.api.objects.replace(kind_of("resourceslices"), slices[0])
+    for command in ("devices", "nodes"):
+        assert "is not complete: 1 of 3 slices are there" in kubectl(command)
+    assert "is not complete" not in kubectl("devices", "--node", "worker-1")
 
 
 def test_without_a_cluster_it_says_how_to_name_one(tmp_path: Path) -> None:

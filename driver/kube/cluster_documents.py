@@ -1,0 +1,61 @@
+"""A cluster as its API server has it now: the same documents as a dump, only read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dranode.driver.core.api.source_document import SourceDocument
+from dranode.driver.kube.errors import ApiError
+from dranode.driver.kube.objects import ApiObjects
+
+# Kinds that are listed at a time: most of the time is the server's and the way's.
+AT_A_TIME: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class ReadCluster:
+    """What an API server let be read.
+
+    Attributes:
+        documents: the objects.
+        kinds: the kinds of which all objects were read, perhaps none.
+        refused: why each other kind was not.
+    """
+
+    documents: tuple[SourceDocument, ...]
+    kinds: frozenset[str]
+    refused: Mapping[str, ApiError]
+
+
+def cluster_documents(objects: ApiObjects, kinds: Mapping[str, Mapping[str, str]], origin: str) -> ReadCluster:
+    """Read all objects of some kinds.
+
+    Args:
+        objects: the cluster.
+        kinds: each with the parameters of its list, a field selector for one.
+        origin: how messages name the cluster.
+
+    Raises:
+        ApiError: no kind could be read.
+    """
+
+    def listed(kind: str, query: Mapping[str, str]) -> list[dict[str, Any]] | ApiError:
+        try:
+            return objects.documents(kind, **query)
+        except ApiError as error:
+            return error
+
+    with ThreadPoolExecutor(AT_A_TIME, "list") as pool:
+        answers = dict(zip(kinds, pool.map(listed, kinds, kinds.values()), strict=True))
+    refused = {kind: answer for kind, answer in answers.items() if isinstance(answer, ApiError)}
+    if refused and len(refused) == len(answers):
+        raise next(iter(refused.values()))
+    read = [document for answer in answers.values() if not isinstance(answer, ApiError) for document in answer]
+    return ReadCluster(
+        tuple(SourceDocument(origin, index, document) for index, document in enumerate(read)),
+        frozenset(answers.keys() - refused.keys()),
+        refused,
+    )

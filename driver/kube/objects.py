@@ -1,0 +1,207 @@
+"""Objects of an API server: one by its name, or all of a kind, page by page; several kinds at a time.
+
+This is the one lister of the commands that look at a cluster. What the server does not let be read is an error, for one
+kind as for all, so that nobody takes it for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Final, Generic, TypeAlias, TypeVar
+
+from msgspec import field
+
+from dranode.driver.core.api.documents import API_GROUP, API_VERSION, decode, decode_json, to_v1, without_nulls
+from dranode.driver.core.api.errors import DocumentError
+from dranode.driver.core.api.resource import APIDocument
+from dranode.driver.kube.client import APIRequest, Client
+from dranode.driver.kube.errors import ApiError
+
+T = TypeVar("T")
+
+# As many objects a page as kubectl asks for.
+_PAGE: Final = "500"
+_CORE: Final = "/api/v1"
+# Path and resource; those without a path are of resource.k8s.io, in the version that the server has.
+_RESOURCES: Final[Mapping[str, tuple[str, str]]] = {
+    "Node": (_CORE, "nodes"),
+    "Pod": (_CORE, "pods"),
+    "Event": (_CORE, "events"),
+    "Namespace": (_CORE, "namespaces"),
+    "Service": (_CORE, "services"),
+    "ReplicationController": (_CORE, "replicationcontrollers"),
+    "ReplicaSet": ("/apis/apps/v1", "replicasets"),
+    "StatefulSet": ("/apis/apps/v1", "statefulsets"),
+    "PriorityClass": ("/apis/scheduling.k8s.io/v1", "priorityclasses"),
+    "ResourceSlice": ("", "resourceslices"),
+    "DeviceClass": ("", "deviceclasses"),
+    "ResourceClaim": ("", "resourceclaims"),
+    "ResourceClaimTemplate": ("", "resourceclaimtemplates"),
+}
+# A server may lack them altogether, and has had them in versions of their own: v1 since 1.37.
+_TAINT_RULE: Final = "DeviceTaintRule"
+_TAINT_RULE_ROOTS: Final = tuple(f"/apis/{API_GROUP}/{version}" for version in ("v1", "v1beta2", "v1alpha3"))
+
+
+class _PageMeta(APIDocument, frozen=True, kw_only=True):
+    continue_: str = field(default="", name="continue")
+
+
+class _Page(APIDocument, Generic[T], frozen=True, kw_only=True):
+    """A page of a list; Go writes an empty one as null."""
+
+    items: tuple[T, ...] | None
+    api_version: str = ""
+    metadata: _PageMeta = _PageMeta()
+
+
+# What reads an answer's text: the objects, and the token of the next page, empty for none.
+_Reader: TypeAlias = Callable[[bytes], tuple[list[T], str]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where objects are: all of a kind, or one."""
+
+    kind: str
+    namespace: str = ""
+    name: str = ""
+
+    def request(self, root: str, resource: str, query: Mapping[str, str]) -> APIRequest:
+        space, name = self.namespace, self.name
+        path = f"{root}{f'/namespaces/{space}' if space else ''}/{resource}{f'/{name}' if name else ''}"
+        what = f"{'get' if name else 'list'} {resource}{f' in namespace {space}' if space else ''}"
+        return APIRequest("GET", path, what, query)
+
+
+@dataclass(frozen=True, slots=True)
+class ApiObjects:
+    """The objects of an API server. Any thread may ask, so that several kinds can be listed at a time.
+
+    Each method raises ApiError if the server does not answer; `status` is 403 for lack of rights.
+
+    Attributes:
+        client: the server.
+        seconds: how long one request may take with its repetitions.
+    """
+
+    client: Client
+    seconds: float = 20.0
+
+    def find(self, kind: str, namespace: str, name: str) -> dict[str, Any] | None:
+        """Return an object, one of `resource.k8s.io` in its v1 form; None if the server says that there is none."""
+        try:
+            answer = self._answer(_Place(kind, namespace, name), {}, None)
+        except ApiError as error:
+            # Any other 404 is about the API, not about the object.
+            if error.status == HTTPStatus.NOT_FOUND and error.of_object:
+                return None
+            raise
+        if not isinstance(answer, dict) or not isinstance(answer.get("metadata"), dict):
+            raise _unclear(kind)
+        return answer
+
+    def documents(self, kind: str, namespace: str = "", **query: str) -> list[dict[str, Any]]:
+        """Return all objects of a kind as plain documents in their v1 form; of all namespaces for an empty one."""
+        return self._listed(_Place(kind, namespace), query, lambda page: _documents(kind, page))
+
+    def values(self, into: type[T], kind: str, namespace: str = "", **query: str) -> tuple[T, ...]:
+        """Return all objects of a kind as values; what the values leave out is never made."""
+        return tuple(self._listed(_Place(kind, namespace), query, lambda page: _values(into, kind, page)))
+
+    def server_version(self) -> str:
+        """Return the server's version (`v1.37.1`); empty if it does not say."""
+        answer = self.client.send(APIRequest("GET", "/version", "get /version"), seconds=self.seconds)
+        return str(answer.get("gitVersion", "")) if isinstance(answer, dict) else ""
+
+    def _listed(self, place: _Place, query: Mapping[str, str], read: _Reader[T]) -> list[T]:
+        listed: list[T] = []
+        more = ""
+        while True:
+            page = {**query, "limit": _PAGE, **({"continue": more} if more else {})}
+            try:
+                objects, more = read(self._answer(place, page, bytes))
+            except ApiError as error:
+                # The server has forgotten what the list began with: all in one answer, as client-go asks then.
+                if error.status == HTTPStatus.GONE and more:
+                    return read(self._answer(place, query, bytes))[0]
+                raise
+            listed += objects
+            if not more:
+                return listed
+
+    def _answer(self, place: _Place, query: Mapping[str, str], read: Callable[[bytes], Any] | None) -> Any:
+        if place.kind == _TAINT_RULE:
+            return self._taint_rules(place, query, read)
+        root, resource = _RESOURCES[place.kind]
+        if root:
+            return self.client.send(place.request(root, resource, query), seconds=self.seconds, read=read)
+
+        def request(root: str, version: str) -> APIRequest:
+            del version
+            return place.request(root, resource, query)
+
+        return self.client.resource(request, seconds=self.seconds, read=read)
+
+    def _taint_rules(self, place: _Place, query: Mapping[str, str], read: Callable[[bytes], Any] | None) -> Any:
+        """Return the answer of the newest version that has the rules; an empty list of a server that has none."""
+        for root in _TAINT_RULE_ROOTS:
+            request = place.request(root, "devicetaintrules", query)
+            try:
+                return self.client.send(request, seconds=self.seconds, read=read)
+            except ApiError as error:
+                if error.status != HTTPStatus.NOT_FOUND:
+                    raise
+        return b'{"items": []}'
+
+
+def _documents(kind: str, page: bytes) -> tuple[list[dict[str, Any]], str]:
+    try:
+        read = decode_json(_Page[dict[str, Any]], page)
+    except DocumentError as error:
+        raise _unclear(kind) from error
+    # An item says neither its kind nor its version.
+    version = read.api_version
+    return [_v1(kind, {**item, "apiVersion": version, "kind": kind}) for item in read.items or ()], (
+        read.metadata.continue_
+    )
+
+
+def _values(into: type[T], kind: str, page: bytes) -> tuple[list[T], str]:
+    try:
+        read = decode_json(_Page[into], page)  # type: ignore[valid-type] # a type that is passed
+    except DocumentError:
+        pass  # once more, one by one: a null may stand for nothing, and an error names the object
+    else:
+        if not read.api_version.startswith(API_GROUP) or read.api_version == API_VERSION:
+            return list(read.items or ()), read.metadata.continue_
+    documents, more = _documents(kind, page)
+    return [value_of(into, kind, document) for document in documents], more
+
+
+def value_of(into: type[T], kind: str, document: Mapping[str, Any]) -> T:
+    """Return an object's document as a value.
+
+    Raises:
+        ApiError: it does not decode.
+    """
+    try:
+        return decode(into, without_nulls(document))
+    except DocumentError as error:
+        name = document.get("metadata", {}).get("name", "")
+        raise ApiError(f"the {kind} {name} cannot be read: {error}") from error
+
+
+def _v1(kind: str, document: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return to_v1(document)
+    except DocumentError as error:
+        raise ApiError(
+            f"a {kind} of the API server cannot be read: {error}; see that {API_GROUP} is Kubernetes'"
+        ) from error
+
+
+def _unclear(kind: str) -> ApiError:
+    return ApiError(f"the answer for {kind}s has another form than an API server's; see that the address is one's")

@@ -1,0 +1,72 @@
+"""An API server as a client's wire: it answers lists page by page, and what it is told to refuse it refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from dranode.driver.kube.client import Client
+from dranode.driver.kube.connection import Outgoing
+from dranode.driver.kube.objects import ApiObjects
+
+_LACKING = b'{"kind": "Status", "message": "the server could not find the requested resource"}'
+
+
+@dataclass
+class WireAnswer:
+    status: int
+    data: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class PagedServer:
+    """Answers lists, two objects a page.
+
+    Attributes:
+        objects: by resource, names or whole objects; a resource that is not there is not found.
+        version: the version of resource.k8s.io that it has.
+        rules: the version that its DeviceTaintRules have; empty if it has none.
+        refused: the resources that may not be listed.
+        forgets: resources whose next page it has forgotten, as a list that is read too slowly.
+        seen: paths with their queries, in the order in which they came.
+    """
+
+    objects: Mapping[str, list[Any]]
+    version: str = "v1"
+    rules: str = "v1"
+    refused: set[str] = field(default_factory=set)
+    forgets: set[str] = field(default_factory=set)
+    seen: list[str] = field(default_factory=list)
+
+    def client(self) -> ApiObjects:
+        return ApiObjects(Client(self))
+
+    def send(self, outgoing: Outgoing) -> WireAnswer:
+        assert outgoing.method == "GET"
+        url = urlsplit(outgoing.path)
+        self.seen.append(outgoing.path)
+        if url.path == "/apis/resource.k8s.io":
+            return WireAnswer(200, json.dumps({"versions": [{"version": self.version}]}).encode())
+        root, _, name = url.path.rpartition("/")
+        served = self.rules if name == "devicetaintrules" else self.version
+        if root.startswith("/apis/resource.k8s.io/") and not root.endswith(f"/{served}"):
+            return WireAnswer(404, _LACKING)
+        if name in self.refused:
+            return WireAnswer(403, b'{"kind": "Status", "message": "User u cannot list it"}')
+        if name not in self.objects:
+            return WireAnswer(404, _LACKING)
+        return self._page(name, root.removeprefix("/apis/").removeprefix("/api/"), parse_qs(url.query))
+
+    def _page(self, name: str, version: str, query: Mapping[str, list[str]]) -> WireAnswer:
+        items = [{"metadata": {"name": each}} if isinstance(each, str) else each for each in self.objects[name]]
+        start = int(query.get("continue", ["0"])[0])
+        if start and name in self.forgets:
+            return WireAnswer(410, b'{"kind": "Status", "reason": "Expired", "message": "too old"}')
+        end = start + 2 if "limit" in query else len(items)
+        metadata = {"continue": str(end)} if end < len(items) else {}
+        body = {"apiVersion": version, "metadata": metadata, "items": items[start:end] or None}
+        return WireAnswer(200, json.dumps(body).encode())

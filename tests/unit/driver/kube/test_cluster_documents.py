@@ -1,0 +1,74 @@
+"""A cluster read from its API server, without writing to it."""
+
+from __future__ import annotations
+
+import pytest
+
+from dranode.driver.core.api.source_document import SourceDocument
+from dranode.driver.kube.cluster_documents import cluster_documents
+from dranode.driver.kube.errors import ApiError
+from dranode.sim.allocator.features import Features
+from dranode.sim.fit.dump import LIVE_KINDS, read_dump
+from dranode.sim.fit.questions import ClusterQuestions
+from dranode.sim.report.cluster import PAGE_KINDS, cluster_seen
+from tests.fakes.clusters import node_document, pod_document
+from tests.fakes.paged_server import PagedServer
+
+EVERYTHING = (
+    *("nodes", "pods", "events", "namespaces", "services", "replicationcontrollers", "replicasets", "statefulsets"),
+    *("priorityclasses", "resourceslices", "deviceclasses", "resourceclaims", "resourceclaimtemplates"),
+    "devicetaintrules",
+)
+LIVE = {kind: dict[str, str]() for kind in LIVE_KINDS}
+
+
+def test_all_pages_of_all_kinds_are_read() -> None:
+    server = PagedServer({name: [] for name in EVERYTHING} | {"nodes": ["a", "b", "c"], "deviceclasses": ["d"]})
+    read = cluster_documents(server.client(), LIVE, "the cluster")
+    assert [(each.kind, each.name) for each in read.documents] == [
+        ("Node", "a"),
+        ("Node", "b"),
+        ("Node", "c"),
+        ("DeviceClass", "d"),
+    ]
+    assert read.documents[0].place == "the cluster, document 1 (Node a)"
+    assert read.kinds == set(LIVE_KINDS)
+
+
+def test_what_may_not_be_listed_is_no_empty_kind() -> None:
+    server = PagedServer({name: [] for name in EVERYTHING}, refused={"pods", "events"})
+    read = cluster_documents(server.client(), PAGE_KINDS, "the cluster")
+    assert set(read.refused) == {"Pod", "Event"}
+    assert read.kinds == PAGE_KINDS.keys() - read.refused.keys()
+
+
+def test_a_server_that_lets_nothing_be_read_is_an_error() -> None:
+    with pytest.raises(ApiError, match="does not let this account list resourceslices"):
+        cluster_documents(PagedServer({}, refused=set(EVERYTHING)).client(), PAGE_KINDS, "c")
+
+
+def test_the_page_says_what_was_refused_and_shows_the_rest() -> None:
+    server = PagedServer({name: [] for name in EVERYTHING} | {"nodes": ["a"]}, refused={"resourceclaims"})
+    read = cluster_documents(server.client(), PAGE_KINDS, "c")
+    seen = cluster_seen(read.documents, read.kinds, [str(error) for error in read.refused.values()])
+    assert any("does not let this account list resourceclaims" in note for note in seen.notes)
+    assert not any(note.startswith("no Pod is among") for note in seen.notes)  # all were read, and there is none
+    assert not seen.claims_known
+
+
+def test_of_events_only_warnings_about_pods_are_asked_for() -> None:
+    server = PagedServer({"events": []})
+    cluster_documents(server.client(), {"Event": PAGE_KINDS["Event"]}, "c")
+    assert "fieldSelector=type%3DWarning%2CinvolvedObject.kind%3DPod" in server.seen[0]
+
+
+def test_a_kind_of_which_a_cluster_has_no_object_was_seen_all_the_same() -> None:
+    server = PagedServer({name: [] for name in EVERYTHING} | {"nodes": ["a", "b"]})
+    read = cluster_documents(server.client(), LIVE, "c")
+    pod = SourceDocument("p.yaml", 0, pod_document("p"))
+    roomy = [SourceDocument("n.yaml", number, node_document(f"n{number}")) for number in range(2)]
+    for kinds, notes in ((read.kinds, 0), (frozenset[str](), 1)):
+        dump = read_dump([*read.documents, *roomy, pod], kinds)
+        questions = ClusterQuestions.of(dump, Features(), lambda: "share")
+        (answer,) = questions.answers(questions.selected(()))
+        assert len(answer.notes) == notes

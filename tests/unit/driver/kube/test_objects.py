@@ -1,0 +1,94 @@
+"""Objects of an API server by kind, page by page, in every version that there is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dranode.driver.core.api.resource import DeviceClass, Node, ResourceSlice
+from dranode.driver.kube.errors import ApiError
+from tests.fakes.paged_server import PagedServer
+
+
+def slice_document(name: str, **device: Any) -> dict[str, Any]:
+    spec = {"driver": "d", "nodeName": "n", "pool": {"name": "n"}, "devices": [{"name": "gpu-0", **device}]}
+    return {"metadata": {"name": name}, "spec": spec}
+
+
+def test_all_pages_are_read_as_values_and_as_documents() -> None:
+    server = PagedServer({"nodes": ["a", "b", "c", "d", "e"]})
+    assert [node.metadata.name for node in server.client().values(Node, "Node")] == list("abcde")
+    documents = server.client().documents("Node")
+    assert [document["metadata"]["name"] for document in documents] == list("abcde")
+    assert {(document["kind"], document["apiVersion"]) for document in documents} == {("Node", "v1")}
+    assert len(server.seen) == 6
+    assert all("limit=500" in path for path in server.seen)
+
+
+def test_a_list_that_the_server_has_forgotten_on_the_way_is_read_in_one_answer() -> None:
+    server = PagedServer({"nodes": ["a", "b", "c"]}, forgets={"nodes"})
+    assert [node.metadata.name for node in server.client().values(Node, "Node")] == ["a", "b", "c"]
+    assert "limit" not in server.seen[-1]
+
+
+def test_an_empty_list_may_be_null_and_a_missing_one_is_no_list() -> None:
+    assert PagedServer({"nodes": []}).client().values(Node, "Node") == ()
+
+    class Without(PagedServer):
+        def _page(self, name: str, version: str, query: Any) -> Any:
+            answer = super()._page(name, version, query)
+            answer.data = b'{"apiVersion": "v1"}'
+            return answer
+
+    for read in (
+        lambda: Without({"nodes": []}).client().values(Node, "Node"),
+        lambda: Without({"nodes": []}).client().documents("Node"),
+    ):
+        with pytest.raises(ApiError, match="the answer for Nodes has another form"):
+            read()
+
+
+def test_objects_of_a_beta_come_in_the_form_of_v1() -> None:
+    item = slice_document("s")
+    item["spec"]["devices"] = [{"name": "gpu-0", "basic": {"attributes": {"numaNode": {"int": 1}}}}]
+    server = PagedServer({"resourceslices": [item]}, version="v1beta1")
+    (value,) = server.client().values(ResourceSlice, "ResourceSlice")
+    assert value.spec.devices[0].attributes["numaNode"].int_ == 1
+    (document,) = server.client().documents("ResourceSlice")
+    assert document["apiVersion"] == "resource.k8s.io/v1"
+    assert document["spec"]["devices"][0]["attributes"]
+
+
+def test_a_null_stands_for_nothing_and_what_does_not_decode_is_named() -> None:
+    (value,) = (
+        PagedServer({"resourceslices": [slice_document("s", taints=None)]})
+        .client()
+        .values(ResourceSlice, "ResourceSlice")
+    )
+    assert value.spec.devices[0].taints == ()
+    with pytest.raises(ApiError, match=r"the ResourceSlice b cannot be read: spec\.devices\[0\]\.taints"):
+        PagedServer({"resourceslices": [slice_document("a"), slice_document("b", taints=7)]}).client().values(
+            ResourceSlice, "ResourceSlice"
+        )
+
+
+@pytest.mark.parametrize("version", ["v1", "v1beta2", "v1alpha3"])
+def test_taint_rules_are_found_in_whatever_version_has_them(version: str) -> None:
+    server = PagedServer({"devicetaintrules": ["broken", "old", "hot"]}, rules=version)
+    rules = server.client().documents("DeviceTaintRule")
+    assert [rule["metadata"]["name"] for rule in rules] == ["broken", "old", "hot"]
+    assert {rule["apiVersion"] for rule in rules} == {"resource.k8s.io/v1"}
+
+
+def test_a_server_without_taint_rules_has_none_and_one_that_refuses_them_may_have_some() -> None:
+    assert PagedServer({}).client().documents("DeviceTaintRule") == []
+    with pytest.raises(ApiError, match="does not let this account list devicetaintrules"):
+        PagedServer({}, refused={"devicetaintrules"}).client().documents("DeviceTaintRule")
+
+
+def test_a_kind_that_the_server_lacks_is_an_error_and_an_object_is_none() -> None:
+    with pytest.raises(ApiError, match="list deviceclasses"):
+        PagedServer({}).client().values(DeviceClass, "DeviceClass")
+    with pytest.raises(ApiError, match="get nodes"):
+        PagedServer({}).client().find("Node", "", "a")
