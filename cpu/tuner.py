@@ -13,7 +13,7 @@ from typing import Final
 
 from dranode.cpu.policies import Isolation
 from dranode.cpu.setting_files import read_settings, reread, unmovable
-from dranode.cpu.settings import Machine, Setting, Tuning, TuningNotes, Write, noted_after, tuning
+from dranode.cpu.settings import Kind, Machine, Setting, Tuning, TuningNotes, Write, noted_after, tuning
 from dranode.cpu.sysfs import read_online
 from dranode.cpu.treatment import isolated_cpus
 from dranode.driver.core.api.cpuset import CPUSet
@@ -27,8 +27,8 @@ log = logging.getLogger(__name__)
 _BOOT_ID: Final = "proc/sys/kernel/random/boot_id"
 # Nothing can be written at all, so that a claim would get nothing of what it asks for.
 _NO_RIGHT: Final = frozenset((errno.EROFS, errno.EACCES, errno.EPERM))
-# The interrupt is the kernel's own to place (managed, or one of a CPU); every other error may pass.
-_NEVER: Final = frozenset((errno.EIO,))
+# The interrupt is the kernel's own to place (managed, or one of a CPU): EIO, and EPERM from recent kernels.
+_NEVER: Final = frozenset((errno.EIO, errno.EPERM))
 
 
 @dataclass
@@ -62,7 +62,12 @@ class Tuner:
         after = {write.setting.path: reread(self.root, write.setting) for write in tuned.writes}
         there = {path: setting for path, setting in after.items() if setting is not None}
         refused = {path: error.strerror or str(error) for path, error in failures.items()}
-        final = noted_after(tuned, there, {path: refused[path] for path in refused if failures[path].errno in _NEVER})
+        owned = {
+            write.setting.path: refused[write.setting.path]
+            for write in tuned.writes
+            if write.setting.path in refused and _is_kernels_own(write.setting, failures[write.setting.path])
+        }
+        final = noted_after(tuned, there, owned)
         notes.write(final.document())
         before = {path: noted.refused for path, noted in final.settings.items() if noted.refused}
         self._report(tuned.notes, before | refused, machine)
@@ -94,7 +99,7 @@ class Tuner:
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except OSError as error:
-                if error.errno in _NO_RIGHT:
+                if error.errno in _NO_RIGHT and not _is_kernels_own(write.setting, error):
                     raise ClaimError(_no_right(write, error)) from error
                 failures[write.setting.path] = error
         return failures
@@ -112,6 +117,10 @@ class Tuner:
             return read_text(self.root, _BOOT_ID)
         except OSError:
             return ""
+
+
+def _is_kernels_own(setting: Setting, error: OSError) -> bool:
+    return setting.kind is Kind.INTERRUPT and error.errno in _NEVER
 
 
 def _no_right(write: Write, error: OSError) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 
 import pytest
 
@@ -130,14 +131,25 @@ def test_after_a_reboot_nothing_is_restored() -> None:
     assert notes.document is None
 
 
-def test_interrupts_that_the_kernel_places_itself_stay_and_are_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_packet_steering_wants_a_right_of_its_own() -> None:
+    kernel = Kernel()
+    kernel.refuses[RPS] = errno.EPERM
+    with pytest.raises(ClaimError, match="rps_cpus cannot be written: Operation not permitted"):
+        Tuner(kernel).tune([A], MemoryNotes(kernel))
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EPERM])
+def test_interrupts_that_the_kernel_places_itself_stay_and_are_said(
+    number: int, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.WARNING)
     kernel = Kernel()
-    kernel.refuses[interrupt(25)] = errno.EIO
+    kernel.refuses[interrupt(25)] = number
     notes, tuner = MemoryNotes(kernel), Tuner(kernel)
     tuner.tune([A], notes)
     assert values(kernel, ALL[:2]) == ["0-1,4-7", "2"]
-    assert tuner.unmoved == ("interrupt 25 (nvme0q1) stays where it is: the kernel says Input/output error",)
+    said = os.strerror(number)
+    assert tuner.unmoved == (f"interrupt 25 (nvme0q1) stays where it is: the kernel says {said}",)
     tuner.tune([A], notes)
     assert len(caplog.records) == 1, "said once"
     Tuner(kernel).tune([], notes)
@@ -157,7 +169,7 @@ def test_an_interrupt_for_which_there_is_no_vector_now_is_tried_again() -> None:
     assert not tuner.unmoved
 
 
-@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES, errno.EPERM])
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES])
 def test_a_machine_that_takes_no_writes_is_refused(number: int) -> None:
     kernel = Kernel()
     kernel.refuses = dict.fromkeys(ALL, number)
