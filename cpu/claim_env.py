@@ -2,7 +2,8 @@
 
 `DRA_CPUSET_<claim UID>=<cpu-list>` is dra-driver-cpu's, so that either driver can take over a node from the other.
 If a claim holds more CPUs than it runs on, `DRANODE_HELD_<claim UID>` lists the held CPUs. If they are isolated beyond
-other containers, `DRANODE_ISOLATION_<claim UID>` says how far: `quiet` or `partition`.
+other containers, `DRANODE_ISOLATION_<claim UID>` says how far: `quiet` or `partition`. If containers
+run on the shared pool besides, `DRANODE_SHARED_<claim UID>=true` says that only the CPUs of the first are their own.
 
 Where a claim has several requests, each of its allocation results has a CDI device of its own besides, with
 `DRANODE_CPUSET_<claim UID>_<number of the result>=<cpu-list>`: kubelet passes a container those of the requests that it
@@ -21,11 +22,14 @@ from dranode.driver.core.claims.grant import ClaimGrant
 CDI_KIND: Final = "dra.k8s.io/cpu"
 CPUSET_PREFIX: Final = "DRA_CPUSET_"
 HELD_PREFIX: Final = "DRANODE_HELD_"
+SHARED_PREFIX: Final = "DRANODE_SHARED_"
 ISOLATION_PREFIX: Final = "DRANODE_ISOLATION_"
 REQUEST_PREFIX: Final = "DRANODE_CPUSET_"
 
 
-def claim_edits(uid: str, cpus: CPUSet, held: CPUSet, isolation: Isolation = Isolation.CPUSET) -> ContainerEdits | None:
+def claim_edits(
+    uid: str, cpus: CPUSet, held: CPUSet, isolation: Isolation = Isolation.CPUSET, *, shared: bool = False
+) -> ContainerEdits | None:
     """Return the edits that every container with the claim gets; None for a claim without CPUs."""
     if not cpus:
         return None
@@ -34,6 +38,8 @@ def claim_edits(uid: str, cpus: CPUSet, held: CPUSet, isolation: Isolation = Iso
         env.append(f"{HELD_PREFIX}{uid}={held}")
     if isolation is not Isolation.CPUSET:
         env.append(f"{ISOLATION_PREFIX}{uid}={isolation}")
+    if shared:
+        env.append(f"{SHARED_PREFIX}{uid}=true")
     return ContainerEdits(env=tuple(env))
 
 
@@ -55,4 +61,5 @@ def spec_cpus(uid: str, spec: Spec) -> ClaimGrant | None:
     held |= cpus
     if not cpus:
         return None
-    return ClaimGrant(grants=(), edits=claim_edits(uid, cpus, held, isolation), cpus=cpus, held=held)
+    given = claim_edits(uid, cpus, held, isolation, shared=entries.get(f"{SHARED_PREFIX}{uid}") == "true")
+    return ClaimGrant(grants=(), edits=given, cpus=cpus, held=held)

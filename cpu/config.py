@@ -81,6 +81,7 @@ class CPUConfig(
         cfs_quota: `cfsQuota`: keep (default) or unlimited.
         memory: none (default) or local (`cpuset.mems` follows the CPUs).
         isolation: cpuset (default), quiet or partition: what keeps off the CPUs besides other containers.
+        shared: whether its containers run on the CPUs of containers without claims besides; false by default.
     """
 
     cpuset: str | None = None
@@ -91,6 +92,7 @@ class CPUConfig(
     cfs_quota: CFSQuota | None = None
     memory: Memory | None = None
     isolation: Isolation | None = None
+    shared: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,7 @@ class CPUPolicy:
     cfs_quota: CFSQuota = CFSQuota.KEEP
     memory: Memory = Memory.NONE
     isolation: Isolation = Isolation.CPUSET
+    shared: bool = False
 
 
 _WORDS: Final[Mapping[str, type[StrEnum]]] = {
@@ -121,7 +124,7 @@ _WORDS: Final[Mapping[str, type[StrEnum]]] = {
     "isolation": Isolation,
 }
 _PLACEMENT: Final = ("threads", "l3", "spread")
-_TREATMENT: Final = ("sharing", "cfs_quota", "memory", "isolation")
+_TREATMENT: Final = ("sharing", "cfs_quota", "memory", "isolation", "shared")
 
 
 def parse_cpu_config(config: Config) -> CPUConfig:

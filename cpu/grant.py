@@ -60,7 +60,9 @@ def grant_cpus(claim: AllocatedClaim, held: Held, topology: Topology, options: C
     )
     return ClaimGrant(
         grants=_with_own_cpus(claim.ref.uid, grants, shares) if cpus else grants,
-        edits=claim_edits(claim.ref.uid, cpus, taken, _isolation(shares)),
+        edits=claim_edits(
+            claim.ref.uid, cpus, taken, _isolation(shares), shared=any(share.policy.shared for share in shares)
+        ),
         cpus=cpus,
         held=taken,
     )
@@ -93,6 +95,7 @@ def _grant(result: DeviceRequestAllocationResult, share: Share, mems: str, optio
         admin=bool(result.admin_access),
         attributes=_metadata(share, options) if share.held else {},
         state=treatment_state(share.policy, mems),
+        with_pool=share.policy.shared and not result.admin_access,
     )
 
 
@@ -117,6 +120,8 @@ def _metadata(share: Share, options: CPUOptions) -> dict[str, DeviceAttribute]:
     attributes: dict[str, DeviceAttribute] = {}
     if share.policy.isolation is not Isolation.CPUSET:
         attributes["dra.cpu/isolation"] = DeviceAttribute(string=share.policy.isolation.value)
+    if share.policy.shared:
+        attributes["dra.cpu/shared"] = DeviceAttribute(bool_=True)
     if options.mode is DeviceMode.INDIVIDUAL:
         return attributes
     attributes["dra.cpu/allocatedNumCPUs"] = DeviceAttribute(int_=len(share.held))

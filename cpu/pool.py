@@ -43,10 +43,11 @@ def held_claim(record: Record) -> HeldClaim:
         shared_in_pod=treatment.sharing is CPUSharing.POD,
         mems=treatment.mems,
         lift_quota=treatment.cfs_quota is CFSQuota.UNLIMITED,
+        with_pool=any(grant.with_pool for grant in record.grants),
         parts=tuple(_part(index, cpus, record.grants[index]) for index, cpus in given.parts.items()),
     )
 
 
 def _part(index: int, cpus: CPUSet, grant: Grant) -> Part:
     """Return what one allocation result was given."""
-    return Part(index, cpus, grant.held, treatment_of(grant).mems)
+    return Part(index, cpus, grant.held, treatment_of(grant).mems, grant.with_pool)

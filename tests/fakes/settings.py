@@ -140,7 +140,7 @@ def quiet_record(name: str, cpus: str, isolation: str = "quiet") -> Record:
     return Record(uid=name, namespace="default", name=name, grants=(grant,), cpus=held, held=held)
 
 
-def quiet_claim(name: str, cpus: str, isolation: str = "quiet", **fields: str) -> Any:
+def quiet_claim(name: str, cpus: str, isolation: str = "quiet", **fields: Any) -> Any:
     """A claim that was allocated CPUs of the machine as a whole and wants these ones."""
     parameters = {
         "apiVersion": "dra.cpu/v1alpha1",

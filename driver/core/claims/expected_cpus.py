@@ -36,6 +36,12 @@ def given_cpus(record: Record) -> GivenCPUs:
     return GivenCPUs(record.cpus, parts if len(parts) == len(record.grants) else {})
 
 
+def with_pool(record: Record, indexes: Collection[int]) -> bool:
+    """Return whether a container with these results of a claim, or all of it, runs on the shared pool besides."""
+    mine = parts_of_container(indexes, given_cpus(record).parts) or range(len(record.grants))
+    return any(record.grants[index].with_pool for index in mine)
+
+
 def parts_of_container(indexes: Collection[int], parts: Iterable[int]) -> tuple[int, ...]:
     """Return the parts of a claim that a container has; all parts if it is not known to have any."""
     every = tuple(parts)

@@ -46,6 +46,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         cpus: the CPUs on which containers run that name this request alone, perhaps none, where the claim's
             requests are distinguished by `edits`; None where every container with the claim runs on all of it.
         held: the CPUs of this request that no other claim gets, where `cpus` is not None. Both are cpu-lists in JSON.
+        with_pool: whether containers with this grant run on the shared pool besides, whatever that is at the moment.
     """
 
     request: str
@@ -58,6 +59,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     state: Any = None
     cpus: CPUSet | None = None
     held: CPUSet = NO_CPUS
+    with_pool: bool = False
 
     def __post_init__(self) -> None:
         # As in a record: what is left out is a default by its identity.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.claims.expected_cpus import expected_cpus, given_cpus
+from dranode.driver.core.claims.expected_cpus import expected_cpus, given_cpus, with_pool
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.record import Record
 from dranode.driver.core.claims.uses import ClaimUse
@@ -112,13 +112,13 @@ def placements(
     """Return what was found of every claim that holds CPUs, by UID, among the containers of the claims' pods."""
     records = [record for record in records if record.held]
     containers, processes = tuple(containers), tuple(processes)
-    variables = InjectedVariables.of(records)
+    variables, held = InjectedVariables.of(records), CPUSet.union(record.held for record in records)
     pods = {pod.uid: pod.name for record in records for pod in record.pods}
     placed: dict[str, list[PlacedContainer]] = {record.uid: [] for record in records}
     for each in containers:
         uids = variables.claims_in(each.env)
         theirs = [record for record in records if record.uid in uids]
-        expected = _expected(each, theirs, variables, online)
+        expected = _expected(each, theirs, _Known(variables, held, online))
         # A container whose claims have no CPUs for it belongs to the shared pool, like one without a claim.
         if expected is not None:
             for record in theirs:
@@ -166,7 +166,8 @@ class ContainerClaims:
             containers: those of the claim's pods.
             online: the CPUs that are online; None if that is unknown, and then no CPU counts as offline.
         """
-        variables = InjectedVariables.of(self.records)
+        held = CPUSet.union(each.held for each in self.records)
+        known = _Known(InjectedVariables.of(self.records), held, online)
         for pod in record.pods:
             claims = self._by_kubelet(record, claim, pod.name) or self._possible(record, pod.uid)
             for each in containers:
@@ -174,7 +175,7 @@ class ContainerClaims:
                 if each.pod != pod.uid or not each.id or (name and name not in claims):
                     continue
                 possible = [claims[name]] if name else claims.values()
-                expected = (_expected(each, theirs, variables, online) for theirs in possible)
+                expected = (_expected(each, theirs, known) for theirs in possible)
                 mine = [PlacedContainer(each, pod.name, cpus, name) for cpus in expected if cpus is not None]
                 if mine:
                     yield next((found for found in mine if found.inside), mine[0])
@@ -195,13 +196,25 @@ class ContainerClaims:
         return {"": (record,), "*": tuple(theirs)}
 
 
-def _expected(
-    container: ContainerCgroup, claims: Iterable[Record], variables: InjectedVariables, online: CPUSet | None
-) -> CPUSet | None:
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What is known of a node's claims: their variables, the CPUs that they hold; which CPUs are online, if known."""
+
+    variables: InjectedVariables
+    held: CPUSet
+    online: CPUSet | None
+
+
+def _expected(container: ContainerCgroup, claims: Iterable[Record], known: _Known) -> CPUSet | None:
     """Return where a container with these claims should run; None if they have no CPUs for it.
 
-    Which requests of a claim it has is in its environment alone: kubelet names all of the claim's.
+    Which requests of a claim it has is in its environment alone: kubelet names all of the claim's. What the shared pool
+    is at the moment only the driver knows: a container that runs on it besides may run on any CPU that no claim holds.
     """
-    parts = variables.parts_in(container.env)
-    given = [given_cpus(each).of_parts([index for uid, index in parts if uid == each.uid]) for each in claims]
-    return expected_cpus(given, CPUSet.union(given) if online is None else online)
+    parts = known.variables.parts_in(container.env)
+    mine = [(each, [index for uid, index in parts if uid == each.uid]) for each in claims]
+    given = [given_cpus(each).of_parts(indexes) for each, indexes in mine]
+    cpus = expected_cpus(given, CPUSet.union(given) if known.online is None else known.online)
+    if cpus and any(with_pool(each, indexes) for each, indexes in mine):
+        return cpus | (container.actual - known.held)
+    return cpus

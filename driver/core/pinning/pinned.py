@@ -63,12 +63,15 @@ class Pinned:
 def resources_for(claims: Iterable[HeldClaim], snapshot: HeldSnapshot) -> Resources:
     """Return the resources that a container with these claims should have; without CPUs if there are none for it.
 
-    Memory nodes are set if every claim asks for local memory.
+    Memory nodes are set if every claim asks for local memory. With a claim that asks for the shared pool as well, the
+    CPUs are those of the claims and of the pool.
     """
     having_cpus = [claim for claim in claims if claim.cpus]
     cpus = expected_cpus((claim.cpus for claim in having_cpus), snapshot.online)
     if cpus is None:
         return Resources(snapshot.shared)
+    if cpus and any(claim.with_pool for claim in having_cpus):
+        cpus |= snapshot.shared
     mems = CPUSet()
     if all(claim.mems for claim in having_cpus):
         mems = CPUSet.union(CPUSet.parse(claim.mems) for claim in having_cpus)
@@ -92,8 +95,9 @@ def _on_held(pinned: Pinned, snapshot: HeldSnapshot) -> bool:
 
 
 def pooled(pinned: Pinned, snapshot: HeldSnapshot) -> bool:
-    """Return whether a container belongs to the shared pool, because no claim of it holds CPUs (any more)."""
-    return not any(claim.cpus for claim in having(pinned, snapshot))
+    """Return whether a container runs on the shared pool: no claim of it holds CPUs (any more), or one wants both."""
+    with_cpus = [claim for claim in having(pinned, snapshot) if claim.cpus]
+    return not with_cpus or any(claim.with_pool for claim in with_cpus)
 
 
 def having(pinned: Pinned, snapshot: HeldSnapshot) -> tuple[HeldClaim, ...]:

@@ -24,12 +24,14 @@ class Part:
         cpus: the CPUs on which a container with only this result runs.
         held: the CPUs that no other claim gets.
         mems: `cpuset.mems` of such containers (list format); empty if they take memory from anywhere.
+        with_pool: whether such containers run on the shared pool besides.
     """
 
     index: int
     cpus: CPUSet
     held: CPUSet
     mems: str = ""
+    with_pool: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,7 @@ class HeldClaim:
         mems: `cpuset.mems` of its containers (list format); empty if they take memory from anywhere.
         lift_quota: whether its containers have no CFS quota.
         parts: the CPUs of each allocation result, if containers can have only some results; else empty.
+        with_pool: whether its containers run on the shared pool besides.
     """
 
     claim: ClaimRef
@@ -56,6 +59,7 @@ class HeldClaim:
     mems: str = ""
     lift_quota: bool = False
     parts: tuple[Part, ...] = ()
+    with_pool: bool = False
 
     def of_parts(self, indexes: Collection[int]) -> HeldClaim:
         """Return the claim reduced to the parts that a container has; the whole claim if the parts are unknown."""
@@ -70,6 +74,7 @@ class HeldClaim:
             held=CPUSet.union(part.held for part in parts),
             mems=str(CPUSet.union(CPUSet.parse(part.mems) for part in parts)) if local else "",
             parts=parts,
+            with_pool=any(part.with_pool for part in parts),
         )
 
 

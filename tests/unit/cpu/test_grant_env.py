@@ -6,6 +6,7 @@ import pytest
 
 from dranode.cdi.spec import CDIDevice, ContainerEdits, Spec
 from dranode.cpu.claim_env import claim_edits, spec_cpus
+from dranode.cpu.policies import Isolation
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.claims.grant import ClaimGrant
 from tests.fakes.cpu import cpus
@@ -29,6 +30,14 @@ def test_what_was_written_is_read_back(on: str, held: str) -> None:
     edits = claim_edits("u", cpus(on), cpus(held))
     assert edits is not None
     assert spec_cpus("u", spec(*edits.env)) == ClaimGrant(grants=(), edits=edits, cpus=cpus(on), held=cpus(held))
+
+
+def test_isolation_and_the_shared_pool_are_said_and_read_back() -> None:
+    edits = claim_edits("u", cpus("2"), cpus("2"), Isolation.QUIET, shared=True)
+    assert edits is not None
+    assert edits.env == ("DRA_CPUSET_u=2", "DRANODE_ISOLATION_u=quiet", "DRANODE_SHARED_u=true")
+    assert spec_cpus("u", spec(*edits.env)) == ClaimGrant(grants=(), edits=edits, cpus=cpus("2"), held=cpus("2"))
+    assert spec_cpus("u", spec("DRA_CPUSET_u=2", "DRANODE_ISOLATION_u=silent")) is None
 
 
 @pytest.mark.parametrize(

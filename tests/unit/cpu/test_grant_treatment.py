@@ -7,9 +7,12 @@ from typing import Any
 import pytest
 
 from dranode.cpu.config import CFSQuota, CPUPolicy, CPUSharing, Memory
-from dranode.cpu.treatment import Treatment, claim_treatment, treatment_state
+from dranode.cpu.policies import Isolation
+from dranode.cpu.treatment import Treatment, claim_treatment, isolated_cpus, treatment_state
 from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.core.claims.grant import Grant
+from dranode.driver.core.claims.record import Record
+from tests.fakes.cpu import cpus
 
 
 def grants(*states: Any, admin: bool = False) -> list[Grant]:
@@ -41,6 +44,24 @@ def test_memory_is_local_to_all_cpus_of_the_claim_or_to_none() -> None:
     local, other = {"memory": "local", "mems": "0"}, {"memory": "local", "mems": "2"}
     assert claim_treatment(grants(local, other)).mems == "0,2"
     assert claim_treatment(grants(local, None)) == Treatment()
+
+
+def test_the_isolation_of_a_claim_is_the_most_that_a_result_asks_for() -> None:
+    assert claim_treatment(grants({"isolation": "quiet"}, None)).isolation is Isolation.QUIET
+    assert claim_treatment(grants({"isolation": "quiet"}, {"isolation": "partition"})).isolation is Isolation.PARTITION
+    assert claim_treatment(grants({"isolation": "quiet"}, None, admin=True)).isolation is Isolation.CPUSET
+
+
+def test_results_with_cpus_of_their_own_are_isolated_each_as_it_asks() -> None:
+    quiet, plain = (
+        Grant(request=name, pool="p", device="d", state=state, cpus=cpus(listed), held=cpus(listed))
+        for name, state, listed in (("a", {"isolation": "quiet"}, "0-1"), ("b", None, "2"))
+    )
+    record = Record(uid="u", grants=(quiet, plain), cpus=cpus("0-2"), held=cpus("0-2"))
+    assert isolated_cpus(record, Isolation.QUIET) == cpus("0-1")
+    assert isolated_cpus(record, Isolation.PARTITION) == cpus("")
+    whole = Record(uid="u", grants=tuple(grants({"isolation": "quiet"}, None)), cpus=cpus("0-2"), held=cpus("0-2"))
+    assert isolated_cpus(whole, Isolation.QUIET) == cpus("0-2")
 
 
 def test_a_state_that_is_not_ours_is_an_error() -> None:

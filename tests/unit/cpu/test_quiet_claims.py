@@ -73,6 +73,21 @@ def test_a_claim_without_isolation_changes_nothing(tmp_path: Path) -> None:
     assert kernel.written == []
 
 
+def test_a_claim_with_the_shared_pool_is_told_which_cpus_are_its_own(tmp_path: Path) -> None:
+    node = started(tmp_path, Kernel())
+    mixed = quiet_claim("mixed", "2-3", isolation="cpuset", shared=True)
+    prepare(node, mixed)
+    (spec,) = specs(tmp_path).values()
+    uid = mixed.metadata.uid
+    assert spec["devices"][0]["containerEdits"]["env"] == [f"DRA_CPUSET_{uid}=2-3", f"DRANODE_SHARED_{uid}=true"]
+    (record,) = node.records()
+    assert record.grants[0].attributes["dra.cpu/shared"].bool_ is True
+    snapshot = node.snapshot()
+    assert snapshot is not None
+    (claim,) = snapshot.claims.values()
+    assert (claim.with_pool, str(claim.held)) == (True, "2-3")
+
+
 def test_more_than_the_administrator_allows_is_refused_in_a_sentence(tmp_path: Path) -> None:
     kernel = Kernel()
     node = started(tmp_path, kernel, max_isolation="cpuset")

@@ -77,6 +77,10 @@ ALONE = record("a", "1,5")
 OTHER = record("b", "2,6")
 PARTS = record("a", "0-2", ("first", "0-1"), ("second", "2"))
 WATCHED = record("a", "0-1", ("first", "0-1"), ("watch", ""))
+POOLED = msgspec.structs.replace(ALONE, grants=(msgspec.structs.replace(ALONE.grants[0], with_pool=True),))
+HALF_POOLED = msgspec.structs.replace(
+    PARTS, grants=(PARTS.grants[0], msgspec.structs.replace(PARTS.grants[1], with_pool=True))
+)
 
 CASES = {
     "exclusive": Case((ALONE, OTHER), {"a": None}, "1,5"),
@@ -92,6 +96,12 @@ CASES = {
     "admin access beside a claim": Case((WATCHED, OTHER), {"a": (1,), "b": None}, "2,6"),
     "admin access alone": Case((WATCHED,), {"a": (1,)}, None),
     "all of a claim with admin access": Case((WATCHED,), {"a": None}, "0-1"),
+    "the shared pool besides": Case((POOLED, OTHER), {"a": None}, "0-1,3-5,7"),
+    "the shared pool besides, for another claim too": Case((POOLED, OTHER), {"a": None, "b": None}, "0-7"),
+    "the shared pool besides, by another request": Case((HALF_POOLED, OTHER), {"a": (0,)}, "0-1"),
+    "the shared pool besides, by this request": Case((HALF_POOLED, OTHER), {"a": (1,)}, "2-5,7"),
+    "the shared pool besides, by one of both": Case((HALF_POOLED, OTHER), {"a": None}, "0-5,7"),
+    "the shared pool besides, with a CPU that is offline": Case((POOLED,), {"a": None}, "0-4,6", online="0-4,6"),
 }
 
 

@@ -57,6 +57,20 @@ def test_a_change_of_the_pool_costs_one_update_for_each_container_whose_mask_cha
     assert settle(after(before, change), replace(more))[1] == ()
 
 
+def test_a_container_that_asked_for_the_shared_pool_as_well_follows_it() -> None:
+    both = replace(claim("a", "0-1"), with_pool=True)
+    known = running(snapshot(both), container("g", env=env("a", "0-1")), container("s", "p2"))
+    more = snapshot(both, claim("b", "4", "p3"))
+    change, updates = settle(known, more)
+    assert masks(updates) == {"p1-g": "0-3,5-7", "p2-s": "2-3,5-7"}
+    fewer = snapshot(both)
+    known = after(known, change)
+    change, updates = settle(known, fewer)
+    assert masks(updates) == {"p1-g": "0-7", "p2-s": "2-7"}
+    # Its CPUs are its own all the same.
+    assert settle(after(known, change), snapshot(claim("a", "0-1")))[1][0].resources.cpus == CPUSet((0, 1))
+
+
 def test_the_container_that_is_created_is_never_among_the_updates() -> None:
     before = running(snapshot(), container("g", "p1", cpus="0-7", identity="same"))
     allowed = made(before, snapshot(A), container("g", env=env("a", "0-1"), identity="same"))
