@@ -158,6 +158,8 @@ def _grouped(topology: Topology, group: Group, options: CPUOptions, roots: Mappi
         attributes["dra.cpu/coreType"] = DeviceAttribute(string=types.pop())
     if topology.isolated:
         attributes["dra.cpu/numIsolatedCPUs"] = DeviceAttribute(int_=len(group.cpus & topology.isolated))
+    if topology.nohz_full:
+        attributes["dra.cpu/numNohzFullCPUs"] = DeviceAttribute(int_=len(group.cpus & topology.nohz_full))
     attributes |= _pcie_attribute(group.cpus, roots)
     mapping = NodeAllocatableMapping(capacity_key=CAPACITY, capacity_multiplier=Quantity(1))
     return Device(
@@ -181,6 +183,8 @@ def _individual(topology: Topology, cpu: CPU, options: CPUOptions, roots: Mappin
     }
     if topology.isolated:
         attributes["dra.cpu/isolated"] = DeviceAttribute(bool_=cpu.id in topology.isolated)
+    if topology.nohz_full:
+        attributes["dra.cpu/nohzFull"] = DeviceAttribute(bool_=cpu.id in topology.nohz_full)
     mapping = NodeAllocatableMapping(device_multiplier=Quantity(1))
     return Device(
         name=individual_name(cpu.id),

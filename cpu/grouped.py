@@ -7,7 +7,7 @@ from typing import Final
 from dranode.cpu.devices import CAPACITY, Group, groups
 from dranode.cpu.options import GroupBy
 from dranode.cpu.pick import Pick, PickError, pick
-from dranode.cpu.policies import Threads
+from dranode.cpu.policies import Isolation, Threads
 from dranode.cpu.share import Asked, NodeView, Share, conflict
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import ClaimError
@@ -59,7 +59,7 @@ def _picked(asked: Asked, group: Group, count: int, node: NodeView) -> Pick:
     free = group.cpus - asked.mine
     remaining = free - node.held.cpus
     try:
-        return _pick(node, remaining, count, asked)
+        return _preferred(node, remaining, count, asked) or _pick(node, remaining, count, asked)
     except PickError as error:
         what = f"{asked} was granted {count} CPUs of {group.name}"
         has = f"which has {len(remaining)} left: {remaining}" if remaining else "which has none left"
@@ -67,6 +67,20 @@ def _picked(asked: Asked, group: Group, count: int, node: NodeView) -> Pick:
         if not _fits(node, free, count, asked):
             raise ClaimError(f"{message}; {len(group.cpus)} are handed out in all: {group.cpus}") from error
         raise conflict(message, node.held, free) from error
+
+
+def _preferred(node: NodeView, remaining: CPUSet, count: int, asked: Asked) -> Pick | None:
+    """Return a pick among the CPUs that the kernel's command line isolates, for a claim that asks for isolation."""
+    isolated, nohz_full = node.topology.isolated, node.topology.nohz_full
+    if asked.policy.isolation is Isolation.CPUSET:
+        return None
+    for cpus in (isolated & nohz_full, isolated | nohz_full):
+        try:
+            if len(cpus & remaining) >= count:
+                return _pick(node, cpus & remaining, count, asked)
+        except PickError:
+            continue
+    return None
 
 
 def _pick(node: NodeView, candidates: CPUSet, count: int, asked: Asked) -> Pick:

@@ -54,6 +54,7 @@ def _facts(topology: Topology) -> Iterator[str]:
     facts = (
         ("offline", topology.offline),
         ("isolated", topology.isolated),
+        ("nohz_full", topology.nohz_full),
         ("NUMA nodes with memory alone", memory_only),
         *types.items(),
     )

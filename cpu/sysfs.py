@@ -106,6 +106,7 @@ class _Reader:
             cpus=cpus,
             offline=CPUSet.of_mask((CPUSet(folders).mask if present is None else present) & ~online),
             isolated=CPUSet.of_mask(self._files.mask(f"{CPU_ROOT}/isolated") or 0),
+            nohz_full=self._nohz_full(),
             smt=self._smt(len(cpus) > len(cores)),
             cores=cores,
             packages=packages,
@@ -276,6 +277,13 @@ class _Reader:
         for cpus in e_cores:
             mask |= cpus
         return lambda cpu: "e-core" if mask >> cpu & 1 else "p-core"
+
+    def _nohz_full(self) -> CPUSet:
+        path = f"{CPU_ROOT}/nohz_full"
+        # A kernel that could and was not asked to prints its empty pointer.
+        if self._files.text(path) in (None, "(null)"):
+            return CPUSet()
+        return CPUSet.of_mask(self._files.mask(path) or 0)
 
     def _smt(self, counted: bool) -> bool:  # noqa: FBT001 - what the CPUs themselves say
         control = (self._files.text(f"{CPU_ROOT}/smt/control") or "").lower()

@@ -23,6 +23,7 @@ class Topology:
         cpus: online CPUs by id.
         offline: present CPUs that are not online.
         isolated: CPUs kept from the scheduler's load balancing (`isolcpus=`), online or not.
+        nohz_full: CPUs whose timer stops while one task runs alone (`nohz_full=`), online or not.
         smt: whether simultaneous multithreading is on.
         cores: the online threads of every physical core.
         packages: the CPUs of every package, by `physical_package_id`, or a free number where that is missing or taken.
@@ -35,6 +36,7 @@ class Topology:
     cpus: Mapping[int, CPU]
     offline: CPUSet = field(default_factory=CPUSet)
     isolated: CPUSet = field(default_factory=CPUSet)
+    nohz_full: CPUSet = field(default_factory=CPUSet)
     smt: bool = False
     cores: tuple[CPUSet, ...] = ()
     packages: Mapping[int, CPUSet] = field(default_factory=dict)

@@ -86,6 +86,7 @@ def topology_document(topology: Topology, holders: Mapping[str, CPUSet]) -> dict
         "cpus": str(topology.online),
         "offline": str(topology.offline),
         "isolated": str(topology.isolated),
+        "nohz_full": str(topology.nohz_full),
         "smt": topology.smt,
         "cores": [str(cpus) for cpus in topology.cores],
         "packages": [str(cpus) for cpus in topology.packages.values()],

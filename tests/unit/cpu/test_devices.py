@@ -237,6 +237,16 @@ def test_isolated_cpus_are_published_where_there_are_any() -> None:
     assert isolated == ["cpu001", "cpu009"]
 
 
+def test_cpus_without_a_tick_are_published_where_there_are_any() -> None:
+    machine = replace(EXAMPLE, nohz_full=cpus("1,9"))
+    assert [one["attributes"]["dra.cpu/numNohzFullCPUs"] for one in published(machine, CPUOptions())] == [
+        {"int": 2},
+        {"int": 0},
+    ]
+    tickless = [one["name"] for one in published(machine, INDIVIDUAL) if one["attributes"]["dra.cpu/nohzFull"]["bool"]]
+    assert tickless == ["cpu001", "cpu009"]
+
+
 @pytest.mark.parametrize(
     ("mode", "group_by", "threads", "machine"),
     [

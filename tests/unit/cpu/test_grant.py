@@ -13,7 +13,7 @@ import pytest
 from dranode.cdi.spec import ContainerEdits
 from dranode.cpu.grant import adopted
 from dranode.cpu.options import CPUOptions, GroupBy
-from dranode.cpu.policies import Order, Threads
+from dranode.cpu.policies import Isolation, Order, Threads
 from dranode.cpu.topology import Topology
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import ClaimConflictError, ClaimError
@@ -363,3 +363,37 @@ def test_a_request_that_runs_on_one_thread_of_each_core_holds_both() -> None:
     assert got.grants[0].cpus is not None
     assert got.grants[0].cpus < got.grants[0].held
     assert len(got.grants[0].held) == 4
+
+
+@pytest.mark.parametrize(
+    ("isolation", "count", "expected"),
+    [
+        # Isolated and without a tick, then either of both, then any.
+        ("partition", 2, "4-5"),
+        ("quiet", 3, "2-4"),
+        ("quiet", 5, "0-4"),
+        ("cpuset", 2, "0-1"),
+    ],
+)
+def test_claims_that_ask_for_isolation_get_the_cpus_that_the_command_line_isolates(
+    isolation: str, count: int, expected: str
+) -> None:
+    machine = replace(regular(sockets=1, numa=1, l3=1, cores=8, threads=1), isolated=cpus("2-5"), nohz_full=cpus("4-5"))
+    asked = claim([result("cpudevnuma000", count)], [config(own(isolation=isolation))])
+    assert str(granted(machine, asked, CPUOptions(max_isolation=Isolation.PARTITION)).cpus) == expected
+
+
+@pytest.mark.parametrize("limit", list(Isolation))
+@pytest.mark.parametrize("isolation", list(Isolation))
+def test_no_claim_gets_more_isolation_than_is_allowed(isolation: Isolation, limit: Isolation) -> None:
+    asked = claim([result("cpudevnuma000", 1)], [config(own(isolation=isolation.value), source="FromClass")])
+    options = CPUOptions(max_isolation=limit)
+    if isolation.level > limit.level:
+        with pytest.raises(
+            ClaimError, match=rf"asks for isolation: {isolation}, and this node allows no more than {limit}"
+        ):
+            granted(MACHINES["M1"], asked, options)
+    else:
+        (grant,) = granted(MACHINES["M1"], asked, options).grants
+        said = grant.attributes.get("dra.cpu/isolation")
+        assert said == (None if isolation is Isolation.CPUSET else DeviceAttribute(string=isolation.value))

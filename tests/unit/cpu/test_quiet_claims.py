@@ -73,7 +73,7 @@ def test_a_claim_without_isolation_changes_nothing(tmp_path: Path) -> None:
     assert kernel.written == []
 
 
-def test_a_claim_with_the_shared_pool_is_told_which_cpus_are_its_own(tmp_path: Path) -> None:
+def test_a_claim_with_the_shared_pool_learns_which_cpus_are_its_own(tmp_path: Path) -> None:
     node = started(tmp_path, Kernel())
     mixed = quiet_claim("mixed", "2-3", isolation="cpuset", shared=True)
     prepare(node, mixed)

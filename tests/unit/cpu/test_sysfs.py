@@ -41,6 +41,10 @@ class TestOnline:
         assert str(read_topology(machine({f"{CPU}/online": "0-1\n\0\0"})).online) == "0-1"
         assert str(read_topology(machine({f"{CPU}/online": "0-1\0\n"})).online) == "0-1"
 
+    @pytest.mark.parametrize(("text", "expected"), [("2-3\n", "2-3"), ("(null)\n", ""), ("\n", "")])
+    def test_cpus_without_a_tick_are_read(self, text: str, expected: str) -> None:
+        assert str(read_topology(machine({f"{CPU}/online": "0-3", f"{CPU}/nohz_full": text})).nohz_full) == expected
+
     def test_isolated_cpus_are_read(self) -> None:
         assert str(read_topology(machine({f"{CPU}/online": "0-3", f"{CPU}/isolated": "2-3\n"})).isolated) == "2-3"
 

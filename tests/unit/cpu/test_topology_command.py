@@ -20,6 +20,7 @@ def test_the_document_is_the_one_that_others_rely_on() -> None:
         "cpus": "0-7",
         "offline": "",
         "isolated": "",
+        "nohz_full": "",
         "smt": True,
         "cores": ["0,4", "1,5", "2,6", "3,7"],
         "packages": ["0-1,4-5", "2-3,6-7"],
