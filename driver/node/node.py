@@ -268,7 +268,10 @@ class NodeClaims:
             if used
             else "neither NRI nor kubelet's pod-resources can say whether a container still uses it"
         )
-        return Refused(f"claim {ref} is prepared for another allocation than it has now, and {reason}; delete its pods")
+        return Refused(
+            f"claim {ref} is prepared for another allocation than it has now, and {reason}; "
+            "delete the pods that name the claim, this one too, and kubelet unprepares it"
+        )
 
     def unprepare(self, refs: tuple[ClaimRef, ...]) -> dict[str, Refused | None]:
         """Undo the claims of one call; for each, by UID, None or why it is not undone. An unknown claim is undone."""

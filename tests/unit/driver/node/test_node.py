@@ -212,7 +212,11 @@ def test_a_changed_allocation_is_refused_while_a_container_may_use_the_claim(
     prepare(node, allocated_claim("a", LAMPS, ["lamp-0"]))
     refused = prepare(node, allocated_claim("a", LAMPS, ["lamp-1"]))["a"]
     assert reason in str(refused)
+    assert str(refused).endswith("; delete the pods that name the claim, this one too, and kubelet unprepares it")
     assert [record.devices for record in node.records()] == [("lamp-0",)]
+    # kubelet does so when the pod that was refused is deleted.
+    assert set(unprepare(node, allocated_claim("a", LAMPS, ["lamp-1"])).values()) == {None}
+    assert [device.device for device in prepare(node, allocated_claim("a", LAMPS, ["lamp-1"]))["a"]] == ["lamp-1"]
 
 
 def test_a_changed_allocation_is_decided_anew_if_nothing_runs_on_it(tmp_path: Path) -> None:
