@@ -27,7 +27,7 @@ _LIMITS: Final = (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us"))
 def cgroup_folder(path: str) -> str:
     """Return the folder of a container's cgroup in its hierarchy, without a leading slash; empty if it is unknown."""
     slice_name, colon, rest = path.partition(":")
-    if not colon:
+    if "/" in path or not colon:
         return path.strip("/")
     prefix, _, name = rest.partition(":")
     unit = f"{prefix}-{name}.scope" if prefix else f"{name}.scope"

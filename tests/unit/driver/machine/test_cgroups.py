@@ -31,6 +31,8 @@ def machine(folder: Path, files: dict[str, str]) -> Root:
         ("/kubepods/burstable/pod1/c1", "kubepods/burstable/pod1/c1"),
         ("kubepods-burstable-pod1.slice:cri-containerd:c1", f"{KUBEPODS}/cri-containerd-c1.scope"),
         ("kubepods-burstable-pod1.slice:crio:c1", f"{KUBEPODS}/crio-c1.scope"),
+        ("/odd.slice:crio:c1/pod1/c1", "odd.slice:crio:c1/pod1/c1"),
+        ("/kubepods/pod1/a:b", "kubepods/pod1/a:b"),
         ("system.slice:docker:c1", "system.slice/docker-c1.scope"),
         (":crio:c1", "system.slice/crio-c1.scope"),
         ("-.slice:crio:c1", "crio-c1.scope"),
