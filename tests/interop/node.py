@@ -156,16 +156,35 @@ class Node:
         Raises:
             KubeletError: the driver refuses.
         """
+        (cdi,) = self.claim_of_requests(name, {"cpu": cpus}, *pods, config=config, device=device).values()
+        (spec,) = (self.folder / "cdi").glob(f"*uid-{name}.json")
+        (variable,) = json.loads(spec.read_text())["devices"][0]["containerEdits"]["env"]
+        return CPUSet.parse(variable.partition("=")[2]), cdi
+
+    def claim_of_requests(
+        self,
+        name: str,
+        requests: dict[str, int],
+        *pods: Pod,
+        config: dict[str, Any] | None = None,
+        device: str = "cpudevnuma000",
+    ) -> dict[str, tuple[str, ...]]:
+        """Allocate and prepare a claim, each request of so many CPUs of a device; the CDI devices of each request.
+
+        Raises:
+            KubeletError: the driver refuses.
+        """
         ref = ClaimRef("default", name, f"uid-{name}")
         results = [
             {
-                "request": "cpu",
+                "request": request,
                 "driver": DRIVER,
                 "pool": "node",
                 "device": device,
-                "shareID": f"share-{name}",
-                "consumedCapacity": {"dra.cpu/cpu": str(cpus)},
+                "shareID": f"share-{name}-{request}",
+                "consumedCapacity": {"dra.cpu/cpu": str(count)},
             }
+            for request, count in requests.items()
         ]
         configs = [{"source": "FromClaim", "opaque": {"driver": DRIVER, "parameters": config}}] if config else []
         document = {
@@ -179,10 +198,7 @@ class Node:
         answer = self.kubelet.prepare({ref: frozenset((DRIVER,))})[ref]
         if isinstance(answer, Refused):
             raise KubeletError(answer.reason)
-        cdi = tuple(name for device in answer.devices for name in device.cdi)
-        (spec,) = (self.folder / "cdi").glob(f"*{ref.uid}.json")
-        (variable,) = json.loads(spec.read_text())["devices"][0]["containerEdits"]["env"]
-        return CPUSet.parse(variable.partition("=")[2]), cdi
+        return {device.request: device.cdi for device in answer.devices}
 
     def release(self, name: str) -> None:
         """Unprepare a claim."""

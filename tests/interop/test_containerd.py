@@ -83,6 +83,25 @@ def test_a_claimed_container_runs_on_its_cpus_and_everybody_else_on_the_others(n
     assert [cri.cpus(each) for each in (claimed, before, after)] == [str(cpus), rest(cpus), rest(cpus)]
 
 
+@pytest.mark.skipif(len(ONLINE) < 4, reason="two requests and everybody else need four CPUs")
+def test_each_container_runs_on_the_cpus_of_the_request_that_it_names(node: Node) -> None:
+    cri = node.runtime.cri
+    cdi = node.claim_of_requests("mine", {"small": 1, "large": 2}, A)
+    small, large = (cri.run(A, name, cdi=cdi[name]) for name in ("small", "large"))
+    held = [CPUSet.parse(cri.cpus(each)) for each in (small, large)]
+    assert [len(each) for each in held] == [1, 2]
+    assert held[0].isdisjoint(held[1])
+    assert cri.cpus(cri.run(B, "other")) == rest(held[0] | held[1])
+    with pytest.raises(grpc.RpcError) as refused:
+        cri.create(A, "second", cdi=cdi["large"])
+    assert 'in use by container "large" of pod default/a' in refused.value.details()
+    cri.stop(large)
+    assert cri.cpus(cri.run(A, "second", cdi=cdi["large"])) == str(held[1])
+    # What names the claim alone has all of it, once nobody else has part of it.
+    with pytest.raises(grpc.RpcError, match="in use by"):
+        cri.create(A, "all", cdi=(*cdi["small"], *cdi["large"]))
+
+
 def test_released_cpus_go_back_to_everybody(node: Node, version: str) -> None:
     cri = node.runtime.cri
     other = cri.run(B, "other")
