@@ -25,7 +25,7 @@ T = TypeVar("T")
 _PAGE: Final = "500"
 _CORE: Final = "/api/v1"
 # Path and resource; those without a path are of resource.k8s.io, in the version that the server has.
-_RESOURCES: Final[Mapping[str, tuple[str, str]]] = {
+RESOURCES: Final[Mapping[str, tuple[str, str]]] = {
     "Node": (_CORE, "nodes"),
     "Pod": (_CORE, "pods"),
     "Event": (_CORE, "events"),
@@ -39,8 +39,9 @@ _RESOURCES: Final[Mapping[str, tuple[str, str]]] = {
     "DeviceClass": ("", "deviceclasses"),
     "ResourceClaim": ("", "resourceclaims"),
     "ResourceClaimTemplate": ("", "resourceclaimtemplates"),
+    "DeviceTaintRule": ("", "devicetaintrules"),
 }
-# A server may lack them altogether, and has had them in versions of their own: v1 since 1.37.
+# A server may lack these altogether, and has had them in versions of their own: v1 since 1.37.
 _TAINT_RULE: Final = "DeviceTaintRule"
 _TAINT_RULE_ROOTS: Final = tuple(f"/apis/{API_GROUP}/{version}" for version in ("v1", "v1beta2", "v1alpha3"))
 
@@ -135,7 +136,7 @@ class ApiObjects:
     def _answer(self, place: _Place, query: Mapping[str, str], read: Callable[[bytes], Any] | None) -> Any:
         if place.kind == _TAINT_RULE:
             return self._taint_rules(place, query, read)
-        root, resource = _RESOURCES[place.kind]
+        root, resource = RESOURCES[place.kind]
         if root:
             return self.client.send(place.request(root, resource, query), seconds=self.seconds, read=read)
 

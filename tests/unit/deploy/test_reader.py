@@ -1,9 +1,9 @@
-"""The rights of `deploy/reader`: what `explain` and the kubectl plug-in ask for, and nothing that writes."""
+"""The rights of `deploy/reader`: what `explain`, `report`, `fit` and the plug-in ask for, and nothing that writes."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
+from dranode.driver.core.api.documents import API_GROUP
+from dranode.driver.kube.objects import RESOURCES
 from tests.fakes.kustomize import DEPLOY
 from tests.kubernetes_schemas import documents, problems
 
@@ -36,7 +36,6 @@ def test_no_rule_writes() -> None:
 
 
 def test_the_rights_are_those_of_the_objects_that_are_read() -> None:
-    source = (Path(__file__).parents[3] / "kubectl" / "readers" / "api_objects.py").read_text()
-    table = source.partition("_RESOURCES: Final = {")[2].partition("}")[0]
-    asked = {line.split('"')[3] for line in table.splitlines() if '"' in line}
-    assert {resource for _, resource in rights()} == asked
+    groups = {"": API_GROUP, "/api/v1": ""}
+    asked = {(groups.get(path, path.split("/")[2] if path else ""), name) for path, name in RESOURCES.values()}
+    assert rights() == asked
