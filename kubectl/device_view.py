@@ -19,13 +19,15 @@ from dranode.driver.core.api.resource import (
     ResourceSlice,
 )
 from dranode.driver.core.claims.allocation import readable_results
-from dranode.kubectl.taint_rules import RuledTaint
+from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.state import Amount
+from dranode.sim.allocator.taint_rules import DeviceTaintRule, rules_on
 
 # Driver, pool and device.
 DevicePlace: TypeAlias = tuple[str, str, str]
 
 _NUMA: Final = ("resource.kubernetes.io/numaNode", "numaNode", "numaNodeID")
+_NEWEST: Final = Features()
 _MOST_POOLS: Final = 10
 _EXCLUDING: Final = frozenset(("NoSchedule", "NoExecute"))
 
@@ -89,7 +91,7 @@ class DeviceRow:
 
 
 def device_rows(
-    slices: Iterable[ResourceSlice], claims: Iterable[ResourceClaim], rules: tuple[RuledTaint, ...] = ()
+    slices: Iterable[ResourceSlice], claims: Iterable[ResourceClaim], rules: tuple[DeviceTaintRule, ...] = ()
 ) -> Iterator[DeviceRow]:
     """Yield every device that the newest generations of pools have, by driver, node, pool and order of publication."""
     held = held_parts(claims)
@@ -153,7 +155,7 @@ def _row(
     published: ResourceSlice,
     device: Device,
     held: Mapping[DevicePlace, tuple[HeldPart, ...]],
-    rules: tuple[RuledTaint, ...],
+    rules: tuple[DeviceTaintRule, ...],
     counters: _Counters,
 ) -> DeviceRow:
     spec = published.spec
@@ -205,10 +207,11 @@ def _remaining(driver: str, total: Mapping[str, Amount], holding: Sequence[HeldP
     return free
 
 
-def _taints(driver: str, pool: str, device: Device, rules: tuple[RuledTaint, ...]) -> tuple[tuple[str, ...], bool]:
+def _taints(driver: str, pool: str, device: Device, rules: tuple[DeviceTaintRule, ...]) -> tuple[tuple[str, ...], bool]:
     """Return a device's taints for people, and whether one of them keeps claims away that do not tolerate it."""
     own = [(taint, "") for taint in device.taints]
-    ruled = [(rule.taint, f" (rule {rule.rule})") for rule in rules if rule.selects(driver, pool, device.name)]
+    applied = rules_on(rules, driver, pool, device.name, _NEWEST)
+    ruled = [(rule.spec.taint, f" (rule {rule.metadata.name})") for rule in applied]
     texts = tuple(
         f"{taint.key}{f'={taint.value}' if taint.value else ''}:{taint.effect}{source}" for taint, source in own + ruled
     )

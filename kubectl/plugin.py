@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from dranode.driver.core.api.resource import ResourceClaim, ResourceSlice
     from dranode.kubectl.readers.cluster_lists import ClusterLists
+    from dranode.sim.allocator.taint_rules import DeviceTaintRule
 
 _SETTINGS: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -125,7 +126,6 @@ def devices(
     """
     from dranode.kubectl.device_view import Availability, device_rows, incomplete_pools
     from dranode.kubectl.listings import device_listing
-    from dranode.kubectl.taint_rules import ruled_taints
 
     if state not in ("", *Availability):
         raise UsageError(f'there is no state "{state}"; there are {", ".join(Availability)}')
@@ -135,7 +135,7 @@ def devices(
         _say_unseen(incomplete_pools(slices))
     rows = [
         row
-        for row in device_rows(slices, held, ruled_taints(rules))
+        for row in device_rows(slices, held, rules)
         if driver in ("", row.driver) and node in ("", row.node) and state in ("", row.state)
     ]
     print_rows(_named(rows, names, lambda row: row.name, "device"), device_listing(), output, headers=not no_headers)
@@ -157,7 +157,6 @@ def nodes(*, names: tuple[str, ...], selector: str, output: str, no_headers: boo
     from dranode.kubectl.listings import numa_listing
     from dranode.kubectl.node_view import numa_rows
     from dranode.kubectl.readers.cluster_lists import Unseen
-    from dranode.kubectl.taint_rules import ruled_taints
 
     lists, unseen = _lists(_cluster(options)), Unseen()
     with _side_by_side() as pool:
@@ -167,11 +166,7 @@ def nodes(*, names: tuple[str, ...], selector: str, output: str, no_headers: boo
     living = standing.result() if selector else unseen.unless_refused("which nodes are ready", standing) or ()
     _say_unseen((*unseen.sentences, *incomplete_pools(slices)))
     chosen = {node.metadata.name for node in living}
-    rows = [
-        row
-        for row in numa_rows(living, device_rows(slices, held, ruled_taints(rules)))
-        if not selector or row.node in chosen
-    ]
+    rows = [row for row in numa_rows(living, device_rows(slices, held, rules)) if not selector or row.node in chosen]
     rows = _named(rows, names, lambda row: row.node, "node")
     print_rows(rows, numa_listing(rows), output, headers=not no_headers)
 
@@ -223,7 +218,7 @@ def _side_by_side() -> ThreadPoolExecutor:
 
 def _devices_seen(
     lists: ClusterLists, selector: str = "", node: str = ""
-) -> tuple[tuple[ResourceSlice, ...], tuple[ResourceClaim, ...], list[dict[str, Any]]]:
+) -> tuple[tuple[ResourceSlice, ...], tuple[ResourceClaim, ...], tuple[DeviceTaintRule, ...]]:
     """Return slices, claims and rules; slices and claims have to be seen for any device to be called free."""
     from dranode.kubectl.readers.cluster_lists import Unseen
 
@@ -234,7 +229,7 @@ def _devices_seen(
         ruling = pool.submit(lists.rules)
     rules = unseen.unless_refused("the taints of DeviceTaintRules", ruling)
     _say_unseen(unseen.sentences)
-    return listing.result(), claiming.result(), rules or []
+    return listing.result(), claiming.result(), rules or ()
 
 
 def _say_unseen(sentences: Iterable[str]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
+from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.core.api.resource import (
     DeviceClaim,
     DeviceClass,
@@ -17,17 +18,18 @@ from dranode.driver.core.api.resource import (
     ResourceClaim,
     ResourceClaimSpec,
 )
+from dranode.driver.core.api.source_document import SourceDocument
 from dranode.driver.core.claims.allocation import readable_results
 from dranode.driver.core.diagnosis.causes import StopCause
 from dranode.driver.core.diagnosis.live_objects import LivePod
 from dranode.driver.core.diagnosis.pod_facts import ClusterObjects, NodeGroup, PodClaim, SchedulerAnswer
 from dranode.kubectl.node_filter import away_from, excluded_by, plain_node
-from dranode.kubectl.taint_rules import ruled_taints, with_rules
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.explain import Miss, Stage
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.outcome import AllocationError, Reason
 from dranode.sim.allocator.state import Allocated
+from dranode.sim.allocator.taint_rules import taint_rules
 from dranode.sim.cluster.place import Fleet
 
 _Kept: TypeAlias = Miss | AllocationError | None
@@ -48,7 +50,7 @@ def scheduler_answer(
     pod: LivePod, claims: Sequence[PodClaim], objects: ClusterObjects, features: Features
 ) -> SchedulerAnswer:
     """Return what keeps the pod's claims from being allocated, for every node of the cluster."""
-    slices = with_rules(objects.slices, ruled_taints(objects.rules))
+    rules = [SourceDocument("the API server", index, dict(rule)) for index, rule in enumerate(objects.rules)]
     classes, everything = objects.classes, objects.claims
     known = [claim.claim for claim in claims if claim.claim is not None]
     unallocated = [claim for claim in known if claim.status.allocation is None]
@@ -66,7 +68,10 @@ def scheduler_answer(
     # That its claim is elsewhere says more of the pod than that it may not go to some node.
     first = sorted(groups.items(), key=lambda group: group[0][0] is not StopCause.CLAIM_ON_ANOTHER_NODE)
     kept_away = tuple(NodeGroup(tuple(names), cause, why) for (cause, why), names in first)
-    allocator = Allocator(slices, classes, features, new_share_id=lambda: "")
+    try:
+        allocator = Allocator(objects.slices, classes, features, new_share_id=lambda: "", rules=taint_rules(rules))
+    except DocumentError as error:
+        return SchedulerAnswer(cause=StopCause.CLAIM_REFUSED, error=str(error))
     fleet = Fleet(allocator, nodes, Allocated.of(everything))
     try:
         judged = _judged(fleet, unallocated, allocator)

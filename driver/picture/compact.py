@@ -96,7 +96,7 @@ def _type(device: FleetDevice, apart: frozenset[str]) -> tuple[Any, ...]:
     capacity = tuple((name, str(amount), _number(amount)) for name, amount in device.capacity.items())
     attributes = tuple((name, value) for name, value in device.attributes.items() if name not in apart)
     numa = -1 if device.numa is None else device.numa
-    flags = int(device.shared) + 2 * (not device.published)
+    flags = int(device.shared) + 2 * (not device.published) + 4 * device.closed
     return (device.key.driver, numa, device.product, flags, capacity, attributes, device.taints)
 
 

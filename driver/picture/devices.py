@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import NamedTuple, TypeAlias
@@ -17,6 +17,8 @@ from dranode.driver.picture.published import fleet_device
 Tally: TypeAlias = int | Fraction
 # The counters of a pool by set and name, or what a device draws of them.
 CounterAmounts: TypeAlias = Mapping[tuple[str, str], Tally]
+# The taints that rules put on a device, `key=value:effect (rule NAME)`.
+RuledTaints: TypeAlias = Callable[[DeviceKey], tuple[str, ...]]
 
 
 class PoolKey(NamedTuple):
@@ -42,7 +44,10 @@ class Published:
 
 
 def published(
-    slices: Iterable[ResourceSlice], known: Mapping[str, Sequence[str]], layouts: Mapping[str, Layout]
+    slices: Iterable[ResourceSlice],
+    known: Mapping[str, Sequence[str]],
+    layouts: Mapping[str, Layout],
+    ruled: RuledTaints = lambda _: (),
 ) -> Published:
     """Return what slices publish, for the nodes that are known with their remarks, and those that slices name."""
     newest = _newest(slices)
@@ -61,7 +66,8 @@ def published(
             for device in part.spec.devices:
                 place = part.spec.node_name or device.node_name or ""
                 places.add(place)
-                shown = fleet_device(pool.driver, pool.pool, device)
+                rules = ruled(DeviceKey(pool.driver, pool.pool, device.name))
+                shown = fleet_device(pool.driver, pool.pool, device, rules)
                 devices.setdefault(place, []).append(shown)
                 if device.consumes_counters:
                     draws[shown.key] = _draws(device)

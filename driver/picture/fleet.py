@@ -34,7 +34,7 @@ class FleetDevice:
         attributes: as text, by name.
         capacity: how much of what it has.
         shared: whether several claims may have it.
-        taints: `key=value:effect` of each taint.
+        taints: `key=value:effect` of each taint, one of a rule with ` (rule NAME)`.
         published: False for a device that a claim holds and no slice has.
     """
 
@@ -46,6 +46,11 @@ class FleetDevice:
     shared: bool = False
     taints: tuple[str, ...] = ()
     published: bool = True
+
+    @property
+    def closed(self) -> bool:
+        """Whether a taint keeps claims away that do not tolerate it; the effect `None` only says something."""
+        return any(not taint.partition(" (rule ")[0].endswith(":None") for taint in self.taints)
 
 
 @dataclass(frozen=True, slots=True)

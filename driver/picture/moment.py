@@ -81,7 +81,7 @@ def _fragmented(
 
 def _amounts(device: FleetDevice, consumed: Mapping[str, Tally] | None) -> Iterator[tuple[str, Tally, Tally]]:
     """Unit, amount, and what is free of it."""
-    usable = not device.taints
+    usable = not device.closed
     if not device.shared:
         yield device.key.driver, 1, int(usable and consumed is None)
         return

@@ -24,7 +24,7 @@
   // --- the fleet, unfolded ---
 
   const types = data.types.map(([driver, numa, product, flags, capacity, attributes, taints]) => ({
-    driver, numa, product, shared: (flags & 1) > 0, published: (flags & 2) === 0,
+    driver, numa, product, shared: (flags & 1) > 0, published: (flags & 2) === 0, closed: (flags & 4) > 0,
     capacity: capacity.map(([name, text, total]) => ({ name, text, total })), attributes, taints,
   }));
   const devices = [];
@@ -111,7 +111,7 @@
     else if (part >= 1) words.push("held");
     else if (part > 0) words.push("partly held");
     else words.push("free");
-    if (device.type.taints.length) words.push("tainted");
+    if (device.type.closed) words.push("tainted");
     return words.join(", ");
   }
   function amounts(moment, device) {
@@ -141,7 +141,7 @@
   }
   function classes(moment, device) {
     return [
-      device.type.taints.length ? "tainted" : "", moment.blocked.has(device.id) ? "blocked" : "",
+      device.type.closed ? "tainted" : "", moment.blocked.has(device.id) ? "blocked" : "",
       unknown(moment, device) ? "unknown" : "", device.type.published ? "" : "ghost", device.type.shared ? "wide" : "",
     ].filter(Boolean).join(" ");
   }
@@ -177,13 +177,13 @@
       const lost = unknown(moment, device);
       if (!type.shared) {
         const open = used(moment, device) === 0 && !moment.blocked.has(device.id);
-        add(type.driver, "", 1, Number(open && !type.taints.length), Number(open && type.taints.length > 0), Number(lost));
+        add(type.driver, "", 1, Number(open && !type.closed), Number(open && type.closed), Number(lost));
       } else {
         for (const each of type.capacity) {
           const free = lost ? 0 : Math.max(0, each.total - consumed(moment, device, each));
           const name = last(each.name);
           const label = type.driver.endsWith(`.${name}`) ? type.driver : `${type.driver} ${name}`;
-          add(label, each.text, each.total, type.taints.length ? 0 : free, type.taints.length ? free : 0, lost ? each.total : 0);
+          add(label, each.text, each.total, type.closed ? 0 : free, type.closed ? free : 0, lost ? each.total : 0);
         }
       }
     }
@@ -238,7 +238,7 @@
     free: ["with something free", (moment, node) => units(moment, [node]).some((unit) => unit.free > 0)],
     full: ["full", (moment, node) => (node.devices.length > 0 || node.layout) && units(moment, [node]).every((unit) => unit.free + unit.unclear === 0)],
     fragmented: ["fragmented", (moment, node) => Boolean(moment.fragmented[node.index])],
-    tainted: ["with tainted devices", (moment, node) => node.devices.some((device) => device.type.taints.length)],
+    tainted: ["with tainted devices", (moment, node) => node.devices.some((device) => device.type.closed)],
     odd: ["with remarks", (moment, node) => node.remarks.length > 0],
   };
   let filter = "all";

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from dranode.driver.core.api.resource import ObjectMeta, ResourcePool, ResourceSlice, ResourceSliceSpec
 from dranode.driver.core.claims.layout import Layout
-from dranode.driver.picture.devices import published, with_unpublished
+from dranode.driver.picture.devices import RuledTaints, published, with_unpublished
 from dranode.driver.picture.fleet import CPUS, DeviceKey, DeviceShare, FleetClaim, FleetPicture, WaitingPod
 from dranode.driver.picture.moment import moment
 from dranode.driver.picture.node import DriverView
@@ -24,12 +24,13 @@ def fleet_picture(
     facts: Sequence[str] = (),
     unknown: Mapping[str, Collection[str]] | None = None,
     taken: str = "",
+    ruled: RuledTaints = lambda _: (),
 ) -> FleetPicture:
     """Return a picture of what slices publish and what claims hold of it at each moment.
 
     `unknown` has, by moment, the drivers for which it is unknown what claims hold.
     """
-    what = published(slices, known or {}, layouts or {})
+    what = published(slices, known or {}, layouts or {}, ruled)
     what = with_unpublished(what, [claim for _, claims in moments for claim in claims])
     return FleetPicture(
         title,

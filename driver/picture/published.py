@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from dranode.driver.core.api.resource import Device, DeviceAttribute
+from dranode.driver.core.api.resource import Device, DeviceAttribute, DeviceTaint
 from dranode.driver.picture.fleet import DeviceKey, FleetDevice
 from dranode.driver.picture.node import numa_of
 
@@ -13,8 +13,8 @@ from dranode.driver.picture.node import numa_of
 _PRODUCT_NAMES: Final = ("productname", "model", "product", "devicename", "type")
 
 
-def fleet_device(driver: str, pool: str, device: Device) -> FleetDevice:
-    """Return a published device as a picture shows it."""
+def fleet_device(driver: str, pool: str, device: Device, ruled: tuple[str, ...] = ()) -> FleetDevice:
+    """Return a published device as a picture shows it; `ruled` are taints that rules put on it."""
     attributes = {name: _text(attribute) for name, attribute in device.attributes.items()}
     return FleetDevice(
         key=DeviceKey(driver, pool, device.name),
@@ -23,8 +23,13 @@ def fleet_device(driver: str, pool: str, device: Device) -> FleetDevice:
         attributes=attributes,
         capacity={name: capacity.value for name, capacity in device.capacity.items()},
         shared=bool(device.allow_multiple_allocations),
-        taints=tuple(f"{taint.key}={taint.value}:{taint.effect}" for taint in device.taints),
+        taints=(*map(taint_text, device.taints), *ruled),
     )
+
+
+def taint_text(taint: DeviceTaint) -> str:
+    """Return a taint as kubectl writes one: `key=value:effect`, `key:effect` without a value."""
+    return f"{taint.key}{f'={taint.value}' if taint.value else ''}:{taint.effect}"
 
 
 def _product(attributes: Mapping[str, str]) -> str:

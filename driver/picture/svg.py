@@ -184,7 +184,7 @@ class _NodeDrawing:
             part = max(4.0, 36 * _fraction(device, share, len(holding)))
             y = max(0.0, y - part)
             parts.append(rectangle(9, part, f'fill="{self._colour(claim.name)}"', 0, y))
-        if device.taints:
+        if device.closed:
             parts.append(rectangle(9, 36, 'fill="url(#tainted)" stroke="#b4430a"', _DEVICE - 9, 0))
         name = " ".join(filter(None, (device.key.device, device.product)))
         parts.append(text_at(shortened(name, _DEVICE - 26, 11), 14, 14, size=11))

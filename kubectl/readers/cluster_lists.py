@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
+from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.core.api.resource import ResourceClaim, ResourceSlice
+from dranode.driver.core.api.source_document import SourceDocument
 from dranode.driver.core.diagnosis.live_objects import LiveNode, LivePod
 from dranode.driver.kube.errors import ApiError
 from dranode.driver.kube.objects import ApiObjects
+from dranode.sim.allocator.taint_rules import DeviceTaintRule, taint_rules
 
 T = TypeVar("T")
 
@@ -42,9 +45,13 @@ class ClusterLists:
         """Return the nodes with these labels."""
         return self._all(LiveNode, "Node", "", selector)
 
-    def rules(self) -> list[dict[str, Any]]:
+    def rules(self) -> tuple[DeviceTaintRule, ...]:
         """Return the DeviceTaintRules; none of a server that does not have them."""
-        return self.objects.documents("DeviceTaintRule")
+        documents = self.objects.documents("DeviceTaintRule")
+        try:
+            return taint_rules(SourceDocument("the API server", *each) for each in enumerate(documents))
+        except DocumentError as error:
+            raise ApiError(str(error)) from error
 
     def _all(self, into: type[T], kind: str, namespace: str, selector: str = "", **query: str) -> tuple[T, ...]:
         asked = {"labelSelector": selector, **query}

@@ -57,16 +57,16 @@ def with_rule_taints(
     slices: Iterable[ResourceSlice], rules: Sequence[DeviceTaintRule], features: Features
 ) -> Iterator[ResourceSlice]:
     """The slices as the scheduler sees them: with the taints of the rules, if their gate is on."""
-    if not features.device_taint_rules:
+    if not features.device_taint_rules or not rules:
         yield from slices
         return
     for slice_ in slices:
-        applying = [rule for rule in rules if _selects_pool(rule, slice_, features)]
-        if applying:
-            devices = tuple(_with_taints(device, applying) for device in slice_.spec.devices)
-            yield msgspec.structs.replace(slice_, spec=msgspec.structs.replace(slice_.spec, devices=devices))
-        else:
-            yield slice_
+        spec = slice_.spec
+        devices = tuple(
+            _with_taints(device, rules_on(rules, spec.driver, spec.pool.name, device.name, features))
+            for device in spec.devices
+        )
+        yield msgspec.structs.replace(slice_, spec=msgspec.structs.replace(spec, devices=devices))
 
 
 def _rule(source: SourceDocument) -> DeviceTaintRule:
@@ -83,17 +83,19 @@ def _rule(source: SourceDocument) -> DeviceTaintRule:
     return rule
 
 
-def _selects_pool(rule: DeviceTaintRule, slice_: ResourceSlice, features: Features) -> bool:
-    selector = rule.spec.device_selector
-    if selector is None:
-        return not features.has(Change.RULES_NEED_SELECTOR)
-    return selector.driver in (None, slice_.spec.driver) and selector.pool in (None, slice_.spec.pool.name)
+def rules_on(
+    rules: Iterable[DeviceTaintRule], driver: str, pool: str, device: str, features: Features
+) -> Iterator[DeviceTaintRule]:
+    """The rules whose taints a device has."""
+    for rule in rules:
+        selector = rule.spec.device_selector
+        if selector is None:
+            if not features.has(Change.RULES_NEED_SELECTOR):
+                yield rule
+        elif selector.driver in (None, driver) and selector.pool in (None, pool) and selector.device in (None, device):
+            yield rule
 
 
-def _with_taints(device: Device, rules: Sequence[DeviceTaintRule]) -> Device:
-    taints = tuple(
-        rule.spec.taint
-        for rule in rules
-        if rule.spec.device_selector is None or rule.spec.device_selector.device in (None, device.name)
-    )
+def _with_taints(device: Device, rules: Iterable[DeviceTaintRule]) -> Device:
+    taints = tuple(rule.spec.taint for rule in rules)
     return msgspec.structs.replace(device, taints=device.taints + taints) if taints else device

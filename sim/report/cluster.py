@@ -13,6 +13,7 @@ from dranode.driver.core.api.resource import DeviceClass, Node, Pod, ResourceCla
 from dranode.driver.core.api.source_document import SourceDocument
 from dranode.driver.picture.fleet import FleetClaim
 from dranode.driver.picture.moment import shares_of
+from dranode.sim.allocator.taint_rules import DeviceTaintRule, taint_rules
 
 T = TypeVar("T")
 
@@ -74,6 +75,7 @@ class ClusterSeen:
         notes: one sentence each for what was not seen.
         sources: the documents that decode.
         claims_known: False if no claim was read, so that nothing is known to be free.
+        rules: all DeviceTaintRules.
     """
 
     slices: tuple[ResourceSlice, ...]
@@ -85,6 +87,7 @@ class ClusterSeen:
     notes: tuple[str, ...] = ()
     sources: tuple[SourceDocument, ...] = ()
     claims_known: bool = True
+    rules: tuple[DeviceTaintRule, ...] = ()
     _users: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def fleet_claims(self) -> Iterator[FleetClaim]:
@@ -123,6 +126,7 @@ def cluster_seen(
         _full_name(claim.metadata.namespace, claim.metadata.name): claim
         for _, claim in _decoded(ResourceClaim, by_kind["ResourceClaim"], unread)
     }
+    rules = tuple(_rules(by_kind["DeviceTaintRule"], unread))
     warnings = _warnings(by_kind["Event"])
     pods = tuple(
         pod
@@ -139,6 +143,7 @@ def cluster_seen(
         (*refused, *_lacking(by_kind, kinds), *_unread_notes(tuple(unread.values()))),
         tuple(source for source in documents if source.place not in unread),
         bool(by_kind["ResourceClaim"]) or "ResourceClaim" in kinds,
+        rules,
         _users(claims, pods),
     )
 
@@ -151,6 +156,14 @@ def _decoded(
             yield source, decode(into, source.document)
         except DocumentError as error:
             unread[source.place] = f"{source.place} cannot be read: {error}"
+
+
+def _rules(sources: Iterable[SourceDocument], unread: dict[str, str]) -> Iterator[DeviceTaintRule]:
+    for source in sources:
+        try:
+            yield from taint_rules([source])
+        except DocumentError as error:
+            unread[source.place] = f"{error}; its taints are not shown"
 
 
 def _unread_notes(unread: Sequence[str]) -> Iterator[str]:
@@ -166,6 +179,7 @@ def _lacking(by_kind: Mapping[str, Sequence[SourceDocument]], kinds: Collection[
         ("Node", "nodes without devices are not shown, nor which nodes are not Ready"),
         ("Pod", "which pods wait, and why, is not known"),
         ("DeviceClass", "why claims are not allocated is not known"),
+        ("DeviceTaintRule", "taints that rules put on devices are not known"),
         ("Event", "what kubelet and the scheduler say of pods in Events is not known"),
     ):
         if not by_kind.get(kind) and kind not in kinds:

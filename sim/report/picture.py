@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dranode.driver.picture.fleet import FleetPicture
+from dranode.driver.picture.fleet import DeviceKey, FleetPicture
 from dranode.driver.picture.pictures import fleet_picture
+from dranode.driver.picture.published import taint_text
 from dranode.sim.allocator.features import Features
+from dranode.sim.allocator.taint_rules import rules_on
 from dranode.sim.report.cluster import ClusterSeen
 from dranode.sim.report.waiting import waiting
 
@@ -38,4 +40,13 @@ def cluster_picture(
             for name, seen in (("now", now), ("before", before), ("after", now))
         },
         taken=taken,
+        ruled=lambda device: ruled_taints(now, device, features),
     )
+
+
+def ruled_taints(seen: ClusterSeen, device: DeviceKey, features: Features) -> tuple[str, ...]:
+    """Return the taints that a cluster's rules put on a device, each with its rule."""
+    if not features.device_taint_rules:
+        return ()
+    rules = rules_on(seen.rules, *device, features)
+    return tuple(f"{taint_text(rule.spec.taint)} (rule {rule.metadata.name})" for rule in rules)

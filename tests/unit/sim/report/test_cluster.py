@@ -3,7 +3,10 @@ from __future__ import annotations
 from typing import Any
 
 from dranode.driver.core.api.source_document import SourceDocument
+from dranode.sim.allocator.features import Features
 from dranode.sim.report.cluster import ClusterSeen, cluster_seen
+from dranode.sim.report.picture import cluster_picture
+from tests.fakes.clusters import DRIVER, slice_document
 
 
 def seen(*documents: dict[str, Any]) -> ClusterSeen:
@@ -115,3 +118,28 @@ def test_a_template_that_asks_for_no_claim_leaves_nothing_to_generate() -> None:
     entries = [{"name": "none", "resourceClaimTemplateName": "t"}, {"name": "late", "resourceClaimTemplateName": "t"}]
     (read,) = seen(pod("p", spec={"resourceClaims": entries}, resourceClaimStatuses=[{"name": "none"}])).pods
     assert (read.claims, read.ungenerated) == ((), ("late",))
+
+
+def rule(name: str, effect: str = "NoSchedule", **selector: str) -> dict[str, Any]:
+    spec = {"deviceSelector": selector, "taint": {"key": "maintenance", "value": "fan", "effect": effect}}
+    return {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceTaintRule", "metadata": {"name": name}, "spec": spec}
+
+
+def test_the_taints_of_rules_are_on_the_devices_that_they_select_with_the_rules_name() -> None:
+    cluster = seen(slice_document("n", 2), rule("fans", device="gpu-1"), rule("hint", "None", driver=DRIVER))
+    picture = cluster_picture(cluster, None, Features(), title="t")
+    first, second = picture.nodes[0].devices
+    assert first.taints == ("maintenance=fan:None (rule hint)",)
+    assert second.taints == ("maintenance=fan:NoSchedule (rule fans)", "maintenance=fan:None (rule hint)")
+    assert not first.closed  # the effect None keeps nothing away
+    assert second.closed
+
+
+def test_a_rule_that_cannot_be_read_is_said_and_where_rules_were_not_read_that_too() -> None:
+    strange = rule("strange")
+    strange["spec"]["deviceSelector"] = {"deviceClassName": "gpu"}
+    notes = seen(slice_document("n"), strange).notes
+    assert any("DeviceTaintRule strange" in note and "its taints are not shown" in note for note in notes)
+    lacking = "no DeviceTaintRule is among what was read"
+    assert any(note.startswith(lacking) for note in seen(slice_document("n")).notes)
+    assert not any(note.startswith(lacking) for note in cluster_seen([], ["DeviceTaintRule"]).notes)
