@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -59,9 +59,9 @@ class Enforced:
             self._sent_at = {**self.moving(), **{update.container_id: now for update in allowed.updates}}
         return allowed.updates
 
-    def take_back(self, updates: tuple[ContainerUpdate, ...]) -> None:
-        """Take note that these updates were decided and did not arrive: the containers may have other CPUs."""
-        late = (self.containers.get(update.container_id) for update in updates)
+    def take_back(self, ids: Iterable[str]) -> None:
+        """Take note that masks were decided and did not arrive: these containers may have other CPUs."""
+        late = map(self.containers.get, ids)
         self.containers.carry_out(ContainerChange(tuple(replace(each, cpus=CPUSet()) for each in late if each)))
 
     def moving(self) -> dict[str, float]:

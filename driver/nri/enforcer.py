@@ -114,7 +114,7 @@ class Enforcer:
                     raise
                 log.debug("the other instance has to refuse this: %s", error)
                 return Resources(), ()
-            return Resources() if self._enforced.silent else resources, self._said(updates)
+            return self._given(container, resources), self._said(updates)
 
     def update(self, container: Container, requested: Resources, quota: int) -> tuple[ContainerUpdate, ...]:
         """What becomes of a request for other CPUs, memory nodes or quota (microseconds, 0 if none) of a container."""
@@ -246,9 +246,19 @@ class Enforcer:
     def _said(self, updates: tuple[ContainerUpdate, ...]) -> tuple[ContainerUpdate, ...]:
         """What is answered of these updates: all of them, or none while this instance is silent."""
         if self._enforced.silent:
-            self._enforced.take_back(updates)
+            self._enforced.take_back(update.container_id for update in updates)
             return ()
         return updates
+
+    def _given(self, container: Container, resources: Resources) -> Resources:
+        """What is answered for a new container: these resources, or none while this instance is silent."""
+        if not self._enforced.silent:
+            return resources
+        pinned = self._enforced.containers.get(container.id)
+        if pinned is not None and not pinned.claims:
+            # The other instance may not know yet of a claim that this one has prepared, and share its CPUs.
+            self._enforced.take_back((container.id,))
+        return Resources()
 
     def _users(self, *known: Pinned) -> Iterator[Container]:
         """The containers among these that run and have claims."""

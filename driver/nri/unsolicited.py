@@ -103,7 +103,7 @@ class Unsolicited:
                 error,
             )
             self._not_before = self.enforced.clock() + _RETRY
-            self.enforced.take_back(self._sent)
+            self.enforced.take_back(update.container_id for update in self._sent)
         self._sent = ()
 
     def reconnection_due(self) -> bool:

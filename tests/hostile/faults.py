@@ -89,7 +89,7 @@ def _flip(steps: Steps, name: str) -> None:
 
 
 def keep_ledger(steps: Steps) -> None:
-    if steps.node.ledger.exists():
+    if steps.node.ledger.exists() and not steps.newer:
         with contextlib.suppress(sqlite3.Error):
             source = sqlite3.connect(steps.node.ledger)
             older = sqlite3.connect(steps.node.folder / "older.db")

@@ -109,6 +109,18 @@ def test_what_it_left_unsaid_it_says_when_its_time_comes(enforcer: Enforcer, nod
     assert enforcer.unsolicited.updates() == ()
 
 
+def test_cpus_that_the_other_one_shared_out_before_it_knew_of_their_claim_are_taken_back(
+    enforcer: Enforcer, node: Node, word: Word
+) -> None:
+    node.now = HELD
+    assert enforcer.create(OTHER) == (Resources(), ())
+    word.active = True
+    said = {update.container_id: str(update.resources.cpus) for update in enforcer.unsolicited.updates()}
+    assert said == {"c2": "0-1,4-7"}
+    enforcer.unsolicited.answered("")
+    assert enforcer.unsolicited.updates() == ()
+
+
 def test_it_knows_what_the_other_one_gave_and_keeps_a_claim_for_its_container(
     enforcer: Enforcer, node: Node, word: Word
 ) -> None:
