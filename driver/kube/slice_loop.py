@@ -14,7 +14,7 @@ from typing import Final
 from dranode.driver.core.api.resource import ResourceSlice
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.slices.dropped_fields import dropped_fields
-from dranode.driver.core.slices.plan import CreateSlice, DeleteSlice, SliceChange, UpdateSlice, plan
+from dranode.driver.core.slices.plan import CreateSlice, DeleteSlice, SliceChange, UpdateSlice, plan, published_specs
 from dranode.driver.core.slices.publication import PublisherStatus
 from dranode.driver.core.slices.storable import CONSUMABLE, DesiredSlices
 from dranode.driver.core.slices.view import SliceView
@@ -180,7 +180,7 @@ class SliceLoop:
         with self._lock:
             desired, published = self._desired, tuple(self._view.slices.values())
             is_repair = self._settled
-        specs = desired.specs()
+        specs = desired.specs(published_specs(published, desired.node_name))
         changes = plan(specs, published)
         if any(isinstance(change, CreateSlice) for change in changes):
             changes = plan(specs, published, self._writer.owner())
@@ -261,11 +261,9 @@ class SliceLoop:
             desired = self._desired
             if not desired.withdrawn:
                 return
-            updates = [
-                change
-                for change in plan(desired.again().specs(), tuple(self._view.slices.values()))
-                if isinstance(change, UpdateSlice)
-            ]
+            published = tuple(self._view.slices.values())
+            specs = desired.again().specs(published_specs(published, desired.node_name))
+            updates = [change for change in plan(specs, published) if isinstance(change, UpdateSlice)]
         for change in updates[:1]:
             returned = self._writer.update(change, dry_run=True)
             if CONSUMABLE not in dropped_fields(change.slice.spec, returned.spec):

@@ -24,7 +24,7 @@ from dranode.driver.core.api.resource import (
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.slices.desired import desired_slices, publishable
 from dranode.driver.core.slices.limits import sanitize, slice_problems
-from dranode.driver.core.slices.plan import CreateSlice
+from dranode.driver.core.slices.plan import CreateSlice, published_specs
 from tests.fakes.slices import SliceShelf
 
 ONE = Quantity(1)
@@ -113,6 +113,32 @@ def test_publishing_settles_at_once_whatever_was_there(inventory: list[Inventory
         assert [spec.shared_counters for spec in mine] == [spec.shared_counters for spec in specs]
         assert [_names(spec) for spec in mine] == [_names(spec) for spec in specs]
     assert {name: shelf.slices.get(name) for name in foreign} == foreign
+
+
+@given(st.lists(inventories(), min_size=1, max_size=4), st.data())
+@settings(max_examples=40)
+def test_devices_that_stay_in_their_slices_are_all_published_once(
+    inventory: list[Inventory], data: st.DataObject
+) -> None:
+    shelf = SliceShelf()
+    _clutter(shelf, data)
+    for one in inventory:
+        specs = _where_they_are(shelf, one)
+        assert [problem for spec in specs for problem in slice_problems(spec)] == []
+        devices = [device for spec in specs for device in spec.devices]
+        assert sorted(devices, key=_name) == sorted(publishable(one).devices, key=_name)
+        assert all(spec.devices or spec.shared_counters for spec in specs) or len(specs) == 1
+        shelf.publish(specs)
+        assert shelf.publish(_where_they_are(shelf, one)) == ()
+
+
+def _where_they_are(shelf: SliceShelf, inventory: Inventory) -> Sequence[ResourceSliceSpec]:
+    ours = [one for one in shelf.slices.values() if (one.spec.driver, one.spec.node_name) == ("dra.cpu", "node-a")]
+    return desired_slices("dra.cpu", "node-a", inventory, published_specs(ours, "node-a"))
+
+
+def _name(device: Device) -> str:
+    return device.name
 
 
 @given(inventories(), st.integers(0, 3))

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TypeVar
 
 from dranode.driver.core.api.errors import UsageError
 from dranode.driver.core.api.resource import CounterSet, Device, ResourcePool, ResourceSliceSpec
@@ -19,8 +18,7 @@ from dranode.driver.core.slices.limits import (
     is_large,
     sanitize,
 )
-
-T = TypeVar("T")
+from dranode.driver.core.slices.placement import chunks, placed
 
 
 def publishable(inventory: Inventory) -> Inventory:
@@ -62,22 +60,26 @@ def publishable(inventory: Inventory) -> Inventory:
     )
 
 
-def desired_slices(driver: str, node_name: str, inventory: Inventory) -> tuple[ResourceSliceSpec, ...]:
-    """Return the slices of a node's one pool as a first publication would write them; the pool has the node's name.
+def desired_slices(
+    driver: str, node_name: str, inventory: Inventory, published: Mapping[int, ResourceSliceSpec] | None = None
+) -> tuple[ResourceSliceSpec, ...]:
+    """Return the slices of a node's one pool; the pool has the node's name and the generation of a first publication.
 
-    Counter sets come first, in slices of their own. Devices follow in the driver's order, 128 a slice, or 64 if any
-    device of the pool has taints, counters or list attributes: the limit holds for the whole pool, so that one more
-    taint moves devices to other slices at most once. Without devices there is one empty slice, which shows that the
-    driver is alive. What the API server would refuse is left out; `publishable` names it.
+    Counter sets come first, in slices of their own. Devices follow, 128 a slice, or 64 if any device of the pool has
+    taints, counters or list attributes: the limit holds for the whole pool, so that one more taint moves devices to
+    other slices at most once. Those that are `published` (slices by index) stay where they are (`placement`), all
+    others follow in the driver's order. Without devices there is one empty slice, which shows that the driver is alive.
+    What the API server would refuse is left out; `publishable` names it.
 
     Raises:
         UsageError: the API does not allow the name of the driver or of the node.
     """
     inventory = publishable(inventory)
     size = MAX_LARGE_DEVICES if any(map(is_large, inventory.devices)) else MAX_DEVICES
+    there = _devices_by_slice(published or {})
     parts: list[tuple[tuple[CounterSet, ...], tuple[Device, ...]]] = [
-        *((counters, ()) for counters in _chunks(inventory.counters, MAX_COUNTER_SETS)),
-        *(((), devices) for devices in _chunks(inventory.devices, size)),
+        *((counters, ()) for counters in chunks(inventory.counters, MAX_COUNTER_SETS)),
+        *(((), devices) for devices in placed(inventory.devices, size, there)),
     ]
     parts = parts or [((), ())]
     pool = ResourcePool(name=node_name, generation=1, resource_slice_count=len(parts))
@@ -90,6 +92,9 @@ def desired_slices(driver: str, node_name: str, inventory: Inventory) -> tuple[R
     return slices
 
 
-def _chunks(items: Sequence[T], size: int) -> Iterator[tuple[T, ...]]:
-    for start in range(0, len(items), size):
-        yield tuple(items[start : start + size])
+def _devices_by_slice(published: Mapping[int, ResourceSliceSpec]) -> list[tuple[Device, ...]]:
+    """The devices of each slice after those of counter sets; none of a slice that is missing."""
+    first = max((index + 1 for index, spec in published.items() if spec.shared_counters), default=0)
+    return [
+        published[index].devices if index in published else () for index in range(first, max(published, default=-1) + 1)
+    ]

@@ -55,8 +55,8 @@ class DesiredSlices:
             "Kubernetes 1.36), or have the driver publish devices that are not shared (dranode doctor names the option)"
         )
 
-    def specs(self) -> tuple[ResourceSliceSpec, ...]:
-        """Return the slices to publish.
+    def specs(self, published: Mapping[int, ResourceSliceSpec] | None = None) -> tuple[ResourceSliceSpec, ...]:
+        """Return the slices to publish, where these are published, by index.
 
         Raises:
             UsageError: the API does not allow the name of the driver or of the node.
@@ -64,7 +64,7 @@ class DesiredSlices:
         inventory = self.inventory
         if self.withdrawn:
             inventory = replace(inventory, devices=tuple(one for one in inventory.devices if not _shared(one)))
-        specs = desired_slices(self.driver, self.node_name, inventory)
+        specs = desired_slices(self.driver, self.node_name, inventory, published)
         return tuple(
             msgspec.structs.replace(self.stored.get(index, spec), pool=spec.pool) for index, spec in enumerate(specs)
         )

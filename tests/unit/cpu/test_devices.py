@@ -13,6 +13,7 @@ import pytest
 from dranode.cpu.devices import cpu_devices, left_out
 from dranode.cpu.options import CPUOptions, DeviceMode, GroupBy, check_reserved, read_options
 from dranode.cpu.policies import Threads
+from dranode.cpu.sysfs import read_topology
 from dranode.cpu.topology import Topology
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.documents import encode_json
@@ -20,7 +21,12 @@ from dranode.driver.core.api.errors import UsageError
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.slices.desired import desired_slices, publishable
 from dranode.driver.core.slices.limits import slice_problems
+from dranode.driver.core.slices.plan import published_specs
+from dranode.driver.machine.confined import ConfinedRoot
+from dranode.driver.machine.synthetic import parse_description, synthetic_tree
+from dranode.driver.machine.tree import TreeFiles
 from tests.fakes.cpu import MACHINES, cpus, typed
+from tests.fakes.slices import SliceShelf
 from tests.fakes.topology import regular, topology
 
 # Two sockets with one NUMA node each, four cores with two threads: the example of the reference sheet, 2.3.
@@ -338,3 +344,16 @@ def test_reserved_cpus_must_exist_and_leave_something() -> None:
     check_reserved(CPUOptions(reserved=firsts), offline)
     with pytest.raises(UsageError, match="leaves no whole core to hand out with --threads full-core"):
         check_reserved(CPUOptions(reserved=firsts, threads=Threads.FULL_CORE), offline)
+
+
+def test_a_cpu_that_goes_offline_and_comes_back_is_one_write_each() -> None:
+    shelf = SliceShelf()
+    machine = parse_description("sockets=2,numa=4,l3=4,cores=16,threads=2")
+    for online, writes in (("0-1023", 8), ("0-499,501-1023", 1), ("0-1023", 1)):
+        tree: Any = synthetic_tree(machine)
+        tree["sys"]["devices"]["system"]["cpu"]["online"] = f"{online}\n".encode()
+        made = cpu_devices(read_topology(ConfinedRoot(TreeFiles(tree))), INDIVIDUAL, {})
+        there = published_specs(shelf.slices.values(), "worker1")
+        assert len(shelf.publish(desired_slices("dra.cpu", "worker1", Inventory(devices=made), there))) == writes
+        published = {device.name for one in shelf.slices.values() for device in one.spec.devices}
+        assert published == {device.name for device in made}
