@@ -58,17 +58,20 @@ class Outbox(Generic[T]):
         with self._changed:
             if self._closing:
                 return
+            # Whoever waits for the first item looks again when that is due; no later one is due sooner.
+            first = not self._pending
             dropped = self._pending.put(key, item, self._timing.clock())
             if dropped is not None:
                 log.warning("outbox=%s too much waits for the API server; %s is dropped", self._name, dropped)
             if not self._thread.is_alive():
                 self._thread.start()
-            self._changed.notify_all()
+            if first:
+                self._changed.notify_all()
 
-    def __contains__(self, key: str) -> bool:
-        """Whether something waits under the key."""
+    def sends(self, key: str) -> bool:
+        """Whether something under the key is being sent at this moment, or may have been."""
         with self._changed:
-            return key in self._pending
+            return self._pending.is_taken(key)
 
     def take_back(self, key: str) -> T | None:
         """Remove and return what waits under a key; None if nothing does, or if some of it may have been sent."""

@@ -35,8 +35,10 @@ class PendingItems(Generic[T]):
     def __len__(self) -> int:
         return len(self._entries)
 
-    def __contains__(self, key: str) -> bool:
-        return key in self._entries
+    def is_taken(self, key: str) -> bool:
+        """Whether what waits under a key was taken and is not `done`."""
+        entry = self._entries.get(key)
+        return entry is not None and entry.taken
 
     def put(self, key: str, item: T, now: float) -> T | None:
         """Add an item in place of the one that waits under its key; the item that was dropped to make room for it."""

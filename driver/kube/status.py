@@ -37,15 +37,27 @@ class _Said:
 
     Attributes:
         claim: the claim.
-        entries: the driver's entries; none to remove them.
+        states: its devices; none to remove the driver's entries.
+        before: its `status.devices` when this came.
+        at: the time (RFC 3339) at which this came.
         first: whether its status has no entry of this driver before this is written, whichever instance prepared it.
+        anyway: whether `before` may have changed since.
         still: whether it is to be said still.
     """
 
     claim: ClaimRef
-    entries: tuple[dict[str, Any], ...]
+    states: Sequence[DeviceState] = ()
+    before: Sequence[Any] = ()
+    at: datetime | None = None
     first: bool = False
+    anyway: bool = True
     still: Callable[[], bool] = lambda: True
+
+    def entries(self, driver: str) -> tuple[dict[str, Any], ...] | None:
+        """The driver's entries; None if the claim's status has just these already."""
+        at = "" if self.at is None else self.at.strftime("%Y-%m-%dT%H:%M:%SZ")
+        entries = device_statuses(driver, self.states, self.before, at)
+        return None if not self.anyway and is_said(driver, entries, self.before) else entries
 
 
 class ClaimStatus:
@@ -80,20 +92,20 @@ class ClaimStatus:
             new: whether no instance of the driver had prepared it before.
             still: asked before it is written: whether the claim is as it is said to be.
         """
-        now = self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
-        entries = device_statuses(self._driver, states, before, now)
-        if not is_said(self._driver, entries, before):
-            first = new and is_said(self._driver, (), before)
-            self._outbox.put(claim.uid, _Said(claim, entries, first, still))
-        elif claim.uid in self._outbox and self._outbox.take_back(claim.uid) is None:
-            # Something else is being written at this moment.
-            self._outbox.put(claim.uid, _Said(claim, entries, still=still))
+        none = is_said(self._driver, (), before)
+        overtakes = self._outbox.sends(claim.uid)
+        said = _Said(claim, states, before, self._now(), first=new and none, anyway=overtakes, still=still)
+        if not none and said.entries(self._driver) is None:
+            self._outbox.take_back(claim.uid)
+            return
+        # kubelet waits for this, and most statuses are moot before they are written: their entries are made then.
+        self._outbox.put(claim.uid, said)
 
     def withdraw(self, claim: ClaimRef) -> None:
         """Remove the driver's entries, because the claim is not prepared any more. Returns at once."""
         moot = self._outbox.take_back(claim.uid)
         if moot is None or not moot.first or claim.uid in self._written:
-            self._outbox.put(claim.uid, _Said(claim, ()))
+            self._outbox.put(claim.uid, _Said(claim))
 
     def close(self, seconds: float) -> None:
         """Write what waits, for no longer than `seconds`."""
@@ -106,8 +118,15 @@ class ClaimStatus:
                 "claim=%s uid=%s driver=%s: no status is written: it is unprepared", claim, claim.uid, self._driver
             )
             return
+        try:
+            entries = said.entries(self._driver)
+        except Exception:  # what a plug-in says of a device may be anything, and the claim is prepared all the same
+            log.exception("claim=%s uid=%s driver=%s: not reported", claim, claim.uid, self._driver)
+            return
+        if entries is None:
+            return
         # Before the request, because one that fails may have been carried out all the same.
-        if said.entries:
+        if entries:
             self._written.add(claim.uid)
 
         def request(root: str, version: str) -> APIRequest:
@@ -120,7 +139,7 @@ class ClaimStatus:
                     "apiVersion": f"{API_GROUP}/{version}",
                     "kind": "ResourceClaim",
                     "metadata": {"namespace": claim.namespace, "name": claim.name, "uid": claim.uid},
-                    "status": {"devices": list(said.entries)} if said.entries else {},
+                    "status": {"devices": list(entries)} if entries else {},
                 },
                 APPLY,
             )
@@ -131,5 +150,5 @@ class ClaimStatus:
             if error.status not in _PAST:
                 raise
             log.debug("claim=%s uid=%s driver=%s: its status is not written: %s", claim, claim.uid, self._driver, error)
-        if not said.entries:
+        if not entries:
             self._written.discard(claim.uid)

@@ -56,6 +56,8 @@ _ANSWER_WITHIN: Final = 15.0
 _IO_WITHIN: Final = 5.0
 # How often what is due without being asked is looked at.
 _TICK: Final = 1.0
+# How soon after a change of the records containers are looked at: calls come in bursts, and their answers come first.
+_CALM: Final = 0.02
 
 
 class DisconnectedError(DranodeError):
@@ -175,18 +177,25 @@ class NRIClient:
         poll = select.poll()
         poll.register(sock, select.POLLIN)
         poll.register(self._wake, select.POLLIN)
+        # Once woken, this thread is woken by nothing but the runtime until it acts.
+        calm = select.poll()
+        calm.register(sock, select.POLLIN)
+        woken = False
         asked = self._clock()
         next_tick = asked + _TICK
         while not self._stopping:
-            ready = {fd for fd, _ in poll.poll(max(0.0, next_tick - self._clock()) * 1000)}
+            ready = {fd for fd, _ in (calm if woken else poll).poll(max(0.0, next_tick - self._clock()) * 1000)}
             if sock.fileno() in ready:
                 self._receive(sock, session)
             now = self._clock()
-            woken = self._wake.fileno() in ready
-            if woken:
-                self._wake.heard()
-            if woken or now >= next_tick:
+            if self._wake.fileno() in ready:
+                woken = True
+                next_tick = min(next_tick, now + _CALM)
+            if now >= next_tick:
                 next_tick = now + _TICK
+                if woken:
+                    self._wake.heard()
+                    woken = False
                 if self._speak_up(sock, session):
                     asked = now
             waiting = session.awaiting_updates or not session.registered

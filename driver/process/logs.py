@@ -107,6 +107,9 @@ def set_up(log_format: str, verbosity: int) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(_LEVELS[min(verbosity, len(_LEVELS) - 1)])
+    # What no line has is not looked up: the place, thread and process of the caller (logging, "Optimization").
+    logging._srcfile = None  # noqa: SLF001
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     # Its details do not help to follow a claim.
     logging.getLogger("urllib3").setLevel(logging.WARNING)
     if sys.version_info >= (3, 12):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.status import DeviceState
+from dranode.driver.core.claims.status import DeviceState, device_statuses
 from dranode.driver.kube.client import Client, Timing
 from dranode.driver.kube.status import ClaimStatus
 
@@ -18,13 +18,18 @@ READY = (DeviceState("node", "lamp-0", None, ready=True, reason="Prepared", mess
 
 
 class Server:
-    """Keeps what is written."""
+    """Keeps what is written; while `answers` is not set, a request waits."""
 
     def __init__(self) -> None:
         self.written: list[list[Any]] = []
         self.changed = threading.Condition()
+        self.asked = threading.Event()
+        self.answers = threading.Event()
+        self.answers.set()
 
     def write(self, request: Any) -> Any:
+        self.asked.set()
+        assert self.answers.wait(10)
         with self.changed:
             self.written.append(request("/apis/resource.k8s.io/v1", "v1").body["status"].get("devices", []))
             self.changed.notify_all()
@@ -133,3 +138,27 @@ def test_a_claim_that_is_prepared_again_at_once_keeps_its_status(world: World) -
     world.status.say(CLAIM, READY, world.server.written[0])
     world.status.close(10)
     assert world.written == [["lamp-0"]]
+
+
+def test_a_status_that_the_claim_has_already_is_not_written(world: World) -> None:
+    world.status.say(CLAIM, READY, (), new=True)
+    world.later(1.0)
+    world.server.wait(1)
+    world.status.say(CLAIM, READY, world.server.written[0])
+    world.later(1.0)
+    world.status.close(10)
+    assert world.written == [["lamp-0"]]
+
+
+def test_a_status_that_overtakes_another_on_its_way_is_written(world: World) -> None:
+    """The claim has what it had when it was fetched, or what is being written: it is not known which."""
+    states = (DeviceState("node", "lamp-0", None, ready=False, reason="Broken"),)
+    before = device_statuses("lamps.example.com", states, (), "2026-01-01T00:00:00Z")
+    world.server.answers.clear()
+    world.status.say(CLAIM, READY, ())
+    world.later(1.0)
+    assert world.server.asked.wait(10)
+    world.status.say(CLAIM, states, before)
+    world.server.answers.set()
+    world.status.close(10)
+    assert [entries[0]["conditions"][0]["reason"] for entries in world.server.written] == ["Prepared", "Broken"]
