@@ -28,3 +28,10 @@ def machine() -> Iterator[Machine]:
 def test_the_driver_pins_on_two_numa_nodes_with_cgroup_v2(machine: Machine, version: str) -> None:
     build(version)
     machine.test("tests/interop/test_numa.py", INTEROP=version)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_containers_of_one_pod_have_one_request_each(machine: Machine, version: str) -> None:
+    build(version)
+    name = "test_each_container_runs_on_the_cpus_of_the_request_that_it_names"
+    machine.test(f"tests/interop/test_containerd.py::{name}", INTEROP=version)
