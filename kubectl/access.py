@@ -49,6 +49,12 @@ def cluster_options(function: F) -> F:
     return function
 
 
+def named_kubeconfig() -> str | None:
+    """Return the kubeconfig that kubectl would take: KUBECONFIG, else ~/.kube/config; None if there is none."""
+    default = Path.home() / ".kube" / "config"
+    return os.environ.get("KUBECONFIG") or (str(default) if default.is_file() else None)
+
+
 def named_cluster(kubeconfig: str, context: str, namespace: str, agent: str = "dranode") -> NamedCluster | None:
     """Return the cluster that is meant; None if nothing names one.
 
@@ -57,10 +63,9 @@ def named_cluster(kubeconfig: str, context: str, namespace: str, agent: str = "d
         UnreachableError: it cannot be used, or has no such context.
     """
     if not kubeconfig and not os.environ.get("KUBERNETES_SERVICE_HOST"):
-        default = Path.home() / ".kube" / "config"
-        if not default.is_file():
+        kubeconfig = named_kubeconfig() or ""
+        if not kubeconfig:
             return None
-        kubeconfig = str(default)
     credentials = Credentials(kubeconfig, context=context)
     credentials.check()
     if not namespace and kubeconfig:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from dranode.driver.core.api.errors import DranodeError, UsageError
-from dranode.kubectl.access import NamedCluster, cluster_options, named_cluster
+from dranode.kubectl.access import NamedCluster, cluster_options, named_cluster, named_kubeconfig
 from dranode.kubectl.complete import candidates, completion_script, names_of
 from dranode.kubectl.print import list_options, print_rows
 
@@ -20,7 +20,12 @@ if TYPE_CHECKING:
     from dranode.kubectl.readers.cluster_lists import ClusterLists
     from dranode.sim.allocator.taint_rules import DeviceTaintRule
 
-_SETTINGS: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+_SETTINGS: Final[dict[str, Any]] = {
+    "help_option_names": ["-h", "--help"],
+    "max_content_width": 100,
+    # `dranode fit` asks files alone where no kubeconfig is named; kubectl asks the cluster that it is about.
+    "default_map": {"fit": {"kubeconfig": named_kubeconfig}},
+}
 
 
 @click.group(context_settings=_SETTINGS)

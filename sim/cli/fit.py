@@ -4,26 +4,39 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from dranode.driver.cli.output import console, emit, output_option, reporting
+from dranode.driver.cli.output import console, emit, output_option, picture_options, reporting, write_pictures
 from dranode.driver.core.api.errors import DocumentError, UsageError
 from dranode.sim.cli.release import asked_features, release_options
 
 if TYPE_CHECKING:
     from dranode.driver.core.api.source_document import SourceDocument
     from dranode.driver.core.claims.inventory import Inventory
+    from dranode.driver.picture.fleet import FleetPicture
     from dranode.sim.fit.additions import NodeModel
     from dranode.sim.fit.orders import OrderResult
-    from dranode.sim.fit.questions import ClusterQuestions
+    from dranode.sim.fit.questions import ClusterQuestions, PodAnswer
 
 _ORDERS = "published,reversed,smallest,largest"
 
 
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What was read: documents, the kinds that are all there, and one sentence each for what was refused."""
+
+    documents: tuple[SourceDocument, ...]
+    kinds: frozenset[str] = frozenset()
+    notes: tuple[str, ...] = ()
+
+
 @click.command(short_help="Does a pod fit into a cluster, where, why not, and what would have to change.")
 @click.option("--kubeconfig", metavar="FILE", help="Read the cluster itself, and FILEs beside it; nothing is written.")
+@click.option("--context", default="", metavar="NAME", help="The kubeconfig's context.")
 @click.option(
     "--pod", "pods", multiple=True, metavar="[NAMESPACE/]NAME", help="Ask for this pod; default: all that wait."
 )
@@ -36,6 +49,7 @@ _ORDERS = "published,reversed,smallest,largest"
 )
 @click.option("--trace", metavar="FILE", help="Let pods come and go, with several orders of devices.")
 @click.option("--orders", default=_ORDERS, show_default=True, metavar="ORDER,...", help="Which orders, with --trace.")
+@picture_options
 @release_options
 @output_option
 @click.argument("files", nargs=-1, metavar="[FILE...]")
@@ -43,17 +57,21 @@ def command(
     *,
     files: tuple[str, ...],
     kubeconfig: str | None,
+    context: str,
     trace: str | None,
     orders: str,
     kubernetes: str | None,
     feature_gates: str,
     output: str,
+    html: str | None,
+    svg: str | None,
     **asked: Any,
 ) -> None:
     """Say where kube-scheduler would put the pods in FILEs that are bound to no node, one after another.
 
     FILEs hold a cluster as kubectl prints it and the pods to ask for (YAML, JSON or a List; - is the standard input).
-    Exit status 1 if a pod fits nowhere. Nothing is changed anywhere.
+    Exit status 1 if a pod fits nowhere. Nothing is changed anywhere. Pictures have the cluster before and after, in the
+    same layout.
 
     \b
     Example:
@@ -61,22 +79,30 @@ def command(
     deviceclasses,resourceclaims,resourceclaimtemplates -A -o yaml > cluster.yaml
       dranode fit cluster.yaml my-pod.yaml --move --add nodes.yaml
       dranode fit --kubeconfig ~/.kube/config my-pod.yaml --how-many
+      dranode fit cluster.yaml my-pod.yaml --html fit.html
     """
     from dranode.sim.fit.dump import read_dump
     from dranode.sim.fit.questions import ClusterQuestions
 
+    if trace is not None and (html or svg):
+        raise UsageError("a trace has many moments, and --html and --svg show two; leave them out")
     features = asked_features(kubernetes, feature_gates, whole_nodes=True)
     with reporting() as progress:
-        documents, kinds, notes = _documents(files, kubeconfig, progress)
-        dump = read_dump(documents, kinds)
+        read = _read(files, kubeconfig, context, progress)
+        dump = read_dump(read.documents, read.kinds)
         progress("looking at the cluster")
         questions = ClusterQuestions.of(dump, features, lambda: str(uuid.uuid4()))
         if trace is not None:
             results = list(_traced(questions, trace, orders.split(","), progress))
     if trace is not None:
         _show_trace(results, output)
-    else:
-        _ask(questions, output, notes, **asked)
+        return
+    answers = _ask(questions, output, read.notes, **asked)
+    if html or svg:
+        names = ", ".join((*([context or "the cluster"] if kubeconfig else []), *(Path(file).name for file in files)))
+        write_pictures(html, svg, lambda: _picture(questions, read, answers, names))
+    if any(answer.placement.node is None for answer in answers):
+        raise click.exceptions.Exit(1)
 
 
 def _ask(
@@ -90,7 +116,8 @@ def _ask(
     evict: bool,
     move: bool,
     add: tuple[str, ...],
-) -> None:
+) -> list[PodAnswer]:
+    """Answer, print, and return what became of each pod."""
     from dranode.sim.fit.changes import Changes, changes_document, show_changes
     from dranode.sim.fit.notes import cluster_notes
     from dranode.sim.fit.show import answer_document, show_answers
@@ -111,14 +138,21 @@ def _ask(
         show_changes(screen, changes)
         for note in notes:
             screen.print(f"note: {note}", markup=False)
-    if any(answer.placement.node is None for answer in answers):
-        raise click.exceptions.Exit(1)
+    return answers
 
 
-def _documents(
-    files: tuple[str, ...], kubeconfig: str | None, progress: Callable[[str], None]
-) -> tuple[tuple[SourceDocument, ...], frozenset[str], tuple[str, ...]]:
-    """The documents of the cluster, if one is named, then those of the files; the kinds that are all there; notes.
+def _picture(questions: ClusterQuestions, read: _Read, answers: Sequence[PodAnswer], names: str) -> FleetPicture:
+    from dranode.sim.report.cluster import cluster_seen
+    from dranode.sim.report.placed import placed_picture
+
+    # Whether a pod fits does not rest on Events.
+    seen = cluster_seen(read.documents, {*read.kinds, "Event"}, read.notes)
+    end = questions.after(answers[-1])
+    return placed_picture(seen, answers, end, questions.features, title=f"Where pods fit in {names}")
+
+
+def _read(files: tuple[str, ...], kubeconfig: str | None, context: str, progress: Callable[[str], None]) -> _Read:
+    """Read the documents of the cluster, if one is named, and then those of the files.
 
     Raises:
         ApiError: a kind without which nothing can be said cannot be read.
@@ -130,7 +164,7 @@ def _documents(
     progress("reading")
     documents = load_documents(files)
     if kubeconfig is None:
-        return documents, frozenset(), ()
+        return _Read(documents)
     from dranode.driver.kube.client import Client
     from dranode.driver.kube.cluster_documents import cluster_documents
     from dranode.driver.kube.connection import Connection
@@ -138,7 +172,7 @@ def _documents(
     from dranode.driver.kube.source import Credentials
     from dranode.sim.fit.dump import ESSENTIAL_KINDS, LIVE_KINDS
 
-    credentials = Credentials(kubeconfig)
+    credentials = Credentials(kubeconfig, context=context)
     credentials.check()
     objects = ApiObjects(Client(Connection(credentials), agent="dranode-fit"))
     read = cluster_documents(objects, {kind: {} for kind in LIVE_KINDS}, kubeconfig)
@@ -146,7 +180,7 @@ def _documents(
         if kind in read.refused:
             raise read.refused[kind]
     notes = tuple(f"not seen: {error}" for error in read.refused.values())
-    return (*read.documents, *documents), read.kinds, notes
+    return _Read((*read.documents, *documents), read.kinds, notes)
 
 
 def _models(names: tuple[str, ...], questions: ClusterQuestions) -> Iterator[NodeModel]:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 @click.option(
     "--kubeconfig", default="", metavar="FILE", help="Read the cluster of this kubeconfig; it writes nothing."
 )
+@click.option("--context", default="", metavar="NAME", help="The kubeconfig's context.")
 @click.option(
     "--kubelet-root",
     envvar="DRANODE_KUBELET_ROOT",
@@ -40,6 +41,7 @@ def command(
     files: tuple[str, ...],
     earlier: tuple[str, ...],
     kubeconfig: str,
+    context: str,
     kubelet_root: str | None,
     html: str,
     svg: str | None,
@@ -67,7 +69,7 @@ def command(
     with reporting() as progress:
         progress("reading")
         seen = files or kubeconfig
-        picture = _cluster(files, earlier, kubeconfig, features) if seen else _node(root, kubelet_root)
+        picture = _cluster(files, earlier, (kubeconfig, context), features) if seen else _node(root, kubelet_root)
         progress("drawing")
         write_pictures(html, svg, lambda: picture)
     devices = sum(len(node.devices) for node in picture.nodes)
@@ -80,22 +82,25 @@ def command(
         click.echo(f"not seen: {note}", err=True)
 
 
-def _cluster(files: tuple[str, ...], earlier: tuple[str, ...], kubeconfig: str, features: Features) -> FleetPicture:
+def _cluster(
+    files: tuple[str, ...], earlier: tuple[str, ...], named: tuple[str, str], features: Features
+) -> FleetPicture:
     from dranode.driver.cli.views import time_now
     from dranode.driver.machine.yaml_files import load_documents
     from dranode.sim.report.cluster import cluster_seen
     from dranode.sim.report.picture import cluster_picture
 
     before = cluster_seen(load_documents(earlier)) if earlier else None
+    kubeconfig, context = named
     if kubeconfig:
-        now = _served(kubeconfig)
-        return cluster_picture(now, before, features, title=f"Cluster of {Path(kubeconfig).name}", taken=time_now())
+        title = f"Cluster of {context or Path(kubeconfig).name}"
+        return cluster_picture(_served(*named), before, features, title=title, taken=time_now())
     now = cluster_seen(load_documents(files))
     names = ", ".join(Path(file).name for file in files)
     return cluster_picture(now, before, features, title=f"Cluster in {names}")
 
 
-def _served(kubeconfig: str) -> ClusterSeen:
+def _served(kubeconfig: str, context: str) -> ClusterSeen:
     from dranode.driver.kube.client import Client
     from dranode.driver.kube.cluster_documents import cluster_documents
     from dranode.driver.kube.connection import Connection
@@ -103,7 +108,7 @@ def _served(kubeconfig: str) -> ClusterSeen:
     from dranode.driver.kube.source import Credentials
     from dranode.sim.report.cluster import PAGE_KINDS, cluster_seen
 
-    source = Credentials(kubeconfig)
+    source = Credentials(kubeconfig, context=context)
     source.check()
     objects = ApiObjects(Client(Connection(source), agent="dranode-report"))
     read = cluster_documents(objects, PAGE_KINDS, "the API server")

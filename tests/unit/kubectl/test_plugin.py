@@ -179,6 +179,20 @@ def test_explain_and_fit_are_there_too(cluster: PodCluster, kubectl: Any) -> Non
     assert "Usage: plugin fit" in kubectl("fit", "--help")
 
 
+def test_fit_asks_the_cluster_that_kubectl_is_about(cluster: PodCluster, kubectl: Any, tmp_path: Path) -> None:
+    busy(cluster)
+    for kind in ("services", "replicationcontrollers", "replicasets", "statefulsets", "priorityclasses"):
+        refuse(cluster, kind)
+    page = tmp_path / "fit.html"
+    text = kubectl("fit", "--pod", "later", "--html", str(page))
+    assert "default/later" in text
+    assert "note: not seen: RBAC or an admission policy does not let this account list services" in text
+    assert page.read_text().count("worker-1")
+    refuse(cluster, "resourceslices")
+    with pytest.raises(DranodeError, match="list resourceslices"):
+        kubectl("fit", "--pod", "later")
+
+
 def test_a_server_without_taint_rules_is_no_error(cluster: PodCluster, kubectl: Any) -> None:
     cluster.api.versions = ("v1beta1",)
     assert len(kubectl("devices", "--driver", GPU, "--no-headers").splitlines()) == 4

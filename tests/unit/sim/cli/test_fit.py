@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -12,7 +14,15 @@ from click.testing import CliRunner, Result
 from dranode.driver.core.api.errors import DocumentError, UsageError
 from dranode.sim.cli.allocate import command as allocate
 from dranode.sim.cli.fit import command
-from tests.fakes.clusters import Document, node_document, pod_document
+from tests.fakes.clusters import (
+    CLASS,
+    Document,
+    claim_document,
+    node_document,
+    pod_document,
+    slice_document,
+    template_document,
+)
 
 
 def fit(folder: Path, *documents: Document, options: tuple[str, ...] = ()) -> Result:
@@ -96,3 +106,49 @@ def test_a_trace_is_answered_for_each_order(tmp_path: Path) -> None:
     trace.write_text(yaml.safe_dump({"trace": [{"pod": "nix"}]}))
     result = fit(tmp_path, node_document("a", "4"), pod_document("p", "2"), options=options)
     assert "trace.yaml: no document is a pod nix" in str(result.exception)
+
+
+def page_data(path: Path) -> Any:
+    (text,) = re.findall(r'id="data">(.*?)</script>', path.read_text(), re.DOTALL)
+    return json.loads(text)
+
+
+def test_the_page_has_the_cluster_before_and_after_in_one_layout(tmp_path: Path) -> None:
+    documents = [
+        CLASS, node_document("a"), slice_document("a", 2), claim_document("held", on=("a", "gpu-0"), users=["old"]),
+        pod_document("old", claims=["held"], node="a"), claim_document("one"), pod_document("new", claims=["one"]),
+        claim_document("three", 3), pod_document("big", claims=["three"]),
+    ]  # fmt: skip
+    page, picture = tmp_path / "fit.html", tmp_path / "fit.svg"
+    result = fit(tmp_path, *documents, options=("--html", str(page), "--svg", str(picture)))
+    assert result.exit_code == 1  # big fits nowhere
+    data = page_data(page)
+    assert data["title"] == "Where pods fit in cluster.yaml"
+    assert data["facts"] == ["default/new goes to a"]
+    before, after = data["moments"]
+    assert (before["title"], after["title"]) == ("before", "after")
+    held = {moment["title"]: {claim[0]: claim[2:3] for claim in moment["claims"]} for moment in (before, after)}
+    assert held["before"]["default/held"] == held["after"]["default/held"] == [[[0]]]
+    assert held["before"]["default/one"] == []
+    assert held["after"]["default/one"] == [[[1]]]
+    (waiting,) = data["waiting"]
+    assert waiting[:2] == ["default/big", ["default/three"]]
+    assert "0/1 nodes are available" in waiting[2][0]
+    assert "default/one" in picture.read_text()
+
+
+def test_the_page_has_the_claims_that_templates_make(tmp_path: Path) -> None:
+    documents = [CLASS, node_document("a"), slice_document("a", 2), template_document("t-gpu"),
+                 pod_document("p", claims=["t-gpu"])]  # fmt: skip
+    page = tmp_path / "fit.html"
+    assert fit(tmp_path, *documents, options=("--html", str(page))).exit_code == 0
+    before, after = page_data(page)["moments"]
+    assert before["claims"] == []
+    (claim,) = after["claims"]
+    assert claim[0].startswith("default/p-t-gpu")
+    assert claim[2] == [[0]]
+
+
+def test_a_trace_has_no_picture(tmp_path: Path) -> None:
+    result = fit(tmp_path, node_document("a"), options=("--trace", "t.yaml", "--html", "x.html"))
+    assert isinstance(result.exception, UsageError)
