@@ -140,9 +140,12 @@ class CPUPlugin(Plugin, Pins, Recovers, Tunes):
     def tune(self, claims: Collection[Record], notes: Notes) -> None:
         """Keep interrupts, unbound kernel work and host services off the CPUs of these claims (`dranode.cpu.tuner`)."""
         if self._tuner is None:
+            from dranode.cpu.irqbalance import IRQBalance
             from dranode.cpu.tuner import Tuner
 
-            self._tuner = Tuner(self._host, self.options.reserved)
+            folder = f"{self.options.host_root.rstrip('/')}/run/irqbalance"
+            balancer = IRQBalance(folder) if isinstance(self._host, HostRoot) else None
+            self._tuner = Tuner(self._host, self.options.reserved, balancer)
         self._tuner.tune(claims, notes)
 
     def recover(self, uid: str, spec: Spec) -> ClaimGrant | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from dranode.cpu.settings import Kind, Setting
@@ -40,7 +41,7 @@ def read_settings(root: Root) -> tuple[Setting, ...]:
 def reread(root: Root, setting: Setting) -> Setting | None:
     """Return a setting as it is now; None if it is gone."""
     cpus = _cpus(root, setting.path)
-    return None if cpus is None else Setting(setting.path, setting.kind, cpus, setting.owner)
+    return None if cpus is None else replace(setting, cpus=cpus)
 
 
 def unmovable(root: Root) -> Iterator[str]:
@@ -128,7 +129,7 @@ def _cpus(root: Root, path: str) -> CPUSet | None:
     text = _text(root, path)
     if text is None:
         return None
-    listed = path.endswith(("smp_affinity_list", "cpuset.cpus"))
+    listed = path.endswith(("smp_affinity_list", "cpuset.cpus", "cpuset.cpus.exclusive"))
     try:
         return CPUSet.parse(text) if listed else CPUSet.parse_mask(text)
     except ValueError:

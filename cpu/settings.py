@@ -11,6 +11,8 @@ A third value is somebody else's, who thereby says what the original is from now
     workqueue       /sys/devices/virtual/workqueue/cpumask                  the housekeeping CPUs
     queue           /sys/class/net/*/queues/*/{rps,xps}_cpus                empty, which switches steering off
     slice           /sys/fs/cgroup/{system.slice,...}/cpuset.cpus           the housekeeping CPUs; empty is all CPUs
+    exclusive       cpuset.cpus.exclusive of cgroups above partitions       the other way: the original and theirs
+    banned          irqbalance's socket                                     the other way: the original and quiet ones
 
 Sources: Documentation/core-api/irq/irq-affinity.rst, core-api/workqueue.rst, networking/scaling.rst and
 admin-guide/cgroup-v2.rst of the kernel.
@@ -38,10 +40,14 @@ class Kind(StrEnum):
     WORKQUEUE = "workqueue"
     QUEUE = "queue"
     SLICE = "slice"
+    EXCLUSIVE = "exclusive"
+    BANNED = "banned"
 
 
 # The kernel writes these as masks, the others as lists.
 _MASKS: Final = frozenset((Kind.NEW_INTERRUPTS, Kind.WORKQUEUE, Kind.QUEUE))
+# These name CPUs that are taken from others, not those that are left.
+_GRANTS: Final = frozenset((Kind.EXCLUSIVE, Kind.BANNED))
 _WORD_BITS: Final = 32
 
 
@@ -54,12 +60,14 @@ class Setting:
         kind: what it is of.
         cpus: the CPUs that it allows; none is all of them for a slice.
         owner: whose it is, where the path may become another's: the device of an interrupt; else empty.
+        needed: the CPUs that it has to allow, whatever else.
     """
 
     path: str
     kind: Kind
     cpus: CPUSet
     owner: str = ""
+    needed: CPUSet = field(default_factory=CPUSet)
 
     def text(self, cpus: CPUSet) -> str:
         """Return what is written to the file to allow these CPUs."""
@@ -161,8 +169,8 @@ def tuning(settings: Iterable[Setting], notes: TuningNotes, machine: Machine) ->
     writes: list[Write] = []
     for setting in settings:
         known = _known(setting, notes.settings.get(setting.path))
-        aim = goal(setting.kind, CPUSet.parse(known.original), machine)
-        if aim == setting.cpus or known.refused:
+        aim = goal(setting.kind, CPUSet.parse(known.original), machine) | setting.needed
+        if known.refused or not _is_due(setting, known, aim):
             if str(aim) != known.original:
                 noted[setting.path] = known
             continue
@@ -172,16 +180,29 @@ def tuning(settings: Iterable[Setting], notes: TuningNotes, machine: Machine) ->
     return Tuning(TuningNotes(boot=notes.boot, settings=noted), tuple(writes))
 
 
+def _is_due(setting: Setting, known: Noted, aim: CPUSet) -> bool:
+    # irqbalance heeds what it was told with its next round, so what it was told last counts and not what it says now.
+    untold = setting.kind is Kind.BANNED and known.given not in ((), (str(aim),))
+    return aim != setting.cpus or (untold and str(aim) == known.original)
+
+
 def _known(setting: Setting, noted: Noted | None) -> Noted:
     """Return what is on record of a setting, unless it is another's now or somebody else has changed it."""
     now = str(setting.cpus)
-    if noted is not None and noted.owner == setting.owner and now in (noted.original, *noted.given):
+    if noted is None or noted.owner != setting.owner:
+        return Noted(original=now, owner=setting.owner)
+    if setting.kind is Kind.BANNED or now in (noted.original, *noted.given):
         return noted
     return Noted(original=now, owner=setting.owner)
 
 
 def goal(kind: Kind, original: CPUSet, machine: Machine) -> CPUSet:
-    """Return the CPUs that a setting is to allow, by its original value and the CPUs that are to be quiet."""
+    """Return the CPUs that a setting is to allow, by its original value and the CPUs that are to be quiet.
+
+    What cgroups above a partition have to grant, and irqbalance has to ban, besides is `Setting.needed`.
+    """
+    if kind in _GRANTS:
+        return original
     if kind is Kind.SLICE and not original:
         return machine.online - machine.quiet if machine.quiet else original
     left = original - machine.quiet
@@ -202,7 +223,9 @@ def noted_after(tuned: Tuning, after: Mapping[str, Setting], refused: Mapping[st
     for write in tuned.writes:
         path = write.setting.path
         now, known = after.get(path), noted.pop(path)
-        if path in refused:
+        if write.setting.kind is Kind.BANNED:
+            noted[path] = msgspec.structs.replace(known, given=(str(write.cpus),))
+        elif path in refused:
             noted[path] = msgspec.structs.replace(known, given=(), refused=refused[path])
         elif now is not None and str(now.cpus) != known.original:
             # The kernel may have taken the value otherwise than it was written.

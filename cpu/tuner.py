@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from dranode.cpu.irqbalance import IRQBalance
+from dranode.cpu.partitions import Partition, exclusive_settings, find_partitions, make_partition
 from dranode.cpu.policies import Isolation
 from dranode.cpu.setting_files import read_settings, reread, unmovable
 from dranode.cpu.settings import Kind, Machine, Setting, Tuning, TuningNotes, Write, noted_after, tuning
@@ -38,11 +40,13 @@ class Tuner:
     Attributes:
         root: the machine's files: those of the node, not of a pod.
         reserved: the CPUs that no claim gets.
+        balancer: the node's irqbalance; None where it cannot be told anything.
         unmoved: what still runs on quiet CPUs and why, a sentence each, by the last look.
     """
 
     root: Root
     reserved: CPUSet = field(default_factory=CPUSet)
+    balancer: IRQBalance | None = None
     unmoved: tuple[str, ...] = ()
 
     def tune(self, claims: Collection[Record], notes: Notes) -> None:
@@ -56,21 +60,26 @@ class Tuner:
         if not machine.quiet and not noted.settings:
             notes.write(None)
             return
-        tuned = tuning(self._settings(), noted, machine)
+        partitions = tuple(find_partitions(self.root, claims))
+        tuned = tuning(self._settings(partitions, noted, machine.quiet), noted, machine)
         notes.write(tuned.notes.document())
         failures = self._write(tuned)
-        after = {write.setting.path: reread(self.root, write.setting) for write in tuned.writes}
-        there = {path: setting for path, setting in after.items() if setting is not None}
-        refused = {path: error.strerror or str(error) for path, error in failures.items()}
-        owned = {
-            write.setting.path: refused[write.setting.path]
-            for write in tuned.writes
-            if write.setting.path in refused and _is_kernels_own(write.setting, failures[write.setting.path])
-        }
-        final = noted_after(tuned, there, owned)
+        final = self._noted_after(tuned, failures)
         notes.write(final.document())
-        before = {path: noted.refused for path, noted in final.settings.items() if noted.refused}
-        self._report(tuned.notes, before | refused, machine)
+        unmoved = (*_refused(tuned, final, failures), *self._partition(partitions))
+        self._report((*unmoved, *unmovable(self.root)) if machine.quiet else (), machine.quiet)
+
+    def _noted_after(self, tuned: Tuning, failures: Mapping[str, OSError]) -> TuningNotes:
+        settings = {write.setting.path: write.setting for write in tuned.writes}
+        after = {path: setting for path in settings if (setting := reread(self.root, settings[path])) is not None}
+        own = {path: _reason(error) for path, error in failures.items() if _is_kernels_own(settings[path], error)}
+        return noted_after(tuned, after, own)
+
+    def _partition(self, partitions: Iterable[Partition]) -> Iterator[str]:
+        for partition in partitions:
+            reason = make_partition(self.root, partition)
+            if reason is not None:
+                yield f"the container in /{partition.folder} is no partition: the kernel says {reason}"
 
     def _machine(self, claims: Collection[Record]) -> Machine:
         quiet = CPUSet.union(isolated_cpus(claim, Isolation.QUIET) for claim in claims)
@@ -84,18 +93,21 @@ class Tuner:
             )
         return Machine(online, self.reserved, quiet)
 
-    def _settings(self) -> tuple[Setting, ...]:
+    def _settings(self, partitions: Iterable[Partition], noted: TuningNotes, quiet: CPUSet) -> tuple[Setting, ...]:
         try:
-            return read_settings(self.root)
+            settings = read_settings(self.root)
         except MachineError as error:
             raise ClaimError(f"{error}; isolation: quiet needs the node's own /proc (docs/isolation.md)") from error
+        # irqbalance first: it would move back what it may.
+        banned = () if self.balancer is None else self.balancer.settings(quiet)
+        return (*banned, *settings, *exclusive_settings(self.root, partitions, noted.settings))
 
     def _write(self, tuned: Tuning) -> dict[str, OSError]:
         """Write what was decided, and return what the kernel refused, by path; what is gone needs no change."""
         failures: dict[str, OSError] = {}
         for write in tuned.writes:
             try:
-                self.root.write(write.setting.path, write.setting.text(write.cpus))
+                self._write_one(write)
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except OSError as error:
@@ -104,12 +116,16 @@ class Tuner:
                 failures[write.setting.path] = error
         return failures
 
-    def _report(self, notes: TuningNotes, refused: Mapping[str, str], machine: Machine) -> None:
-        sentences = [_unmoved(path, notes.settings[path].owner, refused[path]) for path in sorted(refused)]
-        unmoved = (*sentences, *unmovable(self.root)) if machine.quiet else ()
+    def _write_one(self, write: Write) -> None:
+        if write.setting.kind is Kind.BANNED and self.balancer is not None:
+            self.balancer.ban(write.setting, write.cpus)
+        else:
+            self.root.write(write.setting.path, write.setting.text(write.cpus))
+
+    def _report(self, unmoved: tuple[str, ...], quiet: CPUSet) -> None:
         for sentence in unmoved:
             if sentence not in self.unmoved:
-                log.warning("cpus=%s: %s", machine.quiet, sentence)
+                log.warning("cpus=%s: %s", quiet, sentence)
         self.unmoved = unmoved
 
     def _boot_id(self) -> str:
@@ -128,6 +144,18 @@ def _no_right(write: Write, error: OSError) -> str:
         f"/{write.setting.path} cannot be written: {error.strerror}; isolation: quiet needs the node's own /proc and "
         "/sys writable, as deploy/components/isolation mounts them"
     )
+
+
+def _refused(tuned: Tuning, final: TuningNotes, failures: Mapping[str, OSError]) -> Iterator[str]:
+    """Yield a sentence for each setting that the kernel refuses to change, now or earlier."""
+    reasons = {path: noted.refused for path, noted in final.settings.items() if noted.refused}
+    reasons |= {path: _reason(error) for path, error in failures.items()}
+    for path in sorted(reasons):
+        yield _unmoved(path, tuned.notes.settings[path].owner, reasons[path])
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or str(error)
 
 
 def _unmoved(path: str, owner: str, reason: str) -> str:

@@ -1,0 +1,73 @@
+"""Tells irqbalance which CPUs to leave alone, through the socket that irqbalance-ui uses.
+
+A command is one message with the sender's credentials, and irqbalance takes those of root. `setup` is answered with
+`SLEEP <seconds> ... BANNED <CPU mask>`; `settings cpus <cpu-list>` bans CPUs in place of those before, `NULL` has it
+decide by itself again. Source: sock_handle() in irqbalance.c, since irqbalance 1.3.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import struct
+from collections.abc import Iterator
+from typing import Final
+
+from dranode.cpu.settings import Kind, Setting
+from dranode.driver.core.api.cpuset import CPUSet
+
+_SOCKET: Final = re.compile(r"irqbalance(\d+)\.sock", re.ASCII)
+_BANNED: Final = re.compile(r"BANNED ([0-9a-f,]+)", re.ASCII)
+# It answers within its main loop, where it sleeps unless it is moving interrupts.
+_SECONDS: Final = 1.0
+_MAX_BYTES: Final = 1 << 16
+_SCM_CREDENTIALS: Final = 2
+
+
+class IRQBalance:
+    """The irqbalance processes of a machine, of which there is one or none.
+
+    Args:
+        folder: where their sockets lie, `/run/irqbalance`.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def settings(self, quiet: CPUSet) -> Iterator[Setting]:
+        """Yield what each has banned and is to ban besides; one that does not answer is left out."""
+        try:
+            names = sorted(os.listdir(self._folder))  # noqa: PTH208 - names alone
+        except OSError:
+            return
+        for name in filter(_SOCKET.fullmatch, names):
+            banned = _banned(f"{self._folder}/{name}")
+            if banned is not None:
+                yield Setting(f"{self._folder}/{name}", Kind.BANNED, banned, needed=quiet)
+
+    def ban(self, setting: Setting, cpus: CPUSet) -> None:
+        """Have these CPUs banned and no others, from irqbalance's next round on (10 s by default).
+
+        Raises:
+            OSError: it cannot be reached.
+        """
+        _ask(setting.path, f"settings cpus {cpus or 'NULL'}")
+
+
+def _banned(path: str) -> CPUSet | None:
+    try:
+        match = _BANNED.search(_ask(path, "setup"))
+        return None if match is None else CPUSet.parse_mask(match[1])
+    except (OSError, ValueError):
+        return None
+
+
+def _ask(path: str, command: str) -> str:
+    """Send a command and return the answer, which is empty for `settings`: irqbalance only closes the connection."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(_SECONDS)
+        connection.connect(path)
+        mine = struct.pack("3i", os.getpid(), os.getuid(), os.getgid())
+        connection.sendmsg([command.encode()], [(socket.SOL_SOCKET, _SCM_CREDENTIALS, mine)])
+        return connection.recv(_MAX_BYTES).decode("ascii", "replace")

@@ -1,0 +1,102 @@
+"""Makes the cgroups of containers with `isolation: partition` partitions of cgroup v2, as far as their parents allow.
+
+Source: Documentation/admin-guide/cgroup-v2.rst of the kernel, Cpuset. A partition whose parent is none ("remote", since
+Linux 6.7) needs its CPUs in `cpuset.cpus.exclusive` of every cgroup above it, which are settings like others: they are
+noted and put back. The partition itself goes with the container.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from dranode.cpu.policies import Isolation
+from dranode.cpu.settings import Kind, Setting
+from dranode.cpu.treatment import isolated_cpus
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.claims.record import Record
+from dranode.driver.machine.cgroups import Cgroups
+from dranode.driver.machine.pod_cgroups import containers_of
+from dranode.driver.machine.root import Root, read_text
+
+EXCLUSIVE: Final = "cpuset.cpus.exclusive"
+_PARTITION: Final = "cpuset.cpus.partition"
+_UNIFIED: Final = "sys/fs/cgroup"
+_ISOLATED: Final = "isolated"
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A container's cgroup that is to be a partition.
+
+    Attributes:
+        folder: its folder, relative to the machine's root.
+        cpus: its CPUs.
+    """
+
+    folder: str
+    cpus: CPUSet
+
+    @property
+    def above(self) -> Iterator[str]:
+        """Yield the folders above it, the outermost first, without the root of all cgroups."""
+        parts = self.folder.removeprefix(f"{_UNIFIED}/").split("/")
+        return (f"{_UNIFIED}/{'/'.join(parts[:depth])}" for depth in range(1, len(parts)))
+
+
+def find_partitions(root: Root, claims: Iterable[Record]) -> Iterator[Partition]:
+    """Yield the containers that run on nothing but CPUs of claims that ask for a partition."""
+    for claim in claims:
+        own = isolated_cpus(claim, Isolation.PARTITION)
+        for pod in claim.pods if own else ():
+            yield from _of_pod(root, pod.uid, own)
+
+
+def _of_pod(root: Root, pod: str, own: CPUSet) -> Iterator[Partition]:
+    try:
+        containers = tuple(containers_of(root, Cgroups(root), pod))
+    except OSError:
+        return
+    for each in containers:
+        cpus = _cpus(root, f"{each.hierarchy}/{each.cgroup}/cpuset.cpus")
+        if cpus and cpus <= own:
+            yield Partition(f"{each.hierarchy}/{each.cgroup}", cpus)
+
+
+def exclusive_settings(root: Root, partitions: Iterable[Partition], noted: Iterable[str]) -> Iterator[Setting]:
+    """Yield what the cgroups above partitions have to grant, and those that had to before (`noted`, paths)."""
+    needed: dict[str, CPUSet] = {path: CPUSet() for path in noted if path.endswith(f"/{EXCLUSIVE}")}
+    for partition in partitions:
+        for folder in partition.above:
+            path = f"{folder}/{EXCLUSIVE}"
+            needed[path] = needed.get(path, CPUSet()) | partition.cpus
+    for path, cpus in needed.items():
+        now = _cpus(root, path)
+        if now is not None:
+            yield Setting(path, Kind.EXCLUSIVE, now, needed=cpus)
+
+
+def make_partition(root: Root, partition: Partition) -> str | None:
+    """Make a container's cgroup a partition; why it is none in the kernel's words, or None if it is."""
+    state = f"{partition.folder}/{_PARTITION}"
+    try:
+        if read_text(root, state) == _ISOLATED:
+            return None
+        own = f"{partition.folder}/{EXCLUSIVE}"
+        if root.exists(own):
+            root.write(own, f"{partition.cpus}\n")
+        root.write(state, f"{_ISOLATED}\n")
+        now = read_text(root, state)
+    except FileNotFoundError:
+        return None if not root.exists(partition.folder) else f"there is no {_PARTITION}"
+    except OSError as error:
+        return error.strerror or str(error)
+    return None if now == _ISOLATED else now
+
+
+def _cpus(root: Root, path: str) -> CPUSet | None:
+    try:
+        return CPUSet.parse(read_text(root, path))
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,100 @@
+"""What irqbalance is told, and that it is told again what it had banned by itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dranode.cpu.irqbalance import IRQBalance
+from dranode.cpu.tuner import Tuner
+from dranode.driver.core.api.cpuset import CPUSet
+from tests.fakes.irqbalance import FakeIRQBalance
+from tests.fakes.settings import Kernel, MemoryNotes, PowerCutError, interrupt, quiet_record
+
+pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="irqbalance listens to root alone")
+A, B = quiet_record("a", "2-3"), quiet_record("b", "5")
+
+
+@pytest.fixture
+def irqbalance(tmp_path: Path) -> Iterator[FakeIRQBalance]:
+    fake = FakeIRQBalance(tmp_path, banned="7")
+    yield fake
+    if fake.path.exists():
+        fake.end()
+
+
+def banned(irqbalance: FakeIRQBalance) -> str:
+    irqbalance.round()
+    return str(irqbalance.banned)
+
+
+def test_quiet_cpus_are_banned_beside_its_own_until_their_claims_end(irqbalance: FakeIRQBalance) -> None:
+    kernel = Kernel()
+    notes, tuner = MemoryNotes(kernel), Tuner(kernel, balancer=IRQBalance(str(irqbalance.path.parent)))
+    tuner.tune([A], notes)
+    assert str(irqbalance.banned) == "7", "it heeds its socket with its next round"
+    tuner.tune([A, B], notes)
+    assert banned(irqbalance) == "2-3,5,7"
+    tuner.tune([B], notes)
+    assert banned(irqbalance) == "5,7"
+    tuner.tune([], notes)
+    assert banned(irqbalance) == "7"
+    tuner.tune([], notes)
+    assert notes.document is None
+
+
+@pytest.mark.parametrize("heeded", [True, False])
+def test_a_crash_keeps_what_it_had_banned_by_itself(irqbalance: FakeIRQBalance, *, heeded: bool) -> None:
+    for lasts in range(20):
+        kernel = Kernel()
+        notes, balancer = MemoryNotes(kernel), IRQBalance(str(irqbalance.path.parent))
+        kernel.lasts = lasts
+        try:
+            Tuner(kernel, balancer=balancer).tune([A], notes)
+        except PowerCutError:
+            pass
+        else:
+            break
+        if heeded:
+            irqbalance.round()
+        kernel.lasts = None
+        Tuner(kernel, balancer=balancer).tune([], notes)
+        assert banned(irqbalance) == "7"
+    assert lasts > 5
+
+
+def test_an_irqbalance_that_was_started_again_gets_the_ban_again(irqbalance: FakeIRQBalance, tmp_path: Path) -> None:
+    kernel = Kernel()
+    notes, tuner = MemoryNotes(kernel), Tuner(kernel, balancer=IRQBalance(str(tmp_path)))
+    tuner.tune([A], notes)
+    irqbalance.end()
+    again = FakeIRQBalance(tmp_path, banned="6", number=8)
+    tuner.tune([A], notes)
+    assert banned(again) == "2-3,6"
+    tuner.tune([], notes)
+    assert banned(again) == "6"
+    again.end()
+
+
+def test_a_node_without_irqbalance_and_one_that_does_not_answer_need_nothing(tmp_path: Path) -> None:
+    (tmp_path / "irqbalance9.sock").touch()
+    for folder in (tmp_path, tmp_path / "none"):
+        kernel = Kernel()
+        assert list(IRQBalance(str(folder)).settings(CPUSet((1,)))) == []
+        Tuner(kernel, balancer=IRQBalance(str(folder))).tune([A], MemoryNotes(kernel))
+        assert kernel.files[interrupt(24)] == "0-1,4-7"
+
+
+def test_an_irqbalance_that_ends_meanwhile_is_no_failure_of_the_claim(irqbalance: FakeIRQBalance) -> None:
+    class Ending(IRQBalance):
+        def ban(self, *arguments: object) -> None:
+            irqbalance.end()
+            super().ban(*arguments)  # type: ignore[arg-type] # whatever it gets
+
+    kernel = Kernel()
+    tuner = Tuner(kernel, balancer=Ending(str(irqbalance.path.parent)))
+    tuner.tune([A], MemoryNotes(kernel))
+    assert kernel.files[interrupt(24)] == "0-1,4-7"

@@ -1,0 +1,119 @@
+"""Containers whose cgroups become partitions of cgroup v2, on a kernel that lets them or says why not."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import msgspec
+import pytest
+
+from dranode.cpu.tuner import Tuner
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.resource import ResourceClaimConsumerReference
+from dranode.driver.core.claims.record import Record
+from tests.fakes.settings import Kernel, MemoryNotes, quiet_record
+
+POD = "0f1e2d3c-0000-4000-8000-00000000000a"
+SLICE = "sys/fs/cgroup/kubepods.slice"
+PODS = f"{SLICE}/kubepods-pod{POD.replace('-', '_')}.slice"
+CONTAINER = f"{PODS}/cri-containerd-{'ab' * 32}.scope"
+OTHER = f"{PODS}/cri-containerd-{'cd' * 32}.scope"
+INVALID = "isolated invalid (Parent is not a partition root)"
+
+
+class PartitioningKernel(Kernel):
+    """Grants a partition whose CPUs are in `cpuset.cpus.exclusive` of all cgroups above, as Linux 6.7 does."""
+
+    def __init__(self, *, remote: bool = True) -> None:
+        super().__init__()
+        for folder, cpus in ((SLICE, ""), (PODS, ""), (CONTAINER, "2-3"), (OTHER, "0-1,4-7")):
+            self.files[f"{folder}/cpuset.cpus"] = cpus
+            self.files[f"{folder}/cpuset.cpus.effective"] = cpus or "0-7"
+            self.files[f"{folder}/cpuset.cpus.partition"] = "member"
+            if remote:
+                self.files[f"{folder}/cpuset.cpus.exclusive"] = ""
+
+    def write(self, path: str, content: str) -> None:
+        super().write(path, content)
+        folder, _, name = path.rpartition("/")
+        if name == "cpuset.cpus.partition":
+            cpus = CPUSet.parse(self.files[f"{folder}/cpuset.cpus"])
+            above = (self.files.get(f"{each}/cpuset.cpus.exclusive", "") for each in (SLICE, PODS, folder))
+            self.files[path] = "isolated" if all(cpus <= CPUSet.parse(each) for each in above) else INVALID
+
+
+def record(isolation: str = "partition", cpus: str = "2-3") -> Record:
+    pods = (ResourceClaimConsumerReference(resource="pods", name="pod-a", uid=POD),)
+    return msgspec.structs.replace(quiet_record("a", cpus, isolation), pods=pods)
+
+
+def partition(kernel: Kernel, folder: str = CONTAINER) -> str:
+    return kernel.files[f"{folder}/cpuset.cpus.partition"]
+
+
+def exclusive(kernel: Kernel) -> list[str]:
+    return [kernel.files[f"{folder}/cpuset.cpus.exclusive"] for folder in (SLICE, PODS)]
+
+
+def test_the_claims_container_is_a_partition_and_no_other_is() -> None:
+    kernel = PartitioningKernel()
+    notes, tuner = MemoryNotes(kernel), Tuner(kernel)
+    tuner.tune([record()], notes)
+    assert (partition(kernel), partition(kernel, OTHER)) == ("isolated", "member")
+    assert exclusive(kernel) == ["2-3", "2-3"]
+    assert not tuner.unmoved
+    kernel.written.clear()
+    tuner.tune([record()], notes)
+    assert kernel.written == []
+
+
+def test_what_the_cgroups_above_granted_is_taken_back_with_the_claim() -> None:
+    kernel = PartitioningKernel()
+    kernel.files[f"{SLICE}/cpuset.cpus.exclusive"] = "7"
+    notes, tuner = MemoryNotes(kernel), Tuner(kernel)
+    tuner.tune([record()], notes)
+    assert exclusive(kernel) == ["2-3,7", "2-3"]
+    kernel.remove(CONTAINER)
+    tuner.tune([record()], notes)
+    assert exclusive(kernel) == ["7", ""]
+    kernel.remove(PODS)
+    tuner.tune([], notes)
+    assert notes.document is None
+
+
+def test_a_container_that_has_not_started_costs_nothing() -> None:
+    kernel = PartitioningKernel()
+    kernel.remove(PODS)
+    tuner = Tuner(kernel)
+    tuner.tune([record()], MemoryNotes(kernel))
+    assert kernel.files[f"{SLICE}/cpuset.cpus.exclusive"] == ""
+    assert not tuner.unmoved
+
+
+def test_a_quiet_claim_has_no_partition() -> None:
+    kernel = PartitioningKernel()
+    Tuner(kernel).tune([record("quiet")], MemoryNotes(kernel))
+    assert partition(kernel) == "member"
+
+
+def test_a_kernel_that_grants_none_says_why() -> None:
+    kernel = PartitioningKernel(remote=False)
+    tuner = Tuner(kernel)
+    tuner.tune([record()], MemoryNotes(kernel))
+    assert tuner.unmoved == (f"the container in /{CONTAINER} is no partition: the kernel says {INVALID}",)
+
+
+@pytest.mark.parametrize(
+    ("number", "reason"), [(errno.EINVAL, os.strerror(errno.EINVAL)), (None, "there is no cpuset.cpus.partition")]
+)
+def test_a_cgroup_that_cannot_be_one_is_said_and_is_no_failure(number: int | None, reason: str) -> None:
+    kernel = PartitioningKernel()
+    state = f"{CONTAINER}/cpuset.cpus.partition"
+    if number is None:
+        del kernel.files[state]
+    else:
+        kernel.refuses[state] = number
+    tuner = Tuner(kernel)
+    tuner.tune([record()], MemoryNotes(kernel))
+    assert tuner.unmoved == (f"the container in /{CONTAINER} is no partition: the kernel says {reason}",)
