@@ -20,6 +20,7 @@ COPY proto/ proto/
 COPY driver/ driver/
 COPY cpu/ cpu/
 COPY gpu/ gpu/
+COPY memory/ memory/
 COPY sim/ sim/
 COPY kubectl/ kubectl/
 COPY sanity/ sanity/

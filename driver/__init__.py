@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from dranode.cdi.spec import ContainerEdits, DeviceNode, Hook, Mount, Spec
     from dranode.driver.core.api.cpuset import CPUSet
-    from dranode.driver.core.api.errors import ClaimConflictError, ClaimError, DranodeError, MachineError, UsageError
+    from dranode.driver.core.api.documents import decode, encode
+    from dranode.driver.core.api.errors import (
+        ClaimConflictError,
+        ClaimError,
+        DocumentError,
+        DranodeError,
+        MachineError,
+        UsageError,
+    )
+    from dranode.driver.core.api.names import named_value
+    from dranode.driver.core.api.page_sizes import page_size_name
     from dranode.driver.core.api.quantity import Quantity
     from dranode.driver.core.api.resource import (
         CapacityRequestPolicy,
@@ -24,6 +34,8 @@ if TYPE_CHECKING:
         DeviceCapacity,
         DeviceCounterConsumption,
         DeviceTaint,
+        NodeAllocatableMapping,
+        NodeAllocatableResource,
     )
     from dranode.driver.core.claims.configs import Config
     from dranode.driver.core.claims.grant import AllocatedClaim, AllocatedResult, ClaimGrant, Grant
@@ -38,6 +50,7 @@ if TYPE_CHECKING:
     from dranode.driver.core.pinning.pins import Pins
     from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
     from dranode.driver.machine.forms import open_machine
+    from dranode.driver.machine.numa import node_cpus
     from dranode.driver.machine.pci import numa_node, pcie_root
     from dranode.driver.machine.root import Root, read_text
     from dranode.driver.machine.scratch import ScratchMachine
@@ -66,6 +79,7 @@ __all__ = [
     "DeviceHealth",
     "DeviceNode",
     "DeviceTaint",
+    "DocumentError",
     "DranodeError",
     "Grant",
     "Health",
@@ -79,6 +93,8 @@ __all__ = [
     "Layout",
     "MachineError",
     "Mount",
+    "NodeAllocatableMapping",
+    "NodeAllocatableResource",
     "Notes",
     "Option",
     "Pins",
@@ -93,8 +109,13 @@ __all__ = [
     "Tunes",
     "UsageError",
     "check_plugin",
+    "decode",
+    "encode",
+    "named_value",
+    "node_cpus",
     "numa_node",
     "open_machine",
+    "page_size_name",
     "pcie_root",
     "read_text",
 ]
@@ -103,13 +124,17 @@ __all__ = [
 _SEAM: Final = {
     "dranode.cdi.spec": ("ContainerEdits", "DeviceNode", "Hook", "Mount", "Spec"),
     "dranode.driver.core.api.cpuset": ("CPUSet",),
+    "dranode.driver.core.api.documents": ("decode", "encode"),
     "dranode.driver.core.api.errors": (
         "ClaimConflictError",
         "ClaimError",
+        "DocumentError",
         "DranodeError",
         "MachineError",
         "UsageError",
     ),
+    "dranode.driver.core.api.names": ("named_value",),
+    "dranode.driver.core.api.page_sizes": ("page_size_name",),
     "dranode.driver.core.api.quantity": ("Quantity",),
     "dranode.driver.core.api.resource": (
         "CapacityRequestPolicy",
@@ -121,6 +146,8 @@ _SEAM: Final = {
         "DeviceCapacity",
         "DeviceCounterConsumption",
         "DeviceTaint",
+        "NodeAllocatableMapping",
+        "NodeAllocatableResource",
     ),
     "dranode.driver.core.claims.configs": ("Config",),
     "dranode.driver.core.claims.grant": ("AllocatedClaim", "AllocatedResult", "ClaimGrant", "Grant"),
@@ -135,6 +162,7 @@ _SEAM: Final = {
     "dranode.driver.core.pinning.pins": ("Pins",),
     "dranode.driver.core.pinning.snapshot": ("HeldClaim", "HeldSnapshot"),
     "dranode.driver.machine.forms": ("open_machine",),
+    "dranode.driver.machine.numa": ("node_cpus",),
     "dranode.driver.machine.pci": ("numa_node", "pcie_root"),
     "dranode.driver.machine.root": ("Root", "read_text"),
     "dranode.driver.machine.scratch": ("ScratchMachine",),

@@ -33,6 +33,7 @@ SHARES: Final = 10
 
 MAX_TEXT: Final = 64  # DeviceAttributeMaxValueLength, in bytes
 
+_binary: Final = Quantity.binary
 _MI: Final = 1 << 20
 _STANDARD_ADDRESS: Final = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]")
 _PARTS: Final = "parts"
@@ -133,7 +134,7 @@ def _takes(counter_set: str, parts: int) -> DeviceCounterConsumption:
 
 
 def _capacity(gpu: GPU) -> dict[str, DeviceCapacity]:
-    return {} if gpu.memory is None else {"memory": DeviceCapacity(value=binary(gpu.memory))}
+    return {} if gpu.memory is None else {"memory": DeviceCapacity(value=_binary(gpu.memory))}
 
 
 def _shared_capacity(gpu: GPU) -> dict[str, DeviceCapacity]:
@@ -144,20 +145,11 @@ def _shared_capacity(gpu: GPU) -> dict[str, DeviceCapacity]:
     # A policy's minimum and step must fit into the value together, so memory of less than a Mi a share is not split.
     if gpu.memory is not None and gpu.memory >= SHARES * _MI:
         part = gpu.memory // SHARES // _MI * _MI
-        capacity["memory"] = DeviceCapacity(value=binary(gpu.memory), request_policy=_policy(default=part, step=_MI))
+        capacity["memory"] = DeviceCapacity(value=_binary(gpu.memory), request_policy=_policy(default=part, step=_MI))
     return capacity
 
 
 def _policy(*, default: int, step: int) -> CapacityRequestPolicy:
     return CapacityRequestPolicy(
-        default=binary(default), valid_range=CapacityRequestPolicyRange(min=binary(step), step=binary(step))
+        default=_binary(default), valid_range=CapacityRequestPolicyRange(min=_binary(step), step=_binary(step))
     )
-
-
-def binary(amount: int) -> Quantity:
-    """Format an amount as Kubernetes does, with the largest binary suffix that leaves it whole."""
-    for suffix in ("", "Ki", "Mi", "Gi", "Ti"):
-        if amount % 1024 or not amount:
-            return Quantity(f"{amount}{suffix}")
-        amount //= 1024
-    return Quantity(f"{amount}Pi")

@@ -12,6 +12,7 @@ from dranode.driver.machine.root import Root
 
 NODES: Final = "sys/devices/system/node"
 _NODE: Final = re.compile(r"node(?P<id>[0-9]+)", re.ASCII)
+_CPU: Final = re.compile(r"cpu(?P<id>[0-9]+)", re.ASCII)
 
 
 def node_cpus(root: Root) -> dict[int, CPUSet]:
@@ -26,11 +27,12 @@ def node_cpus(root: Root) -> dict[int, CPUSet]:
 
 
 def _cpus(root: Root, folder: str) -> CPUSet:
-    """The CPUs of a node, in whichever of the kernel's two files the machine has."""
+    """The CPUs of a node, by whichever the machine has: the kernel's two files, or the links to its CPUs."""
     try:
-        return cpu_mask(root, f"{folder}/cpumap") or CPUSet.parse(read_attribute(root, f"{folder}/cpulist") or "")
+        cpus = cpu_mask(root, f"{folder}/cpumap") or CPUSet.parse(read_attribute(root, f"{folder}/cpulist") or "")
     except ValueError:
-        return CPUSet()
+        cpus = CPUSet()
+    return cpus or CPUSet(int(match["id"]) for match in map(_CPU.fullmatch, names(root, folder)) if match)
 
 
 def local_nodes(cpus: CPUSet, nodes: Mapping[int, CPUSet]) -> frozenset[int] | None:

@@ -3,6 +3,9 @@
 Each number is per parent: NUMA nodes per socket, L3 caches per NUMA node, cores per L3 cache, threads per core. A
 number that is left out is 1. Cores are numbered socket by socket, then NUMA node, then L3; CPU id = thread x (number of
 cores) + core. Files are computed when they are read, so that opening a machine with 16,384 CPUs costs nothing.
+
+`memory` is GiB per NUMA node, 4 a core if it is left out. `hugepages2m` and `hugepages1g` are the huge pages per NUMA
+node that the kernel has reserved of it, 512 and 1 where there is room for them.
 """
 
 from __future__ import annotations
@@ -15,7 +18,9 @@ from dranode.driver.core.api.errors import UsageError
 from dranode.driver.machine.tree import LazyFolder, Link, TreeEntry
 
 _MAX_CPUS: Final = 65_536
-_MEMORY_PER_CORE_KIB: Final = 4 << 20
+_MEMORY_PER_CORE: Final = 4  # GiB
+_KIB_PER_GIB: Final = 1 << 20
+_HUGE_PAGES: Final = {"hugepages2m": 2 << 10, "hugepages1g": _KIB_PER_GIB}  # KiB
 _SHARED_CACHE: Final = "index3"
 _CACHES: Final = (  # index folder, level, type, size
     ("index0", 1, "Data", "32K"),
@@ -23,19 +28,37 @@ _CACHES: Final = (  # index folder, level, type, size
     ("index2", 2, "Unified", "1024K"),
     ("index3", 3, "Unified", "32768K"),
 )
+# From what to what a number may be, where that is not a number of parts.
+_RANGES: Final = {"memory": (1, 99_999), **dict.fromkeys(_HUGE_PAGES, (0, 99_999_999))}
 # Relative distances as in ACPI's SLIT on two-socket servers: the node itself, the same socket, another socket.
 _DISTANCES: Final = (10, 12, 32)
 
 
 @dataclass(frozen=True)
 class Description:
-    """Numbers of parts, each per parent."""
+    """Numbers of parts, each per parent; of memory, GiB and pages per NUMA node, None where nothing is said."""
 
     sockets: int = 1
     numa: int = 1
     l3: int = 1
     cores: int = 1
     threads: int = 1
+    memory: int | None = None
+    hugepages2m: int | None = None
+    hugepages1g: int | None = None
+
+    @cached_property
+    def memory_kib(self) -> int:
+        """Return the KiB of memory of a NUMA node."""
+        given = self.cores_per_numa * _MEMORY_PER_CORE if self.memory is None else self.memory
+        return given * _KIB_PER_GIB
+
+    @cached_property
+    def huge_pages(self) -> dict[int, int]:
+        """Return the number of huge pages of a NUMA node, by their size in KiB."""
+        usual = {"hugepages2m": 512, "hugepages1g": 1} if self.memory_kib > 2 * _KIB_PER_GIB else {}
+        given = {key: getattr(self, key) for key in _HUGE_PAGES}
+        return {size: usual.get(key, 0) if given[key] is None else given[key] for key, size in _HUGE_PAGES.items()}
 
     @cached_property
     def cores_per_numa(self) -> int:
@@ -78,12 +101,19 @@ def parse_description(text: str) -> Description:
             raise UsageError(f'the description "{text}" has the unknown key "{key}"; there are {", ".join(known)}')
         if key in values:
             raise UsageError(f'the description "{text}" says "{key}" twice')
-        if not (number.isascii() and number.isdigit()) or len(number) > len(str(_MAX_CPUS)) or int(number) < 1:
-            raise UsageError(f'{key}={number} in the description "{text}" must be a whole number from 1 to {_MAX_CPUS}')
+        least, most = _RANGES.get(key, (1, _MAX_CPUS))
+        if not (number.isascii() and number.isdigit()) or len(number) > len(str(most)) or int(number) < least:
+            raise UsageError(
+                f'{key}={number} in the description "{text}" must be a whole number from {least} to {most}'
+            )
         values[key] = int(number)
     description = Description(**values)
     if description.all_cpus > _MAX_CPUS:
         raise UsageError(f'the description "{text}" makes {description.all_cpus} CPUs; the most is {_MAX_CPUS}')
+    pages = sum(size * count for size, count in description.huge_pages.items())
+    if pages > description.memory_kib:
+        gib = description.memory_kib // _KIB_PER_GIB
+        raise UsageError(f'the description "{text}" has more huge pages a NUMA node than its {gib} GiB of memory')
     return description
 
 
@@ -156,7 +186,8 @@ def _node_folder(machine: Description) -> dict[str, TreeEntry]:
 
 
 def _one_node(machine: Description, node: int) -> dict[str, TreeEntry]:
-    kib = machine.cores_per_numa * _MEMORY_PER_CORE_KIB
+    kib, pools = machine.memory_kib, machine.huge_pages
+    free = kib - sum(size * count for size, count in pools.items())
     near, same_socket, far = _DISTANCES
     distances = (
         near if other == node else same_socket if other // machine.numa == node // machine.numa else far
@@ -165,8 +196,13 @@ def _one_node(machine: Description, node: int) -> dict[str, TreeEntry]:
     return {
         "cpulist": _text(machine.cpus_of(node * machine.cores_per_numa, machine.cores_per_numa)),
         "distance": _text(" ".join(map(str, distances))),
-        "meminfo": _text(f"Node {node} MemTotal:       {kib} kB\nNode {node} MemFree:        {kib} kB"),
+        "meminfo": _text(f"Node {node} MemTotal:       {kib} kB\nNode {node} MemFree:        {free} kB"),
+        "hugepages": {f"hugepages-{size}kB": _pool(count) for size, count in pools.items()},
     }
+
+
+def _pool(count: int) -> dict[str, TreeEntry]:
+    return {"nr_hugepages": _text(count), "free_hugepages": _text(count), "surplus_hugepages": _text(0)}
 
 
 def _span(first: int, count: int) -> str:

@@ -58,6 +58,13 @@ def test_the_cpu_driver_keeps_the_contract(tmp_path: Path, options: dict[str, st
     check_plugin(plugin, tmp_path / "state")
 
 
+@pytest.mark.parametrize("options", [{}, {"memory_group_by": "socket"}, {"memory_group_by": "machine"}], ids=str)
+def test_the_memory_driver_keeps_the_contract(tmp_path: Path, options: dict[str, str]) -> None:
+    (plugin,) = load_plugins(["memory"], open_machine("sockets=2,cores=2,threads=2"), options)
+    configs = [{"apiVersion": "dra.memory/v1alpha1", "kind": "MemoryConfig", "policy": "interleave", "sharing": "pod"}]
+    check_plugin(plugin, tmp_path / "state", configs=configs)
+
+
 def test_a_driver_that_touches_hardware_keeps_the_contract(tmp_path: Path) -> None:
     board = Board()
     check_plugin(WiredLamps(board), tmp_path / "state")
@@ -65,8 +72,8 @@ def test_a_driver_that_touches_hardware_keeps_the_contract(tmp_path: Path) -> No
 
 
 def test_drivers_are_found_by_name_and_an_unknown_one_is_refused_with_the_list() -> None:
-    assert {"cpu", "gpu"} <= installed().keys()
-    with pytest.raises(UsageError, match='no driver "fpga" is installed; there is cpu, gpu'):
+    assert {"cpu", "gpu", "memory"} <= installed().keys()
+    with pytest.raises(UsageError, match='no driver "fpga" is installed; there is cpu, gpu, memory'):
         load_plugins(["fpga"], open_machine("cores=1"), {})
 
 

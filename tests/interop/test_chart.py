@@ -63,9 +63,10 @@ def test_the_charts_values_give_what_the_components_give(helm: Path, tmp_path: P
     shutil.copytree(ROOT / "deploy", tmp_path / "deploy", ignore=shutil.ignore_patterns("chart"))
     (tmp_path / "all").mkdir()
     (tmp_path / "all" / "kustomization.yaml").write_text(
-        "resources: [../deploy]\ncomponents: [../deploy/components/gpu, ../deploy/components/network-policy]\n"
+        "resources: [../deploy]\ncomponents: [../deploy/components/memory, ../deploy/components/gpu, "
+        "../deploy/components/network-policy]\n"
     )
-    values = ("namespace.create=true", "drivers={cpu,gpu}", "networkPolicy.create=true")
+    values = ("namespace.create=true", "drivers={cpu,memory,gpu}", "networkPolicy.create=true")
     assert rendered(helm, *values) == kustomized(tmp_path / "all")
 
 

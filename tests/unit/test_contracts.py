@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PARTS = ("cdi", "cpu", "driver", "gpu", "kubectl", "proto", "sanity", "sim")
+PARTS = ("cdi", "cpu", "driver", "gpu", "kubectl", "memory", "proto", "sanity", "sim")
 
 # Contract -> (file, statement, what the linter says of it). Those in functions and for type checkers count too.
 PLANTED = {

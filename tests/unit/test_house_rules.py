@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 
+import dranode.driver
 from dranode.driver.plugins import declared, installed
 
 ROOT = Path(__file__).parents[2]
-PARTS = ("cdi", "cpu", "driver", "gpu", "kubectl", "proto", "sanity", "sim")
+PARTS = ("cdi", "cpu", "driver", "gpu", "kubectl", "memory", "proto", "sanity", "sim")
 
 CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
 # import-linter forbids what deciding modules import, in functions too; these act without an import.
@@ -48,6 +49,33 @@ def test_a_deciding_module_calls_nothing_that_acts(path: Path) -> None:
     imported = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     assert called & ACTING_BUILTINS == set()
     assert "importlib" not in imported
+
+
+# What the seam has that acts: a deciding module of a driver that is written through it imports none of these.
+ACTING_SEAM = {
+    "Root",
+    "ScratchMachine",
+    "check_plugin",
+    "node_cpus",
+    "numa_node",
+    "open_machine",
+    "pcie_root",
+    "read_text",
+}
+
+
+def test_the_seams_names_that_act_are_those_of_acting_modules() -> None:
+    (contract,) = (each for each in CONTRACTS if each["name"] == "Deciding modules import nothing that acts")
+    decides = tuple(contract["source_modules"])
+    acting = {name for name, module in dranode.driver._MODULES.items() if not module.startswith(decides)}
+    assert acting == ACTING_SEAM
+
+
+@pytest.mark.parametrize("path", deciding(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_deciding_module_takes_nothing_that_acts_from_the_seam(path: Path) -> None:
+    nodes = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom))
+    taken = {alias.name for node in nodes if node.module == "dranode.driver" for alias in node.names}
+    assert taken & ACTING_SEAM == set()
 
 
 def test_the_generated_protobuf_modules_are_those_of_the_contracts(tmp_path: Path) -> None:
@@ -87,7 +115,13 @@ print(*(name for name in heavy if name in sys.modules))
 
 
 # Files of the kernel are called so, and other projects' drivers.
-_KERNELS = {f"driver/machine/{name}.py": {"cpu"} for name in ("synthetic", "summary", "cgroups", "container_usage")}
+_KERNELS = {
+    **{
+        f"driver/machine/{name}.py": {"cpu", "memory"}
+        for name in ("synthetic", "summary", "cgroups", "container_usage")
+    },
+    "driver/cli/machine.py": {"memory"},
+}
 _OTHERS = ("dra-driver-cpu", "dra_driver_cpu")
 
 

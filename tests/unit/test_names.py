@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PARTS = ("cdi", "cpu", "driver", "gpu", "kubectl", "sanity", "sim")
+PARTS = ("cdi", "cpu", "driver", "gpu", "kubectl", "memory", "sanity", "sim")
 
 # Public names that two modules may define, and why.
 DEFINED_TWICE = {

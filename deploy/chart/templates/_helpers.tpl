@@ -13,7 +13,7 @@ app.kubernetes.io/name: {{ include "dranode.name" . }}
 
 {{/* The names under which the drivers publish: dra.cpu for cpu. */}}
 {{- define "dranode.published" -}}
-["dra.cpu", "dra.gpu"]
+["dra.cpu", "dra.gpu", "dra.memory"]
 {{- end -}}
 
 {{- define "dranode.image" -}}

@@ -61,6 +61,15 @@ class Quantity:
         self.text = str(text)
         self.value = _value(self.text)
 
+    @classmethod
+    def binary(cls, amount: int) -> Quantity:
+        """Return an amount as Kubernetes formats it, with the largest binary suffix that leaves it whole."""
+        for suffix in ("", "Ki", "Mi", "Gi", "Ti"):
+            if amount % 1024 or not amount:
+                return cls(f"{amount}{suffix}")
+            amount //= 1024
+        return cls(f"{amount}Pi")
+
     @property
     def whole(self) -> bool:
         """Return whether the value is an integer."""

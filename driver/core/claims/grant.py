@@ -47,6 +47,8 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             requests are distinguished by `edits`; None where every container with the claim runs on all of it.
         held: the CPUs of this request that no other claim gets, where `cpus` is not None. Both are cpu-lists in JSON.
         with_pool: whether containers with this grant run on the shared pool besides, whatever that is at the moment.
+        amount: how much the claim holds of a device that several claims share, in the driver's own unit; `Held.amount`
+            adds it up. 0 where the driver counts nothing.
     """
 
     request: str
@@ -60,6 +62,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cpus: CPUSet | None = None
     held: CPUSet = NO_CPUS
     with_pool: bool = False
+    amount: int = 0
 
     def __post_init__(self) -> None:
         # As in a record: what is left out is a default by its identity.
@@ -74,6 +77,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         edits: ContainerEdits | None = None,
         attributes: Mapping[str, DeviceAttribute] | None = None,
         state: Any = None,
+        amount: int = 0,
     ) -> Self:
         """The grant of a result, with what is particular to it."""
         return cls(
@@ -85,6 +89,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             edits=edits,
             attributes=attributes or {},
             state=state,
+            amount=amount,
         )
 
 

@@ -31,11 +31,13 @@ class Holding:
         claim: who holds it.
         devices: the device of every result, without those of admin access; a driver's names are unique on its node.
         cpus: the CPUs that no other claim gets.
+        amounts: how much it holds of devices that several claims share, by device, in the driver's own unit.
     """
 
     claim: ClaimRef
     devices: frozenset[str] = frozenset()
     cpus: CPUSet = field(default_factory=CPUSet)
+    amounts: Mapping[str, int] = field(default_factory=dict, hash=False)
 
 
 @dataclass(slots=True)
@@ -48,6 +50,7 @@ class Held:
     holdings: dict[str, Holding] = field(default_factory=dict)
     cpus: CPUSet = field(default_factory=CPUSet)
     _devices: dict[str, set[str]] = field(default_factory=dict)
+    _amounts: dict[str, int] = field(default_factory=dict)
     # More than one only where claims overlap, which is never decided but can be found (another driver's leftovers).
     _cpu_holders: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
@@ -67,6 +70,8 @@ class Held:
         self.cpus = self.cpus | holding.cpus
         for device in holding.devices:
             self._devices.setdefault(device, set()).add(uid)
+        for device, amount in holding.amounts.items():
+            self._amounts[device] = self._amounts.get(device, 0) + amount
         for cpu in holding.cpus:
             self._cpu_holders[cpu] = (*self._cpu_holders.get(cpu, ()), uid)
 
@@ -80,6 +85,10 @@ class Held:
             users.discard(uid)
             if not users:
                 del self._devices[device]
+        for device, amount in holding.amounts.items():
+            self._amounts[device] -= amount
+            if not self._amounts[device]:
+                del self._amounts[device]
         freed: list[int] = []
         for cpu in holding.cpus:
             others = tuple(other for other in self._cpu_holders.pop(cpu) if other != uid)
@@ -94,6 +103,10 @@ class Held:
         """The claims that hold the device, by name."""
         users = self._devices.get(device, ())
         return tuple(sorted((self.holdings[uid].claim for uid in users), key=str))
+
+    def amount(self, device: str) -> int:
+        """How much of a device the claims hold, by `Grant.amount`."""
+        return self._amounts.get(device, 0)
 
     def cpu_holders(self, cpus: CPUSet) -> Mapping[ClaimRef, CPUSet]:
         """Who holds which of `cpus`; CPUs that no claim holds do not appear."""

@@ -88,7 +88,16 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def holding(self) -> Holding:
         """What the claim holds."""
-        return Holding(self.ref, frozenset(self.devices), self.held)
+        return Holding(self.ref, frozenset(self.devices), self.held, self.amounts)
+
+    @property
+    def amounts(self) -> dict[str, int]:
+        """How much the claim holds of devices that several claims share, by device."""
+        amounts: dict[str, int] = {}
+        for grant in self.grants:
+            if grant.amount:
+                amounts[grant.device] = amounts.get(grant.device, 0) + grant.amount
+        return amounts
 
 
 @dataclass(frozen=True, slots=True)

@@ -195,7 +195,7 @@ def test_serve_takes_the_arguments_and_the_environment(folder: Path, monkeypatch
     program, *arguments = container["args"]
     assert program == "serve"
     parsed = serve.make_context("serve", arguments).params
-    assert parsed["drivers"] == (("cpu", "gpu") if folder.name == "gpu" else ("cpu",))
+    assert parsed["drivers"] == (("cpu", folder.name) if folder.name in ("gpu", "memory") else ("cpu",))
     assert parsed["pod_uid"] == parsed["node_name"] == "x"
     assert parsed["http_address"] == "[$(POD_IP)]:8080"
     mounted = {mount["mountPath"] for mount in container["volumeMounts"]}
@@ -210,7 +210,7 @@ def test_the_role_is_the_least_one() -> None:
         for group in rule["apiGroups"]
         for resource in rule["resources"]
     }
-    drivers = ["dra.cpu", "dra.gpu"]
+    drivers = ["dra.cpu", "dra.gpu", "dra.memory"]
     assert allowed == {
         "resource.k8s.io/resourceslices": (["create", "delete", "list", "update", "watch"], None),
         "resource.k8s.io/resourceclaims": (["get"], None),

@@ -2,10 +2,9 @@ from dataclasses import replace
 
 from dranode.driver.core.api.documents import encode
 from dranode.driver.core.api.resource import DeviceTaint
-from dranode.gpu.devices import attributes, binary, counters, gpu_devices
+from dranode.gpu.devices import attributes, counters, gpu_devices
 from dranode.gpu.inventory import GPU, Function, GPUInventory
 from dranode.gpu.scan import scan
-from tests.fakes.gpu import GIB
 from tests.fakes.gpu_machines import flex, hgx, laptop, mi300x
 
 
@@ -136,15 +135,3 @@ def test_taints_stand_on_the_devices_that_have_them() -> None:
         "gpu-0000-00-02-0": (),
         "gpu-0000-01-00-0": (taint,),
     }
-
-
-def test_amounts_take_the_largest_suffix_that_leaves_them_whole() -> None:
-    assert [str(binary(amount)) for amount in (0, 1, 1000, 1024, 3 << 20, 80 * GIB, 1 << 60)] == [
-        "0",
-        "1",
-        "1000",
-        "1Ki",
-        "3Mi",
-        "80Gi",
-        "1024Pi",
-    ]

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import pytest
+
 from dranode.cpu.sysfs import read_topology
+from dranode.driver.core.api.errors import UsageError
 from dranode.driver.machine.forms import open_machine
 
 
@@ -39,6 +42,36 @@ def test_nodes_have_distances_and_memory() -> None:
     assert root.read_bytes("sys/devices/system/node/node1/distance") == b"12 10 32 32\n"
     assert b"MemTotal:       4194304 kB" in root.read_bytes("sys/devices/system/node/node1/meminfo")
     assert root.resolve("sys/devices/system/cpu/cpu2/node2") == "sys/devices/system/node/node2"
+
+
+def test_nodes_have_huge_pages_as_the_description_says() -> None:
+    def pool(description: str, size: int, name: str = "nr") -> bytes:
+        folder = "sys/devices/system/node/node0/hugepages"
+        return open_machine(description).read_bytes(f"{folder}/hugepages-{size}kB/{name}_hugepages")
+
+    assert pool("cores=4", 2048) == pool("cores=4", 2048, "free") == b"512\n"
+    assert pool("cores=4", 1 << 20) == b"1\n"
+    assert pool("cores=1,memory=2", 2048) == b"0\n"
+    assert pool("memory=64,hugepages2m=7,hugepages1g=48", 2048) == b"7\n"
+    assert pool("memory=64,hugepages2m=7,hugepages1g=48", 1 << 20) == b"48\n"
+    assert pool("cores=4,hugepages2m=0", 2048, "surplus") == b"0\n"
+    meminfo = open_machine("memory=64,hugepages1g=48,hugepages2m=0").read_bytes("sys/devices/system/node/node0/meminfo")
+    assert b"MemTotal:       67108864 kB" in meminfo
+    assert b"MemFree:        16777216 kB" in meminfo
+
+
+@pytest.mark.parametrize(
+    ("description", "sentence"),
+    [
+        ("memory=0", "memory=0 in the description .* whole number from 1 to"),
+        ("hugepages2m=-1", "whole number from 0 to"),
+        ("memory=4,hugepages1g=5", "more huge pages a NUMA node than its 4 GiB of memory"),
+        ("memory=1,hugepages1g=1,hugepages2m=1", "more huge pages a NUMA node than its 1 GiB"),
+    ],
+)
+def test_memory_that_cannot_be_is_refused(description: str, sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        open_machine(description)
 
 
 def test_sixteen_thousand_cpus_open_and_read() -> None:

@@ -1,0 +1,98 @@
+"""`MemoryConfig` (`dra.memory/v1alpha1`): what a class or a claim says about how memory is given.
+
+    apiVersion: dra.memory/v1alpha1
+    kind: MemoryConfig
+    policy: bind              # bind | interleave | weighted | preferred
+    sharing: container        # container | pod
+    mount: /dev/hugepages     # where the container finds a hugetlbfs of its pages; huge pages only
+
+Every field may be left out. A result's configurations apply in the order of the allocation, the class's before the
+claim's, field by field: a later one changes the fields that it has. An unknown field is an error.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Final, Literal
+
+import msgspec
+
+from dranode.driver import ClaimError, Config, DocumentError, decode
+
+API_VERSION: Final = "dra.memory/v1alpha1"
+_PATH: Final = re.compile(r"(/[^/\0]+)+", re.ASCII)
+_MAX_PATH: Final = 4096  # Linux's PATH_MAX
+
+
+class MemoryPolicy(StrEnum):
+    """Where on its NUMA nodes a container's memory comes from: the kernel's policies of set_mempolicy(2).
+
+    With `bind` it comes from these nodes and no other, which the container's `cpuset.mems` enforces. `interleave` and
+    `weighted` say besides how it is spread over them, and `preferred` lets the kernel take other nodes when they are
+    full; those three the workload sets for itself, by the nodes and the policy that it is told.
+    """
+
+    BIND = "bind"
+    INTERLEAVE = "interleave"
+    WEIGHTED = "weighted"
+    PREFERRED = "preferred"
+
+
+class MemorySharing(StrEnum):
+    """Which containers of a pod may use a claim's memory at the same time."""
+
+    CONTAINER = "container"
+    POD = "pod"
+
+
+class MemoryConfig(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True
+):
+    """One opaque configuration as it stands; None is a field that it does not have."""
+
+    api_version: Literal["dra.memory/v1alpha1"]
+    kind: Literal["MemoryConfig"]
+    policy: MemoryPolicy | None = None
+    sharing: MemorySharing | None = None
+    mount: str | None = None
+
+
+class MemorySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What holds for one allocation result after all its configurations; `mount` is empty for none."""
+
+    policy: MemoryPolicy = MemoryPolicy.BIND
+    sharing: MemorySharing = MemorySharing.CONTAINER
+    mount: str = ""
+
+
+def parse_memory_config(config: Config) -> MemoryConfig:
+    """Decode opaque parameters.
+
+    Raises:
+        ClaimError: they are no valid `MemoryConfig`; says where.
+    """
+    try:
+        parsed = decode(MemoryConfig, config.parameters)
+    except DocumentError as error:
+        raise ClaimError(f"{config.path} is no valid MemoryConfig of {API_VERSION}: {error}") from error
+    mount = parsed.mount
+    if mount is not None and not _is_path(mount):
+        raise ClaimError(f'{config.path}: mount is "{mount}", which is no clean absolute path such as /dev/hugepages')
+    return parsed
+
+
+def memory_settings(configs: Iterable[Config]) -> MemorySettings:
+    """Return what a result's parsed configurations come to, later ones over earlier ones, field by field."""
+    result = MemorySettings()
+    for config in configs:
+        parsed: MemoryConfig = config.parameters
+        given = {"policy": parsed.policy, "sharing": parsed.sharing, "mount": parsed.mount}
+        result = msgspec.structs.replace(result, **{name: value for name, value in given.items() if value is not None})
+    return result
+
+
+def _is_path(path: str) -> bool:
+    parts = path.split("/")
+    return len(path) <= _MAX_PATH and _PATH.fullmatch(path) is not None and not {".", ".."} & set(parts)

@@ -1,0 +1,45 @@
+"""The memory driver's options, as `dranode.options` lists them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dranode.driver import Option
+
+OPTIONS: Final = (
+    Option(
+        "group-by",
+        "What a device of memory is: that of a NUMA node, of a socket or of the machine.",
+        default="numa",
+        choices=("numa", "socket", "machine"),
+    ),
+    Option(
+        "reserved-memory",
+        "Memory for the system, never handed out, by NUMA node (0:1Gi,1:1Gi or 0:memory=1Gi,hugepages-2Mi=64Mi).",
+        metavar="LIST",
+        flag="--reserved-memory",
+    ),
+    Option(
+        "hugepages-exclusive",
+        "Containers get the huge pages of their claims alone, and those without a claim none.",
+        default=False,
+        flag="--hugepages-exclusive",
+    ),
+    Option(
+        "numa-node-list",
+        "Publish numaNode as a list, the near nodes of a socket too (KEP-6072; needs DRAListTypeAttributes).",
+        default=False,
+        gate="DRAListTypeAttributes",
+    ),
+    Option(
+        "compat-attributes",
+        "Publish the attribute names of dra-driver-memory and of older dra-driver-cpu and DraNet too.",
+        default=False,
+    ),
+    Option(
+        "node-allocatable-mapping",
+        "Publish nodeAllocatableResources (needs DRANodeAllocatableResources).",
+        default=False,
+        gate="DRANodeAllocatableResources",
+    ),
+)

@@ -1,0 +1,185 @@
+"""The devices as which the driver publishes a machine's memory: ordinary memory and every size of huge pages, by group.
+
+The capacity is `size`, as dra-driver-memory calls it, in bytes. Its step is the page size, and 1Mi for ordinary memory,
+which is a multiple of every machine's. Huge pages are published as far as the kernel has reserved them; ordinary memory
+is what is left beside them. What is reserved by option is in no device, and neither are huge pages that others use.
+
+NUMA nodes without CPUs (the memory of GPUs, or memory that is attached by CXL) are in no device: a claim for memory
+must not land on a GPU's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, assert_never
+
+from dranode.driver import (
+    CapacityRequestPolicy,
+    CapacityRequestPolicyRange,
+    CPUSet,
+    Device,
+    DeviceAttribute,
+    DeviceCapacity,
+    NodeAllocatableMapping,
+    NodeAllocatableResource,
+    Quantity,
+)
+from dranode.memory.machine import MachineMemory, MemoryNode
+from dranode.memory.options import ORDINARY, MemoryGroupBy, MemoryOptions
+from dranode.memory.page_size import MIB, resource_name, short_name
+
+SIZE: Final = "size"
+NUMA_NODE: Final = "resource.kubernetes.io/numaNode"
+PAGE_SIZE: Final = "dra.memory/pageSize"
+HUGE_TLB: Final = "dra.memory/hugeTLB"
+SOCKET: Final = "dra.memory/socketID"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryDevice:
+    """A device as values.
+
+    Attributes:
+        name: `memory-numa0`, `hugepages-2m-socket1`, `hugepages-1g-machine`.
+        page_size: bytes; `ORDINARY` for ordinary memory.
+        nodes: the NUMA nodes that it is of.
+        sizes: the bytes that are handed out of each node.
+        socket: the package; None if it is not known, or of the machine.
+    """
+
+    name: str
+    page_size: int
+    nodes: tuple[MemoryNode, ...]
+    sizes: Mapping[int, int]
+    socket: int | None = None
+
+    @property
+    def step(self) -> int:
+        """Return the bytes of which every amount is a multiple."""
+        return self.page_size or MIB
+
+    @property
+    def size(self) -> int:
+        """Return the bytes that are handed out."""
+        return sum(self.sizes.values()) // self.step * self.step
+
+    @property
+    def mems(self) -> CPUSet:
+        """Return the numbers of its NUMA nodes."""
+        return CPUSet(node.id for node in self.nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryInventory:
+    """What the driver found: the machine, and the devices that it makes of it."""
+
+    machine: MachineMemory
+    devices: tuple[MemoryDevice, ...]
+
+
+def memory_devices(machine: MachineMemory, options: MemoryOptions) -> tuple[MemoryDevice, ...]:
+    """Return the machine's devices in the order in which the scheduler should try them, ordinary memory first.
+
+    A device without a whole step is none.
+    """
+    sizes = (ORDINARY, *machine.page_sizes)
+    devices = (
+        _device(name, size, nodes, options) for size in sizes for name, nodes in _groups(machine, options.group_by)
+    )
+    return tuple(device for device in devices if device.size)
+
+
+def published_memory(device: MemoryDevice, options: MemoryOptions) -> Device:
+    """Return the device as it is published."""
+    return Device(
+        name=device.name,
+        attributes=dict(_attributes(device, options)),
+        capacity={SIZE: _capacity(device)},
+        allow_multiple_allocations=True,
+        node_allocatable_resources=_node_resources(device) if options.node_allocatable_mapping else {},
+    )
+
+
+def memory_left_out(machine: MachineMemory, options: MemoryOptions) -> Iterator[str]:
+    """Yield a sentence for each reason why memory is in no device."""
+    alone = CPUSet(node.id for node in machine.nodes if not node.cpus)
+    if alone:
+        yield f"NUMA nodes {alone} have memory and no CPU: they are in no device"
+    lost = CPUSet(node.id for node in machine.nodes if node.cpus and node.socket is None)
+    if lost and options.group_by is MemoryGroupBy.SOCKET:
+        yield f"NUMA nodes {lost} are in no device: the kernel tells no package for them, or several"
+
+
+def _groups(machine: MachineMemory, group_by: MemoryGroupBy) -> Iterator[tuple[str, tuple[MemoryNode, ...]]]:
+    nodes = tuple(node for node in machine.nodes if node.cpus)
+    match group_by:
+        case MemoryGroupBy.NUMA:
+            yield from ((f"numa{node.id}", (node,)) for node in nodes)
+        case MemoryGroupBy.SOCKET:
+            for socket in sorted({node.socket for node in nodes if node.socket is not None}):
+                yield f"socket{socket}", tuple(node for node in nodes if node.socket == socket)
+        case MemoryGroupBy.MACHINE:
+            yield "machine", nodes
+        case _:
+            assert_never(group_by)
+
+
+def _device(group: str, size: int, nodes: tuple[MemoryNode, ...], options: MemoryOptions) -> MemoryDevice:
+    kind = f"hugepages-{short_name(size)}" if size else "memory"
+    sockets = {node.socket for node in nodes}
+    return MemoryDevice(
+        name=f"{kind}-{group}",
+        page_size=size,
+        nodes=nodes,
+        sizes={node.id: _handed_out(node, size, options) for node in nodes},
+        socket=sockets.pop() if len(sockets) == 1 and options.group_by is not MemoryGroupBy.MACHINE else None,
+    )
+
+
+def _handed_out(node: MemoryNode, size: int, options: MemoryOptions) -> int:
+    """Return how many bytes of a node are handed out, in ordinary memory or in huge pages of a size."""
+    reserved = options.reserved.get((node.id, size), 0)
+    if size:
+        pool = node.pools.get(size)
+        total = (pool.total - pool.others) * size if pool else 0
+    else:
+        total = node.total - sum(pool.total * each for each, pool in node.pools.items())
+    return max(0, total - reserved)
+
+
+def _attributes(device: MemoryDevice, options: MemoryOptions) -> Iterator[tuple[str, DeviceAttribute]]:
+    page_size = DeviceAttribute(string=short_name(device.page_size)) if device.page_size else None
+    huge = DeviceAttribute(bool_=bool(device.page_size))
+    names = {PAGE_SIZE: page_size, HUGE_TLB: huge, NUMA_NODE: _numa_node(device, options)}
+    if options.compat_attributes:
+        number = DeviceAttribute(int_=device.nodes[0].id) if options.group_by is MemoryGroupBy.NUMA else None
+        names |= {"resource.kubernetes.io/pageSize": page_size, "resource.kubernetes.io/hugeTLB": huge}
+        names |= dict.fromkeys(("dra.cpu/numaNode", "dra.cpu/numaNodeID", "dra.net/numaNode"), number)
+    if device.socket is not None:
+        names[SOCKET] = DeviceAttribute(int_=device.socket)
+    return ((name, value) for name, value in names.items() if value is not None)
+
+
+def _numa_node(device: MemoryDevice, options: MemoryOptions) -> DeviceAttribute | None:
+    """Return the standard attribute: a number, or with the option a list, in which a node stands before near ones."""
+    if options.group_by is MemoryGroupBy.NUMA:
+        (node,) = device.nodes
+        return DeviceAttribute(ints=(node.id, *node.near)) if options.numa_node_list else DeviceAttribute(int_=node.id)
+    return DeviceAttribute(ints=tuple(device.mems)) if options.numa_node_list else None
+
+
+def _capacity(device: MemoryDevice) -> DeviceCapacity:
+    step = Quantity.binary(device.step)
+    if device.size >= 2 * device.step:
+        policy = CapacityRequestPolicy(default=step, valid_range=CapacityRequestPolicyRange(min=step, step=step))
+    else:
+        # A range needs room for one step above its minimum.
+        policy = CapacityRequestPolicy(default=step, valid_values=(step,))
+    return DeviceCapacity(value=Quantity.binary(device.size), request_policy=policy)
+
+
+def _node_resources(device: MemoryDevice) -> dict[str, NodeAllocatableResource]:
+    name = resource_name(device.page_size) if device.page_size else "memory"
+    mapping = NodeAllocatableMapping(capacity_key=SIZE, capacity_multiplier=Quantity(1))
+    return {name: NodeAllocatableResource(mapping=mapping)}

@@ -1,0 +1,157 @@
+"""The decision what memory a claim gets, from its allocation, what other claims hold, and the machine.
+
+An allocation says how many bytes of which device a claim gets; a device's memory is anonymous, so there is nothing to
+choose. The sum of what claims hold of a device never exceeds what the machine has of it. A result with admin access
+holds nothing, and its containers are held to nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dranode.driver import (
+    AllocatedClaim,
+    AllocatedResult,
+    ClaimConflictError,
+    ClaimError,
+    ClaimGrant,
+    ClaimRef,
+    CPUSet,
+    DeviceAttribute,
+    Grant,
+    Held,
+    Quantity,
+    encode,
+    named_value,
+)
+from dranode.memory.claim_env import memory_claim_edits, result_edits
+from dranode.memory.config import MemorySettings, memory_settings
+from dranode.memory.devices import SIZE, MemoryDevice
+from dranode.memory.given import GivenMemory
+from dranode.memory.page_size import resource_name
+
+_GATE = "the DRAConsumableCapacity feature gate and a request for capacity give one"
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """One allocation result with its device and the merged settings of its configurations."""
+
+    claim: ClaimRef
+    allocated: AllocatedResult
+    device: MemoryDevice
+    settings: MemorySettings
+
+    @property
+    def admin(self) -> bool:
+        return bool(self.allocated.result.admin_access)
+
+    def __str__(self) -> str:
+        return f'request "{self.allocated.result.request}" of claim {self.claim}'
+
+
+def grant_memory(claim: AllocatedClaim, held: Held, devices: Sequence[MemoryDevice]) -> ClaimGrant:
+    """Decide what the claim gets; the framework has checked that its devices are published.
+
+    Raises:
+        ClaimConflictError: other claims hold memory that this one was allocated.
+        ClaimError: the claim cannot get what it was allocated; the message says which request, how much and why.
+    """
+    by_name = {device.name: device for device in devices}
+    asked = [
+        _Asked(claim.ref, each, by_name[each.result.device], memory_settings(each.configs)) for each in claim.results
+    ]
+    _check_mounts(asked)
+    sizes = [0 if each.admin else _consumed(each) for each in asked]
+    _check_room(asked, sizes, held)
+    grants = tuple(_grant(index, *each) for index, each in enumerate(zip(asked, sizes, strict=True)))
+    nodes = CPUSet.union(each.device.mems for each in asked if not each.admin)
+    return ClaimGrant(grants=grants, edits=memory_claim_edits(claim.ref.uid, nodes))
+
+
+def _grant(index: int, asked: _Asked, size: int) -> Grant:
+    result = asked.allocated.result
+    if asked.admin:
+        return Grant.of(result)
+    given = GivenMemory(
+        nodes=asked.device.mems,
+        size=size,
+        page_size=asked.device.page_size,
+        policy=asked.settings.policy,
+        sharing=asked.settings.sharing,
+    )
+    return Grant.of(
+        result,
+        edits=result_edits(asked.claim.uid, index, given, asked.settings),
+        attributes=_metadata(given),
+        state=encode(given),
+        amount=size,
+    )
+
+
+def _metadata(given: GivenMemory) -> dict[str, DeviceAttribute]:
+    """Return the attributes that the workload sees in addition to those that the device publishes."""
+    return {
+        "dra.memory/allocatedSize": DeviceAttribute(int_=given.size),
+        "dra.memory/numaNodes": DeviceAttribute(string=str(given.nodes)),
+        "dra.memory/policy": DeviceAttribute(string=given.policy),
+    }
+
+
+def _consumed(asked: _Asked) -> int:
+    """Return how many bytes the result was allocated.
+
+    Raises:
+        ClaimError: the amount is missing, or no whole number of steps.
+    """
+    result, step = asked.allocated.result, asked.device.step
+    amount = named_value(result.consumed_capacity, SIZE, result.driver)
+    if amount is None:
+        raise ClaimError(f'{asked}: capacity "{SIZE}" of device "{result.device}" is missing; {_GATE}')
+    if not isinstance(amount.value, int) or amount.value <= 0 or amount.value % step:
+        raise ClaimError(
+            f'{asked} was allocated {amount} of device "{result.device}", which is no positive multiple of '
+            f"{Quantity.binary(step)}, its step"
+        )
+    return amount.value
+
+
+def _check_room(asked: Sequence[_Asked], sizes: Sequence[int], held: Held) -> None:
+    """Refuse what the machine has not got beside what other claims hold: the scheduler may have known other slices."""
+    mine: Counter[str] = Counter()
+    for each, size in zip(asked, sizes, strict=True):
+        device = each.device
+        others = held.amount(device.name)
+        room = device.size - others - mine[device.name]
+        if size <= room:
+            mine[device.name] += size
+            continue
+        what = (
+            f"{each} was allocated {Quantity.binary(size)} of {device.name}, "
+            f"which has {Quantity.binary(max(0, room))} of {Quantity.binary(device.size)} left"
+        )
+        if size + mine[device.name] > device.size:
+            raise ClaimError(f"{what}; delete the claim so that it is allocated anew")
+        holders = held.device_holders(device.name)
+        raise ClaimConflictError(
+            f"{what}; the rest is held by {' and '.join(map(str, holders))}", frozenset(one.uid for one in holders)
+        )
+
+
+def _check_mounts(asked: Sequence[_Asked]) -> None:
+    paths: dict[str, _Asked] = {}
+    for each in asked:
+        path = each.settings.mount
+        if not path or each.admin:
+            continue
+        if not each.device.page_size:
+            raise ClaimError(f"{each} has a mount at {path}, and {each.device.name} is no huge pages; leave mount out")
+        other = paths.setdefault(path, each)
+        if other is not each:
+            raise ClaimError(
+                f"{each} and {other} both have a mount at {path}, for "
+                f"{resource_name(each.device.page_size)} and {resource_name(other.device.page_size)}; "
+                "give each a path of its own by a configuration that names its request"
+            )

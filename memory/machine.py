@@ -1,0 +1,62 @@
+"""A machine's memory as values: what each NUMA node has, and what of it is not handed out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class PagePool:
+    """The huge pages of one size of a NUMA node, in pages.
+
+    Attributes:
+        total: those that the kernel has reserved (`nr_hugepages`), without surplus pages.
+        others: those of them that are in use outside pods, or may be.
+    """
+
+    total: int
+    others: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryNode:
+    """The memory of a NUMA node.
+
+    Attributes:
+        id: the kernel's number.
+        total: bytes, huge pages among them (`MemTotal`).
+        pools: its huge pages, by page size in bytes.
+        socket: the package of its CPUs; None if the kernel reports none, or its CPUs are of several.
+        cpus: whether it has CPUs that are online.
+        near: the other nodes at the least distance, of the same socket where that is known.
+    """
+
+    id: int
+    total: int
+    pools: Mapping[int, PagePool] = field(default_factory=dict)
+    socket: int | None = None
+    cpus: bool = True
+    near: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MachineMemory:
+    """The memory of a machine.
+
+    Attributes:
+        nodes: those that have memory, by number.
+        warnings: one sentence each for what was found odd and left out.
+    """
+
+    nodes: tuple[MemoryNode, ...]
+    warnings: tuple[str, ...] = ()
+
+    def node(self, number: int) -> MemoryNode | None:
+        """Return the node of that number, if it has memory."""
+        return next((node for node in self.nodes if node.id == number), None)
+
+    @property
+    def page_sizes(self) -> tuple[int, ...]:
+        """Return every size of huge pages that the kernel has, in bytes, ascending."""
+        return tuple(sorted({size for node in self.nodes for size in node.pools}))

@@ -1,0 +1,98 @@
+"""The memory driver, `dra.memory`: the entry point group `dranode.plugins` has it as `memory`.
+
+A starting node waits for its driver, and the driver listens as soon as this module is loaded. The methods therefore
+import the modules that read hardware and decide when they need them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from dranode.driver import Plugin, Root
+from dranode.memory.options import MemoryOptions, check_reserved_memory, read_memory_options
+
+if TYPE_CHECKING:
+    from dranode.driver import (
+        AllocatedClaim,
+        ClaimGrant,
+        Config,
+        Grant,
+        Held,
+        Impairment,
+        Inventory,
+        Record,
+    )
+
+
+class MemoryPlugin(Plugin):
+    """Memory as devices; `Inventory.hardware` is a `MemoryInventory`.
+
+    Args:
+        root: the machine's files.
+        options: how its memory is published and handed out.
+    """
+
+    driver = "dra.memory"
+
+    def __init__(self, root: Root, options: MemoryOptions) -> None:
+        self.options = options
+        self._root = root
+        self._checked = False
+
+    def discover(self) -> Inventory:
+        """Read the machine's memory.
+
+        Raises:
+            MachineError: the machine's files are missing, damaged or contradict each other.
+            UsageError: what is reserved does not exist.
+        """
+        from dranode.driver import Inventory
+        from dranode.memory.devices import MemoryInventory, memory_devices, memory_left_out, published_memory
+        from dranode.memory.sysfs import read_memory
+
+        machine = read_memory(self._root)
+        # Only the first reading checks the option: huge pages may be freed later.
+        if not self._checked:
+            check_reserved_memory(self.options, machine)
+            self._checked = True
+        devices = memory_devices(machine, self.options)
+        return Inventory(
+            devices=tuple(published_memory(device, self.options) for device in devices),
+            hardware=MemoryInventory(machine, devices),
+            warnings=(*machine.warnings, *memory_left_out(machine, self.options)),
+        )
+
+    def parse_config(self, config: Config) -> Any:
+        """Decode a `MemoryConfig`."""
+        from dranode.memory.config import parse_memory_config
+
+        return parse_memory_config(config)
+
+    def grant(self, claim: AllocatedClaim, held: Held, inventory: Inventory) -> ClaimGrant:
+        """Decide what memory the claim gets (`dranode.memory.grant`)."""
+        from dranode.memory.grant import grant_memory
+
+        return grant_memory(claim, held, inventory.hardware.devices)
+
+    def describe(self, grant: Grant, record: Record, inventory: Inventory) -> Mapping[str, Any]:
+        """Return the grant's size in bytes, its NUMA nodes, its page size and its policy."""
+        del record, inventory
+        from dranode.memory.description import memory_description
+
+        return memory_description(grant)
+
+    def impairments(self, inventory: Inventory, records: Iterable[Record]) -> Iterable[Impairment]:
+        """Return the claims that hold more than the machine has by now."""
+        from dranode.memory.health import memory_impairments
+
+        return memory_impairments(inventory.hardware, records)
+
+
+def plugin(root: Root, options: Mapping[str, object]) -> Plugin:
+    """Make the memory driver for the machine under `root`, with the options of `dranode.memory.declared`.
+
+    Raises:
+        UsageError: an option has an invalid value.
+    """
+    return MemoryPlugin(root, read_memory_options(options))

@@ -1,0 +1,37 @@
+"""How many of a NUMA node's huge pages the containers of pods use, by the cgroup above all pods.
+
+In cgroup v2 and v1 alike the file is `hugetlb.<size>.numa_stat`, with bytes a node: `total=8388608 N0=8388608`
+(Documentation/admin-guide/cgroup-v2.rst; v1 adds lines that begin with `hierarchical_total`, which count here).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from dranode.driver import Root, page_size_name, read_text
+
+# cgroup v2, v1, and v2 beside v1; with the systemd driver and without, and as kind nests its kubelet.
+_HIERARCHIES: Final = ("sys/fs/cgroup", "sys/fs/cgroup/hugetlb", "sys/fs/cgroup/unified")
+_ABOVE_PODS: Final = ("kubepods.slice", "kubepods", "kubelet.slice/kubelet-kubepods.slice", "kubelet/kubepods")
+
+
+def pod_pages(root: Root, size: int, node: int) -> int | None:
+    """Return how many pages of a size pods use on a NUMA node; None if no cgroup says it."""
+    name = f"hugetlb.{page_size_name(size)}.numa_stat"
+    for hierarchy in _HIERARCHIES:
+        for folder in _ABOVE_PODS:
+            used = _bytes(root, f"{hierarchy}/{folder}/{name}", node)
+            if used is not None:
+                return used // size
+    return None
+
+
+def _bytes(root: Root, path: str, node: int) -> int | None:
+    try:
+        lines = read_text(root, path).splitlines()
+    except OSError:
+        return None
+    # Of v1's two lines the last one counts the cgroups below too.
+    match = re.search(rf"\bN{node}=([0-9]{{1,18}})\b", lines[-1], re.ASCII) if lines else None
+    return int(match[1]) if match else None

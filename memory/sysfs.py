@@ -1,0 +1,175 @@
+"""Reads a machine's memory from `/sys` into `MachineMemory`.
+
+Sources: Documentation/ABI/stable/sysfs-devices-node (`meminfo`, `cpulist`, `distance`),
+Documentation/admin-guide/mm/hugetlbpage.rst (`nr_hugepages`, `free_hugepages`, `surplus_hugepages` of each node) and
+Documentation/admin-guide/cgroup-v2.rst (`hugetlb.<size>.numa_stat`, in bytes a node). A kernel without NUMA has no
+folder for its one node, which is node 0; its memory is that of `/proc/meminfo` and `/sys/kernel/mm/hugepages`.
+
+A missing file is not an error, because kernels differ in what they report; a warning says what is left out. A file
+that cannot be read or parsed is one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from dranode.driver import CPUSet, MachineError, Root, node_cpus, read_text
+from dranode.memory.machine import MachineMemory, MemoryNode, PagePool
+from dranode.memory.page_size import KIB, folder_of, size_of_folder
+from dranode.memory.pod_pages import pod_pages
+
+_NODES: Final = "sys/devices/system/node"
+_CPUS: Final = "sys/devices/system/cpu"
+_MACHINE_POOLS: Final = "sys/kernel/mm/hugepages"
+_PACKAGE: Final = ("package_cpus_list", "core_siblings_list")
+_NODE: Final = re.compile(r"node([0-9]{1,5})", re.ASCII)
+_TOTAL: Final = re.compile(r"^(?:Node [0-9]+ )?MemTotal:\s+([0-9]+) kB", re.ASCII | re.MULTILINE)
+_NUMBER: Final = re.compile(r"[0-9]{1,18}", re.ASCII)
+
+
+def read_memory(root: Root) -> MachineMemory:
+    """Read the machine's memory; the cost is linear in the number of NUMA nodes.
+
+    Raises:
+        MachineError: the kernel tells of no memory, or a file cannot be read or parsed; names the file and its value.
+    """
+    return _MemoryReader(root).memory()
+
+
+class _MemoryReader:
+    """One reading of one machine."""
+
+    def __init__(self, root: Root) -> None:
+        self._root = root
+        self._warnings: list[str] = []
+        self._sockets: dict[int, int | None] = {}
+        self._numbers = sorted(int(match[1]) for match in map(_NODE.fullmatch, self._names(_NODES)) if match)
+        self._cpus = node_cpus(root)
+        self._online = self._list(f"{_CPUS}/online")
+
+    def memory(self) -> MachineMemory:
+        found = [self._node(number) for number in self._numbers] if self._numbers else [self._whole_machine()]
+        nodes = tuple(node for node in found if node is not None and node.total)
+        if not nodes:
+            raise MachineError(f"no NUMA node has memory by the meminfo files of its folders in /{_NODES}")
+        return MachineMemory(nodes, tuple(dict.fromkeys(self._warnings)))
+
+    def _node(self, number: int) -> MemoryNode | None:
+        folder = f"{_NODES}/node{number}"
+        total = self._total(f"{folder}/meminfo")
+        if total is None:
+            self._warnings.append(f"NUMA node {number} is left out: it has no file /{folder}/meminfo")
+            return None
+        return MemoryNode(
+            number,
+            total,
+            dict(self._pools(f"{folder}/hugepages", number)),
+            socket=self._socket(number),
+            cpus=bool(self._cpus_of(number)),
+            near=self._near(number),
+        )
+
+    def _whole_machine(self) -> MemoryNode:
+        total = self._total("proc/meminfo")
+        if total is None:
+            raise MachineError(f"neither /{_NODES} nor /proc/meminfo says how much memory the machine has")
+        return MemoryNode(0, total, dict(self._pools(_MACHINE_POOLS, 0)))
+
+    def _pools(self, folder: str, node: int) -> Iterator[tuple[int, PagePool]]:
+        for size in sorted(filter(None, map(size_of_folder, self._names(folder)))):
+            pages = f"{folder}/{folder_of(size)}"
+            total = self._number(f"{pages}/nr_hugepages")
+            if total is None:
+                self._warnings.append(f"huge pages are left out: there is no file /{pages}/nr_hugepages")
+                continue
+            surplus = self._number(f"{pages}/surplus_hugepages") or 0
+            used = self._used(pages, size, total)
+            known = pod_pages(self._root, size, node) if used else 0
+            if known is None:
+                self._warnings.append(
+                    f"{used} huge pages of {size // KIB} kB are in use on NUMA node {node}, and the cgroups do not say "
+                    "whether by pods: they are not handed out"
+                )
+            yield size, PagePool(max(0, total - surplus), max(0, used - (known or 0)))
+
+    def _used(self, folder: str, size: int, total: int) -> int:
+        free = self._number(f"{folder}/free_hugepages")
+        if free is None and total:
+            self._warnings.append(
+                f"huge pages of {size // KIB} kB may be in use: there is no file /{folder}/free_hugepages"
+            )
+        return max(0, total - (free or 0))
+
+    def _socket(self, node: int) -> int | None:
+        """Return the package of a node's CPUs; None if the kernel reports none, or the node is of several."""
+        if node not in self._sockets:
+            self._sockets[node] = self._package(self._cpus_of(node))
+        return self._sockets[node]
+
+    def _package(self, cpus: CPUSet) -> int | None:
+        if not cpus:
+            return None
+        folder = f"{_CPUS}/cpu{cpus.first()}/topology"
+        package = next(filter(None, (self._list(f"{folder}/{name}") for name in _PACKAGE)), CPUSet())
+        text = self._text(f"{folder}/physical_package_id")
+        if text is None or not _NUMBER.fullmatch(text) or (package and not cpus <= package):
+            return None
+        return int(text)
+
+    def _cpus_of(self, node: int) -> CPUSet:
+        """Return the CPUs of a node that are online; all of them if the machine does not say which are."""
+        cpus = self._cpus.get(node, CPUSet())
+        return cpus & self._online if self._online else cpus
+
+    def _near(self, number: int) -> tuple[int, ...]:
+        """Return the other nodes at the least distance, without those that are known to be of another socket."""
+        row = (self._text(f"{_NODES}/node{number}/distance") or "").split()
+        online = [*self._list(f"{_NODES}/online")] or self._numbers
+        # The row has a distance for each node that is online, by number (drivers/base/node.c).
+        if len(row) != len(online) or not all(map(_NUMBER.fullmatch, row)):
+            return ()
+        distances = {node: int(each) for node, each in zip(online, row, strict=True) if node != number}
+        near = (node for node, distance in distances.items() if distance == min(distances.values()))
+        mine = self._socket(number)
+        return tuple(node for node in near if mine is None or self._socket(node) in (None, mine))
+
+    # --- files ---
+
+    def _total(self, path: str) -> int | None:
+        text = self._text(path)
+        if text is None:
+            return None
+        match = _TOTAL.search(text)
+        if match is None:
+            raise MachineError(f"/{path} has no line MemTotal with a number of kB")
+        return int(match[1]) * KIB
+
+    def _number(self, path: str) -> int | None:
+        text = self._text(path)
+        if text is not None and not _NUMBER.fullmatch(text):
+            raise MachineError(f'/{path} should be a number, but is "{text}"')
+        return None if text is None else int(text)
+
+    def _list(self, path: str) -> CPUSet:
+        try:
+            return CPUSet.parse(self._text(path) or "")
+        except ValueError as error:
+            raise MachineError(f"/{path} cannot be understood: {error}") from error
+
+    def _text(self, path: str) -> str | None:
+        try:
+            return read_text(self._root, path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise MachineError(f"/{path} cannot be read: {error.strerror or error}") from error
+
+    def _names(self, path: str) -> list[str]:
+        try:
+            return self._root.listdir(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise MachineError(f"/{path} cannot be read: {error.strerror or error}") from error

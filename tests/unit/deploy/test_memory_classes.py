@@ -1,0 +1,33 @@
+"""The classes of memory choose what they say and nothing else, by the simulator's CEL."""
+
+from __future__ import annotations
+
+import pytest
+
+from dranode.driver.core.api.resource import Device
+from dranode.driver.machine.forms import open_machine
+from dranode.driver.plugins import load_plugins
+from dranode.sim.cel.expression import compile_selector
+from tests.fakes.kustomize import the
+
+DEVICES: list[tuple[str, Device]] = [
+    (plugin.driver, device)
+    for plugin in load_plugins(["cpu", "memory"], open_machine("cores=2,threads=2"), {})
+    for device in plugin.discover().devices
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "chosen"),
+    [
+        ("dra.cpu", "cpudevnuma000"),
+        ("dra.memory", "memory-numa0"),
+        ("dra.hugepages-2m", "hugepages-2m-numa0"),
+        ("dra.hugepages-1g", "hugepages-1g-numa0"),
+    ],
+)
+def test_a_class_chooses_one_kind_of_device_and_fails_on_none(name: str, chosen: str) -> None:
+    (selector,) = the("DeviceClass", name)["spec"]["selectors"]
+    holds = compile_selector(selector["cel"]["expression"])
+    # A selector that fails on another driver's device would keep every claim from being allocated.
+    assert [each.name for driver, each in DEVICES if holds.matches(driver, each, lists_seen=True)] == [chosen]

@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from dranode.driver.core.api.errors import MachineError
+from dranode.driver.machine.confined import ConfinedRoot
+from dranode.driver.machine.forms import open_machine
+from dranode.memory.machine import MachineMemory, PagePool
+from dranode.memory.sysfs import read_memory
+from tests.fakes.machine import CPU, NODE, machine
+from tests.fakes.memory import GIB, MIB, node_files, one_node, pages
+
+HUGE = 2 * MIB
+POOL = f"{NODE}/node0/hugepages/hugepages-2048kB"
+# Above all pods: cgroup v2 with systemd, cgroup v1, and v2 beside v1.
+STATS = (
+    "sys/fs/cgroup/kubepods.slice/hugetlb.2MB.numa_stat",
+    "sys/fs/cgroup/hugetlb/kubepods/hugetlb.2MB.numa_stat",
+    "sys/fs/cgroup/unified/kubepods/hugetlb.2MB.numa_stat",
+)
+
+
+def read(files: dict[str, str]) -> MachineMemory:
+    return read_memory(machine(files))
+
+
+def without(files: dict[str, str], *paths: str) -> dict[str, str]:
+    assert set(paths) <= files.keys()
+    return {path: text for path, text in files.items() if path not in paths}
+
+
+class TestNodes:
+    def test_each_node_has_its_memory_and_its_huge_pages_of_every_size(self) -> None:
+        two = {
+            f"{CPU}/online": "0-3",
+            **node_files(0, "0-1", 4),
+            **pages(0, 2048, 16),
+            **pages(0, 1 << 20, 1),
+            **node_files(1, "2-3", 8),
+            **pages(1, 2048, 0),
+            **pages(1, 1 << 20, 3),
+        }
+        nodes = read(two).nodes
+        assert [(node.id, node.total) for node in nodes] == [(0, 4 * GIB), (1, 8 * GIB)]
+        assert nodes[0].pools == {HUGE: PagePool(16), GIB: PagePool(1)}
+        assert nodes[1].pools == {HUGE: PagePool(0), GIB: PagePool(3)}
+        assert read(two).page_sizes == (HUGE, GIB)
+        assert read(two).warnings == ()
+
+    def test_a_node_without_meminfo_is_left_out_and_named(self) -> None:
+        files = {**one_node(), **node_files(1, "2-3")}
+        found = read(without(files, f"{NODE}/node1/meminfo"))
+        assert [node.id for node in found.nodes] == [0]
+        assert found.warnings == (f"NUMA node 1 is left out: it has no file /{NODE}/node1/meminfo",)
+
+    def test_a_node_without_memory_is_none(self) -> None:
+        assert [node.id for node in read({**one_node(), **node_files(1, "2-3", 0)}).nodes] == [0]
+
+    def test_no_memory_at_all_is_refused(self) -> None:
+        with pytest.raises(MachineError, match="no NUMA node has memory by the meminfo files"):
+            read(without(one_node(), f"{NODE}/node0/meminfo"))
+
+    def test_without_numa_the_machine_is_node_0(self) -> None:
+        files = {
+            "proc/meminfo": "MemTotal:        2097152 kB\nMemFree:  12 kB\n",
+            "sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages": "4",
+            "sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages": "4",
+        }
+        (node,) = read(files).nodes
+        assert (node.id, node.total, node.pools, node.cpus) == (0, 2 * GIB, {HUGE: PagePool(4)}, True)
+
+    def test_without_numa_and_meminfo_nothing_is_known(self) -> None:
+        with pytest.raises(MachineError, match="neither /sys/devices/system/node nor /proc/meminfo says"):
+            read({"sys/devices/other": ""})
+
+    @pytest.mark.parametrize("text", ["", "Node 0 MemFree: 12 kB", "Node 0 MemTotal: lots", "\0\0"])
+    def test_a_damaged_meminfo_is_refused_with_its_name(self, text: str) -> None:
+        with pytest.raises(MachineError, match=f"/{NODE}/node0/meminfo has no line MemTotal"):
+            read({**one_node(), f"{NODE}/node0/meminfo": text})
+
+    def test_the_cpus_of_a_node_are_those_that_are_online(self) -> None:
+        files = {f"{CPU}/online": "0-1", **node_files(0, "0-1"), **node_files(1, "2-3"), **node_files(2, "")}
+        assert [node.cpus for node in read(files).nodes] == [True, False, False]
+        assert [node.cpus for node in read(without(files, f"{CPU}/online")).nodes] == [True, True, False]
+
+
+class TestHugePages:
+    def test_surplus_pages_do_not_count(self) -> None:
+        assert read({**one_node(), **pages(0, 2048, 10, surplus=3)}).nodes[0].pools[HUGE] == PagePool(7)
+
+    def test_a_kernel_without_huge_pages_has_none(self) -> None:
+        assert read(one_node()).nodes[0].pools == {}
+
+    def test_without_the_number_of_pages_the_size_is_left_out_and_named(self) -> None:
+        found = read(without({**one_node(), **pages(0, 2048, 4)}, f"{POOL}/nr_hugepages"))
+        assert found.nodes[0].pools == {}
+        assert found.warnings == (f"huge pages are left out: there is no file /{POOL}/nr_hugepages",)
+
+    def test_without_the_number_of_free_pages_they_may_be_in_use(self) -> None:
+        files = {**one_node(), **pages(0, 2048, 4)}
+        found = read(without(files, f"{POOL}/free_hugepages"))
+        assert found.nodes[0].pools[HUGE] == PagePool(4, others=4)
+        assert "may be in use" in found.warnings[0]
+        assert read(without(files, f"{POOL}/surplus_hugepages")).nodes[0].pools[HUGE] == PagePool(4)
+
+    @pytest.mark.parametrize("name", ["nr_hugepages", "free_hugepages", "surplus_hugepages"])
+    @pytest.mark.parametrize("text", ["many", "-1", "1 2"])
+    def test_a_damaged_number_is_refused_with_its_name(self, name: str, text: str) -> None:
+        with pytest.raises(MachineError, match=f'/{POOL}/{name} should be a number, but is "{text}"'):
+            read({**one_node(), **pages(0, 2048, 4), f"{POOL}/{name}": text})
+
+    @pytest.mark.parametrize("stat", STATS)
+    def test_pages_in_use_outside_pods_are_others(self, stat: str) -> None:
+        files = {**one_node(), **pages(0, 2048, 10, free=4), stat: f"total={4 * HUGE} N0={4 * HUGE}\n"}
+        assert read(files).nodes[0].pools[HUGE] == PagePool(10, others=2)
+
+    def test_of_cgroup_v1s_two_lines_the_hierarchical_one_counts(self) -> None:
+        text = f"total=0 N0=0\nhierarchical_total={6 * HUGE} N0={6 * HUGE}\n"
+        files = {**one_node(), **pages(0, 2048, 10, free=4), STATS[1]: text}
+        assert read(files).nodes[0].pools[HUGE] == PagePool(10)
+
+    @pytest.mark.parametrize("stat", [None, "", "total=0", "N1=4", "N0=x"])
+    def test_where_no_cgroup_says_whose_pages_are_in_use_they_are_others(self, stat: str | None) -> None:
+        files = {**one_node(), **pages(0, 2048, 10, free=4)}
+        found = read(files if stat is None else {**files, STATS[0]: stat})
+        assert found.nodes[0].pools[HUGE] == PagePool(10, others=6)
+        (sentence,) = found.warnings
+        assert sentence == (
+            "6 huge pages of 2048 kB are in use on NUMA node 0, and the cgroups do not say whether by pods: "
+            "they are not handed out"
+        )
+
+    def test_more_pages_in_pods_than_in_use_leave_none_to_others(self) -> None:
+        # The two files are read one after the other.
+        files = {**one_node(), **pages(0, 2048, 10, free=9), STATS[0]: f"total=0 N0={5 * HUGE}"}
+        assert read(files).nodes[0].pools[HUGE] == PagePool(10)
+
+
+class TestPlaces:
+    def test_sockets_and_near_nodes_are_those_of_the_machine(self) -> None:
+        nodes = read_memory(open_machine("sockets=2,numa=2,cores=2")).nodes
+        assert [(node.socket, node.near) for node in nodes] == [(0, (1,)), (0, (0,)), (1, (3,)), (1, (2,))]
+
+    def test_near_nodes_of_another_socket_do_not_count(self) -> None:
+        assert [node.near for node in read_memory(open_machine("sockets=2,cores=2")).nodes] == [(), ()]
+
+    def test_a_node_whose_socket_is_unknown_may_be_near(self) -> None:
+        files = {
+            **one_node(distance="10 20"),
+            **node_files(1, "", distance="20 10"),
+            f"{NODE}/online": "0-1",
+            f"{CPU}/cpu0/topology/physical_package_id": "0",
+        }
+        assert [(node.socket, node.near) for node in read(files).nodes] == [(0, (1,)), (None, (0,))]
+
+    def test_distances_of_sparse_nodes_stand_in_the_order_of_those_online(self) -> None:
+        files = {
+            f"{NODE}/online": "0,8",
+            **node_files(0, "0-1", distance="10 40"),
+            **node_files(8, "2-3", distance="40 10"),
+        }
+        assert [node.near for node in read(files).nodes] == [(8,), (0,)]
+
+    @pytest.mark.parametrize("distance", ["", "10", "10 x", "10 20 30"])
+    def test_distances_that_cannot_be_understood_name_no_near_node(self, distance: str) -> None:
+        files = {**node_files(0, "0-1", distance=distance), **node_files(1, "2-3"), f"{NODE}/online": "0-1"}
+        assert [node.near for node in read(files).nodes] == [(), ()]
+
+    def test_a_node_of_several_packages_has_no_socket(self) -> None:
+        topology = f"{CPU}/cpu0/topology"
+        files = {**one_node(), f"{topology}/physical_package_id": "3", f"{topology}/package_cpus_list": "0"}
+        assert read(files).nodes[0].socket is None
+        assert read({**files, f"{topology}/package_cpus_list": "0-1"}).nodes[0].socket == 3
+        assert read(without(files, f"{topology}/package_cpus_list")).nodes[0].socket == 3
+        assert read({**files, f"{topology}/physical_package_id": "-1"}).nodes[0].socket is None
+
+
+class Broken:
+    """A machine of which one file cannot be read, or one folder."""
+
+    def __init__(self, root: ConfinedRoot, path: str) -> None:
+        self._root, self._path = root, path
+
+    def read_bytes(self, path: str) -> bytes:
+        if path == self._path:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return self._root.read_bytes(path)
+
+    def listdir(self, path: str) -> list[str]:
+        if path == self._path:
+            raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+        return self._root.listdir(path)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._root, name)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        NODE,
+        f"{NODE}/node0/hugepages",
+        f"{NODE}/node0/meminfo",
+        f"{POOL}/nr_hugepages",
+        f"{POOL}/free_hugepages",
+        f"{POOL}/surplus_hugepages",
+        f"{CPU}/online",
+    ],
+)
+def test_what_is_there_and_cannot_be_read_is_refused_with_its_name(path: str) -> None:
+    whole = machine({**one_node(), **pages(0, 2048, 4)})
+    with pytest.raises(MachineError, match=f"/{path} cannot be read: "):
+        read_memory(Broken(whole, path))  # type: ignore[arg-type] # it has what a root has
