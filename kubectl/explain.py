@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -13,11 +14,15 @@ from dranode.driver.cli.output import console, emit, output_option
 from dranode.kubectl.access import cluster_options
 
 if TYPE_CHECKING:
+    from dranode.driver.core.claims.plugin import Plugin
     from dranode.driver.core.diagnosis.pod_facts import ClusterObjects, PodFacts, SchedulerAnswer
     from dranode.kubectl.access import NamedCluster
     from dranode.kubectl.explaining import Explainer, Subject
     from dranode.kubectl.on_node import ThisNode
     from dranode.kubectl.readers.sources import ObjectSource
+
+
+_NO_MACHINE: Final = "cores=1"
 
 
 @click.command(short_help="Why a pod with claims, or a claim, has not come further, and what to do.")
@@ -74,7 +79,7 @@ def this_node(drivers: tuple[str, ...], options: dict[str, Any]) -> ThisNode:
 
     host = NodeHost.at(options["folder"])
     root = _absolute(options["kubelet_root"])
-    plugins = plugins_here(drivers, host, options)
+    plugins = plugins_here(drivers, host.files, options)
     judged = ServeOptions(
         node=options["node_name"],
         drivers=tuple(plugins),
@@ -110,7 +115,17 @@ def explainer(cluster: NamedCluster | None, node: ThisNode | None, source: Objec
     objects = ApiObjects(cluster.client) if cluster is not None else None
     reader = PodReader(objects) if objects is not None else None
     version = objects.server_version if objects is not None else lambda: ""
-    return Explainer(reader, node, source, _ask(version, reader.unasked if reader is not None else []))
+    ask = _ask(version, reader.unasked if reader is not None else [])
+    return Explainer(reader, node, source, ask, installed_drivers)
+
+
+@functools.cache
+def installed_drivers() -> Mapping[str, Plugin]:
+    """Return the drivers that are installed here, by name, as they are without hardware and without options."""
+    from dranode.driver.machine.forms import open_machine
+    from dranode.kubectl.on_node import plugins_here
+
+    return plugins_here((), open_machine(_NO_MACHINE), {})
 
 
 def _ask(

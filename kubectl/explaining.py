@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from dranode.driver.core.api.errors import DranodeError, UsageError
 from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.core.claims.allocation import drivers_of
+from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.claims.inventory import Inventory
+from dranode.driver.core.claims.plugin import Plugin
+from dranode.driver.core.claims.prepare import refused_beforehand
 from dranode.driver.core.diagnosis.allocated import follow_allocated, node_of
 from dranode.driver.core.diagnosis.causes import StopCause
 from dranode.driver.core.diagnosis.pod import follow_pod
 from dranode.driver.core.diagnosis.pod_facts import ClusterObjects, PodFacts, Presence, SchedulerAnswer
-from dranode.driver.core.diagnosis.station import Station, Way, stopped, unseen
+from dranode.driver.core.diagnosis.station import Passed, Station, Way, stopped, unseen
 from dranode.kubectl.on_node import ThisNode
 from dranode.kubectl.readers.pods import PodReader
 from dranode.kubectl.readers.sources import ObjectSource
@@ -25,6 +29,7 @@ _KINDS: Final = {
 }
 # Of a claim that many pods share, so many are followed.
 _MOST_PODS: Final = 5
+_DRY: Final = "do what it says; the driver has not said it yet, but the one that is installed here would"
 _OUR_LABEL: Final = "app.kubernetes.io/name=dranode"
 _OUR_NAMESPACE: Final = "dranode"
 
@@ -78,12 +83,14 @@ class Explainer:
         node: the node that this runs on; None if nothing of a node is to be looked at.
         source: where claims come from for the node's part: the cluster, a folder, or None.
         ask: what kube-scheduler would say; None where that cannot be worked out.
+        drivers: returns the drivers that are installed here, by name, for what they say of claims on any node.
     """
 
     cluster: PodReader | None
     node: ThisNode | None
     source: ObjectSource | None
     ask: AskScheduler
+    drivers: Callable[[], Mapping[str, Plugin]] = dict
     _elsewhere: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -111,7 +118,7 @@ class Explainer:
         yield follow_pod(self._asked(facts))
         for each in facts.claims:
             if each.claim is not None:
-                yield from self._allocated(each.claim, facts.node_name)
+                yield from self._allocated(each.claim, facts.node_name, waits=_waits(facts))
 
     def _asked(self, facts: PodFacts) -> PodFacts:
         pod = facts.pod
@@ -139,7 +146,8 @@ class Explainer:
         yield from (follow_pod(self._asked(facts)) for facts in living)
         if claim is not None:
             bound = next((facts.node_name for facts in living), "")
-            yield from self._allocated(claim, bound) if living else self._alone(claim, users)
+            waits = any(map(_waits, living))
+            yield from self._allocated(claim, bound, waits=waits) if living else self._alone(claim, users)
 
     def _alone(self, claim: ResourceClaim, users: tuple[str, ...]) -> Iterator[Way]:
         """Yield the ways of a claim whose pods cannot be read, or that has none."""
@@ -161,15 +169,36 @@ class Explainer:
             )
         yield Way(f"claim {name}", (station,), claim=name)
 
-    def _allocated(self, claim: ResourceClaim, bound: str) -> Iterator[Way]:
+    def _allocated(self, claim: ResourceClaim, bound: str, *, waits: bool = False) -> Iterator[Way]:
+        """Yield the ways of a claim; `waits` if a pod that is on its node has not started."""
         name = f"{claim.metadata.namespace}/{claim.metadata.name}"
         for driver in sorted(drivers_of(claim.status.allocation)):
-            stations = tuple(follow_allocated(claim, driver))
             place = bound or node_of(claim, driver)
             if self.node is not None and driver in self.node.plugins and place == self.node.options.node:
                 yield self.node.way(driver, claim.metadata.namespace, claim.metadata.name, self.source)
                 continue
-            yield Way(f"claim {name}", (*stations, *self._rest(place, driver, name)), driver, name)
+            yield Way(f"claim {name}", tuple(self._from_afar(claim, driver, place, waits=waits)), driver, name)
+
+    def _from_afar(self, claim: ResourceClaim, driver: str, place: str, *, waits: bool) -> Iterator[Station]:
+        """Yield the stations of a claim on another node, up to where it stopped as far as that is seen from here."""
+        stations = tuple(follow_allocated(claim, driver))
+        name = f"{claim.metadata.namespace}/{claim.metadata.name}"
+        yield from stations
+        # Where the driver says nothing, what it refuses whatever its node holds is decided here as it decides.
+        if stations[-1].passed is Passed.UNSEEN and place and waits:
+            refusal = self._refusal(claim, driver, place)
+            if refusal:
+                yield stopped("prepare", StopCause.PREPARE_REFUSED, refusal, _DRY)
+                return
+        yield from self._rest(place, driver, name)
+
+    def _refusal(self, claim: ResourceClaim, driver: str, place: str) -> str:
+        plugin = self.drivers().get(driver)
+        if plugin is None or self.cluster is None:
+            return ""
+        devices = self.cluster.published(driver, place)
+        ref = ClaimRef(claim.metadata.namespace, claim.metadata.name, claim.metadata.uid)
+        return refused_beforehand(ref, claim, plugin, place, None if devices is None else Inventory(devices))
 
     def _rest(self, place: str, driver: str, claim: str) -> Iterator[Station]:
         """Yield what cannot be seen from here of a claim on another node, with the command that shows it."""
@@ -250,6 +279,11 @@ class Explainer:
                 ),
             ),
         )
+
+
+def _waits(facts: PodFacts) -> bool:
+    """Return whether a pod is on a node and has not started there."""
+    return facts.pod is not None and bool(facts.node_name) and facts.pod.status.phase == "Pending"
 
 
 def _missing(subject: Subject) -> Station:

@@ -15,6 +15,7 @@ from dranode.driver.core.diagnosis.claim import follow
 from dranode.driver.core.diagnosis.facts import Facts, Fault, NodeFacts, PathState, Place, ServeOptions
 from dranode.driver.core.diagnosis.station import Way
 from dranode.driver.core.pinning.pins import Pins
+from dranode.driver.machine.root import Root
 from dranode.driver.node.ledger_reading import read_ledger
 from dranode.driver.plugins import installed, load_plugins
 from dranode.kubectl.readers.claim import ClaimReader
@@ -93,7 +94,7 @@ class ThisNode:
         return tuple((cause, fault) for cause, rule in _RULES for fault in rule(facts))
 
 
-def plugins_here(names: tuple[str, ...], host: NodeHost, options: Mapping[str, Any]) -> dict[str, Plugin]:
+def plugins_here(names: tuple[str, ...], root: Root, options: Mapping[str, Any]) -> dict[str, Plugin]:
     """Return the drivers of these short names, of all that are installed for none, by the names under which they serve.
 
     One of the installed that cannot be made is left out; one that was named is not.
@@ -102,11 +103,11 @@ def plugins_here(names: tuple[str, ...], host: NodeHost, options: Mapping[str, A
         UsageError: a driver that was named is not installed, or refuses its options.
     """
     if names:
-        return {plugin.driver: plugin for plugin in load_plugins(names, host.files, options)}
+        return {plugin.driver: plugin for plugin in load_plugins(names, root, options)}
     plugins: dict[str, Plugin] = {}
     for name in installed():
         try:
-            (plugin,) = load_plugins((name,), host.files, options)
+            (plugin,) = load_plugins((name,), root, options)
         except DranodeError:
             continue
         plugins[plugin.driver] = plugin

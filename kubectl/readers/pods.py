@@ -11,12 +11,13 @@ from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import Final, TypeVar
 
-from dranode.driver.core.api.resource import DeviceClass, PodResourceClaim, ResourceClaim, ResourceSlice
+from dranode.driver.core.api.resource import Device, DeviceClass, PodResourceClaim, ResourceClaim, ResourceSlice
 from dranode.driver.core.diagnosis.live_objects import LiveEvent, LiveNode, LivePod
 from dranode.driver.core.diagnosis.pod_facts import ClusterObjects, PodClaim, PodFacts, Presence
 from dranode.driver.kube.cluster_documents import AT_A_TIME
 from dranode.driver.kube.errors import ApiError
 from dranode.driver.kube.objects import ApiObjects, value_of
+from dranode.kubectl.device_view import newest_slices
 
 T = TypeVar("T")
 
@@ -91,6 +92,17 @@ class PodReader:
         if slices is None or classes is None or claims is None or nodes is None:
             return None
         return ClusterObjects(slices, classes, claims, tuple(rules or ()), nodes)
+
+    def published(self, driver: str, node: str) -> tuple[Device, ...] | None:
+        """Read what a driver publishes in the pool that is called like a node; None if not all of it can be read."""
+        slices = self._ask(
+            "the ResourceSlices",
+            lambda: self.objects.values(ResourceSlice, "ResourceSlice", fieldSelector=f"spec.nodeName={node}"),
+        )
+        pool = newest_slices(one for one in slices or () if (one.spec.driver, one.spec.pool.name) == (driver, node))
+        if not pool or len(pool) < pool[0].spec.pool.resource_slice_count:
+            return None
+        return tuple(device for one in pool for device in one.spec.devices)
 
     def pods_on(self, node: str, namespace: str, labels: str) -> tuple[LivePod, ...] | None:
         """Read the pods of a node with these labels; None if they could not be read."""

@@ -139,6 +139,28 @@ def _record(claim: AllocatedClaim, grant: ClaimGrant, asked: ResourceClaim, plug
     return refreshed(record_of(claim, grant, (), state), asked)
 
 
+def refused_beforehand(
+    ref: ClaimRef, claim: ResourceClaim, plugin: Plugin, pool: str, published: Inventory | None
+) -> str:
+    """The sentence with which a Prepare is refused whatever hardware and ledger say; empty if it is not by these alone.
+
+    Args:
+        ref: the claim that is asked for.
+        claim: as it is.
+        plugin: its driver; only its reader of configurations is asked.
+        pool: the name of the node's pool.
+        published: the devices of the pool; None if they are not known.
+    """
+    try:
+        mine = allocated(ref, claim, plugin)
+        check_pools(mine, pool)
+        if published is not None:
+            _check_devices(mine, Held(), published)
+    except ClaimError as error:
+        return str(error)
+    return ""
+
+
 def _check_devices(claim: AllocatedClaim, held: Held, inventory: Inventory) -> None:
     mine: set[str] = set()
     for result in (each.result for each in claim.results):
