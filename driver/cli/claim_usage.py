@@ -45,7 +45,8 @@ class _Look:
 def usage_of(root: Root, records: Iterable[Record], seconds: float) -> dict[str, dict[str, Any]]:
     """Return what each claim that holds CPUs used, by UID: since its containers were started, and within `seconds`.
 
-    What could not be read is missing there, and named on stderr.
+    A claim with a process that cannot be looked into is missing there, and so are figures that could not be read, which
+    are named on stderr.
 
     Raises:
         MachineError: `/proc` does not show the claims' processes, or the machine does not say which CPUs are online.
@@ -64,7 +65,6 @@ def usage_of(root: Root, records: Iterable[Record], seconds: float) -> dict[str,
     for record in records:
         placement = last.placements[record.uid]
         if placement.hidden:
-            click.echo(f"claim {record.ref}: a process of its pods cannot be looked into; try as root", err=True)
             continue
         pods = [
             _pod(each, before.get((each.claim, each.pod)), len(record.held), last.at - first.at)

@@ -157,8 +157,20 @@ def _add_usage(rows: list[dict[str, Any]], root: Root, ledgers: Mapping[str, Con
 
     used = usage_of(root, [record for contents in ledgers.values() for record in contents.records], seconds)
     for row in rows:
-        if row["uid"] in used:
+        # A claim may be on record with several drivers, and what it holds of the CPUs is one's alone.
+        if row["held"] and row["uid"] in used:
             row["usage"] = used[row["uid"]]
+        else:
+            row["usage_unseen"] = _why_unseen(row)
+
+
+def _why_unseen(row: Mapping[str, Any]) -> str:
+    """Return why it cannot be said what a claim's containers use of what it holds."""
+    if row["state"] == "quarantined":
+        return "its row is damaged, so it is not known what it holds"
+    if row["held"]:
+        return "a process of its pods cannot be looked into; try as root"
+    return f"it holds no CPUs, and no cgroup says what is done with devices of {row['driver']}; their own tools do"
 
 
 def _draw_looks(rows: list[dict[str, Any]], *, verify: bool, usage: bool) -> None:
@@ -169,6 +181,9 @@ def _draw_looks(rows: list[dict[str, Any]], *, verify: bool, usage: bool) -> Non
     from dranode.driver.cli.claim_usage import draw_usage
 
     draw_usage((_name(row), row["usage"]) for row in rows if "usage" in row)
+    for row in rows:
+        if "usage_unseen" in row:
+            click.echo(f"not seen: {_name(row)} ({row['driver']}): {row['usage_unseen']}")
 
 
 def _row(driver: str, record: Record, used: Mapping[tuple[str, str], UsedClaim]) -> dict[str, Any]:

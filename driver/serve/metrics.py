@@ -32,8 +32,9 @@ _CLAIM_SIZES: Final = tuple(2**exponent for exponent in range(11))
 _CALL_SECONDS: Final = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _NRI_SECONDS: Final = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.1, 0.5, 1, 2)
 
-# How long a page is given again; Prometheus asks every few seconds at most.
+# How long a page is given again, and how many times the CPU time that it took: at most 1 % of one CPU for all formats.
 _PAGE_SECONDS: Final = 1.0
+_PAGE_BY_COST: Final = 100.0
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
@@ -41,9 +42,11 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 class Metrics:
     """The metrics of a process and its drivers."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Count from now on; `clock` gives seconds and never goes back."""
-        self._clock = clock
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, cost: Callable[[], float] = time.thread_time
+    ) -> None:
+        """Count from now on; `clock` gives seconds and never goes back, `cost` the CPU time of the thread that asks."""
+        self._clock, self._cost = clock, cost
         # By content type, of which there are few: the last page, and until when it is given again.
         self._pages: dict[str, tuple[Page, float]] = {}
         self.registry = CollectorRegistry()
@@ -71,9 +74,10 @@ class Metrics:
         return DriverMetrics(service.plugin.driver, self.registry, self._calls, self._nri)
 
     def page(self, accept: str) -> Page:
-        """The page of /metrics, in the format that the client takes, at most a second old.
+        """The page of /metrics, in the format that the client takes.
 
-        It is made once a second, so that clients who ask all the time take no time from claims.
+        It is made once a second at most, and no sooner than a hundred times the CPU time that it took, so that clients
+        who ask all the time take no time from claims: of 500 claims with all their figures it takes 45 ms.
         """
         from dranode.driver.serve.http import Page  # noqa: PLC0415 - code that only counts needs no HTTP
 
@@ -81,8 +85,10 @@ class Metrics:
         now = self._clock()
         page, until = self._pages.get(content_type, (None, now))
         if page is None or now >= until:
+            before = self._cost()
             page = Page(encode(self.registry), content_type=content_type)
-            self._pages[content_type] = (page, now + _PAGE_SECONDS)
+            kept = (self._cost() - before) * _PAGE_BY_COST * max(1, len(self._pages))
+            self._pages[content_type] = (page, now + max(_PAGE_SECONDS, kept))
         return page
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ from dranode.driver.cli.claims import command
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import MachineError
 from dranode.driver.machine.container_processes import ContainerProcesses
+from dranode.driver.node.node import NodeClaims
+from tests.fakes.drivers import Lamps, allocated_claim, reference
 from tests.fakes.recorded_machine import PODS, RecordedMachine
 
 STAT = "usage_usec {usage}\nnr_periods {periods}\nnr_throttled {throttled}\nthrottled_usec 0\n"
@@ -170,8 +174,31 @@ def test_a_claim_whose_processes_cannot_be_looked_into_is_said(machine: Recorded
     machine.prepare("a", 2)
     machine.process(100, "secret", "0-1", f"{PODS}/kubepods-burstable-podpod_uid_a.slice/cri-containerd-1.scope")
     result = run(machine, "--seconds", "60", "-o", "json")
-    assert "usage" not in rows(result)[0]
-    assert "claim default/a: a process of its pods cannot be looked into; try as root" in result.stderr
+    (row,) = rows(result)
+    assert "usage" not in row
+    assert row["usage_unseen"] == "a process of its pods cannot be looked into; try as root"
+
+
+def test_claims_without_cpus_and_damaged_ones_say_why_nothing_is_seen(
+    machine: RecordedMachine, interval: Interval
+) -> None:
+    del interval
+    machine.prepare("a", 2)
+    machine.prepare("b", 2)
+    lamps = Lamps()
+    node = NodeClaims(lamps, machine.folder / "kubelet/plugins" / lamps.driver, machine.folder / "cdi")
+    (machine.folder / "kubelet/plugins" / lamps.driver).mkdir()
+    node.open()
+    lit = allocated_claim("g", lamps.driver, [lamps.discover().devices[0].name])
+    node.prepare({reference(lit): lit})
+    node.close()
+    with contextlib.closing(sqlite3.connect(machine.data / "ledger.db")) as ledger, ledger:
+        ledger.execute("UPDATE claims SET checksum = checksum + 1 WHERE uid = 'uid-b'")
+    unseen = {row["uid"]: row.get("usage_unseen", "") for row in rows(run(machine, "-o", "json"))}
+    assert unseen["uid-a"] == ""
+    assert "damaged" in unseen["uid-b"]
+    assert f"no cgroup says what is done with devices of {lamps.driver}" in unseen[lit.metadata.uid]
+    assert f"not seen: default/g ({lamps.driver}): it holds no CPUs" in run(machine).stdout
 
 
 def test_the_proc_of_a_pod_is_not_taken_for_the_machines(machine: RecordedMachine, interval: Interval) -> None:

@@ -242,3 +242,35 @@ def test_a_page_is_made_once_a_second_for_each_format_however_often_it_is_asked_
         now[0] = 10 + seconds
         pages.append([metrics.page(kind).body for kind in ("text", "openmetrics")])
     assert pages == [[b"1", b"2"]] * 3 + [[b"3", b"4"]] * 2
+
+
+def test_a_page_that_costs_much_is_made_seldom_and_all_formats_together_take_a_hundredth(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, spent = [0.0], [0.0]
+    metrics = Metrics(lambda: now[0], lambda: spent[0])
+
+    def encoder(accept: str) -> tuple[Callable[[object], bytes], str]:
+        def encode(registry: object) -> bytes:
+            del registry
+            spent[0] += 0.05
+            return b"page"
+
+        return encode, accept
+
+    monkeypatch.setattr("dranode.driver.serve.metrics.choose_encoder", encoder)
+    for accept in ("text", "openmetrics"):
+        metrics.page(accept)  # the first of each is made at once
+    first = spent[0]
+    for now[0] in range(1, 1001):
+        metrics.page("text")
+        metrics.page("openmetrics")
+    assert 5.0 < spent[0] - first <= 0.01 * 1000 + 0.1
+
+
+def test_a_page_that_costs_nothing_is_new_every_second() -> None:
+    now = [0.0]
+    metrics = Metrics(lambda: now[0], lambda: 0.0)
+    page = metrics.page("")
+    now[0] = 1.0
+    assert metrics.page("") is not page
