@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from dranode.cpu.hotplug import CPUEvent
     from dranode.cpu.tuner import Tuner
     from dranode.driver.core.claims.configs import Config
+    from dranode.driver.core.claims.disturbance import Disturbance
     from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Grant
     from dranode.driver.core.claims.health import DeviceHealth, Impairment
     from dranode.driver.core.claims.held import Held
@@ -147,6 +148,12 @@ class CPUPlugin(Plugin, Pins, Recovers, Tunes):
             balancer = IRQBalance(folder) if isinstance(self._host, HostRoot) else None
             self._tuner = Tuner(self._host, self.options.reserved, balancer)
         self._tuner.tune(claims, notes)
+
+    def disturbances(self, claims: Collection[Record], notes: Any) -> Iterable[Disturbance]:
+        """Return what has run and interrupted on the CPUs of claims that want them quiet."""
+        from dranode.cpu.tuner import disturbances
+
+        return disturbances(self._host, claims, notes)
 
     def recover(self, uid: str, spec: Spec) -> ClaimGrant | None:
         """Return the CPUs that a claim was granted, by a CDI spec of this driver or of dra-driver-cpu."""

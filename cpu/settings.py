@@ -27,6 +27,7 @@ from typing import Any, Final, Self
 
 import msgspec
 
+from dranode.cpu.cpu_counters import Begun
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.documents import decode, encode
 from dranode.driver.core.api.errors import DocumentError
@@ -96,10 +97,12 @@ class TuningNotes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     Attributes:
         boot: the boot id of the kernel that has these settings; of an earlier boot nothing is left to be restored.
         settings: the settings that claims have changed, by path.
+        begun: the counters of each claim's CPUs when it began, by the claim's UID.
     """
 
     boot: str = ""
     settings: Mapping[str, Noted] = {}
+    begun: Mapping[str, Begun] = {}
 
     @classmethod
     def read(cls, document: Any, boot: str) -> Self:
@@ -112,7 +115,7 @@ class TuningNotes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
 
     def document(self) -> Any:
         """Return plain JSON; None if there is nothing to restore."""
-        return encode(self) if self.settings else None
+        return encode(self) if self.settings or self.begun else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +180,7 @@ def tuning(settings: Iterable[Setting], notes: TuningNotes, machine: Machine) ->
         given = tuple(dict.fromkeys((str(setting.cpus), str(aim))))
         noted[setting.path] = msgspec.structs.replace(known, given=given)
         writes.append(Write(setting, aim))
-    return Tuning(TuningNotes(boot=notes.boot, settings=noted), tuple(writes))
+    return Tuning(msgspec.structs.replace(notes, settings=noted), tuple(writes))
 
 
 def _is_due(setting: Setting, known: Noted, aim: CPUSet) -> bool:
@@ -231,7 +234,7 @@ def noted_after(tuned: Tuning, after: Mapping[str, Setting], refused: Mapping[st
             # The kernel may have taken the value otherwise than it was written.
             given = known.given if str(now.cpus) in known.given else (*known.given, str(now.cpus))
             noted[path] = msgspec.structs.replace(known, given=given)
-    return TuningNotes(boot=tuned.notes.boot, settings=noted)
+    return msgspec.structs.replace(tuned.notes, settings=noted)
 
 
 def mask_text(cpus: CPUSet) -> str:

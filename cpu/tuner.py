@@ -9,8 +9,11 @@ import errno
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
+import msgspec
+
+from dranode.cpu.cpu_counters import CPUCounters, cpu_counters
 from dranode.cpu.irqbalance import IRQBalance
 from dranode.cpu.partitions import Partition, exclusive_settings, find_partitions, make_partition
 from dranode.cpu.policies import Isolation
@@ -20,9 +23,10 @@ from dranode.cpu.sysfs import read_online
 from dranode.cpu.treatment import isolated_cpus
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import ClaimError, MachineError
+from dranode.driver.core.claims.disturbance import Disturbance
 from dranode.driver.core.claims.hooks import Notes
 from dranode.driver.core.claims.record import Record
-from dranode.driver.machine.root import Root, read_text
+from dranode.driver.machine.root import Root
 
 log = logging.getLogger(__name__)
 
@@ -55,19 +59,27 @@ class Tuner:
         Raises:
             ClaimError: no setting can be written, or no CPU is left for interrupts.
         """
-        noted = TuningNotes.read(notes.read(), self._boot_id())
+        noted = TuningNotes.read(notes.read(), _boot_id(self.root))
         machine = self._machine(claims)
-        if not machine.quiet and not noted.settings:
+        if not machine.quiet and noted.document() is None:
             notes.write(None)
             return
         partitions = tuple(find_partitions(self.root, claims))
         tuned = tuning(self._settings(partitions, noted, machine.quiet), noted, machine)
         notes.write(tuned.notes.document())
         failures = self._write(tuned)
-        final = self._noted_after(tuned, failures)
+        final = self._with_begun(self._noted_after(tuned, failures), claims)
         notes.write(final.document())
         unmoved = (*_refused(tuned, final, failures), *self._partition(partitions))
         self._report((*unmoved, *unmovable(self.root)) if machine.quiet else (), machine.quiet)
+
+    def _with_begun(self, notes: TuningNotes, claims: Collection[Record]) -> TuningNotes:
+        """Return the notes with the counters of every claim's CPUs as they were when it had them to itself."""
+        begun = {claim.uid: notes.begun[claim.uid] for claim in claims if claim.uid in notes.begun}
+        fresh = [claim for claim in claims if claim.uid not in begun]
+        now = read_cpu_counters(self.root) if fresh else CPUCounters()
+        begun |= {claim.uid: now.begin(isolated_cpus(claim, Isolation.QUIET)) for claim in fresh}
+        return msgspec.structs.replace(notes, begun=begun)
 
     def _noted_after(self, tuned: Tuning, failures: Mapping[str, OSError]) -> TuningNotes:
         settings = {write.setting.path: write.setting for write in tuned.writes}
@@ -128,11 +140,30 @@ class Tuner:
                 log.warning("cpus=%s: %s", quiet, sentence)
         self.unmoved = unmoved
 
-    def _boot_id(self) -> str:
-        try:
-            return read_text(self.root, _BOOT_ID)
-        except OSError:
-            return ""
+
+def disturbances(root: Root, claims: Iterable[Record], notes: Any) -> Iterator[Disturbance]:
+    """Yield what has happened on the CPUs of these claims since they began, as far as that is on record."""
+    begun = TuningNotes.read(notes, _boot_id(root)).begun
+    known = [claim for claim in claims if claim.uid in begun]
+    now = read_cpu_counters(root) if known else CPUCounters()
+    for claim in known:
+        yield now.since(begun[claim.uid], claim.ref, isolated_cpus(claim, Isolation.QUIET))
+
+
+def read_cpu_counters(root: Root) -> CPUCounters:
+    """Read the counters of all CPUs; those that the kernel does not show are missing."""
+    return cpu_counters(*(_text(root, f"proc/{name}") for name in ("interrupts", "schedstat", "stat")))
+
+
+def _text(root: Root, path: str) -> str:
+    try:
+        return root.read_bytes(path).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _boot_id(root: Root) -> str:
+    return _text(root, _BOOT_ID).strip()
 
 
 def _is_kernels_own(setting: Setting, error: OSError) -> bool:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         NodeAllocatableResource,
     )
     from dranode.driver.core.claims.configs import Config
+    from dranode.driver.core.claims.disturbance import Disturbance
     from dranode.driver.core.claims.grant import AllocatedClaim, AllocatedResult, ClaimGrant, Grant
     from dranode.driver.core.claims.health import DeviceHealth, Health, Impairment
     from dranode.driver.core.claims.held import ClaimRef, Held, Holding
@@ -79,6 +80,7 @@ __all__ = [
     "DeviceHealth",
     "DeviceNode",
     "DeviceTaint",
+    "Disturbance",
     "DocumentError",
     "DranodeError",
     "Grant",
@@ -150,6 +152,7 @@ _SEAM: Final = {
         "NodeAllocatableResource",
     ),
     "dranode.driver.core.claims.configs": ("Config",),
+    "dranode.driver.core.claims.disturbance": ("Disturbance",),
     "dranode.driver.core.claims.grant": ("AllocatedClaim", "AllocatedResult", "ClaimGrant", "Grant"),
     "dranode.driver.core.claims.health": ("DeviceHealth", "Health", "Impairment"),
     "dranode.driver.core.claims.held": ("ClaimRef", "Held", "Holding"),

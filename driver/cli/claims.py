@@ -12,6 +12,7 @@ import click
 from dranode.driver.cli.machine_option import machine_option
 from dranode.driver.cli.output import console, emit, fail, output_option, picture_options, write_pictures
 from dranode.driver.cli.terminal import columns
+from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.claims.doubt import doubts
 from dranode.driver.core.claims.record import Record
@@ -96,7 +97,9 @@ def command(
     placements = _placements(root, ledgers) if verify else {}
     for row in rows:
         if row["uid"] in placements:
-            row["verify"] = _verified(placements[row["uid"]])
+            row["verify"] = _verified(placements[row["uid"]], CPUSet.parse(row["held"] or ""), root)
+    if verify:
+        _add_disturbances(rows, root, ledgers, placements)
     if usage:
         _add_usage(rows, root, ledgers, seconds)
     write_pictures(html, svg, lambda: _picture(root, Path(kubelet_root)))
@@ -150,6 +153,21 @@ def _placements(root: Root, ledgers: Mapping[str, Contents]) -> dict[str, ClaimP
     records = [record for contents in ledgers.values() for record in contents.records]
     seen = require_visible(root, pod_uids(records))
     return placements(records, seen.containers, seen.processes, online(root))
+
+
+def _add_disturbances(
+    rows: list[dict[str, Any]],
+    root: Root,
+    ledgers: Mapping[str, Contents],
+    placements: Mapping[str, ClaimPlacement],
+) -> None:
+    from dranode.driver.cli.claim_disturbance import disturbances_of
+
+    noted = {driver: (contents.records, contents.notes) for driver, contents in ledgers.items() if contents.notes}
+    found = disturbances_of(root, noted, placements)
+    for row in rows:
+        if row["uid"] in found:
+            row["verify"]["disturbance"] = found[row["uid"]]
 
 
 def _add_usage(rows: list[dict[str, Any]], root: Root, ledgers: Mapping[str, Contents], seconds: float) -> None:
@@ -216,7 +234,9 @@ def _damaged(driver: str, row: Damaged) -> dict[str, Any]:
     }
 
 
-def _verified(placement: ClaimPlacement) -> dict[str, Any]:
+def _verified(placement: ClaimPlacement, held: CPUSet, root: Root) -> dict[str, Any]:
+    from dranode.driver.machine.processes import threads_last_on
+
     return {
         "ok": placement.ok,
         "containers": [
@@ -230,7 +250,13 @@ def _verified(placement: ClaimPlacement) -> dict[str, Any]:
             for placed in placement.containers
         ],
         "intruders": [
-            {"pid": placed.pid, "name": placed.name, "cpus": str(placed.cpus)} for placed in placement.intruders
+            {
+                "pid": placed.pid,
+                "name": placed.name,
+                "cpus": str(placed.cpus),
+                "threadsLastThere": threads_last_on(root, placed.pid, held),
+            }
+            for placed in placement.intruders
         ],
     }
 
@@ -261,7 +287,7 @@ def _draw_verified(rows: list[dict[str, Any]]) -> None:
     out = console()
     out.print()
     containers = columns("claim", "pod", "should run on", "runs on", "")
-    intruders: dict[int, tuple[str, str]] = {}
+    intruders: dict[int, tuple[str, str, int | None]] = {}
     for row in (row for row in rows if "verify" in row):
         verified = row["verify"]
         for placed in verified["containers"]:
@@ -270,16 +296,24 @@ def _draw_verified(rows: list[dict[str, Any]]) -> None:
             )
         if verified["ok"] is None:
             containers.add_row(_name(row), "", row["cpus"] or "-", "", "no container of it can be looked into")
-        intruders.update((placed["pid"], (placed["name"], placed["cpus"])) for placed in verified["intruders"])
+        for placed in verified["intruders"]:
+            _, _, before = intruders.get(placed["pid"], ("", "", None))
+            seen = [count for count in (before, placed["threadsLastThere"]) if count is not None]
+            intruders[placed["pid"]] = (placed["name"], placed["cpus"], sum(seen) if seen else None)
     out.print(containers)
+    disturbed = [(_name(row), row["verify"]["disturbance"]) for row in rows if "disturbance" in row.get("verify", {})]
+    if disturbed:
+        from dranode.driver.cli.claim_disturbance import draw_disturbances
+
+        draw_disturbances(disturbed)
     if not intruders:
         return
     from rich.markup import escape
 
     out.print(f"\n{len(intruders)} processes without a claim may run on CPUs that a claim holds:")
-    table = columns("pid", "name", "may run on")
-    for pid, (name, cpus) in sorted(intruders.items())[:_NAMED]:
-        table.add_row(str(pid), escape(name), cpus)
+    table = columns("pid", "name", "may run on", "threads that did last")
+    for pid, (name, cpus, count) in sorted(intruders.items(), key=lambda each: (-(each[1][2] or 0), each[0]))[:_NAMED]:
+        table.add_row(str(pid), escape(name), cpus, "not seen" if count is None else str(count))
     out.print(table)
     if len(intruders) > _NAMED:
         out.print(f"and {len(intruders) - _NAMED} more (-o json names all)")

@@ -19,6 +19,7 @@ from dranode.driver.machine.root import Root, read_text
 
 # The parent of all kernel threads, which cannot be moved to other CPUs.
 _KTHREADD: Final = "2"
+_PROCESSOR: Final = 36
 _ONLINE: Final = "sys/devices/system/cpu/online"
 
 
@@ -63,6 +64,26 @@ def _env(root: Root, pid: str) -> frozenset[str] | None:
     except OSError:
         return None
     return frozenset(entry.partition("=")[0] for entry in entries if entry)
+
+
+def threads_last_on(root: Root, pid: int, cpus: CPUSet) -> int | None:
+    """Return how many threads of a process ran last on one of these CPUs (`processor` in `stat`, proc_pid_stat(5)).
+
+    None if the process's threads cannot be listed.
+    """
+    try:
+        names = root.listdir(f"proc/{pid}/task")
+    except OSError:
+        return None
+    count = 0
+    for name in names:
+        try:
+            # The name before may have spaces and brackets; field 39 is the 37th after it.
+            words = read_text(root, f"proc/{pid}/task/{name}/stat").rpartition(")")[2].split()
+        except OSError:
+            continue
+        count += len(words) > _PROCESSOR and words[_PROCESSOR].isdecimal() and int(words[_PROCESSOR]) in cpus
+    return count
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from pathlib import Path
 from dranode.driver.core.api.errors import DranodeError, UnreadError
 from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.core.claims.answers import Answer, ClaimOutcome, Prepared, Refused
+from dranode.driver.core.claims.disturbance import Disturbance
 from dranode.driver.core.claims.effects import WriteMetadata, WriteSpec
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.hooks import Tunes
@@ -32,6 +33,7 @@ from dranode.driver.node.decision_lock import DecisionLock
 from dranode.driver.node.discovery import Discovery
 from dranode.driver.node.held_view import HeldView, Watcher
 from dranode.driver.node.interpreter import Interpreter
+from dranode.driver.node.ledger_notes import LedgerNotes
 from dranode.driver.node.metadata_files import DeviceMetadata
 from dranode.driver.node.patience import MAX_WAITING, Patience
 from dranode.driver.node.record_store import RecordStore
@@ -212,6 +214,13 @@ class NodeClaims:
             return
         with self._lock.held():
             self.interpreter.tune(plugin, preparing=False)
+
+    def disturbances(self) -> tuple[Disturbance, ...]:
+        """What has disturbed the claims on record since they began; never waits."""
+        plugin = self.plugin
+        if not isinstance(plugin, Tunes) or not self.store.recovery.notes:
+            return ()
+        return tuple(plugin.disturbances(self.store.book.records(), LedgerNotes(self.store).read()))
 
     def record(self, uid: str) -> Record | None:
         """What is on record of a claim at the last look at the ledger; never waits."""

@@ -18,9 +18,11 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from dranode.driver.core.claims.health import Health
+from dranode.driver.serve.disturbance_metrics import disturbance_metrics
 from dranode.driver.serve.usage_metrics import usage_metrics
 
 if TYPE_CHECKING:
+    from dranode.driver.core.claims.disturbance import Disturbance
     from dranode.driver.core.claims.record import Record
     from dranode.driver.core.claims.usage import ClaimsUsage
     from dranode.driver.serve.http import Page
@@ -156,6 +158,14 @@ class _States(Collector):
             if made.samples:
                 yield made
         yield from usage_metrics(_used(drivers))
+        yield from disturbance_metrics(_disturbed(drivers))
+
+
+def _disturbed(drivers: Iterable[DriverService]) -> Iterator[tuple[str, Disturbance]]:
+    """What has disturbed claims that want quiet CPUs; of two instances the active one says it."""
+    for driver in drivers:
+        if driver.active:
+            yield from ((driver.plugin.driver, each) for each in driver.node.disturbances())
 
 
 def _used(drivers: Iterable[DriverService]) -> Iterator[tuple[str, ClaimsUsage]]:

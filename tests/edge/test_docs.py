@@ -233,5 +233,6 @@ def test_the_table_of_fields_is_the_configurations() -> None:
         for value in re.findall(r"`([^`]+)`", values):
             outer, _, inner = name.partition(".")
             document: dict[str, Any] = {"apiVersion": "dra.cpu/v1alpha1", "kind": "CPUConfig"}
-            document[outer] = {inner: value} if inner else value
+            read = {"true": True, "false": False}.get(value, value)
+            document[outer] = {inner: read} if inner else read
             assert parse_cpu_config(Config("FromClaim", document, "the manual")) is not None

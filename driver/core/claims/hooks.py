@@ -6,9 +6,10 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable
 
     from dranode.cdi.spec import Spec
+    from dranode.driver.core.claims.disturbance import Disturbance
     from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Grant
     from dranode.driver.core.claims.held import ClaimRef
     from dranode.driver.core.claims.inventory import Inventory
@@ -80,6 +81,13 @@ class Tunes(ABC):
         Raises:
             ClaimError: the settings cannot be changed; says what to do.
         """
+
+    def disturbances(self, claims: Collection[Record], notes: Any) -> Iterable[Disturbance]:  # noqa: ARG002 - subclasses use it
+        """What has disturbed the CPUs of these claims since they began; claims of which that is not known are left out.
+
+        `notes` is what `tune` put on record, as plain JSON. Any process may ask, one with other options too.
+        """
+        return ()
 
 
 class Recovers(ABC):

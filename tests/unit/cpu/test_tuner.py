@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-from dranode.cpu.tuner import Tuner
+from dranode.cpu.tuner import Tuner, disturbances
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import ClaimError
 from dranode.driver.core.claims.record import Record
@@ -257,3 +257,29 @@ def test_reserved_cpus_get_what_has_to_go() -> None:
     kernel = Kernel()
     Tuner(kernel, CPUSet((0,))).tune([A], MemoryNotes(kernel))
     assert values(kernel, ALL[:2]) == ["0-1,4-7", "0"]
+
+
+INTERRUPTS, STAT = "proc/interrupts", "proc/stat"
+
+
+def fired(kernel: Kernel, count: int, ticks: int) -> None:
+    kernel.files[INTERRUPTS] = f"     CPU2 CPU3\n 25: {count} 1 PCI-MSI 1-edge  nvme0q1\n"
+    kernel.files[STAT] = f"cpu2 {ticks} 0 0 5\ncpu3 0 0 0 5"
+
+
+def test_what_disturbs_a_claim_counts_from_its_beginning_to_its_end() -> None:
+    kernel = Kernel()
+    notes, tuner = MemoryNotes(kernel), Tuner(kernel)
+    fired(kernel, 10, 100)
+    tuner.tune([A], notes)
+    fired(kernel, 13, 150)
+    tuner.tune([A, B], notes)
+    (found,) = (each for each in disturbances(kernel, [A, B], notes.document) if each.claim == A.ref)
+    assert (str(found.cpus), found.interrupts, found.busy) == ("2-3", {"25 nvme0q1": 3}, 0.5)
+    tuner.tune([B], notes)
+    tuner.tune([A, B], notes)
+    (found,) = (each for each in disturbances(kernel, [A, B], notes.document) if each.claim == A.ref)
+    assert (found.count, found.busy) == (0, 0.0), "a claim that came again has begun anew"
+    kernel.files[BOOT] = "second"
+    assert list(disturbances(kernel, [A], notes.document)) == []
+    assert list(disturbances(kernel, [A], None)) == []

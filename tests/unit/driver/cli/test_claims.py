@@ -12,19 +12,23 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from dranode.cpu.options import CPUOptions
+from dranode.cpu.options import CPUOptions, read_options
 from dranode.cpu.plugin import CPUPlugin
 from dranode.driver.cli.claims import command
 from dranode.driver.core.api.errors import DranodeError, MachineError
+from dranode.driver.core.claims.answers import Prepared
 from dranode.driver.core.claims.record import Record
 from dranode.driver.core.claims.salvage import LOST
 from dranode.driver.core.diagnosis.container_cgroups import container_cgroup
 from dranode.driver.machine.forms import open_machine
+from dranode.driver.machine.scratch import ScratchMachine
 from dranode.driver.node.ledger import Ledger
 from dranode.driver.node.node import NodeClaims
 from tests.fakes.doctor import forbid
+from tests.fakes.drivers import reference
 from tests.fakes.lifecycle import KubeletPods, leave_spec
 from tests.fakes.recorded_machine import GROUP, PODS, RecordedMachine
+from tests.fakes.settings import quiet_claim
 
 
 @pytest.fixture
@@ -193,8 +197,8 @@ def test_processes_without_a_claim_on_exclusive_cpus_are_listed_but_for_the_kern
     machine.process(2, "kthreadd", "0-7", parent="0")
     ((row,), failed) = machine.run("--verify")
     assert row["verify"]["intruders"] == [
-        {"pid": 150, "name": "forger", "cpus": "0-7"},
-        {"pid": 200, "name": "daemon", "cpus": "0-7"},
+        {"pid": 150, "name": "forger", "cpus": "0-7", "threadsLastThere": None},
+        {"pid": 200, "name": "daemon", "cpus": "0-7", "threadsLastThere": None},
     ]
     assert failed is None
     assert "2 processes without a claim may run on CPUs that a claim holds" in machine.table("--verify")
@@ -262,3 +266,60 @@ def test_the_processes_speak_for_a_cgroup_that_cannot_be_read(machine: RecordedM
 )
 def test_a_containers_cgroup_lies_in_that_of_its_pod(cgroup: str, container: str) -> None:
     assert container_cgroup(cgroup, "1-2") == container
+
+
+def quiet(machine: RecordedMachine) -> str:
+    """A prepared claim `a` with CPUs 0 and 1 that are quiet, and its container, by cgroup."""
+    machine.write("proc/irq/24/smp_affinity_list", "0-7\n")
+    read = read_options({"group_by": "machine", "max_isolation": "quiet"})
+    plugin = CPUPlugin(open_machine("sockets=1,cores=8"), read, host=ScratchMachine(machine.folder))
+    node = NodeClaims(plugin, machine.data, machine.folder / "cdi")
+    node.open()
+    claim = quiet_claim("a", "0-1")
+    assert isinstance(node.prepare({reference(claim): claim})[claim.metadata.uid], Prepared)
+    node.close()
+    return machine.container(50, "a", "0-1", f"DRA_CPUSET_{claim.metadata.uid}=0-1")
+
+
+def counted(machine: RecordedMachine, fired: int, ticks: int) -> None:
+    heads, zeros = "".join(f" CPU{cpu}" for cpu in range(8)), " 0" * 7
+    lines = f"{heads}\n 24: {fired}{zeros} PCI-MSI 1-edge  eth0\nLOC: {fired * 10}{zeros} Local timer interrupts\n"
+    machine.write("proc/interrupts", lines)
+    machine.write("proc/stat", f"cpu0 {ticks} 0 0 5\ncpu1 10 0 0 5\n")
+
+
+def test_verify_says_what_disturbed_quiet_cpus_since_the_claim_began(machine: RecordedMachine) -> None:
+    counted(machine, 5, 100)
+    cgroup = quiet(machine)
+    counted(machine, 8, 400)
+    machine.write(f"sys/fs/cgroup/{cgroup}/cpu.stat", "usage_usec 1000000\n")
+    machine.process(60, "sshd", "0-7")
+    for thread, cpu in ((60, 1), (61, 5)):
+        machine.write(f"proc/60/task/{thread}/stat", f"{thread} (a (b) c) S {' '.join(['0'] * 35)} {cpu} 0 0")
+    ((row,), _) = machine.run("--verify")
+    assert row["verify"]["disturbance"] == {
+        "cpus": "0-1",
+        "deviceInterrupts": 3,
+        "interrupts": {"24 eth0": 3},
+        "kernelInterrupts": {"LOC Local timer interrupts": 30},
+        "busySeconds": 3.0,
+        "ownSeconds": 1.0,
+        "othersSeconds": 2.0,
+    }
+    assert row["verify"]["intruders"] == [{"pid": 60, "name": "sshd", "cpus": "0-7", "threadsLastThere": 1}]
+    drawn = machine.table("--verify")
+    assert re.search(r"default/a +0-1 +3 +24 eth0: 3 +2\.00 s", drawn), drawn
+
+
+def test_what_is_not_known_of_quiet_cpus_is_said_as_unknown(machine: RecordedMachine) -> None:
+    quiet(machine)
+    ((row,), _) = machine.run("--verify")
+    disturbance = row["verify"]["disturbance"]
+    assert (disturbance["busySeconds"], disturbance["othersSeconds"]) == (None, None)
+    assert "not known" in machine.table("--verify")
+
+
+def test_claims_that_want_no_quiet_have_no_disturbance(machine: RecordedMachine) -> None:
+    machine.prepare("a", 2)
+    ((row,), _) = machine.run("--verify")
+    assert "disturbance" not in row["verify"]

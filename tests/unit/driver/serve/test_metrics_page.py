@@ -13,6 +13,7 @@ from dranode.driver.core.api.pods import PodSandbox
 from dranode.driver.core.claims import events
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.serve import metrics
+from dranode.driver.serve.disturbance_metrics import DISTURBANCE_FAMILIES
 from dranode.driver.serve.usage_metrics import USAGE_FAMILIES
 
 PAGE = (Path(__file__).parents[4] / "docs" / "metrics.md").read_text()
@@ -46,7 +47,7 @@ def defined(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[str, tuple[str, 
     found = [(one._name, str(one._type), one._labelnames, one._documentation) for one in counted]
     found += [
         (one.name, one.type, one._labelnames, one.documentation)
-        for one in (family() for family, _ in (*metrics._FAMILIES, *USAGE_FAMILIES))
+        for one in (family() for family, _ in (*metrics._FAMILIES, *USAGE_FAMILIES, *DISTURBANCE_FAMILIES))
     ]
     return {
         name: (kind, tuple(label for label in labels if label != "driver"), text) for name, kind, labels, text in found

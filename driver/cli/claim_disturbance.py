@@ -1,0 +1,91 @@
+"""What has disturbed the CPUs of claims that want them quiet, for `dranode claims --verify`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from dranode.driver.cli.output import console
+from dranode.driver.cli.terminal import columns
+from dranode.driver.core.claims.disturbance import Disturbance
+from dranode.driver.core.claims.hooks import Tunes
+from dranode.driver.core.claims.record import Record
+from dranode.driver.core.claims.usage import Figure
+from dranode.driver.core.diagnosis.placement import ClaimPlacement
+from dranode.driver.machine.cgroups import Cgroups
+from dranode.driver.machine.container_usage import UsageReader
+from dranode.driver.machine.root import Root
+from dranode.driver.plugins import load_installed
+
+# A table names so many interrupts of a claim.
+_NAMED: Final = 3
+
+
+def disturbances_of(
+    root: Root, noted: Mapping[str, tuple[Iterable[Record], str]], placements: Mapping[str, ClaimPlacement]
+) -> dict[str, dict[str, Any]]:
+    """Return what has happened on the CPUs of each claim that wants them quiet, by UID, since it began.
+
+    Args:
+        root: the machine's files.
+        noted: the records and the notes of each driver that has notes.
+        placements: where the claims' containers run.
+    """
+    documents: dict[str, dict[str, Any]] = {}
+    for each in _disturbances(root, noted):
+        placement = placements.get(each.claim.uid)
+        if placement is not None:
+            documents[each.claim.uid] = _document(each, None if each.busy is None else _own(root, placement, each))
+    return documents
+
+
+def _disturbances(root: Root, noted: Mapping[str, tuple[Iterable[Record], str]]) -> Iterator[Disturbance]:
+    for plugin in load_installed(root) if noted else ():
+        if isinstance(plugin, Tunes) and plugin.driver in noted:
+            records, notes = noted[plugin.driver]
+            yield from plugin.disturbances(tuple(records), msgspec.json.decode(notes))
+
+
+def _own(root: Root, placement: ClaimPlacement, disturbance: Disturbance) -> float | None:
+    """Return how many seconds the claim's own containers ran; None if that is not known, or was on other CPUs too."""
+    reader = UsageReader(root, Cgroups(root))
+    seconds = 0.0
+    for container in placement.containers:
+        ran = reader.read(container.seen.cgroup, None).get(Figure.CPU)
+        if ran is None or not container.expected <= disturbance.cpus:
+            return None
+        seconds += sum(ran.values())
+    return None if placement.hidden else seconds
+
+
+def _document(disturbance: Disturbance, own: float | None) -> dict[str, Any]:
+    busy = disturbance.busy
+    return {
+        "cpus": str(disturbance.cpus),
+        "deviceInterrupts": disturbance.count,
+        "interrupts": dict(disturbance.interrupts),
+        "kernelInterrupts": dict(disturbance.kernel),
+        "busySeconds": None if busy is None else round(busy, 3),
+        "ownSeconds": None if own is None else round(own, 3),
+        "othersSeconds": None if busy is None or own is None else round(max(0.0, busy - own), 3),
+    }
+
+
+def draw_disturbances(disturbed: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
+    """Draw them as a table, by the claims' names."""
+    table = columns("claim", "quiet CPUs", "device interrupts", "most often", "others ran")
+    for name, found in disturbed:
+        most = sorted(found["interrupts"].items(), key=lambda each: -each[1])[:_NAMED]
+        others = found["othersSeconds"]
+        table.add_row(
+            name,
+            found["cpus"],
+            str(found["deviceInterrupts"]),
+            ", ".join(f"{interrupt}: {count}" for interrupt, count in most) or "-",
+            "not known" if others is None else f"{others:.2f} s",
+        )
+    out = console()
+    out.print("\nOn CPUs that claims want quiet, since these began:")
+    out.print(table)

@@ -1,0 +1,34 @@
+"""What has disturbed the CPUs of a claim since it began, as counted by the kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.claims.held import ClaimRef
+
+
+@dataclass(frozen=True, slots=True)
+class Disturbance:
+    """What happened on the CPUs of a claim since it began.
+
+    Attributes:
+        claim: the claim.
+        cpus: the CPUs that are to be quiet.
+        interrupts: how often devices interrupted them, by number and name of the interrupt: `36 virtio1-req.0`; without
+            those that did not.
+        kernel: the same for what the kernel itself interrupts with, such as its timer: `LOC Local timer interrupts`.
+        busy: how many seconds tasks ran on them, the claim's own and others; None if the kernel does not say.
+    """
+
+    claim: ClaimRef
+    cpus: CPUSet
+    interrupts: Mapping[str, int] = field(default_factory=dict)
+    kernel: Mapping[str, int] = field(default_factory=dict)
+    busy: float | None = None
+
+    @property
+    def count(self) -> int:
+        """Return how often devices interrupted the CPUs."""
+        return sum(self.interrupts.values())
