@@ -54,8 +54,9 @@ log = logging.getLogger(__name__)
 _ANSWER_WITHIN: Final = 15.0
 # How long one send or the connection itself may take.
 _IO_WITHIN: Final = 5.0
-# How often what is due without being asked is looked at.
+# How often is looked whether something is due without being asked, while something waits and while nothing does.
 _TICK: Final = 1.0
+_IDLE: Final = 5.0
 # How soon after a change of the records containers are looked at: calls come in bursts, and their answers come first.
 _CALM: Final = 0.02
 
@@ -192,12 +193,12 @@ class NRIClient:
                 woken = True
                 next_tick = min(next_tick, now + _CALM)
             if now >= next_tick:
-                next_tick = now + _TICK
                 if woken:
                     self._wake.heard()
                     woken = False
                 if self._speak_up(sock, session):
                     asked = now
+                next_tick = now + (_TICK if self._is_due(session) else _IDLE)
             waiting = session.awaiting_updates or not session.registered
             if waiting and now - asked > _ANSWER_WITHIN:
                 raise DisconnectedError(f"the runtime has not answered for {_ANSWER_WITHIN:.0f} s")
@@ -218,6 +219,11 @@ class NRIClient:
         out = session.data_to_send()
         if out:
             sock.sendall(out)
+
+    def _is_due(self, session: Session) -> bool:
+        """Whether time alone may make something due soon."""
+        waits = session.awaiting_updates or not session.synchronized or self._missed or self._mistakes.made
+        return waits or self._enforcer.unsolicited.waits
 
     def _speak_up(self, sock: socket.socket, session: Session) -> bool:
         """Do what is due without being asked; whether an answer is due now."""

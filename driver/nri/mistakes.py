@@ -34,6 +34,11 @@ class Mistakes:
             else:
                 log.exception("driver=%s: %s", self._driver, what)
 
+    @property
+    def made(self) -> bool:
+        """Whether one was made since the last success."""
+        return bool(self._said)
+
     def over(self) -> None:
         """Say the next one again: what was tried again succeeded."""
         self._said = ""

@@ -58,6 +58,12 @@ class Unsolicited:
         return len(self._lag.waiting)
 
     @property
+    def waits(self) -> bool:
+        """Whether a container waits for a mask, for kubelet's word or for a reconnection."""
+        containers = self.enforced.containers
+        return bool(self._lag.waiting or containers.unheard or containers.denied or containers.unsure)
+
+    @property
     def lag(self) -> float:
         """For how many seconds the first of them has been waiting."""
         return self._lag.seconds(self.enforced.clock())

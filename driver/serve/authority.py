@@ -5,8 +5,9 @@ the active one sees that, leaves its slices alone and lets go of `active.lock`; 
 older one stays at hand until it is ended: should the newer one die, both locks are free and the older takes its work
 back. A holder that dies frees its locks, so nothing has to be cleaned up. An instance that cannot use the ledger takes
 authority only where no other instance wants it, and gives it back to an older one that can: that one holds
-`standby.lock`. Requests that the container runtime shows to both while authority passes are shared out by
-`dranode.driver.serve.turns`.
+`standby.lock`. As long as there are two instances they look five times a second; one that is alone waits for another to
+come (`dranode.driver.serve.companions`). Requests that the container runtime shows to both while authority passes are
+shared out by `dranode.driver.serve.turns`.
 """
 
 from __future__ import annotations
@@ -22,12 +23,15 @@ from typing import Final
 
 from dranode.driver.process.locks import FileLock
 from dranode.driver.process.threads import Fatal, OwnedThread
+from dranode.driver.serve.companions import Companions
 from dranode.driver.serve.turns import Turns
 
 log = logging.getLogger(__name__)
 
 # How soon authority passes once it can.
 _LOOK_SECONDS: Final = 0.2
+# How soon one that is alone looks all the same: an instance of an older version does not show itself.
+_ALONE_SECONDS: Final = 5.0
 
 
 class Role(Enum):
@@ -75,11 +79,12 @@ class Authority:
         self._offers = False
         self._stands_by = False
         self._begun = False
-        self._turns = Turns(data / "turns.db", f"{os.getpid()}-{uuid.uuid4()}")
+        instance = f"{os.getpid()}-{uuid.uuid4()}"
+        self._turns = Turns(data / "turns.db", instance)
+        self._companions = Companions(data / "instances", instance)
         # The thread that answers the container runtime takes turns; the own thread passes authority on.
         self._lock = threading.Lock()
         self._stopped = threading.Event()
-        self._looks = threading.Event()
         self._thread = OwnedThread(f"{name}-authority", self._run, fatal)
 
     @property
@@ -94,6 +99,7 @@ class Authority:
 
     def start(self) -> None:
         """Take the authority if it is free, and watch it from now on."""
+        self._companions.arrive()
         self.look()
         self._thread.start()
 
@@ -103,7 +109,7 @@ class Authority:
         Turns are still taken until `close`, as long as the runtime shows requests to this instance.
         """
         self._stopped.set()
-        self._looks.set()
+        self._companions.wake()
         if self._thread.ident is not None:
             self._thread.join()
         if self._begun:
@@ -114,6 +120,7 @@ class Authority:
             self._active.release()
             self._handover.release()
             self._standby.release()
+        self._companions.leave()
 
     def close(self) -> None:
         """Take no turn any more."""
@@ -125,7 +132,7 @@ class Authority:
         with self._lock:
             # It may be that no instance has the authority at this moment, and that there is no other one to ask.
             if self._take():
-                self._looks.set()
+                self._companions.wake()
             return self._turns.take(request, authority=self.active)
 
     def look(self) -> None:
@@ -153,10 +160,15 @@ class Authority:
 
     def _run(self) -> None:
         while not self._stopped.is_set():
-            self._looks.wait(_LOOK_SECONDS)
-            self._looks.clear()
+            self._companions.wait(_ALONE_SECONDS if self._is_alone() else _LOOK_SECONDS)
             if not self._stopped.is_set():
                 self.look()
+
+    def _is_alone(self) -> bool:
+        """Whether this instance does all there is to do, and will see another one come."""
+        alone = self._begun and self.active and self._companions.watched and not self._companions.there()
+        # One of an older version shows itself by its locks alone.
+        return alone and not self._is_contested() and not self._standby.is_held()
 
     def _take(self) -> bool:
         """Take the authority if no instance has it and no newer one is about to; whether it was taken now."""

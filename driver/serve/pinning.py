@@ -142,8 +142,8 @@ class Pinning:
         while not self._stopping.is_set():
             self._verifies.wait(_VERIFY_SECONDS)
             self._verifies.clear()
-            if not self._stopping.is_set() and self._instance.active:
-                self._enforcer.verify()
+            if not self._stopping.is_set() and self._instance.active and self._enforcer.verify():
+                self._client.notify()
 
     # --- what the enforcer asks ---
 

@@ -18,7 +18,6 @@ from typing import Any
 import grpc
 
 from dranode.driver.kubelet.rpc import caller
-from dranode.driver.kubelet.sockets import socket_paths
 from dranode.proto import dra_v1_pb2 as dra
 from dranode.proto import pluginregistration_v1_pb2 as registration
 from tests.bench.compiled import environment
@@ -26,6 +25,7 @@ from tests.bench.peer.surroundings import Api, uid
 from tests.bench.peer.usage import Usage, usage
 
 _SECONDS = 60
+_POD = "0f3c7f0c-0000-4000-8000-000000000001"
 _NAMESPACE = """
 pod=/run/secrets/kubernetes.io/serviceaccount
 mount -t tmpfs tmpfs /run && mkdir -p /run/cdi /run/nri $pod && mount --bind "$1/account" $pod &&
@@ -52,7 +52,8 @@ def dranode(python: Path) -> Command:
     def command(machine: Path, group_by: str) -> Sequence[str]:
         program = [*own, str(python), "-c", _IN_A_POD, "serve"]
         where = ["--machine", str(machine), "--node-name", "node", "--kubelet-root", "kubelet"]
-        return [*program, *where, "--http-address", "127.0.0.1:0", "--group-by", group_by, "--reserved-cpus", "0"]
+        pod = ["--pod-uid", _POD, "--http-address", "127.0.0.1:0"]
+        return [*program, *where, *pod, "--group-by", group_by, "--reserved-cpus", "0"]
 
     return command
 
@@ -129,7 +130,6 @@ def serving(
     api.kubeconfig(folder / "kubeconfig")
     api.account(folder / "account")
     (folder / "machine").symlink_to(machine)
-    sockets = socket_paths(folder / "kubelet", "dra.cpu")
     within = ["unshare", "-m", "--propagation", "private", "sh", "-c", _NAMESPACE, "sh", str(folder)]
     with (folder / "log").open("ab") as log:
         began = time.perf_counter()
@@ -137,8 +137,8 @@ def serving(
             [*within, *command(folder / "machine", group_by)], cwd=folder, stderr=log, stdout=log, env=_environment(api)
         )
         try:
-            started = _registered(process, sockets.registration, began)
-            with grpc.insecure_channel(f"unix:{sockets.dra}") as channel:
+            started, endpoint = _registered(process, folder, began)
+            with grpc.insecure_channel(f"unix:{folder / endpoint}") as channel:
                 driver = Driver(
                     process.pid,
                     started,
@@ -159,16 +159,18 @@ def _environment(api: Api) -> dict[str, str]:
     return environment(KUBERNETES_SERVICE_HOST="127.0.0.1", KUBERNETES_SERVICE_PORT=str(api.port))
 
 
-def _registered(process: subprocess.Popen[bytes], path: Path, began: float) -> Started:
+def _registered(process: subprocess.Popen[bytes], folder: Path, began: float) -> tuple[Started, str]:
+    """How it came up, and the socket that it names, as kubelet learns of it."""
     ends = time.monotonic() + _SECONDS
-    while not path.is_socket():
+    registry = folder / "kubelet" / "plugins_registry"
+    while not (sockets := tuple(registry.glob("*.sock"))):
         if process.poll() is not None or time.monotonic() > ends:
-            raise RuntimeError(f"the driver does not listen at {path}; {path.parents[2]}/log says why")
+            raise RuntimeError(f"the driver does not listen in {registry}; {folder}/log says why")
         time.sleep(0.001)
-    with grpc.insecure_channel(f"unix:{path}") as channel:
+    with grpc.insecure_channel(f"unix:{sockets[0]}") as channel:
         ask = caller(channel, registration.DESCRIPTOR, "Registration", "GetInfo")
-        ask(registration.InfoRequest(), timeout=_SECONDS, wait_for_ready=True)
+        info = ask(registration.InfoRequest(), timeout=_SECONDS, wait_for_ready=True)
         started = Started((time.perf_counter() - began) * 1000, usage(process.pid).cpu / 1000)
         notify = caller(channel, registration.DESCRIPTOR, "Registration", "NotifyRegistrationStatus")
         notify(registration.RegistrationStatus(plugin_registered=True), timeout=_SECONDS)
-    return started
+    return started, info.endpoint

@@ -21,6 +21,7 @@ from tests.fakes.waiting import PATIENCE
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     monkeypatch.setattr(client_module, "_TICK", 0.02)
+    monkeypatch.setattr(client_module, "_IDLE", 0.02)
     monkeypatch.setattr(attempts_module, "_FIRST_DELAY", 0.005)
     (tmp_path / "sys" / "fs" / "cgroup").mkdir(parents=True)
     path = tmp_path / "nri.sock"

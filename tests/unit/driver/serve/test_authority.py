@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 from dranode.driver.process.locks import FileLock
 from dranode.driver.serve.authority import Authority, Role
+from dranode.driver.serve.companions import Companions
 from tests.fakes.waiting import eventually
 
 
@@ -196,25 +196,33 @@ def test_the_own_thread_passes_authority_on(tmp_path: Path, done: list[str]) -> 
         each.authority.close()
 
 
-class Waits(threading.Event):
-    """What the own thread waits for between two looks: no time passes, and every wait is noted."""
+class Waits(Companions):
+    """How long the own thread would wait between two looks: no time passes, and every wait is noted."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.waits: list[tuple[float | None, bool]] = []
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, "one")
+        self.waits: list[tuple[float, bool]] = []
+        self.woken = self.seen = False
 
-    def wait(self, timeout: float | None = None) -> bool:
-        self.waits.append((timeout, self.is_set()))
-        return self.is_set()
+    def there(self) -> bool:
+        return self.seen
+
+    def wake(self) -> None:
+        self.woken = True
+
+    def wait(self, seconds: float) -> None:
+        self.waits.append((seconds, self.woken))
+        self.woken = False
 
 
-def test_the_own_thread_waits_between_two_looks_and_a_request_ends_one_wait_alone(tmp_path: Path) -> None:
+def test_the_own_thread_looks_often_unless_it_is_alone(tmp_path: Path) -> None:
     looks: list[int] = []
-    waits = Waits()
 
     def follow() -> None:
         looks.append(len(waits.waits))
-        if len(looks) == 3:
+        # Another instance is there from the third look to the fourth; the fifth is the last one.
+        waits.seen = len(looks) == 3
+        if len(looks) == 6:
             authority._stopped.set()
 
     authority = Authority(
@@ -227,13 +235,29 @@ def test_the_own_thread_waits_between_two_looks_and_a_request_ends_one_wait_alon
         follow=follow,
         fatal=pytest.fail,
     )
-    authority._looks = waits
+    waits = authority._companions = Waits(tmp_path / "instances")
+    waits.arrive()
     assert authority.turn("create a")
     authority._run()
-    assert looks == [1, 2, 3]
-    assert waits.waits == [(0.2, True), (0.2, False), (0.2, False)]
+    assert looks == [1, 2, 3, 4, 5, 6]
+    # The first wait is before anything was begun, and the request has ended it.
+    assert waits.waits == [(0.2, True), (5.0, False), (5.0, False), (0.2, False), (5.0, False), (5.0, False)]
     authority.stop()
     authority.close()
+
+
+@pytest.mark.parametrize("lock", ["handover", "standby"])
+def test_an_instance_that_shows_itself_by_its_locks_alone_is_seen(tmp_path: Path, lock: str) -> None:
+    only = Instance(tmp_path, "only", [])
+    only.authority._companions.arrive()
+    only.look()
+    assert only.authority._is_alone()
+    other = FileLock(tmp_path / f"{lock}.lock")
+    other.acquire()
+    assert not only.authority._is_alone()
+    other.release()
+    only.authority.stop()
+    only.authority.close()
 
 
 def test_one_that_can_decide_nothing_takes_authority_only_where_nobody_else_wants_it(

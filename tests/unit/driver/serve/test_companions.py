@@ -1,0 +1,82 @@
+"""Instances see each other come and go."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dranode.driver.serve.companions import Companions
+from tests.fakes.waiting import PATIENCE
+
+HOUR = 3600.0
+
+
+@pytest.fixture
+def come(tmp_path: Path) -> Iterator[Callable[[str], Companions]]:
+    there: list[Companions] = []
+
+    def one(name: str) -> Companions:
+        there.append(Companions(tmp_path / "instances", name))
+        there[-1].arrive()
+        return there[-1]
+
+    yield one
+    for each in there:
+        each.leave()
+
+
+def test_one_is_alone_until_another_comes_and_when_it_has_left(come: Callable[[str], Companions]) -> None:
+    old = come("old")
+    assert not old.there()
+    new = come("new")
+    assert old.there()
+    assert new.there()
+    new.leave()
+    assert not old.there()
+
+
+@pytest.mark.parametrize("then", ["comes", "leaves", "wakes"])
+def test_a_wait_ends_when_another_comes_or_leaves(come: Callable[[str], Companions], then: str) -> None:
+    old = come("old")
+    assert old.watched
+    new = come("new") if then == "leaves" else None
+    old.wait(0)
+    waits = threading.Thread(target=old.wait, args=(HOUR,), daemon=True)
+    waits.start()
+    if then == "wakes":
+        old.wake()
+    elif new is not None:
+        new.leave()
+    else:
+        come("new")
+    waits.join(PATIENCE)
+    assert not waits.is_alive()
+
+
+def test_what_one_that_died_left_is_removed(come: Callable[[str], Companions], tmp_path: Path) -> None:
+    old, died = come("old"), come("died")
+    # As the kernel does with the locks of a process that dies.
+    died._lock.release()
+    assert not old.there()
+    assert [path.name for path in (tmp_path / "instances").iterdir()] == ["old"]
+
+
+def test_none_is_taken_for_alone_where_others_are_not_seen(come: Callable[[str], Companions], tmp_path: Path) -> None:
+    old = come("old")
+    (tmp_path / "instances" / "old").unlink()
+    (tmp_path / "instances").rmdir()
+    assert old.there()
+
+
+def test_one_that_cannot_show_itself_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "instances").touch()
+    unseen = Companions(tmp_path / "instances", "unseen")
+    unseen.arrive()
+    assert not unseen.watched
+    assert unseen.there()
+    unseen.wait(0)
+    unseen.leave()
+    assert "this instance cannot show itself to others" in caplog.text
