@@ -53,6 +53,9 @@ class Kernel(HostRoot):
 
     cpus: str
 
+    def __post_init__(self) -> None:
+        super().__init__()
+
     def read_bytes(self, path: str) -> bytes:
         if not path.endswith(("c1/cpuset.cpus.effective", "c2/cpuset.cpus.effective")):
             raise FileNotFoundError(path)
