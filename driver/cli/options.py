@@ -233,6 +233,12 @@ def serve_options(function: F) -> F:
                 help="/healthz, /readyz and /metrics.",
             ),
             _option(
+                "--metrics-address",
+                default="",
+                metavar="HOST:PORT|none",
+                help="/metrics, here alone. Default: with the others.",
+            ),
+            _option(
                 "--pod-resources-socket",
                 default="",
                 metavar="PATH",

@@ -90,7 +90,7 @@ def command(root: Root, drivers: tuple[str, ...], node_name: str, store: str | N
     plugins = load_plugins(drivers, root, {**options, "keep_shared": nri_socket is not None})
     with contextlib.ExitStack() as stack:
         # The address is bound first, so that nothing starts if another process has it.
-        probes = Probes(options["http_address"], lambda: stop.reason, stop.fatal)
+        probes = Probes(options["http_address"], options["metrics_address"], lambda: stop.reason, stop.fatal)
         stack.callback(probes.stop)
         listeners = [_listener(plugin, node_name, kubelet_root, options, stop.fatal) for plugin in plugins]
         for listener in listeners:

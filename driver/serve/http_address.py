@@ -16,20 +16,20 @@ _MAX_PORT: Final = 65535
 _QUEUE: Final = 1024
 
 
-def parse_address(text: str) -> tuple[str, int]:
-    """Host and port of `HOST:PORT`, `[IPv6]:PORT` or `:PORT` (every address).
+def parse_address(text: str, option: str) -> tuple[str, int]:
+    """Host and port of `HOST:PORT`, `[IPv6]:PORT` or `:PORT` (every address), the value of that option.
 
     Raises:
         UsageError: it is none of these.
     """
     match = _ADDRESS.fullmatch(text)
     if match is None or int(match[3]) > _MAX_PORT:
-        raise UsageError(f'--http-address is HOST:PORT, [IPv6]:PORT or {NONE}, not "{text}"')
+        raise UsageError(f'{option} is HOST:PORT, [IPv6]:PORT or {NONE}, not "{text}"')
     return match[1] or match[2] or "", int(match[3])
 
 
-def bind_address(text: str) -> socket.socket | None:
-    """A socket that listens on the address; None for `none`. Port 0 takes any that is free.
+def bind_address(text: str, option: str = "--http-address") -> socket.socket | None:
+    """A socket that listens on the address that an option says; None for `none`. Port 0 takes any that is free.
 
     Raises:
         UsageError: it is not an address.
@@ -37,7 +37,7 @@ def bind_address(text: str) -> socket.socket | None:
     """
     if text == NONE:
         return None
-    host, port = parse_address(text)
+    host, port = parse_address(text, option)
     try:
         family = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
         everywhere = not host and socket.has_dualstack_ipv6()
@@ -55,5 +55,5 @@ def bind_address(text: str) -> socket.socket | None:
             reason = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
         raise DranodeError(
             f"nobody can listen on the HTTP address {text}: {reason}; "
-            f"choose another with --http-address, or {NONE} to do without probes and metrics"
+            f"choose another with {option}, or {NONE} to do without"
         ) from error

@@ -62,6 +62,7 @@ class HTTPPages:
         fatal: Fatal,
         *,
         slow: frozenset[str] = frozenset(),
+        name: str = "http",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Prepare to serve; the socket is closed by `stop`.
@@ -71,6 +72,7 @@ class HTTPPages:
             pages: path -> page.
             fatal: ends the process with a sentence.
             slow: the paths whose pages take time to make; the others wait for nothing.
+            name: of the thread.
             clock: seconds, never going back.
         """
         self._listener = listener
@@ -84,8 +86,8 @@ class HTTPPages:
         self._stopping = False
         self._orders: SimpleQueue[tuple[_Connection, bytes] | None] = SimpleQueue()
         self._made: deque[tuple[_Connection, bytes]] = deque()
-        self._thread = OwnedThread("http", self._serve, fatal)
-        self._maker = OwnedThread("http-slow", self._make, fatal)
+        self._thread = OwnedThread(name, self._serve, fatal)
+        self._maker = OwnedThread(f"{name}-slow", self._make, fatal) if slow else None
 
     @property
     def port(self) -> int:
@@ -99,8 +101,9 @@ class HTTPPages:
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._selector.register(self._woken, selectors.EVENT_READ)
         self._thread.start()
-        self._maker.start()
-        log.info("listening http=%s:%d", self._listener.getsockname()[0], self.port)
+        if self._maker is not None:
+            self._maker.start()
+        log.info("listening http=%s:%d pages=%s", self._listener.getsockname()[0], self.port, ",".join(self._pages))
 
     def stop(self) -> None:
         """Stop answering."""
@@ -108,7 +111,7 @@ class HTTPPages:
         self._orders.put(None)
         self._wake.send(b"\0")
         for thread in (self._thread, self._maker):
-            if thread.is_alive():
+            if thread is not None and thread.is_alive():
                 thread.join()
         for connection in tuple(self._connections):
             self._hang_up(connection)

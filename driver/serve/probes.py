@@ -6,6 +6,7 @@ slices are published, and where it pins, the container runtime has listed its co
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -14,37 +15,52 @@ from dranode.driver.serve.http_address import bind_address
 
 if TYPE_CHECKING:
     from dranode.driver.serve.counters import ServiceCounters
+    from dranode.driver.serve.http import Make
     from dranode.driver.serve.http_server import HTTPPages
     from dranode.driver.serve.metrics import Metrics
     from dranode.driver.serve.service import DriverService
 
 
 class Probes:
-    """The HTTP pages of a process."""
+    """The HTTP pages of a process: for kubelet's probes and for Prometheus, at one address or at two."""
 
-    def __init__(self, address: str, ending: Callable[[], str | None], fatal: Fatal) -> None:
-        """Take the address; `start` answers.
+    def __init__(self, address: str, metrics_address: str, ending: Callable[[], str | None], fatal: Fatal) -> None:
+        """Take the addresses; `start` answers.
 
         Args:
             address: `HOST:PORT`, or `none`.
+            metrics_address: another one where the metrics are, and they alone; empty if they are beside the probes.
             ending: why the process ends, if it does.
             fatal: ends the process with a sentence.
 
         Raises:
-            UsageError: it is not an address.
-            DranodeError: the address cannot be bound.
+            UsageError: one is not an address.
+            DranodeError: one cannot be bound.
         """
-        self._listener = bind_address(address)
+        self._listeners: list[socket.socket] = []
+        self._probes = self._bound(address, "--http-address")
+        self._beside = not metrics_address
+        self._for_metrics = self._probes if self._beside else self._bound(metrics_address, "--metrics-address")
         self._ending = ending
         self._fatal = fatal
         self._drivers: list[DriverService] = []
         self._metrics: Metrics | None = None
-        self._pages: HTTPPages | None = None
+        self._pages: list[HTTPPages] = []
+
+    def _bound(self, address: str, option: str) -> socket.socket | None:
+        try:
+            listener = bind_address(address, option)
+        except BaseException:
+            self.stop()
+            raise
+        if listener is not None:
+            self._listeners.append(listener)
+        return listener
 
     @property
     def counts(self) -> Callable[[DriverService], ServiceCounters] | None:
         """The function that makes the counters of a driver; None if no HTTP address serves them."""
-        return None if self._listener is None else self._count
+        return self._count if self._listeners else None
 
     def _count(self, service: DriverService) -> ServiceCounters:
         from dranode.driver.serve.metrics import Metrics  # noqa: PLC0415 - listen first
@@ -56,18 +72,23 @@ class Probes:
 
     def start(self) -> None:
         """Answer from now on."""
-        if self._listener is None or self._metrics is None:
+        if self._metrics is None:
             return
         from dranode.driver.serve.http import verdict  # noqa: PLC0415 - listen first
         from dranode.driver.serve.http_server import HTTPPages  # noqa: PLC0415 - listen first
 
-        pages = {
+        probes: dict[str, Make] = {
             "/healthz": lambda _: verdict(filter(None, (self._ending(),)), "ok"),
             "/readyz": lambda _: verdict(self._missing(), "ready"),
-            "/metrics": self._metrics.page,
         }
-        self._pages = HTTPPages(self._listener, pages, self._fatal, slow=frozenset({"/metrics"}))
-        self._pages.start()
+        metrics: dict[str, Make] = {"/metrics": self._metrics.page}
+        if self._probes is not None:
+            pages, slow = (probes | metrics, frozenset(metrics)) if self._beside else (probes, frozenset[str]())
+            self._pages.append(HTTPPages(self._probes, pages, self._fatal, slow=slow))
+        if self._for_metrics is not None and not self._beside:
+            self._pages.append(HTTPPages(self._for_metrics, metrics, self._fatal, name="metrics"))
+        for each in self._pages:
+            each.start()
 
     def _missing(self) -> tuple[str, ...]:
         ending = self._ending()
@@ -77,7 +98,7 @@ class Probes:
 
     def stop(self) -> None:
         """Answer no more."""
-        if self._pages is not None:
-            self._pages.stop()
-        elif self._listener is not None:
-            self._listener.close()
+        for pages in self._pages:
+            pages.stop()
+        for listener in self._listeners:
+            listener.close()

@@ -27,6 +27,7 @@ from dranode.driver.core.claims.answers import Prepared
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.local.kubelet import KubeletError, StandInKubelet
 from dranode.driver.local.store import Store
+from dranode.driver.serve.http_server import MAX_CONNECTIONS
 from tests.fakes.nri import FakeRuntime
 from tests.fakes.waiting import PATIENCE, eventually
 
@@ -85,15 +86,15 @@ class Serving:
 
         return eventually(holds, lambda: self.log)
 
-    @property
-    def port(self) -> int:
-        return int(self.until(lambda: re.search(r"127\.0\.0\.1:(\d+)", self.log))[1])
+    def port(self, page: str = "/healthz") -> int:
+        """Where the page is."""
+        return int(self.until(lambda: re.search(rf"http=127\.0\.0\.1:(\d+) pages=\S*{page}", self.log))[1])
 
-    def connect(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE)
+    def connect(self, page: str = "/healthz") -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port(page)), timeout=PATIENCE)
 
-    def get(self, path: str) -> tuple[int, str]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
+    def get(self, path: str, page: str = "/healthz") -> tuple[int, str]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port(page), timeout=PATIENCE)
         with contextlib.closing(connection):
             connection.request("GET", path)
             response = connection.getresponse()
@@ -192,8 +193,46 @@ def test_a_port_that_is_taken_ends_the_start_with_one_sentence(folder: Path) -> 
     assert not (folder / "kubelet" / "plugins").exists()
 
 
-def test_what_is_no_address_is_wrong_usage(folder: Path) -> None:
-    assert run(folder, "--nri-socket", "none", "--http-address", "8080").wait(PATIENCE) == 2
+@pytest.mark.parametrize("option", ["--http-address", "--metrics-address"])
+def test_what_is_no_address_is_wrong_usage(folder: Path, option: str) -> None:
+    assert run(folder, "--nri-socket", "none", option, "8080").wait(PATIENCE) == 2
+    assert f"{option} is HOST:PORT" in (folder / "log").read_text()
+
+
+APART = ("--nri-socket", "none", "--metrics-address", "127.0.0.1:0")
+
+
+@pytest.mark.parametrize("serving", [APART], indirect=True)
+def test_metrics_have_a_port_of_their_own_where_one_is_named(serving: Serving) -> None:
+    assert 'dranode_can_prepare{driver="dra.cpu"} 1.0' in serving.get("/metrics", "/metrics")[1]
+    assert serving.get("/healthz") == (200, "ok\n")
+    assert serving.get("/metrics")[0] == 404
+    assert [serving.get(path, "/metrics")[0] for path in ("/healthz", "/readyz")] == [404, 404]
+
+
+@pytest.mark.parametrize("serving", [APART], indirect=True)
+def test_who_holds_all_connections_for_metrics_takes_none_of_the_probes(serving: Serving) -> None:
+    with contextlib.ExitStack() as stack:
+        for _ in range(2 * MAX_CONNECTIONS):
+            stack.enter_context(serving.connect("/metrics"))
+        probe = stack.enter_context(serving.connect())
+        for _ in range(2 * MAX_CONNECTIONS):
+            stack.enter_context(serving.connect("/metrics"))
+        probe.sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
+        assert probe.recv(100).startswith(b"HTTP/1.0 200")
+
+
+def test_metrics_may_be_left_out(folder: Path) -> None:
+    process = run(folder, "--nri-socket", "none", "--http-address", "127.0.0.1:0", "--metrics-address", "none")
+    serving = Serving(folder, process)
+    try:
+        assert serving.get("/healthz") == (200, "ok\n")
+        assert serving.get("/metrics")[0] == 404
+        listening = [each for each in psutil.Process(process.pid).net_connections() if each.status == "LISTEN"]
+        assert len(listening) == 1
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_without_http_nobody_listens_and_claims_are_prepared_all_the_same(folder: Path) -> None:

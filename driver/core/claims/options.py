@@ -59,7 +59,16 @@ FRAMEWORK_FLAGS: Final = frozenset(
             "kubernetes",
             "log-format",
         ),
-        *("machine", "no-device-taints", "node-name", "nodes", "nri-socket", "output", "pod-resources-socket"),
+        *(
+            "machine",
+            "metrics-address",
+            "no-device-taints",
+            "node-name",
+            "nodes",
+            "nri-socket",
+            "output",
+            "pod-resources-socket",
+        ),
         *("pod-uid", "queues", "root", "scores", "service-account", "state", "store", "svg", "verbose"),
     )
 )

@@ -114,7 +114,10 @@ def test_the_network_policy_is_for_the_port_and_the_pods_of_the_daemonset() -> N
     assert spec["podSelector"] == daemonset["selector"]
     (container,) = daemonset["template"]["spec"]["containers"]
     (rule,) = spec["ingress"]
-    assert [port["port"] for port in rule["ports"]] == [port["name"] for port in container["ports"]]
+    assert [port["port"] for port in rule["ports"]] == ["metrics"]
+    assert "metrics" in [port["name"] for port in container["ports"]]
+    (endpoint,) = the("PodMonitor", "dranode", DEPLOY / "components" / "podmonitor")["spec"]["podMetricsEndpoints"]
+    assert endpoint["port"] == "metrics"
     assert spec["policyTypes"] == ["Ingress"]
 
 
@@ -178,11 +181,12 @@ def test_a_new_driver_comes_before_the_old_one_goes() -> None:
 
 def test_probes_reach_the_address_that_the_driver_listens_on() -> None:
     (container,) = pod()["containers"]
-    (address,) = [one["value"] for one in container["env"] if one["name"] == "DRANODE_HTTP_ADDRESS"]
-    (port,) = container["ports"]
-    assert address == f"[$(POD_IP)]:{port['containerPort']}"
+    values = {one["name"]: one.get("value") for one in container["env"]}
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert values["DRANODE_HTTP_ADDRESS"] == f"[$(POD_IP)]:{ports['http']}"
+    assert values["DRANODE_METRICS_ADDRESS"] == f"[$(POD_IP)]:{ports['metrics']}"
     probes = {name: container[name]["httpGet"] for name in ("startupProbe", "livenessProbe", "readinessProbe")}
-    assert {probe["port"] for probe in probes.values()} == {port["name"]}
+    assert {probe["port"] for probe in probes.values()} == {"http"}
     assert probes["readinessProbe"]["path"] == "/readyz"
     assert probes["livenessProbe"]["path"] == "/healthz"
 
@@ -197,7 +201,7 @@ def test_serve_takes_the_arguments_and_the_environment(folder: Path, monkeypatch
     parsed = serve.make_context("serve", arguments).params
     assert parsed["drivers"] == (("cpu", folder.name) if folder.name in ("gpu", "memory") else ("cpu",))
     assert parsed["pod_uid"] == parsed["node_name"] == "x"
-    assert parsed["http_address"] == "[$(POD_IP)]:8080"
+    assert [parsed[name] for name in ("http_address", "metrics_address")] == ["[$(POD_IP)]:8080", "[$(POD_IP)]:8081"]
     mounted = {mount["mountPath"] for mount in container["volumeMounts"]}
     assert {parsed["cdi_dir"], str(Path(parsed["nri_socket"]).parent)} < mounted
 

@@ -243,7 +243,7 @@ def test_a_port_that_is_taken_is_one_sentence_with_the_way_out() -> None:
             bind_address(f"127.0.0.1:{port}")
     assert str(refused.value) == (
         f"nobody can listen on the HTTP address 127.0.0.1:{port}: Address already in use; "
-        "choose another with --http-address, or none to do without probes and metrics"
+        "choose another with --http-address, or none to do without"
     )
 
 
@@ -266,15 +266,15 @@ def test_none_listens_nowhere() -> None:
     [("127.0.0.1:8080", ("127.0.0.1", 8080)), (":80", ("", 80)), ("[::1]:8080", ("::1", 8080)), ("h:0", ("h", 0))],
 )
 def test_addresses_that_are_taken(text: str, parsed: tuple[str, int]) -> None:
-    assert parse_address(text) == parsed
+    assert parse_address(text, "--http-address") == parsed
 
 
 @pytest.mark.parametrize(
     "text", ["", "8080", "host", "host:", "host:x", "::1:8080", "h:65536", "h:-1", "h:1 ", "h:\u0661"]
 )
 def test_what_is_no_address_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="--http-address is HOST:PORT"):
-        parse_address(text)
+    with pytest.raises(UsageError, match="--metrics-address is HOST:PORT"):
+        parse_address(text, "--metrics-address")
 
 
 def test_every_address_is_served_where_no_host_is_named() -> None:
