@@ -26,6 +26,7 @@ from dranode.driver.serve.metrics import Metrics, prefix_of
 from dranode.driver.serve.service import DriverService
 from tests.fakes.cluster import MemoryCluster
 from tests.fakes.drivers import Lamps, allocated_claim, reference
+from tests.fakes.ledger import newer_schema
 
 # Name, type and labels as dra-driver-cpu registers them (pkg/metrics/metrics.go).
 REFERENCE = {
@@ -119,6 +120,20 @@ def test_the_eight_families_of_dra_driver_cpu_have_its_names_types_and_labels(wo
     seconds = re.findall(r'dra_cpu_prepare_claim_duration_seconds_bucket\{le="([^"]+)"\}', world.text())
     assert (seconds[0], seconds[-2], len(seconds)) == ("0.005", "10.0", 15)
     assert "_created" not in world.text()
+
+
+def test_a_ledger_that_cannot_be_used_is_seen_as_claims_that_cannot_be_prepared(worlds: dict[str, World]) -> None:
+    node = worlds["dra.cpu"].service.node
+
+    def can_prepare() -> list[float]:
+        node.look()
+        return list(worlds["dra.cpu"].values(r'dranode_can_prepare\{driver="dra.cpu"\}').values())
+
+    assert can_prepare() == [1]
+    with newer_schema(worlds["dra.cpu"].service.listener.data / "ledger.db") as mend:
+        assert can_prepare() == [0]
+        mend()
+        assert can_prepare() == [1]
 
 
 def test_cpus_and_claims_are_counted(worlds: dict[str, World]) -> None:
