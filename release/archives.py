@@ -31,10 +31,13 @@ def plugin(wheel: Path) -> Path:
     with tarfile.open(fileobj=plain, mode="w") as archive:
         archive.add(folder / "kubectl-dranode", "kubectl-dranode", filter=_program)
         archive.add(wheel, wheel.name, filter=_of_nobody)
+        # krew's validator looks for it beside the program.
+        archive.add(ROOT / "LICENSE", "LICENSE", filter=_of_nobody)
     path.write_bytes(gzip.compress(plain.getvalue(), mtime=int(epoch())))
     manifest = (folder / "dranode.yaml").read_text().replace("v0.1.0", f"v{version()}")
     manifest = manifest.replace("0" * 64, hashlib.sha256(path.read_bytes()).hexdigest())
-    (DIST / "kubectl-dranode-krew.yaml").write_text(manifest)
+    # krew wants the file to be called like the plug-in.
+    (DIST / "dranode.yaml").write_text(manifest)
     return path
 
 

@@ -31,11 +31,12 @@ def dist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_archive_holds_the_launcher_and_the_wheel(dist: Path) -> None:
     with tarfile.open(dist / "kubectl-dranode.tar.gz") as archive:
         members = {member.name: member.mode for member in archive}
-    assert members == {"kubectl-dranode": 0o755, f"dranode-{version()}-py3-none-any.whl": 0o644}
+    wheel = f"dranode-{version()}-py3-none-any.whl"
+    assert members == {"kubectl-dranode": 0o755, wheel: 0o644, "LICENSE": 0o644}
 
 
 def test_the_manifest_has_version_and_checksum(dist: Path) -> None:
-    manifest = yaml.safe_load((dist / "kubectl-dranode-krew.yaml").read_text())
+    manifest = yaml.safe_load((dist / "dranode.yaml").read_text())
     (platform,) = manifest["spec"]["platforms"]
     assert (manifest["metadata"]["name"], manifest["spec"]["version"]) == ("dranode", f"v{version()}")
     assert platform["sha256"] == hashlib.sha256((dist / "kubectl-dranode.tar.gz").read_bytes()).hexdigest()
