@@ -75,8 +75,8 @@ def published(
         if len(parts) != count:
             for place in places:
                 remarks.setdefault(place, []).append(
-                    f"pool {pool.pool} of {pool.driver} is incomplete ({len(parts)} of {count} slices): the scheduler "
-                    "takes nothing from it"
+                    f"incomplete: pool {pool.pool} of {pool.driver} has {len(parts)} of {count} slices, and the "
+                    "scheduler takes nothing from it"
                 )
     nodes = [
         FleetNode(name, tuple(devices[name]), layouts.get(name), tuple(remarks.get(name, ())))

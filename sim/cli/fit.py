@@ -118,6 +118,7 @@ def _ask(
     add: tuple[str, ...],
 ) -> list[PodAnswer]:
     """Answer, print, and return what became of each pod."""
+    from dranode.driver.cli.terminal import hanging
     from dranode.sim.fit.changes import Changes, changes_document, show_changes
     from dranode.sim.fit.notes import cluster_notes
     from dranode.sim.fit.show import answer_document, show_answers
@@ -137,7 +138,7 @@ def _ask(
         show_answers(screen, answers, scores=scores)
         show_changes(screen, changes)
         for note in notes:
-            screen.print(f"note: {note}", markup=False)
+            screen.print(hanging("note:", note, style=""))
     return answers
 
 

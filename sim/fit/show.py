@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from rich.console import Console
+from rich.padding import Padding
 
-from dranode.driver.cli.terminal import columns
+from dranode.driver.cli.terminal import columns, hanging
 from dranode.driver.core.api.documents import encode
 from dranode.sim.fit.questions import PodAnswer
 from dranode.sim.fit.reasons import group_line
@@ -53,13 +54,15 @@ def show_answers(screen: Console, answers: Sequence[PodAnswer], *, scores: bool)
     screen.print(table)
     for answer in answers:
         if answer.message:
-            screen.print(f"\n{answer.placement.pod}: {answer.message}", markup=False)
+            screen.print()
+            screen.print(hanging(answer.placement.pod, answer.message))
             for group in answer.groups:
-                screen.print(f"  {group_line(group)}", markup=False)
+                nodes, _, why = group_line(group).partition(": ")
+                screen.print(Padding(hanging(nodes, why, style=""), (0, 0, 0, 2)))
         if scores and answer.placement.scores:
             _show_scores(screen, answer.placement.pod, answer.placement.scores)
         for note in answer.notes:
-            screen.print(f"{answer.placement.pod}: note: {note}", markup=False)
+            screen.print(hanging(f"{answer.placement.pod}: note:", note, style=""))
 
 
 def _because(answer: PodAnswer) -> str:

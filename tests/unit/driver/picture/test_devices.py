@@ -34,7 +34,7 @@ def test_nodes_come_in_the_order_of_their_numbers_and_devices_of_several_nodes_l
 def test_a_pool_that_lacks_slices_is_said_to_be_incomplete_on_its_node() -> None:
     (node,) = published([slice_of("a", "x", count=2)], {"a": ("cordoned",)}, {}).nodes
     assert node.remarks[0] == "cordoned"
-    assert "pool a of d is incomplete (1 of 2 slices)" in node.remarks[1]
+    assert "incomplete: pool a of d has 1 of 2 slices" in node.remarks[1]
     (whole,) = published([slice_of("a", "x")], {"a": ()}, {}).nodes
     assert whole.remarks == ()
 
