@@ -149,6 +149,11 @@ class CPUPlugin(Plugin, Pins, Recovers, Tunes):
             self._tuner = Tuner(self._host, self.options.reserved, balancer)
         self._tuner.tune(claims, notes)
 
+    @property
+    def unmoved(self) -> tuple[str, ...]:
+        """Return what still runs on CPUs that claims want quiet and why, a sentence each, by the last look."""
+        return () if self._tuner is None else self._tuner.unmoved
+
     def disturbances(self, claims: Collection[Record], notes: Any) -> Iterable[Disturbance]:
         """Return what has run and interrupted on the CPUs of claims that want them quiet."""
         from dranode.cpu.tuner import disturbances

@@ -18,6 +18,7 @@ _NET: Final = "sys/class/net"
 _CGROUP: Final = "sys/fs/cgroup"
 # Where systemd puts what is no pod (systemd.special(7)).
 _SLICES: Final = ("system.slice", "user.slice", "init.scope")
+_POSSIBLE: Final = "sys/devices/system/cpu/possible"
 _PODS: Final = re.compile(r"kube")
 # Besides its files, the folder of an interrupt has one folder for each of its devices.
 _IRQ_FILES: Final = frozenset(
@@ -39,9 +40,16 @@ def read_settings(root: Root) -> tuple[Setting, ...]:
 
 
 def reread(root: Root, setting: Setting) -> Setting | None:
-    """Return a setting as it is now; None if it is gone."""
+    """Return a setting as it is now; None if it is gone. A slice with all CPUs is as one without, which has all too."""
     cpus = _cpus(root, setting.path)
+    if cpus is not None and setting.kind is Kind.SLICE and cpus == every_cpu(root):
+        return replace(setting, cpus=CPUSet())
     return None if cpus is None else replace(setting, cpus=cpus)
+
+
+def every_cpu(root: Root) -> CPUSet | None:
+    """Return all CPUs that the machine may ever have; None if the kernel does not say."""
+    return _cpus(root, _POSSIBLE)
 
 
 def unmovable(root: Root) -> Iterator[str]:
@@ -100,10 +108,9 @@ def _queues(root: Root) -> Iterator[Setting]:
 
 def _slices(root: Root) -> Iterator[Setting]:
     for name in _SLICES:
-        path = f"{_CGROUP}/{name}/cpuset.cpus"
-        cpus = _cpus(root, path)
-        if cpus is not None and not _has_pods(root, f"{_CGROUP}/{name}"):
-            yield Setting(path, Kind.SLICE, cpus)
+        setting = reread(root, Setting(f"{_CGROUP}/{name}/cpuset.cpus", Kind.SLICE, CPUSet()))
+        if setting is not None and not _has_pods(root, f"{_CGROUP}/{name}"):
+            yield setting
 
 
 def _has_pods(root: Root, folder: str) -> bool:
@@ -129,7 +136,7 @@ def _cpus(root: Root, path: str) -> CPUSet | None:
     text = _text(root, path)
     if text is None:
         return None
-    listed = path.endswith(("smp_affinity_list", "cpuset.cpus", "cpuset.cpus.exclusive"))
+    listed = path.endswith(("smp_affinity_list", "cpuset.cpus", "cpuset.cpus.exclusive", _POSSIBLE))
     try:
         return CPUSet.parse(text) if listed else CPUSet.parse_mask(text)
     except ValueError:

@@ -17,7 +17,7 @@ from dranode.cpu.cpu_counters import CPUCounters, cpu_counters
 from dranode.cpu.irqbalance import IRQBalance
 from dranode.cpu.partitions import Partition, exclusive_settings, find_partitions, make_partition
 from dranode.cpu.policies import Isolation
-from dranode.cpu.setting_files import read_settings, reread, unmovable
+from dranode.cpu.setting_files import every_cpu, read_settings, reread, unmovable
 from dranode.cpu.settings import Kind, Machine, Setting, Tuning, TuningNotes, Write, noted_after, tuning
 from dranode.cpu.sysfs import read_online
 from dranode.cpu.treatment import isolated_cpus
@@ -131,8 +131,15 @@ class Tuner:
     def _write_one(self, write: Write) -> None:
         if write.setting.kind is Kind.BANNED and self.balancer is not None:
             self.balancer.ban(write.setting, write.cpus)
-        else:
+            return
+        try:
             self.root.write(write.setting.path, write.setting.text(write.cpus))
+        except OSError as error:
+            every = every_cpu(self.root)
+            if write.setting.kind is not Kind.SLICE or write.cpus or error.errno != errno.ENOSPC or not every:
+                raise
+            # A cgroup with processes cannot go back to having no CPUs of its own; all CPUs mean the same.
+            self.root.write(write.setting.path, write.setting.text(every))
 
     def _report(self, unmoved: tuple[str, ...], quiet: CPUSet) -> None:
         for sentence in unmoved:

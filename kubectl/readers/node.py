@@ -21,6 +21,7 @@ from dranode.driver.node.ledger import DOUBTFUL, newer_sentence
 from dranode.driver.node.ledger_reading import read_ledger
 from dranode.driver.node.specs import Specs
 from dranode.kubectl.readers.host import NodeHost
+from dranode.kubectl.readers.quiet import read_disturbances
 
 _UID_LENGTH: Final = 36
 _REGISTRATION: Final = "-reg.sock"
@@ -150,6 +151,7 @@ def _records(host: NodeHost, options: ServeOptions, plugins: Sequence[Plugin], u
                 if written is not None and record.uid not in written and _writes(specs.kind, record)
             ),
             orphans=tuple(f"{options.cdi_dir}/{specs.path(uid).name}" for uid in sorted((written or set()) - known)),
+            disturbances=read_disturbances(host.files, plugin, contents),
         )
 
 

