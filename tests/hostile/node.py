@@ -262,9 +262,10 @@ class Node:
         for other in tuple(self.runtime.containers.values()):
             if (other.pod.uid, other.message.name) == (of.uid, name):
                 self.runtime.stop(other)
-        pinned = bool(self.runtime.plugins)
+        # After a restart of the runtime the active instance may connect after the one that waits, which leaves it all
+        asked = len(self.runtime.plugins)
         reason = self.runtime.create(container)
-        if not reason and pinned and self.runtime.plugins:
+        if not reason and asked == len(self.runtime.plugins) == len(self.instances):
             self.book.created(container, tuple(self.runtime.containers.values()), alone=len(self.instances) == 1)
         return reason
 
@@ -273,7 +274,10 @@ class Node:
     def set_online(self, cpus: CPUSet) -> None:
         """Bring CPUs on line and off, as far as a file can."""
         self.online = cpus
-        (self.folder / "machine" / CPU / "online").write_text(f"{cpus}\n")
+        path = self.folder / "machine" / CPU / "online"
+        # The kernel's answer is never half of one.
+        path.with_name("online.new").write_text(f"{cpus}\n")
+        path.with_name("online.new").replace(path)
 
     def set_clock(self, seconds: int) -> None:
         """Set the wall clock so far ahead."""

@@ -125,6 +125,7 @@ class WithCgroups(HostRoot):
     """The running machine, with other cgroups."""
 
     def __init__(self, files: Mapping[str, str]) -> None:
+        super().__init__()
         self.made = machine(files)
 
     def listdir(self, path: str) -> list[str]:
