@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -54,7 +55,7 @@ class RecordStore:
         self._path = path
         self._specs = SpecRecords(plugin, specs)
         self._ledger: Ledger | None = None
-        self._inode = 0
+        self._inodes: tuple[int, ...] = ()
         self._stale = True
         # Whether the rows of the ledger were ever read, so that what is known of them was on record at some time.
         self._rows_read = False
@@ -89,7 +90,7 @@ class RecordStore:
         corrupt, self._corrupt = self._corrupt, None
         try:
             # Another instance may have moved it aside already.
-            if corrupt is not None and _inode(self._path) == self._inode:
+            if corrupt is not None and _inodes(self._path)[:1] == self._inodes[:1]:
                 raise corrupt
             ledger = self._opened()
             # Until all of it is taken in, whatever comes in between.
@@ -104,12 +105,13 @@ class RecordStore:
         return ledger
 
     def _opened(self) -> Ledger:
-        # Another instance may have moved a corrupt file aside: ours would then be the old one.
-        if self._ledger is not None and _inode(self._path) == self._inode:
+        # Another instance may have moved a corrupt file aside: ours would then be the old one. Where the journal or its
+        # index was removed, instances that opened it before and after would not see each other's commits.
+        if self._ledger is not None and _inodes(self._path) == self._inodes:
             return self._ledger
         self._shut()
         self._ledger = Ledger(self._path)
-        self._inode = _inode(self._path)
+        self._inodes = _inodes(self._path)
         self._stale = True
         return self._ledger
 
@@ -292,8 +294,13 @@ def _with_owner(record: Record, before: Record | None) -> Record:
     return msgspec.structs.replace(record, namespace=before.namespace, name=before.name, pods=before.pods)
 
 
-def _inode(path: Path) -> int:
+def _inodes(path: Path) -> tuple[int, ...]:
+    """Which files the ledger, its journal and the journal's index are; 0 for one that is not there."""
+    return tuple(map(_inode, (str(path), f"{path}-wal", f"{path}-shm")))
+
+
+def _inode(path: str) -> int:
     try:
-        return path.stat().st_ino
+        return os.stat(path).st_ino  # noqa: PTH116 - three times a call; a Path costs more than that
     except OSError:
         return 0

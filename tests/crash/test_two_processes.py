@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,7 +27,7 @@ from dranode.driver.kubelet.rpc import caller
 from dranode.driver.local.store import Store
 from dranode.driver.node.ledger_reading import read_ledger
 from dranode.proto import dra_v1_pb2 as api
-from tests.fakes.waiting import PATIENCE
+from tests.fakes.waiting import PATIENCE, eventually
 
 PROGRAM: Final = Path(sys.executable).with_name("dranode")
 DRIVER: Final = "dra.cpu"
@@ -200,6 +201,19 @@ def test_two_instances_and_sudden_deaths_give_no_cpu_twice_and_lose_nothing(inst
     assert read_ledger(instances.folder / "kubelet" / "plugins" / DRIVER / "ledger.db").records == ()
     assert list((instances.folder / "cdi").glob("*.json")) == []
     assert list((instances.folder / "kubelet" / "plugins_registry").iterdir()) == []
+
+
+@pytest.mark.parametrize("suffix", ["-shm", "-wal"])
+def test_instances_see_each_other_though_a_file_of_the_journal_is_removed(instances: Instances, suffix: str) -> None:
+    instances.start("old")
+    assert eventually(partial(instances.call, "old", "NodePrepareResources", 0)).error == ""
+    (instances.folder / "kubelet" / "plugins" / DRIVER / f"ledger.db{suffix}").unlink()
+    instances.start("new")
+    for number in range(1, CLAIMS):
+        answer = eventually(partial(instances.call, INSTANCES[number % 2], "NodePrepareResources", number))
+        assert answer.error == ""
+    cpus = [cpus_of(instances.folder, number) for number in range(CLAIMS)]
+    assert sum(map(len, cpus)) == len(CPUSet.union(cpus)), "a CPU was given twice"
 
 
 def check(folder: Path, told: Told) -> None:
