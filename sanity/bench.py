@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import signal
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ from dranode.driver.core.api.documents import API_VERSION
 from dranode.sanity.apiserver import ApiServer
 from dranode.sanity.breach import Breach, Unable, expect
 from dranode.sanity.kubelet import (
+    CALL_SECONDS,
     DRA_SERVICES,
     GET_INFO_SECONDS,
     Answers,
@@ -35,6 +37,9 @@ NAMESPACE: Final = "sanity"
 OTHER_DRIVER: Final = "other.sanity.example.com"
 _LOOK_SECONDS: Final = 0.02
 _CLASS: Final = "sanity.example.com"
+# A driver that has let so many calls run out is given less time for each that follows, or a run would take hours.
+_HUNG_CALLS: Final = 3
+_HUNG_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True)
@@ -64,12 +69,14 @@ class BenchPlaces:
         registration: a registration socket, or the folder in which one appears; None for none.
         cdi: the folder of CDI specs; None where the suite cannot see it.
         node: the node's name.
+        data: the folder for plugins' data; None where the suite does not name it.
     """
 
     socket: str
     registration: Path | None
     cdi: Path | None
     node: str
+    data: Path | None = None
 
 
 @dataclass
@@ -102,6 +109,7 @@ class Bench:
     _unfinished: list[BenchClaim] = field(default_factory=list)
     _slices: list[str] = field(default_factory=list)
     _names: int = 0
+    _expired: int = 0
 
     # --- the driver ---
 
@@ -155,11 +163,13 @@ class Bench:
             Unable: the suite does not know where it should be.
             Breach: none appears.
         """
-        answering = self.eventually(lambda: next(iter(self.registration_sockets()), None))
-        if answering is None:
+        answering = self.eventually(lambda: self._ended() or next(iter(self.registration_sockets()), None))
+        if not isinstance(answering, Path):
             log = f"; its log ends: {self.process.log()[-600:]}" if self.process else ""
             raise Breach(
-                f"no registration socket answers at {self.places.registration} within {self.patience:g} s{log}",
+                f"no registration socket answers at {self.places.registration}, and {answering}{log}"
+                if answering
+                else f"no registration socket answers at {self.places.registration} within {self.patience:g} s{log}",
                 "create <registry folder>/<driver>-reg.sock and serve pluginregistration.Registration there",
             )
         return answering
@@ -242,9 +252,17 @@ class Bench:
         process.start()
         self.connect()
 
-    def ended_unasked(self) -> int | None:
-        """The exit status of a driver that has ended although no check asked it to."""
-        return None if self.process is None or self._plugin is None else self.process.exited()
+    def ended_unasked(self) -> str:
+        """That the driver has ended although no check asked it to, with its status; empty if it has not."""
+        return "" if self._plugin is None else self._ended()
+
+    def _ended(self) -> str:
+        """That the driver has ended, with its status; empty if it runs, or somebody else has started it."""
+        status = None if self.process is None else self.process.exited()
+        if status is None:
+            return ""
+        how = f"status {status}" if status >= 0 else f"signal {-status} ({signal.strsignal(-status)})"
+        return f"the driver ended with {how}"
 
     # --- claims ---
 
@@ -385,7 +403,8 @@ class Bench:
         """
         self._claims |= {claim.uid: claim for claim in claims}
         plugin = client or self.plugin
-        return plugin.prepare(version or self.version, [claim.identity for claim in claims])
+        with self._patiently() as seconds:
+            return plugin.prepare(version or self.version, [claim.identity for claim in claims], seconds)
 
     def prepared(self, *claims: BenchClaim, version: str = "", client: SocketClient | None = None) -> list[ClaimAnswer]:
         """Prepare claims that the driver has to prepare; the answers are in their order.
@@ -404,7 +423,17 @@ class Bench:
             DriverCallError: the whole call failed.
         """
         plugin = client or self.plugin
-        return plugin.unprepare(version or self.version, [claim.identity for claim in claims])
+        with self._patiently() as seconds:
+            return plugin.unprepare(version or self.version, [claim.identity for claim in claims], seconds)
+
+    @contextlib.contextmanager
+    def _patiently(self) -> Iterator[float]:
+        """How long a call may take: kubelet's 45 s, or less for a driver that has let several run out."""
+        try:
+            yield CALL_SECONDS if self._expired < _HUNG_CALLS else _HUNG_SECONDS
+        except DriverCallError as error:
+            self._expired += error.code == "DEADLINE_EXCEEDED"
+            raise
 
     def unprepared(self, *claims: BenchClaim, version: str = "", client: SocketClient | None = None) -> None:
         """Unprepare claims that the driver has to unprepare.
@@ -562,6 +591,8 @@ def _requests(results: Sequence[Mapping[str, Any]]) -> list[KubeDocument]:
             exactly: KubeDocument = {"deviceClassName": _CLASS}
             if result.get("adminAccess"):
                 exactly["adminAccess"] = True
+            if name in requests:
+                requests[name]["exactly"] |= {"count": requests[name]["exactly"].get("count", 1) + 1}
             requests.setdefault(name, {"name": name, "exactly": exactly})
     return list(requests.values())
 

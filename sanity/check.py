@@ -30,6 +30,7 @@ class CheckGroup(StrEnum):
     METADATA = "metadata"
     RESTART = "restart"
     CONCURRENCY = "concurrency"
+    RESOURCES = "resources"
     SHUTDOWN = "shutdown"
     ROLLING = "rolling"
 

@@ -61,7 +61,8 @@ def command(
     folder for registration sockets), {plugins} (for the driver's data), {kubelet} (above both), {cdi}, {node} and, for
     drivers that run in two instances during an update, {pod_uid}. Without COMMAND the driver is one that runs already.
 
-    The exit status is 1 if a MUST is not kept. What could not be checked is not run, with its reason, and never passed.
+    The exit status is 1 if a MUST is not kept, if the driver never answers, and if no claim could be tried. What could
+    not be checked is not run, with its reason, and never passed.
 
     \b
     Example:
@@ -74,26 +75,33 @@ def command(
     from dranode.sanity.catalogue import all_checks
     from dranode.sanity.report import check_document, failed, report_document, summary
     from dranode.sanity.report import junit as as_junit
-    from dranode.sanity.suite import run_checks, select
+    from dranode.sanity.suite import run_checks, select, unanswered, unproven
 
     checks = select(all_checks(), focus, skip)
     if listing:
         if not emit([check_document(check) for check in checks], output):
             _draw_checks(checks)
         return
+    breach = None
     with _bench(driver_command, options) as bench, reporting() as progress:
         try:
             bench.begin()
-        except Breach as breach:
-            fail(f"{breach.seen}; {breach.remedy}")
-        found = _capabilities(bench)
-        outcomes = run_checks(bench, checks, lambda check: progress(check.id))
-        name = _name(bench)
+            found = _capabilities(bench)
+            outcomes = run_checks(bench, checks, lambda check: progress(check.id))
+            name = _name(bench)
+        except Breach as never:
+            # It has a report too, for those who read nothing else.
+            breach, found, outcomes, name = never, {}, unanswered(checks, never), _command_name(driver_command, bench)
     if junit is not None:
         Path(junit).write_text(as_junit(name, outcomes), encoding="utf-8")
-    if not emit(report_document(name, found, outcomes), output):
+    written = emit(report_document(name, found, outcomes), output)
+    if breach is not None:
+        fail(f"{breach.seen}; {breach.remedy}")
+    if not written:
         _draw(outcomes)
         click.echo(summary(name, outcomes))
+    if reason := unproven(outcomes):
+        fail(reason)
     if failed(outcomes, strict=strict):
         raise click.exceptions.Exit(1)
 
@@ -106,6 +114,11 @@ def _capabilities(bench: Bench) -> dict[str, Any]:
 
 def _name(bench: Bench) -> str:
     return bench.driver if bench.places.registration is not None else bench.places.socket
+
+
+def _command_name(driver_command: Sequence[str], bench: Bench) -> str:
+    """What a driver is called that never said its name."""
+    return driver_command[0] if driver_command else bench.places.socket or str(bench.places.registration)
 
 
 @contextlib.contextmanager

@@ -6,13 +6,35 @@ import os
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
+
+import psutil
 
 from dranode.driver.core.api.errors import DranodeError, UsageError
 
 # The UID of the first instance's pod.
 _FIRST: Final = "a0000000-0000-4000-8000-000000000001"
+
+
+@dataclass(frozen=True)
+class ProcessUsage:
+    """What a driver uses, with all that it has started.
+
+    Attributes:
+        cpu: seconds of CPU time so far.
+        descriptors: open file descriptors.
+        threads: threads.
+        resident: bytes of resident memory.
+        zombies: processes that have ended and were not waited for.
+    """
+
+    cpu: float
+    descriptors: int
+    threads: int
+    resident: int
+    zombies: int
 
 
 class DriverProcess(Protocol):
@@ -33,6 +55,9 @@ class DriverProcess(Protocol):
 
     def exited(self, instance: str = "") -> int | None:
         """Its exit status, or None if it runs or was never started."""
+
+    def usage(self, instance: str = "") -> ProcessUsage | None:
+        """What it uses now; None if that cannot be seen."""
 
     def log(self) -> str:
         """The last lines that it wrote."""
@@ -103,6 +128,25 @@ class CommandDriver:
         """Its exit status, if it has ended by itself."""
         process = self._running.get(instance)
         return None if process is None else process.poll()
+
+    def usage(self, instance: str = "") -> ProcessUsage | None:
+        """What it uses now, by the kernel; None if it has ended or the kernel does not say."""
+        process = self._running.get(instance)
+        if process is None:
+            return None
+        try:
+            first = psutil.Process(process.pid)
+            tree = [first, *first.children(recursive=True)]
+            living = [each for each in tree if each.status() != psutil.STATUS_ZOMBIE]
+            return ProcessUsage(
+                cpu=sum(sum(each.cpu_times()[:2]) for each in living),
+                descriptors=sum(each.num_fds() for each in living),
+                threads=sum(each.num_threads() for each in living),
+                resident=sum(each.memory_info().rss for each in living),
+                zombies=len(tree) - len(living),
+            )
+        except psutil.Error:
+            return None
 
     def log(self) -> str:
         """The last lines that it wrote."""

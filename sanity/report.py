@@ -53,19 +53,19 @@ def check_document(check: Check) -> dict[str, Any]:
 
 def junit(driver: str, outcomes: Sequence[CheckOutcome]) -> str:
     """JUnit XML: a suite for each group; a SHOULD that is not kept counts as skipped, with what was seen."""
-    root = ET.Element("testsuites", name=f"dranode sanity {driver}")
+    root = ET.Element("testsuites", {"name": printable(f"dranode sanity {driver}"), **_counts(outcomes)})
     for group in dict.fromkeys(outcome.check.group for outcome in outcomes):
         cases = [outcome for outcome in outcomes if outcome.check.group is group]
-        counts = {
-            "tests": len(cases),
-            "failures": sum(map(_fails, cases)),
-            "skipped": sum(outcome.verdict is not Verdict.PASSED and not _fails(outcome) for outcome in cases),
-        }
-        attributes = {key: str(value) for key, value in counts.items()}
-        suite = ET.SubElement(root, "testsuite", {"name": str(group), "time": _seconds(cases), **attributes})
+        suite = ET.SubElement(root, "testsuite", {"name": str(group), **_counts(cases)})
         for outcome in cases:
             _case(suite, outcome)
     return ET.tostring(root, encoding="unicode", xml_declaration=True)
+
+
+def _counts(outcomes: Sequence[CheckOutcome]) -> dict[str, str]:
+    skipped = sum(outcome.verdict is not Verdict.PASSED and not _fails(outcome) for outcome in outcomes)
+    counts = {"tests": len(outcomes), "failures": sum(map(_fails, outcomes)), "errors": 0, "skipped": skipped}
+    return {**{key: str(count) for key, count in counts.items()}, "time": _seconds(outcomes)}
 
 
 def _outcome(outcome: CheckOutcome) -> dict[str, Any]:

@@ -90,6 +90,7 @@ def _places(folder: Path, started: bool, options: Mapping[str, Any]) -> BenchPla
         registration=Path(registration).absolute() if registration else None,
         cdi=Path(cdi).absolute() if cdi else None,
         node=options["node_name"],
+        data=folder / "plugins" if started else None,
     )
 
 

@@ -7,12 +7,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
+from typing import Final
 
 from dranode.driver.core.api.errors import DranodeError, UsageError
 from dranode.sanity.bench import Bench
 from dranode.sanity.breach import Breach, Unable
-from dranode.sanity.check import Check
+from dranode.sanity.check import Check, CheckGroup, Level
 from dranode.sanity.kubelet import DriverCallError
+
+# The groups whose checks need a claim, most of them.
+_CLAIM_GROUPS: Final = frozenset((CheckGroup.PREPARE, CheckGroup.UNPREPARE, CheckGroup.CDI))
 
 
 class Verdict(StrEnum):
@@ -76,6 +80,25 @@ def run_checks(
     return outcomes
 
 
+def unanswered(checks: Sequence[Check], breach: Breach) -> list[CheckOutcome]:
+    """The outcomes where the driver never answered: the first check fails by it, and nothing else can be run."""
+    reason = f"the driver never answered: {breach.seen}"
+    return [
+        CheckOutcome(check, Verdict.SKIPPED, "the driver never answered")
+        if number
+        else CheckOutcome(check, Verdict.FAILED, reason, breach.remedy)
+        for number, check in enumerate(sorted(checks, key=lambda check: check.level is not Level.MUST))
+    ]
+
+
+def unproven(outcomes: Sequence[CheckOutcome]) -> str:
+    """Why a run proves nothing: claims were to be tried, and none was; empty if it proves something."""
+    tried = [each for each in outcomes if each.check.group in _CLAIM_GROUPS]
+    if not tried or any(each.verdict is not Verdict.SKIPPED for each in tried):
+        return ""
+    return f"no claim was tried: {tried[0].text}"
+
+
 def _verdict(bench: Bench, check: Check) -> tuple[Verdict, str, str]:
     try:
         bench.begin()
@@ -83,19 +106,28 @@ def _verdict(bench: Bench, check: Check) -> tuple[Verdict, str, str]:
         remedy = error.remedy if isinstance(error, Breach) else "look into the driver's log"
         return Verdict.FAILED, f"the driver could not be brought to answer: {error}", remedy
     try:
+        verdict, text, remedy = _looked(bench, check)
+        ended = bench.ended_unasked()
+    finally:
+        bench.clean()
+    if ended := ended or bench.ended_unasked():
+        log = f"; its log ends: {bench.started().log()[-300:]}" if bench.started().log() else ""
+        told = f"{text}; " if verdict is Verdict.FAILED else ""
+        return Verdict.FAILED, f"{told}{ended} during the check{log}", remedy or "handle the call's error"
+    return verdict, text, remedy
+
+
+def _looked(bench: Bench, check: Check) -> tuple[Verdict, str, str]:
+    try:
         check.look(bench)
     except Unable as reason:
         return Verdict.SKIPPED, str(reason), ""
     except Breach as finding:
         return Verdict.FAILED, finding.seen, finding.remedy
     except DriverCallError as error:
-        return (
-            Verdict.FAILED,
-            f"a call failed: {error}",
-            "answer kubelet's calls; an error belongs to the claim it is about",
-        )
-    finally:
-        bench.clean()
-    if (ended := bench.ended_unasked()) is not None:
-        return Verdict.FAILED, f"the driver ended with status {ended} during the check", "handle the call's error"
+        remedy = "answer kubelet's calls; an error belongs to the claim it is about"
+        return Verdict.FAILED, f"a call failed: {error}", remedy
+    except Exception as error:  # noqa: BLE001 - whatever a driver says, the other checks are run
+        what = f"the check broke on what it saw: {type(error).__name__}: {error}"
+        return Verdict.FAILED, what, "look at what the driver says there; if it is right, the check is wrong"
     return Verdict.PASSED, "", ""

@@ -24,7 +24,7 @@ LAMPS = "sys/class/lamps"
 
 
 class Lamps(Plugin):
-    """Publishes every lamp with its colour; a claim gets `LAMP=<name>` and may ask for a brightness."""
+    """Publishes every lamp with its colour; a claim gets `LAMP_<NAME>=<brightness>` for each."""
 
     driver = "lamps.example.com"
 
@@ -48,8 +48,8 @@ class Lamps(Plugin):
         """Every container with the request learns its lamp."""
         grants = []
         for each in claim.results:
-            brightness = [f"LAMP_BRIGHTNESS={config.parameters}" for config in each.configs[-1:]]
-            env = (f"LAMP={each.result.device}", *brightness)
+            brightness = str(each.configs[-1].parameters) if each.configs else "normal"
+            env = (f"LAMP_{each.result.device.upper().replace('-', '_')}={brightness}",)
             grants.append(Grant.of(each.result, edits=ContainerEdits(env=env)))
         return ClaimGrant(tuple(grants))
 

@@ -14,6 +14,7 @@ from dranode.sanity.kubelet import HEALTH_SERVICES, DriverCallError, ReportedHea
 _PROTO: Final = "k8s.io/kubelet/pkg/apis/dra-health/v1/api.proto"
 _LEASE: Final = 30
 _MESSAGE: Final = 1024
+_TOO_MANY: Final = 50
 # The years 2001 to 2286 in seconds; milliseconds and nanoseconds are beyond.
 _SECONDS: Final = range(10**9, 10**10)
 
@@ -33,9 +34,14 @@ def _reports(bench: Bench, service: str, count: int, seconds: float) -> list[tup
 
 def _first(bench: Bench, service: str = "") -> tuple[ReportedHealth, ...]:
     service = service or _services(bench)[0]
-    reports = _reports(bench, service, 1, min(bench.patience, _LEASE))
+    began, seconds = time.monotonic(), min(bench.patience, _LEASE)
+    reports = _reports(bench, service, 1, seconds)
     if not reports:
-        raise Breach(f"{service} sent nothing within {_LEASE} s", "send the health of all devices when a stream begins")
+        took = time.monotonic() - began
+        seen = (
+            f"sent nothing within {seconds:g} s" if took >= seconds else f"ended after {took:.1f} s without a message"
+        )
+        raise Breach(f"{service} {seen}", "send the health of all devices when a stream begins")
     return reports[0]
 
 
@@ -226,3 +232,15 @@ def health_is_refused_at_once(bench: Bench) -> None:
         expect(error.code == "UNIMPLEMENTED", f"{missing[-1]}: {error}", "leave the answer to the gRPC library")
     else:
         raise Breach(f"{missing[-1]} is served and not advertised", "advertise it, or do not serve it")
+
+
+@should(
+    "health-unhurried",
+    "While nothing changes, messages are not sent over and over: fifty a second are too many.",
+    f"{_PROTO}, NodeWatchResources: the plugin sends a message when something has changed, or a lease would end",
+)
+def health_is_not_repeated_at_once(bench: Bench) -> None:
+    """Messages within a second."""
+    (service, *_) = _services(bench)
+    count = len(_reports(bench, service, _TOO_MANY + 1, 1.0))
+    expect(count <= _TOO_MANY, f"{service} sent more than {_TOO_MANY} messages within 1 s", "wait for a change")

@@ -77,7 +77,7 @@ def devices_are_those_allocated(bench: Bench) -> None:
 )
 def every_device_is_answered(bench: Bench) -> None:
     """Two devices, if there are two."""
-    claim = bench.claim(_several(bench, 2))
+    claim = bench.claim(several_devices(bench, 2))
     (answer,) = bench.prepared(claim)
     answered = {(device.pool, device.device) for device in answer.devices}
     missing = {(result["pool"], result["device"]) for result in claim.results} - answered
@@ -91,7 +91,7 @@ def every_device_is_answered(bench: Bench) -> None:
 )
 def requests_are_those_allocated(bench: Bench) -> None:
     """Two requests with a device each."""
-    claim = bench.claim(_several(bench, 2), requests=("first", "second"))
+    claim = bench.claim(several_devices(bench, 2), requests=("first", "second"))
     (answer,) = bench.prepared(claim)
     expected = {
         (result["pool"], result["device"], result.get("shareID"), result["request"]) for result in claim.results
@@ -109,6 +109,24 @@ def requests_are_those_allocated(bench: Bench) -> None:
             f"device {device.device} has no request names, so that containers of every request get it",
             "answer the request of the allocation result",
         )
+
+
+@must(
+    "prepare-count",
+    "Several devices of one request are all answered, each for that request.",
+    "resource.k8s.io/v1 types.go, ExactDeviceRequest.count: one request may be given many devices",
+)
+def devices_of_one_request_are_answered(bench: Bench) -> None:
+    """Two devices for one request, which the runtime finds in CDI."""
+    claim = bench.claim(several_devices(bench, 2), requests=("both", "both"))
+    (answer,) = bench.prepared(claim)
+    expected = sorted((result["pool"], result["device"]) for result in claim.results)
+    answered = sorted((device.pool, device.device) for device in answer.devices)
+    expect(answered == expected, f"the answer has {answered}, and the allocation {expected}", "answer every result")
+    names = {name for device in answer.devices for name in device.requests}
+    expect(names <= {"both"}, f"the answer has the requests {sorted(names)}", "answer the request of the result")
+    if answer.cdi and bench.places.cdi is not None:
+        bench.specs.edits(answer.cdi)
 
 
 @must(
@@ -449,8 +467,12 @@ def _missing() -> BenchClaim:
     return BenchClaim(identity, {"status": {"allocation": {"devices": {"results": []}}}})
 
 
-def _several(bench: Bench, count: int) -> list[Any]:
-    """So many devices, or shares of one where there are not so many."""
+def several_devices(bench: Bench, count: int) -> list[Any]:
+    """So many devices, or shares of one where there are not so many.
+
+    Raises:
+        Unable: there is neither.
+    """
     try:
         return bench.devices(count)
     except Unable:
@@ -463,4 +485,4 @@ def _several(bench: Bench, count: int) -> list[Any]:
 def _claims(bench: Bench, count: int) -> list[BenchClaim]:
     if bench.api is None:
         return [bench.claim() for _ in range(count)]
-    return [bench.claim([device]) for device in _several(bench, count)]
+    return [bench.claim([device]) for device in several_devices(bench, count)]

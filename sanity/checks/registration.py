@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from pathlib import Path
 from typing import Final
 
@@ -301,3 +302,15 @@ def folder_holds_sockets(bench: Bench) -> None:
     folder = place if place.is_dir() else place.parent
     others = sorted(path.name for path in folder.iterdir() if not path.is_socket() and path.name[:1] != ".")
     expect(not others, f"{folder} holds {others}", "keep other files in the driver's own folder")
+
+
+@should(
+    "registration-socket-mode",
+    "The sockets can be written to by their owner and group alone: whoever can write there prepares claims.",
+    "unix(7): connecting to a stream socket takes write permission on it",
+)
+def sockets_are_protected(bench: Bench) -> None:
+    """The modes of both sockets."""
+    for path in (bench.registration_socket(), Path(bench.endpoint())):
+        mode = stat.S_IMODE(path.stat().st_mode)
+        expect(not mode & 0o002, f"{path.name} has the mode {mode:04o}", "leave it to the umask, or use 0600")

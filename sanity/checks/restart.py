@@ -8,7 +8,7 @@ import time
 from typing import Final
 
 from dranode.sanity.bench import Bench, BenchClaim
-from dranode.sanity.breach import expect
+from dranode.sanity.breach import Unable, expect
 from dranode.sanity.check import must, should
 from dranode.sanity.kubelet import DriverCallError
 
@@ -31,6 +31,25 @@ def answers_survive(bench: Bench) -> None:
     if before.cdi:
         edits = bench.edits(claim, after)
         expect(edits == seen, f"the edits are {edits}, and were {seen}", "keep what was prepared on disk")
+
+
+@must(
+    "restart-keeps-specs",
+    "After a kill and a start the CDI ids of prepared claims resolve as before, before kubelet asks again.",
+    "containers restart without a Prepare: kubelet passes the ids that it was answered",
+)
+def specs_survive(bench: Bench) -> None:
+    """SIGKILL, a start, and a look into the folder after a while."""
+    bench.started()
+    claim = bench.claim()
+    (answer,) = bench.prepared(claim)
+    if not answer.cdi:
+        raise Unable("the driver answers no CDI ids")
+    before = bench.edits(claim, answer)
+    bench.restart()
+    bench.eventually(lambda: False, bench.quiet)
+    after = bench.edits(claim, answer)
+    expect(after == before, f"the edits are {after}, and were {before}", "remove no spec of a claim that is on record")
 
 
 @must("restart-unprepare", "What was prepared before a kill is unprepared after it.", _HELPER)

@@ -51,10 +51,14 @@ def test_our_driver_keeps_the_rules_of_unprepare_and_cdi() -> None:
 
 
 def test_a_driver_that_does_not_start_fails_with_its_log(tmp_path: Path) -> None:
-    ended = sanity("--patience", "0.5", "--state", str(tmp_path), "--", "/bin/echo", "no", "lamps")
+    report = tmp_path / "junit.xml"
+    command = ("--", "/bin/sh", "-c", "echo no lamps; exit 3")
+    ended = sanity("--state", str(tmp_path / "state"), "--junit", str(report), "--focus", "prepare", *command)
     assert ended.returncode == 1
     assert ended.stderr.startswith("dranode: no registration socket answers")
-    assert "no lamps" in ended.stderr
+    assert "the driver ended with status 3; its log ends: no lamps" in ended.stderr
+    root = ET.parse(report).getroot()  # noqa: S314 - our own
+    assert (root.get("failures"), root.get("skipped")) == ("1", str(int(root.get("tests", "0")) - 1))
 
 
 def test_wrong_options_are_named() -> None:

@@ -23,7 +23,7 @@ def bench_of(kind: type[RightDriver], patience: float = PATIENCE, quiet: float =
     with ApiServer(bookmark_seconds=0.05) as api:
         api.put("nodes", {"metadata": {"name": "node", "uid": "uid-of-node"}})
         driver = kind(folder, api.url)
-        places = BenchPlaces("", folder / "plugins_registry", folder / "cdi", "node")
+        places = BenchPlaces("", folder / "plugins_registry", folder / "cdi", "node", folder / "plugins")
         bench = Bench(places, api, driver, configurations=CONFIGURATIONS, patience=patience, quiet=quiet)
         try:
             yield bench

@@ -16,6 +16,7 @@ import grpc
 
 from dranode.proto import dra_v1_pb2, dra_v1beta1_pb2, drahealth_v1_pb2, drahealth_v1alpha1_pb2
 from dranode.proto import pluginregistration_v1_pb2 as registration
+from dranode.sanity.process import ProcessUsage
 from tests.fakes.grpc_server import service
 from tests.fakes.sanity.files import Files
 from tests.fakes.sanity.publisher import VERSIONS, Publisher
@@ -83,6 +84,7 @@ class RightDriver:
         self.files = Files(folder)
         self.instances: dict[str, Instance] = {}
         self.status: int | None = None
+        self.used = ProcessUsage(cpu=1.0, descriptors=20, threads=4, resident=30 << 20, zombies=0)
 
     # --- the process ---
 
@@ -112,6 +114,14 @@ class RightDriver:
 
     def log(self) -> str:
         return ""
+
+    def usage(self, instance: str = "") -> ProcessUsage | None:
+        """A program's, since this one is the tests' own."""
+        del instance
+        return self.used
+
+    def answered_claim(self) -> None:
+        """Use what a claim uses that has come and gone."""
 
     def close(self) -> None:
         for instance in tuple(self.instances):
@@ -289,6 +299,7 @@ class RightDriver:
 
     def unprepare_one(self, api: Any, claim: Any) -> Any:
         self.unprepare(claim)
+        self.answered_claim()
         return api.NodeUnprepareResourceResponse()
 
     def unprepare(self, claim: Any) -> None:

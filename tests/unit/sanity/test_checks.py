@@ -14,9 +14,11 @@ from tests.fakes.sanity import (
     faults_allocation,
     faults_cdi,
     faults_files,
+    faults_identity,
     faults_life,
     faults_prepare,
     faults_registration,
+    faults_resources,
     faults_slices,
 )
 from tests.fakes.sanity.bench import bench_of
@@ -29,9 +31,11 @@ MODULES = (
     faults_allocation,
     faults_cdi,
     faults_files,
+    faults_identity,
     faults_life,
     faults_prepare,
     faults_registration,
+    faults_resources,
     faults_slices,
 )
 # What a faulty driver does not do is awaited so long; the right one is given as long as it takes.

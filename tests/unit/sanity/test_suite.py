@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
 from xml.etree import ElementTree as ET
 
+import grpc
 import pytest
 
 from dranode.driver.core.api.errors import UsageError
 from dranode.sanity.breach import Breach, Unable
 from dranode.sanity.catalogue import all_checks
 from dranode.sanity.check import Check, CheckGroup, Level
+from dranode.sanity.kubelet import DriverCallError
 from dranode.sanity.report import failed, junit, report_document, summary
-from dranode.sanity.suite import CheckOutcome, Verdict, run_checks, select
+from dranode.sanity.suite import CheckOutcome, Verdict, run_checks, select, unanswered, unproven
 from tests.fakes.sanity.bench import bench_of
 from tests.fakes.sanity.driver import RightDriver
 
@@ -74,6 +77,9 @@ def test_junit_has_a_suite_a_group_and_a_should_as_skipped() -> None:
         ("prepare", "0", "1"),
         ("cdi", "1", "1"),
     ]
+    assert {key: root.get(key) for key in ("tests", "failures", "errors", "skipped")} == {
+        "tests": "4", "failures": "1", "errors": "0", "skipped": "2",
+    }  # fmt: skip
     skipped = root.find("testsuite/testcase/skipped")
     assert skipped is not None
     assert skipped.get("message") == "SHOULD not kept: a <lamp> was seen"
@@ -115,3 +121,62 @@ def test_a_driver_that_ends_during_a_check_fails_it_and_is_started_again() -> No
         outcomes = run_checks(bench, [check("cdi-a", look=end), check("cdi-b", look=lambda _: None)])
     assert [each.verdict for each in outcomes] == [Verdict.FAILED, Verdict.PASSED]
     assert outcomes[0].text == "the driver ended with status 3 during the check"
+
+
+def test_a_failure_says_that_the_driver_ended_meanwhile() -> None:
+    def end(_: object) -> None:
+        assert isinstance(driver, RightDriver)
+        driver.status = -11
+        raise Breach("a call failed", "answer it")
+
+    with bench_of(RightDriver) as bench:
+        driver = bench.process
+        (outcome,) = run_checks(bench, [check("cdi-a", look=end)])
+    assert outcome.text == "a call failed; the driver ended with signal 11 (Segmentation fault) during the check"
+    assert outcome.remedy == "answer it"
+
+
+def test_a_check_that_breaks_on_what_a_driver_says_fails_alone() -> None:
+    def surprised(_: object) -> None:
+        raise KeyError("devices")
+
+    with bench_of(RightDriver) as bench:
+        outcomes = run_checks(bench, [check("cdi-a", look=surprised), check("cdi-b", look=lambda _: None)])
+    assert [each.verdict for each in outcomes] == [Verdict.FAILED, Verdict.PASSED]
+    assert outcomes[0].text == "the check broke on what it saw: KeyError: 'devices'"
+
+
+def test_a_driver_that_never_answers_has_a_report_with_one_failure() -> None:
+    outcomes = unanswered([CHECKS[1], CHECKS[0], CHECKS[2]], Breach("nobody is there", "listen"))
+    assert [(each.check.id, each.verdict) for each in outcomes] == [
+        ("prepare-a", Verdict.FAILED), ("cdi-a", Verdict.SKIPPED), ("prepare-b", Verdict.SKIPPED),
+    ]  # fmt: skip
+    assert outcomes[0].text == "the driver never answered: nobody is there"
+
+
+def test_a_run_in_which_no_claim_was_tried_proves_nothing() -> None:
+    skipped = [CheckOutcome(each, Verdict.SKIPPED, "no device is published") for each in CHECKS]
+    assert unproven(skipped) == "no claim was tried: no device is published"
+    assert unproven([*skipped, CheckOutcome(CHECKS[0], Verdict.PASSED)]) == ""
+    assert unproven([CheckOutcome(check("registration-a"), Verdict.SKIPPED, "x")]) == ""
+
+
+class Hangs(RightDriver):
+    """Never answers for a claim."""
+
+    def prepare_call(self, api: Any, request: Any, context: Any) -> Any:
+        if request.claims:
+            context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "as kubelet would see it")
+        return super().prepare_call(api, request, context)
+
+
+def test_a_driver_that_lets_calls_run_out_is_given_less_time() -> None:
+    with bench_of(Hangs) as bench:
+        bench.begin()
+        given = []
+        for _ in range(4):
+            with bench._patiently() as seconds:
+                given.append(seconds)
+            with pytest.raises(DriverCallError):
+                bench.prepare(bench.make_claim([]))
+    assert given == [45.0, 45.0, 45.0, 5.0]

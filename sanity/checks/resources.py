@@ -1,0 +1,112 @@
+"""What a driver uses of the node: nothing that grows with the claims that have come and gone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from dranode.sanity.bench import Bench
+from dranode.sanity.breach import Unable, expect
+from dranode.sanity.check import should
+from dranode.sanity.process import ProcessUsage
+
+_NODE: Final = "Kubernetes, node allocatable: what node agents use is lost to pods, on every node, for months"
+# Claims that come and go before the first look, and between the first and the last.
+_WARM_UP: Final = 10
+_CLAIMS: Final = 60
+# What may be more afterwards: a connection, a pool of threads that fills up.
+_MORE: Final = 8
+_MORE_BYTES: Final = 16 << 20
+# Of one CPU, while nothing happens.
+_IDLE: Final = 0.2
+
+
+@should("resources-idle", "A driver that is asked nothing uses less than a fifth of a CPU.", _NODE)
+def an_idle_driver_rests(bench: Bench) -> None:
+    """CPU time over the time for which quiet is watched."""
+    seconds = max(bench.quiet, 1.0)
+    bench.eventually(lambda: False, 1.0)
+    before = _usage(bench)
+    bench.eventually(lambda: False, seconds)
+    share = (_usage(bench).cpu - before.cpu) / seconds
+    expect(share < _IDLE, f"it used {share:.0%} of a CPU over {seconds:g} s", "wait for events, do not poll")
+
+
+@should("resources-descriptors", "Claims that have come and gone leave no file descriptor open.", _NODE)
+def descriptors_are_closed(bench: Bench) -> None:
+    """Each claim over a connection of its own."""
+    before, after = _churned(bench, lambda usage: usage.descriptors)
+    expect(
+        after <= before + _MORE,
+        f"{_CLAIMS} claims later {after} descriptors are open, {before} before",
+        "close files and connections where they are used",
+    )
+
+
+@should("resources-threads", "Claims that have come and gone leave no thread running.", _NODE)
+def threads_end(bench: Bench) -> None:
+    """Threads as the kernel counts them."""
+    before, after = _churned(bench, lambda usage: usage.threads)
+    expect(after <= before + _MORE, f"{_CLAIMS} claims later there are {after} threads, {before} before", "end them")
+
+
+@should("resources-memory", "Claims that have come and gone leave resident memory as it was.", _NODE)
+def memory_is_given_back(bench: Bench) -> None:
+    """Resident memory; some is the allocator's."""
+    before, after = _churned(bench, lambda usage: usage.resident)
+    expect(
+        after <= before + _MORE_BYTES,
+        f"{_CLAIMS} claims later it has {after >> 20} MiB, {before >> 20} MiB before",
+        "forget what was unprepared",
+    )
+
+
+@should("resources-processes", "Every process that the driver has started is waited for when it has ended.", _NODE)
+def children_are_waited_for(bench: Bench) -> None:
+    """Processes that have ended and still have a number."""
+    _, after = _churned(bench, lambda usage: usage.zombies)
+    expect(after == 0, f"{_CLAIMS} claims later {after} ended processes were not waited for", "wait for children")
+
+
+@should("resources-files", "Claims that have come and gone leave no file in the driver's folder.", _NODE)
+def the_folder_does_not_fill(bench: Bench) -> None:
+    """Files below the folder for plugins' data."""
+    data = bench.places.data
+    if data is None:
+        raise Unable("the driver's folder is not known; name its command after --")
+    _come_and_go(bench, _WARM_UP)
+    before = _files(data)
+    _come_and_go(bench, _WARM_UP)
+    seen = bench.eventually(lambda: len(_files(data)) <= len(before), bench.quiet) or len(_files(data)) <= len(before)
+    more = sorted(_files(data) - before)
+    expect(seen, f"{_WARM_UP} claims later {len(more)} files are new, such as {more[:3]}", "remove them in Unprepare")
+
+
+def _churned(bench: Bench, figure: Callable[[ProcessUsage], int]) -> tuple[int, int]:
+    """A figure before and after claims have come and gone; it is given time to come down again."""
+    _come_and_go(bench, _WARM_UP)
+    before = figure(_usage(bench))
+    _come_and_go(bench, _CLAIMS)
+    bench.eventually(lambda: figure(_usage(bench)) <= before, bench.quiet)
+    return before, figure(_usage(bench))
+
+
+def _come_and_go(bench: Bench, count: int) -> None:
+    for _ in range(count):
+        claim = bench.claim()
+        client = bench.another_connection()
+        bench.prepared(claim, client=client)
+        bench.unprepared(claim, client=client)
+        client.close()
+
+
+def _usage(bench: Bench) -> ProcessUsage:
+    usage = bench.started().usage()
+    if usage is None:
+        raise Unable("the kernel does not say what the driver uses")
+    return usage
+
+
+def _files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}

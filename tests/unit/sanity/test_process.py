@@ -1,0 +1,46 @@
+"""What a driver's process uses, with all that it has started."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dranode.sanity.process import CommandDriver
+from tests.fakes.waiting import eventually
+
+PLACES = {"kubeconfig": "k", "node": "n"}
+PROGRAM = """
+import os, subprocess, sys, threading, time
+files = [open(os.devnull) for _ in range(20)]
+threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+child = subprocess.Popen([sys.executable, "-c", "import time; print(1, flush=True); time.sleep(600)"])
+dead = subprocess.Popen([sys.executable, "-c", ""])
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Iterator[CommandDriver]:
+    driver = CommandDriver([sys.executable, "-c", PROGRAM], PLACES, tmp_path)
+    yield driver
+    driver.close()
+
+
+def test_children_count_and_what_has_ended_is_a_zombie(driver: CommandDriver) -> None:
+    assert driver.usage() is None
+    driver.start()
+
+    def settled() -> bool:
+        usage = driver.usage()
+        return usage is not None and usage.zombies == 1 and usage.threads == 3 and usage.descriptors >= 23
+
+    eventually(settled, driver.usage)
+    usage = driver.usage()
+    assert usage is not None
+    assert usage.resident > 1 << 20
+    assert usage.cpu > 0
+    driver.kill()
+    assert driver.usage() is None
