@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 RUNTIME := $(VENV)/.runtime
 
 .PHONY: help setup demo test lint bench bench-peer crash interop interop-all interop-allocator interop-packages
-.PHONY: interop-scheduler hostile release site proto lock clean
+.PHONY: interop-scheduler hostile load release site proto lock clean
 
 help:
 	@echo 'make demo    the main job: a driver publishes, allocates, prepares and takes down, on a made-up server'
@@ -16,6 +16,7 @@ help:
 	@echo 'make bench-peer  the way of every pod beside dra-driver-cpu, PEER=its program; needs root'
 	@echo 'make crash   SIGKILL at every system call with an effect, and what came of it; needs strace'
 	@echo 'make hostile random faults at the real program, STEPS= and SEED=; prints its seed'
+	@echo 'make load    100 callers and 20,000 claims for 10 minutes: errors, leaks, latencies beside those at rest'
 	@echo 'make interop the CPU driver beside a real containerd; needs root and Go'
 	@echo 'make release everything that a release consists of, built into dist/ and tried'
 	@echo 'make interop-scheduler  dranode fit beside a real kube-scheduler; needs Go'
@@ -62,6 +63,9 @@ crash: setup
 # 10,000 steps take about three minutes; a million a night.
 hostile: setup
 	@$(BIN)/python -m tests.hostile.run --steps $(or $(STEPS),10000) $(if $(SEED),--seed $(SEED))
+
+load: setup
+	@$(BIN)/python -m tests.load.run $(LOAD_OPTIONS)
 
 # Real container runtimes, built from their modules: needs root and Go, and says why where it cannot run.
 interop: setup interop-packages
