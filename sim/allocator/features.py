@@ -85,14 +85,17 @@ class Features:
         """What the scheduler takes in expressions that are stored: whatever the release knows, gates or not."""
         lists = self.list_type_attributes
         return KnownToCEL(
-            lists=lists or self.has(Change.LISTS_COMPILE), includes=lists or self.has(Change.INCLUDES_COMPILES)
+            lists=lists or self.has(Change.LISTS_COMPILE),
+            includes=lists or self.has(Change.INCLUDES_COMPILES),
+            cel_go_29=self.has(Change.CEL_GO_29),
         )
 
     @property
     def new_expressions(self) -> KnownToCEL:
         """What the API server takes in expressions that are written."""
         lists = self.list_type_attributes
-        return KnownToCEL(lists=lists, includes=lists, shares=self.consumable_capacity)
+        shares = self.consumable_capacity
+        return KnownToCEL(lists=lists, includes=lists, shares=shares, cel_go_29=self.has(Change.CEL_GO_29))
 
     @property
     def experimental(self) -> bool:

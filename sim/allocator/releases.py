@@ -76,6 +76,9 @@ class Change(Enum):
     LISTS_COMPILE = ReleaseRecord(
         ("1.37",), None, "stored selectors may treat attributes as lists though their gate is off"
     )
+    CEL_GO_29 = ReleaseRecord(
+        ("1.37",), None, "cel-go 0.29: names in backticks, lists.range() with a bound, no duration() of an integer"
+    )
     LISTS_ALWAYS_SEEN = ReleaseRecord(
         ("1.37",), None, "selectors see list attributes though their gate is off; before, such a device was an error"
     )

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Final
+from typing import Any
 
 from dranode.driver.core.api.resource import Device, DeviceAttribute
-from dranode.proto import cel_values_pb2 as messages
 from dranode.sim.cel.errors import CELCompileError, CELRuntimeError
-from dranode.sim.cel.expression import MAX_EXPRESSION_BYTES, compile_expression, evaluate
+from dranode.sim.cel.expression import compile_expression, device_variables
 from dranode.sim.cel.known import KnownToCEL
+from dranode.sim.cel.types import ANY, BOOL, DYN, INT, SEMVER, STRING, CELType, TypeKind
+from dranode.sim.cel.values import SemverValue, UInt, type_name
 
-_TYPES: Final = ("STRING", "INT", "BOOL", "LIST", "kubernetes.Semver")
+_SCALARS = (BOOL, INT, STRING, ANY, DYN, SEMVER)
 
 
 class DerivedAttribute:
@@ -27,13 +28,15 @@ class DerivedAttribute:
 
         Raises:
             CELCompileError: Kubernetes would refuse it.
-            CELUnsupportedError: it uses what only Kubernetes has.
         """
-        if len(expression.encode()) > MAX_EXPRESSION_BYTES:
-            raise CELCompileError(f"the expression is longer than {MAX_EXPRESSION_BYTES} bytes")
         self.expression = expression
         self.declared = declared
-        self._program = compile_expression(expression, _TYPES, declared)
+        self._program = compile_expression(expression, declared)
+        if not _is_attribute(self._program.result):
+            raise CELCompileError(
+                "must evaluate to a primitive scalar (string, integer, boolean, semver) or a list of these scalars, "
+                f"not {self._program.result}"
+            )
 
     def of(self, driver: str, device: Device) -> DeviceAttribute:
         """The attribute of the device.
@@ -41,7 +44,7 @@ class DerivedAttribute:
         Raises:
             CELRuntimeError: the expression cannot be evaluated on this device, or its value is no attribute.
         """
-        value = evaluate(self._program, driver, device, lists=True).plain_value()
+        value, _ = self._program.evaluate(device_variables(driver, device, lists=True))
         return _list_attribute(value) if isinstance(value, list) else _scalar_attribute(value)
 
 
@@ -50,26 +53,30 @@ def compile_attribute(expression: str, declared: KnownToCEL) -> DerivedAttribute
     """The compiled expression, from a cache.
 
     Raises:
-        CELCompileError: Kubernetes would refuse it, or it uses what only Kubernetes has.
+        CELCompileError: Kubernetes would refuse it.
     """
     return DerivedAttribute(expression, declared)
 
 
-def _scalar_attribute(value: object) -> DeviceAttribute:
+def _is_attribute(kind: CELType) -> bool:
+    return kind in _SCALARS or (kind.kind is TypeKind.LIST and kind.parameters[0] in _SCALARS)
+
+
+def _scalar_attribute(value: Any) -> DeviceAttribute:
     match value:
         case bool():
             return DeviceAttribute(bool_=value)
-        case int():
+        case int() if not isinstance(value, UInt):
             return DeviceAttribute(int_=value)
         case str():
             return DeviceAttribute(string=value)
-        case messages.Semver():
-            return DeviceAttribute(version=value.canonical_text)
+        case SemverValue():
+            return DeviceAttribute(version=value.text)
         case _:
-            raise CELRuntimeError(f"the result is of type {type(value).__name__}, which no attribute can have")
+            raise CELRuntimeError(f"the result is of type {type_name(value)}, which no attribute can have")
 
 
-def _list_attribute(values: list[object]) -> DeviceAttribute:
+def _list_attribute(values: list[Any]) -> DeviceAttribute:
     """A list is of the type of its first value; an empty one is a list of strings."""
     attributes = [_scalar_attribute(value) for value in values]
     kinds = {type(value) for value in values}

@@ -15,3 +15,7 @@ class CELUnsupportedError(CELCompileError):
 
 class CELRuntimeError(DranodeError):
     """An expression that fails on a device; kube-scheduler gives the pod up."""
+
+
+class CELCancelledError(CELRuntimeError):
+    """An evaluation that costs more than Kubernetes or this program pays; no operator absorbs it."""

@@ -1,101 +1,312 @@
-"""The values that Kubernetes adds to CEL (Quantity, Semver, IP, CIDR), as messages that the evaluator can carry.
+"""The values of CEL and of what Kubernetes adds to it; lists, strings, bytes, booleans, numbers and null are Python's.
 
-cel-expr-python takes plain values and protobuf messages as data, nothing else; a message is also the one kind that no
-operator or function of CEL does anything with, as it is with these types in Kubernetes.
+A map is a dictionary whose keys are as `map_key` makes them. A failure is a ValueError: CEL's error values, which `&&`
+and `||` can absorb. Sources: cel-go (common/types), k8s.io/apiserver/pkg/cel.
 """
 
 from __future__ import annotations
 
 import ipaddress
-import re
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import lru_cache
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
-from dranode.driver.core.api.names import is_semver
-from dranode.driver.core.api.quantity import Quantity
-from dranode.proto import cel_values_pb2 as messages
+from dranode.sim.cel.errors import CELCancelledError
 
-SemverKey: TypeAlias = tuple[int, int, int, bool, tuple[tuple[bool, int, str], ...]]
+INT64: Final = range(-(1 << 63), 1 << 63)
+UINT64: Final = range(1 << 64)
+SECOND: Final = 1_000_000_000
+
 Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network: TypeAlias = ipaddress.IPv4Interface | ipaddress.IPv6Interface
 
-_SHORT_VERSION_PARTS: Final = 3
+# Two lists that share theirs can be compared for ever; Kubernetes counts only the outermost length.
+_MAX_COMPARED: Final = 1_000_000
+_compared: Final[ContextVar[int]] = ContextVar("compared", default=0)
 
 
-def quantity_message(quantity: Quantity) -> messages.Quantity:
-    """The message of a quantity."""
-    value = Fraction(quantity.value)
-    return messages.Quantity(canonical_text=f"{value.numerator}/{value.denominator}")
+class UInt(int):
+    """An unsigned integer of 64 bits."""
+
+    __slots__ = ()
 
 
-@lru_cache(maxsize=4096)
-def quantity_value(text: str) -> Fraction:
-    """The exact number of a canonical text."""
-    return Fraction(text)
+@dataclass(frozen=True, slots=True)
+class Duration:
+    """A length of time, in nanoseconds that fit into 64 bits."""
+
+    nanoseconds: int
 
 
-def semver_message(text: str) -> messages.Semver:
-    """The message of a version.
+@dataclass(frozen=True, slots=True)
+class Timestamp:
+    """A moment in UTC, in nanoseconds since 1970; `offset` in seconds is that of the zone that it is written in."""
+
+    nanoseconds: int
+    offset: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class TypeValue:
+    """A type as a value."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class OptionalValue:
+    """A value that may be missing."""
+
+    value: Any = None
+    present: bool = False
+
+
+NONE: Final = OptionalValue()
+
+
+@dataclass(frozen=True, slots=True)
+class QuantityValue:
+    """A quantity.
+
+    Attributes:
+        scale: the power of ten in whose units Kubernetes keeps it; None if it keeps it as a decimal.
+        computed: Kubernetes compares nothing with the result of a sum.
+    """
+
+    number: Fraction
+    scale: int | None = field(default=None, compare=False)
+    computed: bool = field(default=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class SemverValue:
+    """A version; `key` orders it and leaves out what was built from."""
+
+    text: str = field(compare=False)
+    key: Any
+
+
+@dataclass(frozen=True, slots=True)
+class IPValue:
+    """An address."""
+
+    address: Address
+
+
+@dataclass(frozen=True, slots=True)
+class CIDRValue:
+    """A network and an address in it."""
+
+    network: Network
+
+
+@dataclass(frozen=True, slots=True)
+class URLValue:
+    """An absolute URI or path, in its parts; `text` is how it is written again."""
+
+    text: str
+    scheme: str
+    host: str
+    path: str
+    query: str
+
+
+@dataclass(frozen=True, slots=True)
+class FormatValue:
+    """A format that strings can be validated against.
+
+    Attributes:
+        regex_size: what the cost of a validation grows with.
+    """
+
+    name: str
+    regex_size: int
+
+
+class MutableList(list[Any]):
+    """What a loop collects in an empty list: adding to it changes it."""
+
+
+class MutableMap(dict[Any, Any]):
+    """What a loop collects in an empty map."""
+
+
+_ALIKE_ONLY: Final = (QuantityValue, SemverValue, IPValue, CIDRValue, URLValue, FormatValue)
+_NUMBERS: Final = (int, UInt, float)
+_NAMES: Final[dict[type, str]] = {
+    type(None): "null_type",
+    bool: "bool",
+    int: "int",
+    UInt: "uint",
+    float: "double",
+    str: "string",
+    bytes: "bytes",
+    list: "list",
+    MutableList: "list",
+    dict: "map",
+    Duration: "google.protobuf.Duration",
+    Timestamp: "google.protobuf.Timestamp",
+    TypeValue: "type",
+    OptionalValue: "optional_type",
+    QuantityValue: "kubernetes.Quantity",
+    SemverValue: "kubernetes.Semver",
+    IPValue: "net.IP",
+    CIDRValue: "net.CIDR",
+    URLValue: "kubernetes.URL",
+    FormatValue: "kubernetes.NamedFormat",
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Itself:
+    """A list or map as a key, which only itself finds."""
+
+    value: Any
+
+
+def type_name(value: Any) -> str:
+    """The name of the value's type."""
+    return _NAMES.get(type(value), "map")
+
+
+def begin() -> None:
+    """Start an evaluation: what it compares is bounded."""
+    _compared.set(0)
+
+
+def map_key(value: Any) -> Any:
+    """What a map has in the place of that key: strings as they are, everything else with its type."""
+    kind = type(value)
+    if kind is str:
+        return value
+    return kind, _Itself(value) if isinstance(value, (list, dict)) else value
+
+
+def key_value(key: Any) -> Any:
+    """The value of a map's key."""
+    if type(key) is str:
+        return key
+    value = key[1]
+    return value.value if type(value) is _Itself else value
+
+
+def map_value(entries: dict[Any, Any], key: Any) -> Any:
+    """The value of the key, or MISSING; numbers find equal ones of other types."""
+    own = entries.get(map_key(key), MISSING)
+    if own is not MISSING or type(key) not in _NUMBERS:
+        return own
+    for kind in _NUMBERS:
+        if kind is not type(key) and (other := _converted(key, kind)) is not None:
+            value = entries.get((kind, other), MISSING)
+            if value is not MISSING:
+                return value
+    return MISSING
+
+
+def _converted(number: Any, kind: type) -> Any:
+    """The same number of the other type, if there is one."""
+    if isinstance(number, float) and not number.is_integer():
+        return None
+    if kind is float:
+        return float(number)
+    whole = int(number)
+    return kind(whole) if whole in (UINT64 if kind is UInt else INT64) else None
+
+
+class _Missing:
+    """No value."""
+
+
+MISSING: Final = _Missing()
+
+
+def equal(left: Any, right: Any) -> bool:
+    """`left == right`.
 
     Raises:
-        ValueError: `text` is not a semantic version 2.0.0.
+        ValueError: Kubernetes compares a value like `left` with its like alone.
     """
-    if not is_semver(text):
-        raise ValueError(f'"{text}" is not a semantic version such as 1.10.0')
-    return messages.Semver(canonical_text=text.partition("+")[0])
+    if left is None or right is None:
+        return left is right
+    return _equal(left, right)
 
 
-def normalized_semver(text: str) -> str:
-    """A loosely written version in the strict form: no leading `v`, no leading zeros, three numbers.
+def are_equal(left: Any, right: Any) -> bool:
+    """Whether the values are equal; what cannot be compared is not."""
+    try:
+        return _equal(left, right)
+    except ValueError:
+        return False
+
+
+def _equal(left: Any, right: Any) -> bool:  # noqa: PLR0911 - one for each kind
+    kind, other = type(left), type(right)
+    if kind in _NUMBERS and other in _NUMBERS:
+        return bool(left == right)
+    if isinstance(left, _ALIKE_ONLY):
+        if kind is not other or (kind is QuantityValue and right.computed):
+            raise ValueError(f"no such overload: {type_name(left)} == {type_name(right)}")
+        return bool(left == right)
+    if isinstance(left, list) and isinstance(right, list):
+        return len(left) == len(right) and _all_equal(left, right)
+    if isinstance(left, dict) and isinstance(right, dict):
+        return len(left) == len(right) and _maps_equal(left, right)
+    if kind is not other:
+        return False
+    if kind is OptionalValue:
+        return left.present == right.present and (not left.present or equal(left.value, right.value))
+    return bool(left == right)
+
+
+def _all_equal(left: list[Any], right: list[Any]) -> bool:
+    compared = _compared.get() + len(left)
+    _compared.set(compared)
+    if compared > _MAX_COMPARED:
+        raise CELCancelledError(f"operation cancelled: it compares more than {_MAX_COMPARED:,} elements of lists")
+    return not any(map(_differ, left, right))
+
+
+def _differ(left: Any, right: Any) -> bool:
+    """Whether elements are known to be unequal: an error says nothing."""
+    try:
+        return not equal(left, right)
+    except ValueError:
+        return False
+
+
+def _maps_equal(left: dict[Any, Any], right: dict[Any, Any]) -> bool:
+    for key, value in left.items():
+        other = map_value(right, key_value(key))
+        if other is MISSING or not _all_equal([value], [other]):
+            return False
+    return True
+
+
+def compare(left: Any, right: Any) -> int:
+    """-1, 0 or 1.
 
     Raises:
-        ValueError: a short version carries prerelease or build metadata.
+        ValueError: they have no order.
     """
-    parts = text.removeprefix("v").split(".", 2)
-    parts = [_without_leading_zeros(part) for part in parts]
-    if len(parts) < _SHORT_VERSION_PARTS:
-        if set(parts[-1]) & {"+", "-"}:
-            raise ValueError(f'the short version "{text}" cannot have a prerelease or build metadata')
-        parts += ["0"] * (_SHORT_VERSION_PARTS - len(parts))
-    return ".".join(parts)
+    kind, other = type(left), type(right)
+    if kind in _NUMBERS and other in _NUMBERS:
+        if left != left or right != right:  # noqa: PLR0124 - not a number
+            raise ValueError("NaN values cannot be ordered")
+    elif kind is not other or kind not in (bool, str, bytes, Duration, Timestamp):
+        raise ValueError(f"no such overload: {type_name(left)} and {type_name(right)} have no order")
+    if isinstance(left, (Duration, Timestamp)):
+        left, right = left.nanoseconds, right.nanoseconds
+    return int(left > right) - int(left < right)
 
 
-def _without_leading_zeros(part: str) -> str:
-    stripped = part.lstrip("0") if len(part) > 1 else part
-    return stripped if stripped == part or stripped[:1].isdigit() else f"0{stripped}"
-
-
-@lru_cache(maxsize=4096)
-def semver_key(text: str) -> SemverKey:
-    """What orders canonical versions (semver.org, section 11)."""
-    numbers, _, pre = text.partition("-")
-    major, minor, patch = map(int, numbers.split("."))
-    identifiers = tuple(
-        (False, int(part), "") if part.isdigit() else (True, 0, part) for part in (pre.split(".") if pre else ())
-    )
-    return major, minor, patch, not pre, identifiers
-
-
-def parse_ip(text: str) -> Address:
-    """An address as Kubernetes takes it: no zone, no IPv4 address in IPv6 clothes.
-
-    Raises:
-        ValueError: `text` is not such an address.
-    """
-    address = ipaddress.ip_address(text)
-    if isinstance(address, ipaddress.IPv6Address) and (address.scope_id or address.ipv4_mapped):
-        raise ValueError(f'"{text}" is an address with a zone or an IPv4-mapped one, which Kubernetes refuses')
-    return address
-
-
-def parse_cidr(text: str) -> Network:
-    """A network with a prefix length; bits beyond it may be set.
-
-    Raises:
-        ValueError: `text` is not such a network.
-    """
-    host, slash, length = text.partition("/")
-    if not slash or not re.fullmatch(r"0|[1-9][0-9]{0,2}", length, re.ASCII):
-        raise ValueError(f'"{text}" is not a network such as 10.0.0.0/8')
-    return ipaddress.ip_interface(f"{parse_ip(host)}/{length}")
+def size(value: Any) -> int | None:
+    """How large the value is, None if it has no size: characters, bytes, elements, bytes of an address."""
+    kind = type(value)
+    if kind is str or isinstance(value, (bytes, list, dict)):
+        return len(value)
+    if kind is IPValue:
+        return int(value.address.max_prefixlen) // 8
+    if kind is CIDRValue:
+        return -(-int(value.network.network.prefixlen) // 8)
+    return None

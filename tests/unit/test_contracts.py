@@ -35,7 +35,7 @@ PLANTED = {
         ),
     ],
     "Layers of the simulator": [
-        ("sim/cel/overloads.py", "from dranode.sim.allocator import pools", "cel.overloads -> .*allocator.pools"),
+        ("sim/cel/lists.py", "from dranode.sim.allocator import pools", "cel.lists -> .*allocator.pools"),
     ],
     "No cycles": [
         (
@@ -63,7 +63,7 @@ PLANTED = {
         ("cpu/pick.py", "from dranode.cpu import sysfs", "cpu.pick -> .*cpu.sysfs"),
         ("sim/allocator/search.py", "import time", "allocator.search -> time"),
     ],
-    "Protobuf and gRPC stay with kubelet, NRI, the stand-in kubelets and CEL": [
+    "Protobuf and gRPC stay with kubelet, NRI and the stand-in kubelets": [
         ("driver/local/store.py", "from dranode.proto import dra_v1_pb2", "local.store -> .*proto.dra_v1_pb2"),
         ("driver/serve/probes.py", "import grpc", "serve.probes -> grpc"),
     ],

@@ -107,7 +107,7 @@ import sys
 import tokenize
 from dranode.driver.cli import options, serve
 import dranode.driver.local.store, dranode.driver.serve.service
-heavy = ("rich", "cel_expr_python", "yaml", "kubernetes", "prometheus_client")
+heavy = ("rich", "re2", "yaml", "kubernetes", "prometheus_client")
 print(*(name for name in heavy if name in sys.modules))
 """
     loaded = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout

@@ -93,7 +93,7 @@ spec: {config: [{opaque: {driver: dra.cpu, parameters: {cpuset: 1-2}}}]}
         "spec.devices.requests[0].exactly.selectors[0].cel.expression",
         "spec.devices.config[0].opaque.parameters.cpuset",
     ]
-    assert "device.name" in claim["errors"][0]["message"]
+    assert claim["errors"][0]["message"] == "compilation failed: undefined field 'name'"
     assert "9-3" in claim["errors"][1]["message"]
     assert device_class["errors"][0]["path"] == "spec.config[0].opaque.parameters"
 

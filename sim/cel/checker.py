@@ -1,0 +1,352 @@
+"""The type checker: which overloads each call has, and what type each node is of, as cel-go's checker finds them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+from dranode.sim.cel.declarations import Overload, functions
+from dranode.sim.cel.errors import CELCompileError, CELUnsupportedError
+from dranode.sim.cel.known import KnownToCEL
+from dranode.sim.cel.syntax import (
+    CallExpr,
+    Comprehension,
+    Expr,
+    Ident,
+    ListLiteral,
+    Literal,
+    MapLiteral,
+    MessageLiteral,
+    Select,
+)
+from dranode.sim.cel.types import (
+    ANY,
+    BOOL,
+    BYTES,
+    CIDR,
+    DEVICE,
+    DOUBLE,
+    DURATION,
+    DYN,
+    ERROR,
+    INT,
+    IP,
+    NULL,
+    QUANTITY,
+    STRING,
+    TIMESTAMP,
+    UINT,
+    CELType,
+    Substitutions,
+    TypeKind,
+    is_dyn,
+    list_of,
+    map_of,
+    most_general,
+    optional_of,
+    type_of,
+    unwrapped,
+    variable,
+)
+from dranode.sim.cel.values import TypeValue, UInt
+
+_Scope: TypeAlias = dict[str, CELType]
+
+_LITERALS: Final[dict[type, CELType]] = {
+    type(None): NULL,
+    bool: BOOL,
+    int: INT,
+    UInt: UINT,
+    float: DOUBLE,
+    str: STRING,
+    bytes: BYTES,
+}
+_TYPES: Final = {
+    **{kind.name: kind for kind in (BOOL, BYTES, DOUBLE, DURATION, INT, NULL, STRING, TIMESTAMP, UINT)},
+    "list": list_of(DYN),
+    "map": map_of(DYN, DYN),
+    "type": type_of(DYN),
+    "optional_type": optional_of(DYN),
+    **{kind.name: kind for kind in (IP, CIDR)},
+}
+# Selectors have no use for them.
+_MESSAGES: Final = ("google.protobuf.", "kubernetes.DRADevice")
+
+
+@dataclass(slots=True)
+class Checked:
+    """What the checker found out.
+
+    Attributes:
+        types: of each node.
+        overloads: of each call.
+        constants: names that are types.
+    """
+
+    tree: Expr
+    types: dict[Expr, CELType] = field(default_factory=dict)
+    overloads: dict[Expr, tuple[Overload, ...]] = field(default_factory=dict)
+    constants: dict[Expr, TypeValue] = field(default_factory=dict)
+
+    @property
+    def result(self) -> CELType:
+        """The type of the whole."""
+        return self.types[self.tree]
+
+
+def device_fields(known: KnownToCEL) -> Mapping[str, CELType]:
+    """The fields of `device`."""
+    attribute = DYN if known.lists else ANY
+    shares = {"allowMultipleAllocations": BOOL} if known.shares else {}
+    return {
+        "driver": STRING,
+        "attributes": map_of(STRING, map_of(STRING, attribute)),
+        "capacity": map_of(STRING, map_of(STRING, QUANTITY)),
+        **shares,
+    }
+
+
+def checked_tree(tree: Expr, known: KnownToCEL) -> Checked:
+    """The types of the tree.
+
+    Raises:
+        CELCompileError: something is not declared, or is called with other types than it takes.
+    """
+    checker = _Checker(tree, known)
+    checker.check(tree)
+    checked = checker.checked
+    checked.types = {node: checker.known.applied(kind, last=True) for node, kind in checked.types.items()}
+    return checked
+
+
+class _Checker:
+    def __init__(self, tree: Expr, known: KnownToCEL) -> None:
+        self.checked = Checked(tree)
+        self.functions = functions(known)
+        self.fields = device_fields(known)
+        self.scopes: list[_Scope] = [{"device": DEVICE}]
+        self.known = Substitutions()
+        self.variables = 0
+
+    def check(self, node: Expr) -> CELType:
+        kind = self._kind(node)
+        self.checked.types[node] = kind
+        return kind
+
+    def _kind(self, node: Expr) -> CELType:  # noqa: PLR0911 - one for each kind
+        match node:
+            case Literal():
+                return _LITERALS[type(node.value)]
+            case Ident():
+                return self._named(node, node.name)
+            case Select():
+                return self._select(node)
+            case CallExpr():
+                return self._call(node)
+            case ListLiteral():
+                return self._list(node)
+            case MapLiteral():
+                return self._map(node)
+            case MessageLiteral():
+                raise self._undeclared(node.name)
+            case Comprehension():
+                return self._loop(node)
+
+    def _undeclared(self, name: str) -> CELCompileError:
+        if name.removeprefix(".").startswith(_MESSAGES):
+            return CELUnsupportedError(f"the message {name} is not known here, so the expression cannot be judged")
+        return CELCompileError(f"undeclared reference to '{name}' (in container '')")
+
+    # --- names ---
+
+    def _named(self, node: Expr, name: str) -> CELType:
+        kind = self._lookup(node, name)
+        if kind is None:
+            raise self._undeclared(name)
+        return kind
+
+    def _lookup(self, node: Expr, name: str) -> CELType | None:
+        name = name.removeprefix(".")
+        for scope in reversed(self.scopes):
+            if name in scope:
+                return scope[name]
+        if name not in _TYPES:
+            return None
+        self.checked.constants[node] = TypeValue(name)
+        return type_of(_TYPES[name])
+
+    def _select(self, node: Select) -> CELType:
+        name = None if node.test_only else dotted_name(node)
+        if name is not None:
+            kind = self._lookup(node, name)
+            if kind is not None:
+                return kind
+            if name.startswith(_MESSAGES):
+                raise self._undeclared(name)
+        kind = self._field(node.operand, node.field, optional=False)
+        return BOOL if node.test_only else self.known.applied(kind)
+
+    def _field(self, operand: Expr, name: str, *, optional: bool) -> CELType:
+        inside, was_optional = unwrapped(self.known.applied(self.check(operand)))
+        match inside.kind:
+            case TypeKind.MAP:
+                kind = inside.parameters[1]
+            case TypeKind.STRUCT:
+                kind = self._struct_field(inside, name)
+            case TypeKind.VARIABLE:
+                self.known.fits(DYN, inside)
+                kind = DYN
+            case TypeKind.DYN | TypeKind.ANY | TypeKind.ERROR:
+                kind = DYN
+            case _:
+                raise CELCompileError(f"type '{inside}' does not support field selection")
+        return optional_of(kind) if was_optional or optional else kind
+
+    def _struct_field(self, struct: CELType, name: str) -> CELType:
+        if struct != DEVICE:
+            raise CELCompileError(f"unexpected failed resolution of '{struct}'")
+        if name not in self.fields:
+            raise CELCompileError(f"undefined field '{name}'")
+        return self.fields[name]
+
+    # --- calls ---
+
+    def _call(self, node: CallExpr) -> CELType:
+        if node.function == "_?._":
+            operand, name = node.arguments
+            self.checked.types[name] = STRING
+            self.checked.overloads[node] = self.functions["_?._"]
+            kind = self._field(operand, _text(name), optional=True)
+            return self.known.applied(kind)
+        for argument in node.arguments:
+            self.check(argument)
+        if node.target is not None:
+            self._take_namespace(node)
+        if node.target is not None:
+            self.check(node.target)
+        overloads = self.functions.get(node.function.removeprefix("."))
+        if overloads is None:
+            raise CELCompileError(f"undeclared reference to '{node.function}' (in container '')")
+        return self._resolved(node, overloads)
+
+    def _take_namespace(self, node: CallExpr) -> None:
+        """`a.b(c)` may be the function a.b."""
+        prefix = dotted_name(node.target) if node.target is not None else None
+        if prefix is not None and f"{prefix}.{node.function}".removeprefix(".") in self.functions:
+            node.function = f"{prefix}.{node.function}".removeprefix(".")
+            node.target = None
+
+    def _resolved(self, node: CallExpr, overloads: Sequence[Overload]) -> CELType:
+        arguments = [node.target, *node.arguments] if node.target is not None else node.arguments
+        kinds = tuple(self.checked.types[one] for one in arguments)
+        result: CELType | None = None
+        fitting: list[Overload] = []
+        for overload in overloads:
+            if overload.member != (node.target is not None):
+                continue
+            fresh = Substitutions()
+            for one in sorted(overload.variables, key=lambda kind: kind.name):
+                fresh.all_fit((self._variable(),), (one,))
+            parameters = tuple(fresh.applied(one) for one in overload.parameters)
+            if not self.known.all_fit(kinds, parameters):
+                continue
+            fitting.append(overload)
+            given = self.known.applied(fresh.applied(overload.result))
+            if result is None:
+                result = given
+            elif not is_dyn(result) and given != result:
+                result = DYN
+        if result is None:
+            shown = ", ".join(str(self.known.applied(kind, last=True)) for kind in kinds)
+            raise CELCompileError(f"found no matching overload for '{node.function}' applied to '({shown})'")
+        self.checked.overloads[node] = tuple(fitting)
+        return result
+
+    def _variable(self) -> CELType:
+        self.variables += 1
+        return variable(f"_var{self.variables - 1}")
+
+    # --- literals ---
+
+    def _list(self, node: ListLiteral) -> CELType:
+        joined: CELType | None = None
+        for index, element in enumerate(node.elements):
+            kind = self._entry(self.check(element), optional=index in node.optional)
+            joined = self._joined(joined, kind)
+        return list_of(joined or self._variable())
+
+    def _map(self, node: MapLiteral) -> CELType:
+        key: CELType | None = None
+        value: CELType | None = None
+        for entry in node.entries:
+            key = self._joined(key, self.check(entry.key))
+            value = self._joined(value, self._entry(self.check(entry.value), optional=entry.optional))
+        return map_of(key or self._variable(), value or self._variable())
+
+    def _entry(self, kind: CELType, *, optional: bool) -> CELType:
+        if not optional:
+            return kind
+        inside, was_optional = unwrapped(kind)
+        if not was_optional and not is_dyn(kind):
+            raise CELCompileError(f"expected type '{optional_of(kind)}' but found '{kind}'")
+        return inside
+
+    def _joined(self, before: CELType | None, kind: CELType) -> CELType:
+        if before is None:
+            return kind
+        return most_general(before, kind) if self.known.fits(before, kind) else DYN
+
+    # --- loops ---
+
+    def _loop(self, node: Comprehension) -> CELType:
+        self.check(node.over)
+        start = self.check(node.start)
+        over = self.known.applied(self.checked.types[node.over])
+        self.scopes.append({node.accumulator: start})
+        self.scopes.append(self._loop_variables(node, over))
+        self._assert(node.condition, BOOL)
+        self._assert(node.step, start)
+        self.scopes.pop()
+        result = self.check(node.result)
+        self.scopes.pop()
+        return self.known.applied(result)
+
+    def _loop_variables(self, node: Comprehension, over: CELType) -> _Scope:
+        one: CELType
+        two: CELType
+        match over.kind:
+            case TypeKind.LIST:
+                (element,) = over.parameters
+                one, two = (INT, element) if node.variable2 else (element, ERROR)
+            case TypeKind.MAP:
+                one, two = over.parameters
+            case TypeKind.DYN | TypeKind.ERROR | TypeKind.VARIABLE:
+                self.known.fits(DYN, over)
+                one = two = DYN
+            case _:
+                raise CELCompileError(
+                    f"expression of type '{over}' cannot be range of a comprehension (must be list, map, or dynamic)"
+                )
+        return {node.variable: one, node.variable2: two} if node.variable2 else {node.variable: one}
+
+    def _assert(self, node: Expr, kind: CELType) -> None:
+        given = self.check(node)
+        if not self.known.fits(kind, given):
+            raise CELCompileError(f"expected type '{kind}' but found '{given}'")
+
+
+def dotted_name(node: Expr) -> str | None:
+    """`a.b.c` of a chain of selections."""
+    names: list[str] = []
+    while isinstance(node, Select) and not node.test_only:
+        names.append(node.field)
+        node = node.operand
+    if not isinstance(node, Ident):
+        return None
+    return ".".join((node.name, *reversed(names)))
+
+
+def _text(node: Expr) -> str:
+    value: Any = node.value if isinstance(node, Literal) else None
+    return str(value)

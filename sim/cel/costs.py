@@ -1,0 +1,254 @@
+"""What an evaluation costs, call by call, as Kubernetes counts it to stop at 1,000,000.
+
+Sources: cel-go (interpreter/runtimecost.go, ext/lists.go, ext/sets.go), k8s.io/apiserver/pkg/cel/library/cost.go.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeAlias
+
+from dranode.sim.cel.errors import CELCancelledError
+from dranode.sim.cel.known import KnownToCEL
+from dranode.sim.cel.values import (
+    CIDRValue,
+    FormatValue,
+    IPValue,
+    OptionalValue,
+    QuantityValue,
+    SemverValue,
+    URLValue,
+    key_value,
+    size,
+)
+
+LIMIT: Final = 1_000_000
+LIST: Final = 10
+MAP: Final = 30
+TRAVERSAL: Final = 0.1
+REGEX: Final = 0.25
+
+Cost: TypeAlias = Callable[[Sequence[Any], Any], int]
+"""The cost of a call, from its arguments and its result; what failed stands there as None."""
+
+_OF_ONE_VALUE: Final = (QuantityValue, IPValue, CIDRValue, FormatValue, URLValue, SemverValue)
+
+
+def cost_of(function: str, overload: str, known: KnownToCEL) -> Cost | int:
+    """What a call costs; `overload` is empty if only its arguments tell which one it is."""
+    if overload in _OVERLOADS:
+        return _OVERLOADS[overload]
+    if function == "includes" and known.cel_go_29:
+        return _traversal
+    if function in _FUNCTIONS:
+        return _FUNCTIONS[function]
+    if overload in ("starts_with_string", "ends_with_string") and known.cel_go_29:
+        return _second
+    if overload == "matches" and known.cel_go_29:
+        return _regex
+    return _STANDARD.get(overload, 1)
+
+
+def equality(left: Any, right: Any) -> int:
+    """What it costs to compare two values."""
+    if isinstance(left, _OF_ONE_VALUE):
+        return 1
+    return inequality(left, right)
+
+
+def inequality(left: Any, right: Any) -> int:
+    """What it costs to find two values different."""
+    return _scaled(min(actual_size(left), actual_size(right)), TRAVERSAL)
+
+
+def actual_size(value: Any) -> int:
+    """The size that cel-go counts: what has none is 1."""
+    if type(value) is OptionalValue and value.present:
+        return actual_size(value.value)
+    known = size(value)
+    return 1 if known is None else known
+
+
+def _size(value: Any) -> int:
+    """The size that the libraries of Kubernetes count."""
+    known = size(value)
+    return 1 if known is None else known
+
+
+def _scaled(number: int, factor: float) -> int:
+    return math.ceil(float(number) * factor)
+
+
+def _first(arguments: Sequence[Any], _: Any) -> int:
+    return _scaled(_size(arguments[0]), TRAVERSAL)
+
+
+def _second(arguments: Sequence[Any], _: Any) -> int:
+    return _scaled(actual_size(arguments[1]), TRAVERSAL)
+
+
+def _first_twice(arguments: Sequence[Any], _: Any) -> int:
+    return math.ceil(float(_size(arguments[0])) * 2 * TRAVERSAL)
+
+
+def _result_twice(_: Sequence[Any], result: Any) -> int:
+    return math.ceil(float(_size(result)) * 2 * TRAVERSAL)
+
+
+def _standard_first(arguments: Sequence[Any], _: Any) -> int:
+    return _scaled(actual_size(arguments[0]), TRAVERSAL)
+
+
+def _in_list(arguments: Sequence[Any], _: Any) -> int:
+    return actual_size(arguments[1])
+
+
+def _smaller(arguments: Sequence[Any], _: Any) -> int:
+    return _scaled(min(map(actual_size, arguments)), TRAVERSAL)
+
+
+def _sum(arguments: Sequence[Any], _: Any) -> int:
+    return _scaled(sum(map(actual_size, arguments)), TRAVERSAL)
+
+
+def _contains(arguments: Sequence[Any], _: Any) -> int:
+    return math.prod(_scaled(actual_size(one), TRAVERSAL) for one in arguments)
+
+
+def _regex(arguments: Sequence[Any], _: Any) -> int:
+    text = math.ceil((1.0 + float(actual_size(arguments[0]))) * TRAVERSAL)
+    return text * _scaled(actual_size(arguments[1]), REGEX)
+
+
+def _validation(arguments: Sequence[Any], _: Any) -> int:
+    target = arguments[0]
+    if not isinstance(target, FormatValue):
+        return 1
+    return math.ceil((1.0 + float(_size(arguments[1]))) * TRAVERSAL) * _scaled(target.regex_size, REGEX)
+
+
+def _address(arguments: Sequence[Any], _: Any) -> int:
+    return 1 if isinstance(arguments[0], CIDRValue) else _first(arguments, None)
+
+
+def _contains_ip(arguments: Sequence[Any], _: Any, *, written: bool = False) -> int:
+    network, other = map(_size, arguments)
+    return _scaled(2 * network, TRAVERSAL) + (_scaled(other, TRAVERSAL) if written else 0)
+
+
+def _contains_cidr(arguments: Sequence[Any], _: Any, *, written: bool = False) -> int:
+    return _contains_ip(arguments, None, written=written) + _scaled(_size(arguments[0]), TRAVERSAL) + 1
+
+
+def _traversal(arguments: Sequence[Any], _: Any) -> int:
+    return _traversed(arguments[0], 0)
+
+
+def _traversed(value: Any, before: int) -> int:
+    """The cost to look at all of a value, in which lists may be shared; not more than the limit, by far."""
+    if before > LIMIT:
+        raise CELCancelledError("operation cancelled: actual cost limit exceeded")
+    if isinstance(value, str):
+        return before + int(len(value.encode()) * TRAVERSAL)
+    if isinstance(value, bytes):
+        return before + int(len(value) * TRAVERSAL)
+    if isinstance(value, list):
+        for one in value:
+            before = _traversed(one, before)
+        return before
+    if isinstance(value, dict):
+        for key, one in value.items():
+            before = _traversed(one, _traversed(key_value(key), before))
+        return before
+    return before + 1
+
+
+def _allocating(factor: float, count: int) -> int:
+    return int(float(count) * factor) + 1 + LIST
+
+
+def _result_list(_: Sequence[Any], result: Any) -> int:
+    return _allocating(1, actual_size(result))
+
+
+def _flattened(arguments: Sequence[Any], _: Any) -> int:
+    depth = float(arguments[1]) if len(arguments) > 1 and isinstance(arguments[1], int) else 1.0
+    return _allocating(depth, actual_size(arguments[0]))
+
+
+def _compared(values: Any) -> int:
+    if not isinstance(values, list) or not values:
+        return _allocating(2, 0)
+    factor = 2 + TRAVERSAL if isinstance(values[0], (str, bytes)) else 2.0
+    return _allocating(factor, len(values) * len(values))
+
+
+def _first_compared(arguments: Sequence[Any], _: Any) -> int:
+    return _compared(arguments[0])
+
+
+def _second_compared(arguments: Sequence[Any], _: Any) -> int:
+    return _compared(arguments[1])
+
+
+def _sets(factor: float) -> Cost:
+    def cost(arguments: Sequence[Any], _: Any) -> int:
+        return 1 + int(float(math.prod(map(actual_size, arguments))) * factor)
+
+    return cost
+
+
+def _of_kinds(name: str, cost: Cost) -> dict[str, Cost]:
+    kinds = (
+        "int",
+        "uint",
+        "double",
+        "bool",
+        "google.protobuf.Duration",
+        "google.protobuf.Timestamp",
+        "string",
+        "bytes",
+    )
+    return {f"list_{kind}_{name}": cost for kind in kinds}
+
+
+_OVERLOADS: Final[dict[str, Cost]] = {
+    "list_slice": _result_list,
+    "lists_range": _result_list,
+    "list_reverse": _result_list,
+    "list_flatten": _flattened,
+    "list_flatten_int": _flattened,
+    "list_distinct": _first_compared,
+    **_of_kinds("sort", _first_compared),
+    **_of_kinds("sortByAssociatedKeys", _second_compared),
+    "list_sets_contains_list": _sets(1),
+    "list_sets_intersects_list": _sets(1),
+    "list_sets_equivalent_list": _sets(2),
+    "cidr_contains_ip_string": lambda arguments, _: _contains_ip(arguments, None, written=True),
+    "cidr_contains_cidr_string": lambda arguments, _: _contains_cidr(arguments, None, written=True),
+}
+_FUNCTIONS: Final[dict[str, Cost | int]] = {
+    **dict.fromkeys(("isSorted", "sum", "max", "min", "indexOf", "lastIndexOf"), _traversal),
+    **dict.fromkeys(("url", "lowerAscii", "upperAscii", "substring", "trim"), _first),
+    **dict.fromkeys(("cidr", "isIP", "isCIDR", "quantity", "isQuantity", "semver", "isSemver"), _first),
+    **dict.fromkeys(("replace", "split", "ip.isCanonical"), _first_twice),
+    "join": _result_twice,
+    **dict.fromkeys(("find", "findAll"), _regex),
+    "ip": _address,
+    "containsIP": _contains_ip,
+    "containsCIDR": _contains_cidr,
+    "validate": _validation,
+    "check": 350_000,
+}
+_COMPARED: Final = [f"{order}{kind}" for order in ("less", "greater") for kind in ("_string", "_bytes")]
+_STANDARD: Final[dict[str, Cost]] = {
+    **dict.fromkeys(("starts_with_string", "ends_with_string"), _standard_first),
+    **dict.fromkeys(("string_to_bytes", "bytes_to_string", "strings_quote", "string_format"), _standard_first),
+    "in_list": _in_list,
+    **dict.fromkeys(_COMPARED, _smaller),
+    **dict.fromkeys([one.replace("_", "_equals_", 1) for one in _COMPARED], _smaller),
+    **dict.fromkeys(("add_string", "add_bytes"), _sum),
+    "matches_string": _regex,
+    "contains_string": _contains,
+}

@@ -1,0 +1,298 @@
+"""The functions of Kubernetes' CEL environment, with the types of their overloads, release by release.
+
+The order of overloads is cel-go's. Sources: tests/interop/cel/main.go, which prints what a release declares; cel-go
+(common/stdlib, ext, cel), k8s.io/apiserver/pkg/cel/library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+from dranode.sim.cel.known import KnownToCEL
+from dranode.sim.cel.types import CELType, TypeKind, type_from
+
+# A line: the function, then its overloads: id, parameters after a dot if it is a method, and result.
+_TABLE: Final = """
+!_: logical_not (bool) bool
+-_: negate_double (double) double; negate_int64 (int) int
+@in: in_list (A, list(A)) bool; in_map (A, map(A, B)) bool
+@not_strictly_false: not_strictly_false (bool) bool
+_!=_: not_equals (A, A) bool
+_%_: modulo_int64 (int, int) int; modulo_uint64 (uint, uint) uint
+_&&_: logical_and (bool, bool) bool
+_*_: multiply_double (double, double) double; multiply_int64 (int, int) int; multiply_uint64 (uint, uint) uint
+_+_: add_bytes (bytes, bytes) bytes; add_double (double, double) double;
+    add_duration_duration (duration, duration) duration; add_duration_timestamp (duration, timestamp) timestamp;
+    add_timestamp_duration (timestamp, duration) timestamp; add_int64 (int, int) int;
+    add_list (list(A), list(A)) list(A); add_string (string, string) string; add_uint64 (uint, uint) uint
+_-_: subtract_double (double, double) double; subtract_duration_duration (duration, duration) duration;
+    subtract_int64 (int, int) int; subtract_timestamp_duration (timestamp, duration) timestamp;
+    subtract_timestamp_timestamp (timestamp, timestamp) duration; subtract_uint64 (uint, uint) uint
+_/_: divide_double (double, double) double; divide_int64 (int, int) int; divide_uint64 (uint, uint) uint
+_==_: equals (A, A) bool
+_?._: select_optional_field (dyn, string) optional(V)
+_?_:_: conditional (bool, A, A) A
+_[?_]: list_optindex_optional_int (list(V), int) optional(V);
+    optional_list_optindex_optional_int (optional(list(V)), int) optional(V);
+    map_optindex_optional_value (map(K, V), K) optional(V);
+    optional_map_optindex_optional_value (optional(map(K, V)), K) optional(V)
+_[_]: index_list (list(A), int) A; index_map (map(A, B), A) B;
+    optional_list_index_int (optional(list(V)), int) optional(V);
+    optional_map_index_value (optional(map(K, V)), K) optional(V)
+_||_: logical_or (bool, bool) bool
+add: quantity_add .(Quantity, Quantity) Quantity; quantity_add_int .(Quantity, int) Quantity
+allowed: decision_allowed .(Decision) bool
+asApproximateFloat: quantity_get_float .(Quantity) double
+asInteger: quantity_get_int .(Quantity) int
+bool: bool_to_bool (bool) bool; string_to_bool (string) bool
+bytes: bytes_to_bytes (bytes) bytes; string_to_bytes (string) bytes
+cel.@mapInsert: @mapInsert_map_key_value (map(K, V), K, V) map(K, V);
+    @mapInsert_map_map (map(K, V), map(K, V)) map(K, V)
+charAt: string_char_at_int .(string, int) string
+check: pathcheck_check .(PathCheck, string) Decision; resourcecheck_check .(ResourceCheck, string) Decision
+cidr: string_to_cidr (string) CIDR
+compareTo: quantity_compare_to .(Quantity, Quantity) int; semver_compare_to .(Semver, Semver) int
+contains: contains_string .(string, string) bool
+containsCIDR: cidr_contains_cidr_string .(CIDR, string) bool; cidr_contains_cidr .(CIDR, CIDR) bool
+containsIP: cidr_contains_ip_string .(CIDR, string) bool; cidr_contains_ip_ip .(CIDR, IP) bool
+distinct: list_distinct .(list(T)) list(T)
+double: double_to_double (double) double; int64_to_double (int) double; string_to_double (string) double;
+    uint64_to_double (uint) double
+duration: duration_to_duration (duration) duration; int64_to_duration (int) duration;
+    string_to_duration (string) duration
+dyn: to_dyn (A) dyn
+endsWith: ends_with_string .(string, string) bool
+error: decision_error .(Decision) string
+errored: decision_errored .(Decision) bool
+family: ip_family .(IP) int
+fieldSelector: authorizer_fieldselector .(ResourceCheck, string) ResourceCheck
+find: string_find_string .(string, string) string
+findAll: string_find_all_string .(string, string) list(string);
+    string_find_all_string_int .(string, string, int) list(string)
+first: list_first .(list(V)) optional(V)
+flatten: list_flatten .(list(list(T))) list(T); list_flatten_int .(list(dyn), int) list(dyn)
+format: string_format .(string, list(dyn)) string
+format.named: format-named (string) optional(Format)
+getDate: timestamp_to_day_of_month_1_based .(timestamp) int;
+    timestamp_to_day_of_month_1_based_with_tz .(timestamp, string) int
+getDayOfMonth: timestamp_to_day_of_month .(timestamp) int; timestamp_to_day_of_month_with_tz .(timestamp, string) int
+getDayOfWeek: timestamp_to_day_of_week .(timestamp) int; timestamp_to_day_of_week_with_tz .(timestamp, string) int
+getDayOfYear: timestamp_to_day_of_year .(timestamp) int; timestamp_to_day_of_year_with_tz .(timestamp, string) int
+getEscapedPath: url_get_escaped_path .(URL) string
+getFullYear: timestamp_to_year .(timestamp) int; timestamp_to_year_with_tz .(timestamp, string) int
+getHost: url_get_host .(URL) string
+getHostname: url_get_hostname .(URL) string
+getHours: timestamp_to_hours .(timestamp) int; timestamp_to_hours_with_tz .(timestamp, string) int;
+    duration_to_hours .(duration) int
+getMilliseconds: timestamp_to_milliseconds .(timestamp) int;
+    timestamp_to_milliseconds_with_tz .(timestamp, string) int; duration_to_milliseconds .(duration) int
+getMinutes: timestamp_to_minutes .(timestamp) int; timestamp_to_minutes_with_tz .(timestamp, string) int;
+    duration_to_minutes .(duration) int
+getMonth: timestamp_to_month .(timestamp) int; timestamp_to_month_with_tz .(timestamp, string) int
+getPort: url_get_port .(URL) string
+getQuery: url_get_query .(URL) map(string, list(string))
+getScheme: url_get_scheme .(URL) string
+getSeconds: timestamp_to_seconds .(timestamp) int; timestamp_to_seconds_tz .(timestamp, string) int;
+    duration_to_seconds .(duration) int
+group: authorizer_group .(Authorizer, string) GroupCheck
+hasValue: optional_hasValue .(optional(V)) bool
+includes: list_includes_dyn_dyn .(dyn, dyn) bool
+indexOf: string_index_of_string .(string, string) int; string_index_of_string_int .(string, string, int) int;
+    list_a_index_of_int .(list(A), A) int
+int: int64_to_int64 (int) int; double_to_int64 (double) int; duration_to_int64 (duration) int;
+    string_to_int64 (string) int; timestamp_to_int64 (timestamp) int; uint64_to_int64 (uint) int
+ip: string_to_ip (string) IP; cidr_ip .(CIDR) IP
+ip.isCanonical: ip_is_canonical (string) bool
+isCIDR: is_cidr (string) bool
+isGlobalUnicast: ip_is_global_unicast .(IP) bool
+isGreaterThan: quantity_is_greater_than .(Quantity, Quantity) bool; semver_is_greater_than .(Semver, Semver) bool
+isIP: is_ip (string) bool
+isInteger: quantity_is_integer .(Quantity) bool
+isLessThan: quantity_is_less_than .(Quantity, Quantity) bool; semver_is_less_than .(Semver, Semver) bool
+isLinkLocalMulticast: ip_is_link_local_multicast .(IP) bool
+isLinkLocalUnicast: ip_is_link_local_unicast .(IP) bool
+isLoopback: ip_is_loopback .(IP) bool
+isQuantity: is_quantity_string (string) bool
+isSemver: is_semver_string (string) bool; is_semver_string_bool (string, bool) bool
+isURL: is_url_string (string) bool
+isUnspecified: ip_is_unspecified .(IP) bool
+join: list_join .(list(string)) string; list_join_string .(list(string), string) string
+labelSelector: authorizer_labelselector .(ResourceCheck, string) ResourceCheck
+last: list_last .(list(V)) optional(V)
+lastIndexOf: string_last_index_of_string .(string, string) int;
+    string_last_index_of_string_int .(string, string, int) int; list_a_last_index_of_int .(list(A), A) int
+lists.range: lists_range (int) list(int)
+lowerAscii: string_lower_ascii .(string) string
+major: semver_major .(Semver) int
+masked: cidr_masked .(CIDR) CIDR
+matches: matches (string, string) bool; matches_string .(string, string) bool
+minor: semver_minor .(Semver) int
+name: resourcecheck_name .(ResourceCheck, string) ResourceCheck
+namespace: resourcecheck_namespace .(ResourceCheck, string) ResourceCheck
+optional.none: optional_none () optional(V)
+optional.of: optional_of (V) optional(V)
+optional.ofNonZeroValue: optional_ofNonZeroValue (V) optional(V)
+optional.unwrap: optional_unwrap (list(optional(V))) list(V)
+or: optional_or_optional .(optional(V), optional(V)) optional(V)
+orValue: optional_orValue_value .(optional(V), V) V
+patch: semver_patch .(Semver) int
+path: authorizer_path .(Authorizer, string) PathCheck
+prefixLength: cidr_prefix_length .(CIDR) int
+quantity: string_to_quantity (string) Quantity
+reason: decision_reason .(Decision) string
+replace: string_replace_string_string .(string, string, string) string;
+    string_replace_string_string_int .(string, string, string, int) string
+resource: groupcheck_resource .(GroupCheck, string) ResourceCheck
+reverse: list_reverse .(list(T)) list(T)
+semver: string_to_semver (string) Semver; string_bool_to_semver (string, bool) Semver
+serviceAccount: authorizer_serviceaccount .(Authorizer, string, string) Authorizer
+sets.contains: list_sets_contains_list (list(T), list(T)) bool
+sets.equivalent: list_sets_equivalent_list (list(T), list(T)) bool
+sets.intersects: list_sets_intersects_list (list(T), list(T)) bool
+sign: quantity_sign (Quantity) int
+size: size_bytes (bytes) int; bytes_size .(bytes) int; size_list (list(A)) int; list_size .(list(A)) int;
+    size_map (map(A, B)) int; map_size .(map(A, B)) int; size_string (string) int; string_size .(string) int
+slice: list_slice .(list(T), int, int) list(T)
+split: string_split_string .(string, string) list(string);
+    string_split_string_int .(string, string, int) list(string)
+startsWith: starts_with_string .(string, string) bool
+string: string_to_string (string) string; bool_to_string (bool) string; bytes_to_string (bytes) string;
+    double_to_string (double) string; duration_to_string (duration) string; int64_to_string (int) string;
+    timestamp_to_string (timestamp) string; uint64_to_string (uint) string; ip_to_string (IP) string;
+    cidr_to_string (CIDR) string
+strings.quote: strings_quote (string) string
+sub: quantity_sub .(Quantity, Quantity) Quantity; quantity_sub_int .(Quantity, int) Quantity
+subresource: resourcecheck_subresource .(ResourceCheck, string) ResourceCheck
+substring: string_substring_int .(string, int) string; string_substring_int_int .(string, int, int) string
+timestamp: timestamp_to_timestamp (timestamp) timestamp; int64_to_timestamp (int) timestamp;
+    string_to_timestamp (string) timestamp
+trim: string_trim .(string) string
+type: type (A) type(A)
+uint: uint64_to_uint64 (uint) uint; double_to_uint64 (double) uint; int64_to_uint64 (int) uint;
+    string_to_uint64 (string) uint
+unwrapOpt: optional_unwrapOpt .(list(optional(V))) list(V)
+upperAscii: string_upper_ascii .(string) string
+url: string_to_url (string) URL
+validate: format-validate .(Format, string) optional(list(string))
+value: optional_value .(optional(V)) V
+"""
+_ORDERS: Final = {"_<_": "less", "_<=_": "less_equals", "_>_": "greater", "_>=_": "greater_equals"}
+_ORDERED: Final = """
+_bool bool bool|_int64 int int|_int64_double int double|_int64_uint64 int uint|_uint64 uint uint|
+_uint64_double uint double|_uint64_int64 uint int|_double double double|_double_int64 double int|
+_double_uint64 double uint|_string string string|_bytes bytes bytes|_timestamp timestamp timestamp|
+_duration duration duration
+"""
+_COMPARABLE: Final = ("int", "uint", "double", "bool", "duration", "timestamp", "string", "bytes")
+_SUMMABLE: Final = ("int", "uint", "double", "duration")
+# What each is called when it is shown, and the length that its cost goes by.
+FORMATS: Final = {
+    "byte": ("byte", 84),
+    "date": ("date", 71),
+    "datetime": ("datetime", 71),
+    "dns1035Label": ("DNS1035Label", 30),
+    "dns1035LabelPrefix": ("DNS1035LabelPrefix", 30),
+    "dns1123Label": ("DNS1123Label", 30),
+    "dns1123LabelPrefix": ("DNS1123LabelPrefix", 30),
+    "dns1123Subdomain": ("DNS1123Subdomain", 60),
+    "dns1123SubdomainPrefix": ("DNS1123SubdomainPrefix", 60),
+    "labelValue": ("LabelValue", 40),
+    "qualifiedName": ("QualifiedName", 60),
+    "uri": ("URI", 1103),
+    "uuid": ("uuid", 70),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Overload:
+    """One way to call a function.
+
+    Attributes:
+        function: its name.
+        id: what the rules of cost know it by.
+        member: written as `<first>.name(...)`, otherwise `name(<first>, ...)`.
+    """
+
+    function: str
+    id: str
+    member: bool
+    parameters: tuple[CELType, ...]
+    result: CELType
+
+    @property
+    def variables(self) -> frozenset[CELType]:
+        """The variables of its types."""
+        return frozenset(one for kind in (*self.parameters, self.result) for one in _variables(kind))
+
+
+@cache
+def functions(known: KnownToCEL) -> dict[str, tuple[Overload, ...]]:
+    """The functions of a release's environment."""
+    declared: dict[str, list[Overload]] = {}
+    for overload in (*_written(), *_orders(), *_of_lists(), *_formats()):
+        if known.declares(overload.function, overload.id):
+            declared.setdefault(overload.function, []).append(overload)
+    return {name: tuple(overloads) for name, overloads in declared.items()}
+
+
+def _variables(kind: CELType) -> Iterator[CELType]:
+    if kind.kind is TypeKind.VARIABLE:
+        yield kind
+    for parameter in kind.parameters:
+        yield from _variables(parameter)
+
+
+def _overload(function: str, id_: str, parameters: list[str], result: str, *, member: bool = False) -> Overload:
+    return Overload(function, id_, member, tuple(map(type_from, parameters)), type_from(result))
+
+
+def _written() -> Iterator[Overload]:
+    function = ""
+    for line in _TABLE.strip().splitlines():
+        if not line.startswith(" "):
+            function, _, line = line.partition(": ")  # noqa: PLW2901 - the rest of it
+        for written in filter(None, map(str.strip, line.split(";"))):
+            id_, _, rest = written.partition(" ")
+            parameters, _, result = rest.rpartition(") ")
+            member, _, parameters = parameters.partition("(")
+            yield _overload(function, id_, _split(parameters), result, member=member == ".")
+
+
+def _split(parameters: str) -> list[str]:
+    """The parameters between commas that are in no brackets."""
+    parts, depth = [""], 0
+    for character in parameters:
+        depth += (character == "(") - (character == ")")
+        if character == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return [part.strip() for part in parts if part]
+
+
+def _orders() -> Iterator[Overload]:
+    for function, prefix in _ORDERS.items():
+        for line in _ORDERED.replace("\n", "").split("|"):
+            suffix, *parameters = line.split()
+            yield _overload(function, prefix + suffix, parameters, "bool")
+
+
+def _of_lists() -> Iterator[Overload]:
+    for kind in _COMPARABLE:
+        name = type_from(kind).name
+        yield _overload("isSorted", f"list_{kind}_is_sorted_bool", [f"list({kind})"], "bool", member=True)
+        yield _overload("min", f"list_{kind}_min_{kind}", [f"list({kind})"], kind, member=True)
+        yield _overload("max", f"list_{kind}_max_{kind}", [f"list({kind})"], kind, member=True)
+        yield _overload("sort", f"list_{name}_sort", [f"list({kind})"], f"list({kind})", member=True)
+        keys = ["list(T)", f"list({kind})"]
+        yield _overload("@sortByAssociatedKeys", f"list_{name}_sortByAssociatedKeys", keys, "list(T)", member=True)
+    for kind in _SUMMABLE:
+        yield _overload("sum", f"list_{kind}_sum_{kind}", [f"list({kind})"], kind, member=True)
+
+
+def _formats() -> Iterator[Overload]:
+    for name in FORMATS:
+        yield _overload(f"format.{name}", f"format.{name}", [], "Format")

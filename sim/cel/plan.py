@@ -1,0 +1,248 @@
+"""The evaluator: a checked tree becomes nested functions that count what they cost, as cel-go's planner does it.
+
+Literals are folded first: what is converted wrongly there, or is no regular expression, is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dranode.sim.cel.attributes import (
+    Attribute,
+    Frame,
+    Planned,
+    Qualifier,
+    Run,
+    as_attribute,
+    attribute_of,
+    constant,
+    no_overload,
+    presence_of,
+)
+from dranode.sim.cel.checker import Checked
+from dranode.sim.cel.costs import cost_of
+from dranode.sim.cel.declarations import Overload, functions
+from dranode.sim.cel.errors import CELCompileError, CELRuntimeError
+from dranode.sim.cel.guards import accepts
+from dranode.sim.cel.known import KnownToCEL
+from dranode.sim.cel.library import UNGUARDED, implementations, refused
+from dranode.sim.cel.operations import CONVERSIONS, OPERATORS
+from dranode.sim.cel.regex import compiled
+from dranode.sim.cel.run import (
+    Loop,
+    called,
+    equality_of,
+    fold,
+    list_literal,
+    logic,
+    map_literal,
+    member_of,
+    not_strictly_false,
+    reader,
+)
+from dranode.sim.cel.syntax import (
+    CallExpr,
+    Comprehension,
+    Expr,
+    Ident,
+    ListLiteral,
+    Literal,
+    MapLiteral,
+    Select,
+)
+from dranode.sim.cel.values import MISSING, OptionalValue, UInt
+
+
+def planned(checked: Checked, known: KnownToCEL) -> tuple[Run, int]:
+    """How the tree is evaluated, and how many variables that takes.
+
+    Raises:
+        CELCompileError: a literal is converted to what it cannot be, or is no regular expression.
+    """
+    planner = _Planner(checked, known)
+    return planner.plan(checked.tree).run, planner.variables
+
+
+class _Planner:
+    def __init__(self, checked: Checked, known: KnownToCEL) -> None:
+        self.checked = checked
+        self.known = known
+        self.functions = functions(known)
+        self.scopes: list[dict[str, int]] = []
+        self.variables = 0
+
+    def plan(self, node: Expr) -> Planned:  # noqa: PLR0911 - one for each kind
+        if node in self.checked.constants:
+            return constant(self.checked.constants[node])
+        match node:
+            case Literal():
+                return constant(node.value)
+            case Ident():
+                return attribute_of(Attribute(self._variable(node.name.removeprefix("."))))
+            case Select():
+                return self._select(node)
+            case CallExpr():
+                return self._call(node)
+            case ListLiteral():
+                return self._list(node)
+            case MapLiteral():
+                return self._map(node)
+            case Comprehension():
+                return self._loop(node)
+            case _:
+                raise AssertionError(node)
+
+    # --- attributes ---
+
+    def _variable(self, name: str) -> Run:
+        for scope in reversed(self.scopes):
+            if name in scope:
+                return reader(scope[name])
+        return lambda frame: frame.device
+
+    def _select(self, node: Select) -> Planned:
+        attribute = as_attribute(self.plan(node.operand))
+        attribute.add(Qualifier(node.field, None, optional=False, test_only=node.test_only))
+        return presence_of(attribute) if node.test_only else attribute_of(attribute)
+
+    def _index(self, node: CallExpr, *, optional: bool) -> Planned:
+        operand, index = (self.plan(one) for one in node.arguments)
+        attribute = as_attribute(operand)
+        if index.constant is not MISSING:
+            if type(index.constant) not in (str, int, UInt, bool, float):
+                raise CELCompileError(f"program instantiation failed: invalid qualifier type: {index.constant!r}")
+            attribute.add(Qualifier(index.constant, None, optional))
+        else:
+            run = index.run if index.attribute is None else index.attribute.resolve
+            attribute.add(Qualifier(MISSING, run, optional))
+        return attribute_of(attribute)
+
+    # --- calls ---
+
+    def _call(self, node: CallExpr) -> Planned:  # noqa: PLR0911 - one for each kind
+        match node.function:
+            case "_&&_" | "_||_":
+                left, right = (self.plan(one).run for one in node.arguments)
+                return Planned(logic(left, right, ends=node.function == "_||_"))
+            case "_?_:_":
+                condition, then, otherwise = (self.plan(one) for one in node.arguments)
+                choice = (condition.run, as_attribute(then), as_attribute(otherwise))
+                return attribute_of(Attribute(None, choice=choice))
+            case "_==_" | "_!=_":
+                left, right = (self.plan(one).run for one in node.arguments)
+                return Planned(equality_of(left, right, negated=node.function == "_!=_"))
+            case "_[_]":
+                return self._index(node, optional=False)
+            case "_[?_]" | "_?._":
+                return self._index(node, optional=True)
+            case "@not_strictly_false":
+                return Planned(not_strictly_false(self.plan(node.arguments[0]).run))
+        arguments = [*([node.target] if node.target is not None else []), *node.arguments]
+        operands = [self.plan(one) for one in arguments]
+        if node.function in ("or", "orValue") and len(operands) == 2:  # noqa: PLR2004 - the value and the other one
+            return Planned(self._or(operands[0].run, operands[1].run, value=node.function == "orValue"))
+        return self._function(node, operands)
+
+    def _or(self, left: Run, right: Run, *, value: bool) -> Run:
+        refuses = self.known.cel_go_29
+
+        def run(frame: Frame) -> Any:
+            optional = left(frame)
+            if type(optional) is not OptionalValue:
+                if refuses:
+                    raise no_overload("orValue" if value else "or", [optional])
+                return optional
+            if optional.present:
+                return optional.value if value else optional
+            return right(frame)
+
+        return run
+
+    def _function(self, node: CallExpr, arguments: list[Planned]) -> Planned:
+        name = node.function.removeprefix(".")
+        overloads = self.checked.overloads[node]
+        overload = overloads[0].id if len(overloads) == 1 else ""
+        constants = [one.constant for one in arguments]
+        if overload == "in_list" and constants[1] is not MISSING:
+            members = member_of(arguments[0].run, constants[1])
+            if members is not None:
+                return members
+        code = self._code(name, overloads)
+        if name in CONVERSIONS and len(arguments) == 1 and constants[0] is not MISSING:
+            return _folded(code, constants[0])
+        if name in ("matches", "find", "findAll") and isinstance(constants[1], str):
+            _check_regex(constants[1])
+        # What cel-go does for any number of arguments, not for one or two.
+        early = len(arguments) > 2 or overload == "string_format" or not (overload or name in OPERATORS)  # noqa: PLR2004
+        runs = [one.run for one in arguments]
+        return Planned(called(runs, code, cost_of(name, overload, self.known), early=early))
+
+    def _code(self, name: str, overloads: Sequence[Overload]) -> Callable[..., Any]:
+        code = implementations(self.known).get(name, refused)
+        if name in UNGUARDED:
+            return code
+        if len(overloads) == 1:
+            return _guarded(name, code, [overloads[0]])
+        return _guarded(name, code, self.functions[name])
+
+    # --- literals ---
+
+    def _list(self, node: ListLiteral) -> Planned:
+        elements = [self.plan(one) for one in node.elements]
+        if all(one.constant is not MISSING for one in elements) and not node.optional:
+            return constant([one.constant for one in elements])
+        return Planned(list_literal([one.run for one in elements], node.optional))
+
+    def _map(self, node: MapLiteral) -> Planned:
+        entries = [(self.plan(one.key), self.plan(one.value), one.optional) for one in node.entries]
+        if all(key.constant is not MISSING and value.constant is not MISSING for key, value, _ in entries):
+            try:
+                return constant(map_literal([(key.run, value.run, one) for key, value, one in entries])(Frame({}, [])))
+            except (ValueError, CELRuntimeError) as error:
+                raise CELCompileError(f"program instantiation failed: {error}") from error
+        return Planned(map_literal([(key.run, value.run, one) for key, value, one in entries]))
+
+    # --- loops ---
+
+    def _loop(self, node: Comprehension) -> Planned:
+        over, start = self.plan(node.over).run, self.plan(node.start).run
+        accumulator = self._slot()
+        one, two = self._slot(), self._slot()
+        self.scopes.append({node.accumulator: accumulator})
+        self.scopes.append({node.variable: one, **({node.variable2: two} if node.variable2 else {})})
+        condition, step = self.plan(node.condition).run, self.plan(node.step).run
+        self.scopes.pop()
+        result = self.plan(node.result).run
+        self.scopes.pop()
+        variable2 = two if node.variable2 else None
+        return Planned(fold(Loop(over, start, condition, step, result, accumulator, one, variable2)))
+
+    def _slot(self) -> int:
+        self.variables += 1
+        return self.variables - 1
+
+
+def _guarded(name: str, code: Callable[..., Any], overloads: Sequence[Overload]) -> Callable[..., Any]:
+    parameters = [one.parameters for one in overloads]
+
+    def call(*arguments: Any) -> Any:
+        if not any(accepts(one, arguments) for one in parameters):
+            raise no_overload(name, arguments)
+        return code(*arguments)
+
+    return call
+
+
+def _folded(code: Callable[..., Any], argument: Any) -> Planned:
+    try:
+        return constant(code(argument))
+    except ValueError as error:
+        raise CELCompileError(f"program instantiation failed: {error}") from error
+
+
+def _check_regex(pattern: str) -> None:
+    try:
+        compiled(pattern)
+    except ValueError as error:
+        raise CELCompileError(f"program instantiation failed: {error}") from error

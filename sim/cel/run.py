@@ -1,0 +1,281 @@
+"""What the parts of a plan do when an expression is evaluated, as cel-go's interpreter does it.
+
+Errors are ValueErrors, which loops keep in their accumulator and `&&` and `||` may absorb.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from dranode.sim.cel.attributes import Frame, Planned, Run, constant, no_overload
+from dranode.sim.cel.costs import LIMIT, LIST, MAP, equality, inequality
+from dranode.sim.cel.errors import CELCancelledError, CELRuntimeError
+from dranode.sim.cel.values import (
+    MISSING,
+    FormatValue,
+    MutableList,
+    MutableMap,
+    OptionalValue,
+    SemverValue,
+    UInt,
+    equal,
+    key_value,
+    map_key,
+    map_value,
+    type_name,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An error in the place of a variable's value."""
+
+    error: ValueError
+
+
+@dataclass(frozen=True, slots=True)
+class Unset:
+    """A variable whose first value nobody has asked for."""
+
+    start: Run
+
+
+def reader(slot: int) -> Run:
+    """The value of a variable."""
+
+    def read(frame: Frame) -> Any:
+        value = frame.variables[slot]
+        kind = type(value)
+        if kind is Unset:
+            value = frame.variables[slot] = _first_value(frame, value.start)
+            kind = type(value)
+        if kind is Failure:
+            raise value.error
+        return value
+
+    return read
+
+
+def _first_value(frame: Frame, start: Run) -> Any:
+    """Of an empty list or map a loop has one that it adds to, in place."""
+    try:
+        value = start(frame)
+    except ValueError as error:
+        return Failure(error)
+    if isinstance(value, list) and not value:
+        return MutableList()
+    return MutableMap() if isinstance(value, dict) and not value else value
+
+
+def logic(left: Run, right: Run, *, ends: bool) -> Run:
+    """`||`, which True ends, or `&&`, which False ends."""
+
+    def run(frame: Frame) -> bool:
+        failure: ValueError | None = None
+        for term in (left, right):
+            try:
+                value: Any = term(frame)
+            except ValueError as error:
+                failure = failure or error
+                continue
+            if value is ends:
+                return bool(ends)
+            if value is not (not ends):
+                failure = failure or no_overload("_||_" if ends else "_&&_", [value])
+        if failure is not None:
+            raise failure
+        return not ends
+
+    return run
+
+
+def _pair(left: Run, right: Run, frame: Frame) -> tuple[Any, Any]:
+    """Both values; the second is evaluated even if the first fails. What failed is a Failure."""
+    values = []
+    for side in (left, right):
+        try:
+            values.append(side(frame))
+        except ValueError as error:
+            values.append(Failure(error))
+    return values[0], values[1]
+
+
+def equality_of(left: Run, right: Run, *, negated: bool) -> Run:
+    """`==`, or `!=` if it is negated, which is true of what cannot be compared."""
+
+    def run(frame: Frame) -> bool:
+        one, two = _pair(left, right, frame)
+        frame.cost += (inequality if negated else equality)(one, two)
+        for value in (one, two):
+            if type(value) is Failure:
+                raise value.error
+        if not negated:
+            return equal(one, two)
+        try:
+            return not equal(one, two)
+        except ValueError:
+            return True
+
+    return run
+
+
+def not_strictly_false(argument: Run) -> Run:
+    """Whether a loop goes on: also after an error."""
+
+    def run(frame: Frame) -> bool:
+        frame.cost += 1
+        try:
+            value = argument(frame)
+        except ValueError:
+            return True
+        return value is not False
+
+    return run
+
+
+def called(arguments: list[Run], code: Callable[..., Any], cost: Any, *, early: bool) -> Run:
+    """A call. `early`: the first argument that fails ends it, before it costs anything."""
+
+    def run(frame: Frame) -> Any:
+        values: list[Any] = []
+        failure: ValueError | None = None
+        for argument in arguments:
+            try:
+                values.append(argument(frame))
+            except ValueError as error:
+                failure = failure or error
+                values.append(None)
+                if early:
+                    break
+        result: Any = None
+        if failure is None:
+            try:
+                result = code(*values)
+            except ValueError as error:
+                failure = error
+        if len(values) == len(arguments):
+            frame.cost += cost if type(cost) is int else cost(values, result)
+            if frame.cost > LIMIT:
+                raise CELCancelledError("operation cancelled: actual cost limit exceeded")
+        if failure is not None:
+            raise failure
+        return result
+
+    return run
+
+
+def member_of(value: Run, members: list[Any]) -> Planned | None:
+    """Membership in a literal list of simple values, which costs nothing; None if they are not that simple."""
+    if not members:
+        return constant(value=False)
+    if any(type(one) not in (str, int, UInt, float, bool) for one in members):
+        return None
+    keys = {map_key(one): True for one in members}
+
+    def run(frame: Frame) -> bool:
+        one = value(frame)
+        if type(one) in (bytes, SemverValue, FormatValue):
+            raise CELRuntimeError(f"internal error: runtime error: hash of unhashable type {type_name(one)}")
+        return not isinstance(one, (list, dict)) and map_value(keys, one) is True
+
+    return Planned(run)
+
+
+def list_literal(elements: list[Run], optional: frozenset[int]) -> Run:
+    """A list; the elements at the indices in `optional` may be missing."""
+
+    def run(frame: Frame) -> list[Any]:
+        frame.cost += LIST
+        values: list[Any] = []
+        for index, element in enumerate(elements):
+            value = element(frame)
+            if index in optional:
+                value = _unwrapped(value)
+                if value is MISSING:
+                    continue
+            values.append(value)
+        return values
+
+    return run
+
+
+def _unwrapped(value: Any) -> Any:
+    if type(value) is not OptionalValue:
+        raise ValueError(f"cannot initialize optional list element from non-optional value {value!r}")
+    return value.value if value.present else MISSING
+
+
+def map_literal(entries: list[tuple[Run, Run, bool]]) -> Run:
+    """A map of keys, values, and whether the value may be missing."""
+
+    def run(frame: Frame) -> dict[Any, Any]:
+        frame.cost += MAP
+        values: dict[Any, Any] = {}
+        for key, value, optional in entries:
+            name = key(frame)
+            given = value(frame)
+            if type(name) is bytes:
+                raise CELRuntimeError("internal error: runtime error: hash of unhashable type types.Bytes")
+            if optional:
+                given = _unwrapped(given)
+                if given is MISSING:
+                    values.pop(map_key(name), None)
+                    continue
+            values[map_key(name)] = given
+        return values
+
+    return run
+
+
+class Loop(NamedTuple):
+    """The parts of a loop, and where its variables are."""
+
+    over: Run
+    start: Run
+    condition: Run
+    step: Run
+    result: Run
+    accumulator: int
+    variable: int
+    variable2: int | None
+
+
+def fold(loop: Loop) -> Run:
+    """A loop, whose accumulator is first evaluated when it is first read."""
+    over, start, condition, step, result, accumulator, one, two = loop
+
+    def run(frame: Frame) -> Any:
+        variables = frame.variables
+        values = over(frame)
+        variables[accumulator] = Unset(start)
+        for key, value in _pairs(values, both=two is not None):
+            variables[one] = key
+            if two is not None:
+                variables[two] = value
+            if frame.cost > LIMIT:
+                raise CELCancelledError("operation cancelled: actual cost limit exceeded")
+            try:
+                if condition(frame) is False:
+                    break
+            except ValueError:
+                pass
+            try:
+                variables[accumulator] = step(frame)
+            except ValueError as error:
+                variables[accumulator] = Failure(error)
+        value = result(frame)
+        if type(value) is MutableList:
+            return list(value)
+        return dict(value) if type(value) is MutableMap else value
+
+    return run
+
+
+def _pairs(values: Any, *, both: bool) -> Any:
+    if isinstance(values, list):
+        return enumerate(values) if both else [(value, None) for value in values]
+    if isinstance(values, dict):
+        return [(key_value(key), value) for key, value in values.items()]
+    raise ValueError(f"got '{type_name(values)}', expected iterable type")

@@ -1,0 +1,158 @@
+"""The syntax tree of an expression, as the parser makes it and the checker annotates it (cel-spec, langdef.md).
+
+Nodes are compared by identity; what the checker, the estimator and the planner learn of a node stands beside the tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+# The variable in which macros collect what they make; an expression cannot contain such a name.
+ACCUMULATOR: Final = "@result"
+# The iteration variable of a loop that only binds a name.
+UNUSED: Final = "#unused"
+
+
+@dataclass(eq=False, slots=True)
+class Literal:
+    """A value that is written out."""
+
+    value: Any
+
+
+@dataclass(eq=False, slots=True)
+class Ident:
+    """A name."""
+
+    name: str
+
+
+@dataclass(eq=False, slots=True)
+class Select:
+    """`operand.field`, or whether there is one if `test_only`."""
+
+    operand: Expr
+    field: str
+    test_only: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class CallExpr:
+    """A call of a function, an operator, or a method of `target`."""
+
+    function: str
+    arguments: list[Expr]
+    target: Expr | None = None
+
+
+@dataclass(eq=False, slots=True)
+class ListLiteral:
+    """A list; the elements at the indices in `optional` may be left out."""
+
+    elements: list[Expr]
+    optional: frozenset[int] = frozenset()
+
+
+@dataclass(eq=False, slots=True)
+class MapEntry:
+    """An entry of a map, or a field of a message, whose key is then a string."""
+
+    key: Expr
+    value: Expr
+    optional: bool
+
+
+@dataclass(eq=False, slots=True)
+class MapLiteral:
+    """A map."""
+
+    entries: list[MapEntry]
+
+
+@dataclass(eq=False, slots=True)
+class MessageLiteral:
+    """A message of the type `name`."""
+
+    name: str
+    fields: list[MapEntry]
+
+
+@dataclass(eq=False, slots=True)
+class Comprehension:
+    """A loop: `accumulator` starts as `start` and becomes `step` for every element while `condition` holds."""
+
+    over: Expr
+    variable: str
+    variable2: str | None
+    accumulator: str
+    start: Expr
+    condition: Expr
+    step: Expr
+    result: Expr
+
+    @property
+    def binds(self) -> bool:
+        """Whether it binds a name instead of looping."""
+        empty = isinstance(self.over, ListLiteral) and not self.over.elements
+        never = isinstance(self.condition, Literal) and self.condition.value is False
+        return empty and never and self.accumulator != ACCUMULATOR
+
+
+Expr: TypeAlias = Literal | Ident | Select | CallExpr | ListLiteral | MapLiteral | MessageLiteral | Comprehension
+
+
+def children(node: Expr) -> Iterator[Expr]:
+    """The nodes directly below, in the order in which they are written or run."""
+    match node:
+        case Select():
+            yield node.operand
+        case CallExpr():
+            if node.target is not None:
+                yield node.target
+            yield from node.arguments
+        case ListLiteral():
+            yield from node.elements
+        case MapLiteral():
+            for entry in node.entries:
+                yield entry.key
+                yield entry.value
+        case MessageLiteral():
+            for field in node.fields:
+                yield field.value
+        case Comprehension():
+            yield from (node.over, node.start, node.condition, node.step, node.result)
+
+
+def walk(node: Expr) -> Iterator[Expr]:
+    """The node and all below it."""
+    todo = [node]
+    while todo:
+        node = todo.pop()
+        yield node
+        todo += children(node)
+
+
+def copy(node: Expr) -> Expr:  # noqa: PLR0911 - one for each kind
+    """The same tree of other nodes."""
+    match node:
+        case Literal():
+            return Literal(node.value)
+        case Ident():
+            return Ident(node.name)
+        case Select():
+            return Select(copy(node.operand), node.field, node.test_only)
+        case CallExpr():
+            target = None if node.target is None else copy(node.target)
+            return CallExpr(node.function, [copy(one) for one in node.arguments], target)
+        case ListLiteral():
+            return ListLiteral([copy(one) for one in node.elements], node.optional)
+        case MapLiteral():
+            return MapLiteral([MapEntry(copy(one.key), copy(one.value), one.optional) for one in node.entries])
+        case MessageLiteral():
+            return MessageLiteral(node.name, [MapEntry(one.key, copy(one.value), one.optional) for one in node.fields])
+        case Comprehension():
+            parts = (copy(one) for one in children(node))
+            over, start, condition, step, result = parts
+            return Comprehension(over, node.variable, node.variable2, node.accumulator, start, condition, step, result)

@@ -1,0 +1,190 @@
+"""Durations and timestamps: how they are read, written and taken apart (cel-go: common/types; Go's time)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta, timezone
+from fractions import Fraction
+from typing import Any, Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from dranode.sim.cel.values import INT64, SECOND, Duration, Timestamp
+
+_UNITS: Final = {
+    "ns": 1,
+    "us": 1000,
+    "\u00b5s": 1000,
+    "\u03bcs": 1000,
+    "ms": 1_000_000,
+    "s": SECOND,
+    "m": 60 * SECOND,
+    "h": 3600 * SECOND,
+}
+_PART: Final = re.compile(r"([0-9]*)(?:(\.)([0-9]*))?(ns|us|\u00b5s|\u03bcs|ms|s|m|h)")
+_MOMENT: Final = re.compile(
+    r"(\d{4})-(\d\d)-(\d\d)T(\d{1,2}):(\d\d):(\d\d)(?:[.,](\d+))?(?:Z|([+-])(\d\d):(\d\d))", re.ASCII
+)
+_FIRST: Final = -62135596800 * SECOND
+_AFTER_LAST: Final = 253402300800 * SECOND
+_DAY: Final = 86400
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def duration(nanoseconds: int) -> Duration:
+    """A duration.
+
+    Raises:
+        ValueError: it is too long.
+    """
+    if nanoseconds not in INT64:
+        raise ValueError("duration overflow")
+    return Duration(nanoseconds)
+
+
+def timestamp(nanoseconds: int, offset: int = 0) -> Timestamp:
+    """A timestamp.
+
+    Raises:
+        ValueError: it lies before the year 1 or after the year 9999.
+    """
+    if not _FIRST <= nanoseconds < _AFTER_LAST:
+        raise ValueError("timestamp overflow")
+    return Timestamp(nanoseconds, offset)
+
+
+def duration_from(text: str) -> Duration:
+    """The duration that Go's ParseDuration reads, such as `1h30m` or `-1.5s`.
+
+    Raises:
+        ValueError: there is none.
+    """
+    rest = text[1:] if text[:1] in ("-", "+") else text
+    total, at = 0, 0
+    while at < len(rest) and rest != "0":
+        part = _PART.match(rest, at)
+        if part is None or not (part[1] or part[3]):
+            break
+        unit = _UNITS[part[4]]
+        total += int(part[1] or "0") * unit + (int(Fraction(f"0.{part[3]}") * unit) if part[3] else 0)
+        at = part.end()
+    if not rest or (at < len(rest) and rest != "0"):
+        raise ValueError(f'type conversion error from "{text}" to google.protobuf.Duration')
+    return duration(-total if text[0] == "-" else total)
+
+
+def timestamp_from(text: str) -> Timestamp:
+    """The moment that RFC 3339 writes.
+
+    Raises:
+        ValueError: there is none.
+    """
+    found = _MOMENT.fullmatch(text)
+    # Go takes offsets of up to 24 hours and 59 minutes.
+    if found is None or int(found[9] or 0) > 24 or int(found[10] or 0) > 59:  # noqa: PLR2004
+        raise _no_moment(text)
+    year, month, day, hour, minute, second = (int(one) for one in found.groups()[:6])
+    try:
+        local = datetime(year or 1, month, day, hour, minute, second, tzinfo=UTC)
+    except ValueError as error:
+        raise _no_moment(text) from error
+    offset = 0
+    if found[8]:
+        offset = (int(found[9]) * 3600 + int(found[10]) * 60) * (-1 if found[8] == "-" else 1)
+    if not year:
+        raise ValueError("timestamp overflow")
+    seconds = (local - _EPOCH) // timedelta(seconds=1) - offset
+    return timestamp(seconds * SECOND + int((found[7] or "0")[:9].ljust(9, "0")), offset)
+
+
+def _no_moment(text: str) -> ValueError:
+    return ValueError(f'type conversion error from "{text}" to google.protobuf.Timestamp')
+
+
+def duration_text(value: Duration) -> str:
+    """Seconds with a fraction, as CEL writes them."""
+    seconds = value.nanoseconds / SECOND
+    return f"{_plain(seconds)}s"
+
+
+def _plain(number: float) -> str:
+    """The shortest decimal without an exponent."""
+    text = repr(number)
+    if "e" in text:
+        text = f"{Fraction(text).numerator / Fraction(text).denominator:.20f}".rstrip("0")
+    return text.removesuffix(".0").removesuffix(".")
+
+
+def timestamp_text(value: Timestamp) -> str:
+    """RFC 3339 in the zone that it was written in, with as many digits as it needs."""
+    moment = _local(value, timezone(timedelta(seconds=value.offset)))
+    fraction = f".{value.nanoseconds % SECOND:09d}".rstrip("0").rstrip(".")
+    offset = abs(value.offset) // 60
+    sign = "-" if value.offset < 0 else "+"
+    zone = f"{sign}{offset // 60:02d}:{offset % 60:02d}" if value.offset else "Z"
+    return f"{moment:{_year(moment)}-%m-%dT%H:%M:%S}{fraction}{zone}"
+
+
+def _year(moment: datetime) -> str:
+    return f"{moment.year:04d}"
+
+
+def _local(value: Timestamp, zone: Any) -> datetime:
+    try:
+        return (_EPOCH + timedelta(seconds=value.nanoseconds // SECOND)).astimezone(zone)
+    except OverflowError as error:
+        raise ValueError("timestamp overflow") from error
+
+
+def _zone(text: str) -> Any:
+    """A zone by its name or as `+02:00`."""
+    hours, colon, minutes = text.partition(":")
+    if not colon:
+        try:
+            return UTC if text in ("", "UTC") else ZoneInfo(text)
+        except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+            raise ValueError(f"unknown time zone {text}") from error
+    if not re.fullmatch(r"[+-]?[0-9]+", hours) or not re.fullmatch(r"[+-]?[0-9]+", minutes):
+        raise ValueError(f"unknown time zone {text}")
+    offset = abs(int(hours)) * 60 + int(minutes)
+    try:
+        return timezone(timedelta(minutes=-offset if int(hours) < 0 else offset))
+    except ValueError as error:
+        raise ValueError(f"unknown time zone {text}") from error
+
+
+def _of_moment(read: Callable[[datetime], int], read_duration: Callable[[int], int] | None = None) -> Any:
+    def part(value: Any, zone: str = "UTC") -> int:
+        if isinstance(value, Duration):
+            if read_duration is None:
+                raise ValueError("no such overload")
+            return read_duration(value.nanoseconds)
+        return read(_local(value, _zone(zone)))
+
+    return part
+
+
+def _milliseconds(value: Any, zone: str = "UTC") -> int:
+    if isinstance(value, Duration):
+        return _whole(value.nanoseconds, 1_000_000)
+    _zone(zone)
+    return int(value.nanoseconds % SECOND // 1_000_000)
+
+
+def _whole(number: int, unit: int) -> int:
+    """Division that leaves out the fraction of negative numbers, too."""
+    return -(-number // unit) if number < 0 else number // unit
+
+
+GETTERS: Final[dict[str, Callable[..., int]]] = {
+    "getFullYear": _of_moment(lambda moment: moment.year),
+    "getMonth": _of_moment(lambda moment: moment.month - 1),
+    "getDayOfYear": _of_moment(lambda moment: moment.timetuple().tm_yday - 1),
+    "getDayOfMonth": _of_moment(lambda moment: moment.day - 1),
+    "getDate": _of_moment(lambda moment: moment.day),
+    "getDayOfWeek": _of_moment(lambda moment: moment.isoweekday() % 7),
+    "getHours": _of_moment(lambda moment: moment.hour, lambda length: _whole(length, 3600 * SECOND)),
+    "getMinutes": _of_moment(lambda moment: moment.minute, lambda length: _whole(length, 60 * SECOND)),
+    "getSeconds": _of_moment(lambda moment: moment.second, lambda length: _whole(length, SECOND)),
+    "getMilliseconds": _milliseconds,
+}
