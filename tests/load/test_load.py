@@ -17,7 +17,7 @@ def test_a_few_seconds_of_load_have_no_error() -> None:
 
 def test_what_grows_is_named() -> None:
     looks = [replace(STEADY, descriptors=30 + number) for number in range(16)]
-    assert grown(looks) == ["descriptors grew by 22.2 %, from 36 to 44"]
+    assert grown(looks) == ["descriptors grew by 22.5 %, from 36 to 44"]
 
 
 def test_what_is_steady_or_becomes_less_is_not() -> None:
