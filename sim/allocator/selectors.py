@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from dranode.driver.core.api.resource import DeviceAttribute, DeviceSelector
+from dranode.driver.core.api.resource import DeviceAttribute, DeviceClass, DeviceSelector
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.outcome import AllocationError, Reason
 from dranode.sim.allocator.pools import Content
@@ -57,6 +57,18 @@ class Selectors:
                 if not self._holds(selector, content, f"{owner}: selector #{index}"):
                     return Exclusion(where, index, selector.cel.expression if selector.cel else "")
         return None
+
+    def in_class(self, device_class: DeviceClass, content: Content) -> bool:
+        """Return whether a class selects the device.
+
+        Raises:
+            AllocationError: a selector cannot be compiled, or fails on this device.
+        """
+        where = f"class {device_class.metadata.name}"
+        return all(
+            self._holds(selector, content, f"{where}: selector #{index}")
+            for index, selector in enumerate(device_class.spec.selectors)
+        )
 
     def derived(self, name: str, expression: str, content: Content) -> DeviceAttribute:
         """The attribute that the expression makes of the device.

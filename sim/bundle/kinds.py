@@ -1,0 +1,143 @@
+"""Tells devices apart by what a claim would ask for: their driver, and attributes such as the size of huge pages."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Final
+
+from dranode.driver.core.api.quantity import Quantity
+from dranode.driver.core.api.resource import Device
+from dranode.sim.allocator.constraints import attribute_value
+from dranode.sim.allocator.pools import Candidate
+
+# Attributes, without their domain, whose values make devices of one driver different things to ask for.
+_MARKS: Final = ("type", "productName", "profile", "hugeTLB", "pageSize")
+_SLUG: Final = re.compile(r"[^a-z0-9]+", re.ASCII)
+_MAX_NAME: Final = 63
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class DeviceKind:
+    """Devices that one request can ask for.
+
+    Attributes:
+        driver: the driver.
+        marks: qualified attribute names with the CEL literal of their values, those that the devices have.
+        capacity: the capacity that claims share a device by, as it is published, since until 1.37 requests have to name
+            it so; empty where they take the device whole.
+        name: for people and for a DeviceClass: the driver, with the values that tell its kinds apart.
+    """
+
+    driver: str
+    marks: tuple[tuple[str, str], ...] = ()
+    capacity: str = ""
+    name: str = field(default="", compare=False)
+
+    @property
+    def request(self) -> str:
+        """Return a name for requests, a DNS label."""
+        return _SLUG.sub("-", self.name.lower().removeprefix("dra.")).strip("-")[:_MAX_NAME].rstrip("-")
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceAmount:
+    """What a device has of its kind, and what may be asked of it.
+
+    Attributes:
+        value: 1 for a whole device, else the capacity.
+        step: what every amount is a multiple of.
+        least: the smallest amount.
+    """
+
+    value: Fraction
+    step: Fraction = Fraction(1)
+    least: Fraction = Fraction(0)
+
+    def rounded(self, limit: Fraction) -> Fraction:
+        """Return the largest amount up to `limit` that may be asked for; 0 if there is none."""
+        amount = min(limit, self.value) // self.step * self.step
+        return amount if amount >= self.least else Fraction(0)
+
+
+class Kinds:
+    """The kinds of a fleet's devices, in order."""
+
+    def __init__(self, candidates: Iterable[Candidate]) -> None:
+        """Find the kinds; a value that all kinds of a driver have is not in their names."""
+        # Devices of one content are of one kind.
+        contents = {candidate.content.number: candidate for candidate in candidates}
+        found = {number: _kind(candidate) for number, candidate in contents.items()}
+        distinct = sorted(set(found.values()))
+        names = {kind: _name(kind, distinct) for kind in distinct}
+        self._by_content = {number: replace(kind, name=names[kind]) for number, kind in found.items()}
+
+    def __iter__(self) -> Iterator[DeviceKind]:
+        return iter(sorted(set(self._by_content.values())))
+
+    def of(self, candidate: Candidate) -> DeviceKind:
+        """Return the kind of a device of the fleet."""
+        return self._by_content[candidate.content.number]
+
+
+def amount_of(device: Device, kind: DeviceKind) -> DeviceAmount:
+    """Return what the device has of its kind."""
+    if not kind.capacity:
+        return DeviceAmount(Fraction(1))
+    (capacity,) = device.capacity.values()
+    policy = capacity.request_policy.valid_range if capacity.request_policy is not None else None
+    step = policy.step if policy is not None else None
+    return DeviceAmount(
+        Fraction(capacity.value.value),
+        Fraction(step.value) if step is not None else Fraction(1),
+        Fraction(policy.min.value) if policy is not None else Fraction(0),
+    )
+
+
+def quantity(amount: Fraction) -> Quantity:
+    """Return a whole amount as Kubernetes writes it: in binary units from 1Ki on, where that is shorter."""
+    binary = Quantity.binary(int(amount))
+    return binary if binary.text[-1].isalpha() else Quantity(int(amount))
+
+
+def selector_of(kind: DeviceKind, others: Iterable[DeviceKind]) -> str:
+    """Return the CEL expression that selects the devices of a kind and those of no other kind of its driver."""
+    own = dict(kind.marks)
+    theirs = {name for other in others if other.driver == kind.driver for name, _ in other.marks}
+    parts = [f"device.driver == {json.dumps(kind.driver)}"]
+    for name in sorted(theirs | own.keys()):
+        domain, _, identifier = name.rpartition("/")
+        attributes = f"device.attributes[{json.dumps(domain)}]"
+        there = f"{json.dumps(identifier)} in {attributes}"
+        parts.append(f"{there} && {attributes}.{identifier} == {own[name]}" if name in own else f"!({there})")
+    return " && ".join(parts)
+
+
+def _kind(candidate: Candidate) -> DeviceKind:
+    device, driver = candidate.device, candidate.pool.driver
+    marks = []
+    for name, attribute in device.attributes.items():
+        domain, slash, identifier = name.rpartition("/")
+        value = attribute_value(attribute)
+        if identifier in _MARKS and value is not None and value[0] != "version" and domain in ("", driver):
+            marks.append((name if slash else f"{driver}/{name}", json.dumps(value[1])))
+    # By several capacities a request can ask for a part of each, so for none that could be named here.
+    shared = device.allow_multiple_allocations and len(device.capacity) == 1
+    return DeviceKind(driver, tuple(sorted(marks)), next(iter(device.capacity)) if shared else "")
+
+
+def _name(kind: DeviceKind, kinds: Iterable[DeviceKind]) -> str:
+    siblings = [set(each.marks) for each in kinds if each.driver == kind.driver]
+    common = set.intersection(*siblings)
+    values = (_words(name, literal) for name, literal in kind.marks if (name, literal) not in common)
+    return "-".join((kind.driver, *filter(None, values)))[:_MAX_NAME].rstrip("-.")
+
+
+def _words(name: str, literal: str) -> str:
+    value = json.loads(literal)
+    if isinstance(value, bool):
+        return _SLUG.sub("-", name.rpartition("/")[2].lower()) if value else ""
+    return _SLUG.sub("-", str(value).lower()).strip("-")

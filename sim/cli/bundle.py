@@ -1,0 +1,95 @@
+"""`dranode bundle`: ready claim templates for devices that belong together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dranode.driver.cli.machine_option import machine_option
+from dranode.driver.cli.options import driver_options
+from dranode.driver.cli.output import console, emit, output_option, reporting
+from dranode.driver.core.api.errors import UsageError
+from dranode.sim.cli.release import asked_features, release_options
+
+if TYPE_CHECKING:
+    from dranode.driver.core.api.resource import ResourceSlice
+    from dranode.driver.machine.root import Root
+    from dranode.sim.cluster.pods import ClusterDocuments
+
+
+@click.command(short_help="Ready claim templates for devices of one NUMA node, half a socket, a GPU with its share.")
+@click.option("--manifests", is_flag=True, help="Print DeviceClasses and ResourceClaimTemplates alone, for kubectl.")
+@machine_option
+@driver_options
+@release_options
+@output_option
+@click.argument("files", nargs=-1, metavar="[FILE...]")
+def command(
+    *,
+    files: tuple[str, ...],
+    manifests: bool,
+    root: Root,
+    drivers: tuple[str, ...],
+    node_name: str,
+    kubernetes: str | None,
+    feature_gates: str,
+    output: str,
+    **options: Any,
+) -> None:
+    """Find the devices of all drivers that belong together, and print claim templates for them.
+
+    FILEs hold ResourceSlices, and if wanted DeviceClasses, Nodes and ResourceClaims (YAML, JSON or a List; - is the
+    standard input). Without FILEs it is what the drivers named with --driver publish on this machine, or on that of
+    --machine. Each template was given to kube-scheduler's allocator until no more fitted, beside the claims of the
+    FILEs. Exit status 1 if no template fits.
+
+    \b
+    Example:
+      dranode bundle --driver cpu --driver memory --driver gpu
+      kubectl get resourceslices,deviceclasses,nodes,resourceclaims -A -o yaml | dranode bundle -
+      dranode bundle cluster.yaml --manifests > bundles.yaml
+    """
+    from dranode.driver.machine.yaml_files import load_documents
+    from dranode.sim.bundle.offers import offers_for
+    from dranode.sim.bundle.show import manifests as as_manifests
+    from dranode.sim.bundle.show import offers_document, show_offers
+    from dranode.sim.cluster.pods import read_cluster_documents
+
+    features = asked_features(kubernetes, feature_gates)
+    with reporting() as progress:
+        progress("reading")
+        if files:
+            cluster = read_cluster_documents(load_documents(files))
+            if not cluster.slices:
+                raise UsageError(f"{', '.join(files)}: no ResourceSlice is in it, so no device is known")
+        else:
+            cluster = _of_machine(root, drivers, node_name, options)
+        progress("looking for what belongs together")
+        offers = offers_for(cluster, features)
+    if manifests:
+        emit(as_manifests(offers), "json" if output == "json" else "yaml")
+    elif not emit(offers_document(offers), output):
+        show_offers(console(), offers)
+    if not any(offer.proof.count for offer in offers.offers):
+        raise click.exceptions.Exit(1)
+
+
+def _of_machine(root: Root, drivers: tuple[str, ...], node_name: str, options: dict[str, Any]) -> ClusterDocuments:
+    """Return the cluster of one machine, with nothing allocated."""
+    from dranode.driver.core.api.resource import Node, ObjectMeta
+    from dranode.sim.cluster.pods import ClusterDocuments
+
+    slices = tuple(_slices(root, drivers, node_name, options))
+    return ClusterDocuments(slices, (), (Node(metadata=ObjectMeta(name=node_name)),), (), {})
+
+
+def _slices(root: Root, drivers: tuple[str, ...], node_name: str, options: dict[str, Any]) -> Iterator[ResourceSlice]:
+    from dranode.driver.core.slices.desired import desired_slices, publishable
+    from dranode.driver.core.slices.plan import complete_slice
+    from dranode.driver.plugins import load_plugins
+
+    for plugin in load_plugins(drivers, root, {**options, "node_name": node_name}):
+        specs = desired_slices(plugin.driver, node_name, publishable(plugin.discover()))
+        yield from (complete_slice(spec, index, len(specs)) for index, spec in enumerate(specs))

@@ -1,0 +1,219 @@
+"""The templates for devices that belong together, as kube-scheduler's allocator takes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dranode.driver.core.api.documents import decode, encode
+from dranode.driver.core.api.resource import (
+    AllocationResult,
+    DeviceClass,
+    Node,
+    ObjectMeta,
+    ResourceClaim,
+    ResourceSlice,
+)
+from dranode.sim.allocator.features import Features
+from dranode.sim.bundle.manifests import template_of
+from dranode.sim.bundle.offers import Offer, Offers, offers_for
+from dranode.sim.bundle.show import manifests, offers_document
+from dranode.sim.cluster.pods import ClusterDocuments
+from dranode.sim.cluster.workload import PodWithClaims
+
+NUMA, ROOT = "resource.kubernetes.io/numaNode", "resource.kubernetes.io/pcieRoot"
+
+
+def shared(name: str, capacity: str, amount: str, step: str, **attributes: Any) -> dict[str, Any]:
+    """A device that claims share by a capacity."""
+    policy = {"default": step, "validRange": {"min": step, "step": step}}
+    return {
+        "name": name,
+        "attributes": attributes_of(attributes),
+        "capacity": {capacity: {"value": amount, "requestPolicy": policy}},
+        "allowMultipleAllocations": True,
+    }
+
+
+def whole(name: str, **attributes: Any) -> dict[str, Any]:
+    return {"name": name, "attributes": attributes_of(attributes)}
+
+
+def attributes_of(values: dict[str, Any]) -> dict[str, Any]:
+    names = {"numa": NUMA, "root": ROOT}
+    kinds = {bool: "bool", int: "int", str: "string"}
+    return {names.get(name, name): {kinds[type(value)]: value} for name, value in values.items()}
+
+
+def slices(node: str, **drivers: list[dict[str, Any]]) -> list[ResourceSlice]:
+    return [
+        decode(
+            ResourceSlice,
+            {
+                "metadata": {"name": f"{node}-{driver}"},
+                "spec": {
+                    "driver": f"{driver}.example",
+                    "nodeName": node,
+                    "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
+                    "devices": devices,
+                },
+            },
+        )
+        for driver, devices in drivers.items()
+    ]
+
+
+def machine(node: str, numa_nodes: int = 2, sockets: int = 2, gpus: int = 2, nics: int = 2) -> list[ResourceSlice]:
+    """16 CPUs, 64Gi, GPUs and NICs on each NUMA node; each GPU and one NIC below one PCIe root."""
+    numbers = range(numa_nodes)
+    return slices(
+        node,
+        cpu=[
+            shared(f"c{n}", "cpu.example/cpu", "16", "1", numa=n, socketID=n * sockets // numa_nodes) for n in numbers
+        ],
+        memory=[shared(f"m{n}", "size", f"{65536 - n}Mi", "1Mi", numa=n, hugeTLB=False) for n in numbers],
+        gpu=[whole(f"g{n}-{i}", numa=n, root=f"pci0000:{n}{i}", type="gpu") for n in numbers for i in range(gpus)],
+        nic=[whole(f"n{n}-{i}", numa=n, root=f"pci0000:{n}{i}") for n in numbers for i in range(nics)],
+    )
+
+
+def offers(found: list[ResourceSlice], *claims: ResourceClaim, classes: tuple[DeviceClass, ...] = ()) -> Offers:
+    names = dict.fromkeys(one.spec.node_name for one in found)
+    nodes = tuple(Node(metadata=ObjectMeta(name=name)) for name in names if name)
+    pods = tuple(PodWithClaims(claim.metadata.name, (claim,)) for claim in claims)
+    return offers_for(ClusterDocuments(tuple(found), classes, nodes, pods, {}), Features())
+
+
+def offer(found: Offers, name: str) -> Offer:
+    return next(one for one in found.offers if one.shape.name == name)
+
+
+def asked(one: Offer) -> dict[str, str]:
+    return {want.name: str(want.amount) for want in one.shape.wants}
+
+
+def test_a_numa_node_is_offered_with_everything_that_the_smallest_has() -> None:
+    whole_node = offer(offers(machine("a") + machine("b")), "numa-node")
+    assert asked(whole_node) == {
+        "cpu-example": "16",
+        "gpu-example": "2",
+        "memory-example": str(65535 << 20),
+        "nic-example": "2",
+    }
+    assert whole_node.proof.nodes == {"a": 2, "b": 2}
+
+
+def test_a_gpu_comes_with_its_share_and_the_nic_below_its_root() -> None:
+    one = offer(offers(machine("a")), "one-gpu-example")
+    assert asked(one) == {
+        "cpu-example": "8",
+        "gpu-example": "1",
+        "memory-example": str((65535 << 20) // 2 >> 20 << 20),
+        "nic-example": "1",
+    }
+    assert [(each.attribute, each.requests) for each in one.shape.alignments] == [
+        (NUMA, ("cpu-example", "gpu-example", "memory-example", "nic-example")),
+        (ROOT, ("gpu-example", "nic-example")),
+    ]
+    assert one.proof.count == 4
+
+
+def test_a_gpu_without_a_nic_below_its_root_is_offered_one_of_its_numa_node() -> None:
+    found = machine("a")
+    apart = slices("a", nic=[whole(f"n{n}-{i}", numa=n, root="pci0000:ff") for n in range(2) for i in range(2)])
+    one = offer(offers([each for each in found if each.spec.driver != "nic.example"] + apart), "one-gpu-example")
+    assert [each.attribute for each in one.shape.alignments] == [NUMA]
+    assert one.proof.count == 4
+
+
+def test_half_a_socket_is_half_of_its_only_numa_node() -> None:
+    found = offers(machine("a"))
+    half = offer(found, "half-socket")
+    assert asked(half)["cpu-example"] == "8"
+    assert half.proof.count == 4
+
+
+def test_half_a_socket_of_four_numa_nodes_is_two_of_one_socket() -> None:
+    half = offer(offers(machine("a", numa_nodes=8, gpus=0, nics=0)), "half-socket-2-nodes")
+    assert asked(half).keys() == {f"{name}-example-{n}" for name in ("cpu", "memory") for n in (0, 1)}
+    assert half.proof.count == 4
+    assert ("cpu.example/socketID", ("cpu-example-0", "cpu-example-1")) in [
+        (each.attribute, each.requests) for each in half.shape.alignments
+    ]
+
+
+def test_half_a_socket_of_two_numa_nodes_is_a_numa_node_and_that_is_said() -> None:
+    found = offers(machine("a", numa_nodes=4))
+    assert not [one for one in found.offers if one.shape.name.startswith("half-socket")]
+    assert "half of a socket with two NUMA nodes is one NUMA node" in found.notes
+
+
+def test_bundles_that_differ_get_templates_of_their_own() -> None:
+    found = offers(machine("a", gpus=2) + machine("b", gpus=1))
+    by_gpus = {one.shape.name: (asked(one)["gpu-example"], dict(one.proof.nodes)) for one in found.offers[:2]}
+    assert by_gpus == {"numa-node-1": ("2", {"a": 2}), "numa-node-2": ("1", {"a": 2, "b": 2})}
+
+
+def test_more_devices_than_a_claim_may_have_are_no_template() -> None:
+    one = offer(offers(slices("a", cpu=[whole(f"c{n}", numa=0) for n in range(33)])), "numa-node")
+    assert (one.proof.count, one.proof.problem) == (0, "it has 33 devices, and a claim at most 32")
+
+
+def test_what_claims_have_already_does_not_fit_again() -> None:
+    result = {"request": "r", "driver": "gpu.example", "pool": "a", "device": "g0-0"}
+    allocation = decode(AllocationResult, {"devices": {"results": [result]}})
+    claim = ResourceClaim(metadata=ObjectMeta(name="old", namespace="default", uid="u"))
+    claim = decode(ResourceClaim, {**encode(claim), "status": {"allocation": encode(allocation)}})
+    assert offer(offers(machine("a"), claim), "numa-node").proof.count == 1
+
+
+def test_devices_that_do_not_say_where_they_are_are_named() -> None:
+    found = offers(machine("a") + slices("a", odd=[whole("x"), whole("y")]))
+    assert "2 devices of odd.example do not say their NUMA node, so they are in no bundle of one" in found.notes
+
+
+def test_sizes_of_pages_are_things_of_their_own() -> None:
+    huge = shared("h0", "size", "4Gi", "2Mi", numa=0, hugeTLB=True, pageSize="2m")
+    plain = shared("m0", "size", "64Gi", "1Mi", numa=0, hugeTLB=False)
+    found = offers(slices("a", memory=[plain, huge]))
+    assert {kind.name for kind in found.classes} == {"memory.example", "memory.example-hugetlb-2m"}
+    one = offer(found, "numa-node")
+    assert one.proof.count == 1
+    assert asked(one) == {"memory-example": str(64 << 30), "memory-example-hugetlb-2m": str(4 << 30)}
+
+
+@pytest.mark.parametrize(
+    ("expression", "config", "used"),
+    [
+        ('device.driver == "gpu.example"', (), True),
+        ("true", (), False),
+        ('device.driver == "gpu.example"', ({"opaque": {"driver": "gpu.example", "parameters": {}}},), False),
+        ("device.nothing", (), False),
+    ],
+)
+def test_a_class_of_the_cluster_is_used_if_it_selects_these_devices_alone(
+    expression: str, config: tuple[Any, ...], *, used: bool
+) -> None:
+    spec = {"selectors": [{"cel": {"expression": expression}}], "config": list(config)}
+    mine = decode(DeviceClass, {"metadata": {"name": "my-gpus"}, "spec": spec})
+    found = offers(machine("a"), classes=(mine,))
+    names = {kind.driver: name for kind, name in found.classes.items()}
+    assert names["gpu.example"] == ("my-gpus" if used else "gpu.example")
+    assert ("gpu.example" in [one.metadata.name for one in found.missing]) is not used
+    assert offer(found, "one-gpu-example").proof.count == 4
+
+
+def test_the_manifests_are_what_was_proved() -> None:
+    found = offers(machine("a"))
+    items = manifests(found)["items"]
+    assert [one["kind"] for one in items] == ["DeviceClass"] * 4 + ["ResourceClaimTemplate"] * len(found.offers)
+    documents = offers_document(found)
+    assert [one["template"] for one in documents["templates"]] == items[4:]
+    assert items[4] == encode(template_of(found.offers[0].shape, found.classes))
+
+
+def test_nodes_that_are_alike_are_filled_once_and_counted_each() -> None:
+    found = offers([each for number in range(50) for each in machine(f"n{number:02}")])
+    assert offer(found, "numa-node").proof.count == 100
+    assert len(found.bundles) == 50 * (2 + 4)
