@@ -114,11 +114,14 @@ def _users(pods: Iterable[LivePod]) -> Mapping[tuple[str, str], tuple[str, ...]]
 
 
 def age(created: str, now: datetime) -> str:
-    """Return an age as kubectl prints it (`5d`, `3h12m`, `47s`); `<unknown>` without a time."""
+    """Return an age as kubectl prints it (`5d`, `47s`); `<unknown>` without a time, `<invalid>` for one to come."""
     try:
         seconds = int((now - datetime.fromisoformat(created)).total_seconds())
     except (ValueError, TypeError):
         return "<unknown>"
+    # A second is nothing; more means that the clock here is behind the server's.
+    if seconds < -1:
+        return "<invalid>"
     minutes, hours, days = seconds // 60, seconds // 3600, seconds // 86400
     # apimachinery's duration.HumanDuration: below each limit, so many of one unit and the rest in the next.
     steps = (

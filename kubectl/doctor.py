@@ -171,17 +171,24 @@ def _document(facts: Facts, findings: tuple[Finding, ...]) -> dict[str, Any]:
 
 def _draw(facts: Facts, findings: tuple[Finding, ...]) -> None:
     from rich.markup import escape
-    from rich.padding import Padding
+    from rich.table import Table
 
     from dranode.driver.core.diagnosis.facts import Severity
 
     screen = console()
+    # A column for the words, so that what follows hangs under its text.
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
     for finding in findings:
         colour = "red" if finding.severity is Severity.STOPS else "yellow"
-        screen.print(f"[{colour}]{finding.severity.value}[/]  {escape(finding.fault.what)} [dim]({finding.code})[/]")
-        screen.print(Padding(escape(f"-> {finding.fault.fix}"), (0, 0, 0, 7), expand=False))
+        what = f"{escape(finding.fault.what)} [dim]({finding.code})[/]"
+        grid.add_row(f"[{colour}]{finding.severity.value}[/]", what)
+        grid.add_row("", escape(f"-> {finding.fault.fix}"))
     for sentence in facts.unseen:
-        screen.print(f"[dim]not seen  {escape(sentence)}[/]")
+        grid.add_row("[dim]not seen[/]", f"[dim]{escape(sentence)}[/]")
+    if grid.row_count:
+        screen.print(grid)
     drivers = ", ".join(facts.options.drivers) or "no driver"
     verdict = verdict_line(findings) if findings else "nothing wrong in what was seen"
     if findings:

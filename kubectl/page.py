@@ -66,6 +66,8 @@ def draw_page(screen: Console, ways: Sequence[Way], unasked: Sequence[str]) -> N
     from rich.padding import Padding
     from rich.table import Table
 
+    from dranode.driver.cli.terminal import hanging
+
     for way in ways:
         screen.print(f"{way.about}{f', {way.driver}' if way.driver else ''}", markup=False)
         # A column for the words, so that what follows hangs under its text.
@@ -82,4 +84,4 @@ def draw_page(screen: Console, ways: Sequence[Way], unasked: Sequence[str]) -> N
                 grid.add_row("", escape(f"-> {station.fix}"))
         screen.print(Padding(grid, (0, 0, 0, 2), expand=False))
     for sentence in unasked:
-        screen.print(f"[dim]not seen  {escape(sentence)}[/]")
+        screen.print(hanging("not seen", sentence, style="dim"))

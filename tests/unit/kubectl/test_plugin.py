@@ -184,7 +184,7 @@ def test_fit_asks_the_cluster_that_kubectl_is_about(cluster: PodCluster, kubectl
     for kind in ("services", "replicationcontrollers", "replicasets", "statefulsets", "priorityclasses"):
         refuse(cluster, kind)
     page = tmp_path / "fit.html"
-    text = kubectl("fit", "--pod", "later", "--html", str(page))
+    text = " ".join(kubectl("fit", "--pod", "later", "--html", str(page)).split())
     assert "default/later" in text
     assert "note: not seen: RBAC or an admission policy does not let this account list services" in text
     assert page.read_text().count("worker-1")
@@ -250,7 +250,8 @@ def test_without_a_cluster_it_says_how_to_name_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0, "0s"), (119, "119s"), (120, "2m"), (125, "2m5s"), (600, "10m"), (3 * 3600 + 60, "3h1m"), (9 * 3600, "9h"),
+    [(-2, "<invalid>"), (-1, "0s"),
+     (0, "0s"), (119, "119s"), (120, "2m"), (125, "2m5s"), (600, "10m"), (3 * 3600 + 60, "3h1m"), (9 * 3600, "9h"),
      (3 * 86400, "3d"), (3 * 86400 + 7200, "3d2h"), (30 * 86400, "30d")],
 )  # fmt: skip
 def test_ages_are_kubectls(seconds: int, text: str) -> None:
