@@ -59,7 +59,7 @@ class Tuner:
         Raises:
             ClaimError: no setting can be written, or no CPU is left for interrupts.
         """
-        noted = TuningNotes.read(notes.read(), _boot_id(self.root))
+        noted = self._noted(notes)
         machine = self._machine(claims)
         if not machine.quiet and noted.document() is None:
             notes.write(None)
@@ -72,6 +72,13 @@ class Tuner:
         notes.write(final.document())
         unmoved = (*_refused(tuned, final, failures), *self._partition(partitions))
         self._report((*unmoved, *unmovable(self.root)) if machine.quiet else (), machine.quiet)
+
+    def _noted(self, notes: Notes) -> TuningNotes:
+        """Return what is on record of this boot; where it is not known which boot this is, nothing may be forgotten."""
+        document, boot = notes.read(), _boot_id(self.root)
+        if isinstance(document, Mapping) and document.get("boot") and not boot:
+            raise ClaimError(f"/{_BOOT_ID} cannot be read, so it is not known whether settings are to be put back")
+        return TuningNotes.read(document, boot)
 
     def _with_begun(self, notes: TuningNotes, claims: Collection[Record]) -> TuningNotes:
         """Return the notes with the counters of every claim's CPUs as they were when it had them to itself."""

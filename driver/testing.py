@@ -6,6 +6,7 @@ the same code that serves kubelet. A driver that writes to hardware is tried on 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import re
@@ -15,18 +16,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, assert_never
 
+import msgspec
+
 from dranode.cdi.names import written_kind_problem
 from dranode.driver.core.api.documents import decode
-from dranode.driver.core.api.errors import in_words
+from dranode.driver.core.api.errors import ClaimError, in_words
 from dranode.driver.core.api.resource import Device, ResourceClaim
 from dranode.driver.core.claims.admission import allocated
 from dranode.driver.core.claims.answers import Conflict, Prepared, Refused
 from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Grant
 from dranode.driver.core.claims.held import ClaimRef, Held
-from dranode.driver.core.claims.hooks import Configures
+from dranode.driver.core.claims.hooks import Configures, Tunes
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.plugin import Plugin
-from dranode.driver.core.claims.record import PreparedDevice
+from dranode.driver.core.claims.record import ClaimState, PreparedDevice, Record, record_of
 from dranode.driver.core.slices.desired import publishable
 from dranode.driver.machine.scratch import ScratchMachine
 from dranode.driver.node.node import NodeClaims
@@ -93,6 +96,10 @@ def check_plugin(
             grants = plugin.grant(asked, Held(), node.inventory).grants
             if plugin.configures(grants):
                 _check_hardware(plugin, asked.ref, grants, machine)
+    if isinstance(plugin, Tunes):
+        granted = ((asked, plugin.grant(asked, Held(), node.inventory)) for asked in claims)
+        records = [record_of(asked, grant, (), ClaimState.COMPLETED) for asked, grant in granted]
+        _check_settings(plugin, [record for record in records if plugin.tunes(record.grants)], machine)
     _check_restart(node, _claim(plugin, "restarted", devices[:1]), folder)
     _check_stranger(node, plugin)
     node.close()
@@ -193,6 +200,46 @@ def _check_hardware(
         with machine.gone():
             _done(plugin.restore, claim, grants, "restore() must work when the hardware is gone")
         _done(plugin.restore, claim, grants, "restore() must work when the hardware has come back")
+
+
+class _MemoryNotes:
+    """`Notes` in memory."""
+
+    def __init__(self) -> None:
+        self._text = b"null"
+
+    def read(self) -> Any:
+        return msgspec.json.decode(self._text)
+
+    def write(self, notes: Any) -> None:
+        self._text = msgspec.json.encode(notes)
+
+
+def _check_settings(plugin: Tunes, records: Sequence[Record], machine: ScratchMachine | None) -> None:
+    """Prove that settings follow from the claims that need them alone, whatever claims came and went before."""
+    notes = _MemoryNotes()
+
+    def tuned(claims: Sequence[Record]) -> object:
+        try:
+            plugin.tune(claims, notes)
+        except Exception as error:
+            raise AssertionError(f"tune() failed: {in_words(error)}") from error
+        return None if machine is None else machine.contents()
+
+    before = tuned(())
+    for record in records:
+        alone = tuned((record,))
+        _must(tuned((record,)) == alone, "tune() must be idempotent: called again, it left other settings")
+        for other in records:
+            tuned((record, other))
+            _must(tuned((record,)) == alone, "tune() must leave what the claims need, whichever claim has gone")
+        _must(tuned(()) == before, "tune() without claims must bring every setting back to where it was")
+    if machine is not None and records:
+        tuned(records)
+        # A refusal is right: the claim stays on record until its settings can be undone.
+        with machine.gone(), contextlib.suppress(ClaimError):
+            plugin.tune((), notes)
+        _must(tuned(()) == before, "tune() must work when the hardware has come back")
 
 
 def _done(

@@ -35,3 +35,7 @@ def test_containers_of_one_pod_have_one_request_each(machine: Machine, version: 
     build(version)
     name = "test_each_container_runs_on_the_cpus_of_the_request_that_it_names"
     machine.test(f"tests/interop/test_containerd.py::{name}", INTEROP=version)
+
+
+def test_interrupts_slices_and_partitions_leave_quiet_cpus_and_come_back(machine: Machine) -> None:
+    machine.test("tests/interop/test_isolation.py", "-k", "movable or slices or partition or killed and 5", INTEROP="")

@@ -283,3 +283,15 @@ def test_what_disturbs_a_claim_counts_from_its_beginning_to_its_end() -> None:
     kernel.files[BOOT] = "second"
     assert list(disturbances(kernel, [A], notes.document)) == []
     assert list(disturbances(kernel, [A], None)) == []
+
+
+def test_where_it_is_not_known_which_boot_this_is_nothing_is_forgotten() -> None:
+    kernel = Kernel()
+    notes, tuner = MemoryNotes(kernel), Tuner(kernel)
+    tuner.tune([A], notes)
+    del kernel.files[BOOT]
+    with pytest.raises(ClaimError, match="boot_id cannot be read"):
+        tuner.tune([], notes)
+    kernel.files[BOOT] = "first"
+    tuner.tune([], notes)
+    assert values(kernel, ALL) == BEFORE
