@@ -49,7 +49,8 @@ LABEL org.opencontainers.image.title=dranode \
       org.opencontainers.image.licenses=Apache-2.0 \
       org.opencontainers.image.version=${VERSION} \
       org.opencontainers.image.revision=${REVISION}
-ENV PATH=/opt/dranode/bin:$PATH PYTHONDONTWRITEBYTECODE=1
+# The allocator is set for a daemon that is small on every node, as `serve` does it itself where these are missing.
+ENV PATH=/opt/dranode/bin:$PATH PYTHONDONTWRITEBYTECODE=1 MALLOC_ARENA_MAX=1 MALLOC_TRIM_THRESHOLD_=131072
 # What installs packages has no business on a node.
 RUN if python3 -m pip --version >/dev/null 2>&1; then \
         python3 -m pip uninstall -q -y --root-user-action=ignore setuptools wheel pip; fi \

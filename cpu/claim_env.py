@@ -12,12 +12,14 @@ names.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from dranode.cdi.spec import ContainerEdits, Spec
 from dranode.cpu.policies import Isolation
 from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.claims.grant import ClaimGrant
+
+if TYPE_CHECKING:
+    from dranode.cdi.spec import ContainerEdits, Spec
+    from dranode.driver.core.claims.grant import ClaimGrant
 
 CDI_KIND: Final = "dra.k8s.io/cpu"
 CPUSET_PREFIX: Final = "DRA_CPUSET_"
@@ -40,12 +42,18 @@ def claim_edits(
         env.append(f"{ISOLATION_PREFIX}{uid}={isolation}")
     if shared:
         env.append(f"{SHARED_PREFIX}{uid}=true")
-    return ContainerEdits(env=tuple(env))
+    return _edits(*env)
 
 
 def request_edits(uid: str, index: int, cpus: CPUSet) -> ContainerEdits:
     """Return the edits for containers that name the request of result number `index`; it may have no CPUs."""
-    return ContainerEdits(env=(f"{REQUEST_PREFIX}{uid}_{index}={cpus}",))
+    return _edits(f"{REQUEST_PREFIX}{uid}_{index}={cpus}")
+
+
+def _edits(*env: str) -> ContainerEdits:
+    from dranode.cdi.spec import ContainerEdits  # noqa: PLC0415 - the driver listens before this is needed
+
+    return ContainerEdits(env=env)
 
 
 def spec_cpus(uid: str, spec: Spec) -> ClaimGrant | None:
@@ -61,5 +69,7 @@ def spec_cpus(uid: str, spec: Spec) -> ClaimGrant | None:
     held |= cpus
     if not cpus:
         return None
+    from dranode.driver.core.claims.grant import ClaimGrant  # noqa: PLC0415 - see above
+
     given = claim_edits(uid, cpus, held, isolation, shared=entries.get(f"{SHARED_PREFIX}{uid}") == "true")
     return ClaimGrant(grants=(), edits=given, cpus=cpus, held=held)

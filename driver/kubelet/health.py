@@ -21,7 +21,6 @@ from dranode.driver.kubelet.methods import Method, Stream, service
 from dranode.driver.process.threads import Fatal, OwnedThread
 from dranode.proto import drahealth_v1_pb2, drahealth_v1alpha1_pb2
 
-HEALTH_VERSIONS: Final = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
 MAX_STREAMS: Final = 16
 _LEASE: Final = 30
 _REPEAT: Final = _LEASE / 3

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Final
 
 from dranode.driver.core.api.errors import DranodeError, UsageError
 from dranode.driver.kubelet.grpc_server import GrpcServer
-from dranode.driver.kubelet.health import HEALTH_VERSIONS, HealthService
 from dranode.driver.kubelet.methods import Method
-from dranode.driver.kubelet.registration import DRA_VERSIONS, Registration
+from dranode.driver.kubelet.registration import DRA_VERSIONS, HEALTH_VERSIONS, Registration
 from dranode.driver.kubelet.sockets import Sockets, bind, unbind
 from dranode.driver.process.locks import FileLock
 from dranode.driver.process.threads import Fatal
 
 if TYPE_CHECKING:
+    from dranode.driver.kubelet.health import HealthService
     from dranode.driver.kubelet.service import DRAService
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,6 @@ class Listener:
         sockets: where it listens.
         rolling: whether another instance may serve beside this one for a while, on sockets of its own.
         fatal: ends the process with a sentence.
-        health: reports the health of the devices to kubelet.
         registration: registers the driver with kubelet.
     """
 
@@ -53,9 +52,8 @@ class Listener:
         self.sockets = sockets
         self.rolling = rolling
         self.fatal = fatal
-        self.health = HealthService(node_name, fatal)
         self.registration = Registration(driver, sockets.dra, DRA_VERSIONS + HEALTH_VERSIONS, fatal)
-        self._calls: DRAService | None = None
+        self._loaded: tuple[DRAService, HealthService] | None = None
         self._methods: dict[str, Method] = {}
         self._loading = threading.Lock()
         self._alone = FileLock(data / "active.lock")
@@ -92,7 +90,7 @@ class Listener:
 
     def _listen(self) -> None:
         # One server for both sockets: each server costs threads and memory of its own.
-        self._methods = self.health.methods() | self.registration.methods()
+        self._methods |= self.registration.methods()
         self._server = GrpcServer(self.driver, self._method, self.fatal)
         for path in (self.sockets.dra, self.sockets.registration):
             bind(self._server, path)
@@ -102,24 +100,38 @@ class Listener:
 
     @property
     def calls(self) -> DRAService:
-        """The DRA service, made and its modules loaded at the first use, so that the sockets listen before that."""
+        """The DRA service."""
+        return self._services()[0]
+
+    @property
+    def health(self) -> HealthService:
+        """What reports the health of the devices to kubelet."""
+        return self._services()[1]
+
+    def _services(self) -> tuple[DRAService, HealthService]:
+        """What answers besides registration; loaded at the first use, so that kubelet finds the driver before that."""
         with self._loading:
-            if self._calls is None:
+            if self._loaded is None:
+                from dranode.driver.kubelet.health import HealthService  # noqa: PLC0415 - listen first
                 from dranode.driver.kubelet.service import DRAService  # noqa: PLC0415 - listen first
 
-                self._calls = DRAService(self.driver)
-            return self._calls
+                self._loaded = calls, health = DRAService(self.driver), HealthService(self.node_name, self.fatal)
+                self._methods |= calls.methods | health.methods()
+            return self._loaded
 
     def _method(self, path: str) -> Method | None:
-        method = self._methods.get(path)
-        return self.calls.methods.get(path) if method is None else method
+        if path not in self._methods:
+            self._services()
+        return self._methods.get(path)
 
     def close(self) -> None:
         """End calls in flight, then close the sockets; may be called more than once."""
-        self.health.stop()
         with self._loading:
-            if self._calls is not None:
-                self._calls.stop()
+            loaded = self._loaded
+        if loaded is not None:
+            calls, health = loaded
+            health.stop()
+            calls.stop()
         if self._server is not None:
             self._server.stop(_GRACE)
             self._server = None

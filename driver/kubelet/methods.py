@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from google.protobuf import message_factory
-from google.protobuf.descriptor import FileDescriptor
+if TYPE_CHECKING:
+    from google.protobuf.descriptor import FileDescriptor
 
 
 class Stream(Protocol):
@@ -61,6 +61,8 @@ def service(file: FileDescriptor, name: str, handlers: Mapping[str, Callable[...
     Raises:
         KeyError: the file has no such service, or a method of it no handler.
     """
+    from google.protobuf import message_factory  # noqa: PLC0415 - registration is answered without
+
     descriptor = file.services_by_name[name]
     methods: dict[str, Method] = {}
     for method in descriptor.methods:

@@ -1,19 +1,28 @@
-"""The registration service (pluginregistration/v1): how kubelet finds a driver and answers whether it registered it."""
+"""The registration service (pluginregistration/v1): how kubelet finds a driver and answers whether it registered it.
+
+A starting node waits for the answer to GetInfo, so that is put together without protobuf, which is loaded meanwhile.
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from dranode.driver.kubelet.methods import Method, service
-from dranode.proto import pluginregistration_v1_pb2 as api
+from dranode.driver.kubelet.methods import Method, Unary
 
 # Newest first: kubelet takes the first of the plugin's list that it knows.
 DRA_VERSIONS: Final = ("v1.DRAPlugin", "v1beta1.DRAPlugin")
+HEALTH_VERSIONS: Final = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
+
+_SERVICE: Final = "/pluginregistration.Registration/"
+# The fields of PluginInfo, by number; all are texts.
+_TYPE, _NAME, _ENDPOINT, _VERSION = 1, 2, 3, 4
+# How many bits of a number go into a byte of protobuf.
+_BITS: Final = 7
 
 log = logging.getLogger(__name__)
 
@@ -35,9 +44,8 @@ class Registration:
 
     def __init__(self, driver: str, endpoint: Path, versions: tuple[str, ...], rejected: Callable[[str], None]) -> None:
         """Register `driver`, served at `endpoint` in `versions` (newest first)."""
-        self._info = api.PluginInfo(
-            type="DRAPlugin", name=driver, endpoint=str(endpoint), supported_versions=list(versions)
-        )
+        self._driver = driver
+        self._info = plugin_info("DRAPlugin", driver, str(endpoint), versions)
         self._rejected = rejected
         self._done = threading.Event()
         self.asked = threading.Event()
@@ -45,23 +53,56 @@ class Registration:
 
     def methods(self) -> dict[str, Method]:
         """The gRPC methods `GetInfo` and `NotifyRegistrationStatus`, by path (`/<service>/<method>`)."""
-        handlers = {"GetInfo": self._get_info, "NotifyRegistrationStatus": self._notify}
-        return service(api.DESCRIPTOR, "Registration", handlers)
+        return {
+            f"{_SERVICE}GetInfo": Unary(_nothing, self._get_info, bytes),
+            f"{_SERVICE}NotifyRegistrationStatus": Unary(_status, self._notify, bytes),
+        }
 
-    def _get_info(self, request: Any) -> Any:
+    def _get_info(self, request: object) -> bytes:
         del request
         self.asked.set()
         return self._info
 
-    def _notify(self, request: Any) -> Any:
+    def _notify(self, request: Any) -> bytes:
         self.status = RegistrationStatus(request.plugin_registered, request.error)
         self._done.set()
         if request.plugin_registered:
-            log.info("registered driver=%s", self._info.name)
+            log.info("registered driver=%s", self._driver)
         else:
-            self._rejected(f"kubelet turned the driver {self._info.name} down: {request.error or 'it gave no reason'}")
-        return api.RegistrationStatusResponse()
+            self._rejected(f"kubelet turned the driver {self._driver} down: {request.error or 'it gave no reason'}")
+        # A RegistrationStatusResponse has no field.
+        return b""
 
     def wait(self, seconds: float) -> bool:
         """Wait for kubelet's answer, be it a rejection; False if there was none in time."""
         return self._done.wait(seconds)
+
+
+def plugin_info(kind: str, name: str, endpoint: str, versions: Iterable[str]) -> bytes:
+    """Return a PluginInfo as it travels (protobuf.dev/programming-guides/encoding)."""
+    fields = ((_TYPE, kind), (_NAME, name), (_ENDPOINT, endpoint), *((_VERSION, version) for version in versions))
+    return b"".join(_field(number, text.encode()) for number, text in fields)
+
+
+def _field(number: int, text: bytes) -> bytes:
+    # Wire type 2: a length and as many bytes.
+    return bytes((number << 3 | 2,)) + _varint(len(text)) + text
+
+
+def _varint(number: int) -> bytes:
+    rest, low = number >> _BITS, number & (1 << _BITS) - 1
+    return bytes((low | 1 << _BITS,)) + _varint(rest) if rest else bytes((low,))
+
+
+def _nothing(data: bytes) -> None:
+    """Take in an InfoRequest, which has no field; what there is nevertheless has to be protobuf."""
+    if data:
+        from dranode.proto import pluginregistration_v1_pb2 as api  # noqa: PLC0415 - see above
+
+        api.InfoRequest.FromString(data)
+
+
+def _status(data: bytes) -> Any:
+    from dranode.proto import pluginregistration_v1_pb2 as api  # noqa: PLC0415 - see above
+
+    return api.RegistrationStatus.FromString(data)

@@ -6,7 +6,6 @@ place, through whichever bind mount of the folder it was opened.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import struct
 import weakref
@@ -74,8 +73,12 @@ class FolderEvents:
 
     def _open(self, identity: tuple[int, int] | None) -> None:
         self.close()
+        if identity is None:
+            return
+        import ctypes  # noqa: PLC0415 - a driver answers before it watches
+
         libc = ctypes.CDLL(None)
-        if identity is None or not hasattr(libc, "inotify_init1"):
+        if not hasattr(libc, "inotify_init1"):
             return
         handle = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         # The limit of inotify instances or watches, of the user or the process, is reached.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, PathFinder
@@ -15,6 +16,8 @@ _UNTOUCHED: Final = frozenset(
         "tempfile",
         "ipaddress",
         "difflib",
+        # for names that are too long for a file; a Prepare loads it, after its library came with TLS
+        "hashlib",
         # gRPC's other interface, in commands
         "asyncio",
         "grpc.aio",
@@ -45,3 +48,6 @@ def defer_untouched() -> None:
     the module.
     """
     sys.meta_path.insert(0, _Deferred)
+    # Python's path names an archive of itself that is seldom there, and looking for entry points in what is not there
+    # loads all that reads archives.
+    sys.path[:] = [each for each in sys.path if not each or os.path.exists(each)]  # noqa: PTH110 - Path takes longer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -10,8 +11,10 @@ import pytest
 _DEFER = "import sys; from dranode.driver.process.deferred import defer_untouched; defer_untouched()\n"
 
 
-def printed(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", _DEFER + code], capture_output=True, text=True, check=False)
+def printed(code: str, **variables: str) -> str:
+    environment = {**os.environ, **variables}
+    command = [sys.executable, "-c", _DEFER + code]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -31,6 +34,26 @@ inside = ("asyncio.events", "grpc.aio._server", "google.protobuf.text_format", "
 print(*(name for name in inside if name in sys.modules))
 """
     assert printed(code) == ""
+
+
+def test_a_driver_listens_before_it_loads_what_decides() -> None:
+    """In the order of use: kubelet's first question is answered without what reads archives, protobuf and claims."""
+    code = """
+from dranode.driver.cli import serve
+from dranode.driver.plugins import load_plugins
+from dranode.driver.process.malloc import stay_small
+load_plugins(["cpu"], None, {})
+stay_small()
+late = ("dranode.driver.core.claims.grant", "dranode.driver.core.claims.health", "dranode.driver.node", "dranode.cdi")
+late = (*late, "google.protobuf.descriptor", "sqlite3", "ssl", "bz2", "lzma", "ctypes", "_hashlib", "email.message")
+print(*(name for name in late if name in sys.modules))
+"""
+    assert printed(code, MALLOC_ARENA_MAX="1", MALLOC_TRIM_THRESHOLD_="131072") == ""
+
+
+def test_the_allocator_is_set_where_the_environment_has_not_done_it() -> None:
+    code = "from dranode.driver.process.malloc import stay_small\nstay_small()\nprint('ctypes' in sys.modules)"
+    assert printed(code, MALLOC_ARENA_MAX="1") == "True"
 
 
 @pytest.mark.parametrize(

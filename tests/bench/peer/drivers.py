@@ -25,6 +25,8 @@ from tests.bench.peer.surroundings import Api, uid
 from tests.bench.peer.usage import Usage, usage
 
 _SECONDS = 60
+# That of the image, as the Dockerfile sets it.
+_ENVIRONMENT = ("MALLOC_ARENA_MAX=1", "MALLOC_TRIM_THRESHOLD_=131072")
 _POD = "0f3c7f0c-0000-4000-8000-000000000001"
 _NAMESPACE = """
 pod=/run/secrets/kubernetes.io/serviceaccount
@@ -47,10 +49,10 @@ Command = Callable[[Path, str], Sequence[str]]
 def dranode(python: Path) -> Command:
     """This project's driver, as the environment of this interpreter has it."""
     # Another environment has bytecode of its own.
-    own = [] if python == Path(sys.executable) else ["env", "-u", "PYTHONPYCACHEPREFIX"]
+    own = [] if python == Path(sys.executable) else ["-u", "PYTHONPYCACHEPREFIX"]
 
     def command(machine: Path, group_by: str) -> Sequence[str]:
-        program = [*own, str(python), "-c", _IN_A_POD, "serve"]
+        program = ["env", *own, *_ENVIRONMENT, str(python), "-c", _IN_A_POD, "serve"]
         where = ["--machine", str(machine), "--node-name", "node", "--kubelet-root", "kubelet"]
         pod = ["--pod-uid", _POD, "--http-address", "127.0.0.1:0"]
         return [*program, *where, *pod, "--group-by", group_by, "--reserved-cpus", "0"]
