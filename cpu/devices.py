@@ -120,11 +120,39 @@ def cpu_devices(topology: Topology, options: CPUOptions, pcie_roots: Mapping[str
     roots are not to be published.
     """
     if options.mode is DeviceMode.INDIVIDUAL:
+        order = tuple(individual_order(topology, options))
         return tuple(
             _individual(topology, topology.cpus[cpu], options, pcie_roots)
-            for cpu in individual_order(topology, options)
+            for cpu in order[: len(order) - _kept_back(topology, options)]
         )
-    return tuple(_grouped(topology, group, options, pcie_roots) for group in groups(topology, options) if group.cpus)
+    published = published_counts(topology, options)
+    return tuple(
+        _grouped(topology, group, options, pcie_roots, count)
+        for group, count in zip(groups(topology, options), published, strict=True)
+        if count
+    )
+
+
+def published_counts(topology: Topology, options: CPUOptions) -> tuple[int, ...]:
+    """Return how many CPUs each group publishes: all that are handed out, but for those that are kept back.
+
+    They come from the largest group, the last of several, whichever CPUs of it claims get.
+    """
+    counts = [len(group.cpus) for group in groups(topology, options)]
+    largest = max(range(len(counts)), key=lambda index: (counts[index], index))
+    counts[largest] -= min(counts[largest], _kept_back(topology, options))
+    return tuple(counts)
+
+
+def _kept_back(topology: Topology, options: CPUOptions) -> int:
+    """Return how many CPUs fewer are published than claims could get, so that containers without claims have one.
+
+    The scheduler would else allocate a claim that can only be refused.
+    """
+    free = allocatable(topology, options)
+    if not options.keep_shared or not free or free != topology.online:
+        return 0
+    return max(map(len, topology.cores)) if options.threads is Threads.FULL_CORE else 1
 
 
 def left_out(topology: Topology, options: CPUOptions) -> tuple[str, ...]:
@@ -144,7 +172,7 @@ def left_out(topology: Topology, options: CPUOptions) -> tuple[str, ...]:
     return tuple(sentences)
 
 
-def _grouped(topology: Topology, group: Group, options: CPUOptions, roots: Mapping[str, CPUSet]) -> Device:
+def _grouped(topology: Topology, group: Group, options: CPUOptions, roots: Mapping[str, CPUSet], count: int) -> Device:
     attributes: dict[str, DeviceAttribute] = {}
     if options.group_by is GroupBy.NUMANODE:
         attributes |= _numa_attributes(group.id, options)
@@ -152,7 +180,7 @@ def _grouped(topology: Topology, group: Group, options: CPUOptions, roots: Mappi
         packages = {topology.cpus[cpu].package for cpu in group.whole}
         attributes |= _socket_attribute(packages.pop() if len(packages) == 1 else -1)
     attributes["dra.cpu/smtEnabled"] = DeviceAttribute(bool_=topology.smt)
-    attributes["dra.cpu/numCPUs"] = DeviceAttribute(int_=len(group.cpus))
+    attributes["dra.cpu/numCPUs"] = DeviceAttribute(int_=count)
     types = {topology.cpus[cpu].type for cpu in group.cpus}
     if len(types) == 1 and len(topology.core_types) > 1:
         attributes["dra.cpu/coreType"] = DeviceAttribute(string=types.pop())
@@ -165,7 +193,7 @@ def _grouped(topology: Topology, group: Group, options: CPUOptions, roots: Mappi
     return Device(
         name=group.name,
         attributes=attributes,
-        capacity={CAPACITY: _capacity(len(group.cpus), _step(topology, group.cpus, options))},
+        capacity={CAPACITY: _capacity(count, _step(topology, group.cpus, options))},
         allow_multiple_allocations=True,
         node_allocatable_resources=_node_resources(mapping, options),
     )

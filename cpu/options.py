@@ -47,7 +47,8 @@ class CPUOptions:
         node_allocatable_mapping: publish how claims count against the node's CPUs (needs DRANodeAllocatableResources).
         max_isolation: how far claims may have their CPUs isolated.
         host_root: where the node's own `/proc` and `/sys` are mounted, for isolation beyond cpuset.
-        keep_shared: refuse the claim that would leave no CPU to containers without claims; for enforcement by NRI.
+        keep_shared: leave containers without claims a CPU, for enforcement by NRI: the claim that would take the last
+            one is refused, and where none is reserved, one CPU (or core) fewer is published.
     """
 
     mode: DeviceMode = DeviceMode.GROUPED
@@ -65,7 +66,7 @@ class CPUOptions:
 
 # `one-per-core` is not an option of the node: claims and classes ask for it.
 _THREADS: Final = (Threads.ANY, Threads.FULL_CORE)
-_FLAGS: Final = ("expose_pcie_roots", "compat_attributes", "node_allocatable_mapping", "keep_shared")
+_FLAGS: Final = ("expose_pcie_roots", "compat_attributes", "node_allocatable_mapping")
 
 
 def read_options(options: Mapping[str, object]) -> CPUOptions:
@@ -95,6 +96,8 @@ def read_options(options: Mapping[str, object]) -> CPUOptions:
         order=_choice("--order", Order, options.get("order", Order.UNTOUCHED_FIRST)),
         max_isolation=_choice("--max-isolation", Isolation, options.get("max_isolation", Isolation.CPUSET)),
         host_root=str(options.get("host_root") or "/"),
+        # Every command shows and tries what a driver with pinning publishes and refuses.
+        keep_shared=bool(options.get("keep_shared", True)),
         **{flag: bool(options.get(flag)) for flag in _FLAGS},
     )
 

@@ -206,9 +206,10 @@ def plugin(root: Root, options: Mapping[str, object]) -> Plugin:
         UsageError: an option has an invalid value.
     """
     read = read_options(options)
-    if read.keep_shared and not read.reserved:
+    if options.get("keep_shared") and not read.reserved:
         log.warning(
-            "no CPU is reserved, so the claim that would take the last shared CPU will be refused; set --reserved-cpus"
+            "no CPU is reserved, so one fewer is published than there are, for containers without a claim; "
+            "--reserved-cpus says which are theirs"
         )
     if not isinstance(root, HostRoot):
         return CPUPlugin(root, read)

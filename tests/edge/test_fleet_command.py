@@ -25,7 +25,7 @@ def local(cwd: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
     nodes = [
-        {"name": "small", "machine": "cores=4", "count": 2},
+        {"name": "small", "machine": "cores=5", "count": 2},
         {"name": "large", "machine": "cores=16", "labels": {"size": "large"}},
     ]
 

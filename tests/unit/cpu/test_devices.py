@@ -304,11 +304,13 @@ def test_options_are_read_as_serve_names_them() -> None:
         reserved=cpus("0-1"),
         threads=Threads.FULL_CORE,
         compat_attributes=True,
+        keep_shared=True,
     )
-    assert read_options({}) == CPUOptions()
+    assert read_options({}) == CPUOptions(keep_shared=True)
+    assert read_options({"keep_shared": False}) == CPUOptions()
     # As manifests say it that leave the other option at its default.
     single = {"device_mode": "individual", "group_by": "numanode"}
-    assert read_options(single) == CPUOptions(mode=DeviceMode.INDIVIDUAL)
+    assert read_options(single) == CPUOptions(mode=DeviceMode.INDIVIDUAL, keep_shared=True)
 
 
 @pytest.mark.parametrize(
@@ -357,3 +359,37 @@ def test_a_cpu_that_goes_offline_and_comes_back_is_one_write_each() -> None:
         assert len(shelf.publish(desired_slices("dra.cpu", "worker1", Inventory(devices=made), there))) == writes
         published = {device.name for one in shelf.slices.values() for device in one.spec.devices}
         assert published == {device.name for device in made}
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        # Two NUMA nodes of eight CPUs, two threads a core: the last of the largest groups gives one up.
+        ({}, {"cpudevnuma000": 8, "cpudevnuma001": 7}),
+        ({"threads": Threads.FULL_CORE}, {"cpudevnuma000": 8, "cpudevnuma001": 6}),
+        ({"group_by": GroupBy.MACHINE}, {"cpudevmachine": 15}),
+        ({"reserved": cpus("0")}, {"cpudevnuma000": 7, "cpudevnuma001": 8}),
+        # A reserved CPU that is offline is no CPU for anybody.
+        ({"reserved": cpus("99")}, {"cpudevnuma000": 8, "cpudevnuma001": 7}),
+    ],
+)
+def test_what_is_published_leaves_containers_without_claims_a_cpu(
+    options: dict[str, Any], expected: dict[str, int]
+) -> None:
+    machine = regular(sockets=1, numa=2, l3=1, cores=4, threads=2)
+    devices = published(machine, CPUOptions(keep_shared=True, **options))
+    assert {one["name"]: int(one["capacity"]["dra.cpu/cpu"]["value"]) for one in devices} == expected
+    assert [one["attributes"]["dra.cpu/numCPUs"]["int"] for one in devices] == list(expected.values())
+
+
+@pytest.mark.parametrize(("threads", "count"), [(Threads.ANY, 15), (Threads.FULL_CORE, 14)])
+def test_single_cpus_are_published_but_for_one(threads: Threads, count: int) -> None:
+    machine = regular(sockets=1, numa=2, l3=1, cores=4, threads=2)
+    kept = CPUOptions(mode=DeviceMode.INDIVIDUAL, threads=threads, keep_shared=True)
+    assert len(published(machine, kept)) == count
+
+
+def test_a_machine_with_a_single_cpu_has_none_to_publish() -> None:
+    machine = regular(sockets=1, numa=1, l3=1, cores=1, threads=1)
+    assert published(machine, CPUOptions(keep_shared=True)) == []
+    assert published(machine, CPUOptions(mode=DeviceMode.INDIVIDUAL, keep_shared=True)) == []

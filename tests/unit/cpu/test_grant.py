@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from dranode.cdi.spec import ContainerEdits
+from dranode.cpu.devices import cpu_devices
 from dranode.cpu.grant import adopted
 from dranode.cpu.options import CPUOptions, GroupBy
 from dranode.cpu.policies import Isolation, Order, Threads
@@ -397,3 +398,16 @@ def test_no_claim_gets_more_isolation_than_is_allowed(isolation: Isolation, limi
         (grant,) = granted(MACHINES["M1"], asked, options).grants
         said = grant.attributes.get("dra.cpu/isolation")
         assert said == (None if isolation is Isolation.CPUSET else DeviceAttribute(string=isolation.value))
+
+
+@pytest.mark.parametrize("threads", [Threads.ANY, Threads.FULL_CORE])
+@pytest.mark.parametrize("group_by", [GroupBy.NUMANODE, GroupBy.SOCKET])
+def test_whatever_is_published_is_granted(threads: Threads, group_by: GroupBy) -> None:
+    options = CPUOptions(threads=threads, group_by=group_by, keep_shared=True)
+    step = 2 if threads is Threads.FULL_CORE else 1
+    held: dict[str, str] = {}
+    for device in cpu_devices(SMT, options, {}):
+        for number in range(int(device.capacity["dra.cpu/cpu"].value.value) // step):
+            asked = claim([result(device.name, step)], name=f"{device.name}-{number}")
+            held[asked.ref.name] = str(granted(SMT, asked, options, holding(**held)).held)
+    assert len(SMT.online - CPUSet.union(map(cpus, held.values()))) == step

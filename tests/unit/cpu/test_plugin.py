@@ -43,7 +43,7 @@ def test_the_driver_keeps_the_contract_in_every_mode_that_picks(options: dict[st
 
 
 def test_the_options_of_other_drivers_are_none_of_its_business() -> None:
-    assert driver(gpu_sharing="shared", node_name="n").options == CPUOptions()
+    assert driver(gpu_sharing="shared", node_name="n").options == CPUOptions(keep_shared=True)
 
 
 def test_reserved_cpus_that_do_not_exist_are_refused_when_the_machine_is_read() -> None:

@@ -246,7 +246,7 @@ def test_an_interrupt_that_somebody_else_moves_back_is_moved_again_by_the_next_l
 
 def test_a_claim_that_leaves_interrupts_no_cpu_is_refused(tmp_path: Path) -> None:
     kernel = Kernel()
-    node = started(tmp_path, kernel)
+    node = started(tmp_path, kernel, keep_shared=False)
     everything = quiet_claim("all", "0-7")
     assert "interrupts need one" in reason(prepare(node, everything)["all"])
     assert unprepare(node, everything) == {everything.metadata.uid: None}
