@@ -6,7 +6,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from release import archives, image, packages, software, trial
+from release import archives, image, oci, packages, software, trial
 from release.project import DIST, StepError, version
 
 
@@ -18,10 +18,11 @@ def main() -> int:
     wheel = _done(packages.build())
     _done(archives.chart())
     _done(archives.plugin(wheel))
+    images, no_image = _image()
     node = software.environment(wheel)
-    _done(software.bills(node))
+    base = {package for each in images for package in each.base}
+    _done(software.bills(node, sorted(base)), f"with {len(base)} packages of the image's base")
     _done(software.notices(node))
-    no_image = _image()
     _done(archives.checksums())
     for line in trial.install(wheel):
         print(f"  {line}", flush=True)
@@ -30,19 +31,21 @@ def main() -> int:
     return 1 if no_image else 0
 
 
-def _image() -> str:
-    """Build the image; the answer is empty, or why there is none."""
-    reason = image.why_not()
-    if not reason:
-        try:
-            _done(image.build())
-        except StepError as error:
-            reason = str(error)
-    return reason
+def _image() -> tuple[list[oci.PlatformImage], str]:
+    """Build the image; what it is for each platform, and why there is none."""
+    if reason := image.why_not():
+        return [], reason
+    try:
+        path = image.build()
+    except StepError as error:
+        return [], str(error)
+    images = oci.read(path)
+    _done(path, image.describe(images))
+    return images, ""
 
 
-def _done(path: Path) -> Path:
-    print(f"  {path.name}", flush=True)
+def _done(path: Path, note: str = "") -> Path:
+    print(f"  {path.name}{f' ({note})' if note else ''}", flush=True)
     return path
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 
+from release.oci import PlatformImage
 from release.project import DIST, ROOT, commit, epoch, run, version
 
 _NO_ENGINE = "building it needs docker with buildx and a running daemon, or buildah"
@@ -29,7 +32,9 @@ def _docker() -> bool:
 def build() -> Path:
     """Build the image that the DaemonSet runs; the same commit on the same base gives the same layers.
 
-    The variable BASE names another base than the Dockerfile's, such as the same by its digest.
+    Three variables change how. BASE: another base than the Dockerfile's, such as the same by its digest.
+    IMAGE_PLATFORMS: `linux/amd64,linux/arm64` for one archive with both; without it that of this machine.
+    IMAGE_OPTIONS: further words for the engine's build, such as volumes with what reaches the package index from here.
     """
     path = DIST / f"dranode-image-{version()}.tar"
     named = f"dranode:{version()}"
@@ -37,10 +42,24 @@ def build() -> Path:
     if base := os.environ.get("BASE"):
         values["BASE"] = base
     arguments = [f"--build-arg={name}={value}" for name, value in values.items()]
+    arguments += shlex.split(os.environ.get("IMAGE_OPTIONS", ""))
+    platforms = os.environ.get("IMAGE_PLATFORMS", "")
+    arguments += [f"--platform={platforms}"] if platforms else []
     if _docker():
         output = f"--output=type=oci,dest={path},rewrite-timestamp=true"
         run("docker", "buildx", "build", *arguments, f"--build-arg=SOURCE_DATE_EPOCH={epoch()}", output, str(ROOT))
-    else:
-        run("buildah", "bud", "--layers=false", f"--timestamp={epoch()}", *arguments, "--tag", named, str(ROOT))
-        run("buildah", "push", "--quiet", named, f"oci-archive:{path}:{named}")
+        return path
+    target = ("--manifest", named) if platforms else ("--tag", named)
+    # A list of that name that was there before would be added to.
+    subprocess.run(["buildah", "rmi", "--force", named], capture_output=True, check=False)
+    run("buildah", "bud", "--layers=false", f"--timestamp={epoch()}", *arguments, *target, str(ROOT))
+    push = ("manifest", "push", "--all") if platforms else ("push",)
+    run("buildah", *push, "--quiet", named, f"oci-archive:{path}:{named}")
     return path
+
+
+def describe(images: Iterable[PlatformImage]) -> str:
+    """Return what was built, by what and on what, in a line for people."""
+    engine = "docker" if _docker() else "buildah"
+    sizes = (f"{each.platform} in {each.layers} layers of {each.size / (1 << 20):.1f} MiB" for each in images)
+    return f"by {engine} on {os.environ.get('BASE') or 'the base of the Dockerfile'}: {', '.join(sizes)}"

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterable
+from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
+from typing import Any
 
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
 from spdx_tools.spdx.model import (
     Actor,
     ActorType,
@@ -21,8 +27,11 @@ from spdx_tools.spdx.model import (
 )
 from spdx_tools.spdx.writer.json.json_writer import write_document_to_file
 
-from release.project import DIST, ROOT, commit, epoch, run, tool, version
+from release.oci import BasePackage
+from release.project import DIST, ROOT, StepError, commit, epoch, run, tool, version
 
+# What an identifier of SPDX cannot have.
+_IN_NAMES = re.compile(r"[^A-Za-z0-9.-]+")
 _LICENCE_FILES = ("licen", "copying", "notice", "authors")
 
 
@@ -48,8 +57,12 @@ def environment(wheel: Path) -> Path:
     return next((folder / "lib").glob("python3*/site-packages"))
 
 
-def bills(packages: Path) -> Path:
+def bills(packages: Path, base: Iterable[BasePackage]) -> Path:
     """Write the bill of materials as CycloneDX and, with the same packages, as SPDX; both are validated.
+
+    Args:
+        packages: the folder with the image's Python packages.
+        base: what the image's base holds.
 
     Returns:
         The SPDX document's path.
@@ -60,9 +73,19 @@ def bills(packages: Path) -> Path:
         tool("cyclonedx-py"), "environment", "--pyproject", "pyproject.toml", "--output-reproducible", "--validate",
         "-o", str(cyclone), python,
     )  # fmt: skip
+    document = json.loads(cyclone.read_text())
+    document["components"] += [_component(each) for each in base]
+    text = json.dumps(document, indent=2)
+    if fault := JsonStrictValidator(SchemaVersion.from_version(document["specVersion"])).validate_str(text):
+        raise StepError(f"{cyclone.name} is no CycloneDX document: {fault}")
+    cyclone.write_text(text)
     path = DIST / f"dranode-{version()}.spdx.json"
-    write_document_to_file(_spdx(json.loads(cyclone.read_text())), str(path), validate=True)
+    write_document_to_file(_spdx(document), str(path), validate=True)
     return path
+
+
+def _component(package: BasePackage) -> dict[str, Any]:
+    return {"type": "library", "bom-ref": package.purl, **asdict(package)}
 
 
 def _spdx(cyclone: dict[str, list[dict[str, str]]]) -> Document:
@@ -84,7 +107,7 @@ def _spdx(cyclone: dict[str, list[dict[str, str]]]) -> Document:
 def _package(component: dict[str, str]) -> Package:
     address = ExternalPackageRef(ExternalPackageRefCategory.PACKAGE_MANAGER, "purl", component["purl"])
     return Package(
-        f"SPDXRef-{component['name'].replace('_', '-')}",
+        f"SPDXRef-{_IN_NAMES.sub('-', component['purl'].removeprefix('pkg:'))}",
         component["name"],
         SpdxNoAssertion(),
         version=component["version"],

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
+import json
 import re
+import tarfile
 import tomllib
 from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
 import yaml
+
+from release import oci
 
 ROOT = Path(__file__).parents[2]
 ALLOWED = re.compile(
@@ -48,3 +54,84 @@ def test_one_version_names_package_chart_manifests_and_change_log() -> None:
     assert {chart["version"], chart["appVersion"]} == {version}
     assert f"dranode:{version}" in (ROOT / "deploy" / "daemonset.yaml").read_text()
     assert f"## {version} " in (ROOT / "CHANGELOG.md").read_text()
+
+
+# --- what an image's archive says of its base ---
+
+
+def blob(files: dict[str, bytes], data: bytes) -> dict[str, object]:
+    digest = hashlib.sha256(data).hexdigest()
+    files[f"blobs/sha256/{digest}"] = data
+    return {"mediaType": "application/vnd.oci.image.layer.v1.tar+gzip", "digest": f"sha256:{digest}", "size": len(data)}
+
+
+def packed(files: dict[str, bytes], mode: str = "w") -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode=mode) as archive:  # type: ignore[call-overload]
+        for name, data in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            archive.addfile(entry, io.BytesIO(data))
+    return out.getvalue()
+
+
+STATUS = """Package: libstdc++6
+Status: install ok installed
+Architecture: {architecture}
+Version: 12.2.0-14+deb12u1
+Description: GNU Standard C++ Library
+ Package: of an indented line
+
+Package: gone
+Status: deinstall ok config-files
+Architecture: {architecture}
+Version: 1
+
+Package: base-files
+Status: install ok installed
+Architecture: {architecture}
+Version: 12.4+deb12u13
+"""
+
+
+def image(blobs: dict[str, bytes], architecture: str, *layers: dict[str, bytes], env: tuple[str, ...] = ()) -> bytes:
+    config = {"architecture": architecture, "os": "linux", "config": {"Env": list(env)}}
+    described = [blob(blobs, packed(layer, "w:gz")) for layer in layers]
+    manifest = {"config": blob(blobs, json.dumps(config).encode()), "layers": described}
+    return json.dumps(manifest).encode()
+
+
+def archive(path: Path, blobs: dict[str, bytes], *manifests: bytes) -> Path:
+    index = {"manifests": [blob(blobs, each) for each in manifests]}
+    # As docker writes one of several platforms.
+    outer = {"manifests": [blob(blobs, json.dumps(index).encode())]}
+    path.write_bytes(packed({"index.json": json.dumps(outer).encode(), **blobs}))
+    return path
+
+
+def test_the_base_of_an_image_is_read_from_its_archive(tmp_path: Path) -> None:
+    blobs: dict[str, bytes] = {}
+    status = STATUS.format(architecture="arm64").encode()
+    layers = ({"./var/lib/dpkg/status": b"Package: old\n"}, {"var/lib/dpkg/status": status, "opt/dranode": b"x"})
+    made = image(blobs, "arm64", *layers, env=("PATH=/bin", "PYTHON_VERSION=3.11.13"))
+    attestation = {"config": blob(blobs, b"{}"), "layers": [{**blob(blobs, b"{}"), "mediaType": "application/json"}]}
+    (read,) = oci.read(archive(tmp_path / "image.tar", blobs, made, json.dumps(attestation).encode()))
+    assert (read.platform, read.layers) == ("linux/arm64", 2)
+    assert read.size == sum(len(packed(layer, "w:gz")) for layer in layers)
+    assert [each.purl for each in read.base] == [
+        "pkg:deb/debian/base-files@12.4%2Bdeb12u13?arch=arm64",
+        "pkg:deb/debian/libstdc%2B%2B6@12.2.0-14%2Bdeb12u1?arch=arm64",
+        "pkg:generic/python@3.11.13",
+    ]
+
+
+def test_each_platform_of_an_image_and_packages_in_files_of_their_own_are_read(tmp_path: Path) -> None:
+    blobs: dict[str, bytes] = {}
+    files = {
+        "var/lib/dpkg/status.d/base": b"Package: base-files\nVersion: 12.4\nArchitecture: all\n",
+        "var/lib/dpkg/status.d/base.md5sums": b"Package: no\nVersion: 1\nArchitecture: all\n",
+    }
+    made = [image(blobs, architecture, files) for architecture in ("amd64", "arm64")]
+    read = oci.read(archive(tmp_path / "image.tar", blobs, *made))
+    assert [each.platform for each in read] == ["linux/amd64", "linux/arm64"]
+    assert [[package.name for package in each.base] for each in read] == [["base-files"], ["base-files"]]
