@@ -258,7 +258,8 @@ def run_plugin() -> None:
 
     # The lists of a cluster are many small values that stay; looking through them for cycles is a third of the time.
     gc.set_threshold(1_000_000)
-    run(plugin, sys.argv[1:])
+    # krew's launcher runs it as a word of Python, which has no name of its own.
+    run(plugin, sys.argv[1:], "kubectl dranode")
 
 
 def complete_words() -> None:

@@ -92,10 +92,16 @@ def main() -> None:
     run(cli, sys.argv[1:])
 
 
-def run(command: click.Command, arguments: list[str]) -> NoReturn:
-    """Run a command, and end the process with its exit status; errors are one sentence on stderr."""
+def run(command: click.Command, arguments: list[str], name: str | None = None) -> NoReturn:
+    """Run a command, and end the process with its exit status; errors are one sentence on stderr.
+
+    Args:
+        command: the command.
+        arguments: what follows its name.
+        name: what its help calls it; None for the program's own name.
+    """
     try:
-        sys.exit(command.main(arguments, standalone_mode=False))
+        sys.exit(command.main(arguments, prog_name=name, standalone_mode=False))
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
     except click.ClickException as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -60,3 +61,10 @@ def test_the_launcher_makes_its_environment_once_and_runs_the_plugin(dist: Path)
     lines = log.read_text().splitlines()
     assert [line.partition(" -")[0] for line in lines if "pip install" in line] == ["-m pip install"]
     assert [line.endswith("run_plugin() claims -A") for line in lines] == [False, True, True]
+
+
+def test_the_launchers_line_of_python_runs_the_plugin_under_kubectls_name() -> None:
+    (line,) = (text for text in (KREW / "kubectl-dranode").read_text().splitlines() if text.startswith("exec"))
+    code = line.partition("'")[2].partition("'")[0]
+    done = subprocess.run([sys.executable, "-c", code, "--help"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("Usage: kubectl dranode [OPTIONS] COMMAND")
