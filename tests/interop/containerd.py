@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
-import signal
 import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 
-from tests.interop.cri import CGROUP, CRI, wait_until
-from tests.interop.image import IMAGE, write_image
+from tests.interop.image import IMAGE
 from tests.interop.pod import TOOLS
+from tests.interop.runtime import Runtime, busybox
 
 MODULE = "github.com/containerd/containerd"
 COMMANDS = ("containerd", "containerd-shim-runc-v2", "ctr")
@@ -122,15 +119,6 @@ def why_not(*versions: str) -> str:
     return ""
 
 
-def busybox() -> Path | None:
-    """The busybox of the machine, if it needs no libraries."""
-    found = shutil.which("busybox")
-    # A program that is linked dynamically names its loader.
-    if found is None or b"/ld-linux" in Path(found).read_bytes():
-        return None
-    return Path(found)
-
-
 def build(version: str) -> Path:
     """The folder with the programs of that version, built if they are not there yet.
 
@@ -161,61 +149,22 @@ def _run(command: list[str], folder: Path, environment: dict[str, str]) -> None:
         raise RuntimeError(f"{' '.join(command)} failed: {done.stderr[-2000:]}")
 
 
-class Containerd:
-    """One containerd in a folder of its own. Its containers outlive it, as in life."""
+class Containerd(Runtime):
+    """One containerd in a folder of its own."""
 
     def __init__(self, programs: Path, folder: Path, *, cdi: bool = True) -> None:
-        self.programs = programs
-        self.folder = folder
-        self.process: subprocess.Popen[bytes] | None = None
-        for name in ("cdi", "cni", "nri", "nri-plugins", "nri-conf"):
-            (folder / name).mkdir(exist_ok=True)
+        super().__init__(folder, (programs / "containerd", "--config", folder / "config.toml"), programs)
         old = programs.parent.name.startswith("v1.")
         # Off by default in 1.7, always on from 2.4.
         option = "enable_cdi = false" if not cdi else "enable_cdi = true" if old else ""
         text = (_CONFIG_1 if old else _CONFIG).format(folder=folder, image=IMAGE, runc=shutil.which("runc"), cdi=option)
         (folder / "config.toml").write_text(text)
-        self.cri = CRI(folder / "c.sock")
 
     @staticmethod
     def can_switch_cdi_off(programs: Path) -> bool:
         """Whether this containerd has the option; from 2.4 CDI is always on."""
         done = subprocess.run([programs / "containerd", "config", "default"], capture_output=True, check=True)
         return b"enable_cdi" in done.stdout
-
-    @property
-    def nri_socket(self) -> Path:
-        return self.folder / "nri" / "nri.sock"
-
-    @property
-    def log(self) -> str:
-        return (self.folder / "containerd.log").read_text()
-
-    def start(self, enter: Sequence[str] = ()) -> None:
-        """Start it and wait until it serves; `enter` is a command that starts it elsewhere."""
-        environment = {**os.environ, "PATH": f"{self.programs}:{os.environ['PATH']}"}
-        with (self.folder / "containerd.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [*enter, self.programs / "containerd", "--config", self.folder / "config.toml"],
-                env=environment,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        wait_until(self._serves, "containerd serves")
-
-    def _serves(self) -> bool:
-        assert self.process is not None
-        assert self.process.poll() is None, self.log[-3000:]
-        return self.cri.ready()
-
-    def load_image(self) -> None:
-        """Import the image that every pod of the tests runs."""
-        program = busybox()
-        assert program is not None
-        archive = self.folder / "image.tar"
-        write_image(archive, program)
-        self.load(archive)
 
     def load(self, archive: Path) -> None:
         """Import the images of an OCI archive."""
@@ -227,31 +176,3 @@ class Containerd:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout
-
-    def kill(self) -> None:
-        """End it without a warning; containers and their shims live on."""
-        if self.process is not None:
-            self.process.send_signal(signal.SIGKILL)
-            self.process.wait()
-            self.process = None
-
-    def close(self) -> None:
-        """Take everything down, containers first."""
-        if self.process is not None:
-            self.cri.remove_everything()
-        self.cri.close()
-        if self.process is not None:
-            self.process.terminate()
-            self.process.wait(10)
-            self.process = None
-        _remove_cgroups()
-
-
-def _remove_cgroups() -> None:
-    """Remove the pods' cgroups, which kubelet would make and remove."""
-    for parent in {*Path("/sys/fs/cgroup").glob(CGROUP), *Path("/sys/fs/cgroup").glob(f"*/{CGROUP}")}:
-        below = sorted((path for path in parent.rglob("*") if path.is_dir()), reverse=True)
-        for folder in (*below, parent):
-            # One that is still in use stays.
-            with contextlib.suppress(OSError):
-                folder.rmdir()

@@ -135,7 +135,7 @@ class CRI:
         """
         config = {
             "metadata": {"name": name, "attempt": attempt},
-            "image": {"image": IMAGE},
+            "image": {"image": IMAGE, "user_specified_image": IMAGE},
             "command": list(command),
             "envs": [{"key": key, "value": value} for key, value in (env or {}).items()],
             "labels": {"io.kubernetes.container.name": name, **pod.config()["labels"]},

@@ -20,9 +20,9 @@ from dranode.driver.local.kubelet import KubeletError, StandInKubelet
 from dranode.driver.local.store import Store
 from dranode.proto import podresources_v1_pb2 as podresources
 from tests.fakes.grpc_server import service
-from tests.interop.containerd import Containerd
 from tests.interop.cri import Pod, wait_until
 from tests.interop.pod import DriverPod
+from tests.interop.runtime import Runtime
 
 DRIVER = "dra.cpu"
 PROGRAM = Path(sys.executable).with_name("dranode")
@@ -64,7 +64,7 @@ class PodResources:
 class Node:
     """Everything on one node, in one folder."""
 
-    def __init__(self, runtime: Containerd) -> None:
+    def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
         self.folder = runtime.folder
         self.registry = self.folder / "kubelet" / "plugins_registry"

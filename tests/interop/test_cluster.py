@@ -16,10 +16,11 @@ import pytest
 from dranode.driver.core.api.cpuset import CPUSet
 from tests.interop.cluster import DRIVER_IMAGE, Cluster
 from tests.interop.containerd import build as build_containerd
-from tests.interop.containerd import busybox, why_not
+from tests.interop.containerd import why_not
 from tests.interop.control_plane import why_no_control_plane
 from tests.interop.engine import ROOT, base_image, build, buildah, why_no_image
 from tests.interop.node import ONLINE
+from tests.interop.runtime import busybox
 
 # Such as `1.37/v2.3.4 1.34/v1.7.29`.
 ROWS = os.environ.get("INTEROP_CLUSTER", "").split()

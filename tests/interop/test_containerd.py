@@ -1,4 +1,4 @@
-"""The CPU driver beside a real containerd: who really runs where.
+"""The CPU driver beside a real container runtime: who really runs where.
 
 `make interop` says which versions to build and run; without it, or without root and Go, every test is skipped.
 """
@@ -19,13 +19,22 @@ import pytest
 from dranode.driver.core.api.cpuset import CPUSet
 from tests.interop.containerd import Containerd, build, why_not
 from tests.interop.cri import Pod, wait_until
+from tests.interop.crio import CRIO, why_no_crio
 from tests.interop.node import ONLINE, Node
 
 VERSIONS = os.environ.get("INTEROP", "").split()
+
+
+def why_no_runtime() -> str:
+    """Why one of the runtimes cannot run here; empty if all can."""
+    containerds = [version for version in VERSIONS if version != "crio"]
+    return why_not(*containerds) or (why_no_crio() if "crio" in VERSIONS else "")
+
+
 REASON = (
     "make interop builds and runs real container runtimes"
     if not VERSIONS
-    else why_not(*VERSIONS) or ("" if len(ONLINE) > 1 else "one CPU cannot be both held and shared")
+    else why_no_runtime() or ("" if len(ONLINE) > 1 else "one CPU cannot be both held and shared")
 )
 pytestmark = [pytest.mark.interop, pytest.mark.skipif(bool(REASON), reason=REASON)]
 
@@ -40,7 +49,7 @@ def version(request: pytest.FixtureRequest) -> str:
 
 
 def made(version: str, folder: Path, *, cdi: bool = True) -> Node:
-    runtime = Containerd(build(version), folder, cdi=cdi)
+    runtime = CRIO(folder) if version == "crio" else Containerd(build(version), folder, cdi=cdi)
     node = Node(runtime)
     try:
         runtime.start()
@@ -305,8 +314,8 @@ def test_a_rolling_update_leaves_no_container_unpinned_while_containers_are_crea
 
 
 def test_a_claim_whose_runtime_does_not_inject_cdi_devices_is_refused(version: str, folder: Path) -> None:
-    if not Containerd.can_switch_cdi_off(build(version)):
-        pytest.skip(f"containerd {version} always injects CDI devices")
+    if version == "crio" or not Containerd.can_switch_cdi_off(build(version)):
+        pytest.skip(f"{version} always injects CDI devices")
     node = made(version, folder, cdi=False)
     try:
         _, cdi = node.claim("mine", A)
