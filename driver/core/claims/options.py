@@ -61,6 +61,7 @@ FRAMEWORK_FLAGS: Final = frozenset(
         ),
         *(
             "machine",
+            "manifests",
             "metrics-address",
             "no-device-taints",
             "node-name",
@@ -69,7 +70,7 @@ FRAMEWORK_FLAGS: Final = frozenset(
             "output",
             "pod-resources-socket",
         ),
-        *("pod-uid", "queues", "root", "scores", "service-account", "state", "store", "svg", "verbose"),
+        *("pod-uid", "queues", "root", "scores", "service-account", "state", "store", "svg"),
     )
 )
 _NAME: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", re.ASCII)
