@@ -33,6 +33,8 @@ ROOT = Path(__file__).parents[2]
 PROGRAM = Path(sys.executable).with_name("dranode")
 PAGES = ("install", "modes", "configuration", "troubleshooting", "upgrade", "security", "compatibility", "migration")
 MORE = ("classic-dra", "isolation", "sanity", "pod-does-not-start", "stability", "metrics", "report")
+# The folders whose files the manual may name.
+FOLDERS = "cdi|cpu|deploy|docs|driver|examples|gpu|kubectl|memory|proto|release|requirements|sanity|sim|tests"
 MANUAL = [ROOT / "docs" / f"{page}.md" for page in (*PAGES, *MORE)]
 _BLOCK = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -203,7 +205,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_every_file_that_a_page_names_is_there() -> None:
     for page in MANUAL:
-        for name in re.findall(r"`((?:cpu|cdi|driver|deploy|examples|gpu)/[\w./-]*)`", page.read_text()):
+        for name in re.findall(rf"`((?:{FOLDERS})/[\w./-]*)`", page.read_text()):
             assert (ROOT / name).exists(), f"{page.name}: {name}"
 
 
@@ -219,6 +221,7 @@ def test_every_option_that_a_page_names_is_one() -> None:
     }
     others = {"--help", "--ignore-daemonsets", "--image", "--profile", "--create-namespace", "--set"}
     others |= {"--clusterrole", "--group", "--previous", "--target", "--mount", "--python", "--no-cache-dir"}
+    others |= {"--manifest"}  # krew's
     for page in MANUAL:
         named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", page.read_text()))
         assert named - known - others == set(), page.name

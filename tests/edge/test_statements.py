@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from dranode.driver.cli import cli
 from dranode.driver.cli.options import variables
-from tests.edge.test_docs import PROGRAM, ROOT, parse
+from tests.edge.test_docs import FOLDERS, PROGRAM, ROOT, parse
 from tests.fakes.waiting import PATIENCE
 
 PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
@@ -97,7 +97,7 @@ def test_the_readme_names_every_command() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_what_a_page_names_is_there(page: Path) -> None:
     text = page.read_text()
-    for name in re.findall(r"`((?:cpu|cdi|driver|deploy|examples|gpu|sim|tests|docs|proto)/[\w./-]*)`", text):
+    for name in re.findall(rf"`((?:{FOLDERS})/[\w./-]*)`", text):
         assert (ROOT / name).exists(), name
     # The page about drivers makes one, with variables of its own.
     known = variables() | set(re.findall(r"\bDRANODE_FANS_\w+", text))
