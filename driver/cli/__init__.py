@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _COMMANDS: Final = {
     "serve": "serve",
     "slices": "slices",
+    "topo": "topo",
     "claims": "claims",
     "drain": "drain",
     "forget-lost": "forget_lost",

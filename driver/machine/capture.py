@@ -36,6 +36,7 @@ _CAPTURED: Final = {
     " physfn aer_dev_correctable aer_dev_nonfatal aer_dev_fatal power/runtime_status uevent subsystem reset_method"
     " mem_info_* product_name product_number serial_number unique_id fru_id manufacturer vbios_version"
     " current_compute_partition available_compute_partition current_memory_partition available_memory_partition"
+    " net/*/ifindex virtio*/net/*/ifindex"
     " tile*/physical_vram_size_bytes vfio-dev/*/dev drm/*/dev drm/*/uevent drm/*/device drm/*/lmem_total_bytes"
     " accel/*/dev accel/*/uevent accel/*/device sriov_admin/*/profile/*",
     "sys/devices/platform/*": "drm/*/dev drm/*/uevent drm/*/device",

@@ -12,6 +12,7 @@ from dranode.driver.machine.root import Root
 
 NODES: Final = "sys/devices/system/node"
 _NODE: Final = re.compile(r"node(?P<id>[0-9]+)", re.ASCII)
+_TOTAL: Final = re.compile(r"MemTotal:\s+([0-9]+) kB", re.ASCII)
 _CPU: Final = re.compile(r"cpu(?P<id>[0-9]+)", re.ASCII)
 
 
@@ -21,9 +22,38 @@ def node_cpus(root: Root) -> dict[int, CPUSet]:
     Raises:
         MachineError: this process can open no file.
     """
-    numbers = (int(match["id"]) for match in map(_NODE.fullmatch, names(root, NODES)) if match)
-    found = {node: _cpus(root, f"{NODES}/node{node}") for node in numbers}
+    found = {node: _cpus(root, f"{NODES}/node{node}") for node in _nodes(root)}
     return {node: cpus for node, cpus in found.items() if cpus}
+
+
+def node_memory(root: Root) -> dict[int, int]:
+    """Return the bytes of memory of every NUMA node whose `meminfo` says them.
+
+    Raises:
+        MachineError: this process can open no file.
+    """
+    found = {node: _TOTAL.search(read_attribute(root, f"{NODES}/node{node}/meminfo") or "") for node in _nodes(root)}
+    return {node: int(match[1]) * 1024 for node, match in found.items() if match}
+
+
+def node_distances(root: Root) -> dict[int, dict[int, int]]:
+    """Return the distance from every NUMA node to every other, 10 for itself; a node whose row is odd is missing.
+
+    Raises:
+        MachineError: this process can open no file.
+    """
+    nodes = _nodes(root)
+    # A row has a distance for each node that is online, by number (drivers/base/node.c).
+    rows = {node: (read_attribute(root, f"{NODES}/node{node}/distance") or "").split() for node in nodes}
+    return {
+        node: dict(zip(nodes, map(int, row), strict=True))
+        for node, row in rows.items()
+        if len(row) == len(nodes) and all(each.isdecimal() for each in row)
+    }
+
+
+def _nodes(root: Root) -> list[int]:
+    return sorted(int(match["id"]) for match in map(_NODE.fullmatch, names(root, NODES)) if match)
 
 
 def _cpus(root: Root, folder: str) -> CPUSet:

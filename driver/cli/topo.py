@@ -1,0 +1,162 @@
+"""`dranode topo`: how near a machine's devices are to each other, to CPUs and to memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from dranode.driver.cli.machine_option import machine_option
+from dranode.driver.cli.output import console, emit, output_option
+from dranode.driver.cli.terminal import columns
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.errors import DranodeError
+from dranode.driver.core.claims.plugin import Plugin
+from dranode.driver.machine.numa import node_cpus, node_distances, node_memory
+from dranode.driver.machine.pci_functions import PCIFunction, network_functions, read_function
+from dranode.driver.machine.root import Root
+from dranode.driver.picture.proximity import MEANINGS, PCIDevicePlace, PlacedNode, matrix
+
+if TYPE_CHECKING:
+    from dranode.driver.core.api.resource import Device
+
+# The attributes, without their domain, by which drivers publish a PCI address: the standard one, and others' own.
+_ADDRESSES: Final = ("pciBusID", "pciAddress")
+_NETWORK: Final = "network"
+_GI: Final = 1 << 30
+
+
+@click.command(short_help="How near GPUs, NICs, CPUs and memory are to each other.")
+@machine_option
+@output_option
+def command(root: Root, output: str) -> None:
+    """Show what lies between the machine's PCI devices, and where CPUs and memory are, as `nvidia-smi topo -m` does.
+
+    The devices are those that installed drivers would publish, and all network controllers. Links beside PCIe, such as
+    NVLink, are not looked at.
+
+    \b
+    Example:
+      dranode topo
+      dranode topo --machine capture.tar.bz2 -o json
+    """
+    from dranode.driver.plugins import load_installed
+
+    devices = list(_devices(root, load_installed(root)))
+    nodes = list(_nodes(root))
+    if not emit(_document(devices, nodes), output):
+        _draw(devices, nodes)
+
+
+def _devices(root: Root, plugins: Iterable[Plugin]) -> Iterator[PCIDevicePlace]:
+    """Yield the devices of drivers and then the network controllers that no driver publishes."""
+    seen: set[str] = set()
+    for plugin in plugins:
+        try:
+            found = plugin.discover().devices
+        except DranodeError as error:
+            click.echo(f"dranode: the devices of {plugin.driver} are not known: {error}", err=True)
+            continue
+        for device in found:
+            address = _address(device)
+            if address and address not in seen:
+                seen.add(address)
+                yield _placed(read_function(root, address), device.name, plugin.driver)
+    for function in network_functions(root):
+        if function.address not in seen:
+            yield _placed(function, "/".join(function.network) or function.address, _NETWORK)
+
+
+def _placed(function: PCIFunction, name: str, owner: str) -> PCIDevicePlace:
+    return PCIDevicePlace(
+        name,
+        owner,
+        function.address,
+        function.bridges,
+        function.numa_node,
+        function.cpus,
+        function.link,
+        function.link_now,
+    )
+
+
+def _address(device: Device) -> str:
+    for name, attribute in device.attributes.items():
+        if name.rpartition("/")[2] in _ADDRESSES and attribute.string:
+            return attribute.string
+    return ""
+
+
+def _nodes(root: Root) -> Iterator[PlacedNode]:
+    cpus, memory, distances = node_cpus(root), node_memory(root), node_distances(root)
+    for number in sorted({*cpus, *memory}):
+        yield PlacedNode(number, cpus.get(number, CPUSet()), memory.get(number), distances.get(number, {}))
+
+
+def _document(devices: Sequence[PCIDevicePlace], nodes: Sequence[PlacedNode]) -> dict[str, Any]:
+    return {
+        "devices": [
+            {
+                "name": device.name,
+                "driver": None if device.owner == _NETWORK else device.owner,
+                "pciAddress": device.address,
+                "pcieRoot": device.bridges[0] if device.bridges else None,
+                "numaNode": device.numa_node,
+                "cpus": str(device.cpus) or None,
+                "link": _link_document(device.link),
+                "linkNow": _link_document(device.link_now),
+                "proximity": {other.name: str(each) for other, each in zip(devices, row, strict=True)},
+            }
+            for device, row in zip(devices, matrix(devices), strict=True)
+        ],
+        "numaNodes": [
+            {
+                "number": node.number,
+                "cpus": str(node.cpus) or None,
+                "memoryBytes": node.memory,
+                "distances": {str(other): distance for other, distance in node.distances.items()},
+            }
+            for node in nodes
+        ],
+    }
+
+
+def _draw(devices: Sequence[PCIDevicePlace], nodes: Sequence[PlacedNode]) -> None:
+    screen = console()
+    rows = matrix(devices)
+    if devices:
+        # Columns are numbered: names of many devices side by side need a screen that nobody has.
+        table = columns("", "device", *map(str, range(len(devices))))
+        places = columns("", "of", "NUMA", "CPUs", "link", "now")
+        for number, (device, row) in enumerate(zip(devices, rows, strict=True)):
+            table.add_row(str(number), device.name, *map(str, row))
+            numa = "?" if device.numa_node is None else str(device.numa_node)
+            links = (_link(device.link), _link(device.link_now))
+            places.add_row(str(number), device.owner, numa, str(device.cpus) or "?", *links)
+        screen.print(table)
+        screen.print()
+        for each in dict.fromkeys(sorted({each for row in rows for each in row}, key=list(MEANINGS).index)):
+            screen.print(f"{each:<6} {MEANINGS[each]}", markup=False)
+        screen.print()
+        screen.print(places)
+    else:
+        screen.print("No driver publishes a PCI device here, and there is no network controller on PCI.", markup=False)
+    if nodes:
+        screen.print()
+        table = columns("NUMA node", "CPUs", "its memory", *(f"to {node.number}" for node in nodes))
+        for node in nodes:
+            memory = "?" if node.memory is None else f"{node.memory / _GI:.1f} GiB"
+            distances = (str(node.distances.get(other.number, "?")) for other in nodes)
+            table.add_row(str(node.number), str(node.cpus) or "-", memory, *distances)
+        screen.print(table)
+
+
+def _link(link: tuple[float | None, int | None]) -> str:
+    speed, width = link
+    return "?" if speed is None or width is None else f"{speed:g} GT/s x{width}"
+
+
+def _link_document(link: tuple[float | None, int | None]) -> dict[str, float | int | None]:
+    speed, width = link
+    return {"gigatransfers": speed, "lanes": width}
