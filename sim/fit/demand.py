@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -16,8 +20,12 @@ from dranode.driver.core.api.resource import (
 )
 from dranode.sim.cluster.holdings import ClaimKey
 from dranode.sim.fit.dump import ClusterDump
+from dranode.sim.fit.extended import SINCE, classes_behind, left_over
 from dranode.sim.scheduler.documents import SchedulingPod
 from dranode.sim.scheduler.snapshot import PodInfo
+
+# Under this name stands the claim that containers use for extended resources; an entry cannot have it.
+_SPECIAL: Final = "<extended-resources>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +37,16 @@ class PodDemand:
         claims: each once, in the order of `spec.resourceClaims`.
         entries: the claims by the names under which the pod's containers use them.
         missing: what the pod refers to and the documents do not have: `ResourceClaim a`.
+        extended: the DeviceClass of each extended resource of the pod that has one.
+        left_over: the claim for those that an attempt before has left, which has to be deleted first.
     """
 
     info: PodInfo
     claims: tuple[ResourceClaim, ...]
     entries: dict[str, ClaimKey]
     missing: tuple[str, ...] = ()
+    extended: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    left_over: str = ""
 
     @property
     def pod(self) -> SchedulingPod:
@@ -44,7 +56,15 @@ class PodDemand:
     def waiting(self) -> PodDemand:
         """Return the pod as it is before it is bound."""
         pod = replace(self.pod, spec=replace(self.pod.spec, node_name=""))
-        return PodDemand(replace_pod(self.info, pod), self.claims, self.entries, self.missing)
+        special = self.entries.get(_SPECIAL)
+        claims = tuple(claim for claim in self.claims if ClaimKey.of(claim) != special)
+        entries = {name: key for name, key in self.entries.items() if name != _SPECIAL}
+        return dataclasses.replace(self, info=replace_pod(self.info, pod), claims=claims, entries=entries)
+
+    def with_special(self, claim: ResourceClaim) -> PodDemand:
+        """Return the pod with the claim that was made for its extended resources."""
+        key = ClaimKey.of(claim)
+        return dataclasses.replace(self, claims=(*self.claims, claim), entries={**self.entries, _SPECIAL: key})
 
 
 def demand_of(pod: SchedulingPod, dump: ClusterDump, minor: int, *, node_allocatable: bool = False) -> PodDemand:
@@ -69,7 +89,21 @@ def demand_of(pod: SchedulingPod, dump: ClusterDump, minor: int, *, node_allocat
             entries[entry.name] = ClaimKey.of(claim)
             claims.setdefault(ClaimKey.of(claim), claim)
     devices = pod.status.node_allocatable_resource_claim_statuses if node_allocatable else ()
-    return PodDemand(PodInfo.of(pod, minor, devices), tuple(claims.values()), entries, tuple(missing))
+    info = PodInfo.of(pod, minor, devices)
+    extended = classes_behind(info.requests, dump.classes) if minor >= SINCE else {}
+    demand = PodDemand(info, tuple(claims.values()), entries, tuple(missing), extended)
+    return _with_extended(demand, dump) if extended else demand
+
+
+def _with_extended(demand: PodDemand, dump: ClusterDump) -> PodDemand:
+    """The pod with the claim for its extended resources: its own if it is bound, else one that is left over."""
+    status = demand.pod.status.extended_resource_claim_status
+    if demand.pod.spec.node_name:
+        name = status.resource_claim_name if status is not None else ""
+        claim = dump.claims.get(ClaimKey(demand.pod.metadata.namespace, name))
+        return demand if claim is None else demand.with_special(claim)
+    stale = left_over(dump.claims.values(), demand.pod)
+    return demand if stale is None else dataclasses.replace(demand, left_over=stale.metadata.name)
 
 
 def _existing(pod: SchedulingPod, entry: PodResourceClaim, name: str | None, dump: ClusterDump) -> ResourceClaim | None:
@@ -92,7 +126,8 @@ def _from_template(pod: SchedulingPod, entry: PodResourceClaim, template: Resour
 
 def copy_of(demand: PodDemand, number: int) -> PodDemand:
     """One more pod like this that waits, with claims of its own where they were made from templates."""
-    pod = demand.waiting().pod
+    demand = demand.waiting()
+    pod = demand.pod
     templated = {entry.name for entry in pod.spec.resource_claims if entry.resource_claim_template_name is not None}
     name = f"{pod.metadata.name}-{number}"
     renamed = {
@@ -111,7 +146,7 @@ def copy_of(demand: PodDemand, number: int) -> PodDemand:
     )
     entries = {entry: renamed.get(key, key) for entry, key in demand.entries.items()}
     info = replace_pod(demand.info, replace(pod, metadata=replace(pod.metadata, name=name)))
-    return PodDemand(info, claims, entries, demand.missing)
+    return PodDemand(info, claims, entries, demand.missing, demand.extended)
 
 
 def replace_pod(info: PodInfo, pod: SchedulingPod) -> PodInfo:

@@ -9,7 +9,6 @@ from dranode.sim.fit.demand import PodDemand
 from dranode.sim.fit.dump import NEEDED, ClusterDump
 from dranode.sim.fit.scheduler import Placement
 from dranode.sim.scheduler.documents import PodAffinity, PodAffinityTerm, SchedulingPod
-from dranode.sim.scheduler.requests import is_extended
 
 DEFAULT_SCHEDULER: Final = "default-scheduler"
 # Below this kube-scheduler looks at all nodes.
@@ -44,7 +43,6 @@ def pod_notes(dump: ClusterDump, demand: PodDemand, placement: Placement) -> Ite
     if pod.spec.priority_class_name and pod.spec.priority is None:
         yield f"no document is the PriorityClass {pod.spec.priority_class_name}; its priority counts as 0"
     yield from _unseen(dump, pod, placement)
-    yield from _extended(dump, demand)
     feasible = len(placement.tied) if not placement.scores else len(placement.scores)
     most = nodes_to_find(len(dump.nodes))
     if feasible > most:
@@ -83,16 +81,6 @@ def _terms(affinity: PodAffinity) -> Iterator[PodAffinityTerm]:
     yield from affinity.required_during_scheduling_ignored_during_execution
     for weighted in affinity.preferred_during_scheduling_ignored_during_execution:
         yield weighted.pod_affinity_term
-
-
-def _extended(dump: ClusterDump, demand: PodDemand) -> Iterator[str]:
-    classes = {each.spec.extended_resource_name: each.metadata.name for each in dump.classes}
-    for name in demand.info.requests:
-        if is_extended(name) and name in classes:
-            yield (
-                f"{name} stands for devices of the class {classes[name]} on nodes that have none of their own; "
-                "those devices are not looked at"
-            )
 
 
 def _some(names: Iterable[str], most: int = 3) -> str:

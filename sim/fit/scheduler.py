@@ -14,11 +14,12 @@ from dranode.sim.allocator.explain import Miss
 from dranode.sim.allocator.nodeselector import selects
 from dranode.sim.allocator.outcome import AllocationError, Outcome
 from dranode.sim.allocator.search import Solution
-from dranode.sim.cluster.devices import DeviceAnswers, DeviceDemand
+from dranode.sim.cluster.devices import DeviceAnswers
 from dranode.sim.cluster.holdings import ClaimKey
 from dranode.sim.cluster.pods import passed_by
 from dranode.sim.cluster.solutions import score_before
 from dranode.sim.fit.demand import PodDemand
+from dranode.sim.fit.devices_on import DevicesOn, cannot_be_bound
 from dranode.sim.fit.node_allocatable import (
     MAPPINGS_SINCE,
     SHARED_MAPPING,
@@ -33,6 +34,11 @@ from dranode.sim.scheduler.snapshot import NodeInfo, PodInfo
 
 CANNOT_ALLOCATE: Final = "cannot allocate all claims"
 NOT_AVAILABLE: Final = "resourceclaim not available on the node"
+# In kube-scheduler's words; it tries again and again.
+NOT_BOUND: Final = (
+    'running PreBind plugin "DynamicResources": nil or empty request mappings, no update of pod {} '
+    "ExtendedResourceClaimStatus"
+)
 # How many pods may share a claim (`status.reservedFor`).
 _MOST_USERS: Final = 256
 
@@ -66,7 +72,7 @@ class _Asked:
 
     demand: PodDemand
     filters: Filters
-    devices: DeviceDemand | None
+    devices: DevicesOn
     fixed: Mapping[ClaimKey, AllocationResult]
     used: frozenset[ClaimKey]  # of the fixed ones, those that other pods use
 
@@ -101,6 +107,8 @@ class Scheduler:
             return Placement(demand.pod.key, None, refusals=refusals)
         scores = self._scores(state, demand, asked, feasible, solutions) if len(feasible) > 1 else ()
         tied = best(scores) if scores else (feasible[0].name,)
+        if cannot_be_bound(demand, state.nodes[tied[0]]):
+            return Placement(demand.pod.key, None, problem=NOT_BOUND.format(demand.pod.key))
         outcomes = self._outcomes(state, asked, solutions, tied[0])
         return Placement(demand.pod.key, tied[0], tied, scores, refusals, outcomes=outcomes)
 
@@ -132,6 +140,9 @@ class Scheduler:
     def bind(self, state: ClusterState, demand: PodDemand, node: str, outcomes: Sequence[Outcome]) -> ClusterState:
         """Return the state with the pod on the node."""
         allocated = [(each.claim, each.allocation) for each in outcomes if each.allocation is not None]
+        special = [claim for claim, _ in allocated if ClaimKey.of(claim) not in demand.entries.values()]
+        for claim in special:
+            demand = demand.with_special(claim)
         if self._mappings:
             given = {ClaimKey.of(claim): allocation for claim, allocation in allocated}
             mine = {key: state.allocations[key] for key in map(ClaimKey.of, demand.claims) if key in state.allocations}
@@ -147,13 +158,13 @@ class Scheduler:
             return False
         # A pod that wants to be far from its like reaches as far as one that is there.
         terms = demand.info.terms
-        pools = asked.devices is not None and any(self._devices.view(info.node).shared for info in state.nodes.values())
+        pools = asked.devices.any and any(self._devices.view(info.node).shared for info in state.nodes.values())
         return asked.filters.far_reaching or bool(terms.affinity or terms.anti_affinity) or pools
 
     def sharers(self, state: ClusterState, demand: PodDemand, node: str) -> Iterator[str]:
         """Yield the pods on other nodes that hold devices of pools which the node shares, if the pod wants devices."""
         pools = self._devices.view(state.nodes[node].node).shared
-        if not demand.claims or not pools:
+        if not (demand.claims or demand.extended) or not pools:
             return
         claims = {holding.claim for pool in pools for holding in state.holdings.pools.get(pool, ())}
         for key, other in state.demands.items():
@@ -163,7 +174,7 @@ class Scheduler:
     def miss(self, state: ClusterState, demand: PodDemand, node: str) -> Miss | None:
         """Return why the pod's claims do not fit on the node; None if they do, or if there is nothing to allocate."""
         try:
-            devices = self._asked(state, demand).devices
+            devices = self._asked(state, demand).devices.on(state.nodes[node])
         except AllocationError:
             return None
         if devices is None:
@@ -175,8 +186,9 @@ class Scheduler:
         keys = map(ClaimKey.of, demand.claims)
         fixed = {key: state.allocations[key] for key in keys if key in state.allocations}
         used = frozenset(key for key in fixed if self._mappings and (key in state.reserved or state.users(key)))
-        devices = self._devices.demand(unallocated) if unallocated else None
-        return _Asked(demand, Filters(demand.info, state.snapshot, self._minor), devices, fixed, used)
+        devices = DevicesOn(self._devices, demand, unallocated)
+        filters = Filters(demand.info, state.snapshot, self._minor, frozenset(demand.extended))
+        return _Asked(demand, filters, devices, fixed, used)
 
     def _look(
         self, state: ClusterState, asked: _Asked, nodes: Iterable[NodeInfo]
@@ -206,8 +218,9 @@ class Scheduler:
         if refusal is not None:
             return refusal
         found: Solution | None = None
-        if asked.devices is not None:
-            solution = self._devices.solution(info.node, asked.devices, state.holdings)
+        devices = asked.devices.on(info)
+        if devices is not None:
+            solution = self._devices.solution(info.node, devices, state.holdings)
             if isinstance(solution, AllocationError):
                 if solution.scope == "fatal":
                     raise solution
@@ -236,8 +249,9 @@ class Scheduler:
         if not self._mappings or not asked.demand.claims or not has_mappings(pools):
             return None
         allocations = dict(asked.fixed)
-        if asked.devices is not None and solution is not None:
-            for outcome in self._devices.outcomes(info.node, asked.devices, solution):
+        devices = asked.devices.on(info)
+        if devices is not None and solution is not None:
+            for outcome in self._devices.outcomes(info.node, devices, solution):
                 if outcome.allocation is not None:
                     allocations[ClaimKey.of(outcome.claim)] = outcome.allocation
         statuses = claim_statuses(asked.demand, allocations, pools)
@@ -252,20 +266,24 @@ class Scheduler:
         solutions: Mapping[str, Solution | None],
     ) -> tuple[NodeTotal, ...]:
         raws: dict[str, int] = {}
-        if asked.devices is not None:
+        if asked.devices.any:
             keys = [(claim, ClaimKey.of(claim)) for claim in demand.claims]
             before = sum(score_before(claim, state.allocations[key]) for claim, key in keys if key in state.allocations)
             for name, solution in solutions.items():
-                raws[name] = before + (self._devices.raw_score(asked.devices, solution) if solution is not None else 0)
+                devices = asked.devices.on(state.nodes[name])
+                raws[name] = before
+                if devices is not None and solution is not None:
+                    raws[name] += self._devices.raw_score(devices, solution)
         return totals(demand.info, state.snapshot, feasible, raws, self._minor)
 
     def _outcomes(
         self, state: ClusterState, asked: _Asked, solutions: Mapping[str, Solution | None], node: str
     ) -> tuple[Outcome, ...]:
         solution = solutions[node]
-        if asked.devices is None or solution is None:
+        devices = asked.devices.on(state.nodes[node])
+        if devices is None or solution is None:
             return ()
-        return self._devices.outcomes(state.nodes[node].node, asked.devices, solution)
+        return self._devices.outcomes(state.nodes[node].node, devices, solution)
 
 
 def obstacle(demand: PodDemand, state: ClusterState) -> str:
@@ -273,6 +291,8 @@ def obstacle(demand: PodDemand, state: ClusterState) -> str:
     pod = demand.pod
     if demand.missing:
         return f"pod {pod.key} lacks {', '.join(demand.missing)}"
+    if demand.left_over:
+        return f"pod {pod.key} waits until ResourceClaim {demand.left_over} of an attempt before is deleted"
     if pod.spec.scheduling_gates:
         gates = ", ".join(gate.name for gate in pod.spec.scheduling_gates)
         return f"pod {pod.key} waits until its scheduling gates are removed: {gates}"

@@ -11,6 +11,7 @@ from dranode.driver.core.api.resource import ResourceClaim
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.releases import release
+from dranode.sim.cluster.holdings import ClaimKey
 from dranode.sim.fit.demand import PodDemand, demand_of
 from dranode.sim.fit.dump import read_dump
 from dranode.sim.fit.scheduler import Placement, Scheduler
@@ -152,37 +153,54 @@ class _Case:
             step["resized"] = _plain(real)
             time.sleep(_SETTLE)
         outcomes = self._scheduler.fits(self._state, demand, [node])[node]
-        claims = [self._claim(outcome.claim) for outcome in outcomes]
+        claims = [self._claim(outcome.claim, real) for outcome in outcomes]
         step["claims"] = [encode(claim) for claim in claims]
         allocated = [(claim, claim.status.allocation) for claim in claims if claim.status.allocation is not None]
         pod = decode(SchedulingPod, real)
         devices = pod.status.node_allocatable_resource_claim_statuses if self._mappings else ()
         demand = replace(demand, info=PodInfo.of(pod, self._minor, devices))
+        for claim in claims:
+            if ClaimKey.of(claim) not in demand.entries.values():
+                demand = demand.with_special(claim)
         self._state = self._state.with_pod(demand, node, allocated)
 
     def _devices_differ(self, mine: Placement, real: Document) -> str:
         if real["spec"].get("nodeName") != mine.node:
             return ""  # another node of a lottery
         for outcome in mine.outcomes:
-            differs = devices_differ(outcome, self._claim(outcome.claim).status.allocation)
+            differs = devices_differ(outcome, self._claim(outcome.claim, real).status.allocation)
             if differs:
                 return differs
         return ""
 
-    def _claim(self, claim: ResourceClaim) -> ResourceClaim:
-        path = f"{_RESOURCE}/namespaces/{claim.metadata.namespace}/resourceclaims/{claim.metadata.name}"
+    def _claim(self, claim: ResourceClaim, pod: Document | None = None) -> ResourceClaim:
+        """The claim as it is now; that for a pod's extended resources has a name that the scheduler has made."""
+        special = (pod or {}).get("status", {}).get("extendedResourceClaimStatus")
+        made = pod is not None and claim.metadata.name == f"{pod['metadata']['name']}-extended-resources"
+        name = special["resourceClaimName"] if special and made else claim.metadata.name
+        path = f"{_RESOURCE}/namespaces/{claim.metadata.namespace}/resourceclaims/{name}"
         return decode(ResourceClaim, self._api.send("GET", path))
 
     def _remove(self, demand: PodDemand) -> None:
         """Take a pod away, and what its claims were given for it."""
         namespace, name = demand.pod.metadata.namespace, demand.pod.metadata.name
         self._api.send("DELETE", f"/api/v1/namespaces/{namespace}/pods/{name}?gracePeriodSeconds=0")
+        self._remove_made(namespace, name)
         for claim in demand.claims:
             current = self._claim(claim)
             users = [user for user in current.status.reserved_for if user.name != name]
             if current.status.allocation is not None and not users:
                 path = f"{_RESOURCE}/namespaces/{namespace}/resourceclaims/{claim.metadata.name}/status"
                 self._api.merge(path, {"status": {"allocation": None, "reservedFor": None}})
+
+    def _remove_made(self, namespace: str, pod: str) -> None:
+        """Delete the claim that the scheduler has made for the pod, which a controller would do."""
+        path = f"{_RESOURCE}/namespaces/{namespace}/resourceclaims"
+        for claim in self._api.send("GET", path)["items"]:
+            if claim["metadata"]["name"].startswith(f"{pod}-extended-resources-"):
+                one = f"{path}/{claim['metadata']['name']}"
+                self._api.merge(one, {"metadata": {"finalizers": None}})
+                self._api.send("DELETE", one)
 
     def _service(self, service: Document) -> Document:
         self._api.create(f"/api/v1/namespaces/{service['metadata']['namespace']}/services", service)

@@ -27,6 +27,7 @@ class RandomCluster:
         self.dice = random.Random(seed)
         # Devices that stand for resources of their node (KEP-5517), which is behind a gate.
         self.mappings = random.Random(seed) if mappings else None
+        self.extended = random.Random(seed)
         self.name = f"case-{seed}"
         self.crowded = self.dice.random() < 0.5
 
@@ -35,7 +36,7 @@ class RandomCluster:
 
     def classes(self) -> list[Document]:
         return [
-            _class("gpu", f'device.driver == "{DRIVER}"'),
+            _class("gpu", f'device.driver == "{DRIVER}"', "example.com/widget"),
             _class("large", f'device.driver == "{DRIVER}" && device.attributes["{DRIVER}"].size == "large"'),
         ]
 
@@ -100,7 +101,19 @@ class RandomCluster:
                             {"name": f"r{index}", "resourceClaimName": name}
                         )
             self._use(pod)
+            self._ask_for_devices(pod)
             yield claims, pod
+
+    def _ask_for_devices(self, pod: Document) -> None:
+        """Let containers ask for devices as extended resources, by the name of a class or the one that it has."""
+        containers = [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]
+        for container in containers:
+            if self.extended.random() < 0.12:
+                implicit = "deviceclass.resource.kubernetes.io/large"
+                name, amount = self.extended.choice((implicit, "example.com/widget")), self.extended.choice("112")
+                asked = container.setdefault("resources", {})
+                for side in ("requests", "limits"):
+                    asked[side] = {**asked.get(side, {}), name: amount}
 
     def _use(self, pod: Document) -> None:
         """Let containers name the claims that they use, which counts where devices stand for resources."""
@@ -393,12 +406,13 @@ def _distinct_keys(spec: Document) -> None:
     spec["topologySpreadConstraints"] = list(known.values())
 
 
-def _class(name: str, expression: str) -> Document:
+def _class(name: str, expression: str, extended: str | None = None) -> Document:
+    named = {"extendedResourceName": extended} if extended else {}
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "DeviceClass",
         "metadata": {"name": name},
-        "spec": {"selectors": [{"cel": {"expression": expression}}]},
+        "spec": {"selectors": [{"cel": {"expression": expression}}], **named},
     }
 
 

@@ -1,0 +1,116 @@
+"""Extended resources that a DeviceClass stands behind: which they are, and what a pod asks of devices for them.
+
+Source: KEP-5004; kube-scheduler 1.36.4 and 1.37.1 (plugins/dynamicresources/extendeddynamicresources.go), and
+`k8s.io/dynamic-resource-allocation/deviceclass/extendedresourcecache`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from dranode.driver.core.api.documents import API_VERSION
+from dranode.driver.core.api.resource import (
+    DeviceClaim,
+    DeviceClass,
+    DeviceRequest,
+    ExactDeviceRequest,
+    ObjectMeta,
+    ResourceClaim,
+    ResourceClaimSpec,
+)
+from dranode.sim.scheduler.documents import SchedulingContainer, SchedulingPod
+from dranode.sim.scheduler.requests import Amounts, is_extended
+
+IMPLICIT: Final = "deviceclass.resource.kubernetes.io/"
+# Before, the gate DRAExtendedResource is off.
+SINCE: Final = 36
+_ANNOTATION: Final = "resource.kubernetes.io/extended-resource-claim"
+_ALWAYS: Final = "Always"
+
+
+def classes_behind(requests: Amounts, classes: Iterable[DeviceClass]) -> dict[str, str]:
+    """The DeviceClass of each extended resource of these that has one; of several classes the newest has it."""
+    named: dict[str, str] = {}
+    for device_class in sorted(classes, key=_age):
+        if device_class.spec.extended_resource_name is not None:
+            named[device_class.spec.extended_resource_name] = device_class.metadata.name
+        named[f"{IMPLICIT}{device_class.metadata.name}"] = device_class.metadata.name
+    return {name: named[name] for name, amount in requests.items() if amount and _may_be_backed(name) and name in named}
+
+
+def _age(device_class: DeviceClass) -> tuple[str, tuple[int, ...]]:
+    """Oldest first; of those of one second the first by name is last, which wins."""
+    name = device_class.metadata.name
+    return device_class.metadata.creation_timestamp or "", tuple(-ord(one) for one in f"{name}\0")
+
+
+def _may_be_backed(name: str) -> bool:
+    return is_extended(name) or name.startswith(IMPLICIT)
+
+
+def special_claim(pod: SchedulingPod, classes: Mapping[str, str]) -> ResourceClaim:
+    """The claim that kube-scheduler makes of a pod for these resources, each with its class."""
+    requests = [request for name in sorted(classes) for request in _requests(pod, name, classes[name])]
+    metadata = ObjectMeta(name=f"{pod.metadata.name}-extended-resources", namespace=pod.metadata.namespace)
+    devices = DeviceClaim(requests=tuple(sorted(requests, key=lambda request: request.name)))
+    return ResourceClaim(
+        api_version=API_VERSION, kind="ResourceClaim", metadata=metadata, spec=ResourceClaimSpec(devices=devices)
+    )
+
+
+def _requests(pod: SchedulingPod, resource: str, device_class: str) -> Iterator[DeviceRequest]:
+    """A request for each container that stays, and one for what the greatest of the others asks beyond those.
+
+    An init container that ends takes the devices of the containers that come after it, in their order, before more.
+    """
+    containers = [*pod.spec.init_containers, *pod.spec.containers]
+    inits = len(pod.spec.init_containers)
+    staying: dict[int, DeviceRequest] = {}
+    for index, container in enumerate(containers):
+        count = _count(container, resource)
+        if count and (index >= inits or container.restart_policy == _ALWAYS):
+            staying[index] = _request(index, container, resource, device_class, count)
+    ending: list[tuple[int, DeviceRequest]] = []
+    for index, container in enumerate(containers[:inits]):
+        if container.restart_policy == _ALWAYS:
+            continue
+        later = sum(_count(containers[other], resource) for other in staying if other >= index)
+        count = _count(container, resource) - later
+        if count > 0:
+            ending.append((count, _request(index, container, resource, device_class, count)))
+    if ending:
+        # The first of those that ask most.
+        yield max(ending, key=lambda each: each[0])[1]
+    yield from staying.values()
+
+
+def _count(container: SchedulingContainer, resource: str) -> int:
+    quantity = container.resources.requests.get(resource)
+    return int(quantity.value) if quantity is not None and quantity.whole else 0
+
+
+def _request(index: int, container: SchedulingContainer, resource: str, device_class: str, count: int) -> DeviceRequest:
+    place = sorted(container.resources.requests).index(resource)
+    exactly = ExactDeviceRequest(device_class_name=device_class, allocation_mode="ExactCount", count=count)
+    return DeviceRequest(name=f"container-{index}-request-{place}", exactly=exactly)
+
+
+def backed_here(classes: Mapping[str, str], allocatable: Amounts) -> dict[str, str]:
+    """Those for which a node has nothing of its own, so that devices stand for them there."""
+    return {name: device_class for name, device_class in classes.items() if not allocatable.get(name)}
+
+
+def left_over(claims: Iterable[ResourceClaim], pod: SchedulingPod) -> ResourceClaim | None:
+    """The claim that was made for the pod in an attempt that failed; it is deleted before the next one."""
+    mine = (
+        claim
+        for claim in claims
+        if claim.metadata.annotations.get(_ANNOTATION) == "true"
+        and claim.metadata.namespace == pod.metadata.namespace
+        and any(
+            owner.uid == pod.metadata.uid and owner.name == pod.metadata.name
+            for owner in claim.metadata.owner_references
+        )
+    )
+    return next(mine, None)
