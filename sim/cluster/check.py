@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
 from dranode.driver.core.api.documents import decode, to_v1
-from dranode.driver.core.api.errors import ClaimError, DocumentError
+from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.core.api.kinds import check_kind
 from dranode.driver.core.api.pod_validation import pod_errors
 from dranode.driver.core.api.quota import devices_by_class
@@ -34,13 +34,14 @@ from dranode.driver.core.api.source_document import SourceDocument
 from dranode.driver.core.api.unknown_fields import unknown_fields
 from dranode.driver.core.api.validation import FieldError, claim_errors, class_errors, template_errors
 from dranode.driver.core.claims.allocation import configs_of, results_of
-from dranode.driver.core.claims.configs import Config
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.machine.yaml_files import read_yaml
+from dranode.sim.cel.costs import LIMIT
 from dranode.sim.cel.errors import CELCompileError
 from dranode.sim.cel.expression import compile_selector
 from dranode.sim.cel.known import KnownToCEL
 from dranode.sim.cluster.across import PublishedDevice, Surroundings, claim_warnings, pod_warnings, surroundings
+from dranode.sim.cluster.config_errors import parameter_errors
 from dranode.sim.cluster.undecoded import all_problems
 from dranode.sim.cluster.workload import DEFAULT_NAMESPACE, request_names
 
@@ -109,7 +110,7 @@ def check(
     for source in documents:
         group = str(source.document.get("apiVersion", "")).partition("/")[0]
         if group in plugins:
-            errors = tuple(_parameter_errors(plugins[group], "FromClaim", source.document, ""))
+            errors = tuple(parameter_errors(plugins[group], "FromClaim", source.document, ""))
             yield CheckResult(source.file, source.kind, source.name, errors)
             continue
         try:
@@ -184,7 +185,7 @@ def check_parameters(file: str, plugins: Mapping[str, Plugin]) -> CheckResult | 
         return None
     errors = [FieldError("", "holds no Kubernetes document with a kind, nor parameters that a driver takes")]
     for plugin in plugins.values():
-        problems = tuple(_parameter_errors(plugin, "FromClaim", document, ""))
+        problems = tuple(parameter_errors(plugin, "FromClaim", document, ""))
         if not problems:
             return CheckResult(file, "", "")
         errors += [FieldError(each.path, f"{plugin.driver}: {each.message}") for each in problems]
@@ -267,9 +268,11 @@ _RULES: Final[Mapping[str, Callable[..., ErrorsAndQuota]]] = {
 
 def _expression_problem(known: KnownToCEL, expression: str) -> str | None:
     try:
-        compile_selector(expression, known)
+        selector = compile_selector(expression, known)
     except CELCompileError as error:
         return str(error)
+    if selector.max_cost > LIMIT:
+        return f"too complex, exceeds cost limit: it can cost up to {selector.max_cost:,} where {LIMIT:,} is the most"
     return None
 
 
@@ -282,7 +285,7 @@ def _configs(
             continue
         origin = "FromClaim" if isinstance(config, DeviceClaimConfiguration) else "FromClass"
         where = f"{path}[{index}].opaque.parameters"
-        yield from _parameter_errors(plugins[config.opaque.driver], origin, config.opaque.parameters, where)
+        yield from parameter_errors(plugins[config.opaque.driver], origin, config.opaque.parameters, where)
 
 
 def _allocated(allocation: AllocationResult | None, plugin: Plugin) -> Iterator[FieldError]:
@@ -290,19 +293,6 @@ def _allocated(allocation: AllocationResult | None, plugin: Plugin) -> Iterator[
     try:
         results_of(allocation, plugin.driver)
         for path, config, opaque in configs_of(allocation.devices.config if allocation else (), plugin.driver):
-            yield from _parameter_errors(plugin, config.source, opaque.parameters, f"{path}.opaque.parameters")
+            yield from parameter_errors(plugin, config.source, opaque.parameters, f"{path}.opaque.parameters")
     except DocumentError as error:
         yield _field_error(error)
-
-
-def _parameter_errors(plugin: Plugin, origin: Any, parameters: Any, path: str) -> Iterator[FieldError]:
-    try:
-        plugin.parse_config(Config(origin, parameters, path or "parameters"))
-    except (ClaimError, NotImplementedError) as error:
-        text = str(error)
-        rest = text.removeprefix(path or "parameters")
-        where, colon, message = rest.partition(": ")
-        if colon and rest != text and where[:1] in ("", ".", "["):
-            yield FieldError(f"{path}{where}" if path else where.removeprefix("."), message)
-        else:
-            yield FieldError(path, rest.strip())

@@ -37,7 +37,7 @@ def difference(mine: Placement, real: Document, nodes: int) -> str:
     message = next(each["message"] for each in real["status"]["conditions"] if each["type"] == "PodScheduled")
     if mine.node is not None:
         return f"bound to no node, but here to {mine.tied}: {message}"
-    if mine.problem and message.startswith('running "DynamicResources" filter plugin'):
+    if mine.problem and (message == mine.problem or message.startswith('running "DynamicResources" filter plugin')):
         return ""  # an error of a claim that ends the attempt on both sides, in words of their own
     ours = available(mine, nodes)
     return "" if message.startswith(ours) else f"here: {ours}; there: {message}"

@@ -92,6 +92,7 @@ spec: {config: [{opaque: {driver: dra.cpu, parameters: {cpuset: 1-2}}}]}
     assert [error["path"] for error in claim["errors"]] == [
         "spec.devices.requests[0].exactly.selectors[0].cel.expression",
         "spec.devices.config[0].opaque.parameters.cpuset",
+        "spec.devices.config[0].opaque.parameters.apiVersion",
     ]
     assert claim["errors"][0]["message"] == "compilation failed: undefined field 'name'"
     assert "9-3" in claim["errors"][1]["message"]
@@ -162,7 +163,10 @@ status:
 
     assert errors("other.example.com", "other.example.com") == []
     assert errors("dra.cpu", "other.example.com") == ["status.allocation.devices.results[0].consumedCapacity{}"]
-    assert errors("other.example.com", "dra.cpu") == ["status.allocation.devices.config[0].opaque.parameters.cpuset"]
+    assert errors("other.example.com", "dra.cpu") == [
+        "status.allocation.devices.config[0].opaque.parameters.cpuset",
+        "status.allocation.devices.config[0].opaque.parameters.apiVersion",
+    ]
 
 
 CLAIM = """
@@ -339,3 +343,45 @@ spec: {resourceClaims: [{name: a, resourceClaimName: cc}], containers: [{name: m
             "message": 'no ResourceClaim "default/cc" is in these files; did you mean "c"?',
         }
     ]
+
+
+def test_all_errors_of_a_configuration_are_shown_at_once(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        """
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaim
+metadata: {name: c}
+spec:
+  devices:
+    requests: [{name: r, exactly: {deviceClassName: dra.cpu}}]
+    config:
+    - opaque:
+        driver: dra.cpu
+        parameters: {apiVersion: dra.cpu/v1alpha1, kind: CPUConfig, cpuset: 9-3, foo: 1, order: x}
+""",
+    )
+    status, (claim,) = checked(path)
+    assert status == 1
+    head = "spec.devices.config[0].opaque."
+    shown = [f"{error['path'].removeprefix(head)}: {error['message'].split(';')[0]}" for error in claim["errors"]]
+    assert shown[:2] == ["parameters: contains unknown field foo", "parameters: contains unknown field order"]
+    assert shown[2].startswith('parameters.cpuset: opaque config: failed to parse cpuset "9-3"')
+
+
+def test_a_selector_that_can_cost_too_much_is_refused_as_the_server_does(tmp_path: Path) -> None:
+    costly = "lists.range(3000).all(a, lists.range(3000).all(b, a + b >= 0))"
+    path = written(
+        tmp_path,
+        f"""
+apiVersion: resource.k8s.io/v1
+kind: DeviceClass
+metadata: {{name: cpu}}
+spec: {{selectors: [{{cel: {{expression: "{costly}"}}}}]}}
+""",
+    )
+    status, (device_class,) = checked(path)
+    assert status == 1
+    assert device_class["errors"][0]["message"].startswith(
+        "too complex, exceeds cost limit: it can cost up to 72,048,012"
+    )
