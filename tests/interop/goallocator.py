@@ -127,7 +127,7 @@ def answers_of(process: subprocess.Popen[str], asked: Sequence[Scenario]) -> Ite
     def feed() -> None:
         for each in asked:
             repeat = 1 if _fixed(each) else _REPEATS
-            stdin.write(json.dumps({**each.document, "features": _features(each.gates), "repeat": repeat}) + "\n")
+            stdin.write(json.dumps({**each.document, "features": go_features(each.gates), "repeat": repeat}) + "\n")
         stdin.flush()
 
     feeder = Thread(target=feed, name="feed")
@@ -155,7 +155,7 @@ def _fixed(scenario: Scenario) -> bool:
     return any(scenario.gates.get(name) for name in names)
 
 
-def _features(gates: dict[str, bool]) -> list[str]:
+def go_features(gates: dict[str, bool]) -> list[str]:
     named = [field for gate, field in _FIELDS.items() if gates.get(gate)]
     binding, status = gates.get("DRADeviceBindingConditions"), gates.get("DRAResourceClaimDeviceStatus")
     named += ["DeviceBinding"] if binding else []

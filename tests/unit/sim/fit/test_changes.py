@@ -204,6 +204,51 @@ def test_no_plan_has_fewer_moves_than_brute_force_finds() -> None:
     assert {None, 1, 2} <= set(counts)
 
 
+def fewest_by_counting(free: dict[str, int], held: dict[str, tuple[str, int]], large: int) -> int | None:
+    """The fewest moves where all devices are alike: who goes, and whether the counts fit into the nodes then."""
+    for count in range(len(held) + 1):
+        for chosen in combinations(held, count):
+            room = dict(free)
+            for pod in chosen:
+                node, devices = held[pod]
+                room[node] += devices
+            again = sorted((held[pod][1] for pod in chosen), reverse=True)
+            if _packs(tuple(room.values()), (large, *again)):
+                return count
+    return None
+
+
+def _packs(room: tuple[int, ...], counts: tuple[int, ...]) -> bool:
+    if not counts:
+        return True
+    first, *rest = counts
+    tried = {left: index for index, left in enumerate(room) if left >= first}
+    return any(_packs((*room[:index], left - first, *room[index + 1 :]), tuple(rest)) for left, index in tried.items())
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_twelve_pods_move_as_seldom_as_counting_finds(seed: int) -> None:
+    dice = random.Random(seed)
+    free = dict.fromkeys("abcd", 7)
+    documents = gpu_nodes(**free)
+    held: dict[str, tuple[str, int]] = {}
+    while len(held) < EXACT_PODS:
+        node, devices = dice.choice("abcd"), dice.choice((1, 1, 2))
+        if free[node] >= devices:
+            names = [f"gpu-{7 - free[node] + index}" for index in range(devices)]
+            pod = f"p{len(held)}"
+            documents += bound(pod, node, *names)
+            held[pod] = (node, devices)
+            free[node] -= devices
+    size = max(free.values()) + dice.choice((1, 1, 2))
+    large = [template_document("t-large", size), pod_document("large", claims=["t-large"])]
+    questions = questions_of(*documents, *large)
+    plan = moves_for(questions.scheduler, questions.state, waiting(questions))
+    fewest = fewest_by_counting(free, held, size)
+    assert (None if plan is None else len(plan.moves)) == fewest
+    assert plan is None or plan.optimal
+
+
 def test_no_plan_has_fewer_evictions_than_there_are_ways() -> None:
     seen = set()
     for seed, questions in random_clusters():
