@@ -232,7 +232,7 @@ class NodeAllocatableClaimStatus(APIDocument, frozen=True, kw_only=True):
     overhead: tuple[OverheadAmount, ...] = ()
 
 
-class ExtendedResourceClaimStatus(APIDocument, frozen=True, kw_only=True):
+class SpecialClaimStatus(APIDocument, frozen=True, kw_only=True):
     """`Pod.status.extendedResourceClaimStatus`: the claim that was made for extended resources (KEP-5004)."""
 
     resource_claim_name: str = ""
@@ -249,7 +249,7 @@ class PodStatus(APIDocument, frozen=True, kw_only=True):
     resources: StatusResources | None = None
     resource_claim_statuses: tuple[PodClaimStatus, ...] = ()
     node_allocatable_resource_claim_statuses: tuple[NodeAllocatableClaimStatus, ...] = ()
-    extended_resource_claim_status: ExtendedResourceClaimStatus | None = None
+    extended_resource_claim_status: SpecialClaimStatus | None = None
     nominated_node_name: str = ""
 
 
