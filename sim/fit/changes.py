@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Console
 
 from dranode.driver.cli.terminal import columns
 from dranode.sim.fit.additions import Addition, NodeModel, additions_for
 from dranode.sim.fit.evictions import EvictionPlan, evictions_for
+from dranode.sim.fit.fragments import Fragment, fragments_of
 from dranode.sim.fit.moves import MovePlan, moves_for
 from dranode.sim.fit.orders import OrderResult
 from dranode.sim.fit.questions import ClusterQuestions, PodAnswer
 from dranode.sim.fit.room import Room, room_for
+
+# Of so many nodes people are shown who holds their devices.
+_SHOWN: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +29,14 @@ class Changes:
         rooms: how many pods like each fit.
         evictions: for each pod that fits nowhere.
         moves: likewise.
+        fragments: likewise, the nodes whose devices are enough for it and are held by others.
         additions: for all of them together, by node.
     """
 
     rooms: Mapping[str, Room]
     evictions: Mapping[str, EvictionPlan | None]
     moves: Mapping[str, MovePlan | None]
+    fragments: Mapping[str, tuple[Fragment, ...]]
     additions: tuple[Addition, ...]
 
     @classmethod
@@ -52,6 +58,11 @@ class Changes:
             {each.placement.pod: room_for(scheduler, each.before, each.demand) for each in answers if how_many},
             {each.placement.pod: evictions_for(scheduler, each.before, each.demand) for each in stuck if evict},
             {each.placement.pod: moves_for(scheduler, each.before, each.demand) for each in stuck if move},
+            {
+                each.placement.pod: fragments_of(scheduler, each.before, each.demand, each.placement)
+                for each in stuck
+                if move
+            },
             additions_for(
                 lambda slices: questions.with_slices((*questions.dump.slices, *slices)),
                 end,
@@ -67,6 +78,7 @@ def changes_document(changes: Changes) -> dict[str, Any]:
         "room": {pod: room_document(room) for pod, room in changes.rooms.items()},
         "evictions": {pod: eviction_document(plan) for pod, plan in changes.evictions.items()},
         "moves": {pod: move_document(plan) for pod, plan in changes.moves.items()},
+        "fragments": {pod: list(map(fragment_document, each)) for pod, each in changes.fragments.items() if each},
         "additions": list(map(addition_document, changes.additions)),
     }
     return {name: document for name, document in documents.items() if document}
@@ -79,6 +91,7 @@ def show_changes(screen: Console, changes: Changes) -> None:
     for pod, plan in changes.evictions.items():
         show_evictions(screen, pod, plan)
     for pod, moves in changes.moves.items():
+        show_fragments(screen, pod, changes.fragments.get(pod, ()))
         show_moves(screen, pod, moves)
     if changes.additions:
         show_additions(screen, changes.additions)
@@ -158,6 +171,27 @@ def show_moves(screen: Console, pod: str, plan: MovePlan | None) -> None:
     screen.print(table)
     if plan.position:
         screen.print(f"  the first {plan.position} of them are placed again before {pod}", markup=False)
+
+
+def fragment_document(fragment: Fragment) -> dict[str, Any]:
+    """Who holds the devices of a node, as a plain document."""
+    held = [{"claim": one.claim, "pods": list(one.pods), "devices": list(one.devices)} for one in fragment.held]
+    return {"node": fragment.node, "devices": fragment.devices, "held": held}
+
+
+def show_fragments(screen: Console, pod: str, fragments: Sequence[Fragment]) -> None:
+    """Print which claims hold what the pod would need; of many nodes the first."""
+    if not fragments:
+        return
+    screen.print(f"\n{pod} would fit on {number_of(len(fragments), 'node')} but for these claims:", markup=False)
+    table = columns("node", "devices", "claim", "of", "holds")
+    for fragment in fragments[:_SHOWN]:
+        for one in fragment.held:
+            row = (fragment.node, str(fragment.devices), one.claim, ", ".join(one.pods), ", ".join(one.devices))
+            table.add_row(*row)
+    screen.print(table)
+    if len(fragments) > _SHOWN:
+        screen.print(f"  and {len(fragments) - _SHOWN} more nodes; -o json has them", markup=False)
 
 
 def addition_document(addition: Addition) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from dranode.sim.allocator.explain import Miss
 from dranode.sim.allocator.nodeselector import selects
 from dranode.sim.allocator.outcome import AllocationError, Outcome
 from dranode.sim.allocator.search import Solution
+from dranode.sim.allocator.state import PoolID
 from dranode.sim.cluster.devices import DeviceAnswers
 from dranode.sim.cluster.holdings import ClaimKey
 from dranode.sim.cluster.pods import passed_by
@@ -170,6 +171,11 @@ class Scheduler:
         for key, other in state.demands.items():
             if claims & set(other.entries.values()):
                 yield key
+
+    def devices_of(self, state: ClusterState, node: str) -> frozenset[tuple[PoolID, str]]:
+        """Return the devices that a node sees, by pool and name."""
+        pools = self._devices.view(state.nodes[node].node).pools
+        return frozenset((pool.id, candidate.device.name) for pool in pools for candidate in pool.candidates)
 
     def miss(self, state: ClusterState, demand: PodDemand, node: str) -> Miss | None:
         """Return why the pod's claims do not fit on the node; None if they do, or if there is nothing to allocate."""
