@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Final
 
 from dranode.cpu.devices import individual_cpu
+from dranode.cpu.policies import Isolation
 from dranode.cpu.topology import Topology
+from dranode.cpu.treatment import treatment_of
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.claims.grant import Grant
 from dranode.driver.core.claims.record import Record
+
+# A claim's status has room for 10 KiB.
+_STAYS: Final = 8
 
 
 def description(grant: Grant, record: Record, topology: Topology) -> dict[str, Any]:
@@ -28,3 +34,18 @@ def description(grant: Grant, record: Record, topology: Topology) -> dict[str, A
         cpus = record.cpus if single is None else CPUSet((single,))
     nodes = {topology.cpus[cpu].numa for cpu in cpus if cpu in topology.cpus} - {None}
     return {"cpus": str(cpus), "numaNodes": sorted(node for node in nodes if node is not None)} if cpus else {}
+
+
+def isolation_description(grant: Grant, unmoved: Sequence[str] | None) -> dict[str, Any]:
+    """Return how far the grant's CPUs are isolated, with some sentences on what stays; empty if not at all.
+
+    `unmoved` is None where nobody has looked yet, and then nothing is said of it.
+
+    Raises:
+        DocumentError: the state is not this driver's.
+    """
+    isolation = treatment_of(grant).isolation
+    if grant.admin or isolation is Isolation.CPUSET:
+        return {}
+    stays = {} if unmoved is None else {"stays": list(unmoved[:_STAYS]), "staysInAll": len(unmoved)}
+    return {"isolation": isolation.value, **stays}

@@ -106,10 +106,13 @@ class CPUPlugin(Plugin, Pins, Recovers, Tunes):
         return parse_cpu_config(config)
 
     def describe(self, grant: Grant, record: Record, inventory: Inventory) -> Mapping[str, Any]:
-        """Return the grant's CPUs and their NUMA nodes, or those of the whole claim if the grant's own are unknown."""
-        from dranode.cpu.description import description
+        """Return the grant's CPUs and their NUMA nodes, or those of the whole claim if the grant's own are unknown.
 
-        return description(grant, record, inventory.hardware)
+        For CPUs that are isolated beyond other containers it says how far, and what could not be kept off.
+        """
+        from dranode.cpu.description import description, isolation_description
+
+        return description(grant, record, inventory.hardware) | isolation_description(grant, self.unmoved)
 
     def pool(self, inventory: Inventory) -> HeldSnapshot:
         """Return the machine without a claim: its online CPUs, and the reserved ones among them."""
@@ -150,9 +153,9 @@ class CPUPlugin(Plugin, Pins, Recovers, Tunes):
         self._tuner.tune(claims, notes)
 
     @property
-    def unmoved(self) -> tuple[str, ...]:
-        """Return what still runs on CPUs that claims want quiet and why, a sentence each, by the last look."""
-        return () if self._tuner is None else self._tuner.unmoved
+    def unmoved(self) -> tuple[str, ...] | None:
+        """Return what still runs on CPUs that claims want quiet and why, by the last look; None before the first."""
+        return None if self._tuner is None else self._tuner.unmoved
 
     def disturbances(self, claims: Collection[Record], notes: Any) -> Iterable[Disturbance]:
         """Return what has run and interrupted on the CPUs of claims that want them quiet."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -264,3 +265,24 @@ def test_a_machine_that_has_become_read_only_keeps_the_claim_until_it_can_be_res
     kernel.refuses = {}
     assert unprepare(node, A) == {A.metadata.uid: None}
     assert values(kernel, ALL) == BEFORE
+
+
+def test_the_status_says_how_quiet_the_cpus_are_and_what_stays(tmp_path: Path) -> None:
+    kernel = Kernel()
+    kernel.refuses[interrupt(25)] = errno.EIO
+    node = started(tmp_path, kernel)
+    prepare(node, A, PLAIN)
+    for record in node.records():
+        (grant,) = record.grants
+        said = node.plugin.describe(grant, record, node.inventory)
+        if record.name == "plain":
+            assert "isolation" not in said
+        else:
+            (sentence,) = said["stays"]
+            assert sentence.startswith("interrupt 25 (nvme0q1) stays where it is")
+            assert (said["isolation"], said["staysInAll"], said["cpus"]) == ("quiet", 1, "2-3")
+    node.close()
+    again = started(tmp_path, kernel)
+    (record,) = (each for each in again.records() if each.name == "a")
+    said = again.plugin.describe(record.grants[0], record, again.inventory)
+    assert "stays" not in said, "nobody has looked since the start"

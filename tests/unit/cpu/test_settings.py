@@ -46,6 +46,8 @@ def written(tuned: Tuning) -> list[str]:
     [
         (Kind.INTERRUPT, "0-7", "2-3", "0-1,4-7"),
         (Kind.INTERRUPT, "0-1", "2-3", "0-1"),
+        # One that is offline may come back.
+        (Kind.INTERRUPT, "0-7,9", "2-3", "0-1,4-7,9"),
         (Kind.INTERRUPT, "2", "2-3", "0-1,4-7"),
         # CPU 9 is offline: the kernel takes no interrupt's CPUs of which none is online.
         (Kind.INTERRUPT, "2,9", "2-3", "0-1,4-7"),
