@@ -12,7 +12,7 @@ import click
 from dranode.driver.cli.machine_option import machine_option
 from dranode.driver.cli.options import plugin_options
 from dranode.driver.cli.output import console, emit, fail, output_option
-from dranode.driver.core.api.errors import DranodeError
+from dranode.driver.core.api.errors import DranodeError, UsageError
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.machine.root import Root
 from dranode.driver.node.specs import Specs
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 @click.option("--dry-run", is_flag=True, help="Only say what is left.")
 @click.option("--force", is_flag=True, help="Also claims that a container has, or may have where kubelet says nothing.")
 @click.option("--through-driver", is_flag=True, help="While a driver serves, have it do the work, as kubelet would.")
+@click.option("--await-daemonset", metavar="NAMESPACE/NAME", help="Only wait for the pods that drain, one a node.")
+@click.option("--timeout", default=240, metavar="SECONDS", help="With --await-daemonset.", show_default=True)
 @output_option
 @click.pass_context
 def command(ctx: click.Context, /, root: Root, drivers: tuple[str, ...], output: str, **options: Any) -> None:
@@ -41,11 +43,17 @@ def command(ctx: click.Context, /, root: Root, drivers: tuple[str, ...], output:
     listed as stranded: once the driver is gone, nobody can unprepare it and its pods stay Terminating. Does not run
     beside a driver unless --through-driver is given. The exit status is 1 while anything is left.
 
+    With --await-daemonset nothing is undone here: the chart's hook before an uninstall waits so for the pods of a
+    DaemonSet that has run this command on every node, and says which nodes are not empty.
+
     \b
     Example:
       dranode drain --dry-run
       dranode drain --through-driver
     """
+    if options["await_daemonset"]:
+        _wait(options["await_daemonset"], options["timeout"])
+        return
     from dranode.driver.plugins import load_plugins
 
     kubelet_root = Path(options["kubelet_root"]).absolute()
@@ -66,6 +74,21 @@ def command(ctx: click.Context, /, root: Root, drivers: tuple[str, ...], output:
         row["stranded"] for row in report
     ):
         ctx.exit(1)
+
+
+def _wait(daemonset: str, seconds: int) -> None:
+    from dranode.driver.cli.drained_nodes import DrainingPods
+    from dranode.driver.kube.client import Client
+    from dranode.driver.kube.connection import Connection
+    from dranode.driver.kube.source import Credentials
+
+    namespace, _, name = daemonset.partition("/")
+    if not namespace or not name:
+        raise UsageError(f"--await-daemonset {daemonset} is not NAMESPACE/NAME")
+    source = Credentials("")
+    source.check()
+    nodes = DrainingPods(Client(Connection(source), agent="dranode-drain"), namespace, name).wait(seconds)
+    click.echo(f"drained on {nodes} nodes: nothing is left")
 
 
 class _DrainedNode:

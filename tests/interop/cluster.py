@@ -19,6 +19,7 @@ from typing import Any
 
 import yaml
 
+from dranode.driver.process.locks import FileLock
 from tests.interop.api import Api, Document, RefusedError
 from tests.interop.containerd import CACHE, Containerd
 from tests.interop.control_plane import TOKEN, free_ports, kubeconfig, programs, start
@@ -29,8 +30,9 @@ NODE = "interop"
 DRIVER_IMAGE = "dranode.test/dranode:0.1.0"
 _GATEWAY = "10.89.7.1"
 _BRIDGE = "dranode-test0"
+_LOCK = Path("/tmp/dranode-interop-cluster.lock")
 _KUBELET_TOKEN = "interop-node"  # noqa: S105 - as TOKEN
-_PATIENCE = 240.0
+_PATIENCE = 600.0
 # By this a pod's own shell is told from its sandbox.
 _MARK = "marked"
 _V1 = Path("/sys/fs/cgroup/cpuset")
@@ -93,6 +95,9 @@ class Cluster:
         self.api = Api(self._ports[2], TOKEN)
         self.runtime = Containerd(containerd, folder)
         self._namespace: subprocess.Popen[bytes] | None = None
+        # A kubelet ends pods that it does not know, those of another kubelet on the machine too.
+        self._alone = FileLock(_LOCK)
+        self._alone.acquire()
         try:
             self._write()
             _link_up()
@@ -279,10 +284,10 @@ class Cluster:
         overlay = self.folder / "overlay"
         overlay.mkdir()
         shutil.copytree(ROOT / "deploy", self.folder / "deploy", ignore=shutil.ignore_patterns("chart"))
-        environment = {"KUBERNETES_SERVICE_HOST": _GATEWAY, "KUBERNETES_SERVICE_PORT": str(self._ports[2])}
         path = "/spec/template/spec/containers/0/env/-"
         patch = [
-            {"op": "add", "path": path, "value": {"name": name, "value": value}} for name, value in environment.items()
+            {"op": "add", "path": path, "value": {"name": name, "value": value}}
+            for name, value in self.server().items()
         ]
         name, _, tag = DRIVER_IMAGE.rpartition(":")
         kustomization = {
@@ -295,6 +300,10 @@ class Cluster:
         (overlay / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
         self.kubectl("apply", "-k", str(overlay))
         self.wait(self.driver_is_ready, "the driver's pod is Ready")
+
+    def server(self) -> dict[str, str]:
+        """Where pods find the API server, as variables of their environment."""
+        return {"KUBERNETES_SERVICE_HOST": _GATEWAY, "KUBERNETES_SERVICE_PORT": str(self._ports[2])}
 
     def driver_is_ready(self) -> bool:
         """Whether the DaemonSet has rolled out."""
@@ -378,6 +387,7 @@ class Cluster:
             self._namespace.kill()
             self._namespace.wait()
         subprocess.run(["ip", "link", "delete", _BRIDGE], check=False, capture_output=True)
+        self._alone.release()
 
 
 def _allowed(pid: str) -> str:

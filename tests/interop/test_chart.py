@@ -11,29 +11,24 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.interop.containerd import CACHE
+from tests.interop.helm import CHART
+from tests.interop.helm import build as build_helm
 from tests.kubernetes_schemas import problems
 
 ROOT = Path(__file__).parents[2]
-CHART = ROOT / "deploy" / "chart"
 # Helm takes a cluster of its own age for granted.
 VERSION = ("--kube-version", "1.37.0")
-HELM = "helm.sh/helm/v3/cmd/helm@v3.19.0"
 
 pytestmark = pytest.mark.interop
 
 
 @pytest.fixture(scope="module")
 def helm() -> Path:
-    """Helm, built from its module once."""
     if not os.environ.get("INTEROP"):
         pytest.skip("make interop builds helm")
     if shutil.which("kubectl") is None:
         pytest.skip("there is no kubectl, whose kustomize the chart is compared with")
-    built = CACHE / "bin" / "helm"
-    if not built.exists():
-        subprocess.run(["go", "install", HELM], check=True, env={**os.environ, "GOBIN": str(built.parent)})
-    return built
+    return build_helm()
 
 
 def rendered(helm: Path, *values: str, name: str = "dranode", namespace: str = "dranode") -> dict[str, dict[str, Any]]:

@@ -7,18 +7,23 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from dranode.driver.core.api.cpuset import CPUSet
+from tests.interop.api import RefusedError
 from tests.interop.cluster import DRIVER_IMAGE, Cluster
 from tests.interop.containerd import build as build_containerd
 from tests.interop.containerd import why_not
 from tests.interop.control_plane import why_no_control_plane
 from tests.interop.engine import ROOT, base_image, build, buildah, why_no_image
+from tests.interop.helm import CHART
+from tests.interop.helm import build as build_helm
 from tests.interop.node import ONLINE
 from tests.interop.runtime import busybox
 
@@ -58,10 +63,56 @@ def cluster(request: pytest.FixtureRequest, archive: Path) -> Iterator[Cluster]:
         shutil.copy(archive, Path(name) / "driver.tar")
         made = Cluster(release, build_containerd(containerd), Path(name), program)
         try:
-            made.install()
             yield made
         finally:
             made.close()
+
+
+class ChartRelease:
+    """Helm at work on a cluster."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._program = build_helm()
+        self._cluster = cluster
+
+    def __call__(self, *words: str) -> str:
+        """Run helm.
+
+        Raises:
+            RefusedError: it fails.
+        """
+        place = (f"--kubeconfig={self._cluster.folder}/kubeconfig", "--namespace=dranode", "--timeout=20m")
+        done = subprocess.run([self._program, *words, *place], capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RefusedError(f"helm {words[0]}: {done.stdout[-2000:]} {done.stderr[-2000:]}")
+        return done.stdout
+
+    def chart(self, *values: str) -> tuple[str, ...]:
+        """The chart with the image of the test and the server's address, which no proxy translates here."""
+        repository, _, tag = DRIVER_IMAGE.rpartition(":")
+        variables = [{"name": name, "value": value} for name, value in self._cluster.server().items()]
+        settings = {
+            "image": {"repository": repository, "tag": tag, "pullPolicy": "Never"},
+            "extraEnv": variables,
+            "drainOnUninstall": {"timeoutSeconds": 900},
+        }
+        file = self._cluster.folder / "values.yaml"
+        file.write_text(yaml.safe_dump(settings))
+        return (str(CHART), f"--values={file}", *(f"--set={value}" for value in values))
+
+
+def ready_since(cluster: Cluster) -> str:
+    """When the only pod of the driver became Ready."""
+    (pod,) = cluster.pods("dranode").values()
+    conditions = {each["type"]: each for each in pod["status"]["conditions"]}
+    return str(conditions["Ready"]["lastTransitionTime"])
+
+
+def killed(cluster: Cluster, pods: set[str]) -> str:
+    """When kubelet ended one of these pods of the driver."""
+    events = cluster.api.send("GET", "/api/v1/namespaces/dranode/events")["items"]
+    ends = (each for each in events if each["reason"] == "Killing" and each["involvedObject"]["name"] in pods)
+    return min(str(each["firstTimestamp"]) for each in ends)
 
 
 def cpus(cluster: Cluster, pod: str) -> CPUSet:
@@ -70,6 +121,7 @@ def cpus(cluster: Cluster, pod: str) -> CPUSet:
 
 def test_pods_run_where_their_claims_say_through_restarts_and_an_update(cluster: Cluster) -> None:
     """One story, since a cluster takes a minute to start."""
+    cluster.install()
     cluster.run("shared")
     assert cpus(cluster, "shared") == ONLINE
     cluster.run("first", cpus=1)
@@ -91,3 +143,32 @@ def test_pods_run_where_their_claims_say_through_restarts_and_an_update(cluster:
     cluster.kubectl("delete", "resourceclaim", "first")
     records = cluster.dranode("claims", "-o", "json")
     assert records.strip() == "[]"
+
+
+def test_the_chart_is_tested_upgraded_rolled_back_and_removed_only_from_nodes_without_claims(cluster: Cluster) -> None:
+    helm = ChartRelease(cluster)
+    helm("install", "dranode", *helm.chart(), "--create-namespace", "--wait")
+    cluster.wait(cluster.driver_is_ready, "the driver is Ready")
+    assert "Phase:          Succeeded" in helm("test", "dranode")
+
+    cluster.run("first", cpus=1)
+    first = cpus(cluster, "first")
+    for change in (("upgrade", "dranode", *helm.chart("podLabels.update=second")), ("rollback", "dranode", "1")):
+        older = set(cluster.pods("dranode"))
+        helm(*change)
+        cluster.wait(lambda known=older: not known & set(cluster.pods("dranode")), "the older driver is gone")  # type: ignore[misc]
+        cluster.wait(cluster.driver_is_ready, "the newer driver is Ready")
+        assert ready_since(cluster) <= killed(cluster, older), "the older driver went before the newer one was Ready"
+        assert cpus(cluster, "first") == first
+
+    with pytest.raises(RefusedError, match="dranode-drain"):
+        helm("uninstall", "dranode", "--wait")
+    said = cluster.kubectl("logs", "-n", "dranode", "job/dranode-drain")
+    assert "default/first" in said
+    assert "in use" in said
+    assert cluster.driver_is_ready()
+
+    cluster.delete("first")
+    helm("uninstall", "dranode", "--wait")
+    cluster.wait(lambda: not cluster.pods("dranode"), "the driver is gone")
+    assert cluster.kubectl("get", "daemonsets,jobs,roles,rolebindings", "-n", "dranode", "-o", "name") == ""

@@ -19,3 +19,27 @@ app.kubernetes.io/name: {{ include "dranode.name" . }}
 {{- define "dranode.image" -}}
 {{ .Values.image.repository }}:{{ default .Chart.AppVersion .Values.image.tag }}
 {{- end -}}
+
+{{/* What makes an object part of the hook before an uninstall; the argument is its turn. */}}
+{{- define "dranode.drainHook" -}}
+helm.sh/hook: pre-delete
+helm.sh/hook-weight: {{ . | quote }}
+helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- end -}}
+
+{{/* As the driver's own container. */}}
+{{- define "dranode.drainSecurity" -}}
+runAsUser: 0
+runAsGroup: 0
+privileged: false
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+seccompProfile:
+  type: RuntimeDefault
+{{- with .Values.seLinuxType }}
+seLinuxOptions:
+  type: {{ . }}
+{{- end }}
+{{- end -}}

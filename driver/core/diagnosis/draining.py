@@ -1,9 +1,10 @@
-"""The remaining claims of a driver on a node before it is removed, and which of them may be undone."""
+"""The remaining claims of a driver before it is removed: which of them may be undone, and which nodes have any."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.uses import ClaimUse, used_claims
@@ -75,3 +76,50 @@ def _is_use(use: ClaimUse, ref: ClaimRef) -> bool:
     if ref.name and (use.namespace, use.claim) == (ref.namespace, ref.name):
         return True
     return bool(used_claims((use,), (ref,)))
+
+
+def has_rolled_out(daemonset: Mapping[str, Any]) -> bool:
+    """Return whether all pods of a DaemonSet are Ready, by a status that is of its present specification."""
+    status = daemonset.get("status", {})
+    current = status.get("observedGeneration") == daemonset["metadata"]["generation"]
+    # The controller writes the three numbers always; one that has not looked yet wrote none.
+    return bool(current and status.get("numberReady") == status.get("desiredNumberScheduled", -1))
+
+
+def undrained(pods: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the nodes whose pod is not done with its init container, each with what that said last.
+
+    Args:
+        pods: of a DaemonSet whose first init container is `dranode drain`, as plain documents.
+    """
+    for pod in pods:
+        if not _is_ready(pod):
+            yield f"node {pod.get('spec', {}).get('nodeName', '(none yet)')}: {_reason(pod.get('status', {}))}"
+
+
+def have_failed(pods: Iterable[Mapping[str, Any]], times: int) -> bool:
+    """Return whether every pod that is not done has failed so often; see `undrained`."""
+    waiting = [pod.get("status", {}) for pod in pods if not _is_ready(pod)]
+    restarts = [
+        max((each["restartCount"] for each in status.get("initContainerStatuses", ())), default=0) for status in waiting
+    ]
+    return bool(restarts) and min(restarts) >= times
+
+
+def _is_ready(pod: Mapping[str, Any]) -> bool:
+    conditions = pod.get("status", {}).get("conditions", ())
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+def _reason(status: Mapping[str, Any]) -> str:
+    for container in (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())):
+        states = (container.get("state", {}), container.get("lastState", {}))
+        for ended in (state["terminated"] for state in states if "terminated" in state):
+            if ended.get("exitCode"):
+                return " ".join(str(ended.get("message") or ended.get("reason") or "no message").split())
+        if "running" in states[0]:
+            return f"container {container.get('name', '')} still runs"
+        waiting = states[0].get("waiting", {})
+        if waiting:
+            return f"{waiting.get('reason', '')} {waiting.get('message', '')}".strip()
+    return f"its pod is {status.get('phase', 'Pending')}"

@@ -1,0 +1,20 @@
+"""Helm, built from its module once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+from tests.interop.containerd import CACHE
+
+CHART = Path(__file__).parents[2] / "deploy" / "chart"
+_MODULE = "helm.sh/helm/v3/cmd/helm@v3.19.0"
+
+
+def build() -> Path:
+    """The program, built if it is not there yet."""
+    program = CACHE / "bin" / "helm"
+    if not program.exists():
+        subprocess.run(["go", "install", _MODULE], check=True, env={**os.environ, "GOBIN": str(program.parent)})
+    return program
