@@ -178,6 +178,7 @@ class CRI:
             for each in self.call("ListContainers").containers:
                 self.remove(each.id)
             for each in self.call("ListPodSandbox").items:
-                self.call("StopPodSandbox", pod_sandbox_id=each.id)
+                # CRI-O 1.37 was seen not to answer any more once the driver was gone.
+                self.call("StopPodSandbox", patience=20, pod_sandbox_id=each.id)
                 self.call("RemovePodSandbox", pod_sandbox_id=each.id)
         self.sandboxes.clear()
