@@ -59,7 +59,7 @@ def test_the_node_needs_a_part_of_what_the_program_needs() -> None:
     document = tomllib.loads((DEPLOY.parent / "pyproject.toml").read_text())
     needed, all_of_it = set(document["dependency-groups"]["serve"]), set(document["project"]["dependencies"])
     assert needed < all_of_it
-    assert {re.split(r"[<>=]", each)[0] for each in all_of_it - needed} == {"kubernetes", "cel-expr-python"}
+    assert {re.split(r"[<>=]", each)[0] for each in all_of_it - needed} == {"kubernetes"}
 
 
 def test_the_image_and_the_package_are_of_one_version() -> None:
