@@ -108,7 +108,7 @@ class Bench:
         machine = _machine(self.folder / "machine", _MACHINE)
         with api_server(_claims(1)) as api, contextlib.ExitStack() as stack:
             drivers = self._all(stack, "rest", machine, api, containers=_CONTAINERS)
-            time.sleep(5)
+            time.sleep(15)
             before = {name: driver.usage() for name, (driver, _) in drivers.items()}
             seconds = 30
             time.sleep(seconds)
