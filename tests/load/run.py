@@ -44,6 +44,8 @@ STREAMS: Final = 4
 CONTAINERS: Final = 50
 _LOOK_SECONDS: Final = 5.0
 _ALONE: Final = 300
+# How many claims a caller has prepared at a time, at most.
+_HELD: Final = 16
 # What may be more at the end than at the beginning of the steady half, of a hundred.
 GROWTH: Final = 2.0
 
@@ -54,7 +56,7 @@ class LoadError(Exception):
 
 @dataclass(frozen=True)
 class Figures:
-    """What the driver uses at one moment; `files` are those of its folders, and `resident` is in KiB."""
+    """What the driver uses at one moment; `files` are those of its folders but for claims', `resident` is in KiB."""
 
     descriptors: int
     threads: int
@@ -118,7 +120,8 @@ class Load:
 
     def figures(self, process: psutil.Process) -> Figures:
         data, cdi = self.folder / "kubelet" / "plugins" / DRIVER, self.folder / "cdi"
-        files = sum(path.is_file() for path in data.glob("*")) + sum(1 for _ in cdi.glob("*"))
+        paths = [*data.glob("*"), *cdi.glob("*")]
+        files = sum("uid-" not in path.name for path in paths if path.is_file())
         return Figures(process.num_fds(), process.num_threads(), files, process.memory_info().rss >> 10)
 
     # --- who calls ---
@@ -146,7 +149,7 @@ class Load:
         dice, held = random.Random(numbers.start), list[int]()
         with self.channel() as channel:
             while not self.stopped.is_set():
-                if held and (len(held) > max(1, len(numbers) // 4) or dice.random() < 0.5):
+                if held and (len(held) > _HELD or dice.random() < 0.5):
                     self.call(channel, "Unprepare", held.pop(dice.randrange(len(held))))
                     continue
                 number = dice.choice(numbers)
@@ -216,6 +219,8 @@ def measure(load: Load, callers: int, seconds: float) -> list[Figures]:
         after = load.alone()
         print_latencies({"idle, before": idle, "under load": load.latencies, "idle, after": after})
         print(f"at the end, without a claim: {load.figures(process)}")  # noqa: T201
+        if names := [path.name for path in (load.folder / "cdi").iterdir()]:
+            load.failures["left"] = f"{len(names)} files of claims are left, such as {names[0]}"
     return seen
 
 
