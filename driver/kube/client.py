@@ -265,7 +265,7 @@ class Client:
 def _document(data: bytes) -> Any:
     try:
         return msgspec.json.decode(data) if data else {}
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ApiError(f"the API server's answer is not JSON: {error}") from error
 
 

@@ -62,7 +62,7 @@ def error_of(what: str, status: int, headers: Mapping[str, str], body: bytes) ->
 
 
 def _status_object(body: bytes) -> dict[str, Any]:
-    with contextlib.suppress(msgspec.DecodeError):
+    with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         said = msgspec.json.decode(body)
         if isinstance(said, dict):
             return said

@@ -96,6 +96,10 @@ def decode_json(kind: type[T], text: bytes | str) -> T:
         return msgspec.json.decode(text, type=kind, dec_hook=_decode_hook)
     except (msgspec.ValidationError, msgspec.DecodeError) as error:
         raise _error(kind, error) from error
+    except UnicodeDecodeError as error:
+        raise DocumentError(f"a text in it is not UTF-8: {error.reason} at its byte {error.start}") from error
+    except RecursionError as error:
+        raise DocumentError("it is nested too deeply") from error
 
 
 def without_nulls(value: Any) -> Any:

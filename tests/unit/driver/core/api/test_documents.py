@@ -41,3 +41,16 @@ def test_an_unknown_field_is_refused_with_those_that_there_are(kind: Any, docume
         with pytest.raises(DocumentError) as raised:
             read(kind, document)
         assert str(raised.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b'{"name": "\x9f"}', "a text in it is not UTF-8: invalid start byte at its byte 0"),
+        (b'{"spread": ' + b"[" * 100_000, "it is nested too deeply"),
+    ],
+)
+def test_json_that_cannot_be_read_as_text_is_refused_as_a_document(text: bytes, message: str) -> None:
+    with pytest.raises(DocumentError) as raised:
+        decode_json(dict[str, Any], text)
+    assert str(raised.value) == message

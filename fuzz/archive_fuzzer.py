@@ -1,0 +1,28 @@
+"""An archive with a captured machine."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from pathlib import Path
+
+from fuzz.harness import fuzz, instrumented
+
+with instrumented():
+    from dranode.driver.core.api.errors import DranodeError
+    from dranode.driver.machine.forms import open_machine
+
+
+def test_one_input(data: bytes) -> None:
+    """Open it by the endings that it could have."""
+    for ending in ("tar", "tar.gz", "tar.xz"):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / f"m.{ending}"
+            path.write_bytes(data)
+            with contextlib.suppress(DranodeError, OSError):
+                root = open_machine(str(path))
+                root.read_bytes("sys/devices/system/cpu/online")
+
+
+if __name__ == "__main__":
+    fuzz(test_one_input)

@@ -1,0 +1,33 @@
+"""What a caller sends to the driver's socket: HTTP/2, gRPC's framing, and the messages."""
+
+from __future__ import annotations
+
+import contextlib
+
+from google.protobuf.message import DecodeError
+
+from fuzz.harness import fuzz, instrumented
+
+with instrumented():
+    from dranode.driver.kubelet.http2 import HungUpError, Request, ServerConnection
+    from dranode.proto import dra_v1_pb2, pluginregistration_v1_pb2
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+
+def test_one_input(data: bytes) -> None:
+    """The bytes as they are, and after the preface; requests are answered."""
+    for sent in (data, PREFACE + b"\0\0\0\4\0\0\0\0\0" + data):
+        connection = ServerConnection()
+        with contextlib.suppress(HungUpError):
+            for event in connection.receive(sent):
+                if isinstance(event, Request):
+                    connection.answer(event.stream, b"")
+        connection.outgoing()
+    for kind in (dra_v1_pb2.NodePrepareResourcesRequest, pluginregistration_v1_pb2.RegistrationStatus):
+        with contextlib.suppress(DecodeError):
+            kind.FromString(data)
+
+
+if __name__ == "__main__":
+    fuzz(test_one_input)

@@ -1,0 +1,26 @@
+"""Quantities and cpu-lists, which stand in everything."""
+
+from __future__ import annotations
+
+import contextlib
+
+from fuzz.harness import fuzz, instrumented
+
+with instrumented():
+    from dranode.driver.core.api.cpuset import CPUSet
+    from dranode.driver.core.api.quantity import Quantity
+
+
+def test_one_input(data: bytes) -> None:
+    """What is written again is read as the same."""
+    text = data.decode("utf-8", "replace")
+    with contextlib.suppress(ValueError):
+        quantity = Quantity(text)
+        assert quantity == Quantity(str(quantity))
+    with contextlib.suppress(ValueError):
+        cpus = CPUSet.parse(text)
+        assert CPUSet.parse(str(cpus)) == cpus
+
+
+if __name__ == "__main__":
+    fuzz(test_one_input)
