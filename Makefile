@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 RUNTIME := $(VENV)/.runtime
 
 .PHONY: help setup demo test lint bench bench-peer crash interop interop-all interop-allocator interop-packages
-.PHONY: interop-scheduler hostile load release site proto lock clean
+.PHONY: interop-scheduler hostile load fuzz release site proto lock clean
 
 help:
 	@echo 'make demo    the main job: a driver publishes, allocates, prepares and takes down, on a made-up server'
@@ -14,9 +14,10 @@ help:
 	@echo 'make lint    ruff, mypy, import-linter'
 	@echo 'make bench   speed and memory, each beside a floor measured in the same run'
 	@echo 'make bench-peer  the way of every pod beside dra-driver-cpu, PEER=its program; needs root'
-	@echo 'make crash   SIGKILL at every system call with an effect, and what came of it; needs strace'
+	@echo 'make crash   SIGKILL at every system call with an effect, crashes of the machine; needs strace'
 	@echo 'make hostile random faults at the real program, STEPS= and SEED=; prints its seed'
 	@echo 'make load    100 callers and 20,000 claims for 10 minutes: errors, leaks, latencies beside those at rest'
+	@echo 'make fuzz    every parser with libFuzzer, SECONDS= each'
 	@echo 'make interop the CPU driver beside a real containerd; needs root and Go'
 	@echo 'make release everything that a release consists of, built into dist/ and tried'
 	@echo 'make interop-scheduler  dranode fit beside a real kube-scheduler; needs Go'
@@ -59,10 +60,17 @@ bench-peer: setup
 # Options: --every 5 for each fifth point alone, --errors for ENOSPC, EIO, EROFS and EMFILE too.
 crash: setup
 	@$(BIN)/python -m tests.crash.points $(CRASH_OPTIONS)
+	@$(BIN)/python -m tests.crash.node_points
+	@$(BIN)/python -m tests.crash.unsynced
 
 # 10,000 steps take about three minutes; a million a night.
 hostile: setup
 	@$(BIN)/python -m tests.hostile.run --steps $(or $(STEPS),10000) $(if $(SEED),--seed $(SEED))
+
+fuzz: setup
+	@test -d .cache/fuzz/atheris || $(BIN)/uv pip install -q --python $(BIN)/python --target .cache/fuzz/atheris \
+		--require-hashes --no-deps -r requirements/fuzz.lock
+	@PYTHONPATH=.cache/fuzz/atheris $(BIN)/python -m fuzz.run --seconds $(or $(SECONDS),60)
 
 load: setup
 	@$(BIN)/python -m tests.load.run $(LOAD_OPTIONS)
@@ -130,6 +138,8 @@ lock: setup
 		--no-header -o requirements/serve.lock -c requirements/run.lock
 	@$(BIN)/uv pip compile -q --universal --generate-hashes --python-version 3.11 --group release \
 		--no-header -o requirements/release.lock
+	@$(BIN)/uv pip compile -q --universal --generate-hashes --python-version 3.11 --group fuzz \
+		--no-header -o requirements/fuzz.lock
 	@$(BIN)/uv pip compile -q --universal --generate-hashes --python-version 3.11 --group site \
 		--no-header -o requirements/site.lock
 	@echo 'uv>=0.5,<1' | $(BIN)/uv pip compile -q --universal --generate-hashes --python-version 3.11 \

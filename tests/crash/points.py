@@ -190,20 +190,23 @@ def find_points(*, errors: bool = False) -> list[Point]:
             use(run, told)
         if set(told) != {1, 2} or None in told.values():
             raise Violation(f"the undisturbed run told {told}: {(folder / 'log').read_text()[-500:]}")
-        counts: Counter[tuple[str, str]] = Counter()
-        for line in (folder / "trace").read_text(errors="replace").splitlines():
-            if match := _LINE.match(line):
-                counts[match[1], match[2]] += 1
-    most: dict[str, int] = {}
-    for (_, call), count in counts.items():
-        most[call] = max(most.get(call, 0), count)
-    kills = [Point(call, number) for call in CALLS for number in range(1, most.get(call, 0) + 1)]
+        most = traced_calls((folder / "trace").read_text(errors="replace"))
+    kills = [Point(call, number) for call in CALLS for number in range(1, most[call] + 1)]
     failing = ("write", "pwrite64", "fsync", "fdatasync", "rename", "unlink", "mkdir")
     return kills + [
         Point(point.call, point.number, error)
         for point in kills
         for error in (ERRORS if errors and point.call in failing else ())
     ]
+
+
+def traced_calls(trace: str) -> Counter[str]:
+    """How many calls of each kind the thread has made that made most of them."""
+    counts = Counter((match[1], match[2]) for line in trace.splitlines() if (match := _LINE.match(line)))
+    most: Counter[str] = Counter()
+    for (_, call), count in counts.items():
+        most[call] = max(most[call], count)
+    return most
 
 
 def survive(point: Point) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dranode.driver.core.claims.answers import Prepared
+from tests.crash import node_points, unsynced
 from tests.crash.points import Point, Violation, find_points, look, missing, pod, serving, survive, world
 from tests.fakes.waiting import PATIENCE
 
@@ -20,6 +21,29 @@ def test_the_run_itself_shows_its_points() -> None:
 @pytest.mark.parametrize("point", [Point("fdatasync", 3), Point("rename", 1), Point("pwrite64", 6, "ENOSPC")], ids=str)
 def test_a_sample_is_survived(point: Point) -> None:
     assert survive(point), "the point was not reached"
+
+
+def test_a_sample_beside_another_instance_and_a_runtime_is_survived() -> None:
+    assert node_points.survive(Point("sendto", 3)), "the point was not reached"
+
+
+def test_a_sample_of_machine_crashes_loses_nothing_that_was_flushed() -> None:
+    life = unsynced.record()
+    for seed, count in enumerate((len(life.operations), len(life.operations) - 3, len(life.operations) // 2)):
+        unsynced.survive(life, count, seed)
+
+
+def test_a_machine_crash_without_flushes_is_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
+    life = unsynced.record()
+    never = [each for each in life.operations if each.call != "sync" or not each.path]
+    monkeypatch.setattr("tests.hostile.settling.PATIENCE", 3.0)
+
+    def crash() -> None:
+        for seed in range(8):
+            unsynced.survive(unsynced.RecordedLife(never, life.known), len(never), seed)
+
+    with pytest.raises(Violation, match="operations"):
+        crash()
 
 
 def test_an_answer_that_differs_after_a_restart_is_a_violation() -> None:

@@ -105,10 +105,10 @@ class Node:
 
     # --- the driver ---
 
-    def start(self, name: str) -> None:
-        """Start an instance."""
+    def start(self, name: str, before: Sequence[str] = ()) -> None:
+        """Start an instance, with something before its command."""
         command = [
-            sys.executable, str(_LAUNCH), "clock", "serve", "--machine", "machine", "--node-name", "node",
+            *before, sys.executable, str(_LAUNCH), "clock", "serve", "--machine", "machine", "--node-name", "node",
             "--http-address", "none", "--store", "store", "--kubelet-root", "kubelet", "--cdi-dir", "cdi",
             "--nri-socket", "nri.sock", "--reserved-cpus", str(RESERVED), "--pod-uid", name,
         ]  # fmt: skip
@@ -162,11 +162,18 @@ class Node:
         """A new claim for a new pod."""
         self._numbers += 1
         uid = f"uid-{name}-{self._numbers}"
-        result = {
-            "request": "r", "driver": DRIVER, "pool": "node", "device": f"cpudevnuma{numa:03d}",
-            "consumedCapacity": {"dra.cpu/cpu": str(count)}, "shareID": f"00000000-0000-4000-8000-{self._numbers:012d}",
-        }  # fmt: skip
         claim = BookedClaim(name, uid, f"pod-{uid}", numa, count)
+        self.allocate_again(claim)
+        return claim
+
+    def allocate_again(self, claim: BookedClaim) -> None:
+        """Put a claim into the API server, with its pod."""
+        name, uid = claim.name, claim.uid
+        result = {
+            "request": "r", "driver": DRIVER, "pool": "node", "device": f"cpudevnuma{claim.numa:03d}",
+            "consumedCapacity": {"dra.cpu/cpu": str(claim.count)},
+            "shareID": f"00000000-0000-4000-8000-{int(uid.rpartition('-')[2]):012d}",
+        }  # fmt: skip
         document = {
             "metadata": {"namespace": "default", "name": name, "uid": uid},
             "status": {
@@ -183,7 +190,6 @@ class Node:
         given = podresources.DynamicResource(claim_name=name, claim_namespace="default", claim_resources=[device])
         main = podresources.ContainerResources(name="main", dynamic_resources=[given])
         self.pods.pods[claim.pod] = podresources.PodResources(namespace="default", name=f"pod-{uid}", containers=[main])
-        return claim
 
     def prepare(self, name: str, claims: Sequence[BookedClaim], seconds: float = PATIENCE) -> list[str]:
         """Prepare claims with one call; the reasons for which some are refused.

@@ -1,0 +1,158 @@
+"""Crash points of a driver at work on a node: NRI, a rolling update, a change of authority, as in `tests.crash.points`.
+
+The node is the one of the hostile steps: a kubelet, a runtime whose containers have claims or none, and two instances,
+one of which is traced. After the traced one has gone, the other takes over or a new one starts, and all has to be as
+kubelet and the containers know it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from tests.crash.points import CALLS, Point, Violation, missing, traced_calls
+from tests.fakes.waiting import PATIENCE
+from tests.hostile.node import Node
+from tests.hostile.runtime import Violation as StepViolation
+from tests.hostile.settling import settle
+from tests.hostile.steps import Steps
+
+TRACED: Final = "a"
+OTHER: Final = "b"
+# How long kubelet waits for an answer of an instance that may be gone.
+_CALL_SECONDS: Final = 10.0
+
+
+@contextlib.contextmanager
+def node() -> Iterator[Node]:
+    """A node on which nothing runs."""
+    node = Node(Path(tempfile.mkdtemp(prefix="crash-", dir="/tmp")))
+    try:
+        yield node
+    finally:
+        node.close()
+
+
+def work(node: Node, options: tuple[str, ...]) -> None:
+    """A life of the traced instance: it works alone, beside another one, hands over, and ends."""
+    node.start(TRACED, ("strace", "-f", "-qq", "-o", "trace", *options))
+    first, second, third = (node.allocate(f"c{number}", number % 2, 2) for number in range(3))
+    if not _ready(node, TRACED):
+        return
+    node.prepare(TRACED, [first, second], _CALL_SECONDS)
+    _attend(node, 1)
+    node.run(None)
+    for claim in node.book.told():
+        node.run(claim)
+    node.start(OTHER)
+    if not _ready(node, OTHER) or not _ready(node, TRACED):
+        return
+    node.prepare(TRACED, [third], _CALL_SECONDS)
+    _attend(node, 2)
+    node.run(None)
+    node.runtime.close()
+    node.runtime.open()
+    _attend(node, 2)
+    node.unprepare(TRACED, first, _CALL_SECONDS)
+    _end(node)
+
+
+def _ready(node: Node, name: str) -> bool:
+    """Wait until an instance answers; False if the traced one has gone meanwhile."""
+    ends = time.monotonic() + PATIENCE
+    while time.monotonic() < ends and node.instances[TRACED].process.poll() is None:
+        if node.call(name, "NodePrepareResources", [], 0.5) is not None:
+            return True
+        node.runtime.attend()
+    return False
+
+
+def _attend(node: Node, plugins: int) -> None:
+    """Have the runtime admit so many plug-ins, unless the traced one has gone."""
+    ends = time.monotonic() + PATIENCE
+    while len(node.runtime.plugins) < plugins and time.monotonic() < ends:
+        if node.instances[TRACED].process.poll() is not None:
+            return
+        node.runtime.attend(0.05)
+
+
+def _end(node: Node) -> None:
+    """SIGTERM for the driver, which strace has started."""
+    with contextlib.suppress(psutil.Error):
+        for child in psutil.Process(node.instances[TRACED].process.pid).children():
+            child.terminate()
+    ends = time.monotonic() + PATIENCE
+    while node.instances[TRACED].process.poll() is None and time.monotonic() < ends:
+        node.runtime.attend(0.05)
+
+
+def find_points() -> list[Point]:
+    """The points of an undisturbed life.
+
+    Raises:
+        Violation: that was not undisturbed.
+    """
+    with node() as where:
+        work(where, ("-e", f"trace={','.join(f'?{call}' for call in CALLS)}"))
+        if len(where.book.told()) != 2 or where.instances[TRACED].process.poll() != 0:
+            raise Violation(f"the undisturbed life was not: {where.book.claims}: {where.log[-800:]}")
+        counts = traced_calls((where.folder / "trace").read_text(errors="replace"))
+    return [Point(call, number) for call in CALLS for number in range(1, counts[call] + 1)]
+
+
+def survive(point: Point) -> bool:
+    """Bring the traced instance down at a point, and see that all becomes as it was known; whether it was reached.
+
+    Raises:
+        Violation: it does not.
+    """
+    with node() as where:
+        try:
+            work(where, ("-e", f"trace={point.call}", "-e", f"inject={point.injection}"))
+            where.kill(TRACED)
+            settle(Steps(where, random.Random(1), past=[""]))
+        except StepViolation as violation:
+            raise Violation(f"{point}: {violation}: {where.log[-800:]}") from violation
+        trace = (where.folder / "trace").read_text(errors="replace")
+    return "killed by SIGKILL" in trace or "INJECTED" in trace
+
+
+def counted(points: list[Point]) -> str:
+    """How many points each call has."""
+    return ", ".join(f"{call} {number}" for call, number in Counter(point.call for point in points).items())
+
+
+def main() -> int:
+    """Run every point, or every n-th; the exit status is 1 if one of them is not survived."""
+    parser = argparse.ArgumentParser(prog="python -m tests.crash.node_points")
+    parser.add_argument("--every", type=int, default=1, help="run each n-th point alone")
+    options = parser.parse_args()
+    if reason := missing():
+        print(f"not run: {reason}")  # noqa: T201
+        return 1
+    points = find_points()
+    chosen = points[:: options.every]
+    reached = survived = 0
+    for point in chosen:
+        try:
+            reached += survive(point)
+            survived += 1
+        except Violation as violation:
+            print(violation, flush=True)  # noqa: T201
+    print(f"beside another instance and a runtime: {len(points)} points: {counted(points)}")  # noqa: T201
+    print(f"{len(chosen)} run, {reached} reached, {survived} survived")  # noqa: T201
+    return int(survived < len(chosen))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
