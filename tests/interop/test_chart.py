@@ -81,6 +81,7 @@ def test_the_charts_values_give_what_the_components_give(helm: Path, tmp_path: P
         ("openshift", ("openshift.create=true",)),
         ("podmonitor", ("metrics.podMonitor.create=true",)),
         ("alerts", ("metrics.alerts.create=true",)),
+        ("isolation", ("cpu.maxIsolation=partition",)),
     ],
 )
 def test_a_component_and_the_values_of_the_manual_give_the_same(
