@@ -42,7 +42,7 @@ restrict_oom_score_adj = true
 disable_apparmor = true
 
 [plugins."io.containerd.cri.v1.runtime".cni]
-bin_dir = "{folder}/cni"
+{bin_dir}
 conf_dir = "{folder}/cni"
 
 [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
@@ -157,7 +157,12 @@ class Containerd(Runtime):
         old = programs.parent.name.startswith("v1.")
         # Off by default in 1.7, always on from 2.4.
         option = "enable_cdi = false" if not cdi else "enable_cdi = true" if old else ""
-        text = (_CONFIG_1 if old else _CONFIG).format(folder=folder, image=IMAGE, runc=shutil.which("runc"), cdi=option)
+        # 2.0 takes one folder; 2.3 warns of that option, and 2.4 passes it over.
+        single = programs.parent.name.startswith("v2.0.")
+        plugins = f'bin_dir = "{folder}/cni"' if single else f'bin_dirs = ["{folder}/cni"]'
+        text = (_CONFIG_1 if old else _CONFIG).format(
+            folder=folder, image=IMAGE, runc=shutil.which("runc"), cdi=option, bin_dir=plugins
+        )
         (folder / "config.toml").write_text(text)
 
     @staticmethod
