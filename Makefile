@@ -108,7 +108,8 @@ interop-packages:
 		! { command -v runc && command -v busybox && command -v buildah && command -v mmdebstrap; } >/dev/null; then \
 		apt-get update -qq && apt-get install -qq -y runc busybox-static buildah mmdebstrap >/dev/null; fi
 
-# Sdist, wheel, chart, bills of materials, notices, the image where an engine is at hand, checksums.
+# Sdist, wheel, chart, bills of materials, notices, the image where an engine is at hand, checksums. The image is built on
+# BASE, for IMAGE_PLATFORMS, with IMAGE_OPTIONS for the engine (release/image.py); it is said what was built, and on what.
 release: setup
 	@test -x .cache/release/tools/bin/python || $(BIN)/uv venv -q --python $(BIN)/python .cache/release/tools
 	@$(BIN)/uv pip sync -q --python .cache/release/tools/bin/python --require-hashes requirements/release.lock
