@@ -50,7 +50,7 @@ class Beside:
         self.watch = watch
         self.features = Features.parse(gates, release(version))
         self.tally = Tally()
-        for each in RandomCluster(0).classes():
+        for each in RandomCluster(0, mappings=self.features.node_allocatable_resources).classes():
             api.create(f"{_RESOURCE}/deviceclasses", each)
         heavy = {"metadata": {"name": "heavy"}, "handler": "heavy", "overhead": {"podFixed": _OVERHEAD}}
         api.create("/apis/node.k8s.io/v1/runtimeclasses", heavy)

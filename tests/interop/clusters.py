@@ -27,16 +27,22 @@ class RandomCluster:
         self.dice = random.Random(seed)
         # Devices that stand for resources of their node (KEP-5517), which is behind a gate.
         self.mappings = random.Random(seed) if mappings else None
-        self.extended = random.Random(seed)
+        # Not beside those: kube-scheduler 1.37.1 cannot bind a pod that has both.
+        self.extended = None if mappings else random.Random(seed)
         self.name = f"case-{seed}"
         self.crowded = self.dice.random() < 0.5
 
     def nodes(self) -> list[Document]:
         return [self._node(f"{self.name}-n{number}") for number in range(self.dice.randint(2, 9))]
 
+    @property
+    def _widget(self) -> str | None:
+        """The extended resource that a class stands behind."""
+        return None if self.extended is None else "example.com/widget"
+
     def classes(self) -> list[Document]:
         return [
-            _class("gpu", f'device.driver == "{DRIVER}"', "example.com/widget"),
+            _class("gpu", f'device.driver == "{DRIVER}"', self._widget),
             _class("large", f'device.driver == "{DRIVER}" && device.attributes["{DRIVER}"].size == "large"'),
         ]
 
@@ -106,8 +112,9 @@ class RandomCluster:
 
     def _ask_for_devices(self, pod: Document) -> None:
         """Let containers ask for devices as extended resources, by the name of a class or the one that it has."""
-        containers = [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]
-        for container in containers:
+        if self.extended is None:
+            return
+        for container in (*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]):
             if self.extended.random() < 0.12:
                 implicit = "deviceclass.resource.kubernetes.io/large"
                 name, amount = self.extended.choice((implicit, "example.com/widget")), self.extended.choice("112")
