@@ -47,7 +47,7 @@ def test_people_get_a_picture_without_colour_codes_in_a_pipe() -> None:
 
 
 def test_devices_of_other_drivers_are_in_their_numa_node() -> None:
-    machine = Path(__file__).parents[3] / "examples" / "gpu-server.yaml"
+    machine = Path(__file__).parents[4] / "examples" / "gpu-server.yaml"
     result = CliRunner().invoke(command, ["--machine", str(machine)])
     assert result.exit_code == 0
     (line,) = [line for line in result.output.splitlines() if "gpu-" in line]
@@ -55,7 +55,7 @@ def test_devices_of_other_drivers_are_in_their_numa_node() -> None:
 
 
 def test_the_same_is_drawn_as_a_page_and_as_svg(tmp_path: Path) -> None:
-    machine = str(Path(__file__).parents[3] / "examples" / "gpu-server.yaml")
+    machine = str(Path(__file__).parents[4] / "examples" / "gpu-server.yaml")
     html, svg = str(tmp_path / "node.html"), str(tmp_path / "node.svg")
     for output in ("json", "table"):
         result = CliRunner().invoke(command, ["--machine", machine, "--html", html, "--svg", svg, "-o", output])
