@@ -187,11 +187,12 @@ def test_a_lost_record_that_is_on_file_is_found_again_with_the_owner_that_it_got
     again = opened(tmp_path)
     (lost,) = again.unfinished.records()
     pods = claim.status.reserved_for
-    again.unfinished.complete([(lost, msgspec.structs.replace(lost, namespace="default", name="renamed", pods=pods))])
+    again.unfinished.complete([(lost, msgspec.structs.replace(lost, namespace="another", name="renamed", pods=pods))])
     again.close()
     spec_of(tmp_path, claim).write_bytes(whole)
     (found,) = opened(tmp_path).unfinished.records()
-    assert (found.name, found.pods, found.devices) == ("renamed", pods, ("lamp-0",))
+    assert (found.namespace, found.name, found.pods) == ("another", "renamed", pods)
+    assert found.devices == ("lamp-0",)
 
 
 def test_a_damaged_index_is_found_when_the_ledger_is_opened(tmp_path: Path) -> None:
