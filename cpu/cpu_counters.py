@@ -1,4 +1,4 @@
-"""CPUCounters of the kernel for each CPU: interrupts, and the time that tasks ran.
+"""Counters of the kernel for each CPU: interrupts, and the time that tasks ran.
 
 Sources: Documentation/filesystems/proc.rst (`/proc/interrupts`, `/proc/stat`) and scheduler/sched-stats.rst.
 """

@@ -185,8 +185,8 @@ def tuning(settings: Iterable[Setting], notes: TuningNotes, machine: Machine) ->
 
 def _is_due(setting: Setting, known: Noted, aim: CPUSet) -> bool:
     # irqbalance heeds what it was told with its next round, so what it was told last counts and not what it says now.
-    untold = setting.kind is Kind.BANNED and known.given not in ((), (str(aim),))
-    return aim != setting.cpus or (untold and str(aim) == known.original)
+    unsent = setting.kind is Kind.BANNED and known.given not in ((), (str(aim),))
+    return aim != setting.cpus or (unsent and str(aim) == known.original)
 
 
 def _known(setting: Setting, noted: Noted | None) -> Noted:

@@ -112,8 +112,8 @@ def _verdict(bench: Bench, check: Check) -> tuple[Verdict, str, str]:
         bench.clean()
     if ended := ended or bench.ended_unasked():
         log = f"; its log ends: {bench.started().log()[-300:]}" if bench.started().log() else ""
-        told = f"{text}; " if verdict is Verdict.FAILED else ""
-        return Verdict.FAILED, f"{told}{ended} during the check{log}", remedy or "handle the call's error"
+        before = f"{text}; " if verdict is Verdict.FAILED else ""
+        return Verdict.FAILED, f"{before}{ended} during the check{log}", remedy or "handle the call's error"
     return verdict, text, remedy
 
 

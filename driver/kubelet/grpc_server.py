@@ -293,8 +293,8 @@ class GrpcServer:
             connection.say(lambda http2: http2.finish(request.stream, status, reason))
         except Exception as error:
             log.exception("method=%s: no answer", request.path)
-            told = f"an error inside the driver: {in_words(error)}"
-            connection.say(lambda http2: http2.finish(request.stream, Status.UNKNOWN, told))
+            sentence = f"an error inside the driver: {in_words(error)}"
+            connection.say(lambda http2: http2.finish(request.stream, Status.UNKNOWN, sentence))
         else:
             if answer is not None:
                 connection.say(lambda http2: http2.answer(request.stream, answer))

@@ -186,11 +186,11 @@ class ServerConnection:
         call = self._calls.get(stream)
         if call is None or call.status is not None:
             return
-        told = literal(b"grpc-status", b"%d" % status) if status else _OK
+        trailers = literal(b"grpc-status", b"%d" % status) if status else _OK
         if reason:
-            told += literal(b"grpc-message", encoded_reason(reason))
+            trailers += literal(b"grpc-message", encoded_reason(reason))
         # An answer without a message is its end alone.
-        call.status = told if call.begun else _HEAD + told
+        call.status = trailers if call.begun else _HEAD + trailers
         self._flush(stream)
 
     def _flush(self, stream: int) -> None:
