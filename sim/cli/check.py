@@ -69,7 +69,7 @@ def _plugins() -> dict[str, Plugin]:
     from dranode.driver.machine.forms import open_machine
     from dranode.driver.plugins import load_installed
 
-    machine = open_machine("sockets=1,numa=1,l3=1,cores=1,threads=1")
+    machine = open_machine("sockets=1,numa=1,l3=1,cores=2,threads=1")
     return {plugin.driver: plugin for plugin in load_installed(machine)}
 
 
