@@ -271,7 +271,7 @@ class Node:
         # After a restart of the runtime the active instance may connect after the one that waits, which leaves it all
         asked = len(self.runtime.plugins)
         reason = self.runtime.create(container)
-        if not reason and asked == len(self.runtime.plugins) == len(self.instances):
+        if not reason and 0 < asked == len(self.runtime.plugins) == len(self.instances):
             self.book.created(container, tuple(self.runtime.containers.values()), alone=len(self.instances) == 1)
         return reason
 
