@@ -17,6 +17,8 @@ from typing import Final
 from dranode.cpu.settings import Kind, Setting
 from dranode.driver.core.api.cpuset import CPUSet
 
+# What stands in the notes, wherever the node's files are mounted.
+_FOLDER: Final = "run/irqbalance"
 _SOCKET: Final = re.compile(r"irqbalance(\d+)\.sock", re.ASCII)
 _BANNED: Final = re.compile(r"BANNED ([0-9a-f,]+)", re.ASCII)
 # It answers within its main loop, where it sleeps unless it is moving interrupts.
@@ -29,7 +31,7 @@ class IRQBalance:
     """The irqbalance processes of a machine, of which there is one or none.
 
     Args:
-        folder: where their sockets lie, `/run/irqbalance`.
+        folder: where their sockets lie: the node's `/run/irqbalance`, as it is mounted.
     """
 
     def __init__(self, folder: str) -> None:
@@ -44,7 +46,7 @@ class IRQBalance:
         for name in filter(_SOCKET.fullmatch, names):
             banned = _banned(f"{self._folder}/{name}")
             if banned is not None:
-                yield Setting(f"{self._folder}/{name}", Kind.BANNED, banned, needed=quiet)
+                yield Setting(f"{_FOLDER}/{name}", Kind.BANNED, banned, needed=quiet)
 
     def ban(self, setting: Setting, cpus: CPUSet) -> None:
         """Have these CPUs banned and no others, from irqbalance's next round on (10 s by default).
@@ -52,7 +54,7 @@ class IRQBalance:
         Raises:
             OSError: it cannot be reached.
         """
-        _ask(setting.path, f"settings cpus {cpus or 'NULL'}")
+        _ask(f"{self._folder}/{setting.path.rpartition('/')[2]}", f"settings cpus {cpus or 'NULL'}")
 
 
 def _banned(path: str) -> CPUSet | None:

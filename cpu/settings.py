@@ -106,12 +106,20 @@ class TuningNotes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
 
     @classmethod
     def read(cls, document: Any, boot: str) -> Self:
-        """Read plain JSON; what is of another boot, or no notes of this driver, is empty."""
-        try:
-            notes = decode(cls, document or {})
-        except DocumentError:
+        """Read plain JSON; what is of another boot, or no notes of this driver, is empty.
+
+        Raises:
+            DocumentError: they are of this boot and cannot be understood.
+        """
+        if not isinstance(document, Mapping) or document.get("boot", "") != boot:
             return cls(boot=boot)
-        return notes if notes.boot == boot else cls(boot=boot)
+        notes = decode(cls, document)
+        for path, noted in notes.settings.items():
+            try:
+                CPUSet.parse(noted.original)
+            except ValueError as error:
+                raise DocumentError(str(error), f"settings.{path}.original") from error
+        return notes
 
     def document(self) -> Any:
         """Return plain JSON; None if there is nothing to restore."""

@@ -22,10 +22,10 @@ from dranode.cpu.settings import Kind, Machine, Setting, Tuning, TuningNotes, Wr
 from dranode.cpu.sysfs import read_online
 from dranode.cpu.treatment import isolated_cpus
 from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.errors import ClaimError, MachineError
+from dranode.driver.core.api.errors import ClaimError, DocumentError, MachineError
 from dranode.driver.core.claims.disturbance import Disturbance
 from dranode.driver.core.claims.hooks import Notes
-from dranode.driver.core.claims.record import Record
+from dranode.driver.core.claims.record import ClaimState, Record
 from dranode.driver.machine.root import Root
 
 log = logging.getLogger(__name__)
@@ -64,6 +64,11 @@ class Tuner:
         if not machine.quiet and noted.document() is None:
             notes.write(None)
             return
+        if machine.quiet and not machine.housekeeping:
+            # CPUs went offline under claims that were prepared. None of them may keep another from being unprepared.
+            stays = f"all CPUs that are online ({machine.online}) are to be quiet, so nothing is moved"
+            self._report((stays,), machine)
+            return
         partitions = tuple(find_partitions(self.root, claims))
         tuned = tuning(self._settings(partitions, noted, machine.quiet), noted, machine)
         notes.write(tuned.notes.document())
@@ -71,14 +76,20 @@ class Tuner:
         final = self._with_begun(self._noted_after(tuned, failures), claims)
         notes.write(final.document())
         unmoved = (*_refused(tuned, final, failures), *self._partition(partitions))
-        self._report((*unmoved, *unmovable(self.root)) if machine.quiet else (), machine.quiet)
+        self._report((*unmoved, *(unmovable(self.root) if machine.quiet else ())), machine)
 
     def _noted(self, notes: Notes) -> TuningNotes:
         """Return what is on record of this boot; where it is not known which boot this is, nothing may be forgotten."""
         document, boot = notes.read(), _boot_id(self.root)
         if isinstance(document, Mapping) and document.get("boot") and not boot:
             raise ClaimError(f"/{_BOOT_ID} cannot be read, so it is not known whether settings are to be put back")
-        return TuningNotes.read(document, boot)
+        try:
+            return TuningNotes.read(document, boot)
+        except DocumentError as error:
+            raise ClaimError(
+                f"how settings were before claims changed them is on record as another version wrote it ({error}); "
+                "go back to that version, or reboot the node, which sets them anew"
+            ) from error
 
     def _with_begun(self, notes: TuningNotes, claims: Collection[Record]) -> TuningNotes:
         """Return the notes with the counters of every claim's CPUs as they were when it had them to itself."""
@@ -105,7 +116,7 @@ class Tuner:
         online = read_online(self.root)
         if quiet and not online:
             raise ClaimError("the kernel does not say which CPUs are online, so interrupts cannot be moved")
-        if quiet and online <= quiet:
+        if quiet and online <= quiet and any(claim.state is ClaimState.STARTED for claim in claims):
             raise ClaimError(
                 f"claims want all CPUs quiet that are online ({online}), and interrupts need one; "
                 "make a claim smaller, or leave out its isolation"
@@ -122,8 +133,13 @@ class Tuner:
         return (*banned, *settings, *exclusive_settings(self.root, partitions, noted.settings))
 
     def _write(self, tuned: Tuning) -> dict[str, OSError]:
-        """Write what was decided, and return what the kernel refused, by path; what is gone needs no change."""
+        """Write what was decided, and return what the kernel refused, by path; what is gone needs no change.
+
+        Raises:
+            ClaimError: something cannot be written at all; what can be is written all the same.
+        """
         failures: dict[str, OSError] = {}
+        denied: ClaimError | None = None
         for write in tuned.writes:
             try:
                 self._write_one(write)
@@ -131,8 +147,10 @@ class Tuner:
                 continue
             except OSError as error:
                 if error.errno in _NO_RIGHT and not _is_kernels_own(write.setting, error):
-                    raise ClaimError(_no_right(write, error)) from error
+                    denied = denied or ClaimError(_no_right(write, error))
                 failures[write.setting.path] = error
+        if denied is not None:
+            raise denied
         return failures
 
     def _write_one(self, write: Write) -> None:
@@ -148,16 +166,19 @@ class Tuner:
             # A cgroup with processes cannot go back to having no CPUs of its own; all CPUs mean the same.
             self.root.write(write.setting.path, write.setting.text(every))
 
-    def _report(self, unmoved: tuple[str, ...], quiet: CPUSet) -> None:
+    def _report(self, unmoved: tuple[str, ...], machine: Machine) -> None:
         for sentence in unmoved:
             if sentence not in self.unmoved:
-                log.warning("cpus=%s: %s", quiet, sentence)
+                log.warning("cpus=%s: %s", machine.quiet or "none", sentence)
         self.unmoved = unmoved
 
 
 def disturbances(root: Root, claims: Iterable[Record], notes: Any) -> Iterator[Disturbance]:
     """Yield what has happened on the CPUs of these claims since they began, as far as that is on record."""
-    begun = TuningNotes.read(notes, _boot_id(root)).begun
+    try:
+        begun = TuningNotes.read(notes, _boot_id(root)).begun
+    except DocumentError:
+        return
     known = [claim for claim in claims if claim.uid in begun]
     now = read_cpu_counters(root) if known else CPUCounters()
     for claim in known:

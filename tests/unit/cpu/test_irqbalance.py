@@ -98,3 +98,13 @@ def test_an_irqbalance_that_ends_meanwhile_is_no_failure_of_the_claim(irqbalance
     tuner = Tuner(kernel, balancer=Ending(str(irqbalance.path.parent)))
     tuner.tune([A], MemoryNotes(kernel))
     assert kernel.files[interrupt(24)] == "0-1,4-7"
+
+
+def test_another_mount_of_the_nodes_files_finds_what_was_banned(irqbalance: FakeIRQBalance, tmp_path: Path) -> None:
+    kernel = Kernel()
+    notes = MemoryNotes(kernel)
+    Tuner(kernel, balancer=IRQBalance(str(tmp_path))).tune([A], notes)
+    assert banned(irqbalance) == "2-3,7"
+    (tmp_path / "host").symlink_to(tmp_path)
+    Tuner(kernel, balancer=IRQBalance(str(tmp_path / "host"))).tune([], notes)
+    assert banned(irqbalance) == "7"

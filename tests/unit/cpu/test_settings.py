@@ -19,6 +19,7 @@ from dranode.cpu.settings import (
     tuning,
 )
 from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.errors import DocumentError
 from tests.fakes.cpu import cpus
 
 ONLINE = "0-7"
@@ -130,6 +131,12 @@ def test_a_value_that_the_kernel_changed_on_writing_is_known_as_ours() -> None:
 @pytest.mark.parametrize("document", [None, {"boot": "earlier", "settings": {}}, {"settings": 3}, ["x"], "x"])
 def test_notes_of_another_boot_and_notes_that_are_none_say_nothing(document: object) -> None:
     assert TuningNotes.read(document, "now") == TuningNotes(boot="now")
+
+
+@pytest.mark.parametrize("noted", [3, {FILE: {"original": ["0-7"]}}, {FILE: {"original": "all"}}, {FILE: {}}])
+def test_notes_of_this_boot_that_cannot_be_understood_are_not_taken_for_none(noted: object) -> None:
+    with pytest.raises(DocumentError, match="settings"):
+        TuningNotes.read({"boot": "now", "settings": noted}, "now")
 
 
 def test_notes_are_read_as_they_were_first_written_on_disk() -> None:

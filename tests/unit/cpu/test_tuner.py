@@ -6,12 +6,13 @@ import errno
 import logging
 import os
 
+import msgspec
 import pytest
 
 from dranode.cpu.tuner import Tuner, disturbances
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import ClaimError
-from dranode.driver.core.claims.record import Record
+from dranode.driver.core.claims.record import ClaimState, Record
 from tests.fakes.settings import (
     BOOT,
     DEFAULT,
@@ -32,6 +33,10 @@ from tests.fakes.settings import (
 ALL = (interrupt(24), interrupt(25), interrupt(26), DEFAULT, WORKQUEUE, RPS, XPS, SYSTEM)
 BEFORE = ["0-7", "2", "5", "ff", "ff", "0c", "00", ""]
 A, B = quiet_record("a", "2-3"), quiet_record("b", "5")
+
+
+def started(record: Record) -> Record:
+    return msgspec.structs.replace(record, state=ClaimState.STARTED)
 
 
 def test_everything_leaves_the_cpus_of_a_claim_and_comes_back() -> None:
@@ -177,6 +182,49 @@ def test_a_machine_that_takes_no_writes_is_refused(number: int) -> None:
         Tuner(kernel).tune([A], MemoryNotes(kernel))
 
 
+def test_what_can_be_put_back_is_put_back_though_something_cannot() -> None:
+    kernel = Kernel()
+    notes, tuner = MemoryNotes(kernel), Tuner(kernel)
+    tuner.tune([A], notes)
+    kernel.refuses[interrupt(24)] = errno.EROFS
+    with pytest.raises(ClaimError, match="irq/24/smp_affinity_list cannot be written: Read-only file system"):
+        tuner.tune([], notes)
+    assert values(kernel, ALL) == ["0-1,4-7", *BEFORE[1:]]
+    kernel.refuses.clear()
+    tuner.tune([], notes)
+    assert values(kernel, ALL) == BEFORE
+    assert notes.document is None
+
+
+def test_what_cannot_be_put_back_is_said_and_stays_on_record(caplog: pytest.LogCaptureFixture) -> None:
+    kernel = Kernel()
+    notes, tuner = MemoryNotes(kernel), Tuner(kernel)
+    tuner.tune([A], notes)
+    kernel.refuses[interrupt(25)] = errno.ENOSPC
+    tuner.tune([], notes)
+    said = "interrupt 25 (nvme0q1) stays where it is: the kernel says No space left on device"
+    assert tuner.unmoved == (said,)
+    assert said in caplog.text
+    kernel.refuses.clear()
+    tuner.tune([], notes)
+    assert values(kernel, ALL) == BEFORE
+    assert not tuner.unmoved
+
+
+def test_notes_of_another_version_are_not_forgotten() -> None:
+    kernel = Kernel()
+    notes, tuner = MemoryNotes(kernel), Tuner(kernel)
+    tuner.tune([A], notes)
+    kept = notes.document
+    notes.document = kept | {"settings": {interrupt(24): {"before": "0-7"}}}
+    with pytest.raises(ClaimError, match=r"as another version wrote it \(.*\); go back to that version, or reboot"):
+        tuner.tune([], notes)
+    assert list(disturbances(kernel, [A], notes.document)) == []
+    notes.document = kept
+    tuner.tune([], notes)
+    assert values(kernel, ALL) == BEFORE
+
+
 def test_an_interrupt_that_comes_later_is_moved() -> None:
     kernel = Kernel()
     notes, tuner = MemoryNotes(kernel), Tuner(kernel)
@@ -242,8 +290,24 @@ def test_claims_that_leave_interrupts_no_cpu_are_refused_before_anything_is_chan
     with pytest.raises(
         ClaimError, match=r"claims want all CPUs quiet that are online \(0-7\), and interrupts need one"
     ):
-        Tuner(kernel).tune([A, quiet_record("b", "0-1,4-7")], MemoryNotes(kernel))
+        Tuner(kernel).tune([A, started(quiet_record("b", "0-1,4-7"))], MemoryNotes(kernel))
     assert kernel.written == []
+
+
+def test_cpus_that_go_offline_under_a_claim_keep_no_other_from_ending(caplog: pytest.LogCaptureFixture) -> None:
+    kernel = Kernel()
+    notes, tuner = MemoryNotes(kernel), Tuner(kernel)
+    tuner.tune([A, B], notes)
+    before = dict(kernel.files)
+    kernel.files[ONLINE] = "5"
+    tuner.tune([B], notes)
+    assert kernel.files == before | {ONLINE: "5"}
+    assert "all CPUs that are online (5) are to be quiet, so nothing is moved" in caplog.text
+    kernel.files[ONLINE] = "0-7"
+    tuner.tune([B], notes)
+    assert values(kernel, ALL[:2]) == ["0-4,6-7", "2"]
+    tuner.tune([], notes)
+    assert values(kernel, ALL) == BEFORE
 
 
 def test_a_kernel_that_does_not_say_what_is_online_is_refused() -> None:
