@@ -15,6 +15,7 @@ from dranode.driver.cli.output import console, emit, fail, output_option
 from dranode.driver.core.api.errors import DranodeError, UsageError
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.machine.root import Root
+from dranode.driver.node.ledger_rows import Contents
 from dranode.driver.node.specs import Specs
 from dranode.driver.process.locks import FileLock
 
@@ -71,7 +72,7 @@ def command(ctx: click.Context, /, root: Root, drivers: tuple[str, ...], output:
     if not emit(report, output):
         _draw(report)
     if any(claim["state"] != "unprepared" for row in report for claim in row["claims"]) or any(
-        row["stranded"] for row in report
+        row["stranded"] or row["settings"] for row in report
     ):
         ctx.exit(1)
 
@@ -100,14 +101,19 @@ class _DrainedNode:
         self._data = kubelet_root / "plugins" / plugin.driver
         self._cdi = cdi
         self._specs = Specs(cdi, plugin.cdi_kind or f"{plugin.driver}/claim")
+        self._contents = Contents((), ())
+        self._untuned = ""
 
     def drain(self, *, dry_run: bool, force: bool, through_driver: bool) -> dict[str, Any]:
         with self._alone(needed=not dry_run and not through_driver):
             leftover = self._leftover()
             undone = [claim.ref for claim in leftover.claims if claim.idle or force]
             answers: Mapping[str, Refused | None] = {}
-            if undone and not dry_run:
-                answers = self._through_driver(undone) if through_driver else self._unprepare(undone)
+            if undone and through_driver and not dry_run:
+                answers = self._through_driver(undone)
+            elif not dry_run and not through_driver and (undone or self._contents.notes):
+                answers = self._unprepare(undone)
+            settings = self._settings()
         gone = {uid for uid, refusal in answers.items() if refusal is None}
         return {
             "driver": self._plugin.driver,
@@ -118,6 +124,7 @@ class _DrainedNode:
                 # kubelet still records the claim until its next Unprepare, but the driver answers that one at once.
                 if not (through_driver and kept.ref.uid in gone)
             ],
+            "settings": settings,
         }
 
     @contextlib.contextmanager
@@ -140,7 +147,7 @@ class _DrainedNode:
         from dranode.driver.kubelet.podresources import PodResources, PodResourcesError
         from dranode.driver.node.ledger_reading import read_ledger
 
-        contents = read_ledger(self._data / "ledger.db")
+        contents = self._contents = read_ledger(self._data / "ledger.db")
         asked = PodResources(self._kubelet_root / "pod-resources" / "kubelet.sock")
         try:
             uses = asked.claims(self._plugin.driver)
@@ -158,10 +165,23 @@ class _DrainedNode:
 
         metadata = DeviceMetadata(self._plugin.driver, self._data / "dra-device-metadata", self._cdi)
         node = NodeClaims(self._plugin, self._data, self._cdi, metadata=metadata)
-        try:
-            return node.unprepare(tuple(refs))
-        finally:
-            node.close()
+        with contextlib.closing(node):
+            answers = node.unprepare(tuple(refs))
+            # Settings of the machine outlive their claims where they could not be put back at once.
+            try:
+                node.tune()
+            except DranodeError as error:
+                self._untuned = str(error)
+        return answers
+
+    def _settings(self) -> str | None:
+        """Return why settings of the machine are not as they were before the first claim; None if they are."""
+        from dranode.driver.node.ledger_reading import read_ledger
+
+        left = read_ledger(self._data / "ledger.db")
+        if left.records or left.damaged or not left.notes:
+            return None
+        return self._untuned or _SETTINGS
 
     def _through_driver(self, refs: list[ClaimRef]) -> Mapping[str, Refused | None]:
         from dranode.driver.kubelet.registered import unprepare, who_serves
@@ -192,6 +212,10 @@ def _claim(claim: LeftClaim, answers: Mapping[str, Refused | None], *, dry_run: 
     }
 
 
+_SETTINGS = (
+    "settings of the machine that claims changed are not as they were before; have it done again, or reboot the node, "
+    "which sets them anew"
+)
 _HINTS = {
     "left": "no container has it",
     "in use": "delete its pods, or pass --force",
@@ -205,8 +229,11 @@ def _draw(report: list[dict[str, Any]]) -> None:
 
     screen = console()
     for row in report:
+        if row["settings"]:
+            screen.print(f"{row['driver']}: {row['settings']}", markup=False)
         if not row["claims"] and not row["stranded"]:
-            screen.print(f"{row['driver']}: nothing is left")
+            if not row["settings"]:
+                screen.print(f"{row['driver']}: nothing is left")
             continue
         table = Table("claim", "state", "containers", "", title=row["driver"], box=None, pad_edge=False)
         for claim in row["claims"]:

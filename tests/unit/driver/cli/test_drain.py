@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import sqlite3
 import tempfile
@@ -12,6 +13,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from dranode.cpu.options import CPUOptions
+from dranode.cpu.plugin import CPUPlugin
 from dranode.driver.cli.drain import _draw, command
 from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.api.resource import ResourceClaim
@@ -26,6 +29,7 @@ from dranode.driver.process.locks import FileLock
 from dranode.driver.serve.service import DriverService
 from tests.fakes.doctor import DRIVER, KUBELET, MACHINE, SOCKET, FakeNode, forbid
 from tests.fakes.lifecycle import KubeletPods
+from tests.fakes.settings import Kernel, interrupt
 
 
 class Leaving:
@@ -210,5 +214,46 @@ def test_people_read_what_to_do_about_what_is_left(leaving: Leaving) -> None:
 
 def test_people_read_a_reason_to_the_letter(capsys: pytest.CaptureFixture[str]) -> None:
     claim = {"namespace": "default", "name": "a", "uid": "u", "users": [], "state": "failed"}
-    _draw([{"driver": DRIVER, "stranded": [], "claims": [{**claim, "error": "the switch [/dev/lamp-0] sticks"}]}])
+    failed = {**claim, "error": "the switch [/dev/lamp-0] sticks"}
+    _draw([{"driver": DRIVER, "stranded": [], "settings": None, "claims": [failed]}])
     assert "the switch [/dev/lamp-0] sticks" in capsys.readouterr().out
+
+
+def changed_settings(leaving: Leaving, monkeypatch: pytest.MonkeyPatch) -> Kernel:
+    """A kernel with an interrupt that claims have moved, and whose claims are gone."""
+    kernel = Kernel()
+    kernel.files[interrupt(24)] = "0-1"
+    noted = {"boot": "first", "settings": {interrupt(24): {"original": "0-7", "given": ["0-1"], "owner": "eth0"}}}
+    with closing(sqlite3.connect(leaving.kubelet / "plugins" / DRIVER / "ledger.db")) as db, db:
+        db.execute("INSERT OR REPLACE INTO meta VALUES ('notes', ?)", (json.dumps(noted),))
+    (leaving.kubelet / "plugins" / DRIVER / "ledger.db-copy").unlink(missing_ok=True)
+    plugin = CPUPlugin(open_machine(MACHINE), CPUOptions(), host=kernel)
+    monkeypatch.setattr("dranode.driver.plugins.load_plugins", lambda *_: [plugin])
+    return kernel
+
+
+def test_settings_that_outlive_their_claims_are_put_back(leaving: Leaving, monkeypatch: pytest.MonkeyPatch) -> None:
+    leaving.drain()
+    kernel = changed_settings(leaving, monkeypatch)
+    assert leaving.drain("--dry-run") == (1, {}, [])
+    assert kernel.files[interrupt(24)] == "0-1"
+    assert leaving.drain() == (0, {}, [])
+    assert kernel.files[interrupt(24)] == "0-7"
+    assert leaving.drain("--dry-run") == (0, {}, [])
+
+
+@pytest.mark.parametrize(
+    ("number", "sentence"),
+    [(errno.EROFS, "cannot be written: Read-only file system"), (errno.ENOSPC, "or reboot the node")],
+)
+def test_settings_that_cannot_be_put_back_are_no_empty_node(
+    leaving: Leaving, monkeypatch: pytest.MonkeyPatch, number: int, sentence: str
+) -> None:
+    leaving.drain()
+    kernel = changed_settings(leaving, monkeypatch)
+    kernel.refuses[interrupt(24)] = number
+    arguments = ["--machine", MACHINE, "--kubelet-root", str(leaving.kubelet), "--cdi-dir", str(leaving.cdi)]
+    ran = CliRunner().invoke(command, arguments)
+    assert ran.exit_code == 1
+    assert sentence in " ".join(ran.stdout.split())
+    assert "nothing is left" not in ran.stdout
