@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,8 @@ import msgspec
 
 from dranode.driver.core.claims.effects import Commit
 from dranode.driver.node.record_store import RecordStore
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -22,10 +25,16 @@ class LedgerNotes:
     store: RecordStore
 
     def read(self) -> Any:
-        """Return the notes as plain JSON; None if there are none, or if they were damaged."""
+        """Return the notes as plain JSON; None if there are none, or if they were damaged, which the log says."""
         try:
             return msgspec.json.decode(self.store.recovery.notes or b"null")
-        except msgspec.DecodeError:
+        except msgspec.DecodeError as error:
+            log.error(  # noqa: TRY400 - the sentence says it all
+                "ledger=%s: the driver's notes are damaged (%s), so what claims changed on the machine is not known; "
+                "a reboot sets it anew",
+                self.store.recovery.path,
+                error,
+            )
             return None
 
     def write(self, notes: Any) -> None:

@@ -22,6 +22,7 @@ class LedgerRecovery:
     """The copy of one ledger, under the lock on decisions.
 
     Attributes:
+        path: the ledger's file.
         boot_id: of this boot of the machine; empty while it is not known.
         doubt: why claims may be missing in the ledger; empty if none is.
         notes: the driver's notes, as JSON; empty if it has none.
@@ -32,7 +33,7 @@ class LedgerRecovery:
         self.boot_id = ""
         self.doubt = ""
         self.notes = ""
-        self._path = path
+        self.path = path
         self._copy = LedgerCopy(path.with_name(f"{path.name}-copy"))
         # The commits of the transaction at hand, with their numbers.
         self._commits: list[tuple[int, Commit]] = []
@@ -47,7 +48,7 @@ class LedgerRecovery:
         copied = self._copy.read()
         if copied is not None and copied.commits > contents.commits:
             raise CorruptLedgerError(
-                f"the ledger {self._path} is not the one that was written last: it ends with commit {contents.commits} "
+                f"the ledger {self.path} is not the one that was written last: it ends with commit {contents.commits} "
                 f"and its copy with {copied.commits}"
             )
         if copied is not None and contents.damaged and copied.whole and copied.commits == contents.commits:
@@ -75,7 +76,7 @@ class LedgerRecovery:
                 "claim=%s uid=%s ledger=%s: its row was damaged and is written again: %s",
                 copied.records[row.uid].ref,
                 row.uid,
-                self._path,
+                self.path,
                 row.reason,
             )
         return ledger.read()
@@ -113,7 +114,7 @@ class LedgerRecovery:
             self._copy.write(copied)
         except LedgerError as error:
             # The ledger is whole, and a copy that lags behind it is worse than none.
-            log.warning("ledger=%s: %s", self._path, error)
+            log.warning("ledger=%s: %s", self.path, error)
             self._copy.forget()
 
     def close(self) -> None:
@@ -130,19 +131,19 @@ class LedgerRecovery:
         Raises:
             LedgerError: it cannot be done; it is tried again from what there is.
         """
-        files = (self._path, self._path.with_name(f"{self._path.name}-wal"))
+        files = (self.path, self.path.with_name(f"{self.path.name}-wal"))
         found = salvaged(self._copy.read(), specs, rows_in(files), self.boot_id)
         # First what is known: a process that dies from here on leaves it in the copy.
         self._copy.write(found)
-        aside = move_aside(self._path)
+        aside = move_aside(self.path)
         log.error(
             "ledger=%s: %s; it is kept as %s and %d claims are on record again",
-            self._path,
+            self.path,
             cause,
             aside,
             len(found.records),
         )
-        ledger = Ledger(self._path)
+        ledger = Ledger(self.path)
         try:
             with ledger.transaction():
                 ledger.restore(found.records.values(), found.commits, found.doubt, found.notes)

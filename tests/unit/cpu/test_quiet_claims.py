@@ -236,6 +236,16 @@ def test_what_another_version_noted_is_restored(tmp_path: Path) -> None:
     assert again.store.recovery.notes == ""
 
 
+def test_notes_that_are_damaged_are_said_to_be_lost(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    node = started(tmp_path, Kernel())
+    prepare(node, A)
+    with node.store.transaction():
+        node.store.commit(Commit(notes='{"boot'))
+    assert unprepare(node, A) == {A.metadata.uid: None}
+    assert "the driver's notes are damaged" in caplog.text
+    assert node.store.recovery.notes == ""
+
+
 def test_an_interrupt_that_somebody_else_moves_back_is_moved_again_by_the_next_look(tmp_path: Path) -> None:
     kernel = Kernel()
     node = started(tmp_path, kernel)
