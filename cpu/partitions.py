@@ -8,7 +8,7 @@ noted and put back. The partition itself goes with the container.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from dranode.cpu.policies import Isolation
@@ -33,10 +33,12 @@ class Partition:
     Attributes:
         folder: its folder, relative to the machine's root.
         cpus: its CPUs.
+        others: those of them that no claim wants in a partition, so that it can be none.
     """
 
     folder: str
     cpus: CPUSet
+    others: CPUSet = field(default_factory=CPUSet)
 
     @property
     def above(self) -> Iterator[str]:
@@ -46,11 +48,14 @@ class Partition:
 
 
 def find_partitions(root: Root, claims: Iterable[Record]) -> Iterator[Partition]:
-    """Yield the containers that run on nothing but CPUs of claims that ask for a partition."""
+    """Yield the containers that run on CPUs of claims that ask for a partition."""
+    wanted: dict[str, CPUSet] = {}
     for claim in claims:
         own = isolated_cpus(claim, Isolation.PARTITION)
         for pod in claim.pods if own else ():
-            yield from _of_pod(root, pod.uid, own)
+            wanted[pod.uid] = wanted.get(pod.uid, CPUSet()) | own
+    for pod_uid, own in wanted.items():
+        yield from _of_pod(root, pod_uid, own)
 
 
 def _of_pod(root: Root, pod: str, own: CPUSet) -> Iterator[Partition]:
@@ -60,8 +65,8 @@ def _of_pod(root: Root, pod: str, own: CPUSet) -> Iterator[Partition]:
         return
     for each in containers:
         cpus = _cpus(root, f"{each.hierarchy}/{each.cgroup}/cpuset.cpus")
-        if cpus and cpus <= own:
-            yield Partition(f"{each.hierarchy}/{each.cgroup}", cpus)
+        if cpus and not cpus.isdisjoint(own):
+            yield Partition(f"{each.hierarchy}/{each.cgroup}", cpus, cpus - own)
 
 
 def exclusive_settings(root: Root, partitions: Iterable[Partition], noted: Iterable[str]) -> Iterator[Setting]:

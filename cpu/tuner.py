@@ -70,7 +70,8 @@ class Tuner:
             self._report((stays,), machine)
             return
         partitions = tuple(find_partitions(self.root, claims))
-        tuned = tuning(self._settings(partitions, noted, machine.quiet), noted, machine)
+        granted = tuple(each for each in partitions if not each.others)
+        tuned = tuning(self._settings(granted, noted, machine.quiet), noted, machine)
         notes.write(tuned.notes.document())
         failures = self._write(tuned)
         final = self._with_begun(self._noted_after(tuned, failures), claims)
@@ -107,9 +108,13 @@ class Tuner:
 
     def _partition(self, partitions: Iterable[Partition]) -> Iterator[str]:
         for partition in partitions:
+            what = f"the container in /{partition.folder} is no partition"
+            if partition.others:
+                yield f"{what}: it runs on CPUs {partition.others} too, which no claim wants in one"
+                continue
             reason = make_partition(self.root, partition)
             if reason is not None:
-                yield f"the container in /{partition.folder} is no partition: the kernel says {reason}"
+                yield f"{what}: the kernel says {reason}"
 
     def _machine(self, claims: Collection[Record]) -> Machine:
         quiet = CPUSet.union(isolated_cpus(claim, Isolation.QUIET) for claim in claims)

@@ -97,6 +97,28 @@ def test_a_quiet_claim_has_no_partition() -> None:
     assert partition(kernel) == "member"
 
 
+def test_a_container_of_two_claims_is_one_partition() -> None:
+    kernel = PartitioningKernel()
+    kernel.files |= {f"{CONTAINER}/cpuset.cpus": "2-3,5", f"{OTHER}/cpuset.cpus": "0-1,4,6-7"}
+    other = msgspec.structs.replace(quiet_record("b", "5", "partition"), pods=record().pods)
+    tuner = Tuner(kernel)
+    tuner.tune([record(), other], MemoryNotes(kernel))
+    assert partition(kernel) == "isolated"
+    assert exclusive(kernel) == ["2-3,5", "2-3,5"]
+    assert not tuner.unmoved
+
+
+def test_a_container_that_runs_on_other_cpus_too_is_said_to_be_no_partition() -> None:
+    kernel = PartitioningKernel()
+    kernel.files[f"{CONTAINER}/cpuset.cpus"] = "2-4"
+    tuner = Tuner(kernel)
+    tuner.tune([record()], MemoryNotes(kernel))
+    assert partition(kernel) == "member"
+    assert exclusive(kernel) == ["", ""]
+    said = "it runs on CPUs 4 too, which no claim wants in one"
+    assert tuner.unmoved == (f"the container in /{CONTAINER} is no partition: {said}",)
+
+
 def test_a_kernel_that_grants_none_says_why() -> None:
     kernel = PartitioningKernel(remote=False)
     tuner = Tuner(kernel)
