@@ -42,6 +42,7 @@ FRAMEWORK_FLAGS: Final = frozenset(
             "containerd-config",
             "context",
             "all-nodes",
+            "await-daemonset",
             "crio-config",
             "device-taints",
             "driver",
@@ -70,7 +71,7 @@ FRAMEWORK_FLAGS: Final = frozenset(
             "output",
             "pod-resources-socket",
         ),
-        *("pod-uid", "queues", "root", "scores", "service-account", "state", "store", "svg"),
+        *("pod-uid", "queues", "root", "scores", "service-account", "state", "store", "svg", "timeout"),
     )
 )
 _NAME: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", re.ASCII)
