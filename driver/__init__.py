@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from dranode.driver.core.claims.plugin import Plugin, Stop
     from dranode.driver.core.claims.record import Record
     from dranode.driver.core.pinning.pins import Pins
-    from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
+    from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot, Part
     from dranode.driver.machine.forms import open_machine
     from dranode.driver.machine.numa import node_cpus
     from dranode.driver.machine.pci import numa_node, pcie_root
@@ -99,6 +99,7 @@ __all__ = [
     "NodeAllocatableResource",
     "Notes",
     "Option",
+    "Part",
     "Pins",
     "Plugin",
     "Quantity",
@@ -163,7 +164,7 @@ _SEAM: Final = {
     "dranode.driver.core.claims.plugin": ("Plugin", "Stop"),
     "dranode.driver.core.claims.record": ("Record",),
     "dranode.driver.core.pinning.pins": ("Pins",),
-    "dranode.driver.core.pinning.snapshot": ("HeldClaim", "HeldSnapshot"),
+    "dranode.driver.core.pinning.snapshot": ("HeldClaim", "HeldSnapshot", "Part"),
     "dranode.driver.machine.forms": ("open_machine",),
     "dranode.driver.machine.numa": ("node_cpus",),
     "dranode.driver.machine.pci": ("numa_node", "pcie_root"),

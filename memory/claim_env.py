@@ -1,9 +1,9 @@
 """The variables that tell a claim's containers, and the NRI plug-in, about its memory.
 
-`DRANODE_MEMORY_<claim UID>=<NUMA nodes>` stands in every container with the claim. Each of its allocation results has a
-CDI device of its own besides, with `DRANODE_MEMORY_NODES_<claim UID>_<number of the result>`, the nodes of that result,
-and where a policy was asked for, `DRANODE_MEMORY_POLICY_<claim UID>_<number>`, as tmpfs writes policies:
-`interleave:0-1` (Documentation/filesystems/tmpfs.rst).
+`DRANODE_MEMS_<claim UID>=<NUMA nodes>` stands in every container with the claim. Each of its allocation results has a
+CDI device of its own besides, with `DRANODE_MEMORY_<claim UID>_<number of the result>`, the nodes of that result, and
+`DRANODE_MEMPOLICY_<claim UID>_<number>`, its policy as tmpfs writes policies: `interleave:0-1`
+(Documentation/filesystems/tmpfs.rst).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from dranode.memory.given import GivenMemory
 from dranode.memory.page_size import short_name
 
 CDI_KIND: Final = "dra.memory/claim"
-CLAIM_PREFIX: Final = "DRANODE_MEMORY_"
-PART_PREFIX: Final = "DRANODE_MEMORY_NODES_"
-POLICY_PREFIX: Final = "DRANODE_MEMORY_POLICY_"
+CLAIM_PREFIX: Final = "DRANODE_MEMS_"
+PART_PREFIX: Final = "DRANODE_MEMORY_"
+POLICY_PREFIX: Final = "DRANODE_MEMPOLICY_"
 
 _TMPFS: Final = {
     MemoryPolicy.BIND: "bind",
@@ -40,6 +40,11 @@ def result_edits(uid: str, index: int, given: GivenMemory, asked: MemorySettings
         env=(f"{PART_PREFIX}{uid}_{index}={given.nodes}", policy),
         mounts=(_hugetlbfs(given, asked.mount),) if asked.mount else (),
     )
+
+
+def empty_edits(uid: str, index: int) -> ContainerEdits:
+    """Return the edits for containers that name a request which holds nothing."""
+    return ContainerEdits(env=(f"{PART_PREFIX}{uid}_{index}=",))
 
 
 def _hugetlbfs(given: GivenMemory, path: str) -> Mount:

@@ -26,7 +26,7 @@ from dranode.driver import (
     encode,
     named_value,
 )
-from dranode.memory.claim_env import memory_claim_edits, result_edits
+from dranode.memory.claim_env import empty_edits, memory_claim_edits, result_edits
 from dranode.memory.config import MemorySettings, memory_settings
 from dranode.memory.devices import SIZE, MemoryDevice
 from dranode.memory.given import GivenMemory
@@ -66,15 +66,16 @@ def grant_memory(claim: AllocatedClaim, held: Held, devices: Sequence[MemoryDevi
     _check_mounts(asked)
     sizes = [0 if each.admin else _consumed(each) for each in asked]
     _check_room(asked, sizes, held)
-    grants = tuple(_grant(index, *each) for index, each in enumerate(zip(asked, sizes, strict=True)))
     nodes = CPUSet.union(each.device.mems for each in asked if not each.admin)
+    grants = tuple(
+        _grant(index, each, size) if size else _nothing(index, each, shown=bool(nodes))
+        for index, (each, size) in enumerate(zip(asked, sizes, strict=True))
+    )
     return ClaimGrant(grants=grants, edits=memory_claim_edits(claim.ref.uid, nodes))
 
 
 def _grant(index: int, asked: _Asked, size: int) -> Grant:
     result = asked.allocated.result
-    if asked.admin:
-        return Grant.of(result)
     given = GivenMemory(
         nodes=asked.device.mems,
         size=size,
@@ -89,6 +90,12 @@ def _grant(index: int, asked: _Asked, size: int) -> Grant:
         state=encode(given),
         amount=size,
     )
+
+
+def _nothing(index: int, asked: _Asked, *, shown: bool) -> Grant:
+    """Return the grant of admin access; it has edits if containers with other results of the claim have some."""
+    edits = empty_edits(asked.claim.uid, index) if shown else None
+    return Grant.of(asked.allocated.result, edits=edits)
 
 
 def _metadata(given: GivenMemory) -> dict[str, DeviceAttribute]:

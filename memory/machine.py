@@ -47,10 +47,14 @@ class MachineMemory:
     Attributes:
         nodes: those that have memory, by number.
         warnings: one sentence each for what was found odd and left out.
+        limits_pages: whether a container's huge pages can be limited: runtimes find the hugetlb controller.
+        unified: whether they find it in cgroup v2.
     """
 
     nodes: tuple[MemoryNode, ...]
     warnings: tuple[str, ...] = ()
+    limits_pages: bool = False
+    unified: bool = False
 
     def node(self, number: int) -> MemoryNode | None:
         """Return the node of that number, if it has memory."""

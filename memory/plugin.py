@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from dranode.driver import Plugin, Root
+from dranode.driver import Pins, Plugin, Root
 from dranode.memory.options import MemoryOptions, check_reserved_memory, read_memory_options
 
 if TYPE_CHECKING:
@@ -19,13 +19,15 @@ if TYPE_CHECKING:
         Config,
         Grant,
         Held,
+        HeldClaim,
+        HeldSnapshot,
         Impairment,
         Inventory,
         Record,
     )
 
 
-class MemoryPlugin(Plugin):
+class MemoryPlugin(Plugin, Pins):
     """Memory as devices; `Inventory.hardware` is a `MemoryInventory`.
 
     Args:
@@ -81,6 +83,24 @@ class MemoryPlugin(Plugin):
         from dranode.memory.description import memory_description
 
         return memory_description(grant)
+
+    def pool(self, inventory: Inventory) -> HeldSnapshot:
+        """Return the machine's NUMA nodes, and the sizes of huge pages for which containers can be limited."""
+        from dranode.memory.pins import memory_pool
+
+        return memory_pool(inventory.hardware.machine, self.options)
+
+    def unread_pool(self) -> HeldSnapshot:
+        """Return a machine of which nothing is known; containers keep the memory that they have."""
+        from dranode.memory.pins import unread_memory_pool
+
+        return unread_memory_pool()
+
+    def pinned(self, record: Record) -> HeldClaim:
+        """Return the NUMA nodes and huge pages that a claim's containers are held to."""
+        from dranode.memory.pins import held_memory
+
+        return held_memory(record)
 
     def impairments(self, inventory: Inventory, records: Iterable[Record]) -> Iterable[Impairment]:
         """Return the claims that hold more than the machine has by now."""

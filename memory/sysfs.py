@@ -2,7 +2,7 @@
 
 Sources: Documentation/ABI/stable/sysfs-devices-node (`meminfo`, `cpulist`, `distance`),
 Documentation/admin-guide/mm/hugetlbpage.rst (`nr_hugepages`, `free_hugepages`, `surplus_hugepages` of each node) and
-Documentation/admin-guide/cgroup-v2.rst (`hugetlb.<size>.numa_stat`, in bytes a node). A kernel without NUMA has no
+Documentation/admin-guide/cgroup-v2.rst (`cgroup.controllers`). A kernel without NUMA has no
 folder for its one node, which is node 0; its memory is that of `/proc/meminfo` and `/sys/kernel/mm/hugepages`.
 
 A missing file is not an error, because kernels differ in what they report; a warning says what is left out. A file
@@ -22,6 +22,7 @@ from dranode.memory.pod_pages import pod_pages
 
 _NODES: Final = "sys/devices/system/node"
 _CPUS: Final = "sys/devices/system/cpu"
+_CGROUP: Final = "sys/fs/cgroup"
 _MACHINE_POOLS: Final = "sys/kernel/mm/hugepages"
 _PACKAGE: Final = ("package_cpus_list", "core_siblings_list")
 _NODE: Final = re.compile(r"node([0-9]{1,5})", re.ASCII)
@@ -54,7 +55,10 @@ class _MemoryReader:
         nodes = tuple(node for node in found if node is not None and node.total)
         if not nodes:
             raise MachineError(f"no NUMA node has memory by the meminfo files of its folders in /{_NODES}")
-        return MachineMemory(nodes, tuple(dict.fromkeys(self._warnings)))
+        # The hugetlb controller, where runtimes look for it: in cgroup v2 alone, or in a hierarchy of v1.
+        unified = "hugetlb" in (self._text(f"{_CGROUP}/cgroup.controllers") or "").split()
+        limits_pages = unified or self._root.exists(f"{_CGROUP}/hugetlb")
+        return MachineMemory(nodes, tuple(dict.fromkeys(self._warnings)), limits_pages, unified)
 
     def _node(self, number: int) -> MemoryNode | None:
         folder = f"{_NODES}/node{number}"

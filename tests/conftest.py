@@ -15,7 +15,7 @@ settings.load_profile("dranode")
 # What a driver on a node grants to a peer on the same node. In a test the peer is a thread of the same busy process.
 _LIMITS: Final = (
     "dranode.driver.kubelet.podresources._TIMEOUT",
-    "dranode.driver.serve.pinning._KUBELET_SECONDS",
+    "dranode.driver.serve.enforcement._KUBELET_SECONDS",
     "dranode.driver.kubelet.registered._TIMEOUT",
     "dranode.driver.local.kubelet._NOTIFY_SECONDS",
 )

@@ -16,6 +16,7 @@ import click
 from dranode.driver.cli.machine_option import machine_option
 from dranode.driver.cli.options import driver_options, serve_options
 from dranode.driver.core.api.errors import DranodeError
+from dranode.driver.core.pinning.pins import Pins
 from dranode.driver.kube.source import Credentials
 from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.sockets import socket_paths
@@ -100,11 +101,13 @@ def command(root: Root, drivers: tuple[str, ...], node_name: str, store: str | N
         # A starting node waits for its driver, so the rest is loaded once the sockets listen.
         from dranode.driver.kubelet.podresources import PodResources
         from dranode.driver.nri.access import ContainerAccess
+        from dranode.driver.serve.pinning import PinningTogether
         from dranode.driver.serve.service import DriverService
 
         asked = PodResources(Path(options["pod_resources_socket"] or kubelet_root / "pod-resources" / "kubelet.sock"))
         cluster = _cluster(origin, node_name, options, stop.fatal, stack)
         containers = None if nri_socket is None else ContainerAccess(nri_socket, root, options["pod_uid"])
+        together = PinningTogether(sum(isinstance(plugin, Pins) for plugin in plugins))
         for plugin, listener in zip(plugins, listeners, strict=True):
             service = DriverService(
                 plugin,
@@ -113,6 +116,7 @@ def command(root: Root, drivers: tuple[str, ...], node_name: str, store: str | N
                 cdi=Path(options["cdi_dir"]).absolute(),
                 pod_resources=asked,
                 containers=containers,
+                together=together,
                 taints=options["device_taints"],
                 counts=probes.counts,
             )

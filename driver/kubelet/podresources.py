@@ -56,8 +56,8 @@ class PodResources:
         """
         return self.listed(driver).uses
 
-    def listed(self, driver: str, seconds: float | None = None) -> ListedPods:
-        """Every pod, and every claim of their containers that has a device of `driver`.
+    def listed(self, driver: str, seconds: float | None = None, *, also: Collection[str] = ()) -> ListedPods:
+        """Every pod, and every claim of their containers that has a device of `driver` or of `also` another.
 
         Raises:
             PodResourcesError: kubelet refuses, or gives no readable answer within `seconds`, 5 s by default.
@@ -80,7 +80,7 @@ class PodResources:
             for pod in response.pod_resources
             for container in pod.containers
             for claim in container.dynamic_resources
-            if (ours := [resource for resource in claim.claim_resources if resource.driver_name == driver])
+            if (ours := [each for each in claim.claim_resources if each.driver_name in (driver, *also)])
         )
         return ListedPods(frozenset((pod.namespace, pod.name) for pod in response.pod_resources), tuple(uses))
 

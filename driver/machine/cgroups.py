@@ -1,9 +1,10 @@
-"""Reads from cgroups on which CPUs a container may run, and whether it still has processes.
+"""Reads from cgroups which CPUs and which memory a container may use, and whether it still has processes.
 
-cgroup v2 has `cpuset.cpus.effective` and `cgroup.events`, v1 in its cpuset hierarchy `cpuset.effective_cpus` and in
-that of pids `pids.current` (Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/cpusets.rst and cgroup-v1/pids.rst).
-`cgroup.procs` only lists processes of the reader's own PID namespace. In a pod these are the processes of that pod, so
-in v1 the file is empty for any other pod.
+cgroup v2 has `cpuset.cpus.effective`, `cpuset.mems.effective`, `hugetlb.<size>.max` and `cgroup.events`, v1 in its
+cpuset hierarchy `cpuset.effective_cpus` and `cpuset.effective_mems`, in that of hugetlb `hugetlb.<size>.limit_in_bytes`
+and in that of pids `pids.current` (Documentation/admin-guide/cgroup-v2.rst, and below cgroup-v1/ cpusets.rst,
+hugetlb.rst and pids.rst). `cgroup.procs` only lists processes of the reader's own PID namespace. In a pod these are the
+processes of that pod, so in v1 the file is empty for any other pod.
 A container's folder follows from the OCI `cgroupsPath`: a path, or `slice:prefix:name` with the systemd driver, where a
 slice `a-b.slice` lies in `a.slice` (systemd.slice(5)).
 """
@@ -15,12 +16,18 @@ from collections.abc import Iterable
 from typing import Final
 
 from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.page_sizes import page_size_name
 from dranode.driver.machine.root import Root, read_text
 
 _UNIFIED: Final = "sys/fs/cgroup"
 # The kernel's errors for a cgroup that does not exist, or that vanishes while its files are read.
 _GONE: Final = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ENODEV))
 _EFFECTIVE: Final = ("cpuset.cpus.effective", "cpuset.effective_cpus")
+_EFFECTIVE_NODES: Final = ("cpuset.mems.effective", "cpuset.effective_mems")
+_PAGE_LIMITS: Final = ("max", "limit_in_bytes")
+_CONTROLLERS: Final = ("cpu", "cpuacct", "cpuset", "hugetlb", "memory")
+NO_LIMIT: Final = (1 << 63) - 1
+"""What stands for a limit of huge pages that is none."""
 _LIMITS: Final = (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us"))
 
 
@@ -64,18 +71,36 @@ class Cgroups:
         def hierarchies(controller: str) -> tuple[str, ...]:
             return tuple(f"{_UNIFIED}/{name}" for name in names if controller in name.split(","))
 
-        self._hierarchies: Final = {
-            controller: (_UNIFIED, *hierarchies(controller)) for controller in ("cpu", "cpuacct", "cpuset", "memory")
-        }
+        self._hierarchies: Final = {controller: (_UNIFIED, *hierarchies(controller)) for controller in _CONTROLLERS}
         self.cpuset: Final = self._hierarchies["cpuset"]
         self._pids: Final = hierarchies("pids")
 
     def effective_cpus(self, folder: str) -> CPUSet | None:
         """Return the CPUs on which a cgroup may run; None if it does not exist or cannot be read."""
-        if not folder:
-            return None
-        for hierarchy in self.cpuset:
-            for name in _EFFECTIVE:
+        return self._effective(folder, _EFFECTIVE)
+
+    def effective_nodes(self, folder: str) -> CPUSet | None:
+        """Return the NUMA nodes from which a cgroup may take memory; None if it does not exist or cannot be read."""
+        return self._effective(folder, _EFFECTIVE_NODES)
+
+    def page_limit(self, folder: str, size: int) -> int | None:
+        """Return how many bytes a cgroup may have in huge pages of a size, `NO_LIMIT` for any number of them.
+
+        None if it does not exist, is not limited in huge pages at all, or cannot be read.
+        """
+        for hierarchy in self._hierarchies["hugetlb"] if folder else ():
+            for name in _PAGE_LIMITS:
+                try:
+                    text = read_text(self._root, f"{hierarchy}/{folder}/hugetlb.{page_size_name(size)}.{name}")
+                    # v1 writes no limit as the largest number of whole pages.
+                    return NO_LIMIT if text == "max" or int(text) > NO_LIMIT - size else int(text)
+                except (OSError, ValueError):
+                    continue
+        return None
+
+    def _effective(self, folder: str, names: Iterable[str]) -> CPUSet | None:
+        for hierarchy in self.cpuset if folder else ():
+            for name in names:
                 try:
                     return CPUSet.parse(read_text(self._root, f"{hierarchy}/{folder}/{name}"))
                 except (OSError, ValueError):
@@ -100,7 +125,7 @@ class Cgroups:
         """Return a file of a cgroup, in cgroup v2 or in the v1 hierarchy of a controller; None if it cannot be read.
 
         Args:
-            controller: `cpu`, `cpuacct`, `cpuset` or `memory`.
+            controller: `cpu`, `cpuacct`, `cpuset`, `hugetlb` or `memory`.
             folder: the cgroup.
             name: the file, such as `cpu.stat`.
         """

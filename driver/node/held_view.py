@@ -94,7 +94,7 @@ class HeldView:
 
 def _with_known_cpus(snapshot: HeldSnapshot) -> HeldSnapshot:
     """A machine that does not say which CPUs are online has those that are reserved or that claims were given."""
-    if snapshot.online:
+    if snapshot.online or not snapshot.pins_cpus:
         return snapshot
     given = (claim.cpus | claim.held for claim in snapshot.claims.values())
     return replace(snapshot, online=snapshot.reserved | CPUSet.union(given))

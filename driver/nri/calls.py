@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError, Message
 
 from dranode.driver.core.api.pods import PodSandbox
 from dranode.driver.core.pinning.containers import Container, Resources
-from dranode.driver.nri.container import container_of, cpus_of, pod_of
+from dranode.driver.nri.container import container_of, cpus_of, page_limits_of, pod_of
 from dranode.driver.nri.events import (
     Configured,
     ContainerRemoved,
@@ -98,7 +98,7 @@ def _create(stream: int, body: nri.CreateContainerRequest) -> NRIEvent:
 
 def _update(stream: int, body: nri.UpdateContainerRequest) -> NRIEvent:
     cpu = body.linux_resources.cpu
-    requested = Resources(cpus_of(cpu.cpus), cpu.mems)
+    requested = Resources(cpus_of(cpu.cpus), cpu.mems, hugepages=page_limits_of(body.linux_resources))
     return UpdateRequest(stream, container_of(body.container, pod_of(body.pod)), requested, cpu.quota.value)
 
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.page_sizes import page_size_name, page_size_of
 from dranode.driver.core.api.pods import PodSandbox
 from dranode.driver.core.pinning.containers import Container, ContainerUpdate, Resources
+from dranode.driver.core.pinning.hugepages import HugepageLimits
+from dranode.driver.machine.cgroups import NO_LIMIT
 from dranode.proto import nri_v1alpha1_pb2 as nri
 
 NO_QUOTA = -1
@@ -35,7 +38,14 @@ def container_of(message: nri.Container, pod: PodSandbox) -> Container:
         quota=cpu.quota.value,
         started=message.state in _STARTED,
         cgroup=linux.cgroups_path,
+        hugepages=page_limits_of(linux.resources),
     )
+
+
+def page_limits_of(resources: nri.LinuxResources) -> HugepageLimits:
+    """The limits of huge pages that resources set; a size that cannot be read is left out."""
+    sizes = ((page_size_of(each.page_size), each.limit) for each in resources.hugepage_limits)
+    return tuple(sorted({size: min(limit, NO_LIMIT) for size, limit in sizes if size is not None}.items()))
 
 
 def cpus_of(text: str) -> CPUSet:
@@ -60,7 +70,7 @@ def updates_to(updates: Iterable[ContainerUpdate]) -> Iterator[nri.ContainerUpda
     for update in updates:
         if update.resources is not resources:
             resources = update.resources
-            linux = nri.LinuxContainerUpdate(resources=_linux(resources)) if resources else None
+            linux = nri.LinuxContainerUpdate(resources=_changed(resources)) if resources else None
         yield nri.ContainerUpdate(container_id=update.container_id, linux=linux, ignore_failure=update.ignore_failure)
 
 
@@ -68,4 +78,19 @@ def _linux(resources: Resources) -> nri.LinuxResources:
     cpu = nri.LinuxCPU(cpus=str(resources.cpus), mems=resources.mems)
     if resources.lift_quota:
         cpu.quota.value = NO_QUOTA
-    return nri.LinuxResources(cpu=cpu)
+    limits = (nri.HugepageLimit(page_size=page_size_name(size), limit=limit) for size, limit in resources.hugepages)
+    return nri.LinuxResources(cpu=cpu, hugepage_limits=limits)
+
+
+def _changed(resources: Resources) -> nri.LinuxResources:
+    """New resources for a container that exists.
+
+    `runc update` leaves limits of huge pages alone but for files of cgroup v2, and refuses these with v1. Both limits
+    are set, as at creation: a page counts when it is promised (`rsvd`), and when it is used.
+    """
+    linux = _linux(resources)
+    if resources.unified:
+        for size, limit in resources.hugepages:
+            for name in ("max", "rsvd.max"):
+                linux.unified[f"hugetlb.{page_size_name(size)}.{name}"] = str(limit) if limit < NO_LIMIT else "max"
+    return linux

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.pinning.container_index import ContainerChange, Containers
 from dranode.driver.core.pinning.containers import ContainerUpdate
 from dranode.driver.core.pinning.corrections import Drift, drifted
@@ -60,9 +59,9 @@ class Enforced:
         return allowed.updates
 
     def take_back(self, ids: Iterable[str]) -> None:
-        """Take note that masks were decided and did not arrive: these containers may have other CPUs."""
+        """Take note that updates were decided and did not arrive: these containers may have other resources."""
         late = map(self.containers.get, ids)
-        self.containers.carry_out(ContainerChange(tuple(replace(each, cpus=CPUSet()) for each in late if each)))
+        self.containers.carry_out(ContainerChange(tuple(each.in_doubt() for each in late if each)))
 
     def moving(self) -> dict[str, float]:
         """Return the ids of containers that were sent a mask a moment ago, with the time at which it was sent."""

@@ -13,7 +13,7 @@ from typing import Final
 from dranode.driver.core.pinning import enforcement
 from dranode.driver.core.pinning.container_index import ContainerChange
 from dranode.driver.core.pinning.containers import ContainerUpdate
-from dranode.driver.core.pinning.corrections import Drift, changes, settled
+from dranode.driver.core.pinning.corrections import Drift, changes, effective_of, settled
 from dranode.driver.core.pinning.enforcement import Allowed
 from dranode.driver.core.pinning.identity import Ask, Evidence
 from dranode.driver.core.pinning.mending import Lag
@@ -141,7 +141,7 @@ class Unsolicited:
         self._count_reconnection()
         # The runtime would tell the masks that it set, not those that containers have.
         self._reconnecting = tuple(
-            Drift(pinned.container, resources.cpus, pinned.cpus)
+            Drift(pinned.container, *effective_of(resources).beside(pinned.effective))
             for pinned, resources in changes(containers, self._snapshot())
         )
         return True

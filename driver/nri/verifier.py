@@ -1,4 +1,4 @@
-"""Holds containers against what the kernel says of them: masks that drifted, and pods whose own quota is too small."""
+"""Holds containers against what the kernel says of them: what drifted, and pods whose own limits are too small."""
 
 from __future__ import annotations
 
@@ -9,16 +9,20 @@ from collections.abc import Callable, Iterable
 from collections.abc import Container as Collection
 from dataclasses import dataclass, field
 
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.claims.events import DriftRepaired, Notify, QuotaStillCaps
+from dranode.driver.core.api.page_sizes import page_size_name
+from dranode.driver.core.api.quantity import Quantity
+from dranode.driver.core.claims.events import DriftRepaired, HugePagesStillCapped, Notify, QuotaStillCaps
 from dranode.driver.core.pinning.container_index import Containers, claims_of
 from dranode.driver.core.pinning.containers import Container
-from dranode.driver.core.pinning.corrections import Drift, drift
+from dranode.driver.core.pinning.corrections import Drift, drift, effective_of, has_what_it_should
+from dranode.driver.core.pinning.effective import Effective
+from dranode.driver.core.pinning.hugepages import limit_sums
 from dranode.driver.core.pinning.mending import REPAIRS, Repairs
-from dranode.driver.core.pinning.pinned import expected
+from dranode.driver.core.pinning.pinned import expected, having
 from dranode.driver.core.pinning.snapshot import HeldSnapshot
 from dranode.driver.machine.cgroups import Cgroups, cgroup_folder
 from dranode.driver.machine.root import Root
+from dranode.driver.nri.container import cpus_of
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +34,7 @@ class Verifier:
     Attributes:
         root: where cgroups are read.
         notify: makes known to people that containers were not where they should be.
-        drifts: containers that were found on other CPUs than they should have, since start.
+        drifts: containers that were found with something else than they should have, since start.
         worth: the drifts that are to be mended now.
     """
 
@@ -40,12 +44,13 @@ class Verifier:
     worth: tuple[Drift, ...] = ()
     _repairs: Repairs = field(default_factory=Repairs)
     _capped: frozenset[str] = frozenset()
+    _short: frozenset[str] = frozenset()
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def look(
         self, containers: Callable[[], Containers], snapshot: HeldSnapshot, moving: Collection[str]
     ) -> tuple[Drift, ...]:
-        """Compare every container's CPUs with what the kernel says.
+        """Compare what every container should have with what the kernel says.
 
         Args:
             containers: those that are known at the moment; another thread may change them.
@@ -55,48 +60,52 @@ class Verifier:
         Returns:
             Every drift, also those that are not worth a repair.
         """
-        # A container that has been given other CPUs than it should have is late, not adrift: its update is on its way.
-        # So it is for a moment after the update was sent, and until it runs: its cgroup is made before it is limited.
+        # A container that has been given other resources than it should have is late, not adrift: its update is on its
+        # way. So it is for a moment after that was sent, and until it runs: its cgroup is made before it is limited.
         settled = Containers(
             each
             for each in containers()
-            if each.container.started and each.cpus == expected(each, snapshot).cpus and each.container.id not in moving
+            if each.container.started
+            and each.container.id not in moving
+            and has_what_it_should(each, expected(each, snapshot))
         )
         cgroups = Cgroups(self.root)
-        read = tuple(
-            (each.container.id, cgroups.effective_cpus(cgroup_folder(each.container.cgroup))) for each in settled
-        )
-        seen = drift(settled, snapshot, {key: cpus for key, cpus in read if cpus is not None})
+        read = {
+            each.container.id: _read(cgroups, each.container, effective_of(expected(each, snapshot)))
+            for each in settled
+        }
+        seen = drift(settled, snapshot, {key: effective for key, effective in read.items() if effective})
         # Reading takes a while: what was given another mask meanwhile is late as well.
         now = containers()
         drifts = tuple(each for each in seen if now.get(each.container.id) is settled.get(each.container.id))
-        looked_at = {key for key, cpus in read if cpus is not None and now.get(key) is settled.get(key)}
+        looked_at = {key for key, effective in read.items() if effective and now.get(key) is settled.get(key)}
         with self._lock:
             self._repairs = self._repairs.seen(drifts, {each.container.id for each in now} - looked_at)
             self.worth = self._repairs.worth
             self._notify_of_fresh(settled, snapshot)
         for hopeless in self._repairs.hopeless:
             log.error(
-                "pod=%s: %s, and %d repairs did not help: look at the cpuset of its parent cgroup",
+                "pod=%s: %s, and %d repairs did not help: look at its parent cgroup, or recreate the pod",
                 hopeless.container.pod,
                 hopeless,
                 REPAIRS,
             )
         self._look_at_quotas(cgroups, containers(), snapshot)
+        self._look_at_pages(cgroups, containers(), snapshot)
         return drifts
 
-    def read(self, listed: Iterable[Container], seconds: float) -> dict[str, CPUSet]:
-        """On which CPUs running containers may run, by the kernel: as many of them as can be read in that time."""
+    def read(self, listed: Iterable[Container], seconds: float) -> dict[str, Effective]:
+        """What running containers may use, by the kernel: of as many of them as can be read in that time."""
         cgroups = Cgroups(self.root)
         until = time.monotonic() + seconds
-        found: dict[str, CPUSet] = {}
+        found: dict[str, Effective] = {}
         for container in listed:
             if time.monotonic() > until:
                 break
-            if container.started and container.cpus:
-                cpus = cgroups.effective_cpus(cgroup_folder(container.cgroup))
-                if cpus is not None:
-                    found[container.id] = cpus
+            if container.started:
+                effective = _read(cgroups, container, configured(container))
+                if effective:
+                    found[container.id] = effective
         return found
 
     def met(self, drifts: tuple[Drift, ...], containers: Containers, snapshot: HeldSnapshot) -> None:
@@ -117,7 +126,7 @@ class Verifier:
         lifted = [each for each in containers if expected(each, snapshot).lift_quota]
         self._capped &= {each.container.id for each in lifted}
         for each in lifted:
-            limit = cgroups.cpu_limit(cgroup_folder(each.container.cgroup).rpartition("/")[0])
+            limit = cgroups.cpu_limit(_pod_folder(each.container))
             if limit is None or limit >= len(each.cpus) or each.container.id in self._capped:
                 continue
             self._capped |= {each.container.id}
@@ -128,3 +137,47 @@ class Verifier:
             pod, claims = each.container.pod, claims_of(each.container, containers, snapshot)
             log.warning("pod=%s claim=%s: %s", pod, ",".join(map(str, claims)) or "-", sentence)
             self.notify(QuotaStillCaps(pod, claims, sentence))
+
+    def _look_at_pages(self, cgroups: Cgroups, containers: Containers, snapshot: HeldSnapshot) -> None:
+        """Tell of containers whose pod's cgroup, which NRI cannot reach, has fewer huge pages than their claims."""
+        having_pages = [each for each in containers if each.claims and any(limit for _, limit in each.hugepages)]
+        self._short &= {each.container.id for each in having_pages}
+        for each in having_pages:
+            claimed = limit_sums(claim.hugepages for claim in having(each, snapshot))
+            of_pod = ((size, limit, cgroups.page_limit(_pod_folder(each.container), size)) for size, limit in claimed)
+            short = [(size, limit, pod) for size, limit, pod in of_pod if pod is not None and pod < limit]
+            if not short or each.container.id in self._short:
+                continue
+            self._short |= {each.container.id}
+            amounts = " and ".join(
+                f"{Quantity.binary(pod)} of {Quantity.binary(limit)} in pages of {page_size_name(size)}"
+                for size, limit, pod in short
+            )
+            sentence = (
+                f"{each.container} has huge pages by its claims, but its pod's cgroup allows {amounts}: request as "
+                "many in the pod's resources too"
+            )
+            pod, claims = each.container.pod, claims_of(each.container, containers, snapshot)
+            log.warning("pod=%s claim=%s: %s", pod, ",".join(map(str, claims)) or "-", sentence)
+            self.notify(HugePagesStillCapped(pod, claims, sentence))
+
+
+def configured(container: Container) -> Effective:
+    """What the kernel should say of a container, by its configuration."""
+    nodes = cpus_of(container.mems)
+    return Effective(container.cpus or None, nodes or None, container.hugepages)
+
+
+def _read(cgroups: Cgroups, container: Container, expected: Effective) -> Effective:
+    """What the kernel says of a container, as far as there is something to compare it with."""
+    folder = cgroup_folder(container.cgroup)
+    limits = ((size, cgroups.page_limit(folder, size)) for size, _ in expected.hugepages)
+    return Effective(
+        None if expected.cpus is None else cgroups.effective_cpus(folder),
+        None if expected.nodes is None else cgroups.effective_nodes(folder),
+        tuple((size, limit) for size, limit in limits if limit is not None),
+    )
+
+
+def _pod_folder(container: Container) -> str:
+    return cgroup_folder(container.cgroup).rpartition("/")[0]

@@ -183,7 +183,7 @@ def _named(service: DriverService) -> Iterator[Metric]:
         f"{prefix}_resource_claims_active", "Claims on record.", len(service.node.store.book.records())
     )
     snapshot = service.snapshot()
-    if snapshot is None:
+    if snapshot is None or not snapshot.pins_cpus:
         return
     free = snapshot.online - snapshot.reserved - snapshot.held
     yield GaugeMetricFamily(f"{prefix}_allocated_cpus", "CPUs that claims hold.", len(snapshot.held))
@@ -205,7 +205,8 @@ def _single(read: Callable[[DriverService], float | None]) -> _Read:
 
 def _enforcement(name: str) -> _Read:
     def read(service: DriverService) -> float | None:
-        return None if service.pinning is None else getattr(service.pinning.status(), name)
+        pinning = service.pinning
+        return getattr(pinning.status(), name) if pinning is not None and pinning.is_first else None
 
     return _single(read)
 
@@ -227,12 +228,14 @@ def _synchronized(service: DriverService) -> float | None:
 
 def _held(service: DriverService) -> float | None:
     snapshot = service.snapshot()
-    return None if snapshot is None else len(snapshot.held)
+    return len(snapshot.held) if snapshot is not None and snapshot.pins_cpus else None
 
 
 def _free(service: DriverService) -> float | None:
     snapshot = service.snapshot()
-    return None if snapshot is None else len(snapshot.online - snapshot.reserved - snapshot.held)
+    if snapshot is None or not snapshot.pins_cpus:
+        return None
+    return len(snapshot.online - snapshot.reserved - snapshot.held)
 
 
 def _health(service: DriverService) -> _Samples:

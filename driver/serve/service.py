@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from dranode.driver.serve.authority import Authority
     from dranode.driver.serve.counters import ServiceCounters
     from dranode.driver.serve.lifecycle import Lifecycle
-    from dranode.driver.serve.pinning import Pinning
+    from dranode.driver.serve.pinning import Pinning, PinningTogether
     from dranode.driver.serve.witnesses import Witnesses
 
 # For the calls that came while hardware and ledger were read.
@@ -63,6 +63,7 @@ class DriverService:
         cdi: Path,
         pod_resources: PodResources | None = None,
         containers: ContainerAccess | None = None,
+        together: PinningTogether | None = None,
         taints: bool = False,
         counts: Callable[[DriverService], ServiceCounters] | None = None,
     ) -> None:
@@ -75,6 +76,7 @@ class DriverService:
             cdi: the CDI directory.
             pod_resources: kubelet's API that lists which containers have which claims; None if it cannot be asked.
             containers: how containers are reached; None if they are not to be pinned.
+            together: the drivers of this process that pin, if there are several.
             taints: whether unhealthy devices are tainted.
             counts: makes the counters of what the driver does, once the sockets listen; None for no counters.
         """
@@ -89,6 +91,7 @@ class DriverService:
         self._cluster = cluster
         self._pod_resources = pod_resources
         self._containers = containers
+        self._together = together
         self._fatal = listener.fatal
         self._announcer = Announcer(self.node, listener.health, cluster, taints=taints)
         self._authority: Authority | None = None
@@ -221,6 +224,7 @@ class DriverService:
             self._containers,
             self._pod_resources,
             self._fatal,
+            together=self._together,
             notify=self._notify,
             **optional,
         )

@@ -59,8 +59,8 @@ def command(
     """Publish this machine's devices, allocate the claims in FILEs, prepare them, show them, take it all down.
 
     FILEs hold ResourceClaims, ResourceClaimTemplates, Pods and DeviceClasses (YAML, JSON or a List). A claim that
-    already carries status.allocation is prepared as it stands. The classes dra.cpu and dra.gpu exist unless a file
-    defines them.
+    already carries status.allocation is prepared as it stands. The classes of deploy/deviceclasses.yaml exist unless
+    a file defines them.
 
     \b
     Example:

@@ -34,8 +34,18 @@ from dranode.sim.allocator.taint_rules import DeviceTaintRule, taint_rules
 
 Named = TypeVar("Named", ResourceClaim, ResourceClaimTemplate, Pod)
 
-# Classes that exist unless a file defines them.
-DEFAULT_CLASSES: Final = ("dra.cpu", "dra.gpu")
+_HUGE: Final = (
+    'device.driver == "dra.memory" && device.attributes["dra.memory"].hugeTLB && '
+    'device.attributes["dra.memory"].pageSize == "{}"'
+)
+# Classes that exist unless a file defines them, with their selectors: those of deploy/deviceclasses.yaml.
+DEFAULT_CLASSES: Final = {
+    "dra.cpu": 'device.driver == "dra.cpu"',
+    "dra.gpu": 'device.driver == "dra.gpu"',
+    "dra.memory": 'device.driver == "dra.memory" && !device.attributes["dra.memory"].hugeTLB',
+    "dra.hugepages-2m": _HUGE.format("2m"),
+    "dra.hugepages-1g": _HUGE.format("1g"),
+}
 DEFAULT_NAMESPACE: Final = "default"
 POD_CLAIM_NAME: Final = "resource.kubernetes.io/pod-claim-name"
 # Any fixed namespace will do: the same files get the same UIDs, so a run over kept state meets its own claims again.
@@ -65,7 +75,7 @@ class WorkloadDocuments:
 
     Attributes:
         pods: in the order of the files.
-        classes: the files' classes, and `dra.cpu` and `dra.gpu` where they define none.
+        classes: the files' classes, and those of `DEFAULT_CLASSES` where they define none.
         rules: the files' DeviceTaintRules.
     """
 
@@ -163,13 +173,13 @@ def _check_pod(
         raise DocumentError(f"{source.place}: {error.path}: {error.message}")
 
 
-def default_class(driver: str) -> DeviceClass:
-    """The DeviceClass (resource.k8s.io/v1) of all devices of a driver, with the driver's name."""
-    selector = DeviceSelector(cel=CELSelector(expression=f'device.driver == "{driver}"'))
+def default_class(name: str) -> DeviceClass:
+    """The DeviceClass (resource.k8s.io/v1) of that name among those that exist by default."""
+    selector = DeviceSelector(cel=CELSelector(expression=DEFAULT_CLASSES[name]))
     return DeviceClass(
         api_version=API_VERSION,
         kind="DeviceClass",
-        metadata=ObjectMeta(name=driver),
+        metadata=ObjectMeta(name=name),
         spec=DeviceClassSpec(selectors=(selector,)),
     )
 

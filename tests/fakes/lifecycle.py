@@ -84,7 +84,7 @@ class ApiClaims(MemoryCluster):
         super().publish(driver, inventory)
         self.capacities.append(
             {
-                device.name: str(device.capacity["dra.cpu/cpu"].value) if device.capacity else ""
+                device.name: ", ".join(str(each.value) for each in device.capacity.values())
                 for device in inventory.devices
             }
         )

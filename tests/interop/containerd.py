@@ -40,6 +40,7 @@ sandbox = "{image}"
 cdi_spec_dirs = ["{folder}/cdi"]
 restrict_oom_score_adj = true
 disable_apparmor = true
+disable_hugetlb_controller = false
 
 [plugins."io.containerd.cri.v1.runtime".cni]
 {bin_dir}
@@ -80,6 +81,7 @@ sandbox_image = "{image}"
 cdi_spec_dirs = ["{folder}/cdi"]
 restrict_oom_score_adj = true
 disable_apparmor = true
+disable_hugetlb_controller = false
 
 [plugins."io.containerd.grpc.v1.cri".cni]
 bin_dir = "{folder}/cni"

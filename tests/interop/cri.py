@@ -126,6 +126,7 @@ class CRI:
         env: Mapping[str, str] | None = None,
         command: Sequence[str] = (),
         quota: int = 0,
+        pages: Mapping[str, int] | None = None,
         attempt: int = 0,
     ) -> str:
         """Create a container.
@@ -141,7 +142,12 @@ class CRI:
             "labels": {"io.kubernetes.container.name": name, **pod.config()["labels"]},
             "CDI_devices": [{"name": device} for device in cdi],
             "linux": {
-                "resources": {"cpu_shares": 2, "cpu_quota": quota, "cpu_period": 100_000 if quota else 0},
+                "resources": {
+                    "cpu_shares": 2,
+                    "cpu_quota": quota,
+                    "cpu_period": 100_000 if quota else 0,
+                    "hugepage_limits": [{"page_size": size, "limit": limit} for size, limit in (pages or {}).items()],
+                },
                 "security_context": {"namespace_options": {"network": _HOST}},
             },
         }

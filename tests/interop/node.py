@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
+from collections.abc import Mapping, Sequence
 from concurrent import futures
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from tests.interop.pod import DriverPod
 from tests.interop.runtime import Runtime
 
 DRIVER = "dra.cpu"
+CPU_ALONE = {"cpu": DRIVER}
 PROGRAM = Path(sys.executable).with_name("dranode")
 # What an instance says when it begins to publish, verify and pin.
 ACTIVE = "this instance publishes and pins"
@@ -64,8 +66,10 @@ class PodResources:
 class Node:
     """Everything on one node, in one folder."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, drivers: Mapping[str, str] = CPU_ALONE, options: Sequence[str] = ()) -> None:
+        """`drivers` are those that run: what each publishes under, by its short name; `options` are of `serve`."""
         self.runtime = runtime
+        self.drivers, self._options = drivers, options
         self.folder = runtime.folder
         self.registry = self.folder / "kubelet" / "plugins_registry"
         for folder in (self.registry, self.folder / "kubelet" / "plugins", self.folder / "store"):
@@ -93,6 +97,7 @@ class Node:
         ]
         arguments += ["--nri-socket", self.runtime.nri_socket, "--node-name", "node", "--http-address", "none", "-v"]
         arguments += ["--pod-uid", pod_uid] if pod_uid else []
+        arguments += [*(f"--driver={name}" for name in self.drivers), *self._options]
         before = self.synchronizations()
         with (self.folder / "driver.log").open("ab") as log:
             self.process = DriverPod(folder, [PROGRAM, "serve", *arguments], log)
@@ -104,7 +109,7 @@ class Node:
         assert self.process is not None
         assert self.process.poll() is None, self.driver_log[-3000:]
         try:
-            self.kubelet.register([DRIVER], 0.2)
+            self.kubelet.register(list(self.drivers.values()), 0.2)
         except KubeletError:
             return False
         return True
@@ -174,35 +179,59 @@ class Node:
         Raises:
             KubeletError: the driver refuses.
         """
+        results = {request: (DRIVER, device, {"dra.cpu/cpu": str(count)}) for request, count in requests.items()}
+        return self.claim_of_results(name, results, *pods, configs={DRIVER: config} if config else {})
+
+    def claim_of_results(
+        self,
+        name: str,
+        results: Mapping[str, tuple[str, str, dict[str, str]]],
+        *pods: Pod,
+        configs: Mapping[str, dict[str, Any]] | None = None,
+    ) -> dict[str, tuple[str, ...]]:
+        """Allocate and prepare a claim; the CDI devices of each request.
+
+        Args:
+            name: the claim's.
+            results: driver, device and consumed capacity, by request.
+            pods: who may use it.
+            configs: opaque parameters by driver.
+
+        Raises:
+            KubeletError: a driver refuses.
+        """
         ref = ClaimRef("default", name, f"uid-{name}")
-        results = [
+        allocated = [
             {
                 "request": request,
-                "driver": DRIVER,
+                "driver": driver,
                 "pool": "node",
                 "device": device,
                 "shareID": f"share-{name}-{request}",
-                "consumedCapacity": {"dra.cpu/cpu": str(count)},
+                "consumedCapacity": consumed,
             }
-            for request, count in requests.items()
+            for request, (driver, device, consumed) in results.items()
         ]
-        configs = [{"source": "FromClaim", "opaque": {"driver": DRIVER, "parameters": config}}] if config else []
+        opaque = [
+            {"source": "FromClaim", "opaque": {"driver": driver, "parameters": parameters}}
+            for driver, parameters in (configs or {}).items()
+        ]
         document = {
             "metadata": {"namespace": ref.namespace, "name": ref.name, "uid": ref.uid},
             "status": {
-                "allocation": {"devices": {"results": results, "config": configs}},
+                "allocation": {"devices": {"results": allocated, "config": opaque}},
                 "reservedFor": [{"resource": "pods", "name": pod.name, "uid": pod.uid} for pod in pods],
             },
         }
         self._store.put(decode(ResourceClaim, document))
-        answer = self.kubelet.prepare({ref: frozenset((DRIVER,))})[ref]
+        answer = self.kubelet.prepare({ref: frozenset(self.drivers.values())})[ref]
         if isinstance(answer, Refused):
             raise KubeletError(answer.reason)
         return {device.request: device.cdi for device in answer.devices}
 
     def release(self, name: str) -> None:
         """Unprepare a claim."""
-        self.kubelet.unprepare({ClaimRef("default", name, f"uid-{name}"): frozenset((DRIVER,))})
+        self.kubelet.unprepare({ClaimRef("default", name, f"uid-{name}"): frozenset(self.drivers.values())})
 
     def quota(self, container: str) -> int:
         """The CFS quota of a container in microseconds, as the kernel has it; -1 if there is none."""
@@ -213,6 +242,12 @@ class Node:
         """What the kernel holds a container to: `cpuset.cpus` or `cpuset.mems`, as the file beside it says."""
         file = _cgroup_file(container, f"{name}.effective", f"{name.replace('.', '.effective_')}")
         return CPUSet.parse(file.read_text().strip())
+
+    def page_limit(self, container: str, size: str) -> int:
+        """How many bytes the kernel lets a container have in huge pages of a size such as `2MB`; -1 for any."""
+        names = (f"hugetlb.{size}.limit_in_bytes", f"hugetlb.{size}.max")
+        text = _cgroup_file(container, *names).read_text().strip()
+        return -1 if text == "max" or int(text) >= 1 << 62 else int(text)
 
     def overwrite_cpuset(self, container: str, cpus: str) -> None:
         """Set a container's CPUs behind everybody's back, as systemd does when it reloads its units."""

@@ -39,3 +39,9 @@ def test_containers_of_one_pod_have_one_request_each(machine: Machine, version: 
 
 def test_interrupts_slices_and_partitions_leave_quiet_cpus_and_come_back(machine: Machine) -> None:
     machine.test("tests/interop/test_isolation.py", "-k", "movable or slices or partition or killed and 5", INTEROP="")
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_claims_give_memory_and_huge_pages_of_two_numa_nodes(machine: Machine, version: str) -> None:
+    build(version)
+    machine.test("tests/interop/test_memory.py", INTEROP=version, INTEROP_CLAIMS="20")

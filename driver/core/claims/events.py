@@ -89,6 +89,15 @@ class QuotaStillCaps:
 
 
 @dataclass(frozen=True, slots=True)
+class HugePagesStillCapped:
+    """A container has huge pages by its claims, and its pod's cgroup allows fewer."""
+
+    pod: PodSandbox
+    claims: tuple[ClaimRef, ...]
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
 class RecordQuarantined:
     """The record of a claim is damaged; its name is not known."""
 
@@ -139,6 +148,7 @@ Occurrence: TypeAlias = (
     | DriftRepaired
     | Unpinned
     | QuotaStillCaps
+    | HugePagesStillCapped
     | RecordQuarantined
     | ClaimImpaired
     | ClaimRestored
@@ -165,8 +175,8 @@ def events_of(occurrence: Occurrence, node_name: str) -> tuple[Event, ...]:
             found = _events(_places(pod, claims), "CPUSetDrift", "Repair", sentence)
         case Unpinned(pod, claims, sentence):
             found = _events(_places(pod, claims), "Unpinned", "Synchronize", sentence)
-        case QuotaStillCaps(pod, claims, sentence):
-            found = _events(_places(pod, claims), "QuotaStillCaps", "Verify", sentence)
+        case QuotaStillCaps(pod, claims, sentence) | HugePagesStillCapped(pod, claims, sentence):
+            found = _events(_places(pod, claims), type(occurrence).__name__, "Verify", sentence)
         case RecordQuarantined(uid, reason):
             # The API server knows nodes' events by the name in place of the UID, as kubelet writes it.
             node = Regarding("v1", "Node", "", node_name, node_name)

@@ -69,18 +69,18 @@ class Containers:
 
     @property
     def claims(self) -> frozenset[str]:
-        """The UIDs of the claims that a container has."""
+        """The keys of the claims that a container has."""
         return frozenset(self._users)
 
-    def users(self, uid: str) -> tuple[Container, ...]:
-        """Return the containers that have the claim."""
-        return tuple(self._all[key].container for key in self._users.get(uid, ()))
+    def users(self, key: str) -> tuple[Container, ...]:
+        """Return the containers that have the claim with this key."""
+        return tuple(self._all[user].container for user in self._users.get(key, ()))
 
     def users_of(self, claim: HeldClaim) -> tuple[Container, ...]:
-        """Return the containers that have the claim, or a part of it that holds CPUs and that `claim` has too."""
-        uid, mine = claim.claim.uid, {part.index for part in claim.parts if part.held}
-        users = (self._all[key] for key in self._users.get(uid, ()))
-        theirs = ((user.container, {index for of, index in user.parts if of == uid}) for user in users)
+        """Return the containers that have the claim, or a part of it that holds something and that `claim` has too."""
+        mine = {part.index for part in claim.parts if part.exclusive}
+        users = (self._all[user] for user in self._users.get(claim.key, ()))
+        theirs = ((user.container, {index for of, index in user.parts if of == claim.key}) for user in users)
         return tuple(user for user, parts in theirs if not mine or not parts or mine & parts)
 
     @property
@@ -90,7 +90,7 @@ class Containers:
 
     @property
     def unsure(self) -> bool:
-        """Whether there are containers that were taken in while the ledger could not be read."""
+        """Whether there are containers that were taken in while a ledger could not be read."""
         return bool(self._unsure)
 
     @property
@@ -113,9 +113,9 @@ class Containers:
         before = self.settled
         if before is snapshot:
             return ()
-        if before is None or (before.online, before.mems) != (snapshot.online, snapshot.mems):
+        if before is None or before.machine != snapshot.machine:
             return tuple(self._all.values())
-        keys = self._users_of(before.index.by_uid.differing(snapshot.index.by_uid))
+        keys = self._users_of(before.index.by_key.differing(snapshot.index.by_key))
         if before.shared != snapshot.shared:
             keys |= self._pooled
         return tuple(self._all[key] for key in keys)
@@ -127,20 +127,20 @@ class Containers:
         for pinned in change.put:
             self._put(pinned)
         # A snapshot that may lack claims was not compared with the containers.
-        after = change.settled if change.settled is not None and change.settled.unread is None else None
+        after = change.settled if change.settled is not None and not change.settled.lacks_claims else None
         before, self.settled = self.settled, after
         if after is None:
             return
         if before is None:
             keys = set(self._all)
         else:
-            keys = self._users_of(before.index.by_uid.differing(after.index.by_uid))
+            keys = self._users_of(before.index.by_key.differing(after.index.by_key))
             keys.update(pinned.container.id for pinned in change.put)
         for key in keys:
             (self._pooled.add if pooled(self._all[key], after) else self._pooled.discard)(key)
 
     def _users_of(self, claims: Iterable[str]) -> set[str]:
-        return {key for uid in claims for key in self._users.get(uid, ())}
+        return {user for key in claims for user in self._users.get(key, ())}
 
     def _put(self, pinned: Pinned) -> None:
         key = pinned.container.id
@@ -149,7 +149,7 @@ class Containers:
             self._drop(key)
             self._enter(pinned)
         self._all[key] = pinned
-        (self._unsure.add if pinned.unsure else self._unsure.discard)(key)
+        (self._unsure.add if pinned.unsure or pinned.memory_unsure else self._unsure.discard)(key)
         (self._unheard.add if pinned.unheard else self._unheard.discard)(key)
         (self._denied.add if pinned.denied else self._denied.discard)(key)
 
@@ -157,8 +157,8 @@ class Containers:
         key = pinned.container.id
         self._names.setdefault((pinned.container.pod.uid, pinned.container.name), set()).add(key)
         self._sandboxes.setdefault(pinned.container.pod.id, set()).add(key)
-        for uid in pinned.claims:
-            self._users.setdefault(uid, set()).add(key)
+        for claim in pinned.claims:
+            self._users.setdefault(claim, set()).add(key)
 
     def _drop(self, key: str) -> None:
         pinned = self._all.pop(key, None)
@@ -170,8 +170,8 @@ class Containers:
         self._denied.discard(key)
         _discard(self._names, (pinned.container.pod.uid, pinned.container.name), key)
         _discard(self._sandboxes, pinned.container.pod.id, key)
-        for uid in pinned.claims:
-            _discard(self._users, uid, key)
+        for claim in pinned.claims:
+            _discard(self._users, claim, key)
 
 
 def _discard(index: dict[K, set[str]], key: K, value: str) -> None:
@@ -184,4 +184,5 @@ def _discard(index: dict[K, set[str]], key: K, value: str) -> None:
 def claims_of(container: Container, containers: Containers, snapshot: HeldSnapshot) -> tuple[ClaimRef, ...]:
     """Return the claims on record that a container has; none if the container is unknown."""
     pinned = containers.get(container.id)
-    return () if pinned is None else tuple(held.claim for held in having(pinned, snapshot))
+    claims = () if pinned is None else (held.claim for held in having(pinned, snapshot))
+    return tuple(dict.fromkeys(claims))

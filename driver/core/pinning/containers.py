@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.pods import PodSandbox
+from dranode.driver.core.pinning.hugepages import NO_LIMITS, HugepageLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,7 @@ class Container:
         cpus: the configured `cpuset.cpus`; empty if none is.
         mems: the configured `cpuset.mems` (list format); empty if none is.
         quota: the configured `cpu.cfs_quota_us`; 0 or less is no limit.
+        hugepages: the configured limits of huge pages.
         started: whether its process has been started.
         cgroup: the OCI `cgroupsPath`: a path, or `slice:prefix:name` with the systemd driver.
     """
@@ -33,6 +35,7 @@ class Container:
     quota: int = 0
     started: bool = False
     cgroup: str = ""
+    hugepages: HugepageLimits = NO_LIMITS
 
     def __str__(self) -> str:
         return f'container "{self.name}" of pod {self.pod}'
@@ -40,7 +43,7 @@ class Container:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """CPU resources to set on a container. An empty or False field leaves its resource unchanged.
+    """Resources to set on a container. An empty or False field leaves its resource unchanged.
 
     NRI cannot clear a cpuset.
 
@@ -48,14 +51,19 @@ class Resources:
         cpus: `cpuset.cpus`.
         mems: `cpuset.mems` (list format).
         lift_quota: remove the CFS quota.
+        hugepages: limits of huge pages; sizes that are left out stay unchanged.
+        unified: whether limits of huge pages are files of cgroup v2, by which alone runc changes those of a container
+            that exists.
     """
 
     cpus: CPUSet = field(default_factory=CPUSet)
     mems: str = ""
     lift_quota: bool = False
+    hugepages: HugepageLimits = NO_LIMITS
+    unified: bool = False
 
     def __bool__(self) -> bool:
-        return bool(self.cpus) or bool(self.mems) or self.lift_quota
+        return bool(self.cpus) or bool(self.mems) or self.lift_quota or bool(self.hugepages)
 
 
 @dataclass(frozen=True, slots=True)

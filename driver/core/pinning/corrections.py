@@ -1,4 +1,4 @@
-"""Which containers do not run on the CPUs that they should, and the updates that correct that."""
+"""Which containers have other CPUs or other memory than they should, and the updates that correct that."""
 
 from __future__ import annotations
 
@@ -8,38 +8,55 @@ from dataclasses import dataclass, replace
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.pinning.container_index import ContainerChange, Containers
 from dranode.driver.core.pinning.containers import Container, ContainerUpdate, Resources
-from dranode.driver.core.pinning.pinned import Pinned, expected
+from dranode.driver.core.pinning.effective import Effective, difference
+from dranode.driver.core.pinning.hugepages import limits_over
+from dranode.driver.core.pinning.pinned import Pinned, expected, resources_for
 from dranode.driver.core.pinning.snapshot import HeldSnapshot
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """A container that does not run on the CPUs that it should."""
+    """A container that may use something else than it should.
+
+    Attributes:
+        container: the container.
+        expected: what it should, as far as that differs.
+        actual: what it may.
+    """
 
     container: Container
-    expected: CPUSet
-    actual: CPUSet
+    expected: Effective
+    actual: Effective
 
     def __str__(self) -> str:
-        return f"{self.container} runs on CPUs {self.actual}, but should run on {self.expected}"
+        return f"{self.container} {difference(self.expected, self.actual)}"
 
 
 def changes(containers: Containers, snapshot: HeldSnapshot) -> Iterator[tuple[Pinned, Resources]]:
-    """Yield the containers with a wrong mask, and the resources that they should have; no mask is ever empty."""
+    """Yield the containers that have not what they should, and the resources for them; no mask is ever empty."""
     if snapshot.unread is not None:
         return
-    shared = Resources(snapshot.shared)
+    unclaimed = resources_for((), snapshot)
     for pinned in containers.concerned(snapshot):
-        resources = expected(pinned, snapshot) if pinned.claims or pinned.unsure or pinned.unheard else shared
-        if resources.cpus.mask == pinned.cpus.mask and resources.mems == pinned.mems:
-            continue
+        certain = not (pinned.claims or pinned.unsure or pinned.unheard or pinned.memory_unsure)
+        resources = unclaimed if certain and snapshot.memory_unread is None else expected(pinned, snapshot)
         if pinned.mems and not resources.mems:
             # NRI cannot clear `cpuset.mems`, so memory from anywhere means naming every node.
             resources = replace(resources, mems=snapshot.mems)
-            if resources.cpus == pinned.cpus and resources.mems in ("", pinned.mems):
-                continue
-        if resources.cpus:
+        if snapshot.pins_cpus and not resources.cpus:
+            continue
+        if resources and not has_what_it_should(pinned, resources):
             yield pinned, resources
+
+
+def has_what_it_should(pinned: Pinned, resources: Resources) -> bool:
+    """Return whether a container has been given these resources; empty ones may be anything."""
+    return (
+        (not resources.cpus or resources.cpus.mask == pinned.cpus.mask)
+        and resources.mems in ("", pinned.mems)
+        and (not resources.hugepages or set(resources.hugepages) <= set(pinned.hugepages))
+        and not (pinned.doubtful and (resources.mems or resources.hugepages))
+    )
 
 
 def settle(
@@ -61,28 +78,51 @@ def settled(
     """Return the updates that make these changes, and the change of the known containers."""
     put: list[Pinned] = []
     updates: list[ContainerUpdate] = []
-    for pinned, wanted in due:
-        put.append(pinned.updated(wanted))
-        updates.append(ContainerUpdate(pinned.container.id, wanted, ignore_failure))
+    for pinned, resources in due:
+        put.append(pinned.updated(resources))
+        updates.append(ContainerUpdate(pinned.container.id, resources, ignore_failure))
     return ContainerChange(tuple(put), drop, snapshot), tuple(updates)
 
 
-def drift(containers: Containers, snapshot: HeldSnapshot, effective: Mapping[str, CPUSet]) -> tuple[Drift, ...]:
-    """Return the containers that do not run where they should, by the kernel's masks (`cpuset.cpus.effective`).
+def effective_of(resources: Resources) -> Effective:
+    """Return what the kernel should say of a container that has been given these resources."""
+    nodes = CPUSet.parse(resources.mems) if resources.mems else None
+    return Effective(resources.cpus or None, nodes, resources.hugepages)
 
-    A container without a certain mask does not drift.
+
+def drift(containers: Containers, snapshot: HeldSnapshot, effective: Mapping[str, Effective]) -> tuple[Drift, ...]:
+    """Return the containers that may use something else than they should, by what the kernel says of them.
+
+    A container of which nothing is certain does not drift.
     """
     drifts: list[Drift] = []
-    for key, cpus in effective.items():
+    for key, actual in effective.items():
         pinned = containers.get(key)
         if pinned is not None and not (pinned.unsure or pinned.unheard) and snapshot.unread is None:
-            cpus_expected = expected(pinned, snapshot).cpus
-            if cpus_expected and cpus != cpus_expected:
-                drifts.append(Drift(pinned.container, cpus_expected, cpus))
+            should, does = effective_of(expected(pinned, snapshot)).beside(_counting(actual, pinned, snapshot))
+            if does:
+                drifts.append(Drift(pinned.container, should, does))
     return tuple(drifts)
 
 
+def _counting(actual: Effective, pinned: Pinned, snapshot: HeldSnapshot) -> Effective:
+    """Leave out limits of huge pages that kubelet or somebody has raised, where claims alone do not decide them."""
+    if snapshot.exclusive_pages:
+        return actual
+    given = dict(pinned.hugepages)
+    return replace(actual, hugepages=tuple(pair for pair in actual.hugepages if pair[1] < given.get(pair[0], 0)))
+
+
 def drifted(containers: Containers, drifts: Iterable[Drift]) -> ContainerChange:
-    """Enter the real masks of drifting containers, so that `settle` corrects them."""
+    """Enter what drifting containers really have, so that `settle` corrects them."""
     put = ((containers.get(each.container.id), each.actual) for each in drifts)
-    return ContainerChange(tuple(replace(pinned, cpus=found) for pinned, found in put if pinned is not None))
+    return ContainerChange(tuple(_with(pinned, actual) for pinned, actual in put if pinned is not None))
+
+
+def _with(pinned: Pinned, actual: Effective) -> Pinned:
+    return replace(
+        pinned,
+        cpus=pinned.cpus if actual.cpus is None else actual.cpus,
+        mems=pinned.mems if actual.nodes is None else str(actual.nodes),
+        hugepages=limits_over(pinned.hugepages, actual.hugepages),
+    )

@@ -1,6 +1,7 @@
-"""Decides what each event in a container's life means for CPU sets, from values to values.
+"""Decides what each event in a container's life means for its CPUs and its memory, from values to values.
 
-A container with claims runs on the union of their CPUs; every other container runs on the shared pool. Each answer to
+A container with claims runs on the union of their CPUs; every other container runs on the shared pool. With claims that
+hold memory it takes memory from their NUMA nodes, and may have their huge pages. Each answer to
 the runtime carries updates for other containers, but only for those whose mask has changed. A container's environment
 alone never decides how it is pinned.
 """
@@ -16,13 +17,23 @@ from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.pods import PodSandbox
 from dranode.driver.core.pinning.container_index import ContainerChange, Containers
 from dranode.driver.core.pinning.containers import Container, ContainerUpdate, Resources
-from dranode.driver.core.pinning.corrections import Drift, drift, drifted, settle
+from dranode.driver.core.pinning.corrections import Drift, drift, drifted, has_what_it_should, settle
+from dranode.driver.core.pinning.effective import Effective
+from dranode.driver.core.pinning.hugepages import limits_over
 from dranode.driver.core.pinning.identity import Ask, AskKubelet, AskLedger, AskProcesses, Evidence, identify, mentions
-from dranode.driver.core.pinning.pinned import Pinned, expected, having, resources_for, some_of
+from dranode.driver.core.pinning.pinned import (
+    Pinned,
+    bound_nodes,
+    expected,
+    having,
+    nodes_near_cpus,
+    resources_for,
+    some_of,
+)
 from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
 
 NOTHING_FOUND_OUT = Evidence()
-NOTHING_READ: Final[Mapping[str, CPUSet]] = MappingProxyType({})
+NOTHING_READ: Final[Mapping[str, Effective]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +87,21 @@ def create(
     if snapshot.unread is not None and any(each.unresolved for each in containers):
         # Whatever that container's claim holds, neither the ledger's last word nor a CDI spec says it.
         snapshot = replace(snapshot, unread=replace(snapshot.unread, blind=True))
-    resources = resources_for(identity.claims, snapshot)
-    if not resources.cpus:
-        return CreationRefused(_no_cpus(container, identity.claims, snapshot))
+    resources = resources_for(identity.claims, snapshot, container.hugepages)
+    refusal = _no_cpus(container, identity.claims, snapshot) if snapshot.pins_cpus and not resources.cpus else ""
+    refusal = refusal or _memory_elsewhere(container, identity.claims)
+    if refusal:
+        return CreationRefused(refusal)
     change, updates = settle(containers, snapshot, drop)
-    claims = tuple(claim.claim.uid for claim in identity.claims)
-    parts = some_of(identity.claims, snapshot)
-    pinned = Pinned(_slim(container), claims, unsure=snapshot.unread is not None, parts=parts).given(resources)
+    claims = tuple(claim.key for claim in identity.claims)
+    pinned = Pinned(
+        _slim(container),
+        claims,
+        unsure=snapshot.unread is not None,
+        memory_unsure=snapshot.memory_unread is not None,
+        parts=some_of(identity.claims, snapshot),
+        hugepages=container.hugepages,
+    ).given(resources)
     change = replace(change, put=(*change.put, pinned))
     return Allowed(change, resources, updates, tuple(_offline(identity.claims, snapshot)))
 
@@ -95,12 +114,16 @@ def update(
     own = containers.get(container.id) or pinned_as_listed(snapshot, container)
     if own is None:
         return Allowed(change, updates=updates)
+    # What kubelet asks for becomes the container's own, as far as claims do not say otherwise.
+    own = replace(own, hugepages=limits_over(own.hugepages, resources.hugepages))
     right = expected(own, snapshot)
     # containerd drops the swap limit and the OOM score of a changed request, so change only what is necessary.
     kept = Resources(
         right.cpus if (resources.cpus or own.cpus) != right.cpus else CPUSet(),
         right.mems if (resources.mems or own.mems) != right.mems else "",
         lift_quota=right.lift_quota and quota > 0,
+        hugepages=tuple(each for each in right.hugepages if each not in own.hugepages),
+        unified=right.unified,
     )
     if kept:
         updates = (*updates, ContainerUpdate(container.id, kept))
@@ -139,13 +162,13 @@ def synchronize(
     listed: Iterable[Container],
     evidence: Evidence = NOTHING_FOUND_OUT,
     drifts: Iterable[Drift] = (),
-    effective: Mapping[str, CPUSet] = NOTHING_READ,
+    effective: Mapping[str, Effective] = NOTHING_READ,
 ) -> Allowed | AskLedger | AskKubelet:
     """Decide on all existing containers; everything known before is forgotten.
 
     Claims without a container still hold their CPUs, because containers never decide about records. A runtime reports
-    the mask that it set once, or was about to set when it was killed. `effective` therefore has the kernel's mask by
-    container, and `drifts` has the containers whose masks differed before.
+    the mask that it set once, or was about to set when it was killed. `effective` therefore has what the kernel says by
+    container, and `drifts` has the containers of which that differed before.
     """
     listed = tuple(listed)
     warnings: list[str] = []
@@ -166,14 +189,14 @@ def synchronize(
         return AskKubelet(tuple(dict.fromkeys(pods)))
     known = Containers(pinned for container in listed if (pinned := pinned_as_listed(snapshot, container, evidence)))
     # A container that gets another mask in any case is only late; it does not drift.
-    settled = Containers(own for own in known if own.cpus == expected(own, snapshot).cpus)
+    settled = Containers(own for own in known if has_what_it_should(own, expected(own, snapshot)))
     adrift = drift(settled, snapshot, effective)
     known.carry_out(drifted(known, (*(own for own in drifts if own.container.id not in effective), *adrift)))
     change, updates = settle(known, snapshot)
     known.carry_out(change)
     warnings.extend(_shared_unduly(known, snapshot))
     # Containers without a CPU set were not pinned until now.
-    unpinned = tuple(own.container for own in known if not (own.container.cpus or own.unsure))
+    unpinned = tuple(own.container for own in known if not (own.container.cpus or own.unsure) and snapshot.pins_cpus)
     put = ContainerChange(tuple(known), settled=snapshot)
     return Allowed(put, updates=updates, warnings=tuple(warnings), unpinned=unpinned, drifts=adrift)
 
@@ -189,14 +212,20 @@ def pinned_as_listed(
     identity = identify(container, snapshot, evidence, exists=True)
     if identity.ask is not None:
         return None
-    mems = container.mems if any(claim.mems for claim in identity.claims) else ""
-    claims = tuple(claim.claim.uid for claim in identity.claims)
     unsure = snapshot.unread is not None
-    unresolved = unsure and any(uid not in snapshot.claims for uid in mentions(container, snapshot))
-    parts = some_of(identity.claims, snapshot)
-    kept = container if identity.unheard or identity.denied else _slim(container)
-    pinned = Pinned(kept, claims, container.cpus, mems, unsure=unsure, unresolved=unresolved, parts=parts)
-    return replace(pinned, unheard=identity.unheard, denied=identity.denied)
+    return Pinned(
+        container if identity.unheard or identity.denied else _slim(container),
+        tuple(claim.key for claim in identity.claims),
+        container.cpus,
+        container.mems if any(claim.mems or claim.nodes for claim in identity.claims) else "",
+        hugepages=container.hugepages,
+        parts=some_of(identity.claims, snapshot),
+        unsure=unsure,
+        memory_unsure=snapshot.memory_unread is not None,
+        unresolved=unsure and any(key not in snapshot.claims for key in mentions(container, snapshot)),
+        unheard=identity.unheard,
+        denied=identity.denied,
+    )
 
 
 def heard(containers: Containers, snapshot: HeldSnapshot, evidence: Evidence = NOTHING_FOUND_OUT) -> Allowed | Ask:
@@ -204,7 +233,7 @@ def heard(containers: Containers, snapshot: HeldSnapshot, evidence: Evidence = N
     put: list[Pinned] = []
     pods: list[PodSandbox] = []
     for pinned in (*containers.unheard, *containers.denied):
-        container = replace(pinned.container, cpus=pinned.cpus)
+        container = replace(pinned.container, cpus=pinned.cpus, hugepages=pinned.hugepages)
         match identify(container, snapshot, evidence, exists=True).ask:
             case AskLedger() as ask:
                 return ask
@@ -223,7 +252,7 @@ def _slim(container: Container) -> Container:
 
 def _users(container: Container, claim: HeldClaim, containers: Containers) -> tuple[Container, ...]:
     """The containers that keep this one from using the claim."""
-    if not claim.held:
+    if not claim.exclusive:
         return ()
     users = containers.users_of(claim)
     pod = container.pod.uid
@@ -233,9 +262,9 @@ def _users(container: Container, claim: HeldClaim, containers: Containers) -> tu
 def _shared_unduly(containers: Containers, snapshot: HeldSnapshot) -> Iterator[str]:
     """The claims that several running containers have against their rules: no driver could refuse the second then."""
     for claim in snapshot.claims.values():
-        for user in containers.users(claim.claim.uid):
+        for user in containers.users(claim.key):
             pinned = containers.get(user.id)
-            mine = (each for each in having(pinned, snapshot) if each.claim == claim.claim) if pinned else ()
+            mine = (each for each in having(pinned, snapshot) if each.key == claim.key) if pinned else ()
             others = [other for each in mine for other in _users(user, each, containers) if other.id != user.id]
             if others:
                 yield f"claim {claim.claim} is in use by {user} and {others[0]}, although it may not be shared so"
@@ -262,6 +291,21 @@ def _no_cpus(container: Container, claims: Iterable[HeldClaim], snapshot: HeldSn
     return (
         f"claims hold every CPU ({snapshot.held}), so none is left for {container}, which has no claim: "
         "reserve CPUs, so that such containers always have some"
+    )
+
+
+def _memory_elsewhere(container: Container, claims: tuple[HeldClaim, ...]) -> str:
+    """Return why a container cannot have memory of these nodes; empty if it can."""
+    near = nodes_near_cpus(claims)
+    elsewhere = bound_nodes(claims) - near
+    if not near or not elsewhere:
+        return ""
+    memory = ", ".join(str(claim.claim) for claim in claims if claim.nodes & elsewhere)
+    local = ", ".join(str(claim.claim) for claim in claims if claim.cpus)
+    return (
+        f"{container} has memory on NUMA nodes {elsewhere} by claim {memory}, but claim {local} asks for memory that "
+        f"is local to its CPUs, on NUMA nodes {near}: align the claims by matchAttribute "
+        "resource.kubernetes.io/numaNode, or leave out memory: local"
     )
 
 

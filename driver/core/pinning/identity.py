@@ -100,23 +100,20 @@ def identify(container: Container, snapshot: HeldSnapshot, evidence: Evidence, *
     refusals: list[str] = []
     unheard = denied = False
     named = mentions(container, snapshot)
-    for uid, value in named.items():
-        claim = snapshot.claims.get(uid)
+    for key, value in named.items():
+        claim = snapshot.claims.get(key)
         if claim is None:
             if not evidence.reread:
                 return Identity(ask=AskLedger())
-            refusals.append(f'{container} names claim "{uid}", which is not prepared on this node')
+            refusals.append(_unknown(container, key, snapshot))
             continue
-        if value is not None and not _says(value, claim.cpus):
+        if value is not None and not _says(value, claim.cpus or claim.nodes):
             # Another instance may have prepared the claim anew since this one looked.
             if not evidence.reread:
                 return Identity(ask=AskLedger())
-            refusals.append(
-                f'{container} has {snapshot.variable}{uid}="{value}", but claim {claim.claim} was given CPUs '
-                f"{claim.cpus}: remove the variable from the pod"
-            )
+            refusals.append(_other_value(container, claim, value, snapshot))
             continue
-        claim = claim.of_parts(snapshot.parts_of(uid, container.cdi_devices, container.env))
+        claim = claim.of_parts(snapshot.parts_of(key, container.cdi_devices, container.env))
         online = claim.cpus & snapshot.online
         if exists and online and online <= container.cpus <= snapshot.held:
             claims.append(claim)
@@ -136,14 +133,26 @@ def identify(container: Container, snapshot: HeldSnapshot, evidence: Evidence, *
 
 
 def mentions(container: Container, snapshot: HeldSnapshot) -> dict[str, str | None]:
-    """Return the claims that the container names, with the last value of the variable, or None without a variable."""
+    """Return the claims that the container names, by key, with the last value of the variable, or None without one."""
     mentioned: dict[str, str | None] = dict.fromkeys(snapshot.claims_of_devices(container.cdi_devices))
-    if snapshot.variable:
-        for entry in container.env:
-            if entry.startswith(snapshot.variable):
-                name, _, value = entry.partition("=")
-                mentioned[name.removeprefix(snapshot.variable)] = value
+    for names in snapshot.claim_names:
+        mentioned.update(names.in_env(container.env))
     return mentioned
+
+
+def _unknown(container: Container, key: str, snapshot: HeldSnapshot) -> str:
+    unread = snapshot.unread_of(key) if snapshot.names else None
+    why = "which is not prepared on this node" if unread is None else f"of which nothing is known: {unread.reason}"
+    return f'{container} names claim "{key.rpartition("/")[2]}", {why}'
+
+
+def _other_value(container: Container, claim: HeldClaim, value: str, snapshot: HeldSnapshot) -> str:
+    variable = next(names.variable for names in snapshot.claim_names if names.driver == claim.driver)
+    given = f"CPUs {claim.cpus}" if claim.cpus else f"NUMA nodes {claim.nodes}"
+    return (
+        f'{container} has {variable}{claim.claim.uid}="{value}", but claim {claim.claim} was given {given}: '
+        "remove the variable from the pod"
+    )
 
 
 def _says(value: str, cpus: CPUSet) -> bool:
@@ -166,7 +175,7 @@ def _may_use(container: Container, claim: HeldClaim, snapshot: HeldSnapshot, evi
             f"{container} has claim {claim.claim}, but pod {pod} is not on record for it and kubelet's pod-resources "
             "API did not answer for it, or does not list it: look whether its socket is mounted and kubelet is well"
         )
-    if claim.claim.uid in snapshot.claims_of_devices(device for each in answer.devices.values() for device in each):
+    if claim.key in snapshot.claims_of_devices(device for each in answer.devices.values() for device in each):
         return ""
     return f"{container} names claim {claim.claim}, which kubelet has not given to pod {pod}"
 
@@ -188,10 +197,10 @@ def _unnamed(container: Container, snapshot: HeldSnapshot, evidence: Evidence, *
 
 
 def _not_injected(container: Container, snapshot: HeldSnapshot, answer: KubeletPodClaims) -> Iterator[str]:
-    for uid in dict.fromkeys(snapshot.claims_of_devices(answer.devices.get(container.name, ()))):
-        if uid in snapshot.claims:
+    for key in dict.fromkeys(snapshot.claims_of_devices(answer.devices.get(container.name, ()))):
+        if key in snapshot.claims:
             yield (
-                f"kubelet gave claim {snapshot.claims[uid].claim} to {container}, but the container runtime did not "
+                f"kubelet gave claim {snapshot.claims[key].claim} to {container}, but the container runtime did not "
                 "inject its CDI device: switch CDI on in the runtime's configuration"
             )
 

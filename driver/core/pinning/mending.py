@@ -13,8 +13,8 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.pinning.corrections import Drift
+from dranode.driver.core.pinning.effective import Effective
 
 PATIENCE: Final = 60.0
 """Seconds that a container may have the wrong mask before a reconnection is due."""
@@ -31,13 +31,13 @@ class Repairs:
     """The repairs of drift so far.
 
     Attributes:
-        tries: by container, the CPUs on which it ran, and how often in a row.
+        tries: by container, what it had that it should not, and how often in a row.
         fresh: the drifts that the last look saw for the first time.
         hopeless: the drifts that were given up at the last look.
         worth: the drifts to repair now.
     """
 
-    tries: Mapping[str, tuple[CPUSet, int]] = field(default_factory=dict)
+    tries: Mapping[str, tuple[Effective, int]] = field(default_factory=dict)
     fresh: tuple[Drift, ...] = ()
     hopeless: tuple[Drift, ...] = ()
     worth: tuple[Drift, ...] = ()
@@ -52,9 +52,9 @@ class Repairs:
         by_tries: dict[int, list[Drift]] = {}
         for drift in drifts:
             key = drift.container.id
-            cpus, before = self.tries.get(key, (drift.actual, 0))
-            # A container on other CPUs than at the last look has a new drift.
-            count = min(before + 1, REPAIRS + 2) if cpus == drift.actual else 1
+            actual, before = self.tries.get(key, (drift.actual, 0))
+            # A container that has something else than at the last look has a new drift.
+            count = min(before + 1, REPAIRS + 2) if actual == drift.actual else 1
             tries[key] = (drift.actual, count)
             by_tries.setdefault(count, []).append(drift)
         worth = [drift for count, found in by_tries.items() if count <= REPAIRS for drift in found]

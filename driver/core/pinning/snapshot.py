@@ -7,17 +7,18 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Self
 
-from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.cpuset import NO_CPUS, CPUSet
 from dranode.driver.core.api.frozen_map import FrozenMap
 from dranode.driver.core.claims.expected_cpus import parts_of_container
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.on_record import Unread
-from dranode.driver.core.claims.record import claim_device
+from dranode.driver.core.pinning.claim_names import ClaimNames, claim_key
+from dranode.driver.core.pinning.hugepages import NO_LIMITS, HugepageLimits, limit_sums
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The CPUs of one allocation result of a claim.
+    """What one allocation result of a claim was given.
 
     Attributes:
         index: its number in the allocation.
@@ -25,48 +26,80 @@ class Part:
         held: the CPUs that no other claim gets.
         mems: `cpuset.mems` of such containers (list format); empty if they take memory from anywhere.
         with_pool: whether such containers run on the shared pool besides.
+        nodes, binds, hugepages: as in `HeldClaim`.
     """
 
     index: int
-    cpus: CPUSet
-    held: CPUSet
+    cpus: CPUSet = NO_CPUS
+    held: CPUSet = NO_CPUS
     mems: str = ""
     with_pool: bool = False
+    nodes: CPUSet = NO_CPUS
+    binds: bool = False
+    hugepages: HugepageLimits = NO_LIMITS
+
+    @property
+    def exclusive(self) -> bool:
+        """Whether it holds something, which one container at a time may use."""
+        return bool(self.held) or bool(self.nodes)
 
 
 @dataclass(frozen=True, slots=True)
 class HeldClaim:
-    """One claim on record, with the CPUs that it holds.
+    """One claim on record, with the CPUs and the memory that it holds.
+
+    A claim that holds neither (admin access) may be shared by any containers.
 
     Attributes:
         claim: its identity.
         cpus: the CPUs on which its containers run.
-        held: the CPUs that no other claim gets; empty if it holds none (admin access), and then any container may share
-            it.
+        held: the CPUs that no other claim gets.
         pods: UIDs of the pods that it was reserved for at its last Prepare.
         shared_in_pod: whether all containers of one pod may use it at the same time; else only one container may.
-        mems: `cpuset.mems` of its containers (list format); empty if they take memory from anywhere.
+        mems: for a claim that holds CPUs, the `cpuset.mems` that is local to them (list format); empty if its
+            containers take memory from anywhere.
         lift_quota: whether its containers have no CFS quota.
-        parts: the CPUs of each allocation result, if containers can have only some results; else empty.
+        parts: what each allocation result was given, if containers can have only some results; else empty.
         with_pool: whether its containers run on the shared pool besides.
+        nodes: for a claim that holds memory, the NUMA nodes of that.
+        binds: whether its containers take memory from such nodes alone.
+        hugepages: how much its containers may have in huge pages.
+        driver: the driver that gave it, in a snapshot of several drivers; else empty.
     """
 
     claim: ClaimRef
-    cpus: CPUSet
-    held: CPUSet
+    cpus: CPUSet = NO_CPUS
+    held: CPUSet = NO_CPUS
     pods: frozenset[str] = frozenset()
     shared_in_pod: bool = False
     mems: str = ""
     lift_quota: bool = False
     parts: tuple[Part, ...] = ()
     with_pool: bool = False
+    nodes: CPUSet = NO_CPUS
+    binds: bool = False
+    hugepages: HugepageLimits = NO_LIMITS
+    driver: str = ""
+
+    @property
+    def key(self) -> str:
+        """What the claim is called in its snapshot, where two drivers may have given something to one claim."""
+        return claim_key(self.driver, self.claim.uid)
+
+    @property
+    def exclusive(self) -> bool:
+        """Whether it holds something, which only some containers may use at the same time."""
+        return bool(self.held) or bool(self.nodes)
 
     def of_parts(self, indexes: Collection[int]) -> HeldClaim:
         """Return the claim reduced to the parts that a container has; the whole claim if the parts are unknown."""
         mine = parts_of_container(indexes, (part.index for part in self.parts))
         if len(mine) == len(self.parts):
             return self
-        parts = tuple(part for part in self.parts if part.index in mine)
+        return self.with_parts(tuple(part for part in self.parts if part.index in mine))
+
+    def with_parts(self, parts: tuple[Part, ...]) -> HeldClaim:
+        """Return the claim with these parts, and what they come to together as its own."""
         local = all(part.mems for part in parts if part.cpus)
         return replace(
             self,
@@ -75,20 +108,23 @@ class HeldClaim:
             mems=str(CPUSet.union(CPUSet.parse(part.mems) for part in parts)) if local else "",
             parts=parts,
             with_pool=any(part.with_pool for part in parts),
+            nodes=CPUSet.union(part.nodes for part in parts),
+            binds=any(part.binds for part in parts),
+            hugepages=limit_sums(part.hugepages for part in parts),
         )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeldClaims(Mapping[str, HeldClaim]):
-    """Claims on record by UID, with sums over all of them. The cost of `changed` grows with the change only.
+    """Claims on record by their keys, with sums over all of them. The cost of `changed` grows with the change only.
 
     Attributes:
-        by_uid: the claims.
+        by_key: the claims.
         by_pod: the claims of every pod, by the pod's UID.
         held: the CPUs that they hold.
     """
 
-    by_uid: FrozenMap[HeldClaim] = field(default_factory=FrozenMap)
+    by_key: FrozenMap[HeldClaim] = field(default_factory=FrozenMap)
     by_pod: FrozenMap[tuple[HeldClaim, ...]] = field(default_factory=FrozenMap)
     held: CPUSet = field(default_factory=CPUSet)
     # The sum of the numbers of held CPUs; larger than the size of `held` if claims overlap.
@@ -99,30 +135,30 @@ class HeldClaims(Mapping[str, HeldClaim]):
         """Make the mapping of these claims."""
         return cls().changed(claims)
 
-    def __getitem__(self, uid: str) -> HeldClaim:
-        return self.by_uid[uid]
+    def __getitem__(self, key: str) -> HeldClaim:
+        return self.by_key[key]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.by_uid)
+        return iter(self.by_key)
 
     def __len__(self) -> int:
-        return len(self.by_uid)
+        return len(self.by_key)
 
     def changed(self, put: Iterable[HeldClaim] = (), drop: Iterable[str] = ()) -> Self:
         """Return a copy with the claims of `put` set, and those of `drop` removed."""
-        new = {claim.claim.uid: claim for claim in put}
+        new = {claim.key: claim for claim in put}
         gone = set(drop)
-        old = [self.by_uid[uid] for uid in new.keys() | gone if uid in self.by_uid]
-        come = [claim for uid, claim in new.items() if uid not in gone]
-        by_uid = self.by_uid.changed(new, gone)
+        old = [self.by_key[key] for key in new.keys() | gone if key in self.by_key]
+        come = [claim for key, claim in new.items() if key not in gone]
+        by_key = self.by_key.changed(new, gone)
         total = self._total - sum(len(claim.held) for claim in old)
         if self._total == len(self.held):
             rest = self.held - CPUSet.union(claim.held for claim in old)
         else:
             # No decision makes claims overlap, but records may; another claim may still hold a dropped one's CPUs.
-            rest = CPUSet.union(claim.held for uid, claim in by_uid.items() if uid not in new)
+            rest = CPUSet.union(claim.held for key, claim in by_key.items() if key not in new)
         return type(self)(
-            by_uid,
+            by_key,
             self._by_pod(old, come),
             rest | CPUSet.union(claim.held for claim in come),
             total + sum(len(claim.held) for claim in come),
@@ -133,7 +169,7 @@ class HeldClaims(Mapping[str, HeldClaim]):
         for claim in old:
             for pod in claim.pods:
                 others = pods.get(pod, self.by_pod.get(pod, ()))
-                pods[pod] = tuple(each for each in others if each.claim.uid != claim.claim.uid)
+                pods[pod] = tuple(each for each in others if each.key != claim.key)
         for claim in come:
             for pod in claim.pods:
                 pods[pod] = (*pods.get(pod, self.by_pod.get(pod, ())), claim)
@@ -145,7 +181,8 @@ class HeldSnapshot:
     """All claims on record at one moment, and the machine.
 
     Attributes:
-        claims: all claims on record by UID, those without a container included.
+        claims: all claims on record by key, those without a container included. A claim's key is its UID, which follows
+            the driver in a snapshot of several.
         online: the CPUs that are online.
         reserved: the CPUs that no claim ever gets.
         mems: the machine's memory nodes (list format); empty if unknown.
@@ -155,6 +192,13 @@ class HeldSnapshot:
         cdi_kind: the kind of this driver's CDI devices; empty if there are none.
         unread: why there may be records of other claims, or other CPUs; None if these are all. Without ledger or
             hardware no mask is changed, and a new container gets the CPUs that no known claim holds.
+        pins_cpus: whether containers are held to CPUs; False for a driver that holds them to other things alone.
+        page_sizes: the sizes of huge pages for which containers can be limited, in bytes, ascending.
+        exclusive_pages: whether containers get the huge pages of their claims alone.
+        unified_pages: whether these limits are files of cgroup v2.
+        memory_unread: in a snapshot of several drivers, as `unread` of those that hold containers to memory alone.
+            Meanwhile memory nodes and huge pages stay as they are, and CPUs do not.
+        names: how containers name the claims of each of several drivers.
     """
 
     claims: Mapping[str, HeldClaim] = field(default_factory=HeldClaims)
@@ -165,6 +209,17 @@ class HeldSnapshot:
     cdi_kind: str = ""
     part_variable: str = ""
     unread: Unread | None = None
+    pins_cpus: bool = True
+    page_sizes: tuple[int, ...] = ()
+    exclusive_pages: bool = False
+    unified_pages: bool = False
+    memory_unread: Unread | None = None
+    names: tuple[ClaimNames, ...] = ()
+
+    @cached_property
+    def claim_names(self) -> tuple[ClaimNames, ...]:
+        """Return how containers name claims, for each driver."""
+        return self.names or (ClaimNames("", self.cdi_kind, self.variable, self.part_variable),)
 
     @cached_property
     def index(self) -> HeldClaims:
@@ -175,6 +230,22 @@ class HeldSnapshot:
     def held(self) -> CPUSet:
         """Return the CPUs that claims hold."""
         return self.index.held
+
+    @property
+    def machine(self) -> tuple[object, ...]:
+        """Return what concerns every container, whatever claims it has."""
+        return self.online, self.mems, self.page_sizes, self.exclusive_pages, self.unified_pages
+
+    @property
+    def lacks_claims(self) -> bool:
+        """Return whether there may be claims on record that are not among these."""
+        return self.unread is not None or self.memory_unread is not None
+
+    def unread_of(self, key: str) -> Unread | None:
+        """Return why there may be other claims than these of the driver that a claim's key names."""
+        driver = key.partition("/")[0]
+        memory_alone = any(names.driver == driver and not names.pins_cpus for names in self.names)
+        return self.memory_unread if memory_alone else self.unread
 
     @cached_property
     def shared(self) -> CPUSet:
@@ -193,34 +264,18 @@ class HeldSnapshot:
         return self.index.by_pod
 
     def claims_of_devices(self, devices: Iterable[str]) -> Iterator[str]:
-        """Yield the UIDs of the claims with these CDI devices; devices of other drivers are ignored.
+        """Yield the keys of the claims with these CDI devices; devices of other drivers are ignored."""
+        devices = tuple(devices)
+        return (key for names in self.claim_names for key, _ in names.of_devices(devices, self.claims))
 
-        A claim's devices are `<kind>=claim-<uid>` and `<kind>=claim-<uid>-<index>`.
-        """
-        return (uid for uid, _ in self._of_devices(devices))
-
-    def parts_of(self, uid: str, devices: Iterable[str], env: Iterable[str]) -> frozenset[int]:
+    def parts_of(self, key: str, devices: Iterable[str], env: Iterable[str]) -> frozenset[int]:
         """Return the numbers of the claim's results that a container has; none if nothing names a result.
 
         If the runtime reports CDI devices, only they count; else the variables count that CDI injected for them.
         """
-        told = [index for whose, index in self._of_devices(devices) if whose == uid]
-        if told:
-            return frozenset(index for index in told if index is not None)
-        prefix = f"{self.part_variable}{uid}_"
-        numbers = (entry.removeprefix(prefix).partition("=")[0] for entry in env if entry.startswith(prefix))
-        return frozenset(int(number) for number in numbers if self.part_variable and number.isdecimal())
-
-    def _of_devices(self, devices: Iterable[str]) -> Iterator[tuple[str, int | None]]:
-        prefix = f"{self.cdi_kind}={claim_device('')}"
-        if not self.cdi_kind:
-            return
-        for device in devices:
-            if not device.startswith(prefix):
-                continue
-            uid = device.removeprefix(prefix)
-            whole, _, index = uid.rpartition("-")
-            if uid not in self.claims and index.isdecimal() and whole in self.claims:
-                yield whole, int(index)
-            else:
-                yield uid, None
+        devices = tuple(devices)
+        for names in self.claim_names:
+            numbers = [index for whose, index in names.of_devices(devices, self.claims) if whose == key]
+            if numbers:
+                return frozenset(index for index in numbers if index is not None)
+        return frozenset(index for names in self.claim_names for index in names.parts_in_env(key, env))

@@ -8,7 +8,9 @@ from dranode.driver.core.api.resource import Device
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.plugins import load_plugins
 from dranode.sim.cel.expression import compile_selector
-from tests.fakes.kustomize import the
+from dranode.sim.cluster.workload import DEFAULT_CLASSES
+from tests.fakes.kustomize import DEPLOY, the
+from tests.kubernetes_schemas import documents
 
 DEVICES: list[tuple[str, Device]] = [
     (plugin.driver, device)
@@ -31,3 +33,11 @@ def test_a_class_chooses_one_kind_of_device_and_fails_on_none(name: str, chosen:
     holds = compile_selector(selector["cel"]["expression"])
     # A selector that fails on another driver's device would keep every claim from being allocated.
     assert [each.name for driver, each in DEVICES if holds.matches(driver, each, lists_seen=True)] == [chosen]
+
+
+def test_the_local_run_has_the_same_classes() -> None:
+    shipped = {
+        each["metadata"]["name"]: " ".join(each["spec"]["selectors"][0]["cel"]["expression"].split())
+        for each in documents(DEPLOY / "deviceclasses.yaml")
+    }
+    assert shipped == DEFAULT_CLASSES

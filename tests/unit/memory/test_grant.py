@@ -36,10 +36,10 @@ def test_a_claim_gets_what_it_was_allocated_on_the_devices_nodes() -> None:
 
 def test_containers_get_the_nodes_of_the_claim_and_of_the_requests_that_they_name() -> None:
     grant = granted(claim([result(MEMORY, "2Gi"), result(HUGE, "128Mi", "pages")]))
-    assert grant.edits == ContainerEdits(env=("DRANODE_MEMORY_uid-1=0-1",))
+    assert grant.edits == ContainerEdits(env=("DRANODE_MEMS_uid-1=0-1",))
     assert [each.edits for each in grant.grants] == [
-        ContainerEdits(env=("DRANODE_MEMORY_NODES_uid-1_0=0", "DRANODE_MEMORY_POLICY_uid-1_0=bind:0")),
-        ContainerEdits(env=("DRANODE_MEMORY_NODES_uid-1_1=1", "DRANODE_MEMORY_POLICY_uid-1_1=bind:1")),
+        ContainerEdits(env=("DRANODE_MEMORY_uid-1_0=0", "DRANODE_MEMPOLICY_uid-1_0=bind:0")),
+        ContainerEdits(env=("DRANODE_MEMORY_uid-1_1=1", "DRANODE_MEMPOLICY_uid-1_1=bind:1")),
     ]
     assert grant.grants[1].attributes == {
         "dra.memory/allocatedSize": DeviceAttribute(int_=128 * MIB),
@@ -56,7 +56,7 @@ def test_a_group_of_nodes_gives_all_of_them() -> None:
     assert given is not None
     assert (str(given.nodes), given.policy, given.sharing) == ("0-1", MemoryPolicy.INTERLEAVE, MemorySharing.POD)
     assert grant.edits is not None
-    assert grant.edits.env[1] == "DRANODE_MEMORY_POLICY_uid-1_0=interleave:0-1"
+    assert grant.edits.env[1] == "DRANODE_MEMPOLICY_uid-1_0=interleave:0-1"
     assert memory_description(grant) == {"bytes": 20 * GIB, "numaNodes": [0, 1], "policy": "interleave"}
 
 

@@ -104,7 +104,7 @@ def test_a_container_whose_cgroup_the_runtime_has_yet_to_limit_is_no_drift() -> 
     assert enforcer.create(created)[0].cpus == HELD.shared
     assert enforcer.verify() == ()
     enforcer.started(created)
-    assert [drift.actual for drift in enforcer.verify()] == [CPUSet(range(8))]
+    assert [drift.actual.cpus for drift in enforcer.verify()] == [CPUSet(range(8))]
 
 
 def test_drift_that_no_reconnection_cures_is_left_alone_on_an_old_runtime_too() -> None:

@@ -76,6 +76,7 @@ def test_every_event_is_on_the_page() -> None:
         events.DriftRepaired(pod, (), "no"),
         events.Unpinned(pod, (), "no"),
         events.QuotaStillCaps(pod, (), "no"),
+        events.HugePagesStillCapped(pod, (), "no"),
         events.RecordQuarantined("u", "no"),
         events.ClaimImpaired(claim, (), OFFLINE, "no"),
         events.MetadataMissing(claim, "no"),

@@ -21,6 +21,7 @@ from dranode.driver.kubelet.podresources import ListedPods, PodResources
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.nri.access import ContainerAccess
+from dranode.driver.serve.enforcement import Enforcement, PinningDriver
 from dranode.driver.serve.pinning import Pinning
 from tests.fakes.drivers import Lamps, allocated_claim
 from tests.fakes.lifecycle import KubeletPods
@@ -56,8 +57,8 @@ class Kubelet(PodResources):
         self.meanwhile()
         return None
 
-    def listed(self, driver: str, seconds: float | None = None) -> ListedPods:
-        del driver, seconds
+    def listed(self, driver: str, seconds: float | None = None, *, also: Collection[str] = ()) -> ListedPods:
+        del driver, seconds, also
         return ListedPods(frozenset(), ())
 
 
@@ -116,12 +117,13 @@ def test_kubelet_answers_for_the_pods_that_it_lists_and_for_no_others(tmp_path: 
     node = NodeClaims(PinnedLamps(), tmp_path, tmp_path / "cdi")
     kubelet = KubeletPods(tmp_path / "kubelet.sock")
     asked = PodResources(kubelet.socket)
-    pinning = Pinning(node, ContainerAccess(str(tmp_path / "nri.sock"), HostRoot()), asked, pytest.fail)
+    access = ContainerAccess(str(tmp_path / "nri.sock"), HostRoot())
+    enforcement = Enforcement((PinningDriver(node),), access, asked, pytest.fail)
     kubelet.run("has", "a", "uid-a", "lamp-0", driver=Lamps.driver)
     kubelet.run("has-not", "a", "uid-a", driver="another.example.com")
     pods = tuple(PodSandbox(name, f"uid-{name}", "default", name) for name in ("has", "has-not", "not-listed"))
     try:
-        answer = pinning.pod_claims(pods)
+        answer = enforcement.pod_claims(pods)
         assert answer is not None
         assert sorted(answer) == ["uid-has", "uid-has-not"]
         assert [sorted(answer[uid].devices) for uid in sorted(answer)] == [["main"], []]

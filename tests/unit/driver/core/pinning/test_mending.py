@@ -6,6 +6,7 @@ from dranode.driver.core.pinning import corrections
 from dranode.driver.core.pinning.container_index import Containers
 from dranode.driver.core.pinning.containers import Container
 from dranode.driver.core.pinning.corrections import Drift, drift, settle
+from dranode.driver.core.pinning.effective import Effective
 from dranode.driver.core.pinning.mending import INTERVAL, PATIENCE, REPAIRS, Lag, Repairs
 from dranode.driver.core.pinning.pinned import Pinned
 from dranode.driver.core.pinning.snapshot import HeldSnapshot
@@ -18,7 +19,7 @@ def container(identity: str) -> Container:
 
 
 def drifted(found: int = 5, identity: str = "c1") -> Drift:
-    return Drift(container(identity), CPUSet((0, 1)), CPUSet((found,)))
+    return Drift(container(identity), Effective(CPUSet((0, 1))), Effective(CPUSet((found,))))
 
 
 def test_lag_counts_from_when_the_first_container_began_to_wait() -> None:
@@ -47,7 +48,8 @@ def test_nothing_waiting_is_no_reason_to_reconnect() -> None:
 def test_drift_is_what_the_kernel_says_against_what_should_be() -> None:
     snapshot = HeldSnapshot(online=CPUSet((0, 1)))
     containers = Containers(Pinned(container(each), cpus=CPUSet((0, 1))) for each in ("c1", "c2"))
-    found = drift(containers, snapshot, {"c1": CPUSet((5,)), "c2": CPUSet((0, 1)), "unknown": CPUSet((9,))})
+    kernel = {"c1": "5", "c2": "0-1", "unknown": "9"}
+    found = drift(containers, snapshot, {key: Effective(CPUSet.parse(cpus)) for key, cpus in kernel.items()})
     assert found == (drifted(),)
     assert str(found[0]) == 'container "c1" of pod default/p runs on CPUs 5, but should run on 0-1'
     change, updates = settle(containers, snapshot)

@@ -1,0 +1,181 @@
+"""Holds containers to what the claims of some drivers were given: records on one side, the runtime on the other.
+
+All drivers of a process that pin are one NRI plug-in: two would both set the memory nodes of a container, which a
+runtime refuses. It is called after the first of them by name, and is active when that one's instance is.
+
+The NRI thread never waits for a Prepare: it reads a snapshot that never changes, published before the call that changed
+the records is answered. Only a claim that the snapshot does not know makes it look at the ledgers again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from dranode.driver.core.api.errors import DranodeError, LedgerError, UnreadError
+from dranode.driver.core.api.pods import PodSandbox
+from dranode.driver.core.claims.events import Notify, notify_none
+from dranode.driver.core.claims.on_record import Unread
+from dranode.driver.core.pinning.claim_names import claim_key
+from dranode.driver.core.pinning.identity import KubeletPodClaims
+from dranode.driver.core.pinning.joined import JoinedSnapshots
+from dranode.driver.core.pinning.snapshot import HeldSnapshot
+from dranode.driver.kubelet.podresources import PodResources, PodResourcesError
+from dranode.driver.node.node import NodeClaims
+from dranode.driver.nri.access import ContainerAccess
+from dranode.driver.nri.client import NRIClient
+from dranode.driver.nri.enforcer import Enforcer
+from dranode.driver.nri.instance import ALONE, Instance
+from dranode.driver.process.threads import Fatal, OwnedThread
+
+log = logging.getLogger(__name__)
+
+_VERIFY_SECONDS: Final = 30.0
+# How long kubelet may take while the container runtime waits, which does so for 2 s.
+_KUBELET_SECONDS: Final = 1.0
+Answered = Callable[[str, float], None]
+
+
+def uncounted(request: str, seconds: float) -> None:
+    """Count nothing."""
+    del request, seconds
+
+
+@dataclass(frozen=True, slots=True)
+class PinningDriver:
+    """One of the drivers whose records are enforced together.
+
+    Attributes:
+        node: its claims.
+        instance: whether this instance of it acts, or another one.
+        answered: called after every request that was answered, with the seconds that it took.
+        notify: makes known to people that containers were not where they should be.
+    """
+
+    node: NodeClaims
+    instance: Instance = ALONE
+    answered: Answered = uncounted
+    notify: Notify = notify_none
+
+    @property
+    def name(self) -> str:
+        """The driver."""
+        return self.node.plugin.driver
+
+
+class Enforcement:
+    """Enforces the records of some drivers through one NRI plug-in, and looks whether they hold."""
+
+    def __init__(
+        self, drivers: Sequence[PinningDriver], access: ContainerAccess, pod_resources: PodResources, fatal: Fatal
+    ) -> None:
+        """Prepare to enforce; `start` connects."""
+        self._drivers = tuple(sorted(drivers, key=lambda driver: driver.name))
+        self.first = self._drivers[0]
+        self._pod_resources = pod_resources
+        self._snapshot = HeldSnapshot(unread=Unread("the ledger has not been read yet", blind=True))
+        self._joined = JoinedSnapshots()
+        self._joining = threading.Lock()
+        self._stopping = threading.Event()
+        self._verifies = threading.Event()
+        self._silence: str | None = None
+        self.enforcer = Enforcer(
+            self, access.root, notify=self.first.notify, own_pod=access.own_pod, instance=self.first.instance
+        )
+        self.client = NRIClient(
+            access.nri_socket, self.enforcer, name=self.first.name, fatal=fatal, answered=self._answered
+        )
+        self._verifier = OwnedThread(f"{self.first.name}-verify", self._verify, fatal)
+
+    def start(self) -> None:
+        """Take the records as they are, connect to the runtime, and look at cgroups from time to time."""
+        for driver in self._drivers:
+            driver.node.watch(partial(self._records_changed, driver.name))
+        self.client.start()
+        self._verifier.start()
+
+    def stop(self) -> None:
+        """Disconnect; containers keep what they have."""
+        self._stopping.set()
+        self._verifies.set()
+        self.client.stop()
+
+    def become_active(self) -> None:
+        """Enforce from now on, beginning with a look at what another instance may have left undone."""
+        self._verifies.set()
+        self.client.notify()
+
+    def key(self, driver: str, uid: str) -> str:
+        """What a driver's claim is called among those that are enforced."""
+        return uid if len(self._drivers) == 1 else claim_key(driver, uid)
+
+    @property
+    def complete(self) -> bool:
+        """Whether it is certain which claims every container has."""
+        return self.client.synchronized and self.enforcer.is_certain() and not self._snapshot.lacks_claims
+
+    def _records_changed(self, driver: str, snapshot: HeldSnapshot | None) -> None:
+        if snapshot is None:
+            return
+        with self._joining:
+            self._snapshot = snapshot if len(self._drivers) == 1 else self._joined.put(driver, snapshot)
+        self.client.notify()
+
+    def _answered(self, request: str, seconds: float) -> None:
+        if request == "Synchronize":
+            # What could not be read before the answer is looked at right after it.
+            self._verifies.set()
+        self.first.answered(request, seconds)
+
+    def _verify(self) -> None:
+        while not self._stopping.is_set():
+            self._verifies.wait(_VERIFY_SECONDS)
+            self._verifies.clear()
+            if not self._stopping.is_set() and self.first.instance.active:
+                self.enforcer.verify()
+
+    # --- what the enforcer asks ---
+
+    def snapshot(self) -> HeldSnapshot:
+        """What is on record now."""
+        return self._snapshot
+
+    def reread(self) -> HeldSnapshot:
+        """What is on record after another look at the ledgers; one that cannot be read is said to be unread in it.
+
+        Raises:
+            UnreadError: none of the ledgers can be read.
+        """
+        errors: list[DranodeError] = []
+        for driver in self._drivers:
+            try:
+                driver.node.records()
+            except (UnreadError, LedgerError) as error:
+                errors.append(error)
+        if len(errors) == len(self._drivers):
+            raise errors[0]
+        return self._snapshot
+
+    def pod_claims(self, pods: tuple[PodSandbox, ...]) -> Mapping[str, KubeletPodClaims] | None:
+        """What kubelet's pod-resources API says of the pods that it lists, by UID; None without an answer in time."""
+        others = tuple(driver.name for driver in self._drivers[1:])
+        more = {"also": others} if others else {}
+        try:
+            listed = self._pod_resources.listed(self.first.name, _KUBELET_SECONDS, **more)
+        except PodResourcesError as error:
+            # Asked again every few seconds while containers wait for the answer.
+            if str(error) != self._silence:
+                self._silence = str(error)
+                log.warning("driver=%s: %s", self.first.name, error)
+            return None
+        self._silence = None
+        devices: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {}
+        for claim in listed.uses:
+            containers = devices.setdefault((claim.namespace, claim.pod), {})
+            containers[claim.container] = (*containers.get(claim.container, ()), *sorted(claim.cdi))
+        names = {pod.uid: (pod.namespace, pod.name) for pod in pods}
+        return {uid: KubeletPodClaims(devices.get(name, {})) for uid, name in names.items() if name in listed.pods}

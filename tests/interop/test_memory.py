@@ -1,0 +1,292 @@
+"""The CPU and the memory driver beside a real containerd: what the kernel holds containers to.
+
+`make interop` passes these with cgroup v1, whose hugetlb hierarchy is mounted for it where nobody uses the controller,
+and `make interop-vm` with cgroup v2 and two NUMA nodes. Huge pages of 2 MiB are reserved meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.local.kubelet import KubeletError
+from tests.interop.containerd import Containerd, build, why_not
+from tests.interop.cri import Pod, wait_until
+from tests.interop.node import ONLINE, Node
+
+VERSIONS = os.environ.get("INTEROP", "").split()
+# How many random claims are made; INTEROP_CLAIMS=1000 takes half an hour on two cores.
+CLAIMS = int(os.environ.get("INTEROP_CLAIMS", "40"))
+MIB = 1 << 20
+PAGES = 64
+MEMORY, CPU = "dra.memory", "dra.cpu"
+_CGROUPS = Path("/sys/fs/cgroup")
+_V2 = (_CGROUPS / "cgroup.controllers").exists()
+_NODE = "/sys/devices/system/node/node{}"
+NUMA = [number for number in range(8) if Path(_NODE.format(number), "hugepages", "hugepages-2048kB").exists()]
+
+
+def _why_not() -> str:
+    if not VERSIONS:
+        return "make interop builds and runs real container runtimes"
+    return why_not(*VERSIONS) or ("" if NUMA else "the kernel has no huge pages of 2 MiB")
+
+
+pytestmark = [pytest.mark.interop, pytest.mark.skipif(bool(_why_not()), reason=_why_not() or "-")]
+
+A, B, C = (Pod(name, f"pod-{name}") for name in "abc")
+
+
+@contextlib.contextmanager
+def reserved_pages() -> Iterator[None]:
+    """Huge pages of 2 MiB on every NUMA node."""
+    files = [Path(_NODE.format(node), "hugepages/hugepages-2048kB/nr_hugepages") for node in NUMA]
+    before = [file.read_text() for file in files]
+    try:
+        for file in files:
+            file.write_text(str(PAGES))
+            if int(file.read_text()) != PAGES:
+                pytest.skip(f"the machine has no {PAGES} huge pages to reserve")
+        yield
+    finally:
+        for file, count in zip(files, before, strict=True):
+            file.write_text(count)
+
+
+@contextlib.contextmanager
+def hugetlb_controller() -> Iterator[None]:
+    """The controller where runtimes look for it; with cgroup v1 its hierarchy is mounted if it is not."""
+    folder = _CGROUPS / "hugetlb"
+    if _V2 or folder.exists():
+        yield
+        return
+    folder.mkdir()
+    try:
+        mounted = subprocess.run(["mount", "-t", "cgroup", "-o", "hugetlb", "hugetlb", folder], check=False)
+        if mounted.returncode:
+            pytest.skip("somebody uses the hugetlb controller in the unified hierarchy")
+        try:
+            yield
+        finally:
+            subprocess.run(["umount", folder], check=True)
+    finally:
+        folder.rmdir()
+
+
+@pytest.fixture(params=[(version, False) for version in VERSIONS or ["none"]], ids=str)
+def node(request: pytest.FixtureRequest) -> Iterator[Node]:
+    version, exclusive = request.param
+    # Socket paths have to stay below 108 bytes.
+    folder = Path(tempfile.mkdtemp(prefix="dn-"))
+    with reserved_pages(), hugetlb_controller():
+        options = ["--hugepages-exclusive"] if exclusive else []
+        node = Node(Containerd(build(version), folder), {"cpu": CPU, "memory": MEMORY}, options)
+        try:
+            node.runtime.start()
+            node.runtime.load_image()
+            node.start_driver()
+            yield node
+        finally:
+            node.close()
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def exclusively(function: Any) -> Any:
+    params = [(version, True) for version in VERSIONS or ["none"]]
+    return pytest.mark.parametrize("node", params, indirect=True, ids=str)(function)
+
+
+def memory(node: int, mib: int) -> tuple[str, str, dict[str, str]]:
+    return MEMORY, f"memory-numa{node}", {"size": f"{mib}Mi"}
+
+
+def pages(node: int, count: int) -> tuple[str, str, dict[str, str]]:
+    return MEMORY, f"hugepages-2m-numa{node}", {"size": f"{2 * count}Mi"}
+
+
+def cpus(node: int, count: int = 1) -> tuple[str, str, dict[str, str]]:
+    return CPU, f"cpudevnuma{node:03d}", {"dra.cpu/cpu": str(count)}
+
+
+def every(cdi: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """The CDI devices of all requests, each once."""
+    return tuple(dict.fromkeys(device for devices in cdi.values() for device in devices))
+
+
+def nodes(node: Node, container: str) -> str:
+    return str(node.effective(container, "cpuset.mems"))
+
+
+# kubelet says of every page size that the kernel has what a container may have of it; none without a request.
+NONE = {"2MB": 0}
+
+
+def test_one_claim_gives_cpus_memory_and_huge_pages_of_one_node(node: Node) -> None:
+    cri = node.runtime.cri
+    last = NUMA[-1]
+    before = cri.run(B, "before", pages=NONE)
+    cdi = node.claim_of_results("mine", {"cpus": cpus(last), "mem": memory(last, 64), "pages": pages(last, 8)}, A)
+    container = cri.run(A, "main", cdi=every(cdi), pages=NONE)
+    assert len(node.effective(container)) == 1
+    assert nodes(node, container) == str(last)
+    assert node.page_limit(container, "2MB") == 16 * MIB
+    wait_until(lambda: node.effective(before) == ONLINE - node.effective(container), "the other container makes room")
+    assert nodes(node, before) == str(CPUSet(NUMA))
+
+
+def test_containers_get_the_pages_of_the_requests_that_they_name(node: Node) -> None:
+    cri = node.runtime.cri
+    first, last = NUMA[0], NUMA[-1]
+    cdi = node.claim_of_results("mine", {"small": pages(first, 2), "large": pages(last, 20)}, A)
+    small, large = (cri.run(A, name, cdi=cdi[name], pages=NONE) for name in ("small", "large"))
+    assert [node.page_limit(each, "2MB") // MIB for each in (small, large)] == [4, 40]
+    assert [nodes(node, each) for each in (small, large)] == [str(first), str(last)]
+    with pytest.raises(grpc.RpcError) as refused:
+        cri.create(A, "second", cdi=cdi["large"])
+    assert 'in use by container "large" of pod default/a' in refused.value.details()
+
+
+def test_a_shared_claim_gives_every_container_of_its_pod_the_same(node: Node) -> None:
+    cri = node.runtime.cri
+    own = {"apiVersion": "dra.memory/v1alpha1", "kind": "MemoryConfig", "sharing": "pod", "mount": "/dev/hugepages"}
+    cdi = node.claim_of_results("mine", {"pages": pages(NUMA[0], 4)}, A, B, configs={MEMORY: own})
+    first, second = (cri.run(A, name, cdi=every(cdi), pages=NONE) for name in ("first", "second"))
+    assert [node.page_limit(each, "2MB") // MIB for each in (first, second)] == [8, 8]
+    with pytest.raises(grpc.RpcError, match="only containers of one pod may share it"):
+        cri.create(B, "other", cdi=every(cdi))
+    done = cri.call("ExecSync", container_id=first, cmd=["/busybox", "grep", "hugepages", "/proc/mounts"], timeout=60)
+    line = done.stdout.decode()
+    assert line.startswith("hugetlbfs /dev/hugepages hugetlbfs ")
+    assert "pagesize=2M" in line
+    assert f"size={8 * MIB}" in line or "size=8192k" in line or "size=8M" in line
+
+
+def test_what_kubelet_gave_stays_where_claims_are_not_alone(node: Node) -> None:
+    cri = node.runtime.cri
+    own = cri.run(B, "own", pages={"2MB": 12 * MIB})
+    cdi = node.claim_of_results("mine", {"pages": pages(NUMA[0], 4)}, A)
+    both = cri.run(A, "both", cdi=every(cdi), pages={"2MB": 24 * MIB})
+    assert [node.page_limit(each, "2MB") // MIB for each in (own, both)] == [12, 24]
+
+
+@exclusively
+def test_without_a_claim_there_are_no_huge_pages_where_the_node_is_ours(node: Node) -> None:
+    cri = node.runtime.cri
+    assert node.page_limit(cri.run(B, "own", pages={"2MB": 12 * MIB}), "2MB") == 0
+    cdi = node.claim_of_results("mine", {"pages": pages(NUMA[0], 4)}, A)
+    assert node.page_limit(cri.run(A, "main", cdi=every(cdi), pages=NONE), "2MB") == 8 * MIB
+
+
+@pytest.mark.skipif(len(NUMA) < 2, reason="one NUMA node is near every CPU")
+def test_memory_that_is_not_local_to_the_cpus_is_refused_where_these_ask_for_it(node: Node) -> None:
+    local = {"apiVersion": "dra.cpu/v1alpha1", "kind": "CPUConfig", "memory": "local"}
+    cdi = node.claim_of_results("mine", {"cpus": cpus(0), "mem": memory(1, 64)}, A, configs={CPU: local})
+    with pytest.raises(grpc.RpcError) as refused:
+        node.runtime.cri.create(A, "main", cdi=every(cdi))
+    assert "has memory on NUMA nodes 1 by claim default/mine" in refused.value.details()
+
+
+def test_more_than_the_machine_has_is_refused(node: Node) -> None:
+    node.claim_of_results("most", {"pages": pages(NUMA[0], PAGES - 1)}, A)
+    with pytest.raises(KubeletError, match=r"which has 2Mi of 128Mi left; the rest is held by default/most"):
+        node.claim_of_results("more", {"pages": pages(NUMA[0], 2)}, B)
+    node.release("most")
+    node.claim_of_results("more", {"pages": pages(NUMA[0], 2)}, B)
+
+
+def test_containers_created_while_the_driver_is_away_get_theirs_when_it_is_back(node: Node) -> None:
+    cri = node.runtime.cri
+    cdi = node.claim_of_results("mine", {"mem": memory(NUMA[-1], 64), "pages": pages(NUMA[-1], 4)}, A)
+    node.kill_driver()
+    container = cri.run(A, "main", cdi=every(cdi), pages=NONE)
+    assert node.page_limit(container, "2MB") == 0
+    node.start_driver()
+    wait_until(lambda: nodes(node, container) == str(NUMA[-1]), "its memory comes from its claim's node")
+    if _V2:
+        wait_until(lambda: node.page_limit(container, "2MB") == 8 * MIB, "it may have its claim's huge pages")
+    else:
+        # runc changes limits of huge pages in cgroup v2 alone, so people have to know.
+        wait_until(lambda: "may have 0 in pages of 2MB, but should have 8Mi" in node.driver_log, "the log says so")
+
+
+def test_a_resize_by_somebody_else_keeps_memory_and_pages(node: Node) -> None:
+    cri = node.runtime.cri
+    cdi = node.claim_of_results("mine", {"mem": memory(NUMA[-1], 64), "pages": pages(NUMA[-1], 4)}, A)
+    container = cri.run(A, "main", cdi=every(cdi), pages=NONE)
+    resized = {"cpu_shares": 512, "hugepage_limits": [{"page_size": "2MB", "limit": 0}]}
+    cri.call("UpdateContainerResources", container_id=container, linux=resized)
+    assert nodes(node, container) == str(NUMA[-1])
+    assert node.page_limit(container, "2MB") == 8 * MIB
+
+
+def test_random_claims_get_what_they_were_given_while_driver_and_runtime_are_killed(node: Node) -> None:
+    """Each container's CPUs, NUMA nodes and huge pages, as the kernel has them, over many claims and restarts."""
+    dice = random.Random(17)
+    cri = node.runtime.cri
+    alive: dict[str, tuple[str, int, int, int]] = {}
+    for number in range(CLAIMS):
+        name, where = f"c{number}", dice.choice(NUMA)
+        wants = {
+            **({"cpus": cpus(where)} if dice.random() < 0.4 and len(alive) < len(ONLINE) - 1 else {}),
+            **({"mem": memory(where, dice.randint(1, 64))} if dice.random() < 0.7 else {}),
+            **({"pages": pages(where, dice.randint(1, 6))} if dice.random() < 0.7 else {}),
+        } or {"mem": memory(where, 1)}
+        pod = Pod(name, f"pod-{name}")
+        try:
+            cdi = node.claim_of_results(name, wants, pod)
+        except KubeletError as error:
+            # All CPUs or pages are held.
+            assert "left" in str(error) or "last CPUs" in str(error), error  # noqa: PT017 - that is the point
+            _release(node, dice.choice(list(alive)), alive)
+            continue
+        container = cri.run(pod, "main", cdi=every(cdi), pages=NONE)
+        amount = int(wants["pages"][2]["size"].removesuffix("Mi")) * MIB if "pages" in wants else 0
+        with_memory = "mem" in wants or "pages" in wants
+        alive[name] = (container, "cpus" in wants, where if with_memory else -1, amount)
+        if dice.random() < 0.1:
+            node.kill_driver()
+            node.start_driver()
+        elif dice.random() < 0.05:
+            _restart(node)
+        _check(node, alive)
+        while len(alive) > 6 or (alive and dice.random() < 0.3):
+            _release(node, dice.choice(list(alive)), alive)
+
+
+def _restart(node: Node) -> None:
+    before = node.synchronizations()
+    node.runtime.kill()
+    node.runtime.start()
+    wait_until(lambda: node.synchronizations() > before, "the driver finds the runtime")
+
+
+def _release(node: Node, name: str, alive: dict[str, tuple[str, int, int, int]]) -> None:
+    node.runtime.cri.remove(alive.pop(name)[0])
+    node.release(name)
+
+
+def _check(node: Node, alive: dict[str, tuple[str, int, int, int]]) -> None:
+    held = [node.effective(container) for container, with_cpus, _, _ in alive.values() if with_cpus]
+    assert all(len(each) == 1 for each in held)
+    assert len(CPUSet.union(held)) == len(held)
+    for name, (container, with_cpus, where, amount) in alive.items():
+        mine = node.effective(container)
+        assert with_cpus or mine.isdisjoint(CPUSet.union(held)) or _narrows(node, container, held), name
+        assert nodes(node, container) == str(where if where >= 0 else CPUSet(NUMA)), name
+        assert node.page_limit(container, "2MB") == amount, name
+
+
+def _narrows(node: Node, container: str, held: list[CPUSet]) -> bool:
+    wait_until(lambda: node.effective(container).isdisjoint(CPUSet.union(held)), "a container without CPUs makes room")
+    return True
