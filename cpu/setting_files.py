@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -54,6 +54,9 @@ def every_cpu(root: Root) -> CPUSet | None:
 
 def unmovable(root: Root) -> Iterator[str]:
     """Yield a sentence for each kind of host work of which this machine does not say where it runs."""
+    for path in (*_interrupt_files(root), f"{_IRQ}/default_smp_affinity", _WORKQUEUE):
+        if root.exists(path) and _cpus(root, path) is None:
+            yield f"what /{path} is for stays, because it does not read as CPUs"
     if not root.exists(_WORKQUEUE):
         yield f"unbound kernel work stays, because there is no /{_WORKQUEUE}"
     if not root.exists(f"{_CGROUP}/cgroup.controllers"):
@@ -74,11 +77,23 @@ def _interrupts(root: Root) -> Iterator[Setting]:
         names = root.listdir(_IRQ)
     except OSError as error:
         raise MachineError(f"/{_IRQ} cannot be listed, so interrupts cannot be moved: {error.strerror}") from error
-    for name in sorted(filter(str.isdecimal, names), key=int):
-        path = f"{_IRQ}/{name}/smp_affinity_list"
+    for name in _numbers(names):
+        path = _interrupt_file(name)
         cpus = _cpus(root, path)
         if cpus is not None:
             yield Setting(path, Kind.INTERRUPT, cpus, owner=_devices(root, name))
+
+
+def _interrupt_files(root: Root) -> Iterator[str]:
+    return map(_interrupt_file, _numbers(_names(root, _IRQ)))
+
+
+def _interrupt_file(name: str) -> str:
+    return f"{_IRQ}/{name}/smp_affinity_list"
+
+
+def _numbers(names: Iterable[str]) -> list[str]:
+    return sorted(filter(str.isdecimal, names), key=int)
 
 
 def _devices(root: Root, interrupt: str) -> str:

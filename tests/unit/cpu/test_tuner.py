@@ -269,6 +269,19 @@ def test_what_the_machine_does_not_have_is_said(gone: str, sentence: str) -> Non
     assert kernel.files[interrupt(24)] == "0-1,4-7"
 
 
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [(interrupt(24), "what"), (DEFAULT, "what"), (DEFAULT, ""), (WORKQUEUE, "what"), (WORKQUEUE, "")],
+)
+def test_what_does_not_read_as_cpus_is_said(path: str, text: str) -> None:
+    kernel = Kernel()
+    kernel.files[path] = text
+    tuner = Tuner(kernel)
+    tuner.tune([A], MemoryNotes(kernel))
+    assert tuner.unmoved == (f"what /{path} is for stays, because it does not read as CPUs",)
+    assert kernel.files[interrupt(25)] == "0-1,4-7"
+
+
 def test_a_slice_with_pods_keeps_its_cpus() -> None:
     kernel = Kernel()
     kernel.files["sys/fs/cgroup/system.slice/kubepods.slice/cgroup.procs"] = ""
