@@ -1,4 +1,4 @@
-# The image of deploy/: `docker build -t dranode:0.1.0 .`; with --target debug the one that also runs the simulator's commands
+# The image of deploy/: `docker build -t dranode:0.1.0 .`; with --target debug the one that has pip,
 # and renews the tokens of an auth-provider. For the same bytes every time pass the base by digest
 # (--build-arg BASE=python@sha256:...) and build as `make image` does.
 ARG BASE=python:3.11.13-slim-bookworm

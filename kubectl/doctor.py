@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,7 +12,6 @@ from dranode.driver.cli.output import console, emit, output_option
 from dranode.driver.core.api.errors import UsageError
 
 if TYPE_CHECKING:
-    from dranode.driver.core.claims.plugin import Plugin
     from dranode.driver.core.diagnosis.facts import Facts, Finding
     from dranode.driver.kube.client import Client
     from dranode.driver.kube.connection import Connection
@@ -70,6 +67,7 @@ def command(
     """
     from dranode.driver.core.diagnosis.facts import Severity
     from dranode.driver.core.diagnosis.rules import diagnose
+    from dranode.kubectl.class_check import with_class_problems
     from dranode.kubectl.readers.examine import NodeFiles, examine, judged_options
     from dranode.kubectl.readers.host import NodeHost
 
@@ -90,30 +88,12 @@ def command(
         skew=_skew(connection),
         variables=_variables(),
     )
-    facts = _with_classes(facts, plugins)
+    facts = with_class_problems(facts, plugins)
     findings = diagnose(facts)
     if not emit(_document(facts, findings), output):
         _draw(facts, findings)
     if any(finding.severity is Severity.STOPS for finding in findings):
         ctx.exit(1)
-
-
-def _with_classes(facts: Facts, plugins: Sequence[Plugin]) -> Facts:
-    """Return the facts with what is wrong with DeviceClasses.
-
-    Their selectors need CEL, which the node's image leaves out: there they are named as not seen.
-    """
-    try:
-        from dranode.kubectl.class_check import with_class_problems
-    except ModuleNotFoundError as missing:
-        if facts.cluster is None or not facts.cluster.classes:
-            return facts
-        sentence = (
-            f"what the DeviceClasses select: CEL is not installed here ({missing.name}); "
-            "dranode doctor of the image's debug variant evaluates them"
-        )
-        return replace(facts, unseen=(*facts.unseen, sentence))
-    return with_class_problems(facts, plugins)
 
 
 def _connection(kubeconfig: str, *, required: bool) -> Connection | None:

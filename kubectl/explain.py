@@ -115,7 +115,7 @@ def explainer(cluster: NamedCluster | None, node: ThisNode | None, source: Objec
     objects = ApiObjects(cluster.client) if cluster is not None else None
     reader = PodReader(objects) if objects is not None else None
     version = objects.server_version if objects is not None else lambda: ""
-    ask = _ask(version, reader.unasked if reader is not None else [])
+    ask = _ask(version)
     return Explainer(reader, node, source, ask, installed_drivers)
 
 
@@ -128,19 +128,11 @@ def installed_drivers() -> Mapping[str, Plugin]:
     return plugins_here((), open_machine(_NO_MACHINE), {})
 
 
-def _ask(
-    version: Callable[[], str], unasked: list[str]
-) -> Callable[[PodFacts, ClusterObjects], SchedulerAnswer | None]:
+def _ask(version: Callable[[], str]) -> Callable[[PodFacts, ClusterObjects], SchedulerAnswer | None]:
     def ask(facts: PodFacts, objects: ClusterObjects) -> SchedulerAnswer | None:
-        try:
-            from dranode.kubectl.release import features_of
-            from dranode.kubectl.scheduler import scheduler_answer
-        except ModuleNotFoundError as missing:
-            unasked.append(
-                f"kube-scheduler's answer, node by node: CEL is not installed here ({missing.name}); "
-                "dranode explain on a laptop, or in the image's debug variant, has it"
-            )
-            return None
+        from dranode.kubectl.release import features_of
+        from dranode.kubectl.scheduler import scheduler_answer
+
         assert facts.pod is not None  # noqa: S101 - kube-scheduler is only asked about a pod that is there
         return scheduler_answer(facts.pod, facts.claims, objects, features_of(version))
 
