@@ -216,7 +216,14 @@ def plugin(root: Root, options: Mapping[str, object]) -> Plugin:
         )
     if not isinstance(root, HostRoot):
         return CPUPlugin(root, read)
-    return CPUPlugin(root, read, _kernel_events, host=HostRoot(read.host_root))
+    host = HostRoot(read.host_root)
+    if read.max_isolation is not Isolation.CPUSET and not host.exists("proc/irq"):
+        log.warning(
+            "root=%s: there is no proc/irq, so claims with isolation beyond cpuset will be refused; --cpu-host-root is "
+            "where deploy/components/isolation mounts the node's files",
+            read.host_root,
+        )
+    return CPUPlugin(root, read, _kernel_events, host=host)
 
 
 def _kernel_events() -> Events[CPUEvent]:

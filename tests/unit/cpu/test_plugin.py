@@ -14,6 +14,7 @@ from dranode.cpu.plugin import CPUPlugin, plugin
 from dranode.driver.core.api.errors import UsageError
 from dranode.driver.core.api.resource import DeviceAttribute
 from dranode.driver.core.claims.configs import Config
+from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.testing import check_plugin
 from tests.fakes.cpu import cpus
@@ -114,3 +115,16 @@ def test_roots_are_published_on_demand_alone() -> None:
         DeviceAttribute(strings=("pciaabb:ff",)),
     ]
     assert all(name not in device.attributes for device in CPUPlugin(machine(files), CPUOptions()).discover().devices)
+
+
+@pytest.mark.parametrize(("isolation", "warned"), [("quiet", True), ("cpuset", False)])
+def test_a_host_root_without_the_nodes_files_is_said_at_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, isolation: str, *, warned: bool
+) -> None:
+    plugin(HostRoot(), {"max_isolation": isolation, "host_root": str(tmp_path)})
+    assert ("claims with isolation beyond cpuset will be refused; --cpu-host-root" in caplog.text) is warned
+    assert (f"root={tmp_path}: there is no proc/irq" in caplog.text) is warned
+    (tmp_path / "proc" / "irq").mkdir(parents=True)
+    caplog.clear()
+    plugin(HostRoot(), {"max_isolation": isolation, "host_root": str(tmp_path)})
+    assert not caplog.text
