@@ -8,7 +8,7 @@ alone never decides how it is pinned.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
@@ -90,6 +90,7 @@ def create(
     resources = resources_for(identity.claims, snapshot, container.hugepages)
     refusal = _no_cpus(container, identity.claims, snapshot) if snapshot.pins_cpus and not resources.cpus else ""
     refusal = refusal or _memory_elsewhere(container, identity.claims)
+    refusal = refusal or _occupied(containers, snapshot, container, identity.claims, drop)
     if refusal:
         return CreationRefused(refusal)
     change, updates = settle(containers, snapshot, drop)
@@ -277,6 +278,31 @@ def _conflict(container: Container, claim: HeldClaim, user: Container) -> str:
     else:
         remedy = 'one container may use it at a time unless its configuration says "sharing: pod"'
     return f"claim {claim.claim} is in use by {user}, so {container} cannot have it: {remedy}"
+
+
+def _occupied(
+    containers: Containers,
+    snapshot: HeldSnapshot,
+    container: Container,
+    claims: Collection[HeldClaim],
+    drop: Collection[str],
+) -> str:
+    """Return why the CPUs of the claims are not the container's yet; empty if they are.
+
+    While the ledger cannot be read no mask is changed, so a container that was not moved in time stays on them.
+    """
+    held = CPUSet.union(claim.held for claim in claims) & snapshot.online
+    if snapshot.unread is None or not held:
+        return ""
+    keys = {claim.key for claim in claims}
+    for other in containers:
+        if other.container.id not in drop and keys.isdisjoint(other.claims) and not other.cpus.isdisjoint(held):
+            names = ", ".join(str(claim.claim) for claim in claims if claim.cpus)
+            return (
+                f"{other.container} still runs on CPUs {other.cpus}, of which {names} holds some, and no container is "
+                f"moved now: {snapshot.unread.reason}; {container} can start once the ledger can be read again"
+            )
+    return ""
 
 
 def _no_cpus(container: Container, claims: Iterable[HeldClaim], snapshot: HeldSnapshot) -> str:

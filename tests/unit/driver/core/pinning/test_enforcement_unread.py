@@ -186,3 +186,20 @@ def test_masks_of_containers_that_were_taken_in_before_stay_whatever_is_known_of
     wide = Resources(CPUSet(range(8)))
     assert world.enforcer.update(UNRESOLVED, wide, 0) == (ContainerUpdate("theirs", Resources(UNRESOLVED.cpus)),)
     assert world.enforcer.update(SHARED, wide, 0) == (ContainerUpdate("shared", Resources(SHARED.cpus)),)
+
+
+@pytest.mark.parametrize(
+    ("shared", "refused"), [(CPUSet(range(8)), True), (CPUSet((5, 6)), True), (CPUSet((2, 3, 6, 7)), False)]
+)
+def test_a_claims_container_waits_for_those_that_were_not_moved_off_its_cpus(
+    world: World,
+    shared: CPUSet,
+    refused: bool,  # noqa: FBT001 - one of the table
+) -> None:
+    world.enforcer.synchronize((replace(SHARED, cpus=shared),))
+    new = replace(EXCLUSIVE, cpus=CPUSet(), started=False)
+    if not refused:
+        assert world.enforcer.create(new)[0] is not None
+        return
+    with pytest.raises(RefusedError, match=f"still runs on CPUs {shared}.*default/mine.*{REASON}"):
+        world.enforcer.create(new)
