@@ -1,4 +1,4 @@
-"""Which specification version a document needs (SPEC.md, "Released versions"; the Go library's minimum by content).
+"""Finds the specification version that a document needs (SPEC.md, "Released versions"; the Go library's minimum).
 
 A runtime refuses a version that its library does not know. A writer therefore declares the lowest version that has
 everything its content uses.

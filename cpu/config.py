@@ -32,28 +32,28 @@ REFERENCE_VERSION: Final = "v1alpha1"
 
 
 class CPUSharing(StrEnum):
-    """Which containers of a pod may run on a claim's CPUs at the same time."""
+    """The containers of a pod that may run on a claim's CPUs at the same time."""
 
     CONTAINER = "container"
     POD = "pod"
 
 
 class CFSQuota(StrEnum):
-    """Whether a container with a claim keeps its CPU limit."""
+    """The CPU limit of a container with a claim: kept or lifted."""
 
     KEEP = "keep"
     UNLIMITED = "unlimited"
 
 
 class Memory(StrEnum):
-    """Where a container's memory comes from: anywhere, or the NUMA nodes of its CPUs."""
+    """The source of a container's memory: anywhere, or the NUMA nodes of its CPUs."""
 
     NONE = "none"
     LOCAL = "local"
 
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, rename="camel"):
-    """Where the driver takes CPUs from.
+    """The places from which the driver takes CPUs.
 
     Attributes:
         policy: packed (default), spread or numa-distributed.

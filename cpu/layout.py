@@ -1,4 +1,4 @@
-"""How a machine's packages, NUMA nodes, L3 caches and core types lie in one another: the larger around the smaller.
+"""Describes how a machine's packages, NUMA nodes, L3 caches and core types contain one another.
 
 Which is the larger differs between machines: an L3 cache may span several NUMA nodes, a NUMA node several packages.
 """

@@ -18,14 +18,14 @@ E = TypeVar("E", bound=StrEnum)
 
 
 class DeviceMode(StrEnum):
-    """What a device is."""
+    """The kinds of devices."""
 
     GROUPED = "grouped"
     INDIVIDUAL = "individual"
 
 
 class GroupBy(StrEnum):
-    """What a group of CPUs is, in grouped mode."""
+    """The groups of CPUs that are devices in grouped mode."""
 
     NUMANODE = "numanode"
     SOCKET = "socket"
@@ -34,7 +34,7 @@ class GroupBy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CPUOptions:
-    """How a node's CPUs are published and handed out.
+    """Options that say how a node's CPUs are published and handed out.
 
     Attributes:
         mode: one device a group of CPUs, or one a CPU.

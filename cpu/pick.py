@@ -101,7 +101,7 @@ def pick(
 
 @dataclass(frozen=True, slots=True)
 class _Wishes:
-    """What a pick looks at, as of `pick`; the order apart."""
+    """The arguments of `pick` but for the order."""
 
     policy: PickPolicy
     group: int
@@ -110,7 +110,7 @@ class _Wishes:
 
     @property
     def balanced(self) -> bool:
-        """Whether the CPUs have to be picked at one time, because how many are where matters."""
+        """Return whether the CPUs have to be picked at one time, because how many are where matters."""
         return self.policy is PickPolicy.NUMA_DISTRIBUTED or self.l3 is L3.REQUIRE
 
 

@@ -77,14 +77,14 @@ def distributed(groups: CPUGroups, candidates: int, count: int, step: int, *, wh
 
 
 def _fewest_nodes(groups: CPUGroups, count: int, step: int) -> int:
-    """How many nodes the count takes if nodes are of average size."""
+    """Return how many nodes the count takes if nodes are of average size."""
     steps = -(-sum(map(int.bit_count, groups.numa)) // step)
     steps_per_node = -(-steps // len(groups.numa))
     return -(-(count // step) // steps_per_node)
 
 
 def _shares(nodes: _Nodes, count: int, fewest: int) -> _Shares | None:
-    """What every node gives, on the fewest nodes that can; None if the count cannot be shared out."""
+    """Return what every node gives, on the fewest nodes that can; None if the count cannot be shared out."""
     for size in range(fewest, min(count // nodes.step, len(nodes.free)) + 1):
         even = count // size // nodes.step * nodes.step
         rest = count - even * size

@@ -52,7 +52,7 @@ class Caches:
         )
 
     def accept(self, picked: int) -> bool:
-        """Whether a pick of the candidates keeps to the caches."""
+        """Return whether a pick of the candidates keeps to the caches."""
         touched = [mask for mask in self.free if mask & picked]
         if sum((mask & picked).bit_count() for mask in touched) != picked.bit_count():
             return False
@@ -74,7 +74,7 @@ class Caches:
         return inside & small | across & ~small
 
     def _entire_size(self, mask: int) -> int:
-        """How much these free CPUs of a cache add if whole caches are taken: all or nothing."""
+        """Return how much these free CPUs of a cache add if whole caches are taken: all or nothing."""
         return mask.bit_count() if mask in self.entire else 0
 
     def _others(self, size: int) -> int:

@@ -1,4 +1,4 @@
-"""Which counts whole cores, or whole caches, can make: sums of sizes.
+"""Finds the counts that whole cores, or whole caches, can make: sums of sizes.
 
 A set of counts is an integer with bit n set for the count n.
 """
@@ -44,7 +44,7 @@ def subset_of(items: Iterable[int], total: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class CoreSizes:
-    """How many cores of each size there are to take whole: `sizes` has the number of cores by CPUs of a core."""
+    """The cores of each size that can be taken whole: `sizes` has the number of cores by CPUs of a core."""
 
     sizes: Mapping[int, int]
 
@@ -54,10 +54,10 @@ class CoreSizes:
         return cls(Counter([core.bit_count() for core in cores if core & mask == core]))
 
     def without(self, cores: Sequence[int], mask: int) -> CoreSizes:
-        """What is left after the cores in the mask, which must be whole, are taken."""
+        """Return what is left after the cores in the mask, which must be whole, are taken."""
         gone = Counter((mask.bit_count(),)) if mask in cores else CoreSizes.of(cores, mask).sizes
         return CoreSizes({size: number - gone.get(size, 0) for size, number in self.sizes.items()})
 
     def can_make(self, count: int) -> bool:
-        """Whether some of the cores have `count` CPUs together."""
+        """Return whether some of the cores have `count` CPUs together."""
         return count >= 0 and bool(sums(self.sizes) >> count & 1)

@@ -14,14 +14,14 @@ class PickPolicy(StrEnum):
 
 
 class Order(StrEnum):
-    """Which cores single threads come from: those that no other claim has part of, or those of dra-driver-cpu."""
+    """The cores that single threads come from: those that no other claim has part of, or those of dra-driver-cpu."""
 
     UNTOUCHED_FIRST = "untouched-first"
     REFERENCE = "reference"
 
 
 class Threads(StrEnum):
-    """Which threads of a physical core may be taken."""
+    """The threads of a physical core that may be taken."""
 
     ANY = "any"
     FULL_CORE = "full-core"
@@ -29,7 +29,7 @@ class Threads(StrEnum):
 
 
 class L3(StrEnum):
-    """How much L3 caches matter."""
+    """The weight of L3 caches in a pick."""
 
     PREFER = "prefer"
     REQUIRE = "require"

@@ -1,4 +1,4 @@
-"""What a driver's author imports: `from dranode.driver import Plugin, Device, ...`, and nothing deeper.
+"""The names that a driver's author imports: `from dranode.driver import Plugin, Device, ...`, and nothing deeper.
 
 A name's module is loaded when the name is asked for, because `serve` listens before it loads what decides, and every
 module below passes through this one. docs/drivers.md is the page about it.
@@ -185,5 +185,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """What is there and what would be loaded."""
+    """Return what is there and what would be loaded."""
     return sorted({*globals(), *__all__})

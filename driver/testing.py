@@ -163,7 +163,10 @@ def check_decisions(plugin: Plugin, inventory: Inventory, claims: Sequence[Alloc
 def _elsewhere(
     plugin: Plugin, inventory: Inventory, claims: Sequence[AllocatedClaim], seed: str
 ) -> list[ClaimGrant] | None:
-    """What `grant` answers in a process where sets of texts have another order; None if the driver cannot go there."""
+    """Return what `grant` answers in a process where sets of texts have another order.
+
+    None if the driver cannot go there.
+    """
     try:
         task = pickle.dumps((sys.path, plugin.__class__.__module__, pickle.dumps((plugin, inventory, claims))))
     except Exception:  # noqa: BLE001 - what a driver is made of may refuse in any way

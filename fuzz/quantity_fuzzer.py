@@ -12,7 +12,7 @@ with instrumented():
 
 
 def test_one_input(data: bytes) -> None:
-    """What is written again is read as the same."""
+    """Return what is written again is read as the same."""
     text = data.decode("utf-8", "replace")
     with contextlib.suppress(ValueError):
         quantity = Quantity(text)

@@ -31,14 +31,14 @@ MIN_LIMIT: Final = 1 << 20
 
 
 class Visibility(StrEnum):
-    """Whether the vendor's list variable (`CUDA_VISIBLE_DEVICES`, ...) names the GPUs."""
+    """The setting whether the vendor's list variable (`CUDA_VISIBLE_DEVICES`, ...) names the GPUs."""
 
     NONE = "none"
     VENDOR = "vendor"
 
 
 class GPUMode(StrEnum):
-    """What the GPU is for, and so which device nodes come with it."""
+    """The use of the GPU, which decides the device nodes that come with it."""
 
     COMPUTE = "compute"
     GRAPHICS = "graphics"
@@ -46,7 +46,7 @@ class GPUMode(StrEnum):
 
 
 class Strategy(StrEnum):
-    """Whether other claims may be given the GPU at the same time."""
+    """The setting whether other claims may be given the GPU at the same time."""
 
     EXCLUSIVE = "exclusive"
     SHARED = "shared"
@@ -74,7 +74,7 @@ class GPUConfig(
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds for one allocation result after all its configurations; None is: as the device is offered."""
+    """The settings of one allocation result after all its configurations; None is: as the device is offered."""
 
     visibility: Visibility = Visibility.NONE
     mode: GPUMode = GPUMode.COMPUTE
@@ -102,7 +102,7 @@ def parse_gpu_config(config: Config) -> GPUConfig:
 
 
 def settings(configs: Iterable[Config]) -> Settings:
-    """What a result's parsed configurations come to, later ones over earlier ones, field by field."""
+    """Return what a result's parsed configurations come to, later ones over earlier ones, field by field."""
     result = Settings()
     for config in configs:
         parsed: GPUConfig = config.parameters

@@ -28,7 +28,7 @@ TAINT_KEY: Final = "dra.gpu/unhealthy"
 
 
 class Cause(StrEnum):
-    """Why a GPU is unhealthy; also the taint's value."""
+    """The reasons why a GPU is unhealthy; also the taint's value."""
 
     AER_FATAL = "aer-fatal"
     AER_NONFATAL = "aer-nonfatal"

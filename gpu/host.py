@@ -1,4 +1,4 @@
-"""What only the machine that runs us can say beyond its files: who owns a device node."""
+"""Reads what only the running machine can say beyond its files: who owns a device node."""
 
 from __future__ import annotations
 

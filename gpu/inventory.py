@@ -25,7 +25,7 @@ ADDRESS: Final = re.compile(
 
 
 class GPUKind(StrEnum):
-    """What a GPU is; also the value of the attribute `type`."""
+    """The kinds of GPUs; also the values of the attribute `type`."""
 
     GPU = "gpu"
     VF = "vf"

@@ -77,7 +77,7 @@ _NAMES: Final = {
 
 
 def model_name(vendor_id: int | None, device_id: int | None) -> str | None:
-    """What people call the GPU with these PCI ids; None if it is not a common one."""
+    """Return what people call the GPU with these PCI ids; None if it is not a common one."""
     if vendor_id is None or device_id is None:
         return None
     return _NAMES.get(vendor_id, {}).get(device_id)

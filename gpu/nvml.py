@@ -1,4 +1,4 @@
-"""What NVIDIA's management library knows and no file says: memory, compute capability, XID errors.
+"""Reads from NVIDIA's management library what no file says: memory, compute capability, XID errors.
 
 Optional: without `nvidia-ml-py` (extra `nvml`), without the library on the node or after a driver reload there is less
 to know, never an error. The library is opened when it is first needed and again after it failed. It knows the GPUs that
@@ -157,7 +157,7 @@ class NVMLLibrary:
         )
 
     def _tried(self, call: Callable[..., T], *arguments: Any) -> T | None:
-        """What a call answers; None where NVML does not do it, or not for this GPU."""
+        """Return what a call answers; None where NVML does not do it, or not for this GPU."""
         try:
             return call(*arguments)
         except self._library.NVMLError:
@@ -183,7 +183,7 @@ def open_nvml() -> NVML | None:
 
 
 def _pointer(handle: Any) -> int | None:
-    """Where a handle points to: ctypes makes a new object of every pointer, and two of them are never equal."""
+    """Return where a handle points to: ctypes makes a new object of every pointer, and two of them are never equal."""
     return ctypes.cast(handle, ctypes.c_void_p).value
 
 

@@ -1,4 +1,4 @@
-"""What NVIDIA's kernel driver says in `/proc/driver/nvidia`, without NVML.
+"""Reads what NVIDIA's kernel driver says in `/proc/driver/nvidia`, without NVML.
 
 `gpus/<address>/information` has lines `Key:` and a value; a UUID is question marks until the GPU was first used.
 `gpus/<address>/numa_status` exists where the GPU's memory is a NUMA node of the system. The device's folder exists only
@@ -46,7 +46,7 @@ def nvidia_gpus(root: Root) -> frozenset[str]:
 
 
 def nvidia_facts(root: Root, address: str) -> NvidiaFacts | None:
-    """What the driver says of the GPU at this PCI address; None if the driver does not have it."""
+    """Return what the driver says of the GPU at this PCI address; None if the driver does not have it."""
     folder = f"{PROC_NVIDIA}/gpus/{address}"
     if not root.exists(folder):
         return None

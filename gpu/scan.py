@@ -104,7 +104,7 @@ def _partitions(root: Root, gpus: Sequence[GPU]) -> list[GPU]:
 
 
 def _hidden(root: Root) -> Iterable[str]:
-    """What is to be said if KFD hides nodes: a GPU in partitions looks whole then."""
+    """Return what is to be said if KFD hides nodes: a GPU in partitions looks whole then."""
     nodes = hidden_nodes(root)
     if nodes:
         rest = f" and {len(nodes) - 1} more" if len(nodes) > 1 else ""

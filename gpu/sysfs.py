@@ -98,7 +98,7 @@ class PCI:
         return slots
 
     def left_out(self, address: str) -> str | None:
-        """Why a function is not published, for a log; empty if that goes without saying, None if it is a GPU."""
+        """Return why a function is not published, for a log; empty if that goes without saying, None if it is a GPU."""
         if address not in self._left_out:
             self._left_out[address] = self._judge(address)
         return self._left_out[address]
@@ -124,7 +124,7 @@ class PCI:
         return f"PCI function {address} of {known} is left out: it has no render node, so nothing could be given"
 
     def gpu(self, address: str) -> GPU:
-        """What PCI, DRM and the kernel driver's own files tell of the GPU at this address."""
+        """Return what PCI, DRM and the kernel driver's own files tell of the GPU at this address."""
         folder = pci_folder(self.root, address)
         vendor_id = self.vendor(address)
         device_id = number(self.root, f"{folder}/device", 16)

@@ -16,7 +16,7 @@ from dranode.kubectl.device_view import allocated_on
 
 
 class ClaimStage(StrEnum):
-    """How far a claim has come, in the words of kubectl's own column."""
+    """The stage of a claim, in the words of kubectl's own column."""
 
     PENDING = "pending"
     ALLOCATED = "allocated"

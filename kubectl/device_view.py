@@ -33,7 +33,7 @@ _EXCLUDING: Final = frozenset(("NoSchedule", "NoExecute"))
 
 
 class Availability(StrEnum):
-    """What can still be had of a device."""
+    """The part of a device that is free."""
 
     FREE = "free"
     TAKEN = "taken"
@@ -44,7 +44,7 @@ class Availability(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HeldPart:
-    """What one claim has of a device.
+    """The part that one claim has of a device.
 
     Attributes:
         claim: `<namespace>/<name>`.
@@ -219,7 +219,7 @@ def _taints(driver: str, pool: str, device: Device, rules: tuple[DeviceTaintRule
 
 
 class _Counters:
-    """What partitions draw on in the pools that have shared counters (KEP-4815)."""
+    """The shared counters that partitions of a pool draw on (KEP-4815)."""
 
     def __init__(self, slices: Iterable[ResourceSlice], held: Mapping[DevicePlace, tuple[HeldPart, ...]]) -> None:
         self._remaining: dict[tuple[str, str, str, str], Amount] = {}

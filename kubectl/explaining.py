@@ -38,7 +38,7 @@ AskScheduler = Callable[[PodFacts, ClusterObjects], SchedulerAnswer | None]
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is asked about.
+    """The object that is asked about.
 
     Attributes:
         kind: `Pod` or `ResourceClaim`; empty if it may be either.

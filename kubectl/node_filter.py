@@ -1,4 +1,4 @@
-"""Which nodes a pod may go to at all, by what kube-scheduler looks at besides claims: name, labels, affinity, taints.
+"""Finds the nodes that a pod may go to by everything but its claims: name, labels, affinity, taints.
 
 Room for CPU and memory, ports, volumes and spreading are not looked at: kube-scheduler's own message has those.
 """

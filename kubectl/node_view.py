@@ -13,7 +13,7 @@ from dranode.sim.allocator.state import Amount
 
 @dataclass(slots=True)
 class Stock:
-    """What a NUMA node has of one kind of device.
+    """The devices of one kind on a NUMA node.
 
     Attributes:
         free: devices that can be had whole, or the amount that is left of a capacity that claims share.

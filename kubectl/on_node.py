@@ -1,4 +1,4 @@
-"""What this node holds of a claim, where this is the claim's node: records, CDI spec, runtime, containers, CPUs."""
+"""Reads a claim's traces on its own node: records, CDI spec, runtime, containers, CPUs."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ UNKNOWN: Final = "<unknown>"
 
 @dataclass(frozen=True, slots=True)
 class Listing(Generic[R]):
-    """How rows are printed.
+    """The form in which rows are printed.
 
     Attributes:
         columns: header and cell, in order.

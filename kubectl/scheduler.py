@@ -1,4 +1,4 @@
-"""What kube-scheduler says of a pod's unallocated claims, node by node, nodes with the same answer together.
+"""Asks the model of kube-scheduler about a pod's unallocated claims, node by node, and groups nodes of one answer.
 
 Values in, values out: the documents of a cluster, and the pod.
 """

@@ -1,1 +1,1 @@
-"""What a release consists of, built into dist/ and tried from clean environments: `make release`."""
+"""Builds the parts of a release into dist/ and tries them from clean environments: `make release`."""

@@ -1,4 +1,4 @@
-"""What the image's packages are, whose they are and under which licences: bills of materials and notices."""
+"""Lists the image's packages with their owners and licences: bills of materials and notices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a request to the API server asks for, and the answer of the objects that the server keeps."""
+"""Parses a request to the API server, and builds the answer of the objects that the server keeps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WRITTEN: Final = ("application/json", "application/vnd.kubernetes.protobuf", ""
 
 @dataclass(frozen=True)
 class ApiRequest:
-    """What a method and a path ask for.
+    """The objects that a method and a path ask for.
 
     Attributes:
         kind: the resource; None for the server's answers about itself.
@@ -169,7 +169,7 @@ class ApiRequest:
 
 
 def selection(selector: str, namespace: str = "") -> Callable[[KubeDocument], bool]:
-    """Whether an object matches a field selector and is in a namespace, if one is given."""
+    """Return whether an object matches a field selector and is in a namespace, if one is given."""
     pairs = [pair.replace("==", "=").split("=", 1) for pair in selector.split(",") if pair]
 
     def matches(document: KubeDocument) -> bool:
@@ -181,7 +181,7 @@ def selection(selector: str, namespace: str = "") -> Callable[[KubeDocument], bo
 
 
 def labelled(selector: str) -> Callable[[KubeDocument], bool]:
-    """Whether an object has the labels of a selector with equalities alone."""
+    """Return whether an object has the labels of a selector with equalities alone."""
     pairs = [pair.replace("==", "=").split("=", 1) for pair in selector.split(",") if pair]
 
     def matches(document: KubeDocument) -> bool:

@@ -32,7 +32,7 @@ _INITIAL_EVENTS_END: Final = "k8s.io/initial-events-end"
 
 @dataclass
 class RequestFault:
-    """What goes wrong with requests whose method and path match, for the next `times` of them.
+    """A fault for requests whose method and path match, for the next `times` of them.
 
     `seconds` pass first, or the time until `release` is set. Then the connection is dropped, or `status` is answered;
     with neither, the request goes on.
@@ -49,7 +49,7 @@ class RequestFault:
     drop: bool = False
 
     def takes(self, method: str, path: str) -> bool:
-        """Whether it befalls this request; each time counts."""
+        """Return whether it befalls this request; each time counts."""
         if self.times > 0 and self.method in ("", method) and self.path in path:
             self.times -= 1
             return True
@@ -147,12 +147,12 @@ class ApiServer:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """Return where it listens."""
         return f"{'https' if self.certificate else 'http'}://127.0.0.1:{self._port}"
 
     @property
     def running(self) -> bool:
-        """Whether it listens."""
+        """Return whether it listens."""
         return self._server is not None
 
     def kubeconfig(self, path: Path, token_file: Path | None = None, token: str = "") -> str:
@@ -350,7 +350,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     @staticmethod
     def _news(api: ApiServer, kind: ResourceKind, version: int) -> tuple[list[ObjectChange], int]:
-        """What has changed since a version, as soon as something has or a bookmark is due."""
+        """Return what has changed since a version, as soon as something has or a bookmark is due."""
         objects = api.objects
         with objects.changed:
             news = objects.since(kind, version)

@@ -1,4 +1,4 @@
-"""What a check works with: a driver between kubelet, an API server and a CDI folder, and claims for it."""
+"""The bench that a check works with: a driver between kubelet, an API server and a CDI folder, and claims for it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class BenchClaim:
 
 @dataclass(frozen=True)
 class BenchPlaces:
-    """Where things are.
+    """The places of a driver's files.
 
     Attributes:
         socket: the DRA service's socket; empty where registration says it.
@@ -120,7 +120,7 @@ class Bench:
 
     @property
     def info(self) -> DriverInfo:
-        """What the driver says of itself, as it was first asked."""
+        """Return what the driver says of itself, as it was first asked."""
         if self._info is None:
             self.connect()
         if self._info is None:
@@ -428,7 +428,7 @@ class Bench:
 
     @contextlib.contextmanager
     def _patiently(self) -> Iterator[float]:
-        """How long a call may take: kubelet's 45 s, or less for a driver that has let several run out."""
+        """Return how long a call may take: kubelet's 45 s, or less for a driver that has let several run out."""
         try:
             yield CALL_SECONDS if self._expired < _HUNG_CALLS else _HUNG_SECONDS
         except DriverCallError as error:
@@ -469,7 +469,7 @@ class Bench:
         return SpecFolder(self.places.cdi)
 
     def edits(self, claim: BenchClaim, answer: ClaimAnswer) -> str:
-        """What containers get by an answer, without what names the claim, so that two claims can be compared."""
+        """Return what containers get by an answer, without what names the claim, so that two claims can be compared."""
         text = repr(self.specs.edits(answer.cdi))
         shares = [str(result["shareID"]) for result in claim.results if result.get("shareID")]
         for value, token in [(claim.uid, "<uid>"), *((share, "<share>") for share in shares)]:
@@ -478,7 +478,7 @@ class Bench:
         return text.replace(claim.identity.name, "<name>")
 
     def eventually(self, holds: Callable[[], T], seconds: float | None = None) -> T:
-        """What `holds` gives as soon as it is true, or at last after so many seconds (the bench's patience)."""
+        """Return what `holds` gives as soon as it is true, or at last after so many seconds (the bench's patience)."""
         ends = time.monotonic() + (self.patience if seconds is None else seconds)
         while not (seen := holds()) and time.monotonic() < ends:
             time.sleep(_LOOK_SECONDS)

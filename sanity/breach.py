@@ -1,4 +1,4 @@
-"""How a check ends that does not pass."""
+"""The ways in which a check ends that does not pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a driver can do, found by asking it."""
+"""Finds out what a driver can do by asking it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dranode.sanity.kubelet import DRA_SERVICES, HEALTH_SERVICES, DriverCallErro
 
 
 def capabilities(bench: Bench) -> dict[str, Any]:
-    """What the driver says and publishes, as a plain document."""
+    """Return what the driver says and publishes, as a plain document."""
     info = bench.info if bench.places.registration is not None else None
     versions = info.versions if info else (bench.version,)
     return {

@@ -1,4 +1,4 @@
-"""What a check is: a rule with its source, and a function that looks whether a driver keeps it."""
+"""A check: a rule with its source, and a function that looks whether a driver keeps it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from dranode.sanity.bench import Bench
 
 
 class Level(StrEnum):
-    """How binding a rule is (RFC 2119)."""
+    """The strength of a rule (RFC 2119)."""
 
     MUST = "MUST"
     SHOULD = "SHOULD"
 
 
 class CheckGroup(StrEnum):
-    """What a check is about; the first part of its id."""
+    """The subject of a check; the first part of its id."""
 
     REGISTRATION = "registration"
     PREPARE = "prepare"

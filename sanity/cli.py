@@ -117,7 +117,7 @@ def _name(bench: Bench) -> str:
 
 
 def _command_name(driver_command: Sequence[str], bench: Bench) -> str:
-    """What a driver is called that never said its name."""
+    """Return what a driver is called that never said its name."""
     return driver_command[0] if driver_command else bench.places.socket or str(bench.places.registration)
 
 

@@ -47,7 +47,7 @@ class DriverCallError(Exception):
 
 @dataclass(frozen=True)
 class ClaimIdentity:
-    """What kubelet sends of a claim."""
+    """A claim as kubelet sends it."""
 
     namespace: str
     name: str
@@ -83,7 +83,7 @@ class ClaimAnswer:
 
 @dataclass(frozen=True)
 class DriverInfo:
-    """What a driver says of itself."""
+    """A driver's registration."""
 
     type: str
     name: str

@@ -1,4 +1,4 @@
-"""What an API server keeps: objects with resource versions, a history to watch, and the rules of writing.
+"""Keeps the objects of an API server, with resource versions, a history to watch, and the rules of writing.
 
 As kube-apiserver does it, as far as a node driver can tell: generated names, optimistic locking, preconditions of
 deletes, server-side apply of `status.devices` (a map list by driver, device, pool and share), history that is forgotten

@@ -36,12 +36,12 @@ class OfferedDevice:
 
     @property
     def shareable(self) -> bool:
-        """Whether several claims can have it at once."""
+        """Return whether several claims can have it at once."""
         return bool(self.document.get("allowMultipleAllocations"))
 
     @property
     def hindered(self) -> bool:
-        """Whether a plain claim would not get it, or only after others have acted."""
+        """Return whether a plain claim would not get it, or only after others have acted."""
         blocked = any(taint.get("effect") in _BLOCKING for taint in self.document.get("taints") or ())
         return blocked or bool(self.document.get("bindingConditions"))
 
@@ -52,12 +52,12 @@ class OfferedDevice:
                 yield (consumption["counterSet"], counter), Fraction(Quantity(amount["value"]).value)
 
     def amounts(self) -> dict[str, str]:
-        """How much of each capacity a claim takes that asks for as little as it may (KEP-5075)."""
+        """Return how much of each capacity a claim takes that asks for as little as it may (KEP-5075)."""
         capacities = self.document.get("capacity") or {}
         return {name: _least(capacity) for name, capacity in capacities.items()} if self.shareable else {}
 
     def shares(self) -> int:
-        """How many claims can take that much at the same time; 1 where it is not shareable."""
+        """Return how many claims can take that much at the same time; 1 where it is not shareable."""
         fits = [
             int(Quantity(capacity["value"]).value // Quantity(amount).value)
             for name, capacity in (self.document.get("capacity") or {}).items()

@@ -42,7 +42,7 @@ class DriverProcess(Protocol):
 
     @property
     def rolling(self) -> bool:
-        """Whether two instances can run beside each other."""
+        """Return whether two instances can run beside each other."""
 
     def start(self, instance: str = "") -> None:
         """Start an instance."""
@@ -57,7 +57,7 @@ class DriverProcess(Protocol):
         """Its exit status, or None if it runs or was never started."""
 
     def usage(self, instance: str = "") -> ProcessUsage | None:
-        """What it uses now; None if that cannot be seen."""
+        """Return what it uses now; None if that cannot be seen."""
 
     def log(self) -> str:
         """The last lines that it wrote."""
@@ -84,7 +84,7 @@ class CommandDriver:
 
     @property
     def rolling(self) -> bool:
-        """Whether the command names the pod's UID."""
+        """Return whether the command names the pod's UID."""
         return any("{pod_uid}" in argument for argument in self._command)
 
     def start(self, instance: str = "") -> None:
@@ -130,7 +130,7 @@ class CommandDriver:
         return None if process is None else process.poll()
 
     def usage(self, instance: str = "") -> ProcessUsage | None:
-        """What it uses now, by the kernel; None if it has ended or the kernel does not say."""
+        """Return what it uses now, by the kernel; None if it has ended or the kernel does not say."""
         process = self._running.get(instance)
         if process is None:
             return None

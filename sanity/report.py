@@ -24,7 +24,7 @@ def summary(driver: str, outcomes: Sequence[CheckOutcome]) -> str:
 
 
 def failed(outcomes: Sequence[CheckOutcome], *, strict: bool) -> bool:
-    """Whether a run has failed: by a MUST, or by a SHOULD too if it is strict."""
+    """Return whether a run has failed: by a MUST, or by a SHOULD too if it is strict."""
     return any(
         outcome.verdict is Verdict.FAILED and (strict or outcome.check.level is Level.MUST) for outcome in outcomes
     )

@@ -1,4 +1,4 @@
-"""What a container runtime would see in its CDI folder, by the rules of the reference loader."""
+"""Reads a CDI folder as a container runtime would, by the rules of the reference loader."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _CLAIM_GROUPS: Final = frozenset((CheckGroup.PREPARE, CheckGroup.UNPREPARE, Chec
 
 
 class Verdict(StrEnum):
-    """What came of a check."""
+    """The outcome of a check."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -29,7 +29,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class CheckOutcome:
-    """What came of a check.
+    """The outcome of a check.
 
     Attributes:
         text: what was seen, or why the check could not be run; empty where it passed.
@@ -92,7 +92,7 @@ def unanswered(checks: Sequence[Check], breach: Breach) -> list[CheckOutcome]:
 
 
 def unproven(outcomes: Sequence[CheckOutcome]) -> str:
-    """Why a run proves nothing: claims were to be tried, and none was; empty if it proves something."""
+    """Return why a run proves nothing: claims were to be tried, and none was; empty if it proves something."""
     tried = [each for each in outcomes if each.check.group in _CLAIM_GROUPS]
     if not tried or any(each.verdict is not Verdict.SKIPPED for each in tried):
         return ""

@@ -1,4 +1,4 @@
-"""Whether a runtime would load a CDI document: the verdict of the newest Go library, and of older ones that differ.
+"""Decides whether a runtime would load a CDI document, by the newest Go library and by older ones that differ.
 
 The newest one is the library's main branch at 05ae4b5 (containerd 2.4 development). A document that it refuses has a
 problem, and so has one that crashes it.
@@ -28,7 +28,7 @@ class SpecVerdict:
 
     @property
     def ok(self) -> bool:
-        """Whether the newest library loads it."""
+        """Return whether the newest library loads it."""
         return not self.problems
 
 

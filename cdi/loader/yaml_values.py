@@ -1,4 +1,4 @@
-"""What YAML nodes mean to the Go library: scalars by their looks (YAML 1.1, its own way), merges, no key twice.
+"""Gives YAML nodes the values that they have for the Go library: scalars by its form of YAML 1.1, merges, no key twice.
 
 A mapping's keys keep their type, because `1` and `"1"` are two keys; `GoMap` therefore maps (type, value) pairs.
 """

@@ -56,7 +56,7 @@ def command(root: Root, kubelet_root: str | None, output: str, html: str | None,
 
 
 def read_holders(root: Root, kubelet_root: str | None) -> Mapping[str, CPUSet]:
-    """What each claim on record holds, by `<namespace>/<claim>`; nothing for a machine that is not this one.
+    """Return what each claim on record holds, by `<namespace>/<claim>`; nothing for a machine that is not this one.
 
     A ledger at the default kubelet root that cannot be read is a warning on stderr and no holders.
 

@@ -1,4 +1,4 @@
-"""What the containers of claims on record use of the CPUs that they hold, for `dranode claims --usage`."""
+"""Prints for `dranode claims --usage` how much the claims' containers use of the CPUs that the claims hold."""
 
 from __future__ import annotations
 

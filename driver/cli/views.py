@@ -24,7 +24,7 @@ KUBELET_ROOT: Final = "/var/lib/kubelet"
 
 @dataclass(frozen=True, slots=True)
 class Views:
-    """What was seen of a machine's drivers.
+    """The drivers of a machine as they were seen.
 
     Attributes:
         drivers: each driver whose hardware could be read.

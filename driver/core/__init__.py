@@ -1,1 +1,1 @@
-"""What a node driver decides: frozen values in, frozen values out. Nothing here touches a file, a socket or a clock."""
+"""A node driver's decisions: frozen values in, frozen values out. Nothing here touches a file, a socket or a clock."""

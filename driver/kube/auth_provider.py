@@ -12,7 +12,7 @@ from dranode.driver.kube.server import UnreachableError
 
 
 def provider_headers(path: str, context: str, provider: str) -> Callable[[], Mapping[str, str]]:
-    """How requests say who they come from, for a context whose user has an `auth-provider`.
+    """Return how requests say who they come from, for a context whose user has an `auth-provider`.
 
     Raises:
         UnreachableError: the package is not installed, or does not know the provider.

@@ -39,7 +39,7 @@ _FIRST_ERROR: Final = 400
 
 
 class Wire(Protocol):
-    """What carries requests: `dranode.driver.kube.connection.Connection`."""
+    """The carrier of requests: `dranode.driver.kube.connection.Connection`."""
 
     def send(self, outgoing: Outgoing) -> Any:
         """Send a request; an answer with `status`, `headers` and `data`.

@@ -33,7 +33,7 @@ _FLUSH_SECONDS: Final = 1.0
 
 
 class KubeCluster:
-    """What the drivers of one node need of their API server. Any thread may call."""
+    """The API server as the drivers of one node need it. Any thread may call."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class KubeCluster:
             loop.want(inventory)
 
     def status(self, driver: str) -> PublisherStatus:
-        """How the driver's slices are."""
+        """Return how the driver's slices are."""
         loop = self._loops.get(driver)
         return NOTHING_YET if loop is None else loop.status
 

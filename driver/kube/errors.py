@@ -1,4 +1,4 @@
-"""What an API server answers when it does not do what it was asked, in one sentence."""
+"""The errors of an API server, in one sentence each."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ApiError(DranodeError):
 
     @property
     def passes(self) -> bool:
-        """Whether the same request may succeed later without a change by an administrator."""
+        """Return whether the same request may succeed later without a change by an administrator."""
         return self.status in PASSING
 
 

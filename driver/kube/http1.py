@@ -46,7 +46,7 @@ class Head:
 
     @property
     def keeps(self) -> bool:
-        """Whether the connection can be used again after the body."""
+        """Return whether the connection can be used again after the body."""
         return self.headers.get("connection", "").lower() != "close"
 
 
@@ -61,7 +61,7 @@ class Channel:
         self.reusable = True
 
     def idle(self) -> bool:
-        """Whether nothing has come since the last answer; a server that has closed the connection says so."""
+        """Return whether nothing has come since the last answer; a server that has closed the connection says so."""
         if self._buffer:
             return False
         poll = select.poll()
@@ -139,7 +139,7 @@ class Channel:
         return taken
 
     def _until(self, end: bytes, most: int) -> bytes:
-        """What stands before `end`, which is taken too."""
+        """Return what stands before `end`, which is taken too."""
         while (at := self._buffer.find(end)) < 0:
             if len(self._buffer) > most:
                 raise BrokenError(f"the answer has a head or a chunk's length of more than {most} bytes")

@@ -145,7 +145,7 @@ class _ProgramUser:
 
 
 def _cluster_information(cluster: ConfigCluster) -> dict[str, Any]:
-    """What a program is told of the cluster, as `ExecCredential.spec.cluster` has it."""
+    """Return what a program is told of the cluster, as `ExecCredential.spec.cluster` has it."""
     data = cluster.certificate_authority_data
     if not data and cluster.certificate_authority:
         data = base64.b64encode(Path(cluster.certificate_authority).read_bytes()).decode()

@@ -69,7 +69,7 @@ class Outbox(Generic[T]):
                 self._changed.notify_all()
 
     def sends(self, key: str) -> bool:
-        """Whether something under the key is being sent at this moment, or may have been."""
+        """Return whether something under the key is being sent at this moment, or may have been."""
         with self._changed:
             return self._pending.is_taken(key)
 

@@ -36,7 +36,7 @@ class PendingItems(Generic[T]):
         return len(self._entries)
 
     def is_taken(self, key: str) -> bool:
-        """Whether what waits under a key was taken and is not `done`."""
+        """Return whether what waits under a key was taken and is not `done`."""
         entry = self._entries.get(key)
         return entry is not None and entry.taken
 
@@ -60,7 +60,7 @@ class PendingItems(Generic[T]):
         return entry.item
 
     def wait(self, now: float) -> float | None:
-        """How many seconds the first item has to wait; None if there is none."""
+        """Return how many seconds the first item has to wait; None if there is none."""
         entry = next(iter(self._entries.values()), None)
         if entry is None:
             return None

@@ -34,7 +34,7 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How fast repairs follow one another: the first soon, those of a long fight ever later.
+    """The pace of repairs: the first soon, those of a long fight ever later.
 
     Attributes:
         repairs: how many there were in a row.

@@ -45,12 +45,12 @@ class Server:
 
     @property
     def host(self) -> str:
-        """What the header `Host` says."""
+        """Return what the header `Host` says."""
         return urlsplit(self.url).netloc.rpartition("@")[2]
 
     @property
     def prefix(self) -> str:
-        """What goes before every path: the server's own, and for a plain one behind a proxy all of the URL."""
+        """Return what goes before every path: the server's own, and for a plain one behind a proxy all of the URL."""
         return (self.url if self.proxy and self.tls is None else urlsplit(self.url).path).rstrip("/")
 
     def connect(self, seconds: float) -> socket.socket:
@@ -105,7 +105,7 @@ def proxy_of_environment(host: str, scheme: str = "https") -> str:
 
 
 def tls_context(authority: str | None, *, data: str = "", verify: bool = True) -> ssl.SSLContext:
-    """How a server's certificate is judged: as strict as Go and no stricter.
+    """Return how a server's certificate is judged: as strict as Go and no stricter.
 
     From Python 3.13 on certificates that RFC 5280 does not want (EKS has no Authority Key Identifier) would not be
     trusted. `authority` is a file and `data` the same in PEM; neither for those that the system trusts.

@@ -1,4 +1,4 @@
-"""Where the credentials for the cluster are; nothing is read or loaded here, because a driver listens first."""
+"""Finds the credentials for the cluster. It reads and loads nothing, because a driver listens first."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Where the credentials are.
+    """The place of the credentials.
 
     Attributes:
         kubeconfig: a kubeconfig file, or several as `KUBECONFIG` has them; empty for the service account of this pod.

@@ -33,7 +33,7 @@ _PAST: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT, HTTPStatus.
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """What is to be said of a claim.
+    """The status to write of a claim.
 
     Attributes:
         claim: the claim.

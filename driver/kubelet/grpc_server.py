@@ -93,18 +93,18 @@ class _Connection:
                 self._send()
 
     def waits(self, stream: int) -> bool:
-        """Whether something of an answer is still to be taken by the peer."""
+        """Return whether something of an answer is still to be taken by the peer."""
         with self._lock:
             return bool(self._unsent) or self._http2.waits(stream)
 
     def open(self, stream: int) -> bool:
-        """Whether somebody still waits for an answer."""
+        """Return whether somebody still waits for an answer."""
         with self._lock:
             return self._http2.open(stream)
 
     @property
     def busy(self) -> bool:
-        """Whether anything is still to be answered or sent."""
+        """Return whether anything is still to be answered or sent."""
         with self._lock:
             return bool(self._http2.calls or self._unsent)
 

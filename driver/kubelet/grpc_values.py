@@ -1,4 +1,4 @@
-"""What gRPC says over HTTP/2: messages with their length before them, statuses, timeouts (PROTOCOL-HTTP2.md of gRPC).
+"""Encodes and decodes gRPC over HTTP/2: messages after their length, statuses, timeouts (gRPC's PROTOCOL-HTTP2.md).
 
 Values alone; `http2` carries them.
 """

@@ -32,14 +32,14 @@ _CUT: Final = "..."
 
 @dataclass(slots=True)
 class _Statement:
-    """What was sent to a caller last (`version`), and until when (seconds, monotonic) it need not be sent again."""
+    """The last report to a caller (`version`), and until when (seconds, monotonic) it need not be sent again."""
 
     api: ModuleType
     version: int = -1
     until: float = 0.0
 
     def is_due(self, version: int, now: float) -> bool:
-        """Whether a message to the caller is due."""
+        """Return whether a message to the caller is due."""
         return self.version != version or self.until <= now
 
 
@@ -80,7 +80,7 @@ class HealthService:
 
     @property
     def devices(self) -> tuple[DeviceHealth, ...]:
-        """What was reported last."""
+        """Return what was reported last."""
         return self._devices
 
     def stop(self) -> None:

@@ -202,17 +202,17 @@ class ServerConnection:
             del self._calls[stream]
 
     def waits(self, stream: int) -> bool:
-        """Whether the peer has not taken yet all that it was sent of this answer."""
+        """Return whether the peer has not taken yet all that it was sent of this answer."""
         call = self._calls.get(stream)
         return call is not None and bool(call.unsent)
 
     def open(self, stream: int) -> bool:
-        """Whether the caller still waits for this answer."""
+        """Return whether the caller still waits for this answer."""
         return stream in self._calls
 
     @property
     def calls(self) -> int:
-        """How many calls are open."""
+        """Return how many calls are open."""
         return len(self._calls)
 
     def go_away(self) -> None:

@@ -180,7 +180,7 @@ class HTTP2Connection:
         return HeadersCame(stream, headers, first, ended)
 
     def _accepted(self, stream: int) -> bool:
-        """Whether a stream that a client begins is taken."""
+        """Return whether a stream that a client begins is taken."""
         if not stream % 2:
             raise HTTP2Error(ErrorCode.PROTOCOL_ERROR, f"stream {stream} is not a client's to begin")
         if len(self._windows) < MAX_STREAMS:

@@ -22,7 +22,7 @@ class Windows:
         self._initial = _INITIAL
 
     def __len__(self) -> int:
-        """How many streams this end has not ended."""
+        """Return how many streams this end has not ended."""
         return len(self._rooms) - 1
 
     def begin(self, stream: int) -> None:
@@ -37,7 +37,7 @@ class Windows:
     # --- what is sent ---
 
     def sends(self, stream: int) -> bool:
-        """Whether something may still be sent on a stream."""
+        """Return whether something may still be sent on a stream."""
         return stream in self._rooms
 
     def end_sending(self, stream: int) -> None:
@@ -45,7 +45,7 @@ class Windows:
         self._rooms.pop(stream, None)
 
     def room(self, stream: int) -> int:
-        """How many bytes the peer takes now; it is below 0 after the peer has made its windows smaller."""
+        """Return how many bytes the peer takes now; it is below 0 after the peer has made its windows smaller."""
         return min(self._rooms[_CONNECTION], self._rooms.get(stream, 0))
 
     def sent(self, stream: int, size: int) -> None:
@@ -82,7 +82,7 @@ class Windows:
     # --- what comes ---
 
     def receives(self, stream: int) -> bool:
-        """Whether something may still come on a stream."""
+        """Return whether something may still come on a stream."""
         return stream in self._credits
 
     def end_receiving(self, stream: int) -> None:

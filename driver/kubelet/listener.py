@@ -1,4 +1,4 @@
-"""Where one driver listens: its folder, its sockets, and who answers on them.
+"""The place where one driver listens: its folder, its sockets, and the services on them.
 
 A node waits for its driver, so this is all that `serve` loads before it listens; hardware and ledger are read then, and
 a call that comes earlier waits for them. The DRA socket is bound before the registration socket, so that kubelet never
@@ -105,11 +105,14 @@ class Listener:
 
     @property
     def health(self) -> HealthService:
-        """What reports the health of the devices to kubelet."""
+        """Return what reports the health of the devices to kubelet."""
         return self._services()[1]
 
     def _services(self) -> tuple[DRAService, HealthService]:
-        """What answers besides registration; loaded at the first use, so that kubelet finds the driver before that."""
+        """Return what answers besides registration.
+
+        Loaded at the first use, so that kubelet finds the driver before that.
+        """
         with self._loading:
             if self._loaded is None:
                 from dranode.driver.kubelet.health import HealthService  # noqa: PLC0415 - listen first

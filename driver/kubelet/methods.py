@@ -20,7 +20,7 @@ class Stream(Protocol):
 
     @property
     def behind(self) -> bool:
-        """Whether the caller has not taken yet what it was sent."""
+        """Return whether the caller has not taken yet what it was sent."""
 
     def send(self, message: Any) -> None:
         """Send a message; to a caller who has gone nothing is sent."""

@@ -1,4 +1,4 @@
-"""Where a plugin's sockets lie under kubelet's root, and how they are bound.
+"""Finds and binds a plugin's sockets under kubelet's root.
 
 Names are those of the Go helper (k8s.io/dynamic-resource-allocation/kubeletplugin), so that either can take over from
 the other. With a pod UID both names are unique to the pod, which a rolling update needs (kubelet 1.33 or newer).

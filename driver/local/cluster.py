@@ -71,7 +71,7 @@ class FolderCluster:
         self._statuses[driver] = replace(status, published=True)
 
     def status(self, driver: str) -> PublisherStatus:
-        """How the driver's slices are."""
+        """Return how the driver's slices are."""
         return self._statuses.get(driver, PublisherStatus())
 
     def pause(self, driver: str) -> None:

@@ -55,7 +55,7 @@ class FolderEvents:
 
     @property
     def fileno(self) -> int | None:
-        """What is readable in `poll` while events wait; None while nothing is watched."""
+        """Return what is readable in `poll` while events wait; None while nothing is watched."""
         return None if self._close is None else self._handle
 
     def close(self) -> None:

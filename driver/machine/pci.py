@@ -1,4 +1,4 @@
-"""Where a PCI function sits in its machine, as far as the scheduler can use it.
+"""Finds where a PCI function sits in its machine, as far as the scheduler can use it.
 
 Source: Documentation/ABI/testing/sysfs-bus-pci for `numa_node` and `local_cpus`, Documentation/PCI/sysfs-pci.rst for
 the folders. What is found are the values of the standard attributes `resource.kubernetes.io/pcieRoot` and

@@ -133,7 +133,7 @@ class ClaimFiles:
             self.metadata.remove(claim, requests)
 
     def writable(self, record: Record) -> bool:
-        """Whether the claim's files can be made from its record and are this driver's to write."""
+        """Return whether the claim's files can be made from its record and are this driver's to write."""
         # Of a lost record nothing is known that could be written, and a spec that lies there is in use. What another
         # driver wrote is left alone until it is clear whose claim it is.
         entry = self.book.entry(record.uid)

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class DecidedCall:
-    """What was decided of the claims of one call.
+    """The decision on the claims of one call.
 
     Attributes:
         outcomes: of the claims for which nothing is to be done, by UID.

@@ -1,4 +1,4 @@
-"""What a driver last read of its node's hardware, and why it cannot read it at the moment.
+"""The hardware that a driver last read, and why it cannot read it at the moment.
 
 Hardware that was not read is not hardware without devices: code that needs an inventory has to face that there is none.
 """
@@ -35,7 +35,7 @@ class Discovery:
 
     @property
     def inventory(self) -> Inventory:
-        """What was read last.
+        """Return what was read last.
 
         Raises:
             UnreadError: it was never read.

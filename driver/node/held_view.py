@@ -1,4 +1,4 @@
-"""What is on record as enforcement sees it, kept in step with the book of records at the price of what has changed."""
+"""Keeps the snapshot for enforcement in step with the book of records, at the price of the claims that changed."""
 
 from __future__ import annotations
 

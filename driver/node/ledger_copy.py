@@ -60,7 +60,7 @@ class LedgerCopy:
         self._room = 0
 
     def read(self) -> Copied | None:
-        """What it says, as far as it can be read; None if it is not there.
+        """Return what it says, as far as it can be read; None if it is not there.
 
         Raises:
             LedgerError: the file cannot be read, or a newer dranode wrote it.
@@ -217,7 +217,7 @@ def _rows(data: bytes) -> Iterator[Record]:
 
 
 def _end(data: bytes, start: int) -> int:
-    """Where the JSON object that begins at `start` ends; the end of the data if it does not."""
+    """Return where the JSON object that begins at `start` ends; the end of the data if it does not."""
     depth, quoted, at = 0, False, start
     while at < len(data):
         match data[at : at + 1]:

@@ -81,7 +81,7 @@ def contents_of(rows: tuple[Record | Damaged, ...], commits: int = 0, doubt: str
 
 
 def header_damage(header: bytes) -> str | None:
-    """What is wrong with the first `HEADER_BYTES` of the file; None if nothing is, or if the file is empty."""
+    """Return what is wrong with the first `HEADER_BYTES` of the file; None if nothing is, or if the file is empty."""
     if not header:
         return None
     if len(header) < HEADER_BYTES:
@@ -93,7 +93,7 @@ def header_damage(header: bytes) -> str | None:
 
 
 def schema_damage(db: sqlite3.Connection) -> str | None:
-    """What is wrong with the tables; None if nothing is, or if there are none yet."""
+    """Return what is wrong with the tables; None if nothing is, or if there are none yet."""
     found = dict(db.execute("SELECT name, sql FROM sqlite_master WHERE type IN ('table', 'view')"))
     there = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     if not there:
@@ -105,7 +105,7 @@ def schema_damage(db: sqlite3.Connection) -> str | None:
 
 
 def tree_damage(db: sqlite3.Connection) -> str | None:
-    """What SQLite itself finds wrong with its pages, tables and indexes; None if nothing is."""
+    """Return what SQLite itself finds wrong with its pages, tables and indexes; None if nothing is."""
     found = str(db.execute("PRAGMA integrity_check(1)").fetchone()[0])
     return None if found == "ok" else " ".join(found.split())
 
@@ -116,7 +116,7 @@ def read_rows(db: sqlite3.Connection) -> tuple[Record | Damaged, ...]:
 
 
 def index_damage(db: sqlite3.Connection, rows: tuple[Record | Damaged, ...]) -> str | None:
-    """How the rows differ from those that the primary key's index has; None if they do not."""
+    """Return how the rows differ from those that the primary key's index has; None if they do not."""
     # Ordered by the key, SQLite reads the index alone, which has every UID a second time.
     indexed = [str(uid) for (uid,) in db.execute("SELECT uid FROM claims ORDER BY uid")]
     listed = sorted(row.uid for row in rows)

@@ -168,12 +168,12 @@ class NodeClaims:
             self._lock.notify()
 
     def snapshot(self) -> HeldSnapshot | None:
-        """What is on record as enforcement sees it; None for a driver that pins no containers. Never waits."""
+        """Return what is on record as enforcement sees it; None for a driver that pins no containers. Never waits."""
         return self._view.snapshot
 
     @property
     def impediment(self) -> str | None:
-        """Why no new claim can be prepared, by the last use of ledger, hardware and CDI specs; None if one can.
+        """Return why no new claim can be prepared, by the last use of ledger, hardware and CDI specs; None if one can.
 
         Never waits.
         """
@@ -181,7 +181,7 @@ class NodeClaims:
 
     @property
     def unusable(self) -> str | None:
-        """Why ledger, hardware or CDI specs cannot be used, by the last time they were; None if they can.
+        """Return why ledger, hardware or CDI specs cannot be used, by the last time they were; None if they can.
 
         Never waits.
         """
@@ -216,14 +216,14 @@ class NodeClaims:
             self.interpreter.tune(plugin, preparing=False)
 
     def disturbances(self) -> tuple[Disturbance, ...]:
-        """What has disturbed the claims on record since they began; never waits."""
+        """Return what has disturbed the claims on record since they began; never waits."""
         plugin = self.plugin
         if not isinstance(plugin, Tunes) or not self.store.recovery.notes:
             return ()
         return tuple(plugin.disturbances(self.store.book.records(), LedgerNotes(self.store).read()))
 
     def record(self, uid: str) -> Record | None:
-        """What is on record of a claim at the last look at the ledger; never waits."""
+        """Return what is on record of a claim at the last look at the ledger; never waits."""
         return self.store.book.record(uid)
 
     def records(self) -> tuple[Record, ...]:

@@ -1,4 +1,4 @@
-"""How long a Prepare waits for the Unprepare of a claim that is in its way."""
+"""Limits how long a Prepare waits for the Unprepare of a claim that is in its way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of every claim, in one book; what a decision reads besides is an index of it.
+"""The one book of all that is known of every claim; everything else that a decision reads is an index of it.
 
 row in the ledger   CDI spec               in the book
 whole               any                    the row's record, on record
@@ -22,7 +22,7 @@ from dranode.driver.node.ledger_rows import Damaged
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What is known of one claim.
+    """The book's entry of one claim.
 
     Attributes:
         uid: the claim's UID.
@@ -43,7 +43,7 @@ class Entry:
 
     @property
     def unknown(self) -> str | None:
-        """Why the claim may hold anything; None if it is known what it holds."""
+        """Return why the claim may hold anything; None if it is known what it holds."""
         if self.record is not None:
             return LOST_RECORD if self.record.lost else None
         reason = self.damaged.reason if self.damaged is not None else "missing"
@@ -51,7 +51,7 @@ class Entry:
 
     @property
     def holding(self) -> Holding | None:
-        """What the claim is known to hold; a damaged row may name more devices than the CDI spec."""
+        """Return what the claim is known to hold; a damaged row may name more devices than the CDI spec."""
         if self.record is None:
             return None
         holding = self.record.holding
@@ -131,7 +131,7 @@ class RecordBook:
         return self._entries.get(uid)
 
     def records(self) -> tuple[Record, ...]:
-        """What is on record: without the claims whose rows are damaged."""
+        """Return what is on record: without the claims whose rows are damaged."""
         return tuple(record for entry in self.entries() if (record := entry.on_record) is not None)
 
     def uids(self) -> frozenset[str]:
@@ -139,7 +139,7 @@ class RecordBook:
         return frozenset(record.uid for record in self.records())
 
     def record(self, uid: str) -> Record | None:
-        """What is on record of one claim."""
+        """Return what is on record of one claim."""
         entry = self.entry(uid)
         return None if entry is None else entry.on_record
 
@@ -148,7 +148,7 @@ class RecordBook:
         return tuple(entry.record for entry in self.entries() if entry.record is not None)
 
     def known_of(self, uids: Iterable[str]) -> Mapping[str, Record]:
-        """What is known of some claims, by UID."""
+        """Return what is known of some claims, by UID."""
         entries = filter(None, map(self.entry, uids))
         return {entry.uid: entry.record for entry in entries if entry.record is not None}
 

@@ -257,7 +257,7 @@ class RecordStore:
             )
 
     def blocked(self) -> str | None:
-        """Why no new claim may be given anything, with what to do; None if it may."""
+        """Return why no new claim may be given anything, with what to do; None if it may."""
         if self.recovery.doubt:
             return missing_claims(self.recovery.doubt, self._plugin.driver)
         for uid, reason in self.book.unknown.items():
@@ -265,7 +265,7 @@ class RecordStore:
         return None
 
     def missing(self) -> tuple[str, ...]:
-        """What keeps new grants from being made: a sentence for each."""
+        """Return what keeps new grants from being made: a sentence for each."""
         claims = (f"claim with UID {uid}: {reason}" for uid, reason in sorted(self.book.unknown.items()))
         return (*((self.recovery.doubt,) if self.recovery.doubt else ()), *claims)
 
@@ -288,14 +288,14 @@ class RecordStore:
 
 
 def _with_owner(record: Record, before: Record | None) -> Record:
-    """What a CDI spec says of a claim, with the owner that others have named since."""
+    """Return what a CDI spec says of a claim, with the owner that others have named since."""
     if before is None or not before.name:
         return record
     return msgspec.structs.replace(record, namespace=before.namespace, name=before.name, pods=before.pods)
 
 
 def _inodes(path: Path) -> tuple[int, ...]:
-    """Which files the ledger, its journal and the journal's index are; 0 for one that is not there."""
+    """Return which files the ledger, its journal and the journal's index are; 0 for one that is not there."""
     return tuple(map(_inode, (str(path), f"{path}-wal", f"{path}-shm")))
 
 

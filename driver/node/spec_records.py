@@ -35,7 +35,7 @@ class SpecRecords:
         return tuple(sorted(self.specs.stamps()))
 
     def all(self) -> Mapping[str, Record]:
-        """What every spec says, by UID.
+        """Return what every spec says, by UID.
 
         Raises:
             LedgerError: the CDI directory cannot be listed.
@@ -43,7 +43,10 @@ class SpecRecords:
         return {uid: self.record(uid) for uid in self.uids()}
 
     def record(self, uid: str) -> Record:
-        """What a claim's spec says: the copy of its record, else what the driver reads there; lost if neither is."""
+        """Return what a claim's spec says: the copy of its record, else what the driver reads there.
+
+        Lost if neither is.
+        """
         spec = self.specs.read(uid)
         if spec is None:
             return Record(uid=uid)

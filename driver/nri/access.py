@@ -1,4 +1,4 @@
-"""How containers are reached."""
+"""The ways to reach containers."""
 
 from __future__ import annotations
 

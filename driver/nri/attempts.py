@@ -1,4 +1,4 @@
-"""When to connect again.
+"""Decides when to connect again.
 
 Containers that are created while no plug-in is connected run on every CPU, so the driver connects within a twentieth of
 a second to a runtime that starts or restarts: an attempt without a listener disturbs no one, and a runtime opens its
@@ -82,7 +82,7 @@ class Attempts:
 
 
 def _identity(path: str) -> tuple[int, int, int] | None:
-    """What distinguishes a socket from the next one at its path; None if there is none."""
+    """Return what distinguishes a socket from the next one at its path; None if there is none."""
     try:
         found = os.stat(path)  # noqa: PTH116 - twenty times a second; a Path costs more than the call
     except OSError:

@@ -1,4 +1,4 @@
-"""What each call of the runtime means: NRI's methods, in both styles of events, as a table.
+"""Gives each call of the runtime its meaning: NRI's methods, in both styles of events, as a table.
 
 Up to NRI 0.11 everything but the three container requests comes as StateChange; from 0.12 each event has its own
 method. A method that is not here is answered with status 12.
@@ -59,7 +59,7 @@ class CallError(Exception):
 
 
 def understand(stream: int, call: Call) -> NRIEvent | SynchronizePart | None:
-    """What the call on `stream` is about; None if it only needs an empty answer.
+    """Return what the call on `stream` is about; None if it only needs an empty answer.
 
     Raises:
         CallError: there is no such method, or its payload does not decode.

@@ -112,7 +112,7 @@ class NRIClient:
 
     @property
     def synchronized(self) -> bool:
-        """Whether a runtime is connected and has been answered its whole state: from then on nothing escapes."""
+        """Return whether a runtime is connected and has been answered its whole state: from then on nothing escapes."""
         session = self._session
         return session is not None and session.synchronized
 
@@ -221,7 +221,7 @@ class NRIClient:
             sock.sendall(out)
 
     def _is_due(self, session: Session) -> bool:
-        """Whether time alone may make something due soon."""
+        """Return whether time alone may make something due soon."""
         waits = session.awaiting_updates or not session.synchronized or self._missed or self._mistakes.made
         return waits or self._enforcer.unsolicited.waits
 

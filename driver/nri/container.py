@@ -57,7 +57,7 @@ def cpus_of(text: str) -> CPUSet:
 
 
 def adjustment_to(resources: Resources) -> nri.ContainerAdjustment | None:
-    """What a container that is being created gets; None if nothing."""
+    """Return what a container that is being created gets; None if nothing."""
     if not resources:
         return None
     return nri.ContainerAdjustment(linux=nri.LinuxContainerAdjustment(resources=_linux(resources)))

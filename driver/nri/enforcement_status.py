@@ -1,4 +1,4 @@
-"""How enforcement is doing."""
+"""The state of enforcement, for metrics, health and `doctor`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dranode.driver.nri.events import RuntimePeer
 
 @dataclass(frozen=True, slots=True)
 class EnforcementStatus:
-    """What metrics, health and `doctor` show.
+    """The state of enforcement that metrics, health and `doctor` show.
 
     Attributes:
         runtime: the runtime at the other end; None while there is none.

@@ -94,13 +94,13 @@ class Enforcer:
         self._enforced.status = replace(self._enforced.status, runtime=None)
 
     def synchronize(self, listed: tuple[Container, ...]) -> tuple[ContainerUpdate, ...]:
-        """What has to change of these containers: they exist, and no others."""
+        """Return what has to change of these containers: they exist, and no others."""
         # The runtime synchronizes each instance apart, so that takes no turn.
         with self._speaking(allowed=self.instance.active):
             return self._said(self._synchronize(listed))
 
     def create(self, container: Container) -> tuple[Resources, tuple[ContainerUpdate, ...]]:
-        """What a container gets that is about to be created, and what has to change of others.
+        """Return what a container gets that is about to be created, and what has to change of others.
 
         Raises:
             RefusedError: it may not be created; the text is for kubelet.
@@ -124,7 +124,7 @@ class Enforcer:
             return self._said(self._enforced.carry_out(allowed))
 
     def stop(self, container: Container) -> tuple[ContainerUpdate, ...]:
-        """What has to change of others now that a container has stopped."""
+        """Return what has to change of others now that a container has stopped."""
         with self._speaking(allowed=self.instance.turn(f"stop {container.id}")):
             allowed = enforcement.stop(self._enforced.mended(), self.node.snapshot(), container)
             return self._said(self._enforced.carry_out(allowed))
@@ -211,7 +211,7 @@ class Enforcer:
         return drifts
 
     def status(self) -> EnforcementStatus:
-        """How things are."""
+        """Return how things are."""
         return replace(
             self._enforced.status,
             containers=len(self._enforced.containers),
@@ -225,7 +225,7 @@ class Enforcer:
         return tuple(each for each in self._enforced.containers if each.claims and each.container.started)
 
     def is_certain(self) -> bool:
-        """Whether it is certain of every container which claims it has."""
+        """Return whether it is certain of every container which claims it has."""
         return self._enforced.containers.certain
 
     def claims_in_use(self) -> frozenset[str]:
@@ -244,14 +244,14 @@ class Enforcer:
             self._enforced.silent = False
 
     def _said(self, updates: tuple[ContainerUpdate, ...]) -> tuple[ContainerUpdate, ...]:
-        """What is answered of these updates: all of them, or none while this instance is silent."""
+        """Return what is answered of these updates: all of them, or none while this instance is silent."""
         if self._enforced.silent:
             self._enforced.take_back(update.container_id for update in updates)
             return ()
         return updates
 
     def _given(self, container: Container, resources: Resources) -> Resources:
-        """What is answered for a new container: these resources, or none while this instance is silent."""
+        """Return what is answered for a new container: these resources, or none while this instance is silent."""
         if not self._enforced.silent:
             return resources
         pinned = self._enforced.containers.get(container.id)

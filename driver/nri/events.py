@@ -1,4 +1,4 @@
-"""What a container runtime requests of an NRI plug-in and reports to it, as values.
+"""The requests and reports of a container runtime to an NRI plug-in, as values.
 
 A request (`stream` says which) is to be answered through the session, once; everything else has been answered already.
 """
@@ -38,7 +38,10 @@ class RuntimePeer:
 
     @property
     def takes_unsolicited_updates(self) -> bool:
-        """Whether UpdateContainers is safe; a version that is missing or not understood is taken for an old one."""
+        """Return whether UpdateContainers is safe.
+
+        A version that is missing or not understood is taken for an old one.
+        """
         match = _VERSION.fullmatch(self.nri)
         return match is not None and tuple(int(part or 0) for part in match.groups()) >= _SAFE_UPDATES
 
@@ -162,7 +165,7 @@ NRIEvent = RegistrationRefused | NRIRequest | Notification
 
 
 def about(request: NRIRequest) -> str:
-    """What a request is about, as pairs for the log: `pod=` and `container=`, or how many `containers=`."""
+    """Return what a request is about, as pairs for the log: `pod=` and `container=`, or how many `containers=`."""
     if isinstance(request, SynchronizeRequest):
         return f"containers={len(request.containers)}"
     return f"pod={request.container.pod} container={request.container.name}"

@@ -21,25 +21,28 @@ Decide: TypeAlias = Callable[[HeldSnapshot, Evidence], Allowed | Ask]
 
 
 class ClaimSource(Protocol):
-    """What enforcement needs of the node service."""
+    """The node service as enforcement needs it."""
 
     def snapshot(self) -> HeldSnapshot:
-        """What is on record now; costs nothing."""
+        """Return what is on record now; costs nothing."""
 
     def reread(self) -> HeldSnapshot:
-        """What is on record after another look at the ledger.
+        """Return what is on record after another look at the ledger.
 
         Raises:
             UnreadError: the ledger cannot be read.
         """
 
     def pod_claims(self, pods: tuple[PodSandbox, ...]) -> Mapping[str, KubeletPodClaims] | None:
-        """What kubelet's pod-resources API says of the pods that it lists, by UID; None without an answer in 1 s."""
+        """Return what kubelet's pod-resources API says of the pods that it lists, by UID.
+
+        None without an answer in 1 s.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class Inquiry:
-    """Whom to ask.
+    """The witnesses to ask.
 
     Attributes:
         node: the node service.

@@ -7,17 +7,17 @@ from typing import Final, Protocol
 
 
 class Instance(Protocol):
-    """Whether this instance answers, or the other one.
+    """An instance's part: this one answers, or the other.
 
     Both instances are asked everything and both decide, so that either can go on where the other ends; one answers.
     """
 
     @property
     def active(self) -> bool:
-        """Whether this instance sends updates out of turn."""
+        """Return whether this instance sends updates out of turn."""
 
     def turn(self, request: str) -> bool:
-        """Whether this instance answers the request with adjustments."""
+        """Return whether this instance answers the request with adjustments."""
 
 
 @dataclass(frozen=True, slots=True)

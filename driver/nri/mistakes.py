@@ -36,7 +36,7 @@ class Mistakes:
 
     @property
     def made(self) -> bool:
-        """Whether one was made since the last success."""
+        """Return whether one was made since the last success."""
         return bool(self._said)
 
     def over(self) -> None:

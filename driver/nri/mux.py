@@ -53,7 +53,7 @@ class Demultiplexer:
 
     @property
     def inside_frame(self) -> bool:
-        """Whether the stream would be cut short if it ended here."""
+        """Return whether the stream would be cut short if it ended here."""
         return bool(self._header) or self._remaining > 0
 
     def receive_data(self, data: bytes) -> list[Chunk]:

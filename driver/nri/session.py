@@ -91,13 +91,13 @@ class Session:
     # --- bytes ---
 
     def data_to_send(self) -> bytes:
-        """What has to go to the socket now; empty if nothing has to."""
+        """Return what has to go to the socket now; empty if nothing has to."""
         data = b"".join(self._out)
         self._out.clear()
         return data
 
     def receive_data(self, data: bytes) -> list[NRIEvent]:
-        """What the bytes say.
+        """Return what the bytes say.
 
         Raises:
             ProtocolError: they are not NRI; raised once, after which everything is ignored.

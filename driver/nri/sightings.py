@@ -1,4 +1,4 @@
-"""Which containers the kernel of this host shows, and which of those have ended.
+"""Remembers which containers the kernel of this host shows, and which of those have ended.
 
 A cgroup without processes says that a container has ended only if it once had some. That of a container in a virtual
 machine (Kata) never exists on the host, and that of one with a kernel of its own (gVisor) is empty: such a container

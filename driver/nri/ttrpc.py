@@ -52,7 +52,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What a request asks for.
+    """A request.
 
     Attributes:
         timeout: what is left of the caller's patience, in seconds; 0 if it did not say.
@@ -66,7 +66,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What a response says: a payload, or a status code that is not 0 and a text."""
+    """A response: a payload, or a status code that is not 0 and a text."""
 
     payload: bytes = b""
     code: int = 0
@@ -81,7 +81,7 @@ class Decoder:
 
     @property
     def inside_message(self) -> bool:
-        """Whether a message would be cut short if the stream ended here."""
+        """Return whether a message would be cut short if the stream ended here."""
         return bool(self._buffer)
 
     def receive_data(self, data: bytes) -> list[Message]:
@@ -149,7 +149,7 @@ def read_request(message: Message) -> Call | None:
 
 
 def read_response(message: Message) -> Response:
-    """What a response says.
+    """Return what a response says.
 
     Raises:
         ProtocolError: its data does not decode.

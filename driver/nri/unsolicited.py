@@ -1,4 +1,4 @@
-"""What is due without being asked: updates out of turn, another question to kubelet, and reconnections.
+"""Does what is due without a request: updates out of turn, another question to kubelet, and reconnections.
 
 NRI calls an update that answers no request of the runtime unsolicited. The thread that owns the connection calls all
 methods but `waiting` and `lag`, which other threads may read.
@@ -54,12 +54,12 @@ class Unsolicited:
 
     @property
     def waiting(self) -> int:
-        """How many containers have a mask that is not (yet) the right one."""
+        """Return how many containers have a mask that is not (yet) the right one."""
         return len(self._lag.waiting)
 
     @property
     def waits(self) -> bool:
-        """Whether a container waits for a mask, for kubelet's word or for a reconnection."""
+        """Return whether a container waits for a mask, for kubelet's word or for a reconnection."""
         containers = self.enforced.containers
         return bool(self._lag.waiting or containers.unheard or containers.denied or containers.unsure)
 

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Verifier:
-    """What the kernel was found to say. One thread looks, another takes in what it `met`, others may read.
+    """The kernel's words as they were read. One thread looks, another takes in what it `met`, others may read.
 
     Attributes:
         root: where cgroups are read.
@@ -95,7 +95,7 @@ class Verifier:
         return drifts
 
     def read(self, listed: Iterable[Container], seconds: float) -> dict[str, Effective]:
-        """What running containers may use, by the kernel: of as many of them as can be read in that time."""
+        """Return what running containers may use, by the kernel: of as many of them as can be read in that time."""
         cgroups = Cgroups(self.root)
         until = time.monotonic() + seconds
         found: dict[str, Effective] = {}
@@ -163,13 +163,13 @@ class Verifier:
 
 
 def configured(container: Container) -> Effective:
-    """What the kernel should say of a container, by its configuration."""
+    """Return what the kernel should say of a container, by its configuration."""
     nodes = cpus_of(container.mems)
     return Effective(container.cpus or None, nodes or None, container.hugepages)
 
 
 def _read(cgroups: Cgroups, container: Container, expected: Effective) -> Effective:
-    """What the kernel says of a container, as far as there is something to compare it with."""
+    """Return what the kernel says of a container, as far as there is something to compare it with."""
     folder = cgroup_folder(container.cgroup)
     limits = ((size, cgroups.page_limit(folder, size)) for size, _ in expected.hugepages)
     return Effective(

@@ -16,7 +16,7 @@ class Wake:
         self._lock = threading.Lock()
 
     def fileno(self) -> int:
-        """What to poll; -1 once it is closed."""
+        """Return what to poll; -1 once it is closed."""
         return self._file
 
     def up(self) -> None:

@@ -1,4 +1,4 @@
-"""What nodes have, by ResourceSlices: of every pool the newest generation, as the scheduler sees it."""
+"""Lists the devices of nodes by ResourceSlices: of every pool the newest generation, as the scheduler sees it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RuledTaints: TypeAlias = Callable[[DeviceKey], tuple[str, ...]]
 
 
 class PoolKey(NamedTuple):
-    """What names a pool in a cluster."""
+    """The name of a pool in a cluster."""
 
     driver: str
     pool: str

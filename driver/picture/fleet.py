@@ -16,7 +16,7 @@ CPUS: Final = "CPUs"
 
 
 class DeviceKey(NamedTuple):
-    """What names a device in a cluster."""
+    """The name of a device in a cluster."""
 
     driver: str
     pool: str
@@ -49,7 +49,7 @@ class FleetDevice:
 
     @property
     def closed(self) -> bool:
-        """Whether a taint keeps claims away that do not tolerate it; the effect `None` only says something."""
+        """Return whether a taint keeps claims away that do not tolerate it; the effect `None` only says something."""
         return any(not taint.partition(" (rule ")[0].endswith(":None") for taint in self.taints)
 
 
@@ -72,7 +72,7 @@ class FleetNode:
 
 @dataclass(frozen=True, slots=True)
 class DeviceShare:
-    """What a claim has of a device.
+    """The part that a claim has of a device.
 
     Attributes:
         device: the device.
@@ -108,7 +108,7 @@ class FleetClaim:
 
 @dataclass(frozen=True, slots=True)
 class FleetMoment:
-    """How a fleet stood.
+    """A fleet at one moment.
 
     Attributes:
         title: `now`, `before`, `after`.

@@ -40,7 +40,7 @@ class PlacedDevice:
 
 @dataclass(frozen=True, slots=True)
 class NodePicture:
-    """What is drawn of one node.
+    """The drawing of one node.
 
     Attributes:
         layout: its CPUs in boxes; None where no driver knows them.
@@ -61,7 +61,7 @@ class NodePicture:
 
 @dataclass(frozen=True, slots=True)
 class DriverView:
-    """What one driver has on a node.
+    """The devices of one driver on a node.
 
     Attributes:
         driver: its name.

@@ -231,7 +231,7 @@ def _is_on(claim: FleetClaim, node: FleetNode, own: set[DeviceKey]) -> bool:
 
 
 def _fraction(device: FleetDevice, share: DeviceShare, sharers: int) -> float:
-    """How much of a device a share is; where that is unknown, the sharers have equal parts."""
+    """Return how much of a device a share is; where that is unknown, the sharers have equal parts."""
     if not device.shared or not share.consumed:
         return 1 / sharers
     parts = [

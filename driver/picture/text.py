@@ -77,11 +77,11 @@ class _Drawing:
 
     @property
     def rows_to_try(self) -> Sequence[int]:
-        """How many cells a row could have: the numbers that divide the largest row into so many."""
+        """Return how many cells a row could have: the numbers that divide the largest row into so many."""
         return sorted({min(_MAX_PER_ROW, -(-self._most // rows)) for rows in range(1, self._most + 1)})
 
     def heading(self) -> Iterator[BlockLine]:
-        """What the node is, and what is odd about it."""
+        """Return what the node is, and what is odd about it."""
         title = self._layout.title or f"{len(self._picture.devices)} devices; no driver says which CPUs there are"
         yield ((title, "bold"),)
         if self._layout.facts:
@@ -98,7 +98,7 @@ class _Drawing:
         return stack(blocks)
 
     def legend(self, width: int) -> Iterator[BlockLine]:
-        """What the letters and signs mean."""
+        """Return what the letters and signs mean."""
         for rank, claim in enumerate(self._claims):
             cpus = self._picture.cpus.get(claim)
             devices = ", ".join(device.name for device in self._picture.devices if claim in device.holders)

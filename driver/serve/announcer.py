@@ -87,7 +87,7 @@ class Announcer:
             self._cluster.pause(self._driver)
 
     def status(self) -> PublisherStatus:
-        """How the slices are."""
+        """Return how the slices are."""
         return self._cluster.status(self._driver)
 
     def _look(self) -> Inventory:

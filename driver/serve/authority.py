@@ -1,4 +1,4 @@
-"""Which of two instances publishes, verifies and pins: the holder of `active.lock`, a kernel lock on a file.
+"""Decides which of two instances publishes, verifies and pins: the holder of `active.lock`, a kernel lock on a file.
 
 A newer instance registers with everybody and is passive. When it has heard from all of them it holds `handover.lock`;
 the active one sees that, leaves its slices alone and lets go of `active.lock`; the newer one takes it and is ready. The
@@ -35,7 +35,7 @@ _ALONE_SECONDS: Final = 5.0
 
 
 class Role(Enum):
-    """What an instance is: WAITING for authority, ACTIVE, or RETIRED after it has handed over."""
+    """The state of an instance: WAITING for authority, ACTIVE, or RETIRED after it has handed over."""
 
     WAITING = "waiting"
     ACTIVE = "active"
@@ -89,12 +89,12 @@ class Authority:
 
     @property
     def active(self) -> bool:
-        """Whether this instance is the one that publishes, verifies and pins."""
+        """Return whether this instance is the one that publishes, verifies and pins."""
         return self.role is Role.ACTIVE
 
     @property
     def retired(self) -> bool:
-        """Whether this instance has handed over to a newer one."""
+        """Return whether this instance has handed over to a newer one."""
         return self.role is Role.RETIRED
 
     def start(self) -> None:
@@ -128,7 +128,7 @@ class Authority:
             self._turns.close()
 
     def turn(self, request: str) -> bool:
-        """Whether this instance answers a request of the container runtime with adjustments."""
+        """Return whether this instance answers a request of the container runtime with adjustments."""
         with self._lock:
             # It may be that no instance has the authority at this moment, and that there is no other one to ask.
             if self._take():
@@ -165,7 +165,7 @@ class Authority:
                 self.look()
 
     def _is_alone(self) -> bool:
-        """Whether this instance does all there is to do, and will see another one come."""
+        """Return whether this instance does all there is to do, and will see another one come."""
         alone = self._begun and self.active and self._companions.watched and not self._companions.there()
         # One of an older version shows itself by its locks alone.
         return alone and not self._is_contested() and not self._standby.is_held()
@@ -185,7 +185,7 @@ class Authority:
         return True
 
     def _is_contested(self) -> bool:
-        """Whether another instance is prepared to take the authority."""
+        """Return whether another instance is prepared to take the authority."""
         # Retired instances ask this too; to be taken for one that is prepared would hand the authority back to them.
         return self._handover.is_held()
 

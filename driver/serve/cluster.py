@@ -1,4 +1,4 @@
-"""What a serving driver needs of its cluster."""
+"""The cluster as a serving driver needs it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Cluster(Protocol):
-    """Where claims come from and where slices, status and events go, for all the drivers of one node.
+    """The cluster of one node's drivers: claims come from it; slices, status and events go to it.
 
     `dranode.driver.kube.cluster.KubeCluster` speaks to an API server, `dranode.driver.local.cluster.FolderCluster`
     keeps a folder in its place. Any thread may call.
@@ -34,7 +34,7 @@ class Cluster(Protocol):
         """
 
     def status(self, driver: str) -> PublisherStatus:
-        """How the driver's slices are."""
+        """Return how the driver's slices are."""
 
     def pause(self, driver: str) -> None:
         """Publish nothing more for the driver until the next `publish`; its slices stay."""

@@ -42,7 +42,7 @@ class Companions:
         self._events.names()
 
     def there(self) -> bool:
-        """Whether there is another instance, as far as can be seen; what is left of one that died is removed."""
+        """Return whether there is another instance, as far as can be seen; what is left of one that died is removed."""
         try:
             others = [path for path in self._folder.iterdir() if path.name not in (self._name, self._lock.path.name)]
         except OSError:
@@ -75,7 +75,7 @@ class Companions:
 
     @property
     def watched(self) -> bool:
-        """Whether `wait` ends when another instance comes."""
+        """Return whether `wait` ends when another instance comes."""
         return self._events.fileno is not None
 
     def wake(self) -> None:

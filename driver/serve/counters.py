@@ -1,4 +1,4 @@
-"""What counts the work of a serving driver; metrics are one such, and a process without HTTP has none."""
+"""The counters of a serving driver's work; metrics are one such, and a process without HTTP has none."""
 
 from __future__ import annotations
 

@@ -110,12 +110,12 @@ class Enforcement:
         self.client.notify()
 
     def key(self, driver: str, uid: str) -> str:
-        """What a driver's claim is called among those that are enforced."""
+        """Return what a driver's claim is called among those that are enforced."""
         return uid if len(self._drivers) == 1 else claim_key(driver, uid)
 
     @property
     def complete(self) -> bool:
-        """Whether it is certain which claims every container has."""
+        """Return whether it is certain which claims every container has."""
         return self.client.synchronized and self.enforcer.is_certain() and not self._snapshot.lacks_claims
 
     def _records_changed(self, driver: str, snapshot: HeldSnapshot | None) -> None:
@@ -141,7 +141,7 @@ class Enforcement:
     # --- what the enforcer asks ---
 
     def snapshot(self) -> HeldSnapshot:
-        """What is on record now."""
+        """Return what is on record now."""
         return self._snapshot
 
     def reread(self) -> HeldSnapshot:
@@ -161,7 +161,10 @@ class Enforcement:
         return self._snapshot
 
     def pod_claims(self, pods: tuple[PodSandbox, ...]) -> Mapping[str, KubeletPodClaims] | None:
-        """What kubelet's pod-resources API says of the pods that it lists, by UID; None without an answer in time."""
+        """Return what kubelet's pod-resources API says of the pods that it lists, by UID.
+
+        None without an answer in time.
+        """
         others = tuple(driver.name for driver in self._drivers[1:])
         more = {"also": others} if others else {}
         try:

@@ -1,4 +1,4 @@
-"""What is asked over plain HTTP and what is answered: pages by path, one request and one answer a connection.
+"""The questions over plain HTTP and their answers: pages by path, one request and one answer a connection.
 
 There is nothing to protect in these pages and nothing to write, so there is no TLS: the DaemonSet serves them on the
 pod's address, everybody else on the loopback interface.
@@ -25,7 +25,7 @@ _PLAIN: Final = "text/plain; charset=utf-8"
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What a path is answered with."""
+    """The answer to a path."""
 
     body: bytes
     status: HTTPStatus = HTTPStatus.OK

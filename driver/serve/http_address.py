@@ -1,4 +1,4 @@
-"""Where probes and metrics are served: bound before anything else, so that a taken port is known at once."""
+"""The address of probes and metrics. It is bound before anything else, so that a taken port is known at once."""
 
 from __future__ import annotations
 

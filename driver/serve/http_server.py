@@ -1,4 +1,4 @@
-"""Who is let ask over HTTP, and for how long: one thread for every connection, so that none keeps the others waiting.
+"""Serves HTTP to many in one thread, with limits on clients and time, so that no connection keeps the others waiting.
 
 Any peer that reaches the pod's address can connect, and kubelet kills a driver whose probes are not answered. So a
 request has a time by which all of it is there, however its bytes come; connections are few, and one too many costs the

@@ -1,4 +1,4 @@
-"""What a serving driver does unasked, and the threads that do it."""
+"""The work that a serving driver does without a request, and the threads that do it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _GRACE: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class LifecycleStatus:
-    """What metrics, conditions and `doctor` show.
+    """The state that metrics, conditions and `doctor` show.
 
     Attributes:
         impaired: the claims that have less at the moment than they were given, by UID.
@@ -92,7 +92,7 @@ class Lifecycle:
         self._specs.stop()
 
     def status(self) -> LifecycleStatus:
-        """How things are."""
+        """Return how things are."""
         return LifecycleStatus(
             impaired=self._hardware.impaired,
             hardware_changes=self._hardware.changes,

@@ -135,12 +135,12 @@ class DriverMetrics:
 
 
 def prefix_of(driver: str) -> str:
-    """How the names of a driver's own metrics begin: `lamps.example.com` -> `lamps_example_com`."""
+    """Return how the names of a driver's own metrics begin: `lamps.example.com` -> `lamps_example_com`."""
     return re.sub(r"\W", "_", driver, flags=re.ASCII)
 
 
 class _States(Collector):
-    """What has a state, read when somebody asks."""
+    """An object whose state is read when somebody asks."""
 
     def __init__(self, drivers: Iterable[DriverService]) -> None:
         self._drivers = drivers
@@ -162,14 +162,17 @@ class _States(Collector):
 
 
 def _disturbed(drivers: Iterable[DriverService]) -> Iterator[tuple[str, Disturbance]]:
-    """What has disturbed claims that want quiet CPUs; of two instances the active one says it."""
+    """Return what has disturbed claims that want quiet CPUs; of two instances the active one says it."""
     for driver in drivers:
         if driver.active:
             yield from ((driver.plugin.driver, each) for each in driver.node.disturbances())
 
 
 def _used(drivers: Iterable[DriverService]) -> Iterator[tuple[str, ClaimsUsage]]:
-    """What the claims of each driver use, where it pins their containers; of two instances the active one says it."""
+    """Return what the claims of each driver use, where it pins their containers.
+
+    Of two instances the active one says it.
+    """
     for driver in drivers:
         usage = None if driver.pinning is None or not driver.active else driver.pinning.usage.usage()
         if usage is not None:

@@ -49,7 +49,7 @@ class Orphans:
     _waiting: Waiting = field(default_factory=Waiting)
 
     def waiting(self) -> int:
-        """How many orphans there are."""
+        """Return how many orphans there are."""
         return len(self._waiting.since)
 
     def look(self) -> None:

@@ -95,7 +95,7 @@ class Pinning:
 
     @property
     def synchronized(self) -> bool:
-        """Whether the runtime has listed its containers on the connection that is open."""
+        """Return whether the runtime has listed its containers on the connection that is open."""
         return self.enforcement is not None and self.enforcement.client.synchronized
 
     @property
@@ -104,7 +104,7 @@ class Pinning:
         return self.enforcement is None or self.enforcement.first is self.driver
 
     def status(self) -> EnforcementStatus:
-        """How enforcement is doing."""
+        """Return how enforcement is doing."""
         return EnforcementStatus() if self.enforcement is None else self.enforcement.enforcer.status()
 
     def claims_in_use(self) -> frozenset[str] | None:
@@ -112,7 +112,7 @@ class Pinning:
         return self._in_use() if self._complete else None
 
     def in_use(self, ref: ClaimRef) -> bool | None:
-        """Whether a container has the claim, by the runtime or by kubelet; None if neither can say.
+        """Return whether a container has the claim, by the runtime or by kubelet; None if neither can say.
 
         Only the runtime can say that none has it: a kubelet that has just started does not list every pod that runs.
         """

@@ -1,4 +1,4 @@
-"""What probes and Prometheus see of this process: its drivers over HTTP, loaded once those listen.
+"""Shows this process to probes and Prometheus: its drivers over HTTP, loaded once those listen.
 
 Alive: no thread that the process owns has died. Ready: every driver has been asked for and registered by kubelet, its
 slices are published, and where it pins, the container runtime has listed its containers.

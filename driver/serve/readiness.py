@@ -1,4 +1,4 @@
-"""What a serving instance has to have heard before it may be active, besides its own ledger and hardware."""
+"""The things that a serving instance has to hear before it may be active, besides its own ledger and hardware."""
 
 from __future__ import annotations
 

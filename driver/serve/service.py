@@ -289,11 +289,11 @@ class DriverService:
 
     @property
     def active(self) -> bool:
-        """Whether this instance publishes, verifies and pins."""
+        """Return whether this instance publishes, verifies and pins."""
         return self.listener.calls.ready.is_set() and (self._authority is None or self._authority.active)
 
     def missing(self) -> tuple[str, ...]:
-        """What is missing for the driver to be ready, one sentence each."""
+        """Return what is missing for the driver to be ready, one sentence each."""
         missing = list(unmet_needs(self.listener, self.pinning, self.node.impediment))
         if self._authority is not None and not self._authority.active:
             if not self._authority.retired:
@@ -305,11 +305,11 @@ class DriverService:
         return tuple(f"{self.plugin.driver}: {sentence}" for sentence in missing)
 
     def published(self) -> PublisherStatus:
-        """How the slices are."""
+        """Return how the slices are."""
         return self._announcer.status()
 
     def snapshot(self) -> HeldSnapshot | None:
-        """Which CPUs are held, reserved and there; None for a driver that pins no containers."""
+        """Return which CPUs are held, reserved and there; None for a driver that pins no containers."""
         return self.node.snapshot()
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""Which of two instances answers a request of the container runtime with adjustments: exactly one.
+"""Decides which of two instances answers a request of the container runtime with adjustments: exactly one.
 
 During a rolling update two instances are NRI plug-ins, and the runtime shows every request to one and then to the
 other; were both to set a CPU set, the container's creation would fail. Authority may pass between the two showings. So
@@ -53,7 +53,7 @@ class Turns:
         self._trouble = False
 
     def take(self, request: str, *, authority: bool) -> bool:
-        """Whether this instance answers the request with adjustments.
+        """Return whether this instance answers the request with adjustments.
 
         `authority` decides if no other instance was shown it before. Without the file authority decides alone.
         """

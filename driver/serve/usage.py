@@ -29,7 +29,7 @@ _LEAST_BY_COST: Final = 100.0
 
 
 class UsageWatch:
-    """What the claims of one driver use, by the containers that the runtime has listed."""
+    """The use of one driver's claims, by the containers that the runtime has listed."""
 
     def __init__(
         self,

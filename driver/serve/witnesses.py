@@ -1,4 +1,4 @@
-"""Who is asked about the claims on this node: kubelet, the container runtime and the API server."""
+"""The witnesses of the claims on this node: kubelet, the container runtime and the API server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Running = Callable[[], frozenset[str] | None]
 
 @dataclass(frozen=True, slots=True)
 class Witnesses:
-    """Whom to ask about the claims of one driver.
+    """The witnesses of one driver's claims.
 
     Attributes:
         driver: the driver's name.
@@ -35,7 +35,7 @@ class Witnesses:
     running: Running
 
     def near(self, records: Iterable[Record]) -> Attestation:
-        """What kubelet and the runtime say of these claims."""
+        """Return what kubelet and the runtime say of these claims."""
         if self.pod_resources is None:
             return Attestation(running=self.running())
         try:
@@ -46,7 +46,7 @@ class Witnesses:
         return Attestation(used_claims(uses, (record.ref for record in records)), self.running())
 
     def far(self, attested: Attestation, records: Iterable[Record]) -> Attestation:
-        """What the API server says of these claims as well, as far as their names are known."""
+        """Return what the API server says of these claims as well, as far as their names are known."""
         refs = (use.ref if (use := attested.use(record.uid)) else record.ref for record in records)
         asked = tuple(ref for ref in refs if ref.name)
         answers = self.claims.get(asked) if asked else {}

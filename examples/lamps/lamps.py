@@ -55,5 +55,5 @@ class Lamps(Plugin):
 
 
 def plugin(root: Root, options: Mapping[str, object]) -> Plugin:
-    """What the entry point `lamps` of the group `dranode.plugins` names."""
+    """Return what the entry point `lamps` of the group `dranode.plugins` names."""
     return Lamps(root)

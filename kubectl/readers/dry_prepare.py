@@ -23,7 +23,7 @@ from dranode.driver.node.specs import Specs
 
 @dataclass(frozen=True, slots=True)
 class DryAnswer:
-    """What a Prepare would come to.
+    """The outcome of a dry Prepare.
 
     Attributes:
         refusal: the sentence with which it would be refused; empty if it would not be.

@@ -1,4 +1,4 @@
-"""What allocations look like: alternatives, shares, admin access, many results."""
+"""Checks on the forms of allocations: alternatives, shares, admin access, many results."""
 
 from __future__ import annotations
 

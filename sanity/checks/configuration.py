@@ -187,7 +187,7 @@ def _distinct(bench: Bench) -> tuple[Any, Any]:
 
 
 def _effect(bench: Bench, config: list[dict[str, Any]], request: str = "r0") -> str:
-    """What a container gets from the driver's first device with such a configuration."""
+    """Return what a container gets from the driver's first device with such a configuration."""
     claim = bench.claim(bench.devices(), config=config, requests=(request,))
     (answer,) = bench.prepared(claim)
     effect = bench.edits(claim, answer)

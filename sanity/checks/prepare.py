@@ -58,7 +58,7 @@ def every_device_is_prepared(bench: Bench) -> None:
     f"{PROTO}, Device.pool_name and Device.device_name: required",
 )
 def devices_are_those_allocated(bench: Bench) -> None:
-    """What kubelet reports through its pod-resources API."""
+    """Return what kubelet reports through its pod-resources API."""
     claim = bench.claim()
     (answer,) = bench.prepared(claim)
     allocated = {(result["pool"], result["device"]) for result in claim.results}

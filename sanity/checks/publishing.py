@@ -25,7 +25,7 @@ _GATES: Final = (
 
 
 def _content(bench: Bench) -> list[Any]:
-    """What a scheduler reads of the driver's slices, without what every write changes."""
+    """Return what a scheduler reads of the driver's slices, without what every write changes."""
     slices = bench.slices()
     return sorted(
         (

@@ -1,4 +1,4 @@
-"""How a driver meets kubelet: `pluginregistration.Registration` and the services that it advertises."""
+"""Checks on how a driver meets kubelet: `pluginregistration.Registration` and the services that it advertises."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def _devices(bench: Bench) -> list[KubeDocument]:
     f"{_TYPES}, ResourceSlice; validation of resource.k8s.io/v1",
 )
 def slices_are_taken(bench: Bench) -> None:
-    """What the server refused so far, and what it has."""
+    """Return what the server refused so far, and what it has."""
     bench.eventually(lambda: bench.server().writes())
     refused = [
         problem

@@ -1,4 +1,4 @@
-"""What kube-scheduler would give claims on one node: the front of the allocator.
+"""Allocates claims on one node as kube-scheduler would: the front of the allocator.
 
     allocator = Allocator(slices, classes, Features(), new_share_id=lambda: str(uuid4()))
     outcomes = allocator.allocate(claims, node, allocated)
@@ -59,7 +59,7 @@ class Allocator:
         self._new_share_id = new_share_id
 
     def allocate(self, claims: Sequence[ResourceClaim], node: Node, allocated: Allocated) -> tuple[Outcome, ...]:
-        """What the claims get on the node, all or none; `allocated` is what others have, and stays as it is."""
+        """Return what the claims get on the node, all or none; `allocated` is what others have, and stays as it is."""
         try:
             requests, pools = self.requests(claims), self.inventory.pools(node)
             solution = self.search(claims, requests, pools, allocated)
@@ -107,7 +107,7 @@ class Allocator:
         pools: Sequence[Pool],
         allocated: Allocated,
     ) -> Solution | AllocationError:
-        """What a search of the pools in the order given ends with."""
+        """Return what a search of the pools in the order given ends with."""
         try:
             solution = search(claims, requests, pools, allocated, self._selectors)
             if solution.picks is None:
@@ -123,7 +123,7 @@ class Allocator:
         pools: Sequence[Pool],
         allocated: Allocated,
     ) -> Miss:
-        """Why the claims do not fit into these pools."""
+        """Return why the claims do not fit into these pools."""
         try:
             return nearest_miss(claims, requests, pools, allocated, self._selectors)
         except AllocationError as error:
@@ -136,7 +136,7 @@ class Allocator:
         solution: Solution,
         node: str,
     ) -> tuple[Outcome, ...]:
-        """What the claims get, from devices that were found."""
+        """Return what the claims get, from devices that were found."""
         made = []
         for claim, claim_requests, picks in zip(claims, requests, solution.picks or (), strict=True):
             result = allocation(
@@ -159,7 +159,7 @@ def unfit(claims: Sequence[ResourceClaim], error: str, oddities: Iterable[Oddity
 
 
 def _devices(solution: Solution | AllocationError) -> Hashable:
-    """What distinguishes solutions."""
+    """Return what distinguishes solutions."""
     if isinstance(solution, AllocationError):
         return solution.reason
     return solution.picks and tuple(

@@ -25,7 +25,7 @@ from dranode.sim.allocator.taints import untolerated
 
 @dataclass(frozen=True, slots=True)
 class _Undo:
-    """What giving a device back restores beyond constraints and the device itself.
+    """A step to undo when a device is given back, beyond constraints and the device itself.
 
     Attributes:
         drawn: what was drawn for it: for a shared device only the first share draws.
@@ -95,7 +95,7 @@ class Attempt:
     # --- questions ---
 
     def refusal(self, claim: int) -> AllocationError | None:
-        """Why a constraint of the claim cannot be kept by any devices."""
+        """Return why a constraint of the claim cannot be kept by any devices."""
         return self._constraints[claim].refusal
 
     def free(self, claim: int, alternative: Alternative) -> int:
@@ -110,7 +110,7 @@ class Attempt:
         return self._everything & ~(self._in_use | taken)
 
     def chooses(self, claim: int, alternative: Alternative, number: int) -> bool:
-        """Whether class, request and node selection choose the device, in use or not.
+        """Return whether class, request and node selection choose the device, in use or not.
 
         Raises:
             AllocationError: a selector cannot be evaluated.
@@ -163,7 +163,7 @@ class Attempt:
         return content if amounts is None else (content, tuple(sorted(amounts.items())))
 
     def could_have_capacity(self, alternative: Alternative, number: int) -> bool:
-        """Whether All counts the device in: since 1.37 also where its capacity is used up.
+        """Return whether All counts the device in: since 1.37 also where its capacity is used up.
 
         Raises:
             AllocationError: the amount cannot be reckoned with.
@@ -173,7 +173,7 @@ class Attempt:
         return shortage(self.candidates[number], alternative.capacity, None, self.features) is None
 
     def has_capacity(self, alternative: Alternative, number: int) -> bool:
-        """Whether what the request wants of the device's capacities is available.
+        """Return whether what the request wants of the device's capacities is available.
 
         Raises:
             AllocationError: the amount cannot be reckoned with.
@@ -200,17 +200,20 @@ class Attempt:
         )
 
     def binds(self, claim: int, alternative: Alternative) -> bool:
-        """Whether a constraint of the claim applies to the alternative."""
+        """Return whether a constraint of the claim applies to the alternative."""
         return self._constraints[claim].bind(alternative)
 
     @property
     def forgets(self) -> bool:
-        """Whether what was tried and given back decides nothing; before 1.37 it does with common values of lists."""
+        """Return whether what was tried and given back decides nothing.
+
+        Before 1.37 it does with common values of lists.
+        """
         return not (self.features.list_type_attributes and any(one.remember_matches for one in self._constraints))
 
     @property
     def distinct(self) -> bool:
-        """Whether a constraint wants different values, and depends on what was tried before."""
+        """Return whether a constraint wants different values, and depends on what was tried before."""
         return any(one.remember_distinct for one in self._constraints)
 
     # --- changes ---
@@ -260,7 +263,7 @@ class Attempt:
             self._consumed[pick.number] = undo.consumed
 
     def _admissible(self, claim: int, alternative: Alternative, number: int, *, must: bool) -> bool:
-        """Whether taints, constraints and capacity allow the device; if so, the constraints have it."""
+        """Return whether taints, constraints and capacity allow the device; if so, the constraints have it."""
         candidate = self.candidates[number]
         if self.features.device_taints and untolerated(candidate.device, alternative.tolerations):
             return False

@@ -33,7 +33,7 @@ _THOUSANDTHS: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """Why a capacity of a device does not do.
+    """The reason why a capacity of a device is not enough.
 
     Attributes:
         name: the capacity.
@@ -49,7 +49,7 @@ class Shortage:
 def shortage(
     candidate: Candidate, requests: Mapping[str, Quantity], consumed: Mapping[str, Amount] | None, features: Features
 ) -> Shortage | None:
-    """What keeps the device from serving the request, if anything does.
+    """Return what keeps the device from serving the request, if anything does.
 
     `consumed` is what others consume of each capacity. A device that is allocated as a whole is asked the same way: its
     capacity must be as large as the request.
@@ -75,7 +75,7 @@ def shortage(
 
 
 def consumptions(candidate: Candidate, requests: Mapping[str, Quantity], features: Features) -> dict[str, Quantity]:
-    """What a share of the device consumes: every capacity counts, whether it was asked for or not.
+    """Return what a share of the device consumes: every capacity counts, whether it was asked for or not.
 
     Raises:
         AllocationError: since 1.37, an amount is beyond 64 bits or below 0.
@@ -109,7 +109,7 @@ def _amounts(candidate: Candidate, requests: Mapping[str, Quantity], features: F
 
 
 def consumption(request: Quantity | None, capacity: DeviceCapacity, features: Features) -> Quantity:
-    """What a request for one capacity consumes: rounded up to what the policy allows, by default its default.
+    """Return what a request for one capacity consumes: rounded up to what the policy allows, by default its default.
 
     Raises:
         ArithmeticError: since 1.37, the amount is beyond 64 bits or below 0; or the step is 0.
@@ -132,7 +132,7 @@ def _amount(request: Quantity | None, capacity: DeviceCapacity, features: Featur
 
 
 def steps_are_inexact(candidate: Candidate, requests: Mapping[str, Quantity], features: Features) -> bool:
-    """Whether rounding to whole numbers changed what a step was meant to be."""
+    """Return whether rounding to whole numbers changed what a step was meant to be."""
     requests = published_names(candidate, requests, features)
     return any(
         capacity.request_policy is not None
@@ -168,7 +168,7 @@ def _in_range(request: Quantity, limits: CapacityRequestPolicyRange, features: F
 
 
 def _unit(limits: CapacityRequestPolicyRange, features: Features) -> int:
-    """How many parts of 1 the arithmetic of the range is done in."""
+    """Return how many parts of 1 the arithmetic of the range is done in."""
     if not features.fractional_capacity_range or limits.step is None or limits.step.value <= 0:
         return 1
     bounds = (limits.min, limits.step, *(() if limits.max is None else (limits.max,)))

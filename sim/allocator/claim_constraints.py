@@ -39,11 +39,11 @@ class ClaimConstraints:
         self.remember_distinct = any(known.spec.distinct_attribute is not None for known in remembering)
 
     def bind(self, alternative: Alternative) -> bool:
-        """Whether any constraint applies to the alternative."""
+        """Return whether any constraint applies to the alternative."""
         return any(known.applies(alternative.name) for known in self._constraints)
 
     def state(self) -> Hashable:
-        """What later answers depend on."""
+        """Return what later answers depend on."""
         return tuple(known.state() for known in self._constraints)
 
     def add(self, alternative: Alternative, candidate: Candidate) -> bool:

@@ -37,7 +37,7 @@ class Constraint(ABC):
         self._lists = lists
 
     def applies(self, request: str) -> bool:
-        """Whether it is about the devices of `<request>` or `<request>/<subrequest>`."""
+        """Return whether it is about the devices of `<request>` or `<request>/<subrequest>`."""
         return applies(self.spec.requests, request)
 
     @abstractmethod
@@ -50,7 +50,7 @@ class Constraint(ABC):
 
     @abstractmethod
     def state(self) -> Hashable:
-        """What later answers depend on."""
+        """Return what later answers depend on."""
 
 
 class MatchAttribute(Constraint):

@@ -101,7 +101,7 @@ class CounterLedger:
         return Drawn(counters, groups, before or {})
 
     def state(self) -> Hashable:
-        """What is drawn and which groups are in common, by pool."""
+        """Return what is drawn and which groups are in common, by pool."""
         drawn = (
             (key, counter, amount)
             for key, counters in self._counters.items()
@@ -129,7 +129,7 @@ class CounterLedger:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """What was drawn for one device.
+    """The counters that were drawn for one device.
 
     Attributes:
         counters: from these counters.

@@ -1,4 +1,4 @@
-"""Why not: for claims that do not fit on a node, what came nearest to fitting.
+"""Explains why claims do not fit on a node, by what came nearest to fitting.
 
 Each request is looked at by itself: how far each device gets through the checks, and what stops it. Where every request
 could be satisfied alone, it is a constraint, or that they want the same devices.
@@ -27,7 +27,7 @@ from dranode.sim.allocator.taints import untolerated
 
 
 class Stage(IntEnum):
-    """How far a device gets, in the order in which the reasons come nearer to fitting."""
+    """The stage that a device reaches, in the order in which the reasons come nearer to fitting."""
 
     SELECTOR = 0
     OTHER_NODE = 1
@@ -40,7 +40,7 @@ class Stage(IntEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Miss:
-    """How near a node came; greater is nearer.
+    """The distance of a node from fitting; greater is nearer.
 
     Attributes:
         satisfied: requests that could be satisfied alone, before the first that could not.
@@ -65,7 +65,7 @@ def nearest_miss(
     allocated: Allocated,
     selectors: Selectors,
 ) -> Miss:
-    """What keeps the claims from fitting into these pools.
+    """Return what keeps the claims from fitting into these pools.
 
     Raises:
         AllocationError: a selector cannot be evaluated on a device that the search did not come to.
@@ -102,7 +102,7 @@ class _Explainer:
         self.features = selectors.features
 
     def alternative(self, alternative: Alternative, claim: str, satisfied: int) -> Miss | None:
-        """What a request lacks by itself; None if nothing."""
+        """Return what a request lacks by itself; None if nothing."""
         verdicts = [self._verdict(alternative, candidate, claim) for candidate in self.candidates]
         free = sum(stage is Stage.FREE for stage, _, _ in verdicts)
         chosen = [verdict for verdict in verdicts if verdict[0] > Stage.OTHER_NODE]
@@ -179,7 +179,10 @@ class _Explainer:
         return shortage(candidate, alternative.capacity, consumed, self.features)
 
     def match(self, constraint: DeviceConstraint, requests: Sequence[AllocationRequest], claim: str) -> str:
-        """Which value comes nearest to serving all requests of the constraint; nothing if one serves them all."""
+        """Return which value comes nearest to serving all requests of the constraint.
+
+        Nothing if one serves them all.
+        """
         name = constraint.match_attribute or ""
         bound = [
             alternative

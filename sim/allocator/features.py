@@ -62,27 +62,30 @@ class Features:
         return cls.of(release, gates)
 
     def has(self, change: Change) -> bool:
-        """Whether the release answers as it does since that change."""
+        """Return whether the release answers as it does since that change."""
         return change in self.release.changes
 
     @property
     def binding(self) -> bool:
-        """Whether devices with binding conditions are allocated, which takes two gates."""
+        """Return whether devices with binding conditions are allocated, which takes two gates."""
         return self.device_binding_conditions and self.resource_claim_device_status
 
     @property
     def stable(self) -> bool:
-        """Whether Kubernetes takes the stable one of its allocators, the oldest; before 1.36 it makes no difference."""
+        """Return whether Kubernetes takes the stable one of its allocators, the oldest.
+
+        Before 1.36 it makes no difference.
+        """
         return not (self.consumable_capacity or self.binding or self.fractional_capacity_range or self.experimental)
 
     @property
     def fixed_order(self) -> bool:
-        """Whether pools and slices are searched in an order that is fixed."""
+        """Return whether pools and slices are searched in an order that is fixed."""
         return self.has(Change.FIXED_ORDER) and not self.stable
 
     @property
     def stored_expressions(self) -> KnownToCEL:
-        """What the scheduler takes in expressions that are stored: whatever the release knows, gates or not."""
+        """Return what the scheduler takes in expressions that are stored: whatever the release knows, gates or not."""
         lists = self.list_type_attributes
         return KnownToCEL(
             lists=lists or self.has(Change.LISTS_COMPILE),
@@ -92,14 +95,14 @@ class Features:
 
     @property
     def new_expressions(self) -> KnownToCEL:
-        """What the API server takes in expressions that are written."""
+        """Return what the API server takes in expressions that are written."""
         lists = self.list_type_attributes
         shares = self.consumable_capacity
         return KnownToCEL(lists=lists, includes=lists, shares=shares, cel_go_29=self.has(Change.CEL_GO_29))
 
     @property
     def experimental(self) -> bool:
-        """Whether a gate is on for which Kubernetes takes the experimental one of its allocators."""
+        """Return whether a gate is on for which Kubernetes takes the experimental one of its allocators."""
         return (
             self.derived_attributes
             or self.device_compatibility_groups

@@ -9,7 +9,7 @@ from dranode.driver.core.api.resource import Node, NodeSelector, NodeSelectorReq
 
 
 def selects(selector: NodeSelector, node: Node) -> bool:
-    """Whether any term holds; a term without requirements holds for no node."""
+    """Return whether any term holds; a term without requirements holds for no node."""
     return any(_term_holds(term, node) for term in selector.node_selector_terms)
 
 
@@ -23,7 +23,7 @@ def _term_holds(term: NodeSelectorTerm, node: Node) -> bool:
 
 
 def requirement_holds(requirement: NodeSelectorRequirement, labels: Mapping[str, str]) -> bool:
-    """Whether labels, or fields, satisfy one requirement; an unknown operator holds for none."""
+    """Return whether labels, or fields, satisfy one requirement; an unknown operator holds for none."""
     check = _OPERATORS.get(requirement.operator)
     return check is not None and check(labels.get(requirement.key), requirement.values)
 

@@ -1,4 +1,4 @@
-"""What is odd about an answer though it is kube-scheduler's: said beside it, so that it is not taken for a mistake."""
+"""Notes what is odd about an answer although it is kube-scheduler's, so that it is not taken for a mistake."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an attempt to allocate a claim came to."""
+"""The outcomes of an attempt to allocate a claim."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Scope: TypeAlias = Literal["node", "fatal"]
 
 
 class Reason(Enum):
-    """Why a claim was not allocated, in stable words."""
+    """The reason why a claim was not allocated, in stable words."""
 
     DOES_NOT_FIT = "does-not-fit"
     CLASS_NOT_FOUND = "class-not-found"
@@ -45,7 +45,7 @@ class AllocationError(DranodeError):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one claim got.
+    """The allocation of one claim.
 
     Attributes:
         claim: the claim.

@@ -1,4 +1,4 @@
-"""What an attempt to allocate has picked, and what it met on the way."""
+"""The picks of an attempt to allocate, and what it met on the way."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class DevicePick:
 
 
 class Oddity(Enum):
-    """What kube-scheduler does and one would not expect, and what may have decided the answer."""
+    """Behaviour of kube-scheduler that surprises, and what may have decided the answer."""
 
     ADMIN_BLOCKS = auto()
     ADMIN_NEEDS_CAPACITY = auto()

@@ -26,7 +26,7 @@ _OPTIONAL_OPERATIONS: Final = "DRAOptionalNodeOperations"
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What selectors see of a device, and all else but its name that distinguishes it from others.
+    """The attributes of a device that selectors see, and all else but its name that distinguishes it from others.
 
     Attributes:
         number: equal for equal contents of one `PoolIndex`.
@@ -84,12 +84,12 @@ class Pool:
 
     @property
     def usable(self) -> bool:
-        """Whether devices may be taken from it."""
+        """Return whether devices may be taken from it."""
         return not self.incomplete and not self.invalid
 
     @cached_property
     def binds(self) -> bool:
-        """Whether a device has binding conditions, which puts the pool behind all that have none."""
+        """Return whether a device has binding conditions, which puts the pool behind all that have none."""
         return any(candidate.device.binding_conditions for candidate in self.candidates)
 
 
@@ -263,7 +263,7 @@ def _uses_groups(spec: ResourceSliceSpec) -> bool:
 
 
 def _targets(place: ResourceSliceSpec | Device, node: Node) -> bool:
-    """Whether the slice or device is for the node; one that says nothing known is for none."""
+    """Return whether the slice or device is for the node; one that says nothing known is for none."""
     if place.node_name:
         return place.node_name == node.metadata.name
     if place.all_nodes:

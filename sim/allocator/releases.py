@@ -19,7 +19,7 @@ from dranode.driver.core.api.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class ReleaseRecord:
-    """What a change is.
+    """The kind of a change.
 
     Attributes:
         since: the releases that have it first: a later patch release and a later minor release have it too.
@@ -33,7 +33,7 @@ class ReleaseRecord:
 
 
 class Change(Enum):
-    """What a release changed in the answers of the allocator."""
+    """A change that a release made to the answers of the allocator."""
 
     INCOMPLETE_POOLS_UNUSED = ReleaseRecord(
         ("1.35",),
@@ -181,12 +181,12 @@ class Release:
         return defaults[-1] if defaults else None
 
     def locks(self, name: str) -> bool:
-        """Whether the gate cannot be changed."""
+        """Return whether the gate cannot be changed."""
         locked = GATES[name].locked
         return locked is not None and self._reaches(locked)
 
     def _includes(self, since: str) -> bool:
-        """Whether it has what came with that release; a patch release counts for its own minor release alone."""
+        """Return whether it has what came with that release; a patch release counts for its own minor release alone."""
         minor, patch = _number(since)
         return self.number[0] == minor and self.number[1] >= patch if patch else self._reaches(since)
 

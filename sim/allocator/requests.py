@@ -28,7 +28,7 @@ from dranode.sim.allocator.outcome import AllocationError, Reason
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """What is wanted: an exact request, or one entry of a prioritized list.
+    """A demand: an exact request, or one entry of a prioritized list.
 
     Attributes:
         name: `<request>` or `<request>/<subrequest>`.

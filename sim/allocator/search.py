@@ -71,7 +71,7 @@ def search(
 
 
 class _End(Enum):
-    """How a branch of the search ended."""
+    """The end of a branch of the search."""
 
     DONE = auto()
     FAILED = auto()

@@ -1,4 +1,4 @@
-"""Which devices the selectors of a class and a request choose; answers are kept, as equal devices get equal ones."""
+"""Finds the devices that the selectors of a class and a request choose, once for all devices that are equal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is allocated already: devices as a whole, shares of devices, and the capacity that the shares consume."""
+"""The devices that are allocated already: whole, as shares, and the capacity that the shares consume."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Amount: TypeAlias = int | Fraction
 
 
 class PoolID(NamedTuple):
-    """What names a pool: pools of two drivers may have one name."""
+    """The name of a pool: pools of two drivers may have the same one."""
 
     driver: str
     pool: str
@@ -35,7 +35,7 @@ class Consumption(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PoolState:
-    """What is allocated of one pool; equal values mean that the same can still be had.
+    """The allocated part of one pool; with equal values the same devices are free.
 
     Attributes:
         devices: the names of devices that are allocated whole.
@@ -61,7 +61,7 @@ class PoolState:
         return PoolState(self.devices, self.shared | {result.device}, (self.consumed - replaced) | more)
 
     def consumed_of(self, device: Device, driver: str) -> dict[str, Amount]:
-        """What is consumed of the device's capacities, by the names under which it is published."""
+        """Return what is consumed of the device's capacities, by the names under which it is published."""
         names = {qualified(name, driver): name for name in device.capacity}
         return {names.get(one.capacity, one.capacity): one.amount for one in self.consumed if one.device == device.name}
 
@@ -77,7 +77,10 @@ class Allocated:
 
     @classmethod
     def of(cls, claims: Iterable[ResourceClaim]) -> Self:
-        """What these claims hold; those that are not allocated hold nothing; one that comes twice counts once."""
+        """Return what these claims hold.
+
+        Those that are not allocated hold nothing; one that comes twice counts once.
+        """
         pools: dict[PoolID, PoolState] = {}
         once = {(claim.metadata.namespace, claim.metadata.name, claim.metadata.uid): claim for claim in claims}
         for claim in once.values():

@@ -123,7 +123,7 @@ def attribute_of(attribute: Attribute) -> Planned:
 
 
 def presence_of(attribute: Attribute) -> Planned:
-    """Whether the last part of an attribute is there."""
+    """Return whether the last part of an attribute is there."""
     resolve = attribute.resolve
     # Whether something is there costs one less than what is there, which is what cel-go takes of a choice, too.
     base = 0 if attribute.choice is None else -1
@@ -137,7 +137,7 @@ def presence_of(attribute: Attribute) -> Planned:
 
 
 def as_attribute(planned: Planned) -> Attribute:
-    """What is selected from."""
+    """Return what is selected from."""
     return planned.attribute if planned.attribute is not None else Attribute(planned.run)
 
 

@@ -54,7 +54,7 @@ class Operand:
 
     @property
     def element(self) -> Operand | None:
-        """What stands for an element of it."""
+        """Return what stands for an element of it."""
         if not self.type.parameters:
             return None
         path = (*self.path, "@items") if self.path else ()
@@ -73,7 +73,7 @@ _Rule: TypeAlias = Callable[[Operand | None, Sequence[Operand]], Estimate | None
 def of_call(
     function: str, overload: str, target: Operand | None, arguments: Sequence[Operand], known: KnownToCEL
 ) -> Estimate:
-    """What the call itself costs, without its arguments."""
+    """Return what the call itself costs, without its arguments."""
     rule = _OVERLOADS.get(overload) or _FUNCTIONS.get(function) or _STANDARD.get(overload)
     if function == "includes" and not known.cel_go_29:
         return Estimate(Extent(0, _MAX_INCLUDES))

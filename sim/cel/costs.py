@@ -36,7 +36,7 @@ _OF_ONE_VALUE: Final = (QuantityValue, IPValue, CIDRValue, FormatValue, URLValue
 
 
 def cost_of(function: str, overload: str, known: KnownToCEL) -> Cost | int:
-    """What a call costs; `overload` is empty if only its arguments tell which one it is."""
+    """Return what a call costs; `overload` is empty if only its arguments tell which one it is."""
     if overload in _OVERLOADS:
         return _OVERLOADS[overload]
     if function == "includes" and known.cel_go_29:
@@ -51,14 +51,14 @@ def cost_of(function: str, overload: str, known: KnownToCEL) -> Cost | int:
 
 
 def equality(left: Any, right: Any) -> int:
-    """What it costs to compare two values."""
+    """Return what it costs to compare two values."""
     if isinstance(left, _OF_ONE_VALUE):
         return 1
     return inequality(left, right)
 
 
 def inequality(left: Any, right: Any) -> int:
-    """What it costs to find two values different."""
+    """Return what it costs to find two values different."""
     return _scaled(min(actual_size(left), actual_size(right)), TRAVERSAL)
 
 

@@ -1,4 +1,4 @@
-"""What is wrong with an expression."""
+"""The errors of expressions."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ _FIELDS: Final = {"driver": _DOMAIN, "allowMultipleAllocations": 1}
 
 
 def greatest_cost(checked: Checked, known: KnownToCEL) -> int:
-    """What the expression costs at most."""
+    """Return what the expression costs at most."""
     return _Estimator(checked, known).cost(checked.tree).most
 
 

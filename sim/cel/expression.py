@@ -88,7 +88,7 @@ class Selector:
 
     @property
     def max_cost(self) -> int:
-        """What an evaluation costs at most; the API server refuses more than `LIMIT`."""
+        """Return what an evaluation costs at most; the API server refuses more than `LIMIT`."""
         return self.program.max_cost
 
     def matches(self, driver: str, device: Device, *, lists_seen: bool = False) -> bool:
@@ -136,7 +136,7 @@ def compile_expression(expression: str, declared: KnownToCEL) -> CELProgram:
 
 
 def device_variables(driver: str, device: Device, *, lists: bool) -> dict[str, Any]:
-    """What an expression sees of a device.
+    """Return what an expression sees of a device.
 
     Raises:
         CELRuntimeError: the device has a list attribute while there are none, or a version that is not one.

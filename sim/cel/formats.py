@@ -62,7 +62,7 @@ def format_of(name: str) -> FormatValue:
 
 
 def problems_of(form: FormatValue, text: str) -> OptionalValue:
-    """What is wrong with the text; nothing if it is in the format."""
+    """Return what is wrong with the text; nothing if it is in the format."""
     problems = _VALIDATORS[form.name](text)
     return OptionalValue(problems, present=True) if problems else NONE
 

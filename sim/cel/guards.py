@@ -10,7 +10,7 @@ from dranode.sim.cel.values import key_value, type_name
 
 
 def accepts(parameters: tuple[CELType, ...], values: Sequence[Any]) -> bool:
-    """Whether the overload takes these values; of lists and maps, the first element tells."""
+    """Return whether the overload takes these values; of lists and maps, the first element tells."""
     return len(parameters) == len(values) and all(map(_is, parameters, values))
 
 

@@ -23,7 +23,7 @@ class KnownToCEL:
     cel_go_29: bool = True
 
     def declares(self, function: str, overload: str) -> bool:
-        """Whether a function of the table is in this environment."""
+        """Return whether a function of the table is in this environment."""
         if function == "includes":
             return self.includes
         return overload != "int64_to_duration" or not self.cel_go_29

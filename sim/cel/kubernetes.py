@@ -69,12 +69,12 @@ def _unscaled(number: Fraction, scale: int) -> int | None:
 
 
 def is_quantity(text: str) -> bool:
-    """Whether the text is a quantity."""
+    """Return whether the text is a quantity."""
     return _is(quantity_from, text)
 
 
 def is_integer(quantity: QuantityValue) -> bool:
-    """Whether Kubernetes knows that it is a whole number of 64 bits."""
+    """Return whether Kubernetes knows that it is a whole number of 64 bits."""
     return quantity.scale is not None and quantity.scale >= 0 and quantity.number.numerator in INT64
 
 
@@ -144,7 +144,7 @@ def _without_leading_zeros(part: str) -> str:
 
 
 def _key(text: str) -> tuple[int, int, int, bool, tuple[tuple[bool, int, str], ...]]:
-    """What orders versions (semver.org, section 11)."""
+    """Return what orders versions (semver.org, section 11)."""
     numbers, _, pre = text.partition("-")
     major, minor, patch = map(int, numbers.split("."))
     if max(major, minor, patch) >= _UINT64:
@@ -156,7 +156,7 @@ def _key(text: str) -> tuple[int, int, int, bool, tuple[tuple[bool, int, str], .
 
 
 def is_semantic_version(text: str, normalize: bool = False) -> bool:  # noqa: FBT001, FBT002 - CEL's positional argument
-    """Whether the text is a version."""
+    """Return whether the text is a version."""
     return _is(semver_from, text, normalize)
 
 

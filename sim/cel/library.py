@@ -166,7 +166,7 @@ UNGUARDED: Final = frozenset({*OPERATORS, *CONVERSIONS, "includes"} - {"cel.@map
 
 @cache
 def implementations(known: KnownToCEL) -> dict[str, Code]:
-    """What each function of the environment does."""
+    """Return what each function of the environment does."""
     of_text, of_list = strings.string_searches(known), lists.list_functions(known)
     return {
         **_FUNCTIONS,

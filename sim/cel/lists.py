@@ -19,12 +19,12 @@ _ZEROES: Final[dict[str, Any]] = {"int": 0, "uint": UInt(0), "double": 0.0, "goo
 
 
 def contains(values: list[Any], value: Any) -> bool:
-    """Whether the value is in the list."""
+    """Return whether the value is in the list."""
     return any(are_equal(value, one) for one in values)
 
 
 def is_sorted(values: list[Any]) -> bool:
-    """Whether no value is greater than the next."""
+    """Return whether no value is greater than the next."""
     return all(compare(left, right) <= 0 for left, right in pairwise(_ordered(values)))
 
 
@@ -69,17 +69,17 @@ def total(values: list[Any]) -> Any:
 
 
 def first_index(values: list[Any], value: Any) -> int:
-    """Where the value is first, -1 if nowhere."""
+    """Return where the value is first, -1 if nowhere."""
     return next((index for index, one in enumerate(values) if are_equal(one, value)), -1)
 
 
 def last_index(values: list[Any], value: Any) -> int:
-    """Where the value is last, -1 if nowhere."""
+    """Return where the value is last, -1 if nowhere."""
     return next((index for index in range(len(values) - 1, -1, -1) if are_equal(values[index], value)), -1)
 
 
 def includes(target: Any, value: Any) -> bool:
-    """Whether the target is the value, or a list with it (KEP-5491)."""
+    """Return whether the target is the value, or a list with it (KEP-5491)."""
     return any(are_equal(one, value) for one in target) if isinstance(target, list) else are_equal(target, value)
 
 
@@ -176,18 +176,18 @@ def _check_pairs(count: int) -> None:
 
 
 def set_contains(values: list[Any], others: list[Any]) -> bool:
-    """Whether all others are in the list."""
+    """Return whether all others are in the list."""
     _check_pairs(len(values) * len(others))
     return all(contains(values, one) for one in others)
 
 
 def set_equivalent(values: list[Any], others: list[Any]) -> bool:
-    """Whether each is in the other list."""
+    """Return whether each is in the other list."""
     return set_contains(values, others) and set_contains(others, values)
 
 
 def set_intersects(values: list[Any], others: list[Any]) -> bool:
-    """Whether one is in both lists."""
+    """Return whether one is in both lists."""
     _check_pairs(len(values) * len(others))
     return any(contains(others, one) for one in values)
 

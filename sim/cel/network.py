@@ -51,12 +51,12 @@ def cidr_from(text: str) -> CIDRValue:
 
 
 def is_ip(text: str) -> bool:
-    """Whether the text is an address."""
+    """Return whether the text is an address."""
     return _is(ip_from, text)
 
 
 def is_cidr(text: str) -> bool:
-    """Whether the text is a network."""
+    """Return whether the text is a network."""
     return _is(cidr_from, text)
 
 
@@ -69,7 +69,7 @@ def _is(read: Callable[[str], object], text: str) -> bool:
 
 
 def is_canonical(text: str) -> bool:
-    """Whether an address is written in the one way in which Go writes it."""
+    """Return whether an address is written in the one way in which Go writes it."""
     return str(ip_from(text).address) == text
 
 
@@ -79,14 +79,14 @@ def address_of(value: str | CIDRValue) -> IPValue:
 
 
 def contains_ip(cidr: CIDRValue, other: IPValue | str) -> bool:
-    """Whether the address is in the network."""
+    """Return whether the address is in the network."""
     address = (ip_from(other) if isinstance(other, str) else other).address
     network = cidr.network.network
     return address.version == network.version and address in network
 
 
 def contains_cidr(cidr: CIDRValue, other: CIDRValue | str) -> bool:
-    """Whether all of the other network is in this one."""
+    """Return whether all of the other network is in this one."""
     inner = (cidr_from(other) if isinstance(other, str) else other).network.network
     network = cidr.network.network
     return (
@@ -101,14 +101,14 @@ def masked(cidr: CIDRValue) -> CIDRValue:
 
 
 def is_global_unicast(ip: IPValue) -> bool:
-    """Whether it is an address that can be routed to one host."""
+    """Return whether it is an address that can be routed to one host."""
     address = ip.address
     special = address.is_unspecified or address.is_loopback or address.is_multicast or address.is_link_local
     return not special and str(address) != "255.255.255.255"
 
 
 def is_link_local_multicast(ip: IPValue) -> bool:
-    """Whether it is in 224.0.0.0/24 or ff02::/16 with any flags (RFC 5771, RFC 4291)."""
+    """Return whether it is in 224.0.0.0/24 or ff02::/16 with any flags (RFC 5771, RFC 4291)."""
     packed = ip.address.packed
     return packed[:3] == b"\xe0\x00\x00" if len(packed) == 4 else packed[0] == 0xFF and packed[1] & 0xF == 2  # noqa: PLR2004
 
@@ -189,7 +189,7 @@ def _unescaped(text: str) -> bytes:
 
 
 def is_url(text: str) -> bool:
-    """Whether the text is an absolute URI or path."""
+    """Return whether the text is an absolute URI or path."""
     return _is(url_from, text)
 
 

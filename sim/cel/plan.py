@@ -55,7 +55,7 @@ from dranode.sim.cel.values import MISSING, OptionalValue, UInt
 
 
 def planned(checked: Checked, known: KnownToCEL) -> tuple[Run, int]:
-    """How the tree is evaluated, and how many variables that takes.
+    """Return how the tree is evaluated, and how many variables that takes.
 
     Raises:
         CELCompileError: a literal is converted to what it cannot be, or is no regular expression.

@@ -32,7 +32,7 @@ def compiled(pattern: str) -> Any:
 
 
 def has_match(text: str, pattern: str) -> bool:
-    """Whether the pattern is found anywhere in the text."""
+    """Return whether the pattern is found anywhere in the text."""
     return compiled(pattern).search(text) is not None
 
 

@@ -122,7 +122,7 @@ def equality_of(left: Run, right: Run, *, negated: bool) -> Run:
 
 
 def not_strictly_false(argument: Run) -> Run:
-    """Whether a loop goes on: also after an error."""
+    """Return whether a loop goes on: also after an error."""
 
     def run(frame: Frame) -> bool:
         frame.cost += 1

@@ -40,7 +40,10 @@ def substring(text: str, start: int, end: int | None = None) -> str:
 
 
 def index_of(text: str, part: str, offset: int = 0, *, clamped: bool) -> int:
-    """Where the part is from the offset on, -1 if nowhere; an empty one is at the offset, `clamped` to the length."""
+    """Return where the part is from the offset on, -1 if nowhere.
+
+    An empty one is at the offset, `clamped` to the length.
+    """
     if part == "":
         return _empty_at(text, offset, clamped=clamped)
     _check(offset >= 0, offset)
@@ -48,7 +51,7 @@ def index_of(text: str, part: str, offset: int = 0, *, clamped: bool) -> int:
 
 
 def last_index_of(text: str, part: str, offset: int | None = None, *, clamped: bool) -> int:
-    """Where the part is last, not after the offset."""
+    """Return where the part is last, not after the offset."""
     if offset is None:
         return text.rfind(part)
     if part == "":

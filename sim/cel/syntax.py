@@ -94,7 +94,7 @@ class Comprehension:
 
     @property
     def binds(self) -> bool:
-        """Whether it binds a name instead of looping."""
+        """Return whether it binds a name instead of looping."""
         empty = isinstance(self.over, ListLiteral) and not self.over.elements
         never = isinstance(self.condition, Literal) and self.condition.value is False
         return empty and never and self.accumulator != ACCUMULATOR

@@ -95,7 +95,7 @@ def bytes_of(text: str) -> bytes:
 
 
 def _unquoted(text: str) -> tuple[bool, str]:
-    """Whether it is raw, and what stands between the quotes, with line ends as cel-go has them."""
+    """Return whether it is raw, and what stands between the quotes, with line ends as cel-go has them."""
     raw = text[0] in "rR"
     text = (text[1:] if raw else text).replace("\r\n", "\n").replace("\r", "\n")
     quotes = 3 if text[:3] in ('"""', "'''") and len(text) >= 6 else 1  # noqa: PLR2004 - two times three quotes

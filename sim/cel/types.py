@@ -146,12 +146,12 @@ def _parsed(word: str, words: Iterator[str]) -> tuple[CELType, str]:
 
 
 def is_dyn(kind: CELType) -> bool:
-    """Whether it can be anything."""
+    """Return whether it can be anything."""
     return kind.kind in (TypeKind.DYN, TypeKind.ANY)
 
 
 def unwrapped(kind: CELType) -> tuple[CELType, bool]:
-    """What an optional holds, and whether it is one."""
+    """Return what an optional holds, and whether it is one."""
     optional = kind.kind is TypeKind.OPAQUE and kind.name == OPTIONAL
     return (kind.parameters[0], True) if optional else (kind, False)
 
@@ -193,7 +193,7 @@ class Substitutions:
         return CELType(kind.kind, kind.name, parameters, kind.nullable)
 
     def fits(self, needed: CELType, given: CELType) -> bool:
-        """Whether one type stands for the other; what variables have to be for that is kept then."""
+        """Return whether one type stands for the other; what variables have to be for that is kept then."""
         return self.all_fit((needed,), (given,))
 
     def all_fit(self, needed: tuple[CELType, ...], given: tuple[CELType, ...]) -> bool:
@@ -228,7 +228,7 @@ class Substitutions:
         return first.kind is second.kind and first.name == second.name
 
     def _becomes(self, variable_: CELType, kind: CELType) -> tuple[bool, bool]:
-        """Whether the variable can be that type, and whether it was known before."""
+        """Return whether the variable can be that type, and whether it was known before."""
         if variable_ == kind:
             return True, True
         known = self._known.get(variable_)
@@ -247,7 +247,7 @@ class Substitutions:
         return False, False
 
     def _independent(self, variable_: CELType, kind: CELType) -> bool:
-        """Whether the type does not contain the variable."""
+        """Return whether the type does not contain the variable."""
         if variable_ == kind:
             return False
         if kind.kind is TypeKind.VARIABLE:

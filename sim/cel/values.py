@@ -176,7 +176,7 @@ def begin() -> None:
 
 
 def map_key(value: Any) -> Any:
-    """What a map has in the place of that key: strings as they are, everything else with its type."""
+    """Return what a map has in the place of that key: strings as they are, everything else with its type."""
     kind = type(value)
     if kind is str:
         return value
@@ -233,7 +233,7 @@ def equal(left: Any, right: Any) -> bool:
 
 
 def are_equal(left: Any, right: Any) -> bool:
-    """Whether the values are equal; what cannot be compared is not."""
+    """Return whether the values are equal; what cannot be compared is not."""
     try:
         return _equal(left, right)
     except ValueError:
@@ -268,7 +268,7 @@ def _all_equal(left: list[Any], right: list[Any]) -> bool:
 
 
 def _differ(left: Any, right: Any) -> bool:
-    """Whether elements are known to be unequal: an error says nothing."""
+    """Return whether elements are known to be unequal: an error says nothing."""
     try:
         return not equal(left, right)
     except ValueError:
@@ -301,7 +301,7 @@ def compare(left: Any, right: Any) -> int:
 
 
 def size(value: Any) -> int | None:
-    """How large the value is, None if it has no size: characters, bytes, elements, bytes of an address."""
+    """Return how large the value is, None if it has no size: characters, bytes, elements, bytes of an address."""
     kind = type(value)
     if kind is str or isinstance(value, (bytes, list, dict)):
         return len(value)

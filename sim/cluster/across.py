@@ -1,4 +1,4 @@
-"""What claims, classes, pods and devices say about each other, where all are valid by themselves.
+"""Compares claims, classes, pods and devices with each other, where all are valid by themselves.
 
 Kubernetes takes such documents, so these are warnings: the other document may be in the cluster alone. A class, claim
 or template that is not there is mentioned only where the files hold others of its kind.
@@ -40,7 +40,7 @@ class PublishedDevice:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What the documents are compared with.
+    """The documents to compare with.
 
     Attributes:
         classes: the classes by name.
@@ -54,7 +54,10 @@ class Surroundings:
 
 
 def surroundings(documents: Iterable[SourceDocument], published: Sequence[PublishedDevice]) -> Surroundings:
-    """What these documents are compared with; `published` stands for devices where there are no ResourceSlices."""
+    """Return what these documents are compared with.
+
+    `published` stands for devices where there are no ResourceSlices.
+    """
     classes: list[DeviceClass] = []
     devices: list[PublishedDevice] = []
     for source in documents:
@@ -69,7 +72,7 @@ def surroundings(documents: Iterable[SourceDocument], published: Sequence[Publis
 
 
 def claim_warnings(devices: DeviceClaim, path: str, around: Surroundings) -> Iterator[FieldError]:
-    """What of the claim's requests does not go with the classes and devices.
+    """Return what of the claim's requests does not go with the classes and devices.
 
     `path` is the path of `devices` in the document (`spec.devices`, `spec.spec.devices` in a template).
     """
@@ -144,7 +147,7 @@ def _shared_capacity(devices: Sequence[Device], asked: Mapping[str, Quantity]) -
 
 
 def _chooses(device_class: DeviceClass, published: PublishedDevice) -> bool:
-    """Whether the class chooses the device; a selector that fails has an error of its own, or chooses others."""
+    """Return whether the class chooses the device; a selector that fails has an error of its own, or chooses others."""
     try:
         return all(
             selector.cel is not None

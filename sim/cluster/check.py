@@ -72,7 +72,7 @@ _EXACTLY: Final = re.compile(r"(requests\[[0-9]+\])\.exactly\b")
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What the check of one document came to.
+    """The outcome of the check of one document.
 
     Attributes:
         file: the file.
@@ -279,7 +279,7 @@ def _expression_problem(known: KnownToCEL, expression: str) -> str | None:
 def _configs(
     configs: Iterable[DeviceClaimConfiguration | DeviceClassConfiguration], plugins: Mapping[str, Plugin], path: str
 ) -> Iterator[FieldError]:
-    """What the installed drivers say of their configurations; those of other drivers are not ours to judge."""
+    """Return what the installed drivers say of their configurations; those of other drivers are not ours to judge."""
     for index, config in enumerate(configs):
         if config.opaque is None or config.opaque.driver not in plugins or config.opaque.parameters is None:
             continue
@@ -289,7 +289,7 @@ def _configs(
 
 
 def _allocated(allocation: AllocationResult | None, plugin: Plugin) -> Iterator[FieldError]:
-    """What a driver says of its part of an allocation."""
+    """Return what a driver says of its part of an allocation."""
     try:
         results_of(allocation, plugin.driver)
         for path, config, opaque in configs_of(allocation.devices.config if allocation else (), plugin.driver):

@@ -1,4 +1,4 @@
-"""Which devices claims would get on a node of a cluster, found once for all nodes that are alike."""
+"""Finds the devices that claims would get on a node of a cluster, once for all nodes that are alike."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which claim holds what of every pool, so that what a claim holds can be given back."""
+"""Records which claim holds what of every pool, so that it can be given back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dranode.sim.allocator.state import Allocated, PoolID, PoolState
 
 
 class ClaimKey(NamedTuple):
-    """What names a claim."""
+    """The name of a claim."""
 
     namespace: str
     name: str
@@ -36,7 +36,7 @@ class ClaimHolding(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """What is held of all pools; a pool that is not named is untouched."""
+    """The parts of all pools that claims hold; a pool that is not named is untouched."""
 
     pools: Mapping[PoolID, tuple[ClaimHolding, ...]] = field(default_factory=lambda: MappingProxyType({}))
     _states: Mapping[PoolID, PoolState] = field(default_factory=lambda: MappingProxyType({}))

@@ -34,7 +34,7 @@ _Question: TypeAlias = tuple[int, tuple[PoolState, ...], bytes]
 
 @dataclass(frozen=True, slots=True)
 class NodeScore:
-    """How kube-scheduler's plug-in for dynamic resources scores a node for a pod.
+    """The score of a node for a pod, by kube-scheduler's plug-in for dynamic resources.
 
     Attributes:
         node: the node; it fits.
@@ -49,7 +49,7 @@ class NodeScore:
 
 @dataclass(frozen=True, slots=True)
 class NodeChoice:
-    """Where a pod went.
+    """The place of a pod.
 
     Attributes:
         node: the node; None if it fits nowhere.

@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class PodPlacement:
-    """Where one pod went, and what its claims got.
+    """The place of one pod, and the devices of its claims.
 
     Attributes:
         pod: `<namespace>/<name>`.
@@ -174,7 +174,7 @@ def _node(name: str) -> Node:
 
 
 def _allows(spec: PodSpec | None, fixed: Sequence[AllocationResult]) -> Callable[[Node], bool] | None:
-    """Which nodes the pod may go to; None if to all."""
+    """Return which nodes the pod may go to; None if to all."""
     selectors = [allocation.node_selector for allocation in fixed if allocation.node_selector is not None]
     labels = dict(spec.node_selector) if spec is not None else {}
     if not selectors and not labels:
@@ -189,7 +189,7 @@ def _allows(spec: PodSpec | None, fixed: Sequence[AllocationResult]) -> Callable
 
 
 def passed_by(pod: str, node: str, claims: Iterable[str]) -> str:
-    """What becomes of claims that are not allocated when their pod names its node, in one sentence."""
+    """Return what becomes of claims that are not allocated when their pod names its node, in one sentence."""
     return (
         f"pod {pod} names its node {node} itself, so kube-scheduler, which alone allocates claims, passes it by: "
         f"{', '.join(claims)} will never be allocated and kubelet will not start the pod; "

@@ -39,7 +39,7 @@ def moved(solution: Solution, view: View) -> Solution:
 
 
 def raw_score(requests: Sequence[tuple[AllocationRequest, ...]], solution: Solution) -> int:
-    """What the prioritized lists of the claims add to the raw score of the node: 8 less the index, for each."""
+    """Return what the prioritized lists of the claims add to the raw score of the node: 8 less the index, for each."""
     score = 0
     for requested, picks in zip(requests, solution.picks or (), strict=True):
         names = {alternative.name for alternative in active_alternatives(requested, picks)}

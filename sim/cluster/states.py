@@ -1,4 +1,4 @@
-"""Which nodes of a fleet are the same, so that what was found out of one holds for all.
+"""Finds the nodes of a fleet that are the same, so that an answer about one holds for all.
 
 Nodes that differ by name alone are of one kind. Nodes of one kind with the same devices allocated are in one state. A
 pool that several nodes see belongs to no node's state; what is allocated of it is kept apart.
@@ -53,7 +53,7 @@ class States:
         return view.pools, self._allocated(state, view)
 
     def allocated(self, number: int) -> Allocated:
-        """What is allocated of the pools that a node sees."""
+        """Return what is allocated of the pools that a node sees."""
         return self._allocated(self.of[number], self.views[number])
 
     def take(self, number: int, allocations: Sequence[AllocationResult]) -> None:

@@ -1,4 +1,4 @@
-"""What each node sees of the pools, and which nodes see the same."""
+"""Finds the pools that each node sees, and the nodes that see the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the files of a local run ask for: pods with their claims, in the order given.
+"""Reads the pods of a local run with their claims from files, in the order given.
 
 A template becomes a claim for each pod that uses it; a template or claim that no pod uses gets a pod made up, as if
 somebody had written the simplest one. Everything here is pure: documents in, pods with claims out.

@@ -1,4 +1,4 @@
-"""Which node to add so that pods fit that do not, and how many of it."""
+"""Finds the node to add so that pods fit that do not, and how many of it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class NodeModel:
 
 @dataclass(frozen=True, slots=True)
 class Addition:
-    """What adding one model would do.
+    """The effect of adding one model.
 
     Attributes:
         model: its name in the catalogue.
@@ -97,7 +97,7 @@ def additions_for(
     pods: Sequence[PodDemand],
     models: Iterable[NodeModel],
 ) -> tuple[Addition, ...]:
-    """What each model would do for pods that fit nowhere; one is added whenever the next pod does not fit.
+    """Return what each model would do for pods that fit nowhere; one is added whenever the next pod does not fit.
 
     `with_slices` gives the scheduler of the cluster with more slices.
 

@@ -23,7 +23,7 @@ _SHOWN: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What would have to change; what was not asked for is empty.
+    """The changes that are needed; a change that was not asked for is empty.
 
     Attributes:
         rooms: how many pods like each fit.
@@ -103,7 +103,7 @@ def number_of(number: int, what: str) -> str:
 
 
 def room_document(room: Room) -> dict[str, Any]:
-    """How many more fit, as a plain document."""
+    """Return how many more fit, as a plain document."""
     return {"count": room.count, "more": room.more, "nodes": dict(room.nodes), "shared_claims": list(room.shared)}
 
 
@@ -174,7 +174,7 @@ def show_moves(screen: Console, pod: str, plan: MovePlan | None) -> None:
 
 
 def fragment_document(fragment: Fragment) -> dict[str, Any]:
-    """Who holds the devices of a node, as a plain document."""
+    """Return who holds the devices of a node, as a plain document."""
     held = [{"claim": one.claim, "pods": list(one.pods), "devices": list(one.devices)} for one in fragment.held]
     return {"node": fragment.node, "devices": fragment.devices, "held": held}
 
@@ -195,7 +195,7 @@ def show_fragments(screen: Console, pod: str, fragments: Sequence[Fragment]) -> 
 
 
 def addition_document(addition: Addition) -> dict[str, Any]:
-    """What a node to add would do, as a plain document."""
+    """Return what a node to add would do, as a plain document."""
     return {
         "node": addition.model,
         "count": addition.count,
@@ -217,7 +217,7 @@ def show_additions(screen: Console, additions: Sequence[Addition]) -> None:
 
 
 def order_document(result: OrderResult) -> dict[str, Any]:
-    """How a trace went with one order, as a plain document."""
+    """Return how a trace went with one order, as a plain document."""
     return {
         "order": result.order,
         "pods": result.pods,

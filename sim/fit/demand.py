@@ -1,4 +1,4 @@
-"""What a pod needs to be placed: itself, and its claims, from templates where the cluster has not made them yet."""
+"""The demand of a pod: itself, and its claims, from templates where the cluster has not made them yet."""
 
 from __future__ import annotations
 

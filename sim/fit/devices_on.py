@@ -41,7 +41,7 @@ class DevicesOn:
 
 
 def cannot_be_bound(demand: PodDemand, info: NodeInfo) -> bool:
-    """Whether kube-scheduler chooses the node and then fails to bind the pod to it.
+    """Return whether kube-scheduler chooses the node and then fails to bind the pod to it.
 
     So it is in 1.36.4 and 1.37.1 for a pod with claims whose extended resources are all the node's own, if a
     DeviceClass has one of their names: a claim without requests is made, and an error that there are none.

@@ -1,4 +1,4 @@
-"""Which pods would have to go so that another fits: as few as can be, and of these the least important."""
+"""Finds the pods that would have to go so that another fits: as few as can be, and of these the least important."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def candidates_by_node(
 
 
 def may_go(pod: SchedulingPod, priority: int) -> bool:
-    """Whether a pod may be evicted for one of this priority."""
+    """Return whether a pod may be evicted for one of this priority."""
     stays = any(owner.kind == "DaemonSet" and owner.controller for owner in pod.metadata.owner_references)
     return pod.priority <= priority and not stays and _MIRROR not in pod.metadata.annotations
 

@@ -1,4 +1,4 @@
-"""Which pods would have to move so that a large one fits: the fewest, each evicted and placed anew.
+"""Finds the pods that would have to move so that a large one fits: the fewest, each evicted and placed anew.
 
 Up to `EXACT_PODS` pods that may move, all sets of one, two, three ... pods are tried, with all nodes and all orders in
 which they can be placed again, so that no plan has fewer. Beyond, a plan is looked for among the sets on one node whose

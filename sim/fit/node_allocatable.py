@@ -45,7 +45,7 @@ _PAGES: Final = "hugepages-"
 def claim_statuses(
     demand: PodDemand, allocations: Mapping[ClaimKey, AllocationResult], pools: Iterable[Pool]
 ) -> tuple[NodeAllocatableClaimStatus, ...]:
-    """What the devices of each claim stand for on a node that sees these pools, by the name of the claim.
+    """Return what the devices of each claim stand for on a node that sees these pools, by the name of the claim.
 
     Raises:
         AllocationError: a mapping needs an amount that the allocation has not, or a claim has devices here that stand
@@ -62,14 +62,14 @@ def claim_statuses(
 
 
 def has_mappings(pools: Iterable[Pool]) -> bool:
-    """Whether any device of the pools stands for something of its node."""
+    """Return whether any device of the pools stands for something of its node."""
     return any(candidate.device.node_allocatable_resources for pool in pools for candidate in pool.candidates)
 
 
 def refusal_for(
     demand: PodDemand, info: NodeInfo, statuses: tuple[NodeAllocatableClaimStatus, ...], minor: int
 ) -> Refusal | None:
-    """Why the node has too little for the pod together with its devices; None if it has enough."""
+    """Return why the node has too little for the pod together with its devices; None if it has enough."""
     uncovered = next(_uncovered(demand.pod, statuses, minor), None)
     if uncovered is not None:
         return Refusal(DEVICES, (uncovered,))

@@ -1,4 +1,4 @@
-"""What a placement does not know, said with it: what was not seen is neither empty nor fine."""
+"""Notes what a placement does not know: what was not seen is neither empty nor fine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LEAST_PERCENT: Final = 5
 
 
 def cluster_notes(dump: ClusterDump) -> Iterator[str]:
-    """What the documents lack for whole answers, one sentence each."""
+    """Return what the documents lack for whole answers, one sentence each."""
     known = {node.metadata.name for node in dump.nodes}
     lost = sorted({pod.spec.node_name for pod in dump.pods if pod.spec.node_name} - known)
     if lost:
@@ -31,7 +31,7 @@ def cluster_notes(dump: ClusterDump) -> Iterator[str]:
 
 
 def pod_notes(dump: ClusterDump, demand: PodDemand, placement: Placement) -> Iterator[str]:
-    """What one answer does not rest on, one sentence each."""
+    """Return what one answer does not rest on, one sentence each."""
     pod = demand.pod
     if pod.spec.scheduler_name not in ("", DEFAULT_SCHEDULER):
         yield f"{pod.spec.scheduler_name} schedules it, and this is what kube-scheduler's default profile would do"

@@ -48,7 +48,7 @@ class _TraceFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class OrderResult:
-    """How a trace went with one order of devices.
+    """The result of a trace with one order of devices.
 
     Attributes:
         order: its name.

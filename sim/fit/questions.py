@@ -24,7 +24,7 @@ from dranode.sim.scheduler.scores import DEVICES
 
 @dataclass(frozen=True, slots=True)
 class PodAnswer:
-    """What became of a pod.
+    """The answer about a pod.
 
     Attributes:
         demand: the pod.
@@ -123,7 +123,7 @@ class ClusterQuestions:
         return PodAnswer(demand, state, placement, message, groups, tuple(pod_notes(self.dump, demand, placement)))
 
     def _misses(self, state: ClusterState, demand: PodDemand, placement: Placement) -> dict[str, Miss]:
-        """What the devices of each node lack that refuses the pod for them."""
+        """Return what the devices of each node lack that refuses the pod for them."""
         refused = [name for name, refusal in placement.refusals.items() if refusal.plugin == DEVICES]
         misses = {name: self.scheduler.miss(state, demand, name) for name in refused}
         return {name: miss for name, miss in misses.items() if miss is not None}

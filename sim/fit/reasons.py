@@ -92,7 +92,7 @@ def _bytes(value: int) -> str:
 
 
 def _lack(short: tuple[ResourceShortage, ...]) -> tuple[float, ...]:
-    """How much is missing, as parts of what is asked; less is nearer."""
+    """Return how much is missing, as parts of what is asked; less is nearer."""
     return tuple(shortage.missing / shortage.requested for shortage in short)
 
 

@@ -76,7 +76,7 @@ class Replacing:
         return None
 
     def _key(self, state: ClusterState, pods: tuple[PodDemand, ...]) -> Hashable:
-        """What the answer depends on: what is still to be placed, and who is where with what."""
+        """Return what the answer depends on: what is still to be placed, and who is where with what."""
         shapes = sorted(self._shapes[pod.pod.key] for pod in pods)
         placed = frozenset(
             (self._shapes.get(key, key), demand.pod.spec.node_name, self._count(state, demand))
@@ -86,7 +86,7 @@ class Replacing:
         return tuple(shapes), placed, pools
 
     def _count(self, state: ClusterState, demand: PodDemand) -> int:
-        """How many pods of the same shape are on its node: a set alone would forget it."""
+        """Return how many pods of the same shape are on its node: a set alone would forget it."""
         shape = self._shapes.get(demand.pod.key)
         pods = state.nodes[demand.pod.spec.node_name].pods if demand.pod.spec.node_name in state.nodes else ()
         return sum(self._shapes.get(key) == shape for key in pods)

@@ -1,4 +1,4 @@
-"""How many more pods like one fit."""
+"""Counts how many more pods like one fit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_ALONE: Final = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """How many fit.
+    """The number of pods that fit.
 
     Attributes:
         count: the number.

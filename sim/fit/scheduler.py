@@ -46,7 +46,7 @@ _MOST_USERS: Final = 256
 
 @dataclass(frozen=True)
 class Placement:
-    """What kube-scheduler would do with a pod.
+    """The placement of a pod by kube-scheduler.
 
     Attributes:
         pod: `<namespace>/<name>`.
@@ -293,7 +293,7 @@ class Scheduler:
 
 
 def obstacle(demand: PodDemand, state: ClusterState) -> str:
-    """Why the scheduler looks at no node for the pod, in one sentence; empty if it does."""
+    """Return why the scheduler looks at no node for the pod, in one sentence; empty if it does."""
     pod = demand.pod
     if demand.missing:
         return f"pod {pod.key} lacks {', '.join(demand.missing)}"

@@ -20,7 +20,7 @@ from dranode.sim.scheduler.snapshot import NodeInfo, PodInfo, Snapshot
 
 @dataclass(frozen=True)
 class ClusterState:
-    """Who is where, and who holds what.
+    """The pods of every node, and the devices of every claim.
 
     Attributes:
         snapshot: the nodes with their pods.

@@ -101,7 +101,7 @@ def nodes_of(kinds: Iterable[NodeKind]) -> tuple[Node, ...]:
 
 
 def slices_of(kinds: Iterable[NodeKind], discover: Discover) -> tuple[ResourceSlice, ...]:
-    """What all nodes publish; `discover` gives drivers and what they find on a machine, once for each kind.
+    """Return what all nodes publish; `discover` gives drivers and what they find on a machine, once for each kind.
 
     Raises:
         DocumentError: a file of slices does not decode.

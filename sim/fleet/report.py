@@ -33,7 +33,7 @@ MAX_TRIED: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """How much of one unit a node has.
+    """The amount of one unit that a node has.
 
     Attributes:
         total: in all.

@@ -33,7 +33,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class ClaimResult:
-    """What became of one claim.
+    """The result of one claim.
 
     Attributes:
         namespace: the claim's.
@@ -82,7 +82,7 @@ class LocalRun:
     _claims: dict[ClaimRef, ResourceClaim] = field(default_factory=dict)
 
     def slices(self) -> tuple[ResourceSlice, ...]:
-        """What the drivers have published."""
+        """Return what the drivers have published."""
         return self.store.list(ResourceSlice)
 
     def records(self) -> tuple[Record, ...]:

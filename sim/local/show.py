@@ -18,7 +18,7 @@ from dranode.sim.local.run import ClaimResult, LocalRun
 
 
 def views_of(run: LocalRun) -> tuple[DriverView, ...]:
-    """What each driver of the node has now."""
+    """Return what each driver of the node has now."""
     return tuple(
         DriverView.of(
             driver, service.node.inventory, service.plugin.layout(service.node.inventory), service.node.records()

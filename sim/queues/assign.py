@@ -1,4 +1,4 @@
-"""Which flavors a workload gets: the decision of KEP-582, a function of its arguments alone.
+"""Assigns flavors to a workload: the decision of KEP-582, a function of its arguments alone.
 
 For each pod set and resource group the flavors are looked at in order, from the one after the last that was tried. In
 each the resources fit, fit by borrowing, fit once others are preempted, or do not fit; the worst resource stands for
@@ -43,7 +43,7 @@ from dranode.sim.queues.values import (
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """What preemption for one flavor and resource would come to: NO_CANDIDATES, PREEMPT or RECLAIM.
+    """The result of preemption for one flavor and resource: NO_CANDIDATES, PREEMPT or RECLAIM.
 
     Attributes:
         borrow: how far up the tree quota would then come from.
@@ -97,7 +97,7 @@ def assign(
 
 
 def rank(verdict: FlavorVerdict, fungibility: FlavorFungibility) -> tuple[int, int, int]:
-    """What orders verdicts from worse to better."""
+    """Return what orders verdicts from worse to better."""
     if verdict.mode is FlavorMode.NO_FIT:
         return 0, 0, 0
     viable = 1 if verdict.mode is FlavorMode.NO_CANDIDATES else 2
@@ -107,7 +107,7 @@ def rank(verdict: FlavorVerdict, fungibility: FlavorFungibility) -> tuple[int, i
 
 
 def ends_search(verdict: FlavorVerdict, fungibility: FlavorFungibility) -> bool:
-    """Whether a flavor with this verdict is enough."""
+    """Return whether a flavor with this verdict is enough."""
     if verdict.mode <= FlavorMode.NO_CANDIDATES:
         return False
     if verdict.mode is not FlavorMode.FIT and fungibility.when_can_preempt is Fungible.TRY_NEXT_FLAVOR:
@@ -205,7 +205,7 @@ class _Search:
         )
 
     def verdict(self, of: FlavorResource, assumed: int, amount: int) -> FlavorVerdict:
-        """How `amount` can be had on top of what earlier pod sets were `assumed` to get."""
+        """Return how `amount` can be had on top of what earlier pod sets were `assumed` to get."""
         name, total = self.queue.name, assumed + amount
         most = self.usage.capacity(name, of)
         if total > most:

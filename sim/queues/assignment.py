@@ -1,4 +1,4 @@
-"""What one look at the flavors of a queue came to."""
+"""The outcome of one look at the flavors of a queue."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LAST_FLAVOR = -1
 
 
 class FlavorMode(IntEnum):
-    """How a flavor could serve, worse to better."""
+    """The ways in which a flavor can serve, worse to better."""
 
     NO_FIT = 0
     NO_CANDIDATES = 1
@@ -25,7 +25,7 @@ class FlavorMode(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class FlavorVerdict:
-    """How one resource, or at its worst a whole flavor, could be had.
+    """The way in which one resource, or at its worst a whole flavor, can be had.
 
     Attributes:
         borrow: how far up the tree quota comes from (`Usage.borrow_level`); 0 is no borrowing.
@@ -67,7 +67,7 @@ class Scan:
 
     @property
     def mode(self) -> FlavorMode:
-        """How the pod set gets these resources. A search that looked at nothing has nothing against it."""
+        """Return how the pod set gets these resources. A search that looked at nothing has nothing against it."""
         if self.chosen is not None:
             return self.chosen.worst.mode
         return FlavorMode.NO_FIT if self.attempts or self.why else FlavorMode.FIT
@@ -110,7 +110,7 @@ class PodSetAssignment:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What a workload gets; pod sets after one that does not fit are missing."""
+    """The flavors of a workload; pod sets after one that does not fit are missing."""
 
     workload: Workload
     pod_sets: tuple[PodSetAssignment, ...]
@@ -127,7 +127,7 @@ class Assignment:
 
     @property
     def usage(self) -> Mapping[FlavorResource, int]:
-        """What it would count against quota."""
+        """Return what it would count against quota."""
         usage: dict[FlavorResource, int] = {}
         for item in self.pod_sets:
             for resource, got in item.flavors.items():
@@ -137,7 +137,7 @@ class Assignment:
 
     @property
     def contested(self) -> frozenset[FlavorResource]:
-        """What others would have to give up."""
+        """Return what others would have to give up."""
         return frozenset(
             FlavorResource(got.flavor, resource)
             for item in self.pod_sets

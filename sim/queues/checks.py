@@ -1,4 +1,4 @@
-"""What makes no sense in the configuration of queues: one sentence, with the path in the object.
+"""Finds what makes no sense in the configuration of queues: one sentence, with the path in the object.
 
 The rules are those of Kueue's webhooks, and those that only show across objects: names that nothing defines, cohorts
 that contain themselves, more in use than the quotas allow.

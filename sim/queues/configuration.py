@@ -66,7 +66,7 @@ def queues_of(documents: Iterable[SourceValue[Any]]) -> Queues:
 
 
 def devices_of(documents: Iterable[SourceValue[Any]]) -> Devices:
-    """What turns devices into quota.
+    """Return what turns devices into quota.
 
     Raises:
         DocumentError: a mapping counts something else than devices.

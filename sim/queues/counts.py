@@ -1,4 +1,4 @@
-"""What one pod of a pod set counts against quota.
+"""Counts one pod of a pod set against quota.
 
 Containers as kube-scheduler adds them up, and DRA devices by DeviceClass under the names that `deviceClassMappings`
 give (Kueue's KEP-2941): from ResourceClaimTemplates, and from extended resources that a DeviceClass stands behind. Of a
@@ -35,7 +35,7 @@ class UncountableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Devices:
-    """What turns devices into quota.
+    """The rules that turn devices into quota.
 
     Attributes:
         mapped: by DeviceClass, the resource name that quota counts it under.
@@ -57,7 +57,7 @@ class Devices:
 
 
 def pod_counts(spec: QueuedPodSpec, namespace: str, devices: Devices) -> RequestCounts:
-    """What one pod counts, by resource name.
+    """Return what one pod counts, by resource name.
 
     Raises:
         UncountableError: a template is missing, a class is mapped to no name, or a request takes all devices.

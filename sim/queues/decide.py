@@ -18,7 +18,7 @@ Targets = Callable[[Assignment], tuple[Admitted, ...]]
 
 @dataclass(frozen=True, slots=True)
 class QueueDecision:
-    """What an attempt came to; `state` is for the next one."""
+    """The outcome of an attempt; `state` is for the next one."""
 
     assignment: Assignment
     state: SearchState
@@ -26,7 +26,7 @@ class QueueDecision:
 
     @property
     def useful(self) -> bool:
-        """Whether the workload can be admitted now, or once the targets have gone."""
+        """Return whether the workload can be admitted now, or once the targets have gone."""
         return self.assignment.mode is FlavorMode.FIT or bool(self.targets)
 
 

@@ -1,4 +1,4 @@
-"""Whether the nodes of a flavor are any a pod set could run on.
+"""Decides whether a pod set could run on any node of a flavor.
 
 As kube-scheduler's taint and node affinity filters decide for a node that has the flavor's labels and taints, but
 requirements about labels that the flavor does not state are left out: its nodes may meet them. An affinity term that
@@ -19,7 +19,7 @@ _KEEPS_AWAY: Final = ("NoSchedule", "NoExecute")
 
 
 def why_not(flavor: ResourceFlavor, pod_set: PodSet) -> str:
-    """What keeps the pod set off the flavor's nodes, as the beginning of a sentence; empty if nothing does."""
+    """Return what keeps the pod set off the flavor's nodes, as the beginning of a sentence; empty if nothing does."""
     tolerations = (*pod_set.tolerations, *flavor.tolerations)
     for taint in flavor.node_taints:
         if taint.effect in _KEEPS_AWAY and not any(tolerates(toleration, taint) for toleration in tolerations):

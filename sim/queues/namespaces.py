@@ -1,4 +1,4 @@
-"""Which namespaces a ClusterQueue takes workloads from: its `namespaceSelector` against their labels."""
+"""Decides which namespaces a ClusterQueue takes workloads from: its `namespaceSelector` against their labels."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def namespaces_of(sources: Iterable[SourceDocument]) -> Mapping[str, Mapping[str
 def refusal(
     queue: str, selector: LabelSelector | None, namespace: str, namespaces: Mapping[str, Mapping[str, str]]
 ) -> str:
-    """Why the queue takes no workloads from the namespace, in one sentence; empty if it does.
+    """Return why the queue takes no workloads from the namespace, in one sentence; empty if it does.
 
     Args:
         queue: the ClusterQueue's name.

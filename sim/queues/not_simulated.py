@@ -1,4 +1,4 @@
-"""What decides in a cluster and is not simulated here: said for each object that has it."""
+"""Names, for each object that has it, what decides in a cluster and is not simulated here."""
 
 from __future__ import annotations
 

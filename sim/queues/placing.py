@@ -87,7 +87,10 @@ class FleetNodes:
             self._rebuild()
 
     def _held(self) -> dict[tuple[str, str], AllocationResult]:
-        """What the claims of the placed pods got; one that workloads share stays until the last of them has left."""
+        """Return what the claims of the placed pods got.
+
+        One that workloads share stays until the last of them has left.
+        """
         return {claim: allocation for has in self._has.values() for claim, allocation in has.items()}
 
     def _rebuild(self) -> None:

@@ -1,4 +1,4 @@
-"""Whom a workload may preempt: Kueue's classical preemption (its KEP-83 and KEP-1337), as an oracle for the search.
+"""Finds the workloads that another may preempt: Kueue's classical preemption (its KEP-83 and KEP-1337).
 
 Candidates are workloads that use what is short and that the policies allow: in the own queue by `withinClusterQueue`,
 in queues of the cohort that use more than their quota by `reclaimWithinCohort`. Over those whose quota belongs to a
@@ -58,7 +58,10 @@ class Preemptor:
     admitted: tuple[Admitted, ...]
 
     def simulate(self, workload: Workload, of: FlavorResource, amount: int) -> Simulation:
-        """What preemption for one flavor and resource would come to; `amount` as in `dranode.sim.queues.amounts`."""
+        """Return what preemption for one flavor and resource would come to.
+
+        `amount` as in `dranode.sim.queues.amounts`.
+        """
         targets = self.targets(workload, frozenset({of}), {of: amount})
         borrow, _ = self.usage.without(*targets).borrow_level(workload.queue, of, amount)
         if not targets:
@@ -93,7 +96,7 @@ class Preemptor:
     def _tries(
         self, workload: Workload, contested: frozenset[FlavorResource], candidates: list[_Candidate]
     ) -> tuple[bool, ...]:
-        """Whether the queue may borrow after the preemption, in the order of trying."""
+        """Return whether the queue may borrow after the preemption, in the order of trying."""
         node = self.usage.nodes[workload.queue]
         forbidden = self.queues.cluster_queues[workload.queue].preemption.borrow_within_cohort is PreemptionPolicy.NEVER
         below = all(self.usage.at(node, of) < node.quota(of).nominal for of in contested)
@@ -129,7 +132,7 @@ class Preemptor:
     def _held_by(
         self, node: QuotaNode, requests: Mapping[FlavorResource, int]
     ) -> tuple[bool, dict[FlavorResource, int]]:
-        """Whether a subtree holds the requests within its own quota, and what it leaves to its parent."""
+        """Return whether a subtree holds the requests within its own quota, and what it leaves to its parent."""
         holds = not any(self.usage.borrows_with(node, of, number) for of, number in requests.items())
         left = {of: max(0, number - self.usage.unused_guaranteed(node, of)) for of, number in requests.items()}
         return holds, left
@@ -167,7 +170,7 @@ def _may(policy: PreemptionPolicy, workload: Workload, item: Admitted) -> bool:
 
 
 def _still_valid(candidate: _Candidate, usage: Usage, contested: frozenset[FlavorResource], *, borrowing: bool) -> bool:
-    """Whether those that have gone leave a candidate's queue, and the cohorts around it, above their quotas."""
+    """Return whether those that have gone leave a candidate's queue, and the cohorts around it, above their quotas."""
     if candidate.claim is _Claim.OWN_QUEUE:
         return True
     if borrowing and not candidate.while_borrowing:

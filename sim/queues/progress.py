@@ -1,4 +1,4 @@
-"""What an attempt remembers for the next one, and when that no longer counts."""
+"""Remembers an attempt for the next one, and decides when that no longer counts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dranode.sim.queues.values import Workload
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """When an attempt is made.
+    """The time and the queues of an attempt.
 
     Attributes:
         generation: the ClusterQueue's, raised whenever more may have become available to it.
@@ -28,7 +28,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class SearchState:
-    """Where the searches of an attempt ended.
+    """The places where the searches of an attempt ended.
 
     Attributes:
         tried: by pod set and resource, the index of the last flavor tried, LAST_FLAVOR for the last there is.
@@ -44,22 +44,22 @@ class SearchState:
 
     @classmethod
     def of(cls, assignment: Assignment, now: Moment) -> SearchState:
-        """What an assignment leaves behind."""
+        """Return what an assignment leaves behind."""
         return cls(assignment.tried, now.generation, now.cycle, shape(assignment.workload))
 
     @property
     def pending_flavors(self) -> bool:
-        """Whether a search ended before the last flavor, so that another attempt may do better at once."""
+        """Return whether a search ended before the last flavor, so that another attempt may do better at once."""
         return any(index != LAST_FLAVOR for tried in self.tried for index in tried.values())
 
 
 def shape(workload: Workload) -> tuple[object, ...]:
-    """What the indices of a state depend on; equal values mean that they can be used again."""
+    """Return what the indices of a state depend on; equal values mean that they can be used again."""
     return (workload.priority, *workload.pod_sets)
 
 
 def still_valid(last: SearchState, workload: Workload, now: Moment) -> bool:
-    """Whether a new attempt may go on where the last one ended.
+    """Return whether a new attempt may go on where the last one ended.
 
     It may not once the workload has another shape. Otherwise it may in the cycle after the last one, whatever
     happened, and later unless the queue's generation has grown.
@@ -78,7 +78,7 @@ def next_index(tried: Mapping[str, int], resource: str) -> int:
 
 
 class QueueEvent(Enum):
-    """What happens to queues and to what they have admitted."""
+    """The events of queues and of the workloads that they admitted."""
 
     QUEUE_CREATED = "queue created"
     QUEUE_UNCHANGED = "queue updated, quota as before"

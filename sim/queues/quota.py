@@ -37,18 +37,18 @@ class QuotaNode:
     height: int = 0
 
     def quota(self, of: FlavorResource) -> Quota:
-        """What the node itself owns."""
+        """Return what the node itself owns."""
         return self.quotas.get(of, _NO_QUOTA)
 
     def guaranteed(self, of: FlavorResource) -> int:
-        """What the node never lends to its parent."""
+        """Return what the node never lends to its parent."""
         limit = self.quota(of).lending_limit
         return 0 if limit is None else max(0, self.subtree.get(of, 0) - limit)
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What is used, at every node of the tree. Charging makes a new value.
+    """The used amounts at every node of the tree. Charging makes a new value.
 
     Attributes:
         nodes: the leaf of every ClusterQueue.
@@ -61,7 +61,7 @@ class Usage:
     used: Mapping[FlavorResource, Mapping[QuotaNode, int]]
 
     def at(self, node: QuotaNode, of: FlavorResource) -> int:
-        """What counts at a node."""
+        """Return what counts at a node."""
         return self.used.get(of, {}).get(node, 0)
 
     def cohorts(self, queue: str) -> Iterator[QuotaNode]:
@@ -76,11 +76,11 @@ class Usage:
         return [self.nodes[queue], *self.cohorts(queue)][-1]
 
     def available(self, queue: str, of: FlavorResource) -> int:
-        """What the queue can get without preemption, never below 0."""
+        """Return what the queue can get without preemption, never below 0."""
         return max(0, self.balance(queue, of))
 
     def balance(self, queue: str, of: FlavorResource) -> int:
-        """What the queue can get without preemption; below 0 where more is used than there is."""
+        """Return what the queue can get without preemption; below 0 where more is used than there is."""
         return self._balance(self.nodes[queue], of)
 
     def _balance(self, node: QuotaNode, of: FlavorResource) -> int:
@@ -95,19 +95,19 @@ class Usage:
         return max(0, kept - used) + from_parent
 
     def capacity(self, queue: str, of: FlavorResource) -> int:
-        """What the queue could get if nothing was used."""
+        """Return what the queue could get if nothing was used."""
         return replace(self, used={}).balance(queue, of)
 
     def borrows_with(self, node: QuotaNode, of: FlavorResource, extra: int = 0) -> bool:
-        """Whether a node uses more than it and those below it own, once `extra` is added."""
+        """Return whether a node uses more than it and those below it own, once `extra` is added."""
         return self.at(node, of) + extra > node.subtree.get(of, 0)
 
     def unused_guaranteed(self, node: QuotaNode, of: FlavorResource) -> int:
-        """What the node still has for itself alone."""
+        """Return what the node still has for itself alone."""
         return max(0, node.guaranteed(of) - self.at(node, of))
 
     def borrow_level(self, queue: str, of: FlavorResource, extra: int) -> tuple[int, bool]:
-        """How far up the tree `extra` has to be fetched, and whether that is short of the whole tree.
+        """Return how far up the tree `extra` has to be fetched, and whether that is short of the whole tree.
 
         Returns:
             The height of the smallest subtree around the queue that holds `extra` within its own quota (0: the queue
@@ -144,7 +144,7 @@ class Usage:
         return usage
 
     def holds(self, queue: str, amounts: Mapping[FlavorResource, int]) -> bool:
-        """Whether the queue can get all of the amounts without preemption."""
+        """Return whether the queue can get all of the amounts without preemption."""
         return all(amount <= self.available(queue, of) for of, amount in amounts.items())
 
 

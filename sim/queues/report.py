@@ -51,7 +51,7 @@ class Row:
 
     @property
     def reason(self) -> str:
-        """Why it is so and why it is chosen or not."""
+        """Return why it is so and why it is chosen or not."""
         return _joined(self.why, self.choice)
 
     def document(self) -> dict[str, Any]:
@@ -130,7 +130,7 @@ def _detail(verdict: FlavorVerdict) -> Iterator[str]:
 
 
 def _choice(scan: Scan, attempt: FlavorAttempt, fungibility: FlavorFungibility) -> str:
-    """Why the search stopped here or went on, and whether this was the best."""
+    """Return why the search stopped here or went on, and whether this was the best."""
     if attempt.worst.mode is FlavorMode.NO_FIT:
         return ""
     if ends_search(attempt.worst, fungibility):

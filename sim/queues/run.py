@@ -17,7 +17,7 @@ from dranode.sim.queues.values import Admitted
 
 @dataclass(frozen=True, slots=True)
 class QueueRun:
-    """What came of a run.
+    """The outcome of a run.
 
     Attributes:
         rows: every attempt, in order.

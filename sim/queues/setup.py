@@ -27,7 +27,7 @@ from dranode.sim.queues.workloads import WorkloadContext, admitted_of, ages, wor
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a simulation starts from.
+    """The start of a simulation.
 
     Attributes:
         pending: workloads that wait.

@@ -85,7 +85,7 @@ class Situation:
 
     @property
     def mark(self) -> tuple[object, ...]:
-        """What makes the next cycles come out as they do; a mark seen twice means going round in circles."""
+        """Return what makes the next cycles come out as they do; a mark seen twice means going round in circles."""
         queues = {item.key: item.queue for item in (*self.active, *self.parked)}
         tried = tuple(
             (key, str(state.tried), state.cycle == self.cycle, state.generation < self.generations.get(queues[key], 0))

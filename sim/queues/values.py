@@ -1,4 +1,4 @@
-"""What Kueue's objects say, as far as admission depends on it, as frozen values.
+"""Kueue's objects, as far as admission depends on them, as frozen values.
 
 Source: `kueue.x-k8s.io/v1beta2` (ClusterQueue, Cohort, ResourceFlavor, Workload). Amounts are those of
 `dranode.sim.queues.amounts`.
@@ -15,7 +15,7 @@ from dranode.driver.core.api.resource import DeviceTaint, DeviceToleration, Node
 
 
 class FlavorResource(NamedTuple):
-    """What quota is counted by: a resource in a flavor."""
+    """The unit of quota: a resource in a flavor."""
 
     flavor: str
     resource: str
@@ -25,21 +25,21 @@ class FlavorResource(NamedTuple):
 
 
 class Fungible(StrEnum):
-    """Whether a search over flavors may stop; v1beta1 spells the first `Borrow` and `Preempt`."""
+    """The setting whether a search over flavors may stop; v1beta1 spells the first `Borrow` and `Preempt`."""
 
     MAY_STOP_SEARCH = "MayStopSearch"
     TRY_NEXT_FLAVOR = "TryNextFlavor"
 
 
 class Preference(StrEnum):
-    """Which of two flavors is better where one borrows and the other preempts."""
+    """The preference between two flavors where one borrows and the other preempts."""
 
     BORROWING_OVER_PREEMPTION = "BorrowingOverPreemption"
     PREEMPTION_OVER_BORROWING = "PreemptionOverBorrowing"
 
 
 class PreemptionPolicy(StrEnum):
-    """Which workloads may be preempted, seen from the one that comes in."""
+    """The workloads that may be preempted, seen from the one that comes in."""
 
     NEVER = "Never"
     LOWER_PRIORITY = "LowerPriority"
@@ -49,7 +49,7 @@ class PreemptionPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """What a queue or cohort owns of a resource in a flavor, and how much of it goes to and comes from others.
+    """The amount of a resource in a flavor that a queue or cohort owns, and how much of it is lent and borrowed.
 
     A limit of None is no limit.
     """
@@ -161,7 +161,7 @@ class Workload:
 
     @property
     def label(self) -> str:
-        """What people call it: the name alone in the namespace `default`."""
+        """Return what people call it: the name alone in the namespace `default`."""
         return self.key.removeprefix("default/")
 
 

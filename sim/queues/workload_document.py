@@ -107,7 +107,7 @@ class WorkloadStatus(APIDocument, frozen=True, kw_only=True):
     conditions: tuple[WorkloadCondition, ...] = ()
 
     def since(self, kind: str) -> str | None:
-        """When a condition became true; None if it is not."""
+        """Return when a condition became true; None if it is not."""
         return next((c.last_transition_time for c in self.conditions if c.type == kind and c.status == "True"), None)
 
 

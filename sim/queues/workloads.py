@@ -24,7 +24,7 @@ from dranode.sim.scheduler.labels import LabelSelector
 
 @dataclass(frozen=True, slots=True)
 class WorkloadContext:
-    """What a workload is read against.
+    """The surroundings that a workload is read against.
 
     Attributes:
         doors: by LocalQueue, the ClusterQueue behind it.
@@ -44,7 +44,10 @@ class WorkloadContext:
 
 
 def ages(documents: tuple[SourceValue[WorkloadDocument], ...]) -> list[float]:
-    """When each workload was created, in seconds since the epoch; those without a time come last, in file order."""
+    """Return when each workload was created, in seconds since the epoch.
+
+    Those without a time come last, in file order.
+    """
     times = [seconds(item.value.metadata.creation_timestamp) for item in documents]
     latest = max((time for time in times if time is not None), default=0.0)
     return [latest + number if time is None else time for number, time in enumerate(times, start=1)]

@@ -57,13 +57,13 @@ class PodSeen:
 
     @property
     def waits(self) -> bool:
-        """Whether it has not started yet, as far as its status says."""
+        """Return whether it has not started yet, as far as its status says."""
         return self.phase in ("", "Pending")
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterSeen:
-    """What was seen of a cluster.
+    """The objects of a cluster that were seen.
 
     Attributes:
         slices: all ResourceSlices.

@@ -1,4 +1,4 @@
-"""Who waits and why: by kube-scheduler's own words, by Events, and by the model of the scheduler."""
+"""Explains who waits and why: by kube-scheduler's own words, by Events, and by the model of the scheduler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which features of kubelet a pod needs, of which nodes say whether they have them (KEP-5328).
+"""Finds the features of kubelet that a pod needs and that a node declares (KEP-5328).
 
 Source: `k8s.io/component-helpers/nodedeclaredfeatures`, 1.36.4 and 1.37.1; those for updates of pods do not matter.
 """

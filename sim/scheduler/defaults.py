@@ -1,4 +1,4 @@
-"""What the API server fills in when a pod is created, so that a pod of a file is looked at as a cluster would have it.
+"""Fills in what the API server does when a pod is created, so that a pod of a file is as a cluster would have it.
 
 Source: `SetDefaults_Pod` (requests from limits, ports of the host's network), the admission plug-ins
 DefaultTolerationSeconds and Priority; of a pod that comes from a cluster nothing is left to fill in.
@@ -54,7 +54,7 @@ def _on_host(port: ContainerPort) -> ContainerPort:
 
 
 def _tolerations(given: tuple[PodToleration, ...]) -> list[PodToleration]:
-    """What every pod tolerates for five minutes, unless it says something of these taints itself."""
+    """Return what every pod tolerates for five minutes, unless it says something of these taints itself."""
     return [
         PodToleration(key=key, operator="Exists", effect="NoExecute", toleration_seconds=_SECONDS)
         for key in _OUT_OF_REACH

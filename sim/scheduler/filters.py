@@ -1,4 +1,4 @@
-"""Which nodes kube-scheduler's plug-ins leave to a pod, but for its devices; the first that refuses a node says why.
+"""Filters the nodes for a pod by kube-scheduler's plug-ins, but for devices; the first that refuses a node says why.
 
 The plug-ins run in the order of the default profile, and the reasons are their words. Volumes are not looked at.
 """
@@ -28,7 +28,7 @@ PORT_TAKEN: Final = "node(s) didn't have free ports for the requested pod ports"
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a node is not for a pod.
+    """The reason why a node is not for a pod.
 
     Attributes:
         plugin: kube-scheduler's plug-in that refuses it.
@@ -46,7 +46,7 @@ class Refusal:
 
 
 class Filters:
-    """What the plug-ins have found out of a pod and the cluster before they look at nodes.
+    """The state that the plug-ins prepare from the pod and the cluster before they look at nodes.
 
     Attributes:
         requests: what the pod asks.

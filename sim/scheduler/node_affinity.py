@@ -12,7 +12,7 @@ NAME_FIELD: Final = "metadata.name"
 
 
 def matches_required(pod: SchedulingPod, node: SchedulingNode) -> bool:
-    """Whether the node has what the pod's nodeSelector and required node affinity ask for."""
+    """Return whether the node has what the pod's nodeSelector and required node affinity ask for."""
     labels = node.metadata.labels
     if any(labels.get(key) != value for key, value in pod.spec.node_selector.items()):
         return False

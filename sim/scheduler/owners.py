@@ -1,4 +1,4 @@
-"""Which pods belong together where a pod says nothing of its spread: by Services, and by the object that made it.
+"""Finds the pods that belong together where a pod says nothing of its spread: by Services, and by their controllers.
 
 Source: `DefaultSelector` of kube-scheduler. ReplicaSets, StatefulSets, ReplicationControllers and Services are read; a
 pod whose owner is of another kind belongs with the pods of its Services alone.

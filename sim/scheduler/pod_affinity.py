@@ -23,7 +23,7 @@ _Topologies = dict[tuple[str, str], int]
 
 
 class AffinityFilter:
-    """Which nodes are left by the pod's required terms and by those of the pods that are there."""
+    """The nodes that are left by the pod's required terms and by those of the pods that are there."""
 
     def __init__(self, info: PodInfo, snapshot: Snapshot) -> None:
         """Count the pods that matter."""
@@ -84,7 +84,7 @@ class AffinityFilter:
 
 
 class AffinityScore:
-    """How much preferred terms, of the pod and of the pods that are there, speak for each node."""
+    """The weight of preferred terms, of the pod and of the pods that are there, for each node."""
 
     def __init__(self, info: PodInfo, snapshot: Snapshot) -> None:
         """Add up the weights."""

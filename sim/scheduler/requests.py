@@ -1,4 +1,4 @@
-"""What a pod asks of its node, as kube-scheduler counts it.
+"""Counts a pod's requests as kube-scheduler does.
 
 Source: `k8s.io/component-helpers/resource` (PodRequests) and `CalculateResource` of kube-scheduler, 1.36.4 and 1.37.1.
 Init containers run one after another, those that restart always beside all that come later (KEP-753); what is asked for
@@ -42,7 +42,7 @@ _ADDED_FIRST: Final = 37
 
 @dataclass(frozen=True, slots=True)
 class Counting:
-    """How a pod's requests are counted.
+    """The way in which a pod's requests are counted.
 
     Attributes:
         minor: the minor release of Kubernetes.
@@ -58,7 +58,7 @@ class Counting:
 
 
 def pod_requests(pod: SchedulingPod, counting: Counting, claims: Iterable[NodeAllocatableClaimStatus] = ()) -> Exact:
-    """What a pod asks in exact amounts; `claims` is what its devices stand for of the node's own (KEP-5517)."""
+    """Return what a pod asks in exact amounts; `claims` is what its devices stand for of the node's own (KEP-5517)."""
     amounts = _containers(pod, counting, tuple(claims))
     asked = pod.spec.resources.requests
     if counting.pod_level and any(_for_pods(name) for name in asked):
@@ -86,17 +86,17 @@ def amounts_of(exact: Mapping[str, int | Fraction]) -> dict[str, int]:
 
 
 def is_scalar(name: str) -> bool:
-    """Whether this is an extended resource, huge pages, or another one that is counted in whole numbers."""
+    """Return whether this is an extended resource, huge pages, or another one that is counted in whole numbers."""
     return "/" in name or name.startswith((_HUGE_PAGES, "attachable-volumes-"))
 
 
 def is_extended(name: str) -> bool:
-    """Whether this is an extended resource, which a device plugin or a DeviceClass may stand behind."""
+    """Return whether this is an extended resource, which a device plugin or a DeviceClass may stand behind."""
     return "/" in name and "kubernetes.io/" not in name and not name.startswith("requests.")
 
 
 def has_pod_level_requests(pod: SchedulingPod) -> bool:
-    """Whether something that can be asked for a whole pod is."""
+    """Return whether something that can be asked for a whole pod is."""
     return any(_for_pods(name) for name in pod.spec.resources.requests)
 
 
@@ -191,7 +191,7 @@ def _pod_level(pod: SchedulingPod, counting: Counting) -> Exact:
 
 
 def is_infeasible(pod: SchedulingPod) -> bool:
-    """Whether kubelet has said that a resize of the pod can never be done."""
+    """Return whether kubelet has said that a resize of the pod can never be done."""
     pending = next((each for each in pod.status.conditions if each.type == "PodResizePending"), None)
     return pending is not None and pending.reason == "Infeasible"
 

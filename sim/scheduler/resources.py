@@ -53,7 +53,7 @@ class ResourceShortage:
 def shortages(
     requests: Amounts, info: NodeInfo, elsewhere: frozenset[str] = frozenset()
 ) -> tuple[ResourceShortage, ...]:
-    """What the node has too little of; `elsewhere` are extended resources that devices stand for (KEP-5004)."""
+    """Return what the node has too little of; `elsewhere` are extended resources that devices stand for (KEP-5004)."""
     allocatable, requested = info.allocatable, info.requested
     short = []
     if len(info.pods) + 1 > allocatable[PODS]:
@@ -68,7 +68,7 @@ def shortages(
 
 @dataclass(frozen=True, slots=True)
 class ResourceScore:
-    """What a pod asks as it counts when nodes are scored.
+    """The requests of a pod as they count when nodes are scored.
 
     Attributes:
         non_zero: cpu and memory, with an amount for each container that asks for none.

@@ -1,4 +1,4 @@
-"""How raw scores become scores from 0 to 100 (`DefaultNormalizeScore` of kube-scheduler)."""
+"""Scales raw scores to scores from 0 to 100 (`DefaultNormalizeScore` of kube-scheduler)."""
 
 from __future__ import annotations
 

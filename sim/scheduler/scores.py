@@ -1,4 +1,4 @@
-"""How kube-scheduler's default plug-ins score the nodes that are left, and which nodes it may choose.
+"""Scores the nodes that are left as kube-scheduler's default plug-ins do, and finds those that it may choose.
 
 ImageLocality is left out, whose scores depend on images that a node has already; the plug-in for devices is the
 caller's. Equal totals are a lottery in kube-scheduler: each of the nodes may be chosen.

@@ -113,7 +113,7 @@ class NodeInfo:
 
     @cached_property
     def allocatable(self) -> Amounts:
-        """What pods may take."""
+        """Return what pods may take."""
         exact = {name: quantity.value for name, quantity in self.node.status.allocatable.items()}
         pods = exact.get(PODS, 0)
         return {**amounts_of(exact), PODS: int(pods)}

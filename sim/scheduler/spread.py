@@ -70,7 +70,7 @@ class SpreadConstraint:
 
 
 class SpreadFilter:
-    """Which nodes the constraints of a pod leave that have to hold."""
+    """The nodes that the required constraints of a pod leave."""
 
     def __init__(self, pod: SchedulingPod, snapshot: Snapshot) -> None:
         """Count the pods.
@@ -113,7 +113,7 @@ class SpreadFilter:
 
 
 class SpreadScore:
-    """How much the constraints of a pod that only should hold speak for each node."""
+    """The weight of the preferred constraints of a pod for each node."""
 
     def __init__(self, pod: SchedulingPod, snapshot: Snapshot, feasible: Sequence[NodeInfo]) -> None:
         """Count the pods in the topologies of the nodes that are left."""

@@ -13,7 +13,10 @@ UNSCHEDULABLE: Final = NodeTaint(key="node.kubernetes.io/unschedulable", effect=
 
 
 def tolerates_taint(toleration: PodToleration, taint: NodeTaint) -> bool:
-    """Whether the toleration is for the taint; the alpha operators Lt and Gt, whose gate is off, are for none."""
+    """Return whether the toleration is for the taint.
+
+    The alpha operators Lt and Gt, whose gate is off, are for none.
+    """
     if toleration.effect not in ("", taint.effect) or toleration.key not in ("", taint.key):
         return False
     if toleration.operator in ("", "Equal"):
@@ -31,12 +34,12 @@ def untolerated_taint(node: SchedulingNode, tolerations: Iterable[PodToleration]
 
 
 def tolerates_unschedulable(pod: SchedulingPod) -> bool:
-    """Whether the pod may go to a node that is cordoned."""
+    """Return whether the pod may go to a node that is cordoned."""
     return any(tolerates_taint(each, UNSCHEDULABLE) for each in pod.spec.tolerations)
 
 
 def disliked_taints(node: SchedulingNode, pod: SchedulingPod) -> int:
-    """How many taints of the node the pod would rather avoid."""
+    """Return how many taints of the node the pod would rather avoid."""
     preferring = [each for each in pod.spec.tolerations if each.effect in ("", _PREFERS)]
     return sum(
         not any(tolerates_taint(each, taint) for each in preferring)

@@ -1,4 +1,4 @@
-"""What a claim counts against a ResourceQuota: `<class>.deviceclass.resource.k8s.io/devices` (KEP-4381, KEP-4816).
+"""Counts a claim against a ResourceQuota: `<class>.deviceclass.resource.k8s.io/devices` (KEP-4381, KEP-4816).
 
 Every alternative of a prioritized list counts, because the scheduler may take any of them; if several alternatives have
 one class, the largest counts. A request for all devices counts as many devices as a claim can have.

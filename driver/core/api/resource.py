@@ -149,7 +149,7 @@ class NodeSelector(APIDocument, frozen=True, kw_only=True):
 
 
 class NodeAllocatableMapping(APIDocument, frozen=True, kw_only=True):
-    """How a device counts against a node-allocatable resource (KEP-5517, alpha 1.37)."""
+    """The amounts by which a device counts against a node-allocatable resource (KEP-5517, alpha 1.37)."""
 
     capacity_key: str | None = None
     capacity_multiplier: Quantity | None = None
@@ -259,7 +259,7 @@ class DeviceClass(APIDocument, frozen=True, kw_only=True):
 
 
 class CapacityRequirements(APIDocument, frozen=True, kw_only=True):
-    """How much of each capacity a request wants, by qualified name."""
+    """The amounts of capacities that a request asks for, by qualified name."""
 
     requests: Mapping[str, Quantity] = {}
 
@@ -475,7 +475,7 @@ class Pod(APIDocument, frozen=True, kw_only=True):
 
 
 class NodeStatus(APIDocument, frozen=True, kw_only=True):
-    """What a node says of itself."""
+    """`Node.status`, as far as it is read."""
 
     declared_features: tuple[str, ...] = ()
 

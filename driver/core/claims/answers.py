@@ -1,4 +1,4 @@
-"""What became of a claim of a Prepare or an Unprepare, as values.
+"""The answers that a claim of a Prepare or an Unprepare can get, as values.
 
 A plug-in raises (`core.api.errors`); what is handed on, compared and waited for are these.
 """
@@ -21,7 +21,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """What was asked for was not done; `reason` is one sentence for a person, with what to do."""
+    """A refusal; `reason` is one sentence for a person, with what to do."""
 
     reason: str
 

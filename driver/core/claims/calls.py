@@ -1,4 +1,4 @@
-"""What kubelet's calls need: claims as they are now, and a node that prepares and unprepares them."""
+"""The interfaces that kubelet's calls need: claims as they are now, and a node that prepares and unprepares them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class Claims(Protocol):
-    """Where claims come from: the API server, or a folder."""
+    """The source of claims: the API server, or a folder."""
 
     def get(self, refs: tuple[ClaimRef, ...]) -> Mapping[ClaimRef, ResourceClaim | DranodeError]:
         """Each claim as it is now, or the reason why it cannot be had."""
 
 
 class Preparer(Protocol):
-    """What decides and acts: `dranode.driver.node.node.NodeClaims`, or a witness in front of it."""
+    """The node that decides and acts: `dranode.driver.node.node.NodeClaims`, or a witness in front of it."""
 
     def prepare(self, asked: Mapping[ClaimRef, ResourceClaim | DranodeError]) -> Mapping[str, Answer]:
         """Prepare claims; an answer for each, by UID."""
@@ -46,4 +46,4 @@ class PreparingNode(Preparer, Protocol):
         """
 
     def record(self, uid: str) -> Record | None:
-        """What is on record of a claim at the last look at the ledger; never waits."""
+        """Return what is on record of a claim at the last look at the ledger; never waits."""

@@ -1,4 +1,4 @@
-"""Which configurations apply to which allocation result (KEP-4381, KEP-4816).
+"""Finds the configurations that apply to an allocation result (KEP-4381, KEP-4816).
 
 A configuration applies to a result if it names no request, the result's request (`<request>` or
 `<request>/<subrequest>`) or, for a result of a prioritized list, the part before the slash. Class entries come first,
@@ -42,7 +42,7 @@ def main_request(request: str) -> str:
 
 
 def applies(requests: tuple[str, ...], request: str) -> bool:
-    """Whether a list of request names covers `request` (`<request>` or `<request>/<subrequest>`)."""
+    """Return whether a list of request names covers `request` (`<request>` or `<request>/<subrequest>`)."""
     return not requests or request in requests or main_request(request) in requests
 
 

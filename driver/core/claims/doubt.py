@@ -1,4 +1,4 @@
-"""Why a driver prepares no new claims although its ledger can be read: it is not known what some claims hold.
+"""Says why a driver prepares no new claims although its ledger can be read: the devices of some claims are not known.
 
 Whatever was handed out might be held by one of them, so every new claim waits until they are unprepared, their CDI
 specs can be read again, or an administrator says that they are gone (`dranode forget-lost`).

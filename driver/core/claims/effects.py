@@ -1,4 +1,4 @@
-"""What is to be done, as values, in order. `dranode.driver.node.interpreter` carries effects out.
+"""The effects of a decision, as values, in order. `dranode.driver.node.interpreter` carries them out.
 
 A crash may fall between any two of them; what is on record then says how to go on (see `core.claims.prepare`).
 """
@@ -26,7 +26,7 @@ class Commit:
     notes: str | None = None
 
     def __bool__(self) -> bool:
-        """Whether anything is written."""
+        """Return whether anything is written."""
         return bool(self.put or self.drop) or self.notes is not None
 
 
@@ -78,7 +78,7 @@ Effect = Commit | Configure | Restore | WriteSpec | RemoveSpec | WriteMetadata |
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What was decided of the claims of one call.
+    """The decision on the claims of one call.
 
     Attributes:
         commit: what goes on record first; for a Prepare in the transaction in which it was decided.

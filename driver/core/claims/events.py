@@ -1,4 +1,4 @@
-"""Which Kubernetes Events there are, and how many: pure.
+"""Decides which Kubernetes Events are sent, and how many: pure.
 
 An Event is for what a person must act on or should know of, on the pod and on the claim that it concerns, or on the
 node where neither is known. The same one again within ten minutes is not sent; a storm of different ones is cut short.
@@ -222,7 +222,7 @@ def _events(about: list[Regarding], reason: str, action: str, note: str) -> tupl
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """How many events may still be sent, and which were.
+    """The number of events that may still be sent, and the events that were.
 
     Attributes:
         remaining: how many at once.

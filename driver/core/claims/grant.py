@@ -32,7 +32,7 @@ class AllocatedClaim:
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one allocation result was given.
+    """The devices, CPUs and edits that one allocation result was given.
 
     Attributes:
         request: `<request>` or `<request>/<subrequest>`, as in the result.
@@ -95,7 +95,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True)
 class ClaimGrant:
-    """What a claim was given.
+    """The grants of a claim.
 
     Attributes:
         grants: one for each result, in the order of the results.

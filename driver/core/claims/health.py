@@ -1,4 +1,4 @@
-"""How devices are, and which claims have less than they were given."""
+"""The health of devices, and the claims that have less than they were given."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Health(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DeviceHealth:
-    """How a device is, and why in a sentence of at most 1,024 bytes."""
+    """The health of a device, and its reason in a sentence of at most 1,024 bytes."""
 
     device: str
     health: Health

@@ -1,4 +1,4 @@
-"""What the claims on record hold: an index that every decision reads and that costs nothing to keep.
+"""Indexes the devices and CPUs that claims on record hold. Every decision reads it, and keeping it costs nothing.
 
 A claim holds devices (by name) and, where the driver hands out CPUs, CPUs. Admin access holds nothing.
 """
@@ -25,7 +25,7 @@ class ClaimRef:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What one claim holds.
+    """The devices and CPUs that one claim holds.
 
     Attributes:
         claim: who holds it.
@@ -105,11 +105,11 @@ class Held:
         return tuple(sorted((self.holdings[uid].claim for uid in users), key=str))
 
     def amount(self, device: str) -> int:
-        """How much of a device the claims hold, by `Grant.amount`."""
+        """Return how much of a device the claims hold, by `Grant.amount`."""
         return self._amounts.get(device, 0)
 
     def cpu_holders(self, cpus: CPUSet) -> Mapping[ClaimRef, CPUSet]:
-        """Who holds which of `cpus`; CPUs that no claim holds do not appear."""
+        """Return who holds which of `cpus`; CPUs that no claim holds do not appear."""
         holders: dict[ClaimRef, CPUSet] = {}
         for cpu in cpus & self.cpus:
             for uid in self._cpu_holders[cpu]:

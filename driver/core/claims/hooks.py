@@ -1,4 +1,4 @@
-"""What some drivers are besides a `Plugin`: each class stands for one thing that the framework then does for them."""
+"""The optional parts of the seam: each class adds one ability to a `Plugin`, and the framework then uses it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Configures(ABC):
 
     @abstractmethod
     def configures(self, grants: tuple[Grant, ...]) -> bool:
-        """Whether these grants need `configure` and `restore`."""
+        """Return whether these grants need `configure` and `restore`."""
 
     @abstractmethod
     def configure(self, claim: ClaimRef, grants: tuple[Grant, ...]) -> None:
@@ -67,7 +67,7 @@ class Tunes(ABC):
 
     @abstractmethod
     def tunes(self, grants: tuple[Grant, ...]) -> bool:
-        """Whether these grants need `tune`."""
+        """Return whether these grants need `tune`."""
 
     @abstractmethod
     def tune(self, claims: Collection[Record], notes: Notes) -> None:
@@ -130,6 +130,6 @@ def plain_grants(claim: AllocatedClaim) -> tuple[Grant, ...]:
 
 
 def needs_configuring(plugin: Plugin, grants: tuple[Grant, ...]) -> bool:
-    """Whether hardware is configured for these grants, and restored after them."""
+    """Return whether hardware is configured for these grants, and restored after them."""
     configures = isinstance(plugin, Configures) and plugin.configures(grants)
     return configures or (isinstance(plugin, Tunes) and plugin.tunes(grants))

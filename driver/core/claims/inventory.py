@@ -1,4 +1,4 @@
-"""What a driver found on its node."""
+"""The devices that a driver found on its node."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dranode.driver.core.api.resource import CounterSet, Device
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """What a driver found on its node.
+    """The devices that a driver found on its node.
 
     Attributes:
         devices: in the order in which the scheduler should try them; names are unique.

@@ -1,4 +1,4 @@
-"""What a workload reads of its devices (KEP-5304): one file a request, mounted into the containers that ask for it.
+"""Writes a workload's device metadata (KEP-5304): one file a request, mounted into the containers that ask for it.
 
 A file is a stream of JSON documents, the same object once in each version of the API, newest first; a reader takes the
 first version that it knows. It is reached through a CDI device of its own, `<driver>/metadata=<claim UID>_<request>`,

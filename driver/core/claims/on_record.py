@@ -1,4 +1,4 @@
-"""What is known where ledger or hardware cannot be read.
+"""Says what is known while ledger or hardware cannot be read.
 
 A ledger that was not read is no empty one, and hardware that was not read has not lost its devices: code that decides
 by them has to face that there may be more, or something else.

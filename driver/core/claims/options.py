@@ -127,7 +127,7 @@ class DriverOption(msgspec.Struct, frozen=True):
 
     @property
     def field(self) -> str:
-        """What the driver calls it: `colour_map`."""
+        """Return what the driver calls it: `colour_map`."""
         return self.option.name.replace("-", "_")
 
     @property
@@ -138,7 +138,7 @@ class DriverOption(msgspec.Struct, frozen=True):
 
     @property
     def parameter(self) -> str:
-        """What the program calls it, among the options of all drivers."""
+        """Return what the program calls it, among the options of all drivers."""
         return self.flags[0].removeprefix("--").replace("-", "_")
 
     @property
@@ -148,7 +148,7 @@ class DriverOption(msgspec.Struct, frozen=True):
 
     @staticmethod
     def variable_prefix(driver: str) -> str:
-        """How the variables of a driver begin."""
+        """Return how the variables of a driver begin."""
         return f"DRANODE_{_words(driver).replace('-', '_').upper()}_"
 
     @property
@@ -168,7 +168,7 @@ class DriverOption(msgspec.Struct, frozen=True):
 
 
 class Declarations(msgspec.Struct, frozen=True):
-    """What installed drivers declare.
+    """The declarations of the installed drivers.
 
     Attributes:
         options: those of all drivers, a driver's own together and in its order.

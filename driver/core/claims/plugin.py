@@ -26,10 +26,10 @@ RESCAN_SECONDS: Final = 60.0
 
 
 class Stop(Protocol):
-    """What ends a watch: a `threading.Event`."""
+    """An event that ends a watch: a `threading.Event`."""
 
     def is_set(self) -> bool:
-        """Whether the watch should end."""
+        """Return whether the watch should end."""
 
     def wait(self, timeout: float) -> bool:
         """Wait until it should end, for `timeout` seconds at most; whether it should."""
@@ -89,7 +89,7 @@ class Plugin(ABC):
 
     @classmethod
     def completes(cls) -> bool:
-        """Whether the driver has a `complete` of its own, so that its specs depend on the live machine."""
+        """Return whether the driver has a `complete` of its own, so that its specs depend on the live machine."""
         return cls.complete is not Plugin.complete
 
     def describe(self, grant: Grant, record: Record, inventory: Inventory) -> Mapping[str, Any]:  # noqa: ARG002 - subclasses use it

@@ -45,7 +45,7 @@ from dranode.driver.core.claims.record import ClaimState, Record, fingerprint, r
 
 
 class Known(Enum):
-    """How a Prepare relates to the claim's record.
+    """The relation of a Prepare to the claim's record.
 
     RECOVERED: what the claim holds is known from its CDI spec alone. LOST: nothing but that it exists is known.
     CHANGED: the record is of another allocation.
@@ -59,7 +59,7 @@ class Known(Enum):
 
 
 def known(claim: AllocatedClaim, record: Record | None) -> Known:
-    """Whether the claim is on record, and with the same allocation."""
+    """Return whether the claim is on record, and with the same allocation."""
     if record is None:
         return Known.NEW
     if record.lost:
@@ -80,7 +80,7 @@ def _asked(claim: AllocatedClaim) -> list[tuple[object, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """What the decision on a claim depends on besides the claim and its record.
+    """The circumstances that a decision on a claim depends on besides the claim and its record.
 
     Attributes:
         plugin: the driver.

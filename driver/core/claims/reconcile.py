@@ -1,4 +1,4 @@
-"""What is unfinished about the claims on a node, decided from what kubelet, the runtime and the API server say.
+"""Decides what is unfinished about a node's claims, from the words of kubelet, the runtime and the API server.
 
     lies on the node                 said of it                                 decided
     spec or record without an owner  kubelet or the API server knows its UID    named: it gets its owner and its pods
@@ -34,7 +34,7 @@ PATIENCE: Final = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Attestation:
-    """What others say of the claims on this node.
+    """The words of others about the claims on this node.
 
     Attributes:
         uses: the claims that kubelet has given to containers, by UID; None if it did not answer.
@@ -56,7 +56,7 @@ class Attestation:
         return claim if isinstance(claim, ResourceClaim) and claim.metadata.uid == uid else None
 
     def gone(self, uid: str) -> bool:
-        """Whether the claim is known not to exist: there is none of its name, or one with another UID."""
+        """Return whether the claim is known not to exist: there is none of its name, or one with another UID."""
         claim = self.claims.get(uid)
         return isinstance(claim, ClaimGoneError) or (isinstance(claim, ResourceClaim) and claim.metadata.uid != uid)
 

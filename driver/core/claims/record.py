@@ -1,4 +1,4 @@
-"""What the ledger remembers of a claim and what follows: what it holds, its CDI spec, the answer for kubelet.
+"""A claim's row in the ledger, and what follows from it: the devices held, the CDI spec, the answer for kubelet.
 
 A claim's spec can carry a copy of its record, from which a ledger that is lost comes back: the variable
 `DRANODE_RECORD` of a CDI device `record-<uid>`. Kubelet never gets that device, so no container sees it.
@@ -31,7 +31,7 @@ COPY: Final = "DRANODE_RECORD="
 
 
 class ClaimState(StrEnum):
-    """How far a claim has come. STARTED: the hardware may or may not be configured (or restored) yet."""
+    """The state of a claim. STARTED: the hardware may or may not be configured (or restored) yet."""
 
     STARTED = "started"
     COMPLETED = "completed"
@@ -77,7 +77,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def lost(self) -> bool:
-        """Whether nothing is known of the claim but that it may hold something."""
+        """Return whether nothing is known of the claim but that it may hold something."""
         return not (self.fingerprint or self.grants or self.cpus)
 
     @property
@@ -87,12 +87,12 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def holding(self) -> Holding:
-        """What the claim holds."""
+        """Return what the claim holds."""
         return Holding(self.ref, frozenset(self.devices), self.held, self.amounts)
 
     @property
     def amounts(self) -> dict[str, int]:
-        """How much the claim holds of devices that several claims share, by device."""
+        """Return how much the claim holds of devices that several claims share, by device."""
         amounts: dict[str, int] = {}
         for grant in self.grants:
             if grant.amount:
@@ -153,7 +153,10 @@ def fingerprint(claim: AllocatedClaim) -> str:
 
 
 def uid_problem(uid: str) -> str | None:
-    """Why nothing on the node can be named after a claim's UID; None if it can. Kubernetes' own have 36 characters."""
+    """Return why nothing on the node can be named after a claim's UID.
+
+    None if it can. Kubernetes' own have 36 characters.
+    """
     if len(uid) > MAX_UID:
         return f"has {len(uid)} characters and may have {MAX_UID}, since files are named after it"
     return device_problem(uid)
@@ -234,5 +237,5 @@ def prepared_devices(kind: str, record: Record) -> tuple[PreparedDevice, ...]:
 
 
 def holdings(records: Iterable[Record]) -> tuple[Holding, ...]:
-    """What all the records hold."""
+    """Return what all the records hold."""
     return tuple(record.holding for record in records)

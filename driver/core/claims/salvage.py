@@ -1,4 +1,4 @@
-"""What is on record again after the ledger was lost, and whether that may be all.
+"""Decides which claims are on record again after the ledger was lost, and whether these may be all.
 
     what is left                                             is on record again           new claims
     a copy that is whole and up to date                      what it says                 as ever
@@ -23,7 +23,7 @@ LOST = "the ledger was lost, and nothing tells of all claims that were on record
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """What a copy of the ledger says.
+    """The records of a copy of the ledger.
 
     Attributes:
         commits: the number of the last commit that it has.
@@ -44,12 +44,12 @@ class Copied:
     notes: str = ""
 
     def complete(self, boot: str) -> bool:
-        """Whether nothing that was on record is missing in it, under this boot."""
+        """Return whether nothing that was on record is missing in it, under this boot."""
         return self.whole and (self.closed or self.boot == boot)
 
 
 def salvaged(copied: Copied | None, specs: Mapping[str, Record], rows: Iterable[Record], boot: str) -> Copied:
-    """What is to be on record again.
+    """Return what is to be on record again.
 
     Args:
         copied: the copy, if there is one.
@@ -76,7 +76,7 @@ def _both(first: Record, second: Record) -> Record:
 
 
 def _covers(record: Record | None, spec: Record) -> bool:
-    """Whether a record says of its claim what the spec says, and more."""
+    """Return whether a record says of its claim what the spec says, and more."""
     if record is None or record.held != spec.held:
         return False
     return not spec.grants or record.devices == spec.devices

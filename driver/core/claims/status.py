@@ -1,4 +1,4 @@
-"""What a driver says of a claim's devices in `status.devices` (KEP-4817): pure.
+"""Writes a driver's part of `status.devices` (KEP-4817): pure.
 
 One entry for each device that the claim was allocated of this driver, with a `Ready` condition and the driver's data.
 The time of a condition is that of its last transition, so that saying the same again is not a change.
@@ -27,7 +27,7 @@ _MAX_MESSAGE: Final = 32 * 1024
 
 @dataclass(frozen=True, slots=True)
 class DeviceState:
-    """How one allocated device is.
+    """The state of one allocated device.
 
     Attributes:
         pool: the device's pool.
@@ -96,7 +96,7 @@ def device_statuses(
 
 
 def is_said(driver: str, entries: Sequence[Mapping[str, Any]], before: Sequence[Any]) -> bool:
-    """Whether `status.devices` says of this driver's devices just that already."""
+    """Return whether `status.devices` says of this driver's devices just that already."""
     ours = [entry for entry in before if isinstance(entry, Mapping) and entry.get("driver") == driver]
     return sorted(ours, key=_key) == sorted(entries, key=_key)
 

@@ -1,4 +1,4 @@
-"""What claims that hold CPUs do with them: counters of their containers' cgroups, added up by claim and pod.
+"""Adds up how much claims use of the CPUs that they hold, by claim and pod, from counters of their containers' cgroups.
 
 A container's counters begin at zero when it starts, and a claim's go on: what a counter rose by since the last reading
 is added, and one that went down, or that is new, counts from zero. What a container does before it is first read counts
@@ -26,7 +26,7 @@ _KEEP_SECONDS: Final = 900.0
 
 
 class Figure(StrEnum):
-    """What is read of a container."""
+    """The figures that are read of a container."""
 
     CPU = "cpu_usage_seconds"
     THROTTLED = "cpu_throttled_seconds"
@@ -49,7 +49,7 @@ SourceValues = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True)
 class ClaimShare:
-    """What a container has of a claim.
+    """The part that a container has of a claim.
 
     Attributes:
         claim: the claim.
@@ -64,7 +64,7 @@ class ClaimShare:
 
 @dataclass(frozen=True, slots=True)
 class ContainerReading:
-    """What was read of a container with claims.
+    """The figures that were read of a container with claims.
 
     Attributes:
         container: the runtime's id, or the cgroup where that is not known.
@@ -79,7 +79,10 @@ class ContainerReading:
 
 @dataclass(frozen=True, slots=True)
 class PodUsage:
-    """What the containers of one pod used of one claim; a figure that was not read of each of them is missing."""
+    """The use that the containers of one pod made of one claim.
+
+    A figure that was not read of each of them is missing.
+    """
 
     claim: ClaimRef
     pod: str
@@ -88,7 +91,7 @@ class PodUsage:
 
 @dataclass(frozen=True, slots=True)
 class ClaimsUsage:
-    """What is known of all claims that hold CPUs at one moment.
+    """The use of all claims that hold CPUs at one moment.
 
     Attributes:
         held: the number of CPUs that each claim holds.

@@ -1,4 +1,4 @@
-"""How far one claim has come on one node, from its allocation to the cgroup of its containers, and where it stopped.
+"""Follows one claim on one node from its allocation to the cgroup of its containers, and says where it stopped.
 
 The way of a claim there: allocation (scheduler), driver, record (ledger), CDI spec, container runtime, container
 (kubelet's pod-resources), CPUs (cgroup). Each station is judged on its own facts, and the stations after the first stop

@@ -1,4 +1,4 @@
-"""What is known of a node, as far as it can stop a driver there, and what is found wrong with it.
+"""The facts about a node that can stop a driver there, and the faults that are found in them.
 
 Readers (`dranode.kubectl.readers`) make the facts, the rules of `dranode.driver.core.diagnosis.rules` judge them. A
 group of facts that could not be read is None and the reason stands in `Facts.unseen`: nothing is ever judged unseen.
@@ -53,7 +53,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """What the driver is configured to do: the options of `serve`.
+    """The options of `serve`, as the driver is configured.
 
     Attributes:
         node: the node's name.
@@ -145,7 +145,7 @@ class RuntimeFacts:
 
 
 class PathState(StrEnum):
-    """What is at a path."""
+    """The kind of thing at a path."""
 
     THERE = "there"
     MISSING = "missing"
@@ -254,7 +254,7 @@ class PublishedSlice:
 
 
 class ClassTrouble(Enum):
-    """What may be wrong with a DeviceClass of a driver."""
+    """The faults that a DeviceClass of a driver may have."""
 
     INVALID = auto()  # a selector that no API server would take
     FAILS = auto()  # a selector that ends in an error on a device
@@ -280,7 +280,7 @@ class ClassProblem:
 
 @dataclass(frozen=True, slots=True)
 class ClusterFacts:
-    """What the API server says; None for what it could not be asked.
+    """The facts from the API server; None for a fact that it could not be asked.
 
     Attributes:
         versions: of `resource.k8s.io`, as it offers them.

@@ -143,7 +143,7 @@ def _placement(
 
 @dataclass(frozen=True, slots=True)
 class ContainerClaims:
-    """What is known of the claims of a pod's containers, from kubelet or, without its answer, from the ledger.
+    """The claims of a pod's containers, as known from kubelet or, without its answer, from the ledger.
 
     Attributes:
         records: the claims that one driver has on record.

@@ -1,4 +1,4 @@
-"""How far one pod has come on its way from `kubectl apply` to containers that run, and where it stopped.
+"""Follows one pod from `kubectl apply` to containers that run, and says where it stopped.
 
 The way of a pod: the pod itself, its claims, kube-scheduler, its node, Prepare, its containers, the health of its
 devices. Each station is judged on its own facts, and the stations after the first stop are not reported. An Event

@@ -1,4 +1,4 @@
-"""What a cluster says of one pod and its claims. What could not be asked is None or `UNASKED`, and is never judged."""
+"""A cluster's facts about one pod and its claims. A fact that was not asked is None or `UNASKED`, and not judged."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dranode.driver.core.diagnosis.live_objects import LiveContainerStatus, Live
 
 
 class Presence(Enum):
-    """Whether an object exists; `UNASKED` means that it is unknown."""
+    """The presence of an object; `UNASKED` means that it is unknown."""
 
     THERE = auto()
     MISSING = auto()
@@ -60,7 +60,7 @@ class NodeGroup:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerAnswer:
-    """What the allocator says of the pod's unallocated claims, node by node.
+    """The allocator's answers about the pod's unallocated claims, node by node.
 
     Attributes:
         groups: the nodes, those that come nearest first.

@@ -1,4 +1,4 @@
-"""What kubelet, the runtime and the controllers report of a pod, read for its cause.
+"""Reads the cause out of what kubelet, the runtime and the controllers report of a pod.
 
 The texts are those of Kubernetes 1.37 (pkg/kubelet/cm/dra, pkg/kubelet/kuberuntime, pkg/controller/resourceclaim), the
 runtimes' CDI errors, NRI's default validator, and this project's own. A text that no row knows is passed on as it is.
@@ -23,7 +23,7 @@ from dranode.driver.core.diagnosis.station import Station, stopped
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was reported.
+    """One report.
 
     Attributes:
         cause: the cause.

@@ -42,7 +42,7 @@ def _pinning(facts: Facts) -> RuntimeFacts | None:
 
 
 def nri_answers(node: NodeFacts | None) -> bool:
-    """Whether somebody answers the socket that the driver dials: a runtime without NRI serves none."""
+    """Return whether somebody answers the socket that the driver dials: a runtime without NRI serves none."""
     places = node.places if node is not None else ()
     return any(place.use == "NRI" and place.state is PathState.THERE for place in places)
 

@@ -9,7 +9,7 @@ from dranode.driver.core.diagnosis.causes import StopCause
 
 
 class Passed(StrEnum):
-    """How a station was passed; `unseen` means that it could not be checked, which does not stop anything."""
+    """A station that was passed; `unseen` means that it could not be checked, which does not stop anything."""
 
     YES = "passed"
     STOPPED = "stopped"

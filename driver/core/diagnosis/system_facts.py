@@ -1,4 +1,4 @@
-"""What is known of a node's system as far as it can stop a driver: file systems, kernel, CDI, variables."""
+"""The facts about a node's system that can stop a driver: file systems, kernel, CDI, variables."""
 
 from __future__ import annotations
 

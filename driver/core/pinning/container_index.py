@@ -90,7 +90,7 @@ class Containers:
 
     @property
     def unsure(self) -> bool:
-        """Whether there are containers that were taken in while a ledger could not be read."""
+        """Return whether there are containers that were taken in while a ledger could not be read."""
         return bool(self._unsure)
 
     @property

@@ -1,4 +1,4 @@
-"""Which claims a container has. Nothing that a pod's author can write is believed.
+"""Decides which claims a container has. It believes nothing that a pod's author can write.
 
 CDI injects a variable with the claim's UID in its name, and newer runtimes tell the CDI devices that kubelet asked for.
 Both only point at a claim on record; the claim's CPUs come from the record. The pod has to be one that the claim was
@@ -23,7 +23,7 @@ from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
 
 @dataclass(frozen=True, slots=True)
 class KubeletPodClaims:
-    """What kubelet's pod-resources API says of one pod.
+    """The answer of kubelet's pod-resources API about one pod.
 
     Attributes:
         devices: by container name, the CDI devices of its claims.
@@ -34,7 +34,7 @@ class KubeletPodClaims:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What was found out for a decision beyond the snapshot.
+    """The facts that were found for a decision beyond the snapshot.
 
     Attributes:
         reread: the ledger has been read again, so that a claim that is not in the snapshot does not exist,

@@ -74,7 +74,7 @@ class Repairs:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How long mask changes have been waiting. Times are seconds of one monotonic clock.
+    """The time that mask changes have been waiting, in seconds of one monotonic clock.
 
     Attributes:
         since: since when containers wait without a break; None if none waits.

@@ -62,7 +62,7 @@ class Pinned:
 
     @property
     def effective(self) -> Effective:
-        """What the kernel should say of the container, by what it was given."""
+        """Return what the kernel should say of the container, by what it was given."""
         return Effective(self.cpus, CPUSet.parse(self.mems) if self.mems else None, self.hugepages)
 
     def given(self, resources: Resources) -> Pinned:

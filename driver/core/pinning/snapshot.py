@@ -40,7 +40,7 @@ class Part:
 
     @property
     def exclusive(self) -> bool:
-        """Whether it holds something, which one container at a time may use."""
+        """Return whether it holds something, which one container at a time may use."""
         return bool(self.held) or bool(self.nodes)
 
 
@@ -83,12 +83,12 @@ class HeldClaim:
 
     @property
     def key(self) -> str:
-        """What the claim is called in its snapshot, where two drivers may have given something to one claim."""
+        """Return what the claim is called in its snapshot, where two drivers may have given something to one claim."""
         return claim_key(self.driver, self.claim.uid)
 
     @property
     def exclusive(self) -> bool:
-        """Whether it holds something, which only some containers may use at the same time."""
+        """Return whether it holds something, which only some containers may use at the same time."""
         return bool(self.held) or bool(self.nodes)
 
     def of_parts(self, indexes: Collection[int]) -> HeldClaim:

@@ -90,7 +90,7 @@ def plan(
 
 
 def published_specs(published: Iterable[ResourceSlice], pool: str) -> Mapping[int, ResourceSliceSpec]:
-    """What of a pool is published and not obsolete, by index."""
+    """Return what of a pool is published and not obsolete, by index."""
     ours = sorted((one for one in published if one.spec.pool.name == pool), key=lambda one: one.metadata.name)
     current = max((one.spec.pool.generation for one in ours), default=0)
     matched, _ = _match(ours, current, max((one.spec.pool.resource_slice_count for one in ours), default=0))
