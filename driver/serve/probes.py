@@ -38,6 +38,7 @@ class Probes:
             DranodeError: one cannot be bound.
         """
         self._listeners: list[socket.socket] = []
+        self._pages: list[HTTPPages] = []
         self._probes = self._bound(address, "--http-address")
         self._beside = not metrics_address
         self._for_metrics = self._probes if self._beside else self._bound(metrics_address, "--metrics-address")
@@ -45,7 +46,6 @@ class Probes:
         self._fatal = fatal
         self._drivers: list[DriverService] = []
         self._metrics: Metrics | None = None
-        self._pages: list[HTTPPages] = []
 
     def _bound(self, address: str, option: str) -> socket.socket | None:
         try:

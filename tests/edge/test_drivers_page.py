@@ -97,9 +97,9 @@ def test_a_patch_of_the_page_fits_the_manifests(kind: str, operation: dict[str, 
     else:
         assert isinstance(place[last], type(operation["value"]))
     if last == "resourceNames":
-        assert place["resourceNames"] == ["dra.cpu", "dra.gpu"]
+        assert place["resourceNames"] == ["dra.cpu", "dra.gpu", "dra.memory"]
     if kind == "ValidatingAdmissionPolicy":
-        assert place[last] == '["dra.cpu", "dra.gpu"]'
+        assert place[last] == '["dra.cpu", "dra.gpu", "dra.memory"]'
 
 
 def test_the_image_of_the_page_is_built_on_ours() -> None:
