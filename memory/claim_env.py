@@ -2,8 +2,8 @@
 
 `DRANODE_MEMS_<claim UID>=<NUMA nodes>` stands in every container with the claim. Each of its allocation results has a
 CDI device of its own besides, with `DRANODE_MEMORY_<claim UID>_<number of the result>`, the nodes of that result, and
-`DRANODE_MEMPOLICY_<claim UID>_<number>`, its policy as tmpfs writes policies: `interleave:0-1`
-(Documentation/filesystems/tmpfs.rst).
+`DRANODE_MEMPOLICY_<claim UID>_<number>`, its policy and these nodes: `interleave:0-1`. The policies are `bind`,
+`interleave`, `weighted-interleave` and `prefer`, those of set_mempolicy(2).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CLAIM_PREFIX: Final = "DRANODE_MEMS_"
 PART_PREFIX: Final = "DRANODE_MEMORY_"
 POLICY_PREFIX: Final = "DRANODE_MEMPOLICY_"
 
-_TMPFS: Final = {
+_WORDS: Final = {
     MemoryPolicy.BIND: "bind",
     MemoryPolicy.INTERLEAVE: "interleave",
     MemoryPolicy.WEIGHTED: "weighted-interleave",
@@ -35,7 +35,7 @@ def memory_claim_edits(uid: str, nodes: CPUSet) -> ContainerEdits | None:
 
 def result_edits(uid: str, index: int, given: GivenMemory, asked: MemorySettings) -> ContainerEdits:
     """Return the edits for containers that name the request of result number `index`."""
-    policy = f"{POLICY_PREFIX}{uid}_{index}={_TMPFS[given.policy]}:{given.nodes}"
+    policy = f"{POLICY_PREFIX}{uid}_{index}={_WORDS[given.policy]}:{given.nodes}"
     return ContainerEdits(
         env=(f"{PART_PREFIX}{uid}_{index}={given.nodes}", policy),
         mounts=(_hugetlbfs(given, asked.mount),) if asked.mount else (),
