@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-import msgspec
+import click
 
 from dranode.driver.cli.output import console
 from dranode.driver.cli.terminal import columns
+from dranode.driver.core.api.errors import LedgerError
 from dranode.driver.core.claims.disturbance import Disturbance
 from dranode.driver.core.claims.hooks import Tunes
 from dranode.driver.core.claims.record import Record
@@ -17,6 +18,7 @@ from dranode.driver.core.diagnosis.placement import ClaimPlacement
 from dranode.driver.machine.cgroups import Cgroups
 from dranode.driver.machine.container_usage import UsageReader
 from dranode.driver.machine.root import Root
+from dranode.driver.node.ledger_rows import decoded_notes
 from dranode.driver.plugins import load_installed
 
 # A table names so many interrupts of a claim.
@@ -45,7 +47,10 @@ def _disturbances(root: Root, noted: Mapping[str, tuple[Iterable[Record], str]])
     for plugin in load_installed(root) if noted else ():
         if isinstance(plugin, Tunes) and plugin.driver in noted:
             records, notes = noted[plugin.driver]
-            yield from plugin.disturbances(tuple(records), msgspec.json.decode(notes))
+            try:
+                yield from plugin.disturbances(tuple(records), decoded_notes(notes))
+            except LedgerError as error:
+                click.echo(f"{plugin.driver}: what disturbed its claims is not known: {error}", err=True)
 
 
 def _own(root: Root, placement: ClaimPlacement, disturbance: Disturbance) -> float | None:

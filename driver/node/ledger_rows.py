@@ -10,12 +10,12 @@ from __future__ import annotations
 import sqlite3
 import zlib
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from dranode.driver.core.api.documents import decode_json, encode_json
-from dranode.driver.core.api.errors import DocumentError
+from dranode.driver.core.api.errors import DocumentError, LedgerError
 from dranode.driver.core.claims.record import Record
 
 TABLES: Final = {
@@ -166,3 +166,15 @@ def _names(devices: bytes) -> tuple[str, ...] | None:
         return msgspec.json.decode(devices, type=tuple[str, ...])
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
+
+
+def decoded_notes(notes: str) -> Any:
+    """Return a driver's notes as plain JSON.
+
+    Raises:
+        LedgerError: they are damaged.
+    """
+    try:
+        return msgspec.json.decode(notes)
+    except msgspec.DecodeError as error:
+        raise LedgerError(f"the driver's notes in its ledger are damaged ({error})") from error

@@ -10,6 +10,7 @@ from typing import Final
 
 from dranode.cdi.errors import CDIError
 from dranode.driver.core.api.errors import DranodeError, LedgerError
+from dranode.driver.core.claims.disturbance import Disturbance
 from dranode.driver.core.claims.doubt import doubts
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.claims.record import Record, claim_spec
@@ -140,6 +141,11 @@ def _records(host: NodeHost, options: ServeOptions, plugins: Sequence[Plugin], u
         written = _written(specs)
         if written is None:
             unseen.append(f"which claims have their CDI spec: {options.cdi_dir} may not be looked into; try as root")
+        disturbances: tuple[Disturbance, ...] = ()
+        try:
+            disturbances = read_disturbances(host.files, plugin, contents)
+        except LedgerError as error:
+            unseen.append(f"what disturbed the quiet CPUs of {plugin.driver}'s claims: {error}")
         yield Records(
             plugin.driver,
             path,
@@ -151,7 +157,7 @@ def _records(host: NodeHost, options: ServeOptions, plugins: Sequence[Plugin], u
                 if written is not None and record.uid not in written and _writes(specs.kind, record)
             ),
             orphans=tuple(f"{options.cdi_dir}/{specs.path(uid).name}" for uid in sorted((written or set()) - known)),
-            disturbances=read_disturbances(host.files, plugin, contents),
+            disturbances=disturbances,
         )
 
 

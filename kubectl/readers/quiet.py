@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-import msgspec
-
 from dranode.driver.core.claims.disturbance import Disturbance
 from dranode.driver.core.claims.hooks import Tunes
 from dranode.driver.core.claims.plugin import Plugin
@@ -14,18 +12,18 @@ from dranode.driver.core.claims.record import Record
 from dranode.driver.core.diagnosis.container_cgroups import Process, is_pod_folder
 from dranode.driver.machine.processes import processes, threads_last_on
 from dranode.driver.machine.root import Root
-from dranode.driver.node.ledger_rows import Contents
+from dranode.driver.node.ledger_rows import Contents, decoded_notes
 
 
 def read_disturbances(files: Root, plugin: Plugin, contents: Contents) -> tuple[Disturbance, ...]:
-    """Return what has disturbed the driver's claims; none where the driver tunes nothing for any."""
+    """Return what has disturbed the driver's claims; none where the driver tunes nothing for any.
+
+    Raises:
+        LedgerError: the driver's notes are damaged.
+    """
     if not isinstance(plugin, Tunes) or not contents.notes:
         return ()
-    try:
-        notes = msgspec.json.decode(contents.notes)
-    except msgspec.DecodeError:
-        return ()
-    found = tuple(plugin.disturbances(contents.records, notes))
+    found = tuple(plugin.disturbances(contents.records, decoded_notes(contents.notes)))
     running = tuple(processes(files)) if found else ()
     owners = {record.uid: record for record in contents.records}
     return tuple(

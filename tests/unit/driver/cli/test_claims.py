@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import re
 import socket
+import sqlite3
 import tempfile
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -323,3 +325,14 @@ def test_claims_that_want_no_quiet_have_no_disturbance(machine: RecordedMachine)
     machine.prepare("a", 2)
     ((row,), _) = machine.run("--verify")
     assert "disturbance" not in row["verify"]
+
+
+def test_notes_that_are_damaged_are_said_and_the_claims_still_verified(machine: RecordedMachine) -> None:
+    quiet(machine)
+    with closing(sqlite3.connect(machine.data / "ledger.db")) as connection, connection:
+        changed = connection.execute("UPDATE meta SET value = '{' WHERE key = 'notes'").rowcount
+    assert changed == 1
+    ((row,), _) = machine.run("--verify")
+    assert "disturbance" not in row["verify"]
+    assert row["verify"]["containers"]
+    assert "dra.cpu: what disturbed its claims is not known: the driver's notes" in machine.table("--verify")
