@@ -122,16 +122,16 @@ def test_movable_interrupts_leave_the_cpu_and_come_back(tmp_path: Path, before: 
         if path.endswith("_list") and path.split("/")[3] not in kept:
             assert HELD not in CPUSet.parse(text), path
     assert HELD not in CPUSet.parse_mask(moved["/proc/irq/default_smp_affinity"])
-    # One that was on its way fires once more.
+    first = interrupts_on(HELD)
     work = tmp_path / "work"
-    for round_ in range(40):
+    for _ in range(40):
         work.write_bytes(os.urandom(1 << 16))
         os.sync()
-        if round_ == 10:
-            first = interrupts_on(HELD)
         time.sleep(0.02)
     last = interrupts_on(HELD)
-    assert {name: last[name] - count for name, count in first.items() if name not in kept and last[name] != count} == {}
+    # The kernel moves an interrupt when it fires the next time, whenever that is, so each may come here once more.
+    fired = {name: last[name] - count for name, count in first.items() if name not in kept}
+    assert {name: count for name, count in fired.items() if count > 1} == {}
     unprepare(node)
     assert settings() == before
 
