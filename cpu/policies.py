@@ -37,7 +37,7 @@ class L3(StrEnum):
 
 
 class Isolation(StrEnum):
-    """What keeps off a claim's CPUs, each level besides what the one before keeps off.
+    """The levels of isolation, each with what it keeps off a claim's CPUs besides what the one before does.
 
     CPUSET: other containers. QUIET: interrupts, unbound kernel work and the host's own services, as far as the kernel
     lets them be moved. PARTITION: the scheduler's load balancing, by a partition of cgroup v2.

@@ -34,7 +34,7 @@ from dranode.driver.core.api.errors import DocumentError
 
 
 class Kind(StrEnum):
-    """What a setting is of."""
+    """The kind of a setting."""
 
     INTERRUPT = "interrupt"
     NEW_INTERRUPTS = "new interrupts"
@@ -76,7 +76,7 @@ class Setting:
 
 
 class Noted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """What is on record of one setting.
+    """The record of one setting.
 
     Attributes:
         original: what it was before claims changed it, as a cpu-list.
@@ -92,7 +92,7 @@ class Noted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, renam
 
 
 class TuningNotes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """What is on record of a machine's settings.
+    """The record of a machine's settings.
 
     Attributes:
         boot: the boot id of the kernel that has these settings; of an earlier boot nothing is left to be restored.
@@ -136,7 +136,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """What is to be done.
+    """The writes to do.
 
     Attributes:
         notes: what is put on record first.

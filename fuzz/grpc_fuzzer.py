@@ -1,4 +1,4 @@
-"""What a caller sends to the driver's socket: HTTP/2, gRPC's framing, and the messages."""
+"""Fuzzes what a caller sends to the driver's socket: HTTP/2, gRPC's framing, and the messages."""
 
 from __future__ import annotations
 

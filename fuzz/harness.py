@@ -1,4 +1,4 @@
-"""What the fuzzers share: atheris where it is installed, and what a parser may raise."""
+"""The parts that fuzzers share: atheris where it is installed, and what a parser may raise."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _MAX_PATH: Final = 4096  # Linux's PATH_MAX
 
 
 class MemoryPolicy(StrEnum):
-    """Where on its NUMA nodes a container's memory comes from: the kernel's policies of set_mempolicy(2).
+    """The source of a container's memory on its NUMA nodes: the kernel's policies of set_mempolicy(2).
 
     With `bind` it comes from these nodes and no other, which the container's `cpuset.mems` enforces. `interleave` and
     `weighted` say besides how it is spread over them, and `preferred` lets the kernel take other nodes when they are
@@ -41,7 +41,7 @@ class MemoryPolicy(StrEnum):
 
 
 class MemorySharing(StrEnum):
-    """Which containers of a pod may use a claim's memory at the same time."""
+    """The containers of a pod that may use a claim's memory at the same time."""
 
     CONTAINER = "container"
     POD = "pod"
@@ -60,7 +60,7 @@ class MemoryConfig(
 
 
 class MemorySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds for one allocation result after all its configurations; `mount` is empty for none."""
+    """The settings of one allocation result after all its configurations; `mount` is empty for none."""
 
     policy: MemoryPolicy = MemoryPolicy.BIND
     sharing: MemorySharing = MemorySharing.CONTAINER

@@ -72,7 +72,7 @@ class MemoryDevice:
 
 @dataclass(frozen=True, slots=True)
 class MemoryInventory:
-    """What the driver found: the machine, and the devices that it makes of it."""
+    """The machine, and the devices that the driver makes of it."""
 
     machine: MachineMemory
     devices: tuple[MemoryDevice, ...]

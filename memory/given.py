@@ -1,4 +1,4 @@
-"""What an allocation result was given: `Grant.state` of this driver as a value."""
+"""The memory that an allocation result was given: `Grant.state` of this driver as a value."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ ReservedMemory = Mapping[tuple[int, int], int]
 
 
 class MemoryGroupBy(StrEnum):
-    """What a device of memory is."""
+    """The kinds of memory devices."""
 
     NUMA = "numa"
     SOCKET = "socket"
@@ -29,7 +29,7 @@ class MemoryGroupBy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MemoryOptions:
-    """How a node's memory is published and handed out.
+    """Options that say how a node's memory is published and handed out.
 
     Attributes:
         group_by: what a device is.

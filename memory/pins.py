@@ -1,4 +1,4 @@
-"""What a claim's containers are held to: the NUMA nodes of its memory, and the amounts of its huge pages."""
+"""Decides what a claim's containers are held to: the NUMA nodes of its memory, and the amounts of its huge pages."""
 
 from __future__ import annotations
 

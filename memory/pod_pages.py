@@ -1,4 +1,4 @@
-"""How many of a NUMA node's huge pages the containers of pods use, by the cgroup above all pods.
+"""Counts the huge pages of a NUMA node that the containers of pods use, by the cgroup above all pods.
 
 In cgroup v2 and v1 alike the file is `hugetlb.<size>.numa_stat`, with bytes a node: `total=8388608 N0=8388608`
 (Documentation/admin-guide/cgroup-v2.rst; v1 adds lines that begin with `hierarchical_total`, which count here).

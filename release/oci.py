@@ -32,7 +32,7 @@ class BasePackage:
 
 @dataclass(frozen=True, slots=True)
 class PlatformImage:
-    """What the archive holds for one platform.
+    """The content of the archive for one platform.
 
     Attributes:
         platform: such as `linux/arm64`.

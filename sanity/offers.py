@@ -1,4 +1,4 @@
-"""What a driver offers, as a scheduler sees it: the devices of complete pools, and what a claim may take of them."""
+"""Lists a driver's offers as a scheduler sees them: devices of complete pools, and what a claim may take of them."""
 
 from __future__ import annotations
 

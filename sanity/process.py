@@ -20,7 +20,7 @@ _FIRST: Final = "a0000000-0000-4000-8000-000000000001"
 
 @dataclass(frozen=True)
 class ProcessUsage:
-    """What a driver uses, with all that it has started.
+    """The resources that a driver uses, with all that it has started.
 
     Attributes:
         cpu: seconds of CPU time so far.

@@ -1,4 +1,4 @@
-"""What has disturbed the CPUs of claims that want them quiet, for `dranode claims --verify`."""
+"""Shows what has disturbed the CPUs of claims that want them quiet, for `dranode claims --verify`."""
 
 from __future__ import annotations
 

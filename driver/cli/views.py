@@ -1,4 +1,4 @@
-"""What drivers have on a machine, and which claims hold it by their ledgers: what pictures are made of."""
+"""Reads the drivers' devices on a machine, and from their ledgers the claims that hold them, for pictures."""
 
 from __future__ import annotations
 

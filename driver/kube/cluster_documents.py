@@ -17,7 +17,7 @@ AT_A_TIME: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class ReadCluster:
-    """What an API server let be read.
+    """The documents that an API server let be read.
 
     Attributes:
         documents: the objects.

@@ -38,7 +38,7 @@ class ExecCredentialStatus(APIDocument, frozen=True, kw_only=True):
 
 
 class ExecCredential(APIDocument, frozen=True, kw_only=True):
-    """What the program prints."""
+    """The output of the program."""
 
     api_version: str = ""
     status: ExecCredentialStatus | None = None

@@ -107,7 +107,7 @@ def _load_pair(tls: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
 
 
 def _authentication(chosen: ChosenContext, path: str, tls: ssl.SSLContext | None) -> Headers:
-    """How requests say who they come from: what is written there goes before a program's answer, as for kubectl."""
+    """Return how requests say who they come from; what the file says goes before a program's answer, as for kubectl."""
     user = chosen.user
     if user.auth_provider is not None:
         from dranode.driver.kube.auth_provider import provider_headers  # noqa: PLC0415 - loads `kubernetes`
@@ -126,7 +126,7 @@ def _authentication(chosen: ChosenContext, path: str, tls: ssl.SSLContext | None
 
 
 class _ProgramUser:
-    """Who a program says we are; a certificate that it gives is shown from the next connection on."""
+    """The identity that a program gives; a certificate in it is shown from the next connection on."""
 
     def __init__(self, credentials: ExecCredentials, tls: ssl.SSLContext | None) -> None:
         self._credentials = credentials

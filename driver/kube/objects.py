@@ -64,7 +64,7 @@ _Reader: TypeAlias = Callable[[bytes], tuple[list[T], str]]
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where objects are: all of a kind, or one."""
+    """The place of objects: all of a kind, or one."""
 
     kind: str
     namespace: str = ""

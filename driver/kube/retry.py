@@ -1,4 +1,4 @@
-"""When a request to the API server is worth another try, and after how long: pure, the dice are an argument."""
+"""Decides whether a request to the API server is worth another try, and after how long; the dice are an argument."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class ErrorCode(IntEnum):
 
 
 class HTTP2Error(Exception):
-    """What the peer sends is no HTTP/2, or not allowed now.
+    """An error of the peer: what it sends is no HTTP/2, or not allowed now.
 
     Attributes:
         code: the error code for a GOAWAY frame.

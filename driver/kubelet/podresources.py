@@ -85,7 +85,7 @@ class PodResources:
         return ListedPods(frozenset((pod.namespace, pod.name) for pod in response.pod_resources), tuple(uses))
 
     def in_use(self, driver: str, ref: ClaimRef, pods: Collection[str] = ()) -> bool | None:
-        """Whether a container has the claim; None if kubelet does not answer, or not for all pods that may have it.
+        """Return whether a container has the claim; None if kubelet does not answer for all pods that may have it.
 
         Args:
             driver: whose devices the claim has.

@@ -118,7 +118,7 @@ class Ledger:
                 raise
 
     def changed(self) -> bool:
-        """Whether another process has committed since the last `read` that succeeded, or since the file was opened."""
+        """Return whether another process has committed since the last successful `read`, or since the opening."""
         with errors_in(self.path):
             return self._seen != self._data_version()
 

@@ -28,7 +28,7 @@ class CorruptLedgerError(LedgerError):
 
 
 def damage_of(path: Path) -> str | None:
-    """What is wrong with the file as it lies there, before SQLite reads it; None if nothing is or if there is none.
+    """Return what is wrong with the file before SQLite reads it; None if nothing is or if there is none.
 
     Raises:
         OSError: it cannot be read.
@@ -45,7 +45,7 @@ def _header(path: Path) -> bytes:
 
 
 def _emptied(path: Path) -> str | None:
-    """What is wrong with an empty file beside which lies a journal: SQLite makes that after the file's first page.
+    """Return what is wrong with an empty file that has a journal: SQLite makes one only after the file's first page.
 
     Another process may have the journal open still, and then the file can be used neither as it is nor as a new one.
     """

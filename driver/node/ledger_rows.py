@@ -133,7 +133,7 @@ def encoded(record: Record) -> tuple[str, bytes, str, bytes, int]:
 
 
 def matches(record: Record, body: bytes, checksum: bytes) -> bool:
-    """Whether these are the body and the checksum of the record's row, as the file has them one after the other."""
+    """Return whether these are the body and the checksum of the record's row, in the order of the file."""
     found = int.from_bytes(checksum, signed=True)
     if not checksum:
         return False

@@ -144,7 +144,7 @@ class RecordBook:
         return None if entry is None else entry.on_record
 
     def known(self) -> tuple[Record, ...]:
-        """What is known of the claims: a container whose row is damaged keeps the CPUs that its CDI spec names."""
+        """Return what is known of the claims; a container whose row is damaged keeps the CPUs of its CDI spec."""
         return tuple(entry.record for entry in self.entries() if entry.record is not None)
 
     def known_of(self, uids: Iterable[str]) -> Mapping[str, Record]:

@@ -160,7 +160,7 @@ class RecordStore:
         return record is not None and bool(record.fingerprint)
 
     def unread(self, reason: str) -> Unread:
-        """What is known while the ledger cannot be read: what it last said, and beyond that what CDI specs say."""
+        """Return what is known while the ledger cannot be read: its last words, and beyond that CDI specs."""
         known = self.book.known()
         uids = {record.uid for record in known}
         try:

@@ -56,7 +56,7 @@ class UnfinishedClaims:
         return entry is not None and entry.on_record == before and (after != before or not entry.on_file)
 
     def missing(self) -> tuple[str, ...]:
-        """What keeps new claims from being prepared since the ledger or a row of it was lost: a sentence for each.
+        """Return why no new claims are prepared since the ledger or a row of it was lost, a sentence each.
 
         Raises:
             UnreadError: the ledger cannot be read.

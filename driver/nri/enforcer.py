@@ -117,7 +117,7 @@ class Enforcer:
             return self._given(container, resources), self._said(updates)
 
     def update(self, container: Container, requested: Resources, quota: int) -> tuple[ContainerUpdate, ...]:
-        """What becomes of a request for other CPUs, memory nodes or quota (microseconds, 0 if none) of a container."""
+        """Return the answer to a request for other CPUs, memory nodes or quota (microseconds, 0 if none)."""
         with self._speaking(allowed=self.instance.turn(f"update {container.id}")):
             containers, snapshot = self._enforced.mended(), self.node.snapshot()
             allowed = enforcement.update(containers, snapshot, container, requested, quota)

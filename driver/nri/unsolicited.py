@@ -113,7 +113,7 @@ class Unsolicited:
         self._sent = ()
 
     def reconnection_due(self) -> bool:
-        """Whether masks have been waiting for so long that a reconnection has to mend them; asked once, it is noted.
+        """Return whether masks have waited so long that a reconnection has to mend them; a true answer is noted.
 
         So it is once ledger and hardware can be read again: of containers that were taken in meanwhile only the runtime
         knows all that shows whose they are, and it says that once a connection. An instance that waits for its time

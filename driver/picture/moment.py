@@ -1,4 +1,4 @@
-"""What claims hold at one moment, and what that makes of the rest: blocked by counters, or free in pieces alone."""
+"""The devices that claims hold at one moment; the rest is free, blocked by counters, or free in pieces alone."""
 
 from __future__ import annotations
 

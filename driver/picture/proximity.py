@@ -11,7 +11,7 @@ from dranode.driver.core.api.cpuset import CPUSet
 
 
 class Proximity(StrEnum):
-    """What lies between two devices, from near to far."""
+    """The obstacles between two devices, from near to far."""
 
     SELF = "X"
     SWITCH = "PIX"

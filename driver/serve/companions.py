@@ -1,4 +1,4 @@
-"""Whether other instances of the driver run on this node: each shows itself by a file in a shared folder, and locks it.
+"""Finds out whether other instances of the driver run on this node: each shows itself by a file that it locks.
 
 The kernel reports files that come and go, so that an instance which is alone need not look for others all the time, and
 it releases the lock of one that dies. A file gets its name once it is locked, so none that is not locked is in use.

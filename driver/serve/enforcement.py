@@ -145,7 +145,7 @@ class Enforcement:
         return self._snapshot
 
     def reread(self) -> HeldSnapshot:
-        """What is on record after another look at the ledgers; one that cannot be read is said to be unread in it.
+        """Return what is on record after another look at the ledgers, and for each that cannot be read that it cannot.
 
         Raises:
             UnreadError: none of the ledgers can be read.

@@ -100,7 +100,7 @@ class Pinning:
 
     @property
     def is_first(self) -> bool:
-        """Whether the NRI plug-in is called after this driver, so that its figures are shown as this driver's."""
+        """Return whether the NRI plug-in is called after this driver, whose figures are then the plug-in's."""
         return self.enforcement is None or self.enforcement.first is self.driver
 
     def status(self) -> EnforcementStatus:

@@ -60,7 +60,7 @@ class ClusterLists:
 
 @dataclass(frozen=True, slots=True)
 class Unseen:
-    """What could not be read.
+    """The lists that could not be read.
 
     Attributes:
         sentences: one for each kind.

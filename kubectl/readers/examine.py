@@ -159,7 +159,7 @@ def examine(
 
 @dataclass(slots=True)
 class _Notes:
-    """What is noted while reading: configuration that cannot be parsed, and a sentence for all that was not seen."""
+    """Notes made while reading: configuration that cannot be parsed, and everything that was not seen."""
 
     kubelet: str = ""
     runtime: str = ""

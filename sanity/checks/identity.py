@@ -1,4 +1,4 @@
-"""Which claim is which: a claim is told from others by its UID, all of it, and by nothing else."""
+"""Checks that a claim is told from others by its UID, all of it, and by nothing else."""
 
 from __future__ import annotations
 

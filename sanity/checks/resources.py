@@ -1,4 +1,4 @@
-"""What a driver uses of the node: nothing that grows with the claims that have come and gone."""
+"""Checks that a driver uses nothing of the node that grows with the claims that have come and gone."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ class PoolIndex:
         return not self._hidden(spec)
 
     def _hidden(self, spec: ResourceSliceSpec) -> bool:
-        """Whether the slice has compatibility groups while these have no meaning: then its pool is not used either."""
+        """Return whether the slice has compatibility groups while these have no meaning; its pool is then not used."""
         return (
             not self._features.device_compatibility_groups
             and self._features.release.gate("DRADeviceCompatibilityGroups") is not None

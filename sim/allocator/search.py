@@ -164,7 +164,7 @@ class _Search:
                 number += 1
 
     def _selecting(self, request: AllocationRequest, alternative: Alternative) -> Alternative:
-        """Whose selectors choose: until 1.35 the first alternative's also for the second, if both want all devices."""
+        """Return whose selectors choose; until 1.35 the first alternative's for the second if both want all devices."""
         first, *others = request.alternatives
         shared = not self.attempt.features.has(Change.ALTERNATIVES_APART) and first.count is None
         return first if shared and others and alternative is others[0] else alternative

@@ -18,7 +18,7 @@ from dranode.sim.allocator.releases import Change
 
 
 class DeviceTaintSelector(APIDocument, frozen=True, kw_only=True):
-    """Which devices a rule is about: all of what is set has to hold, so that an empty selector selects every device."""
+    """The devices that a rule is about: all that is set has to hold, so an empty selector selects every device."""
 
     driver: str | None = None
     pool: str | None = None

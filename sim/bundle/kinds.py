@@ -45,7 +45,7 @@ class DeviceKind:
 
 @dataclass(frozen=True, slots=True)
 class DeviceAmount:
-    """What a device has of its kind, and what may be asked of it.
+    """The part of its kind that a device has, and the amounts that may be asked of it.
 
     Attributes:
         value: 1 for a whole device, else the capacity.

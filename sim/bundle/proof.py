@@ -22,7 +22,7 @@ _MOST_ON_A_NODE: Final = 512
 
 @dataclass(frozen=True, slots=True)
 class Grounds:
-    """What shapes are proved on.
+    """The fleet that shapes are proved on.
 
     Attributes:
         allocator: the fleet's allocator.
@@ -39,7 +39,7 @@ class Grounds:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What the allocator made of a shape.
+    """The allocator's answer about a shape.
 
     Attributes:
         nodes: how many claims fit at once on each node; nodes on which none fits are left out.

@@ -1,4 +1,4 @@
-"""What a call costs at most, by the sizes of its arguments, and how large its result is.
+"""Estimates the greatest cost of a call and the size of its result, by the sizes of its arguments.
 
 Sources: cel-go (checker/cost.go, ext/lists.go, ext/sets.go), k8s.io/apiserver/pkg/cel/library/cost.go.
 """

@@ -76,7 +76,7 @@ _MESSAGES: Final = ("google.protobuf.", "kubernetes.DRADevice")
 
 @dataclass(slots=True)
 class Checked:
-    """What the checker found out.
+    """The checker's findings.
 
     Attributes:
         types: of each node.

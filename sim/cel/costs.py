@@ -1,4 +1,4 @@
-"""What an evaluation costs, call by call, as Kubernetes counts it to stop at 1,000,000.
+"""Counts the cost of an evaluation, call by call, as Kubernetes does to stop at 1,000,000.
 
 Sources: cel-go (interpreter/runtimecost.go, ext/lists.go, ext/sets.go), k8s.io/apiserver/pkg/cel/library/cost.go.
 """

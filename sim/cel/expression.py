@@ -92,7 +92,7 @@ class Selector:
         return self.program.max_cost
 
     def matches(self, driver: str, device: Device, *, lists_seen: bool = False) -> bool:
-        """Whether the expression holds for the device; `lists_seen` says that list attributes have values all the same.
+        """Return whether the expression holds for the device; with `lists_seen` list attributes have values too.
 
         Raises:
             CELRuntimeError: it cannot be evaluated on this device.

@@ -1,4 +1,4 @@
-"""Whether values are of the types that an overload takes, where only the evaluation can tell."""
+"""Checks whether values are of the types that an overload takes, where only the evaluation can tell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What expressions may use beyond what is always there: it depends on the release, its gates, and who compiles."""
+"""The names that expressions may use beyond the standard ones, by release, gates, and who compiles."""
 
 from __future__ import annotations
 

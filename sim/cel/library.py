@@ -1,4 +1,4 @@
-"""What every function of the table does, by its name; the types of its arguments are checked before."""
+"""The functions of the table, by name; the types of their arguments are checked before."""
 
 from __future__ import annotations
 

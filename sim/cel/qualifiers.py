@@ -1,4 +1,4 @@
-"""What a field or an index takes of a value (cel-go: interpreter/attributes.go)."""
+"""Takes fields and indexes of values (cel-go: interpreter/attributes.go)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the parts of a plan do when an expression is evaluated, as cel-go's interpreter does it.
+"""Evaluates the parts of a plan as cel-go's interpreter does.
 
 Errors are ValueErrors, which loops keep in their accumulator and `&&` and `||` may absorb.
 """

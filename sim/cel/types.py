@@ -10,7 +10,7 @@ from typing import Final
 
 
 class TypeKind(Enum):
-    """What a type is. ANY and DYN are two, as some rules ask for one of them."""
+    """The kinds of types. ANY and DYN are two, as some rules ask for one of them."""
 
     ANY = auto()
     BOOL = auto()
@@ -175,7 +175,7 @@ def _says_less(first: CELType, second: CELType) -> bool:
 
 
 class Substitutions:
-    """What the variables of an expression have turned out to be."""
+    """The types of an expression's variables, as they have turned out."""
 
     def __init__(self) -> None:
         """None is known."""

@@ -1,4 +1,4 @@
-"""What Kubernetes looks at beyond types when it compiles: literals (cel-go: cel/validator.go, ext/formatting.go)."""
+"""Checks literals as Kubernetes does when it compiles (cel-go: cel/validator.go, ext/formatting.go)."""
 
 from __future__ import annotations
 

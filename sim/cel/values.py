@@ -125,11 +125,11 @@ class FormatValue:
 
 
 class MutableList(list[Any]):
-    """What a loop collects in an empty list: adding to it changes it."""
+    """A list that a loop collects: adding to it changes it."""
 
 
 class MutableMap(dict[Any, Any]):
-    """What a loop collects in an empty map."""
+    """A map that a loop collects."""
 
 
 _ALIKE_ONLY: Final = (QuantityValue, SemverValue, IPValue, CIDRValue, URLValue, FormatValue)

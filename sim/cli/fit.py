@@ -27,7 +27,7 @@ _ORDERS = "published,reversed,smallest,largest"
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """What was read: documents, the kinds that are all there, and one sentence each for what was refused."""
+    """The documents that were read, the kinds that are all there, and one sentence each for what was refused."""
 
     documents: tuple[SourceDocument, ...]
     kinds: frozenset[str] = frozenset()

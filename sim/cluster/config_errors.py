@@ -1,4 +1,4 @@
-"""What the installed drivers say of their opaque configurations, all at once."""
+"""Asks the installed drivers about their opaque configurations, all at once."""
 
 from __future__ import annotations
 

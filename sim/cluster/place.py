@@ -138,7 +138,7 @@ class Fleet:
     def misses(
         self, claims: Sequence[ResourceClaim], allows: Callable[[Node], bool] | None = None
     ) -> tuple[tuple[tuple[str, ...], Miss | AllocationError | None], ...]:
-        """What keeps the claims from each node as it is now, nodes in the same state together; None where they fit.
+        """Return what keeps the claims from each node, nodes in the same state together; None where they fit.
 
         Raises:
             AllocationError: an error that ends the attempt for all nodes.

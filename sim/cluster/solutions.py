@@ -18,7 +18,7 @@ _FIRST_ALTERNATIVE: Final = 8
 
 
 def score_before(claim: ResourceClaim, allocation: AllocationResult) -> int:
-    """What the prioritized lists of an allocated claim add to the raw score of each node: 8 less the index, each."""
+    """Return what the prioritized lists of an allocated claim add to each node's raw score: 8 less the index, each."""
     taken = {result.request for result in readable_results(allocation)}
     return sum(
         _FIRST_ALTERNATIVE - index

@@ -44,7 +44,7 @@ class States:
         return self._contents[state][0]
 
     def key(self, state: int) -> tuple[int, tuple[PoolState, ...]]:
-        """What an answer about the nodes in a state depends on: the state, and the shared pools that they see."""
+        """Return what an answer about nodes in a state depends on: the state, and the shared pools that they see."""
         return state, tuple(self._shared[pool] for pool in self._example_of(state).shared)
 
     def example(self, state: int) -> tuple[tuple[Pool, ...], Allocated]:

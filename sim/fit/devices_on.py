@@ -1,4 +1,4 @@
-"""What a pod asks of a node's devices: its claims, and one for extended resources that devices stand for there."""
+"""Counts what a pod asks of a node's devices: its claims, and one for extended resources that devices stand for."""
 
 from __future__ import annotations
 

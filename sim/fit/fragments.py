@@ -1,4 +1,4 @@
-"""Which claims hold what is fragmented: nodes whose devices would do for a pod if those claims were elsewhere."""
+"""Finds the claims that fragment nodes: the nodes' devices would do for a pod if those claims were elsewhere."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dranode.sim.scheduler.scores import DEVICES
 
 @dataclass(frozen=True, slots=True)
 class HeldDevices:
-    """What a claim holds of a node.
+    """The part of a node that a claim holds.
 
     Attributes:
         claim: `<namespace>/<name>`.

@@ -167,7 +167,7 @@ def _containers(demand: PodDemand, key: ClaimKey) -> Iterator[str]:
 
 
 def _uncovered(pod: SchedulingPod, statuses: tuple[NodeAllocatableClaimStatus, ...], minor: int) -> Iterator[str]:
-    """Where what is asked for the whole pod does not cover its containers and devices, in kube-scheduler's words."""
+    """Return where requests for the whole pod do not cover its containers and devices, in kube-scheduler's words."""
     if not statuses:
         return
     asked = pod.spec.resources

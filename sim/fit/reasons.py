@@ -1,4 +1,4 @@
-"""Why a pod fits nowhere: in kube-scheduler's own words, and grouped for people with what is behind them."""
+"""Explains why a pod fits nowhere: in kube-scheduler's own words, and grouped for people with the causes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where kube-scheduler would put a pod, or why nowhere: its filters, its scores, the devices of the pod's claims."""
+"""Places a pod as kube-scheduler would, or says why nowhere: its filters, scores, and the claims' devices."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def doors_of(documents: Iterable[SourceValue[Any]], queues: Queues) -> Mapping[s
 
 
 def stopped_in(documents: Iterable[SourceValue[Any]]) -> Mapping[str, str]:
-    """What takes no workloads: by ClusterQueue name or LocalQueue key, the `stopPolicy` (`Hold` or `HoldAndDrain`).
+    """Return who takes no workloads: by ClusterQueue name or LocalQueue key, the `stopPolicy` (`Hold`, `HoldAndDrain`).
 
     Raises:
         DocumentError: a queue is there twice.

@@ -107,7 +107,7 @@ def _term(pod: SchedulingPod, term: PodAffinityTerm, weight: int, path: str) -> 
 
 
 def _label_keys(pod: SchedulingPod, term: PodAffinityTerm) -> tuple[NodeSelectorRequirement, ...]:
-    """What the API server adds to the selector for matchLabelKeys and mismatchLabelKeys when a pod is created."""
+    """Return what the API server adds to the selector for matchLabelKeys and mismatchLabelKeys of a new pod."""
     if term.label_selector is None:
         return ()
     labels = pod.metadata.labels

@@ -198,3 +198,19 @@ def test_the_framework_names_no_driver_and_no_option_of_one(path: Path) -> None:
 )
 def test_a_name_of_a_driver_would_be_seen(text: str, word: str) -> None:
     assert names_of_drivers(ROOT / "driver" / "plugins.py", text) == {word}
+
+
+QUESTION = re.compile(r"(What|Who|Whose|Whom|When|How|Which|Where|Whether|Why)\b")
+
+
+@pytest.mark.parametrize("part", [*PARTS, "fuzz", "release"])
+def test_a_docstring_begins_with_a_sentence_and_not_with_a_question_word(part: str) -> None:
+    found = [
+        f"{path.relative_to(ROOT)}: {text.splitlines()[0]}"
+        for path in sorted((ROOT / part).rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+        and (text := ast.get_docstring(node))
+        and QUESTION.match(text)
+    ]
+    assert found == []

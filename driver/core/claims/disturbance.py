@@ -1,4 +1,4 @@
-"""What has disturbed the CPUs of a claim since it began, as counted by the kernel."""
+"""Counts what has disturbed the CPUs of a claim since it began, by the kernel's counters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dranode.driver.core.claims.held import ClaimRef
 
 @dataclass(frozen=True, slots=True)
 class Disturbance:
-    """What happened on the CPUs of a claim since it began.
+    """The disturbances on the CPUs of a claim since it began.
 
     Attributes:
         claim: the claim.

@@ -44,7 +44,7 @@ class Configures(ABC):
 
 
 class Notes(Protocol):
-    """What a driver keeps on record beside its claims; it outlives the process, and another version reads it."""
+    """A driver's notes beside its claims; they outlive the process, and another version reads them."""
 
     def read(self) -> Any:
         """Return what was written last, as plain JSON; None if nothing was."""
@@ -83,7 +83,7 @@ class Tunes(ABC):
         """
 
     def disturbances(self, claims: Collection[Record], notes: Any) -> Iterable[Disturbance]:  # noqa: ARG002 - subclasses use it
-        """What has disturbed the CPUs of these claims since they began; claims of which that is not known are left out.
+        """Return what has disturbed the CPUs of these claims since they began, as far as it is known.
 
         `notes` is what `tune` put on record, as plain JSON. Any process may ask, one with other options too.
         """
@@ -99,7 +99,7 @@ class Recovers(ABC):
 
     @abstractmethod
     def recover(self, uid: str, spec: Spec) -> ClaimGrant | None:
-        """What a CDI spec that lies on the node says claim `uid` was given; None if the spec is not this driver's.
+        """Return what claim `uid` was given by a CDI spec on the node; None if the spec is not this driver's.
 
         `grants` may be empty if the spec says `cpus`; they come back with the next Prepare.
         """
@@ -115,7 +115,7 @@ class Recovers(ABC):
         return plain_grants(claim)
 
     def foreign(self, device: str) -> str:  # noqa: ARG002 - subclasses use it
-        """What hands out devices of that name under this driver's, where its claims cannot be taken over; else empty.
+        """Return who hands out devices under this driver's name if its claims cannot be taken over; else empty.
 
         Asked about the devices of claims whose CDI specs lie on the node without a record.
         """

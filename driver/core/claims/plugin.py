@@ -93,7 +93,7 @@ class Plugin(ABC):
         return cls.complete is not Plugin.complete
 
     def describe(self, grant: Grant, record: Record, inventory: Inventory) -> Mapping[str, Any]:  # noqa: ARG002 - subclasses use it
-        """What `status.devices[].data` says of a grant of the claim on record: a plain JSON object, 10 KiB at most."""
+        """Return `status.devices[].data` for a grant of the claim on record: a plain JSON object, 10 KiB at most."""
         return {}
 
     def layout(self, inventory: Inventory) -> Layout | None:  # noqa: ARG002 - subclasses use it

@@ -1,4 +1,4 @@
-"""Which claims have a say in the machine's settings (`Tunes`) at which moment.
+"""Decides which claims have a say in the machine's settings (`Tunes`) at which moment.
 
 A claim is STARTED on record from before its settings are made until they are, and from before they are undone until it
 is forgotten. So all claims count when one more is prepared, and those that are COMPLETED at any other time: a claim

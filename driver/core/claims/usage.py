@@ -108,7 +108,7 @@ class ClaimsUsage:
 
 @dataclass(slots=True)
 class _PodSums:
-    """What is known of one claim and pod: sums, when a container was last seen, what could not be read then."""
+    """The sums of one claim and pod, when a container was last seen, and which figures were not read then."""
 
     sums: dict[Figure, float] = field(default_factory=dict)
     seen: float = 0.0

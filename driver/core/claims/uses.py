@@ -1,4 +1,4 @@
-"""Who uses which claims, in kubelet's words: the pod-resources API names a container's claims and their CDI devices."""
+"""Reads who uses which claims from kubelet's pod-resources API, which names a container's claims and CDI devices."""
 
 from __future__ import annotations
 

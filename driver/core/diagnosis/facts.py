@@ -17,7 +17,7 @@ from dranode.driver.core.diagnosis.system_facts import SystemFacts
 
 
 class Severity(StrEnum):
-    """Whether claims fail or CPUs are not one's own (`stops`), or it works but not as it should (`warns`)."""
+    """The severity of a finding: claims fail or CPUs are shared (`stops`), or it works badly (`warns`)."""
 
     STOPS = "stops"
     WARNS = "warns"

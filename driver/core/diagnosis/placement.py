@@ -198,7 +198,7 @@ class ContainerClaims:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What is known of a node's claims: their variables, the CPUs that they hold; which CPUs are online, if known."""
+    """The facts about a node's claims: their variables, the CPUs that they hold; which CPUs are online, if known."""
 
     variables: InjectedVariables
     held: CPUSet

@@ -1,4 +1,4 @@
-"""Whether CPUs that claims want quiet are: which devices interrupted them, and which processes ran there."""
+"""Decides whether CPUs that claims want quiet are: which devices interrupted them, and which processes ran there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How containers name claims: by CDI devices that kubelet asked for, and by variables that these inject."""
+"""Finds the claims that containers name: by CDI devices that kubelet asked for, and by variables that these inject."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def claim_key(driver: str, uid: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ClaimNames:
-    """How containers name the claims of one driver.
+    """The names by which containers name the claims of one driver.
 
     Attributes:
         driver: the driver, in a snapshot of several; else empty.

@@ -1,4 +1,4 @@
-"""Which containers have other CPUs or other memory than they should, and the updates that correct that."""
+"""Finds the containers that have other CPUs or other memory than they should, and the updates that correct that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the kernel says that a container may use, and in words where that is not what it should be."""
+"""Compares what the kernel lets a container use with what it should, in words where they differ."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dranode.driver.core.pinning.hugepages import NO_LIMITS, HugepageLimits
 
 @dataclass(frozen=True, slots=True)
 class Effective:
-    """What the kernel says that a container may use; what could not be read, or was not asked for, is None or missing.
+    """The kernel's limits of a container; what could not be read, or was not asked for, is None or missing.
 
     Attributes:
         cpus: the CPUs (`cpuset.cpus.effective`).

@@ -1,4 +1,4 @@
-"""How many huge pages containers may have: limits in bytes by page size in bytes, sorted, each size once."""
+"""Counts the huge pages that containers may have: limits in bytes by page size in bytes, sorted, each size once."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from dranode.driver.core.pinning.hugepages import NO_LIMITS, HugepageLimits, lim
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one allocation result of a claim was given.
+    """The part that one allocation result of a claim was given.
 
     Attributes:
         index: its number in the allocation.
