@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -20,6 +21,9 @@ _CGROUP: Final = "sys/fs/cgroup"
 _SLICES: Final = ("system.slice", "user.slice", "init.scope")
 _POSSIBLE: Final = "sys/devices/system/cpu/possible"
 _PODS: Final = re.compile(r"kube")
+# How far below a slice pods are looked for: <service>/<kubelet's root>/kubepods.
+_DEEPEST: Final = 3
+_CONTROL_FILE: Final = re.compile(r"(cgroup|cpu|cpuset|hugetlb|io|irq|memory|misc|pids|rdma|dmem)\.")
 # Besides its files, the folder of an interrupt has one folder for each of its devices.
 _IRQ_FILES: Final = frozenset(
     (
@@ -30,7 +34,7 @@ _IRQ_FILES: Final = frozenset(
 
 
 def read_settings(root: Root) -> tuple[Setting, ...]:
-    """Return every setting that the machine has; one whose file vanishes meanwhile, or is never there, is left out.
+    """Return every setting that the machine has; one whose file is not there, or cannot be read, is left out.
 
     Raises:
         MachineError: `/proc/irq` cannot be listed.
@@ -47,6 +51,17 @@ def reread(root: Root, setting: Setting) -> Setting | None:
     return None if cpus is None else replace(setting, cpus=cpus)
 
 
+def is_gone(root: Root, path: str) -> bool:
+    """Return whether there is no such file; one that cannot be read is there."""
+    try:
+        root.read_bytes(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError as error:
+        return error.errno == errno.ENODEV  # a cgroup or device that vanishes while it is read
+    return False
+
+
 def every_cpu(root: Root) -> CPUSet | None:
     """Return all CPUs that the machine may ever have; None if the kernel does not say."""
     return _cpus(root, _POSSIBLE)
@@ -55,10 +70,11 @@ def every_cpu(root: Root) -> CPUSet | None:
 def unmovable(root: Root) -> Iterator[str]:
     """Yield a sentence for each kind of host work of which this machine does not say where it runs."""
     for path in (*_interrupt_files(root), f"{_IRQ}/default_smp_affinity", _WORKQUEUE):
-        if root.exists(path) and _cpus(root, path) is None:
+        if _cpus(root, path) is None and not is_gone(root, path):
             yield f"what /{path} is for stays, because it does not read as CPUs"
     if not root.exists(_WORKQUEUE):
         yield f"unbound kernel work stays, because there is no /{_WORKQUEUE}"
+    yield from _unread_queues(root)
     if not root.exists(f"{_CGROUP}/cgroup.controllers"):
         yield f"the host's services stay, because /{_CGROUP} is not that of cgroup v2"
         return
@@ -66,10 +82,13 @@ def unmovable(root: Root) -> Iterator[str]:
         folder = f"{_CGROUP}/{name}"
         if not root.exists(folder):
             continue
-        if _has_pods(root, folder):
-            yield f"{name} stays, because pods are in it"
-        elif not root.exists(f"{folder}/cpuset.cpus"):
+        reason = _kept(root, folder)
+        if reason:
+            yield f"{name} stays, because {reason}"
+        elif is_gone(root, f"{folder}/cpuset.cpus"):
             yield f"{name} stays, because the cpuset controller is not on in /{_CGROUP}/cgroup.subtree_control"
+        elif _cpus(root, f"{folder}/cpuset.cpus") is None:
+            yield f"{name} stays, because /{folder}/cpuset.cpus does not read as CPUs"
 
 
 def _interrupts(root: Root) -> Iterator[Setting]:
@@ -79,9 +98,9 @@ def _interrupts(root: Root) -> Iterator[Setting]:
         raise MachineError(f"/{_IRQ} cannot be listed, so interrupts cannot be moved: {error.strerror}") from error
     for name in _numbers(names):
         path = _interrupt_file(name)
-        cpus = _cpus(root, path)
-        if cpus is not None:
-            yield Setting(path, Kind.INTERRUPT, cpus, owner=_devices(root, name))
+        cpus, owner = _cpus(root, path), _devices(root, name)
+        if cpus is not None and owner is not None:
+            yield Setting(path, Kind.INTERRUPT, cpus, owner=owner)
 
 
 def _interrupt_files(root: Root) -> Iterator[str]:
@@ -96,12 +115,12 @@ def _numbers(names: Iterable[str]) -> list[str]:
     return sorted(filter(str.isdecimal, names), key=int)
 
 
-def _devices(root: Root, interrupt: str) -> str:
-    """Return the devices of an interrupt as their drivers name them, with spaces between."""
+def _devices(root: Root, interrupt: str) -> str | None:
+    """Return the devices of an interrupt as their drivers name them, with spaces between; None if that is unread."""
     try:
         return " ".join(name for name in root.listdir(f"{_IRQ}/{interrupt}") if name not in _IRQ_FILES)
     except OSError:
-        return ""
+        return None
 
 
 def _masks(root: Root) -> Iterator[Setting]:
@@ -115,22 +134,46 @@ def _queues(root: Root) -> Iterator[Setting]:
     for device in _names(root, _NET):
         for queue in _names(root, f"{_NET}/{device}/queues"):
             path = f"{_NET}/{device}/queues/{queue}/{'rps' if queue.startswith('rx') else 'xps'}_cpus"
-            cpus = _cpus(root, path)
+            cpus, owner = _cpus(root, path), _text(root, f"{_NET}/{device}/ifindex")
+            if owner is None and is_gone(root, f"{_NET}/{device}/ifindex"):
+                owner = ""
             # Without any CPU the queue is not steered, so there is nothing to be moved.
-            if cpus is not None:
-                yield Setting(path, Kind.QUEUE, cpus, owner=_text(root, f"{_NET}/{device}/ifindex") or "")
+            if cpus is not None and owner is not None:
+                yield Setting(path, Kind.QUEUE, cpus, owner=owner)
+
+
+def _unread_queues(root: Root) -> Iterator[str]:
+    try:
+        root.listdir(_NET)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        yield f"the packets of network devices stay, because /{_NET} cannot be listed: {error.strerror}"
 
 
 def _slices(root: Root) -> Iterator[Setting]:
     for name in _SLICES:
         setting = reread(root, Setting(f"{_CGROUP}/{name}/cpuset.cpus", Kind.SLICE, CPUSet()))
-        if setting is not None and not _has_pods(root, f"{_CGROUP}/{name}"):
-            yield setting
+        if setting is not None:
+            yield replace(setting, kept=bool(_kept(root, f"{_CGROUP}/{name}")))
 
 
-def _has_pods(root: Root, folder: str) -> bool:
-    # Some distributions run kubelet's pods below its own service; their CPUs may not be taken from them.
-    return any(_PODS.search(name) and not name.endswith(".service") for name in _names(root, folder))
+def _kept(root: Root, folder: str, depth: int = _DEEPEST) -> str:
+    """Return why a cgroup has to keep its CPUs; empty if they may be taken from it.
+
+    Some distributions run kubelet's pods below its own service, and the CPUs of pods may not be taken from them.
+    """
+    try:
+        names = root.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return ""  # it has ended, or is a file of its parent
+    except OSError as error:
+        return f"/{folder} cannot be listed, so whether pods are in it is not known: {error.strerror}"
+    below = [name for name in names if not _CONTROL_FILE.match(name)]
+    if any(_PODS.search(name) and not name.endswith(".service") for name in below):
+        return "pods are in it"
+    reasons = (_kept(root, f"{folder}/{name}", depth - 1) for name in below) if depth else ()
+    return next(filter(None, reasons), "")
 
 
 def _names(root: Root, folder: str) -> list[str]:

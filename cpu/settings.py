@@ -20,7 +20,7 @@ admin-guide/cgroup-v2.rst of the kernel.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, Self
@@ -62,6 +62,7 @@ class Setting:
         cpus: the CPUs that it allows; none is all of them for a slice.
         owner: whose it is, where the path may become another's: the device of an interrupt; else empty.
         needed: the CPUs that it has to allow, whatever else.
+        kept: whether it has to be as it was before claims changed it.
     """
 
     path: str
@@ -69,6 +70,7 @@ class Setting:
     cpus: CPUSet
     owner: str = ""
     needed: CPUSet = field(default_factory=CPUSet)
+    kept: bool = False
 
     def text(self, cpus: CPUSet) -> str:
         """Return what is written to the file to allow these CPUs."""
@@ -168,19 +170,21 @@ class Machine:
         return left & self.reserved or left
 
 
-def tuning(settings: Iterable[Setting], notes: TuningNotes, machine: Machine) -> Tuning:
+def tuning(settings: Iterable[Setting], notes: TuningNotes, machine: Machine, unread: Collection[str] = ()) -> Tuning:
     """Decide what to note and what to write, so that every setting is as the claims need it.
 
     Args:
-        settings: all settings as they are now.
+        settings: all settings as they are now; one on record that is missing is gone, or unread.
         notes: what is on record of them.
         machine: the CPUs, with those that claims want to be quiet.
+        unread: the paths of settings that are there and cannot be read now; what is on record of them stays.
     """
-    noted: dict[str, Noted] = {}
+    noted = {path: known for path, known in notes.settings.items() if path in unread}
     writes: list[Write] = []
     for setting in settings:
         known = _known(setting, notes.settings.get(setting.path))
-        aim = goal(setting.kind, CPUSet.parse(known.original), machine) | setting.needed
+        original = CPUSet.parse(known.original)
+        aim = original if setting.kept else goal(setting.kind, original, machine) | setting.needed
         if known.refused or not _is_due(setting, known, aim):
             if str(aim) != known.original:
                 noted[setting.path] = known
@@ -222,13 +226,16 @@ def goal(kind: Kind, original: CPUSet, machine: Machine) -> CPUSet:
     return machine.housekeeping
 
 
-def noted_after(tuned: Tuning, after: Mapping[str, Setting], refused: Mapping[str, str]) -> TuningNotes:
+def noted_after(
+    tuned: Tuning, after: Mapping[str, Setting], refused: Mapping[str, str], unread: Collection[str] = ()
+) -> TuningNotes:
     """Return what stays on record once everything was written.
 
     Args:
         tuned: what was decided.
-        after: the settings that were written, as they are now, by path; one that is gone is missing.
+        after: the settings that were written, as they are now, by path; one that is gone or unread is missing.
         refused: the paths of those that the kernel refused to change, with the reasons.
+        unread: the paths of those that are there and could not be read again.
     """
     noted = dict(tuned.notes.settings)
     for write in tuned.writes:
@@ -236,6 +243,8 @@ def noted_after(tuned: Tuning, after: Mapping[str, Setting], refused: Mapping[st
         now, known = after.get(path), noted.pop(path)
         if write.setting.kind is Kind.BANNED:
             noted[path] = msgspec.structs.replace(known, given=(str(write.cpus),))
+        elif path in unread:
+            noted[path] = known
         elif path in refused:
             noted[path] = msgspec.structs.replace(known, given=(), refused=refused[path])
         elif now is not None and str(now.cpus) != known.original:

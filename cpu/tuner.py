@@ -17,7 +17,7 @@ from dranode.cpu.cpu_counters import CPUCounters, cpu_counters
 from dranode.cpu.irqbalance import IRQBalance
 from dranode.cpu.partitions import Partition, exclusive_settings, find_partitions, make_partition
 from dranode.cpu.policies import Isolation
-from dranode.cpu.setting_files import every_cpu, read_settings, reread, unmovable
+from dranode.cpu.setting_files import every_cpu, is_gone, read_settings, reread, unmovable
 from dranode.cpu.settings import Kind, Machine, Setting, Tuning, TuningNotes, Write, noted_after, tuning
 from dranode.cpu.sysfs import read_online
 from dranode.cpu.treatment import isolated_cpus
@@ -71,7 +71,8 @@ class Tuner:
             return
         partitions = tuple(find_partitions(self.root, claims))
         granted = tuple(each for each in partitions if not each.others)
-        tuned = tuning(self._settings(granted, noted, machine.quiet), noted, machine)
+        settings = self._settings(granted, noted, machine.quiet)
+        tuned = tuning(settings, noted, machine, self._unread(noted.settings.keys() - {each.path for each in settings}))
         notes.write(tuned.notes.document())
         failures = self._write(tuned)
         final = self._with_begun(self._noted_after(tuned, failures), claims)
@@ -104,7 +105,11 @@ class Tuner:
         settings = {write.setting.path: write.setting for write in tuned.writes}
         after = {path: setting for path in settings if (setting := reread(self.root, settings[path])) is not None}
         own = {path: _reason(error) for path, error in failures.items() if _is_kernels_own(settings[path], error)}
-        return noted_after(tuned, after, own)
+        return noted_after(tuned, after, own, self._unread(settings.keys() - after.keys()))
+
+    def _unread(self, paths: Iterable[str]) -> frozenset[str]:
+        """Return the paths of settings that are there, of those that were not read."""
+        return frozenset(path for path in paths if not is_gone(self.root, path))
 
     def _partition(self, partitions: Iterable[Partition]) -> Iterator[str]:
         for partition in partitions:

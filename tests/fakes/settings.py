@@ -59,6 +59,7 @@ class Kernel:
     Attributes:
         files: their contents by path; a path that ends in `/.` is an empty folder.
         refuses: the error number with which writes are answered, by path.
+        unread: the error number with which reading and listing are answered, by path.
         lasts: how many writes the power lasts; None for ever.
         written: the paths that were written, in order.
     """
@@ -66,19 +67,26 @@ class Kernel:
     def __init__(self, files: Mapping[str, str] | None = None) -> None:
         self.files = dict(eight_cpus() if files is None else files)
         self.refuses: dict[str, int] = {}
+        self.unread: dict[str, int] = {}
         self.lasts: int | None = None
         self.written: list[str] = []
 
     def read_bytes(self, path: str) -> bytes:
+        self._readable(path)
         if path not in self.files:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         return f"{self.files[path]}\n".encode()
 
     def listdir(self, path: str) -> list[str]:
+        self._readable(path)
         inside = [each[len(path) + 1 :] for each in self.files if each.startswith(f"{path}/")]
         if not inside:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         return sorted({each.partition("/")[0] for each in inside} - {"."})
+
+    def _readable(self, path: str) -> None:
+        if path in self.unread:
+            raise OSError(self.unread[path], os.strerror(self.unread[path]), path)
 
     def readlink(self, path: str) -> str:
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)

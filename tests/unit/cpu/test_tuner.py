@@ -291,6 +291,91 @@ def test_a_slice_with_pods_keeps_its_cpus() -> None:
     assert tuner.unmoved == ("system.slice stays, because pods are in it",)
 
 
+@pytest.mark.parametrize(
+    "folder",
+    ["k3s.service/kubepods", "containerd.service/kubelet/kubepods/besteffort", "a.slice/kubelet-kubepods.slice"],
+    ["k3s.service/kubepods", "containerd.service/kubelet/kubepods/besteffort", "a.slice/kubelet-kubepods.slice"],
+)
+def test_a_slice_with_pods_further_down_keeps_its_cpus(folder: str) -> None:
+    kernel = Kernel()
+    kernel.files[f"sys/fs/cgroup/system.slice/{folder}/cgroup.procs"] = ""
+    tuner = Tuner(kernel)
+    tuner.tune([A], MemoryNotes(kernel))
+    assert kernel.files[SYSTEM] == ""
+    assert tuner.unmoved == ("system.slice stays, because pods are in it",)
+
+
+@pytest.mark.parametrize("folder", ["sys/fs/cgroup/system.slice", "sys/fs/cgroup/system.slice/k3s.service"])
+def test_a_slice_that_cannot_be_looked_into_keeps_its_cpus(folder: str) -> None:
+    kernel = Kernel()
+    kernel.files["sys/fs/cgroup/system.slice/k3s.service/kubepods/cgroup.procs"] = ""
+    kernel.unread[folder] = errno.EACCES
+    tuner = Tuner(kernel)
+    tuner.tune([A], MemoryNotes(kernel))
+    assert kernel.files[SYSTEM] == ""
+    (sentence,) = tuner.unmoved
+    assert sentence == (
+        f"system.slice stays, because /{folder} cannot be listed, so whether pods are in it is not known: "
+        "Permission denied"
+    )
+
+
+def test_a_slice_in_which_pods_appear_gets_its_cpus_back() -> None:
+    kernel = Kernel()
+    notes, tuner = MemoryNotes(kernel), Tuner(kernel)
+    tuner.tune([A], notes)
+    assert kernel.files[SYSTEM] == "0-1,4-7"
+    kernel.files["sys/fs/cgroup/system.slice/k3s.service/kubepods/cgroup.procs"] = ""
+    tuner.tune([A], notes)
+    assert kernel.files[SYSTEM] == "0-7"
+    kernel.written.clear()
+    tuner.tune([A], notes)
+    assert kernel.written == []
+
+
+@pytest.mark.parametrize("path", [interrupt(24), f"{IRQ}/24", RPS, DEFAULT, SYSTEM])
+@pytest.mark.parametrize("error", [errno.EIO, errno.EACCES])
+def test_what_cannot_be_read_for_a_while_is_put_back_afterwards(path: str, error: int) -> None:
+    kernel = Kernel()
+    before = dict(kernel.files)
+    notes, tuner = MemoryNotes(kernel), Tuner(kernel)
+    tuner.tune([A], notes)
+    kernel.unread[path] = error
+    tuner.tune([], notes)
+    assert kernel.files != before
+    assert notes.document is not None
+    kernel.unread.clear()
+    tuner.tune([], notes)
+    changed = {name: text for name, text in kernel.files.items() if text != before[name]}
+    assert changed in ({}, {SYSTEM: "0-7"}), "a slice with processes gets all CPUs instead"
+    assert notes.document is None
+
+
+def test_what_cannot_be_read_again_after_it_was_written_stays_on_record() -> None:
+    kernel = Kernel()
+    notes, tuner = MemoryNotes(kernel), Tuner(kernel)
+    write = kernel.write
+
+    def writes_and_hides(path: str, content: str) -> None:
+        write(path, content)
+        if path == interrupt(24):
+            kernel.unread[path] = errno.EIO
+
+    kernel.write = writes_and_hides  # type: ignore[method-assign]
+    tuner.tune([A], notes)
+    assert notes.document["settings"][interrupt(24)]["original"] == "0-7"
+
+
+def test_network_devices_that_cannot_be_listed_are_said() -> None:
+    kernel = Kernel()
+    kernel.unread["sys/class/net"] = errno.EACCES
+    tuner = Tuner(kernel)
+    tuner.tune([A], MemoryNotes(kernel))
+    assert tuner.unmoved == (
+        "the packets of network devices stay, because /sys/class/net cannot be listed: Permission denied",
+    )
+
+
 def test_a_kubelet_service_is_no_pod() -> None:
     kernel = Kernel()
     kernel.files["sys/fs/cgroup/system.slice/kubelet.service/cgroup.procs"] = ""
