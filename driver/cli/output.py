@@ -81,8 +81,14 @@ def reporting(screen: Console | None = None) -> Iterator[Callable[[str], None]]:
     if not stream.isatty():
         yield lambda _: None
         return
-    with (screen or console(stderr=True)).status("starting") as status:
-        yield status.update
+    from rich.live import Live
+    from rich.spinner import Spinner
+
+    spinner = Spinner("dots", "starting", style="status.spinner")
+    # The first frame is drawn here. Drawn by the thread that turns the spinner, as `Console.status` does, it may come
+    # between what is printed and the place where that was to begin.
+    with Live(spinner, console=screen or console(stderr=True), refresh_per_second=12.5, transient=True):
+        yield lambda text: spinner.update(text=text)
 
 
 def picture_options(function: F) -> F:
