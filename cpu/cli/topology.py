@@ -22,7 +22,7 @@ from dranode.driver.picture.node import node_picture
 from dranode.driver.plugins import load_installed
 
 
-@click.command
+@click.command(short_help="The CPUs and devices of a machine in their NUMA nodes, and who holds which.")
 @machine_option
 @click.option(
     "--kubelet-root",

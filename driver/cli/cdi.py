@@ -14,7 +14,7 @@ from dranode.driver.cli.terminal import columns
 from dranode.driver.core.api.sentence import printable
 
 
-@click.group()
+@click.group(short_help="Look at CDI specs, and at what a runtime would make of them.")
 def command() -> None:
     """CDI specs, the files by which a container runtime gives devices to containers.
 

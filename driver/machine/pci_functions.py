@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.machine.attributes import names, number, read_attribute
+from dranode.driver.machine.attributes import all_names, names, number, read_attribute
 from dranode.driver.machine.numa import node_cpus
 from dranode.driver.machine.pci import PCI_DEVICES, PCIE_ROOT, numa_node, pci_folder
 from dranode.driver.machine.root import Root
@@ -48,9 +48,9 @@ def network_functions(root: Root) -> Iterator[PCIFunction]:
     """Yield the machine's network controllers, by address.
 
     Raises:
-        MachineError: this process can open no file.
+        MachineError: there are PCI devices, and they cannot be listed.
     """
-    for address in sorted(names(root, PCI_DEVICES)):
+    for address in sorted(all_names(root, PCI_DEVICES)):
         code = number(root, f"{pci_folder(root, address)}/class", 16)
         if code is not None and code >> 16 == _NETWORK:
             yield read_function(root, address)

@@ -82,7 +82,7 @@ def offers_for(cluster: ClusterDocuments, features: Features) -> Offers:
     for closer, shape in share_shapes(on_nodes):
         near, far = offered(closer), offered(shape)
         made.append(near if near.proof.count and near.proof.count == far.proof.count else far)
-    notes = (*_notes(devices.values()), *half_socket_notes(on_nodes))
+    notes = (*_unusable(views), *_notes(devices.values()), *half_socket_notes(on_nodes))
     return Offers(found, tuple(made), classes, missing, notes)
 
 
@@ -117,6 +117,14 @@ def _existing_classes(
             if chosen == by_kind[kind] and not each.spec.config:
                 found.setdefault(kind, each.metadata.name)
     return found
+
+
+def _unusable(views: Iterable[View]) -> Iterator[str]:
+    """Yield which pools nothing is taken from, as kube-scheduler takes nothing from them."""
+    pools = {pool.id: pool for view in views for pool in view.pools if not pool.usable}
+    for name, pool in sorted(pools.items()):
+        why = pool.invalid or "not all of its slices were seen"
+        yield f"the devices of pool {name} are in no bundle: {why}"
 
 
 def _notes(devices: Iterable[Sequence[BundledDevice]]) -> Iterator[str]:

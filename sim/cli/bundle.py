@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -58,16 +59,22 @@ def command(
     from dranode.sim.cluster.pods import read_cluster_documents
 
     features = asked_features(kubernetes, feature_gates)
+    unseen: list[str] = []
     with reporting() as progress:
         progress("reading")
         if files:
-            cluster = read_cluster_documents(load_documents(files))
+            documents = load_documents(files)
+            cluster = read_cluster_documents(documents)
             if not cluster.slices:
                 raise UsageError(f"{', '.join(files)}: no ResourceSlice is in it, so no device is known")
+            if not any(one.kind == "ResourceClaim" for one in documents):
+                unseen.append("no document is a ResourceClaim, so every device counts as free")
         else:
             cluster = _of_machine(root, drivers, node_name, options)
+            unseen.append("the claims of this machine are not looked at, so every device counts as free")
         progress("looking for what belongs together")
         offers = offers_for(cluster, features)
+        offers = replace(offers, notes=(*unseen, *offers.notes))
     if manifests:
         emit(as_manifests(offers), "json" if output == "json" else "yaml")
     elif not emit(offers_document(offers), output):

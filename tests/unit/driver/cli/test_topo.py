@@ -6,9 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from click.testing import CliRunner
 
 from dranode.driver.cli import cli
+from dranode.driver.core.api.errors import MachineError
+from tests.fakes.doctor import forbid
 from tests.fakes.gpu import INTEL, Machine
 from tests.fakes.gpu_machines import hgx
 
@@ -86,3 +89,11 @@ def test_a_machine_without_pci_has_its_numa_nodes(tmp_path: Path) -> None:
     drawn = ask(made, tmp_path)
     assert "no network controller" in drawn
     assert "0-3" in drawn
+
+
+def test_pci_devices_that_cannot_be_listed_are_not_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = server().write(tmp_path / "machine")
+    forbid(monkeypatch, folder / "sys/bus/pci/devices")
+    done = CliRunner().invoke(cli, ["topo", "--machine", str(folder)])
+    assert isinstance(done.exception, MachineError)
+    assert "sys/bus/pci/devices" in str(done.exception)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from dranode.driver.core.api.documents import decode, encode
 from dranode.driver.core.api.resource import (
@@ -19,6 +22,7 @@ from dranode.sim.allocator.features import Features
 from dranode.sim.bundle.manifests import template_of
 from dranode.sim.bundle.offers import Offer, Offers, offers_for
 from dranode.sim.bundle.show import manifests, offers_document
+from dranode.sim.cli.bundle import command
 from dranode.sim.cluster.pods import ClusterDocuments
 from dranode.sim.cluster.workload import PodWithClaims
 
@@ -217,3 +221,27 @@ def test_nodes_that_are_alike_are_filled_once_and_counted_each() -> None:
     found = offers([each for number in range(50) for each in machine(f"n{number:02}")])
     assert offer(found, "numa-node").proof.count == 100
     assert len(found.bundles) == 50 * (2 + 4)
+
+
+def test_a_pool_of_which_a_slice_is_missing_is_in_no_bundle_and_named() -> None:
+    cut = encode(machine("a"))
+    cut[0]["spec"]["pool"]["resourceSliceCount"] = 2
+    found = offers([decode(ResourceSlice, each) for each in cut])
+    assert "the devices of pool cpu.example/a are in no bundle: not all of its slices were seen" in found.notes
+    assert {each.kind.driver for one in found.bundles for each in one.devices} == {
+        "gpu.example",
+        "memory.example",
+        "nic.example",
+    }
+
+
+def test_claims_that_were_not_seen_are_not_taken_for_none(tmp_path: Path) -> None:
+    documents = [{"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", **each} for each in encode(machine("a"))]
+    file = tmp_path / "slices.json"
+    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": documents}))
+    done = CliRunner().invoke(command, [str(file), "-o", "json"])
+    assert "no document is a ResourceClaim, so every device counts as free" in json.loads(done.stdout)["notes"]
+    claim = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "c", "namespace": "n"}}
+    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": [*documents, claim]}))
+    done = CliRunner().invoke(command, [str(file), "-o", "json"])
+    assert not [note for note in json.loads(done.stdout)["notes"] if "counts as free" in note]
