@@ -48,7 +48,11 @@ class Partition:
 
 
 def find_partitions(root: Root, claims: Iterable[Record]) -> Iterator[Partition]:
-    """Yield the containers that run on CPUs of claims that ask for a partition."""
+    """Yield the containers that run on CPUs of claims that ask for a partition.
+
+    Raises:
+        OSError: the cgroups of a pod may not be looked into.
+    """
     wanted: dict[str, CPUSet] = {}
     for claim in claims:
         own = isolated_cpus(claim, Isolation.PARTITION)
@@ -59,11 +63,7 @@ def find_partitions(root: Root, claims: Iterable[Record]) -> Iterator[Partition]
 
 
 def _of_pod(root: Root, pod: str, own: CPUSet) -> Iterator[Partition]:
-    try:
-        containers = tuple(containers_of(root, Cgroups(root), pod))
-    except OSError:
-        return
-    for each in containers:
+    for each in containers_of(root, Cgroups(root), pod):
         cpus = _cpus(root, f"{each.hierarchy}/{each.cgroup}/cpuset.cpus")
         if cpus and not cpus.isdisjoint(own):
             yield Partition(f"{each.hierarchy}/{each.cgroup}", cpus, cpus - own)

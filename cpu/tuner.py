@@ -69,15 +69,16 @@ class Tuner:
             stays = f"all CPUs that are online ({machine.online}) are to be quiet, so nothing is moved"
             self._report((stays,), machine)
             return
-        partitions = tuple(find_partitions(self.root, claims))
+        partitions, unseen = self._partitions(claims)
         granted = tuple(each for each in partitions if not each.others)
-        settings = self._settings(granted, noted, machine.quiet)
+        # Where containers are not known, what their partitions were granted stays.
+        settings = self._settings(granted, () if unseen else noted.settings, machine.quiet)
         tuned = tuning(settings, noted, machine, self._unread(noted.settings.keys() - {each.path for each in settings}))
         notes.write(tuned.notes.document())
         failures = self._write(tuned)
         final = self._with_begun(self._noted_after(tuned, failures), claims)
         notes.write(final.document())
-        unmoved = (*_refused(tuned, final, failures), *self._partition(partitions))
+        unmoved = (*_refused(tuned, final, failures), *unseen, *self._partition(partitions))
         self._report((*unmoved, *(unmovable(self.root) if machine.quiet else ())), machine)
 
     def _noted(self, notes: Notes) -> TuningNotes:
@@ -111,6 +112,13 @@ class Tuner:
         """Return the paths of settings that are there, of those that were not read."""
         return frozenset(path for path in paths if not is_gone(self.root, path))
 
+    def _partitions(self, claims: Iterable[Record]) -> tuple[tuple[Partition, ...], tuple[str, ...]]:
+        """Return the containers that are to be partitions, and why they are not known."""
+        try:
+            return tuple(find_partitions(self.root, claims)), ()
+        except OSError as error:
+            return (), (f"which containers are to be partitions is not known: {error.strerror} ({error.filename})",)
+
     def _partition(self, partitions: Iterable[Partition]) -> Iterator[str]:
         for partition in partitions:
             what = f"the container in /{partition.folder} is no partition"
@@ -133,14 +141,14 @@ class Tuner:
             )
         return Machine(online, self.reserved, quiet)
 
-    def _settings(self, partitions: Iterable[Partition], noted: TuningNotes, quiet: CPUSet) -> tuple[Setting, ...]:
+    def _settings(self, partitions: Iterable[Partition], noted: Iterable[str], quiet: CPUSet) -> tuple[Setting, ...]:
         try:
             settings = read_settings(self.root)
         except MachineError as error:
             raise ClaimError(f"{error}; isolation: quiet needs the node's own /proc (docs/isolation.md)") from error
         # irqbalance first: it would move back what it may.
         banned = () if self.balancer is None else self.balancer.settings(quiet)
-        return (*banned, *settings, *exclusive_settings(self.root, partitions, noted.settings))
+        return (*banned, *settings, *exclusive_settings(self.root, partitions, noted))
 
     def _write(self, tuned: Tuning) -> dict[str, OSError]:
         """Write what was decided, and return what the kernel refused, by path; what is gone needs no change.

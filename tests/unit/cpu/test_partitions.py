@@ -139,3 +139,17 @@ def test_a_cgroup_that_cannot_be_one_is_said_and_is_no_failure(number: int | Non
     tuner = Tuner(kernel)
     tuner.tune([record()], MemoryNotes(kernel))
     assert tuner.unmoved == (f"the container in /{CONTAINER} is no partition: the kernel says {reason}",)
+
+
+def test_partitions_stay_while_the_cgroups_cannot_be_looked_into_and_that_is_said() -> None:
+    kernel = PartitioningKernel()
+    notes, tuner = MemoryNotes(kernel), Tuner(kernel)
+    tuner.tune([record()], notes)
+    kernel.unread[PODS] = errno.EACCES
+    tuner.tune([record()], notes)
+    assert (partition(kernel), exclusive(kernel)) == ("isolated", ["2-3", "2-3"])
+    assert tuner.unmoved == (f"which containers are to be partitions is not known: Permission denied ({PODS})",)
+    kernel.unread.clear()
+    tuner.tune([], notes)
+    assert exclusive(kernel) == ["", ""]
+    assert notes.document is None

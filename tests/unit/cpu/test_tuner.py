@@ -294,7 +294,6 @@ def test_a_slice_with_pods_keeps_its_cpus() -> None:
 @pytest.mark.parametrize(
     "folder",
     ["k3s.service/kubepods", "containerd.service/kubelet/kubepods/besteffort", "a.slice/kubelet-kubepods.slice"],
-    ["k3s.service/kubepods", "containerd.service/kubelet/kubepods/besteffort", "a.slice/kubelet-kubepods.slice"],
 )
 def test_a_slice_with_pods_further_down_keeps_its_cpus(folder: str) -> None:
     kernel = Kernel()
