@@ -30,7 +30,7 @@ class NumaRow:
 
     Attributes:
         node: the node.
-        ready: whether it is Ready; `Unknown` for a node that is not there.
+        ready: whether it is Ready; `Unknown` for a node that is not there, or of which nobody has said so.
         numa: the number of the NUMA node; empty for devices without one.
         stock: by driver, or by the qualified name of a capacity that claims share.
     """
@@ -47,7 +47,7 @@ def numa_rows(nodes: Iterable[LiveNode], devices: Iterable[DeviceRow]) -> Iterat
     for row in devices:
         if row.node:
             _count(stocks[row.node][",".join(map(str, row.numa))], row)
-    readiness = {node.metadata.name: "NotReady" if node.not_ready else "Ready" for node in nodes}
+    readiness = {node.metadata.name: _readiness(node) for node in nodes}
     for name in sorted(readiness.keys() | stocks.keys()):
         ready = readiness.get(name, "Unknown")
         found = stocks.get(name)
@@ -56,6 +56,11 @@ def numa_rows(nodes: Iterable[LiveNode], devices: Iterable[DeviceRow]) -> Iterat
             continue
         for numa in sorted(found, key=lambda each: (each == "", each.zfill(4))):
             yield NumaRow(name, ready, numa, found[numa])
+
+
+def _readiness(node: LiveNode) -> str:
+    why = node.not_ready
+    return "Unknown" if why is None else "NotReady" if why else "Ready"
 
 
 def _count(stock: dict[str, Stock], row: DeviceRow) -> None:

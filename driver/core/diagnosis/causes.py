@@ -16,6 +16,7 @@ class StopCause(StrEnum):
     POD_EVICTED = "pod-evicted"
     POD_REJECTED = "pod-rejected"
     DEVICE_TAINT_EVICTION = "device-taint-eviction"
+    POD_NOT_ENDING = "pod-not-ending"
     UNPREPARE_WAITS = "unprepare-waits"
 
     TEMPLATE_MISSING = "template-missing"
@@ -68,6 +69,7 @@ class StopCause(StrEnum):
     NO_SHARED_CPUS = "no-shared-cpus"
     CONTAINER_REFUSED = "container-refused"
     CONTAINER_ENDS = "container-ends"
+    CONTAINER_NOT_READY = "container-not-ready"
     CLAIM_UNNAMED = "claim-unnamed"
     WRONG_CPUS = "wrong-cpus"
     DEVICE_UNHEALTHY = "device-unhealthy"

@@ -85,9 +85,10 @@ class ResourceStatus(APIDocument, frozen=True, kw_only=True):
 
 
 class LiveContainerStatus(APIDocument, frozen=True, kw_only=True):
-    """`containerStatuses[]` of a pod."""
+    """`containerStatuses[]` of a pod; `ready` is None where kubelet does not say."""
 
     name: str
+    ready: bool | None = None
     state: ContainerState = ContainerState()
     last_state: ContainerState = ContainerState()
     restart_count: int = 0
@@ -180,12 +181,14 @@ class LiveNode(APIDocument, frozen=True, kw_only=True):
     status: LiveNodeStatus = LiveNodeStatus()
 
     @property
-    def not_ready(self) -> str:
-        """Return why the node is not ready; empty if it is, or if it does not say."""
+    def not_ready(self) -> str | None:
+        """Return why the node is not ready; empty if it is, None if nobody has said."""
         ready = next((condition for condition in self.status.conditions if condition.type == "Ready"), None)
-        if ready is None or ready.status == "True":
-            return ""
-        return ready.message or ready.reason or f"its condition Ready is {ready.status}"
+        if ready is None:
+            return None
+        return (
+            "" if ready.status == "True" else ready.message or ready.reason or f"its condition Ready is {ready.status}"
+        )
 
 
 class ObjectReference(APIDocument, frozen=True, kw_only=True):

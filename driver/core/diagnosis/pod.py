@@ -22,7 +22,7 @@ from dranode.driver.core.diagnosis.pod_on_node import (
     prepare_stations,
 )
 from dranode.driver.core.diagnosis.pod_scheduling import scheduling_stations
-from dranode.driver.core.diagnosis.reports import container_report
+from dranode.driver.core.diagnosis.reports import container_report, ending_report, reported
 from dranode.driver.core.diagnosis.station import Passed, Station, Way, stopped, unseen, went
 
 _EVICTIONS: Final = {
@@ -118,6 +118,9 @@ def _terminating(facts: PodFacts) -> Station:
     drivers = sorted(
         {driver for one in facts.claims if one.claim for driver in drivers_of(one.claim.status.allocation)}
     )
+    report = ending_report(facts.events or (), facts.node_name) if running else None
+    if report is not None:
+        return reported("pod", report)
     if running:
         return went("pod", f"it is being deleted, and its container {', '.join(running)} still runs")
     away = [driver for driver in drivers if facts.published is not None and driver not in facts.published]

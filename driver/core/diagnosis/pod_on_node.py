@@ -7,8 +7,15 @@ from collections.abc import Iterable, Iterator
 from dranode.driver.core.claims.status import PREPARE_FAILED
 from dranode.driver.core.diagnosis.allocated import ready_conditions
 from dranode.driver.core.diagnosis.causes import StopCause
+from dranode.driver.core.diagnosis.live_objects import LiveContainerStatus
 from dranode.driver.core.diagnosis.pod_facts import PodClaim, PodFacts, Presence
-from dranode.driver.core.diagnosis.reports import container_report, node_report, prepare_report, reported
+from dranode.driver.core.diagnosis.reports import (
+    container_report,
+    node_report,
+    prepare_report,
+    readiness_report,
+    reported,
+)
 from dranode.driver.core.diagnosis.station import Passed, Station, stopped, unseen, went
 
 
@@ -30,6 +37,9 @@ def node_stations(facts: PodFacts) -> Iterator[Station]:
         )
     if facts.node is None:
         yield unseen("node", f"node {facts.node_name} could not be asked for", f"kubectl get node {facts.node_name}")
+    elif facts.node.not_ready is None:
+        command = f"kubectl describe node {facts.node_name}"
+        yield unseen("node", f"nobody has said yet whether node {facts.node_name} is ready", command)
     else:
         yield went("node", f"{facts.node_name} is ready")
 
@@ -95,16 +105,29 @@ def container_stations(facts: PodFacts) -> Iterator[Station]:
             yield reported("containers", report)
     waiting = [one.name for one in statuses if one.state.running is None and one.state.terminated is None]
     if not waiting and statuses:
-        yield went("containers", ", ".join(f"{one.name} runs" for one in pod.status.container_statuses))
+        yield _running(facts, pod.status.container_statuses)
         return
     report = node_report(facts.events or (), facts.node_name)
     if report is not None:
         yield reported("containers", report)
-    yield unseen(
-        "containers",
-        f"{', '.join(waiting) or 'no container'} is still being created, and no Event says what it waits for",
-        f"journalctl -u kubelet, on {facts.node_name}",
+    which = f"{', '.join(waiting)} is still being created" if waiting else "kubelet has not reported any container"
+    said = "no Event says what it waits for" if facts.events is not None else "the Events could not be read"
+    yield unseen("containers", f"{which}, and {said}", f"journalctl -u kubelet, on {facts.node_name}")
+
+
+def _running(facts: PodFacts, statuses: Iterable[LiveContainerStatus]) -> Station:
+    """Return the station of containers that have all been started."""
+    unready = [one.name for one in statuses if one.state.running is not None and one.ready is False]
+    report = readiness_report(facts.events or (), unready)
+    return (
+        reported("containers", report) if report is not None else went("containers", ", ".join(map(_state, statuses)))
     )
+
+
+def _state(status: LiveContainerStatus) -> str:
+    if status.state.terminated is not None:
+        return f"{status.name} has ended"
+    return f"{status.name} runs{', and is not ready' if status.ready is False else ''}"
 
 
 def device_stations(facts: PodFacts) -> Iterator[Station]:

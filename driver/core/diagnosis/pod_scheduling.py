@@ -9,6 +9,7 @@ from dranode.driver.core.claims.allocation import readable_results
 from dranode.driver.core.diagnosis.causes import StopCause
 from dranode.driver.core.diagnosis.live_objects import LivePod
 from dranode.driver.core.diagnosis.pod_facts import NodeGroup, PodFacts
+from dranode.driver.core.diagnosis.reports import scheduling_report
 from dranode.driver.core.diagnosis.station import Passed, Station, stopped, unseen, went
 
 # The most pods that may share a claim (`status.reservedFor`).
@@ -99,18 +100,21 @@ def _answered(facts: PodFacts, pod: LivePod) -> Station:
         what = f"no node takes it, and nearest is {_grouped(nearest)}"
         details = (*map(_grouped, groups[1:]), *holders)
         return Station("scheduler", Passed.STOPPED, what, _fix(nearest.cause), nearest.cause, details)
-    return _unplaced(pod, nearest)
+    return _unplaced(facts, pod, nearest)
 
 
-def _unplaced(pod: LivePod, fitting: NodeGroup | None) -> Station:
+def _unplaced(facts: PodFacts, pod: LivePod, fitting: NodeGroup | None) -> Station:
     """Return the station of a pod whose claims keep it from no node, as far as that was asked."""
     scheduled = pod.status.condition("PodScheduled")
-    fits = f"its claims fit on {_names(fitting.nodes)}, but " if fitting is not None else ""
-    if scheduled is not None and scheduled.message:
+    claims = "its claims fit on" if facts.claims else "it has no claims, nothing that was looked at keeps it from"
+    fits = f"{claims} {_names(fitting.nodes)}, but " if fitting is not None else ""
+    said = scheduled.message if scheduled is not None else ""
+    said = said or scheduling_report(facts.events or ())
+    if said:
         return stopped(
             "scheduler",
             StopCause.UNSCHEDULABLE,
-            f"{fits}{pod.spec.scheduler_name} says: {scheduled.message.rstrip('.')}",
+            f"{fits}{pod.spec.scheduler_name} says: {said.rstrip('.')}",
             "do what it says; CPU, memory, ports, volumes and other plug-ins count beside claims",
         )
     if scheduled is None and pod.spec.scheduler_name != "default-scheduler":
@@ -120,9 +124,14 @@ def _unplaced(pod: LivePod, fitting: NodeGroup | None) -> Station:
             f"no scheduler has looked at it: spec.schedulerName is {pod.spec.scheduler_name}",
             "see that a scheduler of that name runs, or leave schedulerName out",
         )
+    silent = (
+        "has not said anything of it yet"
+        if facts.events is not None
+        else "has set no condition; its Events could not be read"
+    )
     return unseen(
         "scheduler",
-        f"{fits or 'it is on no node, and '}kube-scheduler has not said anything of it yet",
+        f"{fits or 'it is on no node, and '}kube-scheduler {silent}",
         "kubectl get pods -n kube-system -l component=kube-scheduler",
     )
 

@@ -233,6 +233,12 @@ def prepare_report(events: Sequence[LiveEvent], node: str) -> Report | None:
     return _read(_PREPARE, _PREFIX.sub("", failed.message), node=node)
 
 
+def scheduling_report(events: Iterable[LiveEvent]) -> str:
+    """Return what a scheduler said last of a pod that it could not place; empty if nothing."""
+    failed = _latest(events, lambda one: one.reason == "FailedScheduling")
+    return failed.message if failed is not None else ""
+
+
 def node_report(events: Sequence[LiveEvent], node: str) -> Report | None:
     """Return why kubelet has not come to the pod's containers: volumes, or its sandbox."""
     failed = _latest(
@@ -253,6 +259,30 @@ def node_report(events: Sequence[LiveEvent], node: str) -> Report | None:
         StopCause.SANDBOX_FAILED,
         f"the runtime on {node} cannot make the pod's sandbox: {_line(failed.message)}",
         "mend that; the pod's claims are not the reason unless the text names them",
+    )
+
+
+def readiness_report(events: Sequence[LiveEvent], unready: Sequence[str]) -> Report | None:
+    """Return which probe keeps containers that run from being ready; None if none has said so."""
+    failed = _latest(events, lambda one: one.reason == "Unhealthy" and not one.message.startswith("Liveness"))
+    if failed is None or not unready:
+        return None
+    return Report(
+        StopCause.CONTAINER_NOT_READY,
+        f"container {', '.join(unready)} runs, and is not ready: {_line(failed.message)}",
+        "see what the probe asks for, and whether it is given time; the pod's claims are prepared",
+    )
+
+
+def ending_report(events: Sequence[LiveEvent], node: str) -> Report | None:
+    """Return why kubelet cannot end a pod's containers; None if it has not said so."""
+    failed = _latest(events, lambda one: one.reason in ("FailedKillPod", "FailedPreStopHook"))
+    if failed is None:
+        return None
+    return Report(
+        StopCause.POD_NOT_ENDING,
+        f"it is being deleted, and kubelet on {node} cannot end it: {_line(failed.message)}",
+        "mend that on the node: its claims are held as long as its containers run, and nobody else gets the devices",
     )
 
 

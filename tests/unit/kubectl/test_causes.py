@@ -102,6 +102,12 @@ def unprepare_waits(cluster: PodCluster) -> None:
     bound(cluster, terminated, status={"metadata": {"deletionTimestamp": "2026-11-22T07:01:00Z"}})
 
 
+def pod_not_ending(cluster: PodCluster) -> None:
+    allocated(cluster)
+    bound(cluster, running(), status={"metadata": {"deletionTimestamp": "2026-11-22T07:01:00Z"}})
+    cluster.event("FailedKillPod", 'error killing pod: failed to "KillPodSandbox": context deadline exceeded')
+
+
 def template_missing(cluster: PodCluster) -> None:
     cluster.pod(templates={"cpus": "two-cpus"})
     missing = 'resource claim template "two-cpus": resourceclaimtemplate.resource.k8s.io "two-cpus" not found'
@@ -401,6 +407,12 @@ def container_ends(cluster: PodCluster) -> None:
     )
 
 
+def container_not_ready(cluster: PodCluster) -> None:
+    allocated(cluster)
+    bound(cluster, running(ready=False), status={"phase": "Running"})
+    cluster.event("Unhealthy", "Readiness probe failed: HTTP probe failed with statuscode: 503")
+
+
 def device_unhealthy(cluster: PodCluster) -> None:
     allocated(cluster)
     health = {"resourceID": "gpu.example.com/gpu=0", "health": "Unhealthy", "message": "XID 79"}
@@ -426,6 +438,7 @@ SEEDS = (
     Seed(StopCause.POD_REJECTED, rejected, "OutOfcpu", "recreate it"),
     Seed(StopCause.POD_ENDED, ended, "exit code 2", "kubectl logs"),
     Seed(StopCause.DEVICE_TAINT_EVICTION, evicted_by_a_device_taint, "NoExecute taint", "tainted"),
+    Seed(StopCause.POD_NOT_ENDING, pod_not_ending, "KillPodSandbox", "claims are held as long as"),
     Seed(StopCause.UNPREPARE_WAITS, unprepare_waits, f"because {CPU} is not there", "start the driver"),
     Seed(StopCause.TEMPLATE_MISSING, template_missing, '"two-cpus" in namespace default', "create the template"),
     Seed(StopCause.QUOTA_EXCEEDED, quota_exceeded, "exceeded quota: cpus", "kubectl describe quota -n default"),
@@ -480,6 +493,7 @@ SEEDS = (
     Seed(StopCause.NO_SHARED_CPUS, no_shared_cpus, "claims hold every CPU", "reserve"),
     Seed(StopCause.CONTAINER_REFUSED, container_refused, "executable file not found", "runtime"),
     Seed(StopCause.CONTAINER_ENDS, container_ends, "OOMKilled", "kubectl logs"),
+    Seed(StopCause.CONTAINER_NOT_READY, container_not_ready, "statuscode: 503", "what the probe asks for"),
     Seed(StopCause.DEVICE_UNHEALTHY, device_unhealthy, "XID 79", "hardware"),
 )
 

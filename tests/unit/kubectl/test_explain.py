@@ -267,3 +267,51 @@ def test_the_page_for_people_has_causes_and_fixes(cluster: PodCluster, explain: 
     assert 'stopped claims: there is no ResourceClaimTemplate "two-cpus" in namespace default' in lines[2]
     assert "(template-missing)" in text
     assert "-> create the template in that namespace" in text
+
+
+# --- what kubelet, kube-scheduler or the node have not said ---
+
+
+def said(page: Any, station: str) -> str:
+    return str(next(one["what"] for one in page["ways"][0]["stations"] if one["name"] == station))
+
+
+@pytest.mark.parametrize(
+    ("faults", "sentence"),
+    [
+        ([], "kubelet has not reported any container, and no Event says what it waits for"),
+        (
+            [Fault("GET", "/events", times=9, status=403)],
+            "kubelet has not reported any container, and the Events could not be read",
+        ),
+    ],
+)
+def test_containers_that_nobody_reported_are_not_said_to_be_created(
+    cluster: PodCluster, explain: Any, faults: list[Fault], sentence: str
+) -> None:
+    taken = [result("cpudevnuma000", CPU, "worker-1")]
+    cluster.made_claim("app", "cpus", results=taken, node="worker-1", pods=["app"])
+    cluster.pod(templates={"cpus": "t"}, made={"cpus": "app-cpus-x7k2p"}, node="worker-1")
+    cluster.api.faults.extend(faults)
+    assert said(explain()[1], "containers") == sentence
+
+
+def test_a_node_that_says_nothing_of_itself_is_not_ready_for_that(cluster: PodCluster, explain: Any) -> None:
+    running_pod(cluster)
+    cluster.api.objects.edit("nodes", "worker-1", lambda node: node["status"].pop("conditions"))
+    assert ("node", "unseen") in stations(explain()[1])
+
+
+def test_an_event_of_the_scheduler_counts_where_it_has_set_no_condition(cluster: PodCluster, explain: Any) -> None:
+    cluster.made_claim("app", "cpus", cpus("2"))
+    cluster.pod(templates={"cpus": "t"}, made={"cpus": "app-cpus-x7k2p"})
+    cluster.event("FailedScheduling", "0/3 nodes are available: 3 Insufficient memory.", source="default-scheduler")
+    assert "3 Insufficient memory" in said(explain()[1], "scheduler")
+
+
+def test_each_container_is_said_to_run_or_to_have_ended_or_to_be_unready(cluster: PodCluster, explain: Any) -> None:
+    running_pod(cluster)
+    ended = {"name": "once", "state": {"terminated": {"exitCode": 0}}}
+    statuses = [running(), ended, running("late", ready=False)]
+    cluster.api.objects.edit("pods", "app", lambda pod: pod["status"].update(containerStatuses=statuses), "default")
+    assert said(explain()[1], "containers") == "main runs, once has ended, late runs, and is not ready"
