@@ -91,13 +91,16 @@ class Enforcer:
 
     def disconnected(self) -> None:
         """Take note that the connection has ended. What is known of containers waits for the next Synchronize."""
+        self.instance.disconnected()
         self._enforced.status = replace(self._enforced.status, runtime=None)
 
     def synchronize(self, listed: tuple[Container, ...]) -> tuple[ContainerUpdate, ...]:
         """Return what has to change of these containers: they exist, and no others."""
         # The runtime synchronizes each instance apart, so that takes no turn.
-        with self._speaking(allowed=self.instance.active):
-            return self._said(self._synchronize(listed))
+        with self._speaking(allowed=self.instance.speaks):
+            updates = self._said(self._synchronize(listed))
+        self.instance.connected()
+        return updates
 
     def create(self, container: Container) -> tuple[Resources, tuple[ContainerUpdate, ...]]:
         """Return what a container gets that is about to be created, and what has to change of others.
@@ -119,8 +122,10 @@ class Enforcer:
     def update(self, container: Container, requested: Resources, quota: int) -> tuple[ContainerUpdate, ...]:
         """Return the answer to a request for other CPUs, memory nodes or quota (microseconds, 0 if none)."""
         with self._speaking(allowed=self.instance.turn(f"update {container.id}")):
-            containers, snapshot = self._enforced.mended(), self.node.snapshot()
-            allowed = enforcement.update(containers, snapshot, container, requested, quota)
+            containers = self._enforced.mended()
+            if containers.get(container.id) is None:
+                self._meet(container)
+            allowed = enforcement.update(containers, self.node.snapshot(), container, requested, quota)
             return self._said(self._enforced.carry_out(allowed))
 
     def stop(self, container: Container) -> tuple[ContainerUpdate, ...]:
@@ -128,6 +133,14 @@ class Enforcer:
         with self._speaking(allowed=self.instance.turn(f"stop {container.id}")):
             allowed = enforcement.stop(self._enforced.mended(), self.node.snapshot(), container)
             return self._said(self._enforced.carry_out(allowed))
+
+    def _meet(self, container: Container) -> None:
+        """Take in a container of which nothing was reported: it was created while another instance was asked."""
+
+        def decide(snapshot: HeldSnapshot, evidence: Evidence) -> Allowed | Ask:
+            return enforcement.meet(snapshot, container, evidence)
+
+        self._enforced.carry_out(self._inquiry.decide_in_any_case(decide, self._enforced.containers))
 
     def _synchronize(self, listed: tuple[Container, ...]) -> tuple[ContainerUpdate, ...]:
         found = self._enforced.drifts
@@ -239,6 +252,9 @@ class Enforcer:
         """Decide meanwhile; the other instance counts and makes known what this one is not allowed to answer."""
         self._enforced.silent = not allowed
         try:
+            if allowed and not self.instance.active:
+                # The active one may have prepared claims since this one last looked.
+                self._inquiry.look_again()
             yield
         finally:
             self._enforced.silent = False

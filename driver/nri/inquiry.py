@@ -62,7 +62,7 @@ class Inquiry:
 
     def decide_in_any_case(self, decide: Decide, containers: Containers) -> Allowed:
         """The same by what was last known of claims if the ledger cannot be read: what runs already is not refused."""
-        return self._decide(decide, containers, self._reread_if_possible)
+        return self._decide(decide, containers, self.look_again)
 
     def _decide(self, decide: Decide, containers: Containers, reread: Callable[[], HeldSnapshot]) -> Allowed:
         snapshot, evidence = self.node.snapshot(), Evidence()
@@ -81,7 +81,8 @@ class Inquiry:
                 case _:
                     return decision
 
-    def _reread_if_possible(self) -> HeldSnapshot:
+    def look_again(self) -> HeldSnapshot:
+        """Return what is on record after another look at the ledger, or what was last known if it cannot be read."""
         try:
             return self.node.reread()
         except UnreadError:

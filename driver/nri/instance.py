@@ -16,17 +16,37 @@ class Instance(Protocol):
     def active(self) -> bool:
         """Return whether this instance sends updates out of turn."""
 
+    @property
+    def speaks(self) -> bool:
+        """Return whether this instance answers with adjustments where no other is shown the same.
+
+        Without being active it does so as long as the active one is not connected to the runtime.
+        """
+
     def turn(self, request: str) -> bool:
         """Return whether this instance answers the request with adjustments."""
+
+    def connected(self) -> None:
+        """Take note that a runtime shows requests to this instance from now on."""
+
+    def disconnected(self) -> None:
+        """Take note that no runtime shows requests to this instance any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Alone:
     active: bool = True
+    speaks: bool = True
 
     def turn(self, request: str) -> bool:
         del request
-        return self.active
+        return self.speaks
+
+    def connected(self) -> None:
+        pass
+
+    def disconnected(self) -> None:
+        pass
 
 
 ALONE: Final[Instance] = _Alone()

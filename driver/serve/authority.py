@@ -7,11 +7,13 @@ back. A holder that dies frees its locks, so nothing has to be cleaned up. An in
 authority only where no other instance wants it, and gives it back to an older one that can: that one holds
 `standby.lock`. As long as there are two instances they look five times a second; one that is alone waits for another to
 come (`dranode.driver.serve.companions`). Requests that the container runtime shows to both while authority passes are
-shared out by `dranode.driver.serve.turns`.
+shared out by `dranode.driver.serve.turns`. The active one holds `connected.lock` as long as a runtime shows it
+requests: while it does not, another instance that is connected answers in its stead.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -21,6 +23,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
+from dranode.driver.core.api.errors import LedgerError
 from dranode.driver.process.locks import FileLock
 from dranode.driver.process.threads import Fatal, OwnedThread
 from dranode.driver.serve.companions import Companions
@@ -80,8 +83,10 @@ class Authority:
         self._stands_by = False
         self._begun = False
         instance = f"{os.getpid()}-{uuid.uuid4()}"
-        self._turns = Turns(data / "turns.db", instance)
         self._companions = Companions(data / "instances", instance)
+        self._turns = Turns(data / "turns.db", instance, died=self._companions.has_died)
+        self._answers = FileLock(data / "connected.lock")
+        self._connected = self._shows = False
         # The thread that answers the container runtime takes turns; the own thread passes authority on.
         self._lock = threading.Lock()
         self._stopped = threading.Event()
@@ -91,6 +96,18 @@ class Authority:
     def active(self) -> bool:
         """Return whether this instance is the one that publishes, verifies and pins."""
         return self.role is Role.ACTIVE
+
+    @property
+    def speaks(self) -> bool:
+        """Return whether this instance answers the runtime where no other is shown the same.
+
+        While authority passes it does, unless it can decide nothing and another one that can is about to take it.
+        """
+        try:
+            return self.active or not (self._answers.is_held() or self._leaves_it_to_one_that_can())
+        except LedgerError as error:
+            log.warning("driver=%s: only the active instance answers the runtime: %s", self._name, error)
+            return self.active
 
     @property
     def retired(self) -> bool:
@@ -117,15 +134,16 @@ class Authority:
             self._begun = False
         with self._lock:
             self.role = Role.RETIRED
+            self._show()
             self._active.release()
             self._handover.release()
             self._standby.release()
-        self._companions.leave()
 
     def close(self) -> None:
-        """Take no turn any more."""
+        """Take no turn any more, and go out of the other instances' sight."""
         with self._lock:
             self._turns.close()
+        self._companions.leave()
 
     def turn(self, request: str) -> bool:
         """Return whether this instance answers a request of the container runtime with adjustments."""
@@ -133,7 +151,21 @@ class Authority:
             # It may be that no instance has the authority at this moment, and that there is no other one to ask.
             if self._take():
                 self._companions.wake()
-            return self._turns.take(request, authority=self.active)
+            return self._turns.take(request, authority=self.speaks)
+
+    def connected(self) -> None:
+        """Take note that the container runtime shows requests to this instance from now on."""
+        with self._lock:
+            self._connected = True
+            self._turns.connected()
+            self._show()
+
+    def disconnected(self) -> None:
+        """Take note that it shows this instance none any more."""
+        with self._lock:
+            self._connected = False
+            self._turns.disconnected()
+            self._show()
 
     def look(self) -> None:
         """Take the authority, offer to take it, or hand it over, as things are."""
@@ -141,6 +173,7 @@ class Authority:
             self._take()
             # A request may bring the authority at any moment from here on; then it is the next look that begins.
             active = self.active
+            self._show()
         if active and not self._begun:
             self._withdraw_offer()
             self._begun = True
@@ -174,15 +207,27 @@ class Authority:
         """Take the authority if no instance has it and no newer one is about to; whether it was taken now."""
         if self.active or self._stopped.is_set():
             return False
-        able = self._able()
-        if (self.role is Role.RETIRED or not able) and self._is_contested():
+        if self.role is Role.RETIRED and self._is_contested():
             return False
-        if not able and self._standby.is_held():
+        if self._leaves_it_to_one_that_can():
             return False
         if not self._active.acquire(wait=False):
             return False
         self.role = Role.ACTIVE
+        self._show()
         return True
+
+    def _leaves_it_to_one_that_can(self) -> bool:
+        return not self._able() and (self._is_contested() or self._standby.is_held())
+
+    def _show(self) -> None:
+        """Hold the lock that says that the active instance is connected, if it is; failing that, at a later look."""
+        if not (self.active and self._connected):
+            self._answers.release()
+            self._shows = False
+        elif not self._shows:
+            with contextlib.suppress(LedgerError):
+                self._shows = self._answers.acquire(wait=False)
 
     def _is_contested(self) -> bool:
         """Return whether another instance is prepared to take the authority."""
@@ -215,4 +260,5 @@ class Authority:
         self._begun = False
         with self._lock:
             self.role = role
+            self._show()
             self._active.release()

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class Companions:
-    """The other instances, as one of them sees them. The thread that waits calls all methods but `wake`."""
+    """The other instances, as one of them sees them. The thread that waits calls all methods but `wake`, `has_died`."""
 
     def __init__(self, folder: Path, name: str) -> None:
         """Name the folder, and this instance's file in it; nothing is made yet."""
@@ -30,6 +30,7 @@ class Companions:
         self._lock = FileLock(folder / f".{name}")
         self._events = FolderEvents(folder)
         self._wake = Wake()
+        self._died: set[str] = set()
 
     def arrive(self) -> None:
         """Show this instance to the others; where that fails they see it at their next look in any case."""
@@ -49,6 +50,11 @@ class Companions:
             return True
         return any(map(self._lives, others))
 
+    def has_died(self, name: str) -> bool:
+        """Return whether another instance was seen to have died; one that left, or never came, has not. Thread-safe."""
+        self._lives(self._folder / name)
+        return name in self._died
+
     def _lives(self, path: Path) -> bool:
         try:
             with path.open("rb") as file:
@@ -56,6 +62,7 @@ class Companions:
                     fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 except BlockingIOError:
                     return True
+                self._died.add(path.name)
                 path.unlink(missing_ok=True)
         except FileNotFoundError:
             return False

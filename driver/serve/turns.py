@@ -4,6 +4,10 @@ During a rolling update two instances are NRI plug-ins, and the runtime shows ev
 other; were both to set a CPU set, the container's creation would fail. Authority may pass between the two showings. So
 the instance that is shown a request first notes what it did, and the second does the opposite.
 
+A note counts for the request that it was written for, and for no later one of the same container: not if it is older
+than this instance's connection, nor if its writer has lost its own or has died since. Should both adjust then, the
+runtime fails the request and kubelet repeats it; should none, the container would be on every CPU.
+
 The notes are not part of the ledger: they matter for seconds, need no flush, and each commit to the ledger would make
 the other instance read all of it again. So a file of them that is damaged is made new, by whichever instance meets the
 damage first.
@@ -13,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -42,11 +47,20 @@ class Turns:
     Times are of the machine's monotonic clock, which all processes share.
     """
 
-    def __init__(self, path: Path, instance: str, clock: Callable[[], float] = time.monotonic) -> None:
-        """Name the file; it is made by the first `take`."""
+    def __init__(
+        self,
+        path: Path,
+        instance: str,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        died: Callable[[str], bool] = lambda _: False,
+    ) -> None:
+        """Name the file; it is made by the first `take`. `died` says of another instance that it has ended."""
         self._path = path
         self._instance = instance
         self._clock = clock
+        self._died = died
+        self._connected_at = -math.inf
         self._db: sqlite3.Connection | None = None
         self._inode = 0
         self._replacing = FileLock(path.with_name("turns.lock"))
@@ -93,12 +107,28 @@ class Turns:
     def _take(self, db: sqlite3.Connection, request: str, *, authority: bool) -> bool:
         now = self._clock()
         db.execute("DELETE FROM turns WHERE at NOT BETWEEN ? AND ?", (now - _RECENT, now))
-        row = db.execute("SELECT instance, adjusted FROM turns WHERE request = ?", (request,)).fetchone()
+        row = db.execute("SELECT instance, adjusted, at FROM turns WHERE request = ?", (request,)).fetchone()
         if row is not None and row[0] != self._instance:
             db.execute("DELETE FROM turns WHERE request = ?", (request,))
-            return not row[1]
+            if row[2] >= self._connected_at and not self._died(row[0]):
+                return not row[1]
         db.execute("INSERT OR REPLACE INTO turns VALUES (?, ?, ?, ?)", (request, self._instance, authority, now))
         return authority
+
+    def connected(self) -> None:
+        """Take note that a connection begins: what others have noted so far is of requests that it did not bring."""
+        self._connected_at = self._clock()
+
+    def disconnected(self) -> None:
+        """Take this instance's notes back: the other one is shown requests alone from now on."""
+        if self._db is None:
+            return
+        try:
+            with self._transaction() as db:
+                db.execute("DELETE FROM turns WHERE instance = ?", (self._instance,))
+        except (sqlite3.Error, UnicodeDecodeError, OSError) as error:
+            log.warning("notes=%s: this instance's notes cannot be taken back: %s", self._path, error)
+            self.close()
 
     def close(self) -> None:
         """Close the file; the next `take` opens it again."""

@@ -275,7 +275,13 @@ def register(node: Node, uid: str) -> None:
     """Have kubelet find the instance: it is the one that is called from now on."""
     registration = socket_paths(node.folder / "kubelet", DRIVER, uid).registration
     eventually(registration.is_socket, lambda: node.log(uid))
-    node.kubelet.register([DRIVER], PATIENCE)
+
+    def registered() -> bool:
+        # A socket is there before it listens, and kubelet then hears from the other instance alone.
+        node.kubelet.register([DRIVER], PATIENCE)
+        return "registered driver" in node.log(uid)
+
+    eventually(registered, lambda: node.log(uid))
 
 
 def test_a_rolling_update_refuses_no_claim_removes_no_slice_and_pins_every_container(node: Node) -> None:

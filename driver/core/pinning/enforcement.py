@@ -107,13 +107,19 @@ def create(
     return Allowed(change, resources, updates, tuple(_offline(identity.claims, snapshot)))
 
 
+def meet(snapshot: HeldSnapshot, container: Container, evidence: Evidence = NOTHING_FOUND_OUT) -> Allowed | Ask:
+    """Take in an existing container that is not known yet, before it is decided what it gets."""
+    own = pinned_as_listed(snapshot, container, evidence)
+    return Allowed(ContainerChange((own,))) if isinstance(own, Pinned) else own
+
+
 def update(
     containers: Containers, snapshot: HeldSnapshot, container: Container, resources: Resources, quota: int
 ) -> Allowed:
     """Keep a container's mask when kubelet (its CPU manager, or a resize) asks for other resources."""
     change, updates = settle(containers, snapshot, (container.id,))
     own = containers.get(container.id) or pinned_as_listed(snapshot, container)
-    if own is None:
+    if not isinstance(own, Pinned):
         return Allowed(change, updates=updates)
     # What kubelet asks for becomes the container's own, as far as claims do not say otherwise.
     own = replace(own, hugepages=limits_over(own.hugepages, resources.hugepages))
@@ -144,8 +150,11 @@ def start(containers: Containers, snapshot: HeldSnapshot, container: Container) 
     pinned = containers.get(container.id)
     if pinned is not None:
         return ContainerChange((pinned.started(),), settled=None if pinned.provisional else containers.settled)
-    pinned = pinned_as_listed(snapshot, replace(container, started=True))
-    return ContainerChange((pinned,) if pinned else (), settled=None if pinned else containers.settled)
+    match pinned_as_listed(snapshot, replace(container, started=True)):
+        case Pinned() as new:
+            return ContainerChange((new,))
+        case _:
+            return ContainerChange(settled=containers.settled)
 
 
 def remove(containers: Containers, gone: Container) -> ContainerChange:
@@ -188,7 +197,8 @@ def synchronize(
                 pass
     if pods:
         return AskKubelet(tuple(dict.fromkeys(pods)))
-    known = Containers(pinned for container in listed if (pinned := pinned_as_listed(snapshot, container, evidence)))
+    taken_in = (pinned_as_listed(snapshot, container, evidence) for container in listed)
+    known = Containers(pinned for pinned in taken_in if isinstance(pinned, Pinned))
     # A container that gets another mask in any case is only late; it does not drift.
     settled = Containers(own for own in known if has_what_it_should(own, expected(own, snapshot)))
     adrift = drift(settled, snapshot, effective)
@@ -204,15 +214,15 @@ def synchronize(
 
 def pinned_as_listed(
     snapshot: HeldSnapshot, container: Container, evidence: Evidence = NOTHING_FOUND_OUT
-) -> Pinned | None:
-    """Return an existing container whose creation this driver did not see; None if it is unclear which claims it has.
+) -> Pinned | AskLedger | AskKubelet:
+    """Return an existing container whose creation this driver did not see, or what to ask to know which claims it has.
 
     It cannot be refused: if it names a claim without having it, it belongs to the shared pool. Where kubelet did not
     answer whether it has it, it is to be looked at again (`heard`).
     """
     identity = identify(container, snapshot, evidence, exists=True)
     if identity.ask is not None:
-        return None
+        return identity.ask
     unsure = snapshot.unread is not None
     return Pinned(
         container if identity.unheard or identity.denied else _slim(container),
@@ -235,14 +245,13 @@ def heard(containers: Containers, snapshot: HeldSnapshot, evidence: Evidence = N
     pods: list[PodSandbox] = []
     for pinned in (*containers.unheard, *containers.denied):
         container = replace(pinned.container, cpus=pinned.cpus, hugepages=pinned.hugepages)
-        match identify(container, snapshot, evidence, exists=True).ask:
+        match pinned_as_listed(snapshot, container, evidence):
             case AskLedger() as ask:
                 return ask
             case AskKubelet() as ask:
                 pods.extend(ask.pods)
-            case None:
-                again = pinned_as_listed(snapshot, container, evidence)
-                put += [replace(again, provisional=pinned.provisional)] if again else []
+            case Pinned() as again:
+                put.append(replace(again, provisional=pinned.provisional))
     return AskKubelet(tuple(dict.fromkeys(pods))) if pods else Allowed(ContainerChange(tuple(put)))
 
 

@@ -11,6 +11,7 @@ from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.pods import PodSandbox
 from dranode.driver.core.claims.events import Occurrence, Unpinned
 from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.claims.on_record import Unread
 from dranode.driver.core.pinning.containers import Container, Resources
 from dranode.driver.core.pinning.identity import KubeletPodClaims
 from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
@@ -30,11 +31,14 @@ UNKNOWN = Container("c3", "main", PodSandbox("s3", "p3", "default", "p3"), env=(
 @dataclass
 class Node:
     now: HeldSnapshot = EMPTY
+    written: HeldSnapshot | None = None
 
     def snapshot(self) -> HeldSnapshot:
         return self.now
 
     def reread(self) -> HeldSnapshot:
+        if self.written is not None:
+            self.now = self.written
         return self.now
 
     def pod_claims(self, pods: tuple[PodSandbox, ...]) -> Mapping[str, KubeletPodClaims] | None:
@@ -47,11 +51,23 @@ class Word:
     """Says whose turn it is."""
 
     active: bool = False
+    stands_in: bool = False
     turns: list[str] = field(default_factory=list)
+    connections: list[bool] = field(default_factory=list)
+
+    @property
+    def speaks(self) -> bool:
+        return self.active or self.stands_in
 
     def turn(self, request: str) -> bool:
         self.turns.append(request)
-        return self.active
+        return self.speaks
+
+    def connected(self) -> None:
+        self.connections.append(True)
+
+    def disconnected(self) -> None:
+        self.connections.append(False)
 
 
 @pytest.fixture
@@ -151,3 +167,29 @@ def test_turns_are_taken_for_a_request_and_its_container(enforcer: Enforcer, wor
     enforcer.stop(OTHER)
     enforcer.removed(OTHER)
     assert word.turns == ["create c2", "update c2", "stop c2"]
+
+
+def test_one_that_stands_in_for_the_active_one_answers_by_what_is_on_record_now(node: Node, word: Word) -> None:
+    enforcer = Enforcer(node, open_machine("sockets=1,cores=8"), instance=word)
+    word.stands_in, node.written = True, HELD
+    (sent,) = enforcer.synchronize((replace(OTHER, cpus=CPUSet(range(8))),))
+    assert str(sent.resources.cpus) == "0-1,4-7"
+    node.now, node.written = EMPTY, HELD
+    resources, _ = enforcer.create(replace(OTHER, id="c9"))
+    assert str(resources.cpus) == "0-1,4-7"
+    assert enforcer.unsolicited.updates() == ()
+
+
+def test_the_other_instance_hears_of_every_connection(enforcer: Enforcer, word: Word) -> None:
+    enforcer.synchronize(())
+    enforcer.disconnected()
+    assert word.connections == [True, False]
+
+
+@pytest.mark.parametrize("written", [HELD, replace(EMPTY, unread=Unread("the ledger is damaged", blind=True))])
+def test_an_update_of_a_container_that_is_not_known_yet_keeps_it_on_its_cpus(
+    enforcer: Enforcer, node: Node, word: Word, written: HeldSnapshot
+) -> None:
+    word.active, node.written = True, written
+    (sent,) = enforcer.update(replace(MINE, cpus=CPUSet((2, 3))), Resources(CPUSet(range(8))), 0)
+    assert (sent.container_id, str(sent.resources.cpus)) == ("c1", "2-3")

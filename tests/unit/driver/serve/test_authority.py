@@ -106,13 +106,93 @@ def test_between_two_looks_the_first_request_finds_somebody_who_answers(make: Ca
     for each in (old, new, old):
         each.look()
     assert [old.authority.active, new.authority.active] == [False, False]
-    assert [old.authority.turn("create a"), new.authority.turn("create a")] == [False, True]
+    assert [old.authority.turn("create a"), new.authority.turn("create a")] == [True, False]
     assert [new.authority.turn("create b"), old.authority.turn("create b")] == [True, False]
+
+
+def test_one_that_waits_answers_where_the_active_one_is_not_connected(make: Callable[..., Instance]) -> None:
+    old, new = make("old"), make("new", prepared=False)
+    for each in (old, new):
+        each.look()
+    new.authority.connected()
+    assert [new.authority.turn("update a") for _ in range(2)] == [True, True]
+    old.authority.connected()
+    assert [new.authority.turn("update a"), old.authority.turn("update a")] == [False, True]
+    old.authority.disconnected()
+    assert [new.authority.turn("update a") for _ in range(2)] == [True, True]
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_what_was_noted_for_one_connection_counts_for_no_other(make: Callable[..., Instance], late: object) -> None:
+    old, new = make("old"), make("new", prepared=False)
+    for each in (old, new) if not late else (old,):
+        each.authority.connected()
+    old.look()
+    assert old.authority.turn("update a")
+    if late:
+        new.authority.connected()
+        old.authority._active.release()
+        old.authority._answers.release()
+    else:
+        old.authority.disconnected()
+    assert new.authority.turn("update a")
+
+
+def test_one_that_stops_answers_as_long_as_nobody_else_does(make: Callable[..., Instance]) -> None:
+    old, new = make("old"), make("new")
+    old.look()
+    old.authority.connected()
+    old.authority.stop()
+    assert old.authority.turn("update a")
+    new.look()
+    new.authority.connected()
+    assert [old.authority.turn("update a"), new.authority.turn("update a")] == [False, True]
+
+
+def test_one_whose_connection_is_hidden_for_a_moment_shows_it_at_the_next_look(
+    make: Callable[..., Instance], tmp_path: Path
+) -> None:
+    old, new = make("old"), make("new", prepared=False)
+    for each in (old, new):
+        each.look()
+    looks = FileLock(tmp_path / "connected.lock")
+    looks.acquire()
+    old.authority.connected()
+    looks.release()
+    before = new.authority.speaks
+    old.look()
+    assert (before, new.authority.speaks) == (True, False)
+
+
+def test_authority_takes_the_word_with_it(make: Callable[..., Instance]) -> None:
+    old, new = make("old"), make("new")
+    for each in (old, new):
+        each.authority.connected()
+        each.look()
+    assert [old.authority.speaks, new.authority.speaks] == [True, False]
+    for each in (old, new):
+        each.look()
+    assert [old.authority.speaks, new.authority.speaks] == [False, True]
+
+
+def test_notes_of_an_instance_that_was_killed_are_not_waited_for(make: Callable[..., Instance]) -> None:
+    old, new = make("old"), make("new", prepared=False)
+    for each in (old, new):
+        each.authority._companions.arrive()
+        each.authority.connected()
+        each.look()
+    assert [old.authority.turn("create a"), new.authority.turn("create a")] == [True, False]
+    assert old.authority.turn("create b")
+    # What the kernel does with the locks of a process that dies.
+    for lock in (old.authority._companions._lock, old.authority._active, old.authority._answers):
+        lock.release()
+    assert new.authority.turn("create b")
 
 
 def test_an_instance_that_stops_still_answers_what_the_other_one_left_to_it(make: Callable[..., Instance]) -> None:
     old, new = make("old"), make("new", prepared=False)
     for each in (old, new):
+        each.authority.connected()
         each.look()
     assert new.authority.turn("create a") is False
     old.authority.stop()

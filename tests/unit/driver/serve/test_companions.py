@@ -62,6 +62,17 @@ def test_what_one_that_died_left_is_removed(come: Callable[[str], Companions], t
     died._lock.release()
     assert not old.there()
     assert [path.name for path in (tmp_path / "instances").iterdir()] == ["old"]
+    assert old.has_died("died")
+
+
+def test_one_that_lives_or_has_left_or_never_came_has_not_died(come: Callable[[str], Companions]) -> None:
+    old, new = come("old"), come("new")
+    assert not old.has_died("new")
+    new.leave()
+    assert [old.has_died(name) for name in ("new", "never")] == [False, False]
+    died = come("died")
+    died._lock.release()
+    assert [old.has_died("died"), old.has_died("died")] == [True, True]
 
 
 def test_none_is_taken_for_alone_where_others_are_not_seen(come: Callable[[str], Companions], tmp_path: Path) -> None:

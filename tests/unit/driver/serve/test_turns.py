@@ -64,6 +64,43 @@ def test_notes_from_before_a_reboot_are_not_believed(turns: Callable[[str], Turn
     assert turns("new").take("stop c", authority=True) is True
 
 
+def test_notes_from_before_a_connection_are_of_requests_that_it_did_not_bring(
+    turns: Callable[[str], Turns], now: list[float]
+) -> None:
+    old, new = turns("old"), turns("new")
+    assert old.take("update c", authority=True)
+    now[0] += 0.1
+    new.connected()
+    assert new.take("update c", authority=True)
+
+
+def test_notes_are_taken_back_with_the_connection_that_brought_their_requests(turns: Callable[[str], Turns]) -> None:
+    old, new = turns("old"), turns("new")
+    old.disconnected()
+    assert old.take("update c", authority=True)
+    old.disconnected()
+    assert new.take("update c", authority=True)
+
+
+def test_notes_that_cannot_be_taken_back_are_reported(
+    turns: Callable[[str], Turns], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    old = turns("old")
+    old.take("update c", authority=True)
+    (tmp_path / "turns.db").unlink()
+    (tmp_path / "turns.db").mkdir()
+    old.disconnected()
+    assert "cannot be taken back" in caplog.text
+
+
+def test_notes_of_one_that_died_are_not_waited_for(tmp_path: Path) -> None:
+    dead = Turns(tmp_path / "turns.db", "dead")
+    new = Turns(tmp_path / "turns.db", "new", died=lambda name: name == "dead")
+    for request in ("create c", "create d"):
+        dead.take(request, authority=True)
+        assert new.take(request, authority=True)
+
+
 def alter_table(file: Path) -> None:
     file.write_bytes(file.read_bytes().replace(b"TABLE turns", b"TA\xffLE turns"))
 
