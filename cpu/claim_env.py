@@ -56,6 +56,13 @@ def _edits(*env: str) -> ContainerEdits:
     return ContainerEdits(env=env)
 
 
+def env_isolation(uid: str, edits: ContainerEdits | None) -> Isolation:
+    """Return how far a claim's CPUs are isolated by what its containers get."""
+    prefix = f"{ISOLATION_PREFIX}{uid}="
+    levels = [entry.removeprefix(prefix) for entry in (edits.env if edits else ()) if entry.startswith(prefix)]
+    return next((each for each in Isolation if each in levels), Isolation.CPUSET)
+
+
 def spec_cpus(uid: str, spec: Spec) -> ClaimGrant | None:
     """Return the CPUs that a CDI spec grants a claim, or None if the spec has no valid entry of this claim."""
     edits = [device.container_edits for device in spec.devices]

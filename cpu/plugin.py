@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from dranode.cpu.claim_env import CDI_KIND, spec_cpus
+from dranode.cpu.claim_env import CDI_KIND, env_isolation, spec_cpus
 from dranode.cpu.options import CPUOptions, check_reserved, read_options
 from dranode.cpu.policies import Isolation
 from dranode.driver.core.claims.hooks import Recovers, Tunes
@@ -162,6 +162,16 @@ class CPUPlugin(Plugin, Pins, Recovers, Tunes):
         from dranode.cpu.tuner import disturbances
 
         return disturbances(self._host, claims, notes)
+
+    def tuned(self, record: Record) -> bool:
+        """Return whether the CDI spec of a claim says that its CPUs are isolated from more than other containers."""
+        return env_isolation(record.uid, record.edits) is not Isolation.CPUSET
+
+    def unrestorable(self, notes: Any) -> str:
+        """Return why settings that claims have changed cannot be put back; empty if they can."""
+        from dranode.cpu.tuner import loss
+
+        return loss(self._host, notes)
 
     def recover(self, uid: str, spec: Spec) -> ClaimGrant | None:
         """Return the CPUs that a claim was granted, by a CDI spec of this driver or of dra-driver-cpu."""

@@ -100,9 +100,11 @@ class TuningNotes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
         boot: the boot id of the kernel that has these settings; of an earlier boot nothing is left to be restored.
         settings: the settings that claims have changed, by path.
         begun: the counters of each claim's CPUs when it began, by the claim's UID.
+        lost: why what was on record before may be lost, and with it how settings were; empty if it is not.
     """
 
     boot: str = ""
+    lost: str = ""
     settings: Mapping[str, Noted] = {}
     begun: Mapping[str, Begun] = {}
 
@@ -125,7 +127,7 @@ class TuningNotes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
 
     def document(self) -> Any:
         """Return plain JSON; None if there is nothing to restore."""
-        return encode(self) if self.settings or self.begun else None
+        return encode(self) if self.settings or self.begun or self.lost else None
 
 
 @dataclass(frozen=True, slots=True)

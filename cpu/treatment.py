@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from dranode.cpu.claim_env import env_isolation
 from dranode.cpu.config import CFSQuota, CPUPolicy, CPUSharing, Memory
 from dranode.cpu.policies import Isolation
 from dranode.driver.core.api.cpuset import CPUSet
@@ -82,11 +83,14 @@ def claim_treatment(grants: Iterable[Grant]) -> Treatment:
 def isolated_cpus(record: Record, isolation: Isolation) -> CPUSet:
     """Return the CPUs that the claim holds with this isolation or more.
 
-    A claim whose results do not tell their CPUs apart has the isolation of the whole claim on all of them.
+    A claim whose results do not tell their CPUs apart has the isolation of the whole claim on all of them, and one of
+    which only the CDI spec is left that of the spec.
 
     Raises:
         DocumentError: a state is not this driver's.
     """
+    if not record.grants:
+        return record.held if env_isolation(record.uid, record.edits).level >= isolation.level else CPUSet()
     if any(grant.cpus is None for grant in record.grants):
         return record.held if claim_treatment(record.grants).isolation.level >= isolation.level else CPUSet()
     return CPUSet.union(grant.held for grant in record.grants if treatment_of(grant).isolation.level >= isolation.level)

@@ -61,8 +61,9 @@ class Tuner:
         """
         noted = self._noted(notes)
         machine = self._machine(claims)
-        if not machine.quiet and noted.document() is None:
-            notes.write(None)
+        if not machine.quiet and not noted.settings:
+            notes.write(msgspec.structs.replace(noted, begun={}).document())
+            self._report(_lost(noted), machine)
             return
         if machine.quiet and not machine.housekeeping:
             # CPUs went offline under claims that were prepared. None of them may keep another from being unprepared.
@@ -79,7 +80,7 @@ class Tuner:
         final = self._with_begun(self._noted_after(tuned, failures), claims)
         notes.write(final.document())
         unmoved = (*_refused(tuned, final, failures), *unseen, *self._partition(partitions))
-        self._report((*unmoved, *(unmovable(self.root) if machine.quiet else ())), machine)
+        self._report((*_lost(noted), *unmoved, *(unmovable(self.root) if machine.quiet else ())), machine)
 
     def _noted(self, notes: Notes) -> TuningNotes:
         """Return what is on record of this boot; where it is not known which boot this is, nothing may be forgotten."""
@@ -87,7 +88,8 @@ class Tuner:
         if isinstance(document, Mapping) and document.get("boot") and not boot:
             raise ClaimError(f"/{_BOOT_ID} cannot be read, so it is not known whether settings are to be put back")
         try:
-            return TuningNotes.read(document, boot)
+            read = TuningNotes.read(document, boot)
+            return msgspec.structs.replace(read, lost=read.lost or notes.lost)
         except DocumentError as error:
             raise ClaimError(
                 f"how settings were before claims changed them is on record as another version wrote it ({error}); "
@@ -201,6 +203,23 @@ def disturbances(root: Root, claims: Iterable[Record], notes: Any) -> Iterator[D
     now = read_cpu_counters(root) if known else CPUCounters()
     for claim in known:
         yield now.since(begun[claim.uid], claim.ref, isolated_cpus(claim, Isolation.QUIET))
+
+
+def loss(root: Root, notes: Any) -> str:
+    """Return why settings that claims have changed cannot be put back, by what is on record; empty if they can."""
+    try:
+        return "".join(_lost(TuningNotes.read(notes, _boot_id(root))))
+    except DocumentError as error:
+        return f"how settings were before claims changed them is on record as another version wrote it: {error}"
+
+
+def _lost(notes: TuningNotes) -> tuple[str, ...]:
+    """Return the sentence on settings that cannot be put back, if there are any."""
+    sentence = (
+        f"how settings were before claims changed them is not known any more ({notes.lost}), so they stay as they "
+        "are now: reboot the node, which sets them anew"
+    )
+    return (sentence,) if notes.lost else ()
 
 
 def read_cpu_counters(root: Root) -> CPUCounters:

@@ -208,6 +208,8 @@ def _check_hardware(
 class _MemoryNotes:
     """`Notes` in memory."""
 
+    lost = ""
+
     def __init__(self) -> None:
         self._text = b"null"
 

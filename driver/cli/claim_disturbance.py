@@ -12,13 +12,12 @@ from dranode.driver.cli.terminal import columns
 from dranode.driver.core.api.errors import LedgerError
 from dranode.driver.core.claims.disturbance import Disturbance
 from dranode.driver.core.claims.hooks import Tunes
-from dranode.driver.core.claims.record import Record
 from dranode.driver.core.claims.usage import Figure
 from dranode.driver.core.diagnosis.placement import ClaimPlacement
 from dranode.driver.machine.cgroups import Cgroups
 from dranode.driver.machine.container_usage import UsageReader
 from dranode.driver.machine.root import Root
-from dranode.driver.node.ledger_rows import decoded_notes
+from dranode.driver.node.ledger_rows import Contents, decoded_notes
 from dranode.driver.plugins import load_installed
 
 # A table names so many interrupts of a claim.
@@ -26,13 +25,13 @@ _NAMED: Final = 3
 
 
 def disturbances_of(
-    root: Root, noted: Mapping[str, tuple[Iterable[Record], str]], placements: Mapping[str, ClaimPlacement]
+    root: Root, noted: Mapping[str, Contents], placements: Mapping[str, ClaimPlacement]
 ) -> dict[str, dict[str, Any]]:
     """Return what has happened on the CPUs of each claim that wants them quiet, by UID, since it began.
 
     Args:
         root: the machine's files.
-        noted: the records and the notes of each driver that has notes.
+        noted: the ledger of each driver that has notes.
         placements: where the claims' containers run.
     """
     documents: dict[str, dict[str, Any]] = {}
@@ -43,12 +42,15 @@ def disturbances_of(
     return documents
 
 
-def _disturbances(root: Root, noted: Mapping[str, tuple[Iterable[Record], str]]) -> Iterator[Disturbance]:
+def _disturbances(root: Root, noted: Mapping[str, Contents]) -> Iterator[Disturbance]:
     for plugin in load_installed(root) if noted else ():
         if isinstance(plugin, Tunes) and plugin.driver in noted:
-            records, notes = noted[plugin.driver]
+            contents = noted[plugin.driver]
             try:
-                yield from plugin.disturbances(tuple(records), decoded_notes(notes))
+                notes = decoded_notes(contents)
+                if lost := plugin.unrestorable(notes):
+                    click.echo(f"{plugin.driver}: {lost}", err=True)
+                yield from plugin.disturbances(contents.records, notes)
             except LedgerError as error:
                 click.echo(f"{plugin.driver}: what disturbed its claims is not known: {error}", err=True)
 

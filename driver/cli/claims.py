@@ -163,7 +163,7 @@ def _add_disturbances(
 ) -> None:
     from dranode.driver.cli.claim_disturbance import disturbances_of
 
-    noted = {driver: (contents.records, contents.notes) for driver, contents in ledgers.items() if contents.notes}
+    noted = {driver: contents for driver, contents in ledgers.items() if contents.notes or contents.notes_damage}
     found = disturbances_of(root, noted, placements)
     for row in rows:
         if row["uid"] in found:

@@ -12,10 +12,11 @@ import click
 from dranode.driver.cli.machine_option import machine_option
 from dranode.driver.cli.options import plugin_options
 from dranode.driver.cli.output import console, emit, fail, output_option
-from dranode.driver.core.api.errors import DranodeError, UsageError
+from dranode.driver.core.api.errors import DranodeError, LedgerError, UsageError
 from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.claims.hooks import Tunes
 from dranode.driver.machine.root import Root
-from dranode.driver.node.ledger_rows import Contents
+from dranode.driver.node.ledger_rows import Contents, decoded_notes
 from dranode.driver.node.specs import Specs
 from dranode.driver.process.locks import FileLock
 
@@ -179,9 +180,14 @@ class _DrainedNode:
         from dranode.driver.node.ledger_reading import read_ledger
 
         left = read_ledger(self._data / "ledger.db")
-        if left.records or left.damaged or not left.notes:
+        if left.records or left.damaged or not (left.notes or left.notes_damage):
             return None
-        return self._untuned or _SETTINGS
+        if self._untuned or not isinstance(self._plugin, Tunes):
+            return self._untuned or _SETTINGS
+        try:
+            return self._plugin.unrestorable(decoded_notes(left)) or _SETTINGS
+        except LedgerError as error:
+            return f"{_SETTINGS}: {error}"
 
     def _through_driver(self, refs: list[ClaimRef]) -> Mapping[str, Refused | None]:
         from dranode.driver.kubelet.registered import unprepare, who_serves

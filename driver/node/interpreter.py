@@ -21,7 +21,7 @@ from dranode.driver.core.claims.effects import (
     WriteSpec,
 )
 from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.hooks import Configures, Tunes
+from dranode.driver.core.claims.hooks import Configures, Tunes, was_tuned
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.claims.record import Record
 from dranode.driver.core.claims.tuning import tuning_claims
@@ -125,7 +125,7 @@ class Interpreter:
             self.tune(self.plugin, preparing=True)
 
     def _restore(self, record: Record) -> None:
-        if isinstance(self.plugin, Tunes) and self.plugin.tunes(record.grants):
+        if isinstance(self.plugin, Tunes) and was_tuned(self.plugin, record):
             self.tune(self.plugin, preparing=False)
         if isinstance(self.plugin, Configures) and self.plugin.configures(record.grants):
             self.plugin.restore(record.ref, record.grants)
@@ -136,7 +136,7 @@ class Interpreter:
         Raises:
             DranodeError: they cannot be, or the driver's notes not be written.
         """
-        claims = tuning_claims(plugin, self.store.book.records(), preparing=preparing)
+        claims = tuning_claims(plugin, self.store.book.known(), preparing=preparing)
         plugin.tune(claims, LedgerNotes(self.store))
 
 

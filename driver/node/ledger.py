@@ -25,6 +25,8 @@ from dranode.driver.node.ledger_rows import (
     contents_of,
     encoded,
     index_damage,
+    notes_checksum,
+    read_meta,
     read_rows,
     schema_damage,
     text,
@@ -139,7 +141,7 @@ class Ledger:
             self._check_schema()
             rows = read_rows(self._db)
             refuse_damage(self.path, index_damage(self._db, rows))
-            contents = contents_of(rows, self._number("commits"), self._meta("doubt") or "", self._meta("notes") or "")
+            contents = contents_of(rows, read_meta(self._db), self._number("commits"))
         self._seen = version
         self._uids = {row.uid for row in rows}
         return contents
@@ -172,7 +174,7 @@ class Ledger:
         """Fill a new ledger, inside a `transaction`: what an earlier one is known to have had, up to that commit."""
         self.commit(put=records)
         self.set_meta("commits", str(commits))
-        self.set_meta("notes", notes)
+        self.set_notes(notes)
         self.doubt(doubt)
 
     def doubt(self, reason: str) -> None:
@@ -204,6 +206,11 @@ class Ledger:
         """A note beside the claims, such as the boot id under which they were last looked at."""
         with errors_in(self.path):
             return self._meta(key)
+
+    def set_notes(self, notes: str) -> None:
+        """Write the driver's notes with their checksum, inside a `transaction`."""
+        self.set_meta("notes", notes)
+        self.set_meta("notes_checksum", notes_checksum(notes))
 
     def set_meta(self, key: str, value: str) -> None:
         """Write a note, inside a `transaction`."""

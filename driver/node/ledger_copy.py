@@ -41,6 +41,7 @@ class _Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     boot: str = ""
     doubt: str = ""
     notes: str = ""
+    notes_lost: str = ""
 
 
 class _Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -93,6 +94,7 @@ class LedgerCopy:
             boot=copied.boot,
             doubt=copied.doubt,
             notes=copied.notes,
+            notes_lost=copied.notes_lost,
         )
         rows = (_Line(commits=copied.commits, put=(record,)) for record in copied.records.values())
         temporary = self.path.with_name(f"{self.path.name}.new")
@@ -175,7 +177,7 @@ def _followed(head: _Head | None, lines: list[_Line | None], *, whole: bool) -> 
     at = head.commits if head is not None else 0
     whole = whole and head is not None and len(lines) >= rows
     records: dict[str, Record] = {}
-    notes = head.notes if head is not None else ""
+    notes, lost = (head.notes, head.notes_lost) if head is not None else ("", "")
     closed = False
     for number, line in enumerate(lines):
         if line is None:
@@ -189,9 +191,9 @@ def _followed(head: _Head | None, lines: list[_Line | None], *, whole: bool) -> 
         records |= {record.uid: record for record in line.put}
         for uid in line.drop:
             records.pop(uid, None)
-        notes = notes if line.notes is None else line.notes
+        notes, lost = (notes, lost) if line.notes is None else (line.notes, "")
     doubt, boot = (head.doubt, head.boot) if head is not None else ("", "")
-    return Copied(at, records, doubt, boot, whole, closed, notes)
+    return Copied(at, records, doubt, boot, whole, closed, notes, lost)
 
 
 def rows_in(paths: Iterable[Path]) -> Iterator[Record]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +9,6 @@ import msgspec
 
 from dranode.driver.core.claims.effects import Commit
 from dranode.driver.node.record_store import RecordStore
-
-log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -24,18 +21,14 @@ class LedgerNotes:
 
     store: RecordStore
 
+    @property
+    def lost(self) -> str:
+        """Return why notes may be missing; empty if none are."""
+        return self.store.notes_lost()
+
     def read(self) -> Any:
-        """Return the notes as plain JSON; None if there are none, or if they were damaged, which the log says."""
-        try:
-            return msgspec.json.decode(self.store.recovery.notes or b"null")
-        except msgspec.DecodeError as error:
-            log.error(  # noqa: TRY400 - the sentence says it all
-                "ledger=%s: the driver's notes are damaged (%s), so what claims changed on the machine is not known; "
-                "a reboot sets it anew",
-                self.store.recovery.path,
-                error,
-            )
-            return None
+        """Return the notes as plain JSON; None if there are none, or if they were damaged."""
+        return msgspec.json.decode(self.store.recovery.notes or "null")
 
     def write(self, notes: Any) -> None:
         """Put the notes on record, if they are others than before.
@@ -44,6 +37,6 @@ class LedgerNotes:
             LedgerError: they cannot be written.
         """
         text = "" if notes is None else msgspec.json.encode(notes, order="sorted").decode()
-        if text != self.store.recovery.notes:
+        if text != self.store.recovery.notes or self.store.recovery.notes_lost:
             with self.store.transaction():
                 self.store.commit(Commit(notes=text))

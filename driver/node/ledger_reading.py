@@ -9,7 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from dranode.driver.node.ledger_file import BUSY_SECONDS, damage_of, errors_in, refuse_damage
-from dranode.driver.node.ledger_rows import Contents, contents_of, index_damage, read_rows, schema_damage, text
+from dranode.driver.node.ledger_rows import (
+    Contents,
+    contents_of,
+    index_damage,
+    read_meta,
+    read_rows,
+    schema_damage,
+    text,
+)
 
 
 def read_ledger(path: Path) -> Contents:
@@ -44,11 +52,9 @@ def _read_only(path: Path) -> Contents:
             return Contents((), ())
         rows = read_rows(db)
         refuse_damage(path, index_damage(db, rows))
-        notes = dict(db.execute("SELECT key, value FROM meta"))
-        commits = notes.get("commits", "0")
-        schema = notes.get("schema", "")
-        number = int(commits) if commits.isdecimal() else 0
-        contents = contents_of(rows, number, notes.get("doubt", ""), notes.get("notes", ""))
+        meta = read_meta(db)
+        commits, schema = meta.get("commits", "0"), meta.get("schema", "")
+        contents = contents_of(rows, meta, int(commits) if commits.isdecimal() else 0)
         return replace(contents, schema=int(schema) if schema.isdecimal() else 0)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from dranode.driver.core.api.errors import LedgerError
 from dranode.driver.core.claims.effects import Commit
 from dranode.driver.core.claims.record import Record
-from dranode.driver.core.claims.salvage import Copied, salvaged
+from dranode.driver.core.claims.salvage import Copied, prepared_under, salvaged
 from dranode.driver.node.ledger import Ledger
 from dranode.driver.node.ledger_copy import LedgerCopy, rows_in
 from dranode.driver.node.ledger_file import CorruptLedgerError, move_aside
@@ -26,6 +26,7 @@ class LedgerRecovery:
         boot_id: of this boot of the machine; empty while it is not known.
         doubt: why claims may be missing in the ledger; empty if none is.
         notes: the driver's notes, as JSON; empty if it has none.
+        notes_lost: why they may lack what the driver has noted, until it writes others; empty if they do not.
     """
 
     def __init__(self, path: Path) -> None:
@@ -33,6 +34,7 @@ class LedgerRecovery:
         self.boot_id = ""
         self.doubt = ""
         self.notes = ""
+        self.notes_lost = ""
         self.path = path
         self._copy = LedgerCopy(path.with_name(f"{path.name}-copy"))
         # The commits of the transaction at hand, with their numbers.
@@ -53,7 +55,13 @@ class LedgerRecovery:
             )
         if copied is not None and contents.damaged and copied.whole and copied.commits == contents.commits:
             contents = self._mended(ledger, contents, copied)
-        self.doubt, self.notes = contents.doubt, contents.notes
+        if contents.notes_damage:
+            contents = self._with_notes(ledger, contents, copied)
+        self.doubt, self.notes = contents.doubt, "" if contents.notes_damage else contents.notes
+        if contents.notes_damage:
+            self.lose_notes(f"they were damaged: {contents.notes_damage}")
+        elif copied is not None:
+            self.notes_lost = copied.notes_lost
         now = self._copied(contents.commits, {record.uid: record for record in contents.records})
         # What is damaged has to be in the copy for the day when it can be mended.
         if not contents.damaged and copied != now:
@@ -61,7 +69,24 @@ class LedgerRecovery:
         return contents
 
     def _copied(self, commits: int, records: Mapping[str, Record]) -> Copied:
-        return Copied(commits, records, self.doubt, self.boot_id, notes=self.notes)
+        return Copied(commits, records, self.doubt, self.boot_id, notes=self.notes, notes_lost=self.notes_lost)
+
+    def _with_notes(self, ledger: Ledger, contents: Contents, copied: Copied | None) -> Contents:
+        """Return the contents with the notes of the copy, if that has all of them."""
+        if copied is None or copied.notes_lost or not copied.whole or copied.commits != contents.commits:
+            return contents
+        with ledger.transaction():
+            ledger.set_notes(copied.notes)
+        # A version that writes no checksums has written the same to both.
+        if copied.notes != contents.notes:
+            log.error("ledger=%s: the driver's notes were damaged and are written again from the copy", self.path)
+        return ledger.read()
+
+    def lose_notes(self, reason: str) -> None:
+        """Note that the driver may have noted more than there is now."""
+        if reason != self.notes_lost:
+            log.error("ledger=%s: the driver's notes are lost: %s", self.path, reason)
+        self.notes_lost = reason
 
     def _mended(self, ledger: Ledger, contents: Contents, copied: Copied) -> Contents:
         if copied.records.keys() != {
@@ -88,7 +113,8 @@ class LedgerRecovery:
     def note(self, number: int, commit: Commit) -> None:
         """A commit of the transaction, with its number."""
         self._commits.append((number, commit))
-        self.notes = self.notes if commit.notes is None else commit.notes
+        if commit.notes is not None:
+            self.notes, self.notes_lost = commit.notes, ""
 
     def follow(self, on_file: Callable[[], Mapping[str, Record]], *, damaged: bool) -> None:
         """Let the copy follow the transaction that is on disk now.
@@ -132,7 +158,8 @@ class LedgerRecovery:
             LedgerError: it cannot be done; it is tried again from what there is.
         """
         files = (self.path, self.path.with_name(f"{self.path.name}-wal"))
-        found = salvaged(self._copy.read(), specs, rows_in(files), self.boot_id)
+        copied = self._copy.read()
+        found = salvaged(copied, specs, rows_in(files), self.boot_id)
         # First what is known: a process that dies from here on leaves it in the copy.
         self._copy.write(found)
         aside = move_aside(self.path)
@@ -147,5 +174,6 @@ class LedgerRecovery:
         try:
             with ledger.transaction():
                 ledger.restore(found.records.values(), found.commits, found.doubt, found.notes)
+                ledger.set_meta("boot_id", prepared_under(copied, specs, self.boot_id))
         finally:
             ledger.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -63,6 +64,7 @@ class Contents:
         commits: the number of the last commit to them.
         doubt: why claims may be missing; empty if none is.
         notes: the driver's notes, as JSON; empty if it has none.
+        notes_damage: why the notes are not as they were written; empty if they are.
         schema: the number of its schema; 0 where it was not asked for.
     """
 
@@ -71,13 +73,37 @@ class Contents:
     commits: int = 0
     doubt: str = ""
     notes: str = ""
+    notes_damage: str = ""
     schema: int = field(default=0, compare=False)
 
 
-def contents_of(rows: tuple[Record | Damaged, ...], commits: int = 0, doubt: str = "", notes: str = "") -> Contents:
-    """Sort the rows into those that are whole and those that are not."""
+def contents_of(rows: tuple[Record | Damaged, ...], meta: Mapping[str, str], commits: int) -> Contents:
+    """Sort the rows into those that are whole and those that are not, with what stands beside them (`meta`)."""
     records = tuple(row for row in rows if isinstance(row, Record))
-    return Contents(records, tuple(row for row in rows if isinstance(row, Damaged)), commits, doubt, notes)
+    damaged = tuple(row for row in rows if isinstance(row, Damaged))
+    notes = meta.get("notes", "")
+    return Contents(records, damaged, commits, meta.get("doubt", ""), notes, _notes_damage(notes, meta))
+
+
+def read_meta(db: sqlite3.Connection) -> dict[str, str]:
+    """Return what stands beside the claims."""
+    return {str(key): str(value) for key, value in db.execute("SELECT key, value FROM meta")}
+
+
+def notes_checksum(notes: str) -> str:
+    """Return what is written beside a driver's notes, so that a flipped bit in them is seen."""
+    return f"{zlib.crc32(notes.encode()):08x}"
+
+
+def _notes_damage(notes: str, meta: Mapping[str, str]) -> str:
+    # A version without checksums leaves none, or that of what a newer one wrote before it: `LedgerRecovery` knows.
+    if meta.get("notes_checksum", notes_checksum(notes)) != notes_checksum(notes):
+        return "they do not match their checksum"
+    try:
+        msgspec.json.decode(notes or "null")
+    except msgspec.DecodeError as error:
+        return str(error)
+    return ""
 
 
 def header_damage(header: bytes) -> str | None:
@@ -168,13 +194,12 @@ def _names(devices: bytes) -> tuple[str, ...] | None:
         return None
 
 
-def decoded_notes(notes: str) -> Any:
-    """Return a driver's notes as plain JSON.
+def decoded_notes(contents: Contents) -> Any:
+    """Return the driver's notes as plain JSON; None if it has none.
 
     Raises:
         LedgerError: they are damaged.
     """
-    try:
-        return msgspec.json.decode(notes)
-    except msgspec.DecodeError as error:
-        raise LedgerError(f"the driver's notes in its ledger are damaged ({error})") from error
+    if contents.notes_damage:
+        raise LedgerError(f"the driver's notes in its ledger are damaged: {contents.notes_damage}")
+    return msgspec.json.decode(contents.notes or "null")

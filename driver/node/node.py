@@ -20,7 +20,7 @@ from dranode.driver.core.claims.answers import Answer, ClaimOutcome, Prepared, R
 from dranode.driver.core.claims.disturbance import Disturbance
 from dranode.driver.core.claims.effects import WriteMetadata, WriteSpec
 from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.hooks import Tunes
+from dranode.driver.core.claims.hooks import Tunes, was_tuned
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.claims.prepare import Circumstances, prepared, unprepared
@@ -210,7 +210,7 @@ class NodeClaims:
         plugin = self.plugin
         if not isinstance(plugin, Tunes):
             return
-        if not self.store.recovery.notes and not any(plugin.tunes(each.grants) for each in self.store.book.records()):
+        if not self.store.recovery.notes and not any(was_tuned(plugin, each) for each in self.store.book.known()):
             return
         with self._lock.held():
             self.interpreter.tune(plugin, preparing=False)
@@ -220,7 +220,7 @@ class NodeClaims:
         plugin = self.plugin
         if not isinstance(plugin, Tunes) or not self.store.recovery.notes:
             return ()
-        return tuple(plugin.disturbances(self.store.book.records(), LedgerNotes(self.store).read()))
+        return tuple(plugin.disturbances(self.store.book.known(), LedgerNotes(self.store).read()))
 
     def record(self, uid: str) -> Record | None:
         """Return what is on record of a claim at the last look at the ledger; never waits."""

@@ -21,11 +21,12 @@ from dranode.driver.core.api.errors import ClaimError, LedgerError
 from dranode.driver.core.claims.doubt import missing_claims, unknown_claim
 from dranode.driver.core.claims.effects import Commit
 from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.hooks import needs_configuring
+from dranode.driver.core.claims.hooks import Tunes, was_configured, was_tuned
 from dranode.driver.core.claims.on_record import Unread
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.claims.prepare import restarted
 from dranode.driver.core.claims.record import Record
+from dranode.driver.core.claims.salvage import NOTES_LOST
 from dranode.driver.node.ledger import Ledger
 from dranode.driver.node.ledger_file import CorruptLedgerError
 from dranode.driver.node.ledger_recovery import LedgerRecovery
@@ -133,8 +134,23 @@ class RecordStore:
         for row in contents.damaged:
             log.error("uid=%s driver=%s: the ledger row is quarantined: %s", row.uid, self._plugin.driver, row.reason)
         self._identify()
+        self._miss_notes()
         self._report_overlaps()
         self._stale, self._rows_read = False, True
+
+    def _miss_notes(self) -> None:
+        """Say that notes are lost where a CDI spec alone tells of a claim for which settings were changed."""
+        recovered = (entry.record for entry in self.book.entries() if not entry.on_file)
+        if not self.recovery.notes and any(map(self._tuned, recovered)):
+            self.recovery.lose_notes(NOTES_LOST)
+
+    def _tuned(self, record: Record | None) -> bool:
+        return isinstance(self._plugin, Tunes) and record is not None and was_tuned(self._plugin, record)
+
+    def notes_lost(self) -> str:
+        """Return why the driver's notes may lack what it has noted, if there is a sign that it had any; else empty."""
+        signs = bool(self.recovery.notes) or any(map(self._tuned, self.book.known()))
+        return self.recovery.notes_lost if signs else ""
 
     def _still_damaged(self, row: Damaged) -> Entry:
         before = self.book.entry(row.uid)
@@ -208,7 +224,7 @@ class RecordStore:
         if self._ledger is None:
             raise LedgerError(f"the ledger {self._path} is closed")
         if commit.notes is not None:
-            self._ledger.set_meta("notes", commit.notes)
+            self._ledger.set_notes(commit.notes)
         self.recovery.note(self._ledger.commit(commit.put, commit.drop), commit)
         for record in commit.put:
             self.book.enter(Entry(record.uid, record))
@@ -222,6 +238,8 @@ class RecordStore:
     def after_boot(self, boot_id: str) -> None:
         """Note the boot id; hardware that was configured under another one must be configured again.
 
+        A claim of which only the CDI spec tells was prepared since the boot, because specs lie in memory.
+
         Raises:
             LedgerError: the ledger cannot be used.
         """
@@ -230,7 +248,7 @@ class RecordStore:
             return
         with self.transaction():
             ledger.set_meta("boot_id", boot_id)
-            configured = (record for record in self.book.records() if needs_configuring(self._plugin, record.grants))
+            configured = (record for record in self.book.on_file().values() if was_configured(self._plugin, record))
             self.commit(Commit(put=tuple(map(restarted, configured))))
 
     def try_writing(self) -> None:

@@ -22,7 +22,7 @@ from dranode.driver.node.ledger import DOUBTFUL, newer_sentence
 from dranode.driver.node.ledger_reading import read_ledger
 from dranode.driver.node.specs import Specs
 from dranode.kubectl.readers.host import NodeHost
-from dranode.kubectl.readers.quiet import read_disturbances
+from dranode.kubectl.readers.quiet import read_disturbances, read_unrestorable
 
 _UID_LENGTH: Final = 36
 _REGISTRATION: Final = "-reg.sock"
@@ -158,6 +158,7 @@ def _records(host: NodeHost, options: ServeOptions, plugins: Sequence[Plugin], u
             ),
             orphans=tuple(f"{options.cdi_dir}/{specs.path(uid).name}" for uid in sorted((written or set()) - known)),
             disturbances=disturbances,
+            unrestorable=read_unrestorable(plugin, contents),
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from dranode.driver.core.api.errors import LedgerError
 from dranode.driver.core.claims.disturbance import Disturbance
 from dranode.driver.core.claims.hooks import Tunes
 from dranode.driver.core.claims.plugin import Plugin
@@ -15,6 +16,16 @@ from dranode.driver.machine.root import Root
 from dranode.driver.node.ledger_rows import Contents, decoded_notes
 
 
+def read_unrestorable(plugin: Plugin, contents: Contents) -> str:
+    """Return why settings that the driver's claims have changed cannot be put back; empty if they can."""
+    if not isinstance(plugin, Tunes):
+        return ""
+    try:
+        return plugin.unrestorable(decoded_notes(contents))
+    except LedgerError as error:
+        return f"settings that claims have changed cannot be put back: {error}"
+
+
 def read_disturbances(files: Root, plugin: Plugin, contents: Contents) -> tuple[Disturbance, ...]:
     """Return what has disturbed the driver's claims; none where the driver tunes nothing for any.
 
@@ -23,7 +34,7 @@ def read_disturbances(files: Root, plugin: Plugin, contents: Contents) -> tuple[
     """
     if not isinstance(plugin, Tunes) or not contents.notes:
         return ()
-    found = tuple(plugin.disturbances(contents.records, decoded_notes(contents.notes)))
+    found = tuple(plugin.disturbances(contents.records, decoded_notes(contents)))
     running = tuple(processes(files)) if found else ()
     owners = {record.uid: record for record in contents.records}
     return tuple(

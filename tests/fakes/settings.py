@@ -133,6 +133,7 @@ class MemoryNotes:
 
     def __init__(self, kernel: Kernel) -> None:
         self.document: Any = None
+        self.lost = ""
         self._kernel = kernel
 
     def read(self) -> Any:
@@ -142,7 +143,7 @@ class MemoryNotes:
         plain = json.loads(json.dumps(notes))
         if plain != self.document:
             self._kernel.spend()
-            self.document = plain
+            self.document, self.lost = plain, ""
 
 
 def quiet_record(name: str, cpus: str, isolation: str = "quiet") -> Record:

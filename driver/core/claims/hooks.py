@@ -46,8 +46,12 @@ class Configures(ABC):
 class Notes(Protocol):
     """A driver's notes beside its claims; they outlive the process, and another version reads them."""
 
+    @property
+    def lost(self) -> str:
+        """Return why `read` may lack what was written last; empty if it does not, and after the next writing."""
+
     def read(self) -> Any:
-        """Return what was written last, as plain JSON; None if nothing was."""
+        """Return what was written last, as plain JSON; None if nothing was, or if it is damaged."""
 
     def write(self, notes: Any) -> None:
         """Put plain JSON on record in place of what was there; it is durable on return. None forgets it.
@@ -88,6 +92,17 @@ class Tunes(ABC):
         `notes` is what `tune` put on record, as plain JSON. Any process may ask, one with other options too.
         """
         return ()
+
+    def tuned(self, record: Record) -> bool:  # noqa: ARG002 - subclasses use it
+        """Return whether settings were made for a record without grants: one of which only the CDI spec is left."""
+        return False
+
+    def unrestorable(self, notes: Any) -> str:  # noqa: ARG002 - subclasses use it
+        """Return why settings that claims have changed cannot be put back; empty if all can, by what is on record.
+
+        `notes` is what `tune` put on record, as plain JSON. Any process may ask, one with other options too.
+        """
+        return ""
 
 
 class Recovers(ABC):
@@ -133,3 +148,13 @@ def needs_configuring(plugin: Plugin, grants: tuple[Grant, ...]) -> bool:
     """Return whether hardware is configured for these grants, and restored after them."""
     configures = isinstance(plugin, Configures) and plugin.configures(grants)
     return configures or (isinstance(plugin, Tunes) and plugin.tunes(grants))
+
+
+def was_configured(plugin: Plugin, record: Record) -> bool:
+    """Return whether hardware may have been configured for a claim on record, so that it has to be restored."""
+    return needs_configuring(plugin, record.grants) or (isinstance(plugin, Tunes) and was_tuned(plugin, record))
+
+
+def was_tuned(plugin: Tunes, record: Record) -> bool:
+    """Return whether a claim on record has a say in the machine's settings."""
+    return plugin.tunes(record.grants) if record.grants else plugin.tuned(record)

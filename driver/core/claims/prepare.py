@@ -37,7 +37,7 @@ from dranode.driver.core.claims.effects import (
 )
 from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant
 from dranode.driver.core.claims.held import ClaimRef, Held
-from dranode.driver.core.claims.hooks import Recovers, needs_configuring, plain_grants
+from dranode.driver.core.claims.hooks import Recovers, needs_configuring, plain_grants, was_configured
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.metadata import POD_CLAIM_NAME, requests_of
 from dranode.driver.core.claims.plugin import Plugin
@@ -235,7 +235,7 @@ def unprepared(
     """
     claims = tuple(dict.fromkeys(claims))
     records = tuple({claim.uid: on_record[claim.uid] for claim in claims if claim.uid in on_record}.values())
-    started = tuple(restarted(record) for record in records if needs_configuring(plugin, record.grants))
+    started = tuple(restarted(record) for record in records if was_configured(plugin, record))
     effects: list[Effect] = [Restore(record) for record in started]
     for claim in claims:
         record = on_record.get(claim.uid)

@@ -18,6 +18,7 @@ import msgspec
 
 from dranode.driver.core.claims.record import Record
 
+NOTES_LOST = "the ledger was lost, and its copy with it or in part"
 LOST = "the ledger was lost, and nothing tells of all claims that were on record"
 
 
@@ -33,6 +34,7 @@ class Copied:
         whole: whether every line of it is as it was written.
         closed: whether it was flushed after the last commit.
         notes: the driver's notes, as JSON; empty if it has none.
+        notes_lost: why the notes may lack what the driver has noted; empty if they do not.
     """
 
     commits: int = 0
@@ -42,6 +44,7 @@ class Copied:
     whole: bool = True
     closed: bool = False
     notes: str = ""
+    notes_lost: str = ""
 
     def complete(self, boot: str) -> bool:
         """Return whether nothing that was on record is missing in it, under this boot."""
@@ -59,8 +62,9 @@ def salvaged(copied: Copied | None, specs: Mapping[str, Record], rows: Iterable[
     """
     copy = copied or Copied(whole=False)
     records = dict(copy.records)
-    doubt = copy.doubt
+    doubt, notes_lost = copy.doubt, copy.notes_lost
     if not copy.complete(boot):
+        notes_lost = notes_lost or NOTES_LOST
         for row in rows:
             before = records.get(row.uid)
             records[row.uid] = row if before is None else _both(before, row)
@@ -68,7 +72,17 @@ def salvaged(copied: Copied | None, specs: Mapping[str, Record], rows: Iterable[
         specs = {uid: found for uid, found in specs.items() if not _covers(records.get(uid), found)}
         records |= {uid: found for uid, found in specs.items() if not found.lost}
     records |= {uid: found for uid, found in specs.items() if uid not in records}
-    return Copied(copy.commits + 1, records, doubt, boot, notes=copy.notes)
+    return Copied(copy.commits + 1, records, doubt, boot, notes=copy.notes, notes_lost=notes_lost)
+
+
+def prepared_under(copied: Copied | None, specs: Mapping[str, Record], boot: str) -> str:
+    """Return the boot id under which the claims were prepared: `boot` unless they have to be prepared again.
+
+    CDI specs lie in memory, so they were written since the boot; the copy says under which one it was begun.
+    """
+    if copied is not None and copied.boot:
+        return copied.boot
+    return boot if specs else ""
 
 
 def _both(first: Record, second: Record) -> Record:

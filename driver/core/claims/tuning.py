@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dranode.driver.core.claims.hooks import Tunes
+from dranode.driver.core.claims.hooks import Tunes, was_tuned
 from dranode.driver.core.claims.record import ClaimState, Record
 
 
@@ -22,4 +22,4 @@ def tuning_claims(plugin: Tunes, records: Iterable[Record], *, preparing: bool) 
         preparing: whether a claim that is STARTED is being prepared.
     """
     counting = (record for record in records if preparing or record.state is ClaimState.COMPLETED)
-    return tuple(record for record in counting if plugin.tunes(record.grants))
+    return tuple(record for record in counting if was_tuned(plugin, record))

@@ -199,6 +199,7 @@ class Records:
         unwritten: claims on record whose CDI spec is not there.
         orphans: CDI specs of this driver without a record.
         disturbances: what has disturbed the claims that want quiet CPUs.
+        unrestorable: why settings of the machine that claims have changed cannot be put back; empty if they can.
     """
 
     driver: str
@@ -210,6 +211,7 @@ class Records:
     unwritten: tuple[str, ...] = ()
     orphans: tuple[str, ...] = ()
     disturbances: tuple[Disturbance, ...] = ()
+    unrestorable: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,13 @@ def shared_with_processes(facts: Facts) -> Iterator[Fault]:
             )
 
 
+def settings_lost(facts: Facts) -> Iterator[Fault]:
+    """Settings of the machine that claims have changed cannot be put back."""
+    for records in facts.node.records if facts.node is not None else ():
+        if records.unrestorable:
+            yield Fault(f"{records.driver}: {records.unrestorable}", "reboot the node once no such claim runs there")
+
+
 def _disturbances(facts: Facts) -> Iterator[Disturbance]:
     for records in facts.node.records if facts.node is not None else ():
         yield from records.disturbances

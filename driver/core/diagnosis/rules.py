@@ -39,6 +39,7 @@ RULES: Final = (
     Rule("nohz-full-shared", _WARNS, system.nohz_shared),
     Rule("quiet-cpus-interrupted", _WARNS, quiet.interrupted),
     Rule("quiet-cpus-shared", _WARNS, quiet.shared_with_processes),
+    Rule("settings-unrestorable", _WARNS, quiet.settings_lost),
     Rule("place-missing", _STOPS, node.place_missing),
     Rule("place-wrong", _STOPS, node.place_wrong),
     Rule("place-unusable", _STOPS, node.place_unusable),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
+import shutil
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +14,15 @@ import pytest
 
 from dranode.cpu.options import read_options
 from dranode.cpu.plugin import CPUPlugin
+from dranode.driver.core.api.errors import LedgerError
 from dranode.driver.core.claims.answers import Prepared, Refused
 from dranode.driver.core.claims.effects import Commit
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.machine.root import Root
+from dranode.driver.node.ledger_reading import read_ledger
+from dranode.driver.node.ledger_rows import decoded_notes
 from dranode.driver.node.node import NodeClaims
-from tests.fakes.drivers import reference
+from tests.fakes.drivers import lose_copy, reference
 from tests.fakes.node import prepare, specs, unprepare
 from tests.fakes.settings import (
     BOOT,
@@ -217,6 +223,9 @@ def test_what_was_noted_survives_a_ledger_that_is_damaged(tmp_path: Path) -> Non
     node.close()
     (tmp_path / "data" / "ledger.db").write_bytes(b"no ledger")
     again = started(tmp_path, kernel)
+    moved = dict(kernel.files)
+    again.tune()
+    assert kernel.files == moved, "its containers run on"
     unprepare(again, A)
     assert values(kernel, ALL) == BEFORE
 
@@ -236,14 +245,118 @@ def test_what_another_version_noted_is_restored(tmp_path: Path) -> None:
     assert again.store.recovery.notes == ""
 
 
-def test_notes_that_are_damaged_are_said_to_be_lost(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    node = started(tmp_path, Kernel())
+def flip(folder: Path) -> None:
+    """Alter the notes in the ledger as a flipped bit would: an original becomes another one."""
+    with contextlib.closing(sqlite3.connect(folder / "data" / "ledger.db")) as db, db:
+        db.execute("UPDATE meta SET value = replace(value, '\"0-7\"', '\"0-5\"') WHERE key = 'notes'")
+
+
+def lose_ledger(folder: Path) -> None:
+    shutil.rmtree(folder / "data")
+
+
+def notes_of(folder: Path) -> Any:
+    return decoded_notes(read_ledger(folder / "data" / "ledger.db"))
+
+
+def test_a_flipped_bit_in_the_notes_is_mended_from_the_copy(tmp_path: Path) -> None:
+    kernel = Kernel()
+    node = started(tmp_path, kernel)
+    prepare(node, A)
+    node.close()
+    flip(tmp_path)
+    with pytest.raises(LedgerError, match="notes in its ledger are damaged: they do not match their checksum"):
+        notes_of(tmp_path)
+    again = started(tmp_path, kernel)
+    unprepare(again, A)
+    assert values(kernel, ALL) == BEFORE
+    assert notes_of(tmp_path) is None
+
+
+def test_notes_of_a_version_without_checksums_are_believed(tmp_path: Path) -> None:
+    kernel = Kernel()
+    node = started(tmp_path, kernel)
     prepare(node, A)
     with node.store.transaction():
-        node.store.commit(Commit(notes='{"boot'))
-    assert unprepare(node, A) == {A.metadata.uid: None}
-    assert "the driver's notes are damaged" in caplog.text
-    assert node.store.recovery.notes == ""
+        # It writes them to the ledger and to the copy, and leaves the checksum of what a newer one wrote before.
+        node.store.commit(Commit(notes=node.store.recovery.notes + " "))
+    node.close()
+    with contextlib.closing(sqlite3.connect(tmp_path / "data" / "ledger.db")) as db, db:
+        db.execute("UPDATE meta SET value = 'of before' WHERE key = 'notes_checksum'")
+    again = started(tmp_path, kernel)
+    unprepare(again, A)
+    assert values(kernel, ALL) == BEFORE
+
+
+@pytest.mark.parametrize("harm", ["flip", "lose", "garble"])
+def test_settings_whose_originals_are_lost_are_said_until_the_next_boot(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, harm: str
+) -> None:
+    kernel = Kernel()
+    node = started(tmp_path, kernel)
+    prepare(node, A)
+    if harm == "garble":
+        with node.store.transaction():
+            node.store.commit(Commit(notes='{"boot'))
+    node.close()
+    lose_copy(tmp_path)
+    if harm == "flip":
+        flip(tmp_path)
+    if harm == "lose":
+        lose_ledger(tmp_path)
+    again = started(tmp_path, kernel)
+    moved = values(kernel, ALL)
+    again.tune()
+    kernel.files[interrupt(25)] = "2"
+    again.tune()
+    assert values(kernel, ALL) == moved, "what is known of the claim keeps its CPUs quiet"
+    assert unprepare(again, A) == {A.metadata.uid: None}
+    again.tune()
+    assert values(kernel, ALL) == ["0-1,4-7", "2", "5", "f3", "f3", "00", "00", "0-1,4-7"], "nothing is guessed"
+    sentence = "how settings were before claims changed them is not known any more"
+    assert caplog.text.count(sentence) == 1
+    assert isinstance(again.plugin, CPUPlugin)
+    assert sentence in (again.plugin.unmoved or ("",))[0]
+    again.close()
+    later = started(tmp_path, kernel)
+    prepare(later, B)
+    assert sentence in (later.plugin.unmoved or ("",))[0]  # type: ignore[attr-defined]
+    unprepare(later, B)
+    assert sentence in later.plugin.unrestorable(notes_of(tmp_path))  # type: ignore[attr-defined]
+    later.close()
+    kernel.files[BOOT] = "second"
+    rebooted = started(tmp_path, kernel, boot="second")
+    rebooted.tune()
+    assert notes_of(tmp_path) is None
+
+
+def test_a_ledger_that_is_lost_without_a_quiet_claim_has_lost_no_settings(tmp_path: Path) -> None:
+    kernel = Kernel()
+    node = started(tmp_path, kernel)
+    prepare(node, PLAIN)
+    node.close()
+    lose_ledger(tmp_path)
+    again = started(tmp_path, kernel)
+    again.tune()
+    unprepare(again, PLAIN)
+    assert notes_of(tmp_path) is None
+
+
+def test_a_copy_that_lacks_a_line_may_lack_notes(tmp_path: Path) -> None:
+    kernel = Kernel()
+    node = started(tmp_path, kernel)
+    prepare(node, A)
+    prepare(node, B)
+    copy = tmp_path / "data" / "ledger.db-copy"
+    text = copy.read_bytes()
+    node.close()
+    lines = text.splitlines(keepends=True)
+    lines[-2] = b"x" + lines[-2]
+    copy.write_bytes(b"".join(lines))
+    (tmp_path / "data" / "ledger.db").write_bytes(b"no ledger")
+    again = started(tmp_path, kernel)
+    again.tune()
+    assert again.plugin.unrestorable(notes_of(tmp_path))  # type: ignore[attr-defined]
 
 
 def test_an_interrupt_that_somebody_else_moves_back_is_moved_again_by_the_next_look(tmp_path: Path) -> None:

@@ -218,6 +218,21 @@ def shared_with_a_service(node: FakeNode) -> None:
     node.write("proc/9/cgroup", "0::/system.slice/ssh.service\n")
 
 
+def notes_lost(node: FakeNode) -> None:
+    quiet_claim_since(node)
+    store = Ledger(ledger(node).parent / "ledger.db")
+    with store.transaction():
+        store.set_notes(json.dumps({"lost": "they were damaged"}))
+    store.close()
+
+
+def notes_damaged(node: FakeNode) -> None:
+    quiet_claim_since(node)
+    with sqlite3.connect(ledger(node)) as db:
+        db.execute("INSERT OR REPLACE INTO meta VALUES ('notes_checksum', 'of others')")
+    db.close()
+
+
 def first_cgroups(node: FakeNode) -> None:
     (node.folder / "sys/fs/cgroup/cgroup.controllers").unlink()
     node.write("sys/fs/cgroup/cpuset/cpuset.cpus", "0-7\n")
@@ -480,6 +495,8 @@ FAULTS: dict[str, tuple[Callable[[FakeNode], object], str, str]] = {
     ),
     "devices that interrupt quiet CPUs": (interrupted, "quiet-cpus-interrupted", "isolcpus=managed_irq"),
     "a service on quiet CPUs": (shared_with_a_service, "quiet-cpus-shared", "AllowedCPUs="),
+    "settings of which nothing is known": (notes_lost, "settings-unrestorable", "reboot the node"),
+    "damaged notes of settings": (notes_damaged, "settings-unrestorable", "reboot the node"),
     "a misspelt variable": (
         lambda node: setattr(
             node,
