@@ -35,7 +35,7 @@ tree=$root/boot/tree
 mkdir -p "$tree/dev" "$tree/root" "$tree/modules"
 cp "$root/bin/busybox" "$tree/busybox"
 number=10
-chroot "$root" modprobe -S "$release" -a --show-depends virtio_pci virtio_blk ext4 | awk '!known[$2]++ { print $2 }' |
+chroot "$root" modprobe -S "$release" -a --show-depends virtio_pci virtio_blk ext4 | awk '$1 == "insmod" && !known[$2]++ { print $2 }' |
     while read -r module; do
         cp "$root$module" "$tree/modules/$number-$(basename "$module")"
         number=$((number + 1))

@@ -39,7 +39,7 @@ from typing import Any, Self
 
 from tests.interop.containerd import CACHE
 from tests.interop.vm.environment import ROOT, environment
-from tests.interop.vm.system import System, system, why_no_system
+from tests.interop.vm.system import SUITE, System, system, why_no_system
 
 _QEMU = "qemu-system-x86_64"
 # An ordinary machine takes a minute to start beside seven others, and a minute of its work may take ten.
@@ -80,6 +80,7 @@ class Hardware:
         memory: of all nodes, in MiB.
         kernel: further words of the kernel's command line, such as `hugepagesz=1G hugepages=1`.
         qemu: further arguments of qemu, such as devices.
+        suite: of Debian, whose kernel it runs: SUITE, or BACKPORTS for a newer one.
     """
 
     cpus: int = 8
@@ -88,6 +89,7 @@ class Hardware:
     memory: int = 2048
     kernel: str = ""
     qemu: tuple[str, ...] = ()
+    suite: str = SUITE
 
     def __post_init__(self) -> None:
         assert self.cpus % (self.numa * self.threads) == 0, f"{self} has cores that are not whole"
@@ -119,7 +121,8 @@ class Machine:
         self._folder = Path(tempfile.mkdtemp(prefix="vm-", dir="/tmp"))
         self._shares = _outermost((ROOT, CACHE.resolve(), *shares))
         self._line = socket.socket(socket.AF_UNIX)
-        self._process = self._start(hardware or Hardware(), system())
+        hardware = hardware or Hardware()
+        self._process = self._start(hardware, system(hardware.suite))
         try:
             self._connect()
             self.run("\n".join(("set -e", *self._mounts())))

@@ -13,6 +13,8 @@ from pathlib import Path
 from tests.interop.containerd import CACHE
 
 SUITE = "bookworm"
+BACKPORTS = f"{SUITE}-backports"
+"""Of the same Debian, with the kernel of the next one."""
 _HERE = Path(__file__).parent
 _PACKAGES = (
     "busybox-static",
@@ -22,7 +24,6 @@ _PACKAGES = (
     "iproute2",
     "iptables",
     "kmod",
-    "linux-image-amd64",
     "numactl",
     "openssl",
     "procps",
@@ -62,15 +63,15 @@ def why_no_system() -> str:
     return "" if os.geteuid() == 0 else "a root file system is made by root alone"
 
 
-def system() -> System:
-    """The system, made if it is not there yet: about 90 s, 250 MB of packages."""
-    folder = CACHE / f"vm-{_digest()}"
+def system(kernel: str = SUITE) -> System:
+    """The system with the kernel of a suite, made if it is not there yet: about 90 s, 250 MB of packages."""
+    folder = CACHE / f"vm-{_digest()}{kernel.removeprefix(SUITE)}"
     if not folder.exists():
         CACHE.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=CACHE, prefix="vm-making-") as name:
             made = Path(name, "made")
             made.mkdir()
-            _make(made, Path(name, "root"))
+            _make(made, Path(name, "root"), kernel)
             made.rename(folder)
     return System(folder / "vmlinuz", folder / "initrd", folder / "disk")
 
@@ -81,11 +82,16 @@ def _digest() -> str:
     return hashlib.sha256(b"".join(path.read_bytes() for path in recipe)).hexdigest()[:12]
 
 
-def _make(made: Path, root: Path) -> None:
+def _make(made: Path, root: Path, kernel: str) -> None:
     kept = [f"/lib/modules/*/kernel/drivers/{name}/*" for name in _DRIVERS]
     options = [f"--dpkgopt=path-exclude={pattern}" for pattern in _LEFT_OUT]
     options += [f"--dpkgopt=path-include={pattern}" for pattern in kept]
-    options += [f"--include={','.join(_PACKAGES)}", f"--customize-hook={_HERE / 'customize.sh'}"]
+    options += [f"--include={','.join((*_PACKAGES, f'linux-image-amd64/{kernel}'))}"]
+    options += [f"--customize-hook={_HERE / 'customize.sh'}"]
+    if kernel != SUITE:
+        # From where the other packages come.
+        lists = '"$1/etc/apt/sources.list'
+        options += [f'--setup-hook=sed -n "s/ {SUITE} main/ {kernel} main/p" {lists}" >{lists}.d/kernel.list"']
     # Debian's own initramfs takes longer to make and to start.
     environment = {**os.environ, "INITRD": "No"}
     _run("mmdebstrap", "--quiet", "--variant=minbase", *options, SUITE, str(root), environment=environment)
