@@ -47,7 +47,7 @@ _PUBLISHED: Final[Mapping[str, tuple[str, ...]]] = {
     "`dra.cpu`, grouped by NUMA node": ("slices", "--machine", _CPUS),
     "`dra.cpu`, grouped by socket": ("slices", "--machine", _CPUS, "--group-by", "socket"),
     "`dra.cpu`, individual": ("slices", "--machine", _CPUS, "--cpu-device-mode", "individual"),
-    "`dra.gpu`": ("slices", "--driver", "gpu", "--machine", _GPUS),
+    "`dra.gpu`": ("slices", "--drivers", "gpu", "--machine", _GPUS),
 }
 _ANSWERS: Final[Mapping[str, tuple[str, ...]]] = {
     "topology": ("topology", "--machine", "sockets=1,numa=1,cores=2,threads=2"),

@@ -173,21 +173,33 @@ def default_node_name() -> str:
 
 
 def which_drivers(function: F) -> F:
-    """`--driver`, which may be repeated: the short names of installed drivers."""
+    """`--drivers`, or `--driver`: the short names of installed drivers, between commas, as often as one likes."""
     default = default_drivers()
     known = ", ".join(sorted(installed()))
-    return _option(
+    return click.option(
+        "--drivers",
         "--driver",
         "drivers",
         multiple=True,
         default=default,
-        metavar="NAME",
-        help=f"A driver: {known}; may be repeated (default {', '.join(default)}).",
+        callback=_between_commas,
+        envvar=["DRANODE_DRIVERS", "DRANODE_DRIVER"],
+        show_envvar=False,
+        metavar="NAME,...",
+        help=f"The drivers: {known}; may be repeated (default {','.join(default)}).",
     )(function)
 
 
+def _between_commas(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    del ctx, parameter
+    names = tuple(name.strip() for value in values for name in value.split(","))
+    if "" in names:
+        raise UsageError(f'--drivers is "{",".join(values)}", which has an empty name; give it as in cpu,memory,gpu')
+    return names
+
+
 def plugin_options(function: F) -> F:
-    """`--driver`, and the options that drivers declare."""
+    """`--drivers`, and the options that drivers declare."""
     return _apply((which_drivers, *map(_declared_option, declared().options)), function)
 
 

@@ -42,13 +42,13 @@ def command(
     """Find the devices of all drivers that belong together, and print claim templates for them.
 
     FILEs hold ResourceSlices, and if wanted DeviceClasses, Nodes and ResourceClaims (YAML, JSON or a List; - is the
-    standard input). Without FILEs it is what the drivers named with --driver publish on this machine, or on that of
+    standard input). Without FILEs it is what the drivers named with --drivers publish on this machine, or on that of
     --machine. Each template was given to kube-scheduler's allocator until no more fitted, beside the claims of the
     FILEs. Exit status 1 if no template fits.
 
     \b
     Example:
-      dranode bundle --driver cpu --driver memory --driver gpu
+      dranode bundle --drivers cpu,memory,gpu
       kubectl get resourceslices,deviceclasses,nodes,resourceclaims -A -o yaml | dranode bundle -
       dranode bundle cluster.yaml --manifests > bundles.yaml
     """

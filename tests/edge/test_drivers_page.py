@@ -65,7 +65,7 @@ def test_the_page_goes_from_an_empty_folder_to_a_local_run(folder: Path) -> None
     opaque = {"driver": "fans.example.com", "parameters": {"speed": 1200}}
     documents[1]["spec"]["devices"]["config"] = [{"opaque": opaque}]
     (folder / "fast.yaml").write_text(yaml.safe_dump_all(documents))
-    refused = run(folder, "dranode local --machine machine.yaml --driver fans -o json fast.yaml")
+    refused = run(folder, "dranode local --machine machine.yaml --drivers fans -o json fast.yaml")
     assert refused.returncode == 1
     assert "a captured or made-up machine is not written to" in refused.stderr
 

@@ -97,7 +97,7 @@ class Node:
         ]
         arguments += ["--nri-socket", self.runtime.nri_socket, "--node-name", "node", "--http-address", "none", "-v"]
         arguments += ["--pod-uid", pod_uid] if pod_uid else []
-        arguments += [*(f"--driver={name}" for name in self.drivers), *self._options]
+        arguments += ["--drivers", ",".join(self.drivers), *self._options]
         before = self.synchronizations()
         with (self.folder / "driver.log").open("ab") as log:
             self.process = DriverPod(folder, [PROGRAM, "serve", *arguments], log)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import shutil
 import subprocess
 import tempfile
@@ -24,10 +23,12 @@ from dranode.driver.local.kubelet import KubeletError
 from tests.interop.containerd import Containerd, build, why_not
 from tests.interop.cri import Pod, wait_until
 from tests.interop.node import ONLINE, Node
+from tests.interop.random_claims import Offers, RandomClaims
 
 VERSIONS = os.environ.get("INTEROP", "").split()
-# How many random claims are made; INTEROP_CLAIMS=1000 takes half an hour on two cores.
+# How many random claims are made.
 CLAIMS = int(os.environ.get("INTEROP_CLAIMS", "40"))
+SEED = int(os.environ.get("INTEROP_SEED", "17"))
 MIB = 1 << 20
 PAGES = 64
 MEMORY, CPU = "dra.memory", "dra.cpu"
@@ -232,61 +233,7 @@ def test_a_resize_by_somebody_else_keeps_memory_and_pages(node: Node) -> None:
 
 def test_random_claims_get_what_they_were_given_while_driver_and_runtime_are_killed(node: Node) -> None:
     """Each container's CPUs, NUMA nodes and huge pages, as the kernel has them, over many claims and restarts."""
-    dice = random.Random(17)
-    cri = node.runtime.cri
-    alive: dict[str, tuple[str, int, int, int]] = {}
-    for number in range(CLAIMS):
-        name, where = f"c{number}", dice.choice(NUMA)
-        wants = {
-            **({"cpus": cpus(where)} if dice.random() < 0.4 and len(alive) < len(ONLINE) - 1 else {}),
-            **({"mem": memory(where, dice.randint(1, 64))} if dice.random() < 0.7 else {}),
-            **({"pages": pages(where, dice.randint(1, 6))} if dice.random() < 0.7 else {}),
-        } or {"mem": memory(where, 1)}
-        pod = Pod(name, f"pod-{name}")
-        try:
-            cdi = node.claim_of_results(name, wants, pod)
-        except KubeletError as error:
-            # All CPUs or pages are held.
-            assert "left" in str(error) or "last CPUs" in str(error), error  # noqa: PT017 - that is the point
-            _release(node, dice.choice(list(alive)), alive)
-            continue
-        container = cri.run(pod, "main", cdi=every(cdi), pages=NONE)
-        amount = int(wants["pages"][2]["size"].removesuffix("Mi")) * MIB if "pages" in wants else 0
-        with_memory = "mem" in wants or "pages" in wants
-        alive[name] = (container, "cpus" in wants, where if with_memory else -1, amount)
-        if dice.random() < 0.1:
-            node.kill_driver()
-            node.start_driver()
-        elif dice.random() < 0.05:
-            _restart(node)
-        _check(node, alive)
-        while len(alive) > 6 or (alive and dice.random() < 0.3):
-            _release(node, dice.choice(list(alive)), alive)
-
-
-def _restart(node: Node) -> None:
-    before = node.synchronizations()
-    node.runtime.kill()
-    node.runtime.start()
-    wait_until(lambda: node.synchronizations() > before, "the driver finds the runtime")
-
-
-def _release(node: Node, name: str, alive: dict[str, tuple[str, int, int, int]]) -> None:
-    node.runtime.cri.remove(alive.pop(name)[0])
-    node.release(name)
-
-
-def _check(node: Node, alive: dict[str, tuple[str, int, int, int]]) -> None:
-    held = [node.effective(container) for container, with_cpus, _, _ in alive.values() if with_cpus]
-    assert all(len(each) == 1 for each in held)
-    assert len(CPUSet.union(held)) == len(held)
-    for name, (container, with_cpus, where, amount) in alive.items():
-        mine = node.effective(container)
-        assert with_cpus or mine.isdisjoint(CPUSet.union(held)) or _narrows(node, container, held), name
-        assert nodes(node, container) == str(where if where >= 0 else CPUSet(NUMA)), name
-        assert node.page_limit(container, "2MB") == amount, name
-
-
-def _narrows(node: Node, container: str, held: list[CPUSet]) -> bool:
-    wait_until(lambda: node.effective(container).isdisjoint(CPUSet.union(held)), "a container without CPUs makes room")
-    return True
+    claims = RandomClaims(node, Offers(NUMA, cpus, memory, pages), seed=SEED)
+    claims.run(CLAIMS)
+    assert claims.counts["containers read"] >= CLAIMS, claims.counts
+    print(claims.counts)

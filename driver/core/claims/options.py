@@ -46,6 +46,7 @@ FRAMEWORK_FLAGS: Final = frozenset(
             "crio-config",
             "device-taints",
             "driver",
+            "drivers",
         ),
         *("dry-run", "force", "namespace", "through-driver", "verbose"),
         *(

@@ -21,7 +21,7 @@ PROGRAM = Path(sys.executable).with_name("dranode")
     ("name", "hint"),
     [
         ("DRANODE_RESERVED_CPU", "did you mean DRANODE_RESERVED_CPUS?"),
-        ("DRANODE_DRIVERS", "did you mean DRANODE_DRIVER?"),
+        ("DRANODE_DRIVRS", "did you mean DRANODE_DRIVERS?"),
         ("DRANODE_HTTP_ADRESS", "did you mean DRANODE_HTTP_ADDRESS?"),
         ("DRANODE_Q", "there are DRANODE_CDI_DIR, DRANODE_CLAIM_STATUS, "),
         # Nothing says that there is a Service.

@@ -106,6 +106,32 @@ def test_a_driver_has_its_options_wherever_hardware_may_be_touched(tmp_path: Pat
     assert (done.returncode, done.stderr) == (2, "dranode: --wall-count is 8 at most, not 9\n")
 
 
+@pytest.mark.parametrize(
+    ("words", "environment"),
+    [
+        (("--drivers", "cpu,memory"), {}),
+        (("--drivers=cpu, memory",), {}),
+        (("--drivers", "cpu", "--drivers", "memory"), {}),
+        (("--driver", "cpu", "--driver", "memory"), {}),
+        ((), {"DRANODE_DRIVERS": "cpu,memory"}),
+        ((), {"DRANODE_DRIVER": "cpu memory"}),
+    ],
+    ids=str,
+)
+def test_several_drivers_stand_between_commas_or_in_several_flags(
+    tmp_path: Path, words: tuple[str, ...], environment: dict[str, str]
+) -> None:
+    devices = names(run(tmp_path, "slices", "--machine", MACHINE, *words, "-o", "json", **environment))
+    assert {name.rstrip("0123456789") for name in devices} >= {"cpudevnuma", "memory-numa"}
+
+
+@pytest.mark.parametrize("value", ["cpu,", ",cpu", "cpu,,memory", ""])
+def test_an_empty_name_among_drivers_is_refused(tmp_path: Path, value: str) -> None:
+    done = run(tmp_path, "slices", "--machine", MACHINE, f"--drivers={value}")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f'dranode: --drivers is "{value}", which has an empty name; give it as in cpu,memory,gpu\n'
+
+
 def test_a_misspelt_variable_or_key_of_a_driver_is_refused(tmp_path: Path) -> None:
     install(tmp_path)
     done = run(tmp_path, *WALL, DRANODE_WALL_COUNTS="5")
