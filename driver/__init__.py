@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from dranode.driver.core.claims.configs import Config
     from dranode.driver.core.claims.disturbance import Disturbance
     from dranode.driver.core.claims.grant import AllocatedClaim, AllocatedResult, ClaimGrant, Grant
+    from dranode.driver.core.claims.hardware_report import HardwareProblem, HardwareReadings
     from dranode.driver.core.claims.health import DeviceHealth, Health, Impairment
     from dranode.driver.core.claims.held import ClaimRef, Held, Holding
     from dranode.driver.core.claims.hooks import Configures, Notes, Recovers, Tunes
@@ -84,6 +85,8 @@ __all__ = [
     "DocumentError",
     "DranodeError",
     "Grant",
+    "HardwareProblem",
+    "HardwareReadings",
     "Health",
     "Held",
     "HeldClaim",
@@ -155,6 +158,7 @@ _SEAM: Final = {
     "dranode.driver.core.claims.configs": ("Config",),
     "dranode.driver.core.claims.disturbance": ("Disturbance",),
     "dranode.driver.core.claims.grant": ("AllocatedClaim", "AllocatedResult", "ClaimGrant", "Grant"),
+    "dranode.driver.core.claims.hardware_report": ("HardwareProblem", "HardwareReadings"),
     "dranode.driver.core.claims.health": ("DeviceHealth", "Health", "Impairment"),
     "dranode.driver.core.claims.held": ("ClaimRef", "Held", "Holding"),
     "dranode.driver.core.claims.hooks": ("Configures", "Notes", "Recovers", "Tunes"),

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
         ClaimGrant,
         Config,
         Grant,
+        HardwareProblem,
+        HardwareReadings,
         Held,
         HeldClaim,
         HeldSnapshot,
@@ -107,6 +109,26 @@ class MemoryPlugin(Plugin, Pins):
         from dranode.memory.health import memory_impairments
 
         return memory_impairments(inventory.hardware, records)
+
+    def problems(self, inventory: Inventory) -> Iterable[HardwareProblem]:
+        """Return why claims may get no memory or huge pages here, and how these are reserved."""
+        from dranode.memory.counts import read_counts
+        from dranode.memory.problems import memory_problems
+
+        machine = inventory.hardware.machine
+        return memory_problems(machine, self.options, read_counts(self._root, machine))
+
+    def readings(self, inventory: Inventory) -> Iterable[HardwareReadings]:
+        """Return the memory of each NUMA node as it is at the moment, with its huge pages of every size."""
+        from dranode.driver import HardwareReadings
+        from dranode.memory.counts import read_counts
+        from dranode.memory.readings import count_remarks, count_rows
+
+        counts = read_counts(self._root, inventory.hardware.machine)
+        given: dict[tuple[int, int], int] = {}
+        for device in inventory.hardware.devices:
+            given.update({(node, device.page_size): size for node, size in device.sizes.items()})
+        return (HardwareReadings("Memory", tuple(count_rows(counts, given)), tuple(count_remarks(counts))),)
 
 
 def plugin(root: Root, options: Mapping[str, object]) -> Plugin:

@@ -12,6 +12,7 @@ from dranode.cpu.sysfs import read_topology
 from dranode.cpu.topology import Topology
 from dranode.driver.cli.machine_option import machine_option
 from dranode.driver.cli.output import console, emit, output_option, picture_options, write_pictures
+from dranode.driver.cli.readings import readings_document, show_readings
 from dranode.driver.cli.terminal import show_node
 from dranode.driver.cli.views import driver_views, machine_picture, records_root
 from dranode.driver.core.api.cpuset import CPUSet
@@ -44,15 +45,18 @@ def command(root: Root, kubelet_root: str | None, output: str, html: str | None,
     """
     topology = read_topology(root)
     holders = read_holders(root, kubelet_root)
-    if emit(topology_document(topology, holders), output) and not (html or svg):
-        return
     views = driver_views(load_installed(root), records_root(root, kubelet_root))
+    if emit(topology_document(topology, holders) | {"readings": readings_document(views.readings)}, output) and not (
+        html or svg
+    ):
+        return
     for sentence in views.unseen:
         click.echo(f"dranode: {sentence}", err=True)
     write_pictures(html, svg, lambda: machine_picture("Node", root, views))
     if output == "table":
         picture = node_picture(views.drivers)
         show_node(console(), picture, marked=bool(picture.claims))
+        show_readings(console(), [each for theirs in views.readings.values() for each in theirs])
 
 
 def read_holders(root: Root, kubelet_root: str | None) -> Mapping[str, CPUSet]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 from dranode.driver.core.api.errors import DranodeError, LedgerError
 from dranode.driver.core.claims.doubt import doubts
+from dranode.driver.core.claims.hardware_report import HardwareReadings
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.claims.record import Record
@@ -29,10 +30,12 @@ class Views:
     Attributes:
         drivers: each driver whose hardware could be read.
         unseen: one sentence each for what could not.
+        readings: what their hardware says at the moment, by driver.
     """
 
     drivers: tuple[DriverView, ...]
     unseen: tuple[str, ...] = ()
+    readings: Mapping[str, tuple[HardwareReadings, ...]] = field(default_factory=dict)
 
 
 def records_root(root: Root, kubelet_root: str | None) -> Path | None:
@@ -49,19 +52,21 @@ def driver_views(plugins: Iterable[Plugin], kubelet_root: Path | None) -> Views:
     """
     views: list[DriverView] = []
     unseen: list[str] = []
+    readings: dict[str, tuple[HardwareReadings, ...]] = {}
     plugins = tuple(plugins)
     for plugin in plugins:
         inventory, layout = Inventory(()), None
         try:
             inventory = plugin.discover()
             layout = plugin.layout(inventory)
+            readings[plugin.driver] = tuple(plugin.readings(inventory))
         except DranodeError as error:
             unseen.append(f"the devices of {plugin.driver} are not known: {error}")
         views.append(DriverView.of(plugin.driver, inventory, layout, _records(plugin.driver, kubelet_root, unseen)))
     for driver in _others(kubelet_root, {plugin.driver for plugin in plugins}):
         unseen.append(f"the devices of {driver} are not known: no such driver is installed here")
         views.append(DriverView.of(driver, Inventory(()), None, _records(driver, kubelet_root, unseen)))
-    return Views(tuple(views), tuple(unseen))
+    return Views(tuple(views), tuple(unseen), readings)
 
 
 def machine_picture(title: str, root: Root, views: Views) -> FleetPicture:

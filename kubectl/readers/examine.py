@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import DranodeError, UsageError
+from dranode.driver.core.claims.hardware_report import HardwareProblem
 from dranode.driver.core.claims.options import DriverOption
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.diagnosis.facts import ClusterFacts, Facts, Kubelet, NodeFacts, RuntimeFacts, ServeOptions
@@ -57,6 +58,8 @@ def judged_options(
     own = [each for name in drivers for each in declared().of(name)]
     reserving = [each for each in own if each.option.reserves]
     sharing: set[str] = set()
+    problems: list[HardwareProblem] = []
+    holding_pages: list[str] = []
     for name, plugin in zip(dict.fromkeys(drivers), loaded, strict=True):
         try:
             inventory = plugin.discover()
@@ -64,13 +67,18 @@ def judged_options(
             refusals.append(f"{plugin.driver} does not start: {error}")
             continue
         plugins.append(plugin)
+        problems += plugin.problems(inventory)
+        if isinstance(plugin, Pins) and plugin.pool(inventory).page_sizes:
+            holding_pages.append(plugin.driver)
         if any(device.allow_multiple_allocations for device in inventory.devices):
             sharing.add(name)
+    pinning = [plugin for plugin in loaded if isinstance(plugin, Pins)]
     return ServeOptions(
         node=node,
         drivers=tuple(plugin.driver for plugin in loaded),
         # A driver that pins says on what.
-        pinning=tuple(plugin.driver for plugin in loaded if isinstance(plugin, Pins)),
+        pinning=tuple(plugin.driver for plugin in pinning),
+        pinning_cpus=tuple(plugin.driver for plugin in pinning if plugin.unread_pool().pins_cpus),
         shares=bool(sharing),
         unshared=tuple(_set(each) for each in own if each.driver in sharing and each.option.unshared),
         gated=_gated(own, options),
@@ -80,6 +88,8 @@ def judged_options(
         cdi_dir=str(options["cdi_dir"]),
         nri_socket="" if options["nri_socket"] == "none" else str(options["nri_socket"]),
         refusals=tuple(refusals),
+        problems=tuple(problems),
+        holding_pages=tuple(holding_pages),
     ), tuple(plugins)
 
 

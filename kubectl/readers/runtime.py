@@ -133,6 +133,7 @@ def _containerd(
         required=tuple(validator.get("required_plugins", ())),
         tolerance=str(validator.get("tolerate_missing_plugins_annotation", "")),
         launched=tuple(host.names(nri.get("plugin_path", _PLUGINS))),
+        hugetlb=not cri.get("disable_hugetlb_controller", True),
     ), unseen
 
 

@@ -191,6 +191,7 @@ class FakeNode:
     server: FakeServer | None = field(default_factory=FakeServer)
     options: dict[str, Any] = field(default_factory=options)
     node_name: str = "worker"
+    drivers: tuple[str, ...] = ("cpu",)
     skew: int | None = 0
     variables: tuple[str, ...] = ()
     statvfs: Callable[[str], os.statvfs_result] = field(default_factory=lambda: volume)
@@ -277,7 +278,7 @@ class FakeNode:
     def facts(self) -> Facts:
         # The CPUs of the machine, and what else the node's files say.
         cpus = OverlayFiles(synthetic_tree(parse_description(MACHINE)), FolderFiles(str(self.folder)))
-        wanted, plugins = judged_options(("cpu",), ConfinedRoot(cpus), self.node_name, self.options)
+        wanted, plugins = judged_options(self.drivers, ConfinedRoot(cpus), self.node_name, self.options)
         files = NodeFiles("", "", "/etc/crio")
         facts = examine(
             NodeHost.at(str(self.folder)),

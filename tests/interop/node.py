@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent import futures
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -264,5 +265,11 @@ class Node:
 
 def _cgroup_file(container: str, *names: str) -> Path:
     """A file of a container's cgroup, by its name in cgroup v1 or v2."""
-    found = (path for name in names for path in Path("/sys/fs/cgroup").glob(f"**/{container}/{name}"))
-    return next(found)
+    files = (folder / name for name in names for folder in _cgroup_folders(container))
+    return next(file for file in files if file.exists())
+
+
+@cache
+def _cgroup_folders(container: str) -> tuple[Path, ...]:
+    """The folders of a container that exists, one in each hierarchy; to look through all cgroups takes long."""
+    return tuple(Path("/sys/fs/cgroup").glob(f"**/{container}"))

@@ -236,4 +236,3 @@ def test_random_claims_get_what_they_were_given_while_driver_and_runtime_are_kil
     claims = RandomClaims(node, Offers(NUMA, cpus, memory, pages), seed=SEED)
     claims.run(CLAIMS)
     assert claims.counts["containers read"] >= CLAIMS, claims.counts
-    print(claims.counts)

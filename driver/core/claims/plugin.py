@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     # A starting node waits for its driver, which is made before it listens: what only annotations name comes later.
     from dranode.driver.core.claims.configs import Config
     from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Grant
+    from dranode.driver.core.claims.hardware_report import HardwareProblem, HardwareReadings
     from dranode.driver.core.claims.health import DeviceHealth, Impairment
     from dranode.driver.core.claims.held import ClaimRef, Held
     from dranode.driver.core.claims.inventory import Inventory
@@ -109,6 +110,14 @@ class Plugin(ABC):
 
     def impairments(self, inventory: Inventory, records: Iterable[Record]) -> Iterable[Impairment]:  # noqa: ARG002 - subclasses use it
         """The claims on record that have less at the moment than they were given."""
+        return ()
+
+    def problems(self, inventory: Inventory) -> Iterable[HardwareProblem]:  # noqa: ARG002 - subclasses use it
+        """Return what `doctor` should report about the node besides what keeps `discover` from reading it."""
+        return ()
+
+    def readings(self, inventory: Inventory) -> Iterable[HardwareReadings]:  # noqa: ARG002 - subclasses use it
+        """Return what the hardware says at the moment, in tables for `topology`: nothing that is published."""
         return ()
 
     def watch(self, stop: Stop) -> Iterator[None]:

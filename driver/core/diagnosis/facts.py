@@ -13,6 +13,7 @@ from typing import Any
 
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.claims.disturbance import Disturbance
+from dranode.driver.core.claims.hardware_report import HardwareProblem
 from dranode.driver.core.diagnosis.system_facts import SystemFacts
 
 
@@ -58,7 +59,8 @@ class ServeOptions:
     Attributes:
         node: the node's name.
         drivers: the names of the drivers.
-        pinning: the names of those that hold containers to CPUs, which needs NRI.
+        pinning: the names of those that hold containers to something, which needs NRI.
+        pinning_cpus: the names of those of them that hold containers to CPUs.
         shares: whether one of them publishes devices that several claims may have.
         unshared: the options with which none of them does, such as `--lamps-sharing off`; empty if there are none.
         gated: feature gate of every other option that is on and whose fields a server may drop, by option.
@@ -68,11 +70,14 @@ class ServeOptions:
         cdi_dir: `--cdi-dir`.
         nri_socket: `--nri-socket`; empty for none.
         refusals: why a driver would not start with these options on this machine, one sentence each.
+        problems: what the drivers say of the machine.
+        holding_pages: the names of those that hold containers to huge pages on this machine.
     """
 
     node: str
     drivers: tuple[str, ...]
     pinning: tuple[str, ...] = ()
+    pinning_cpus: tuple[str, ...] = ()
     shares: bool = True
     unshared: tuple[str, ...] = ()
     gated: Mapping[str, str] = field(default_factory=dict)
@@ -82,6 +87,8 @@ class ServeOptions:
     cdi_dir: str = "/var/run/cdi"
     nri_socket: str = "/var/run/nri/nri.sock"
     refusals: tuple[str, ...] = ()
+    problems: tuple[HardwareProblem, ...] = ()
+    holding_pages: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +134,7 @@ class RuntimeFacts:
         required: the NRI plug-ins without which it lets no container be created.
         tolerance: the annotation by which a pod does without required plug-ins; empty for none.
         launched: the NRI plug-ins that the runtime starts by itself.
+        hugetlb: whether it limits containers' huge pages.
     """
 
     name: str
@@ -142,6 +150,7 @@ class RuntimeFacts:
     required: tuple[str, ...] = ()
     tolerance: str = ""
     launched: tuple[str, ...] = ()
+    hugetlb: bool = True
 
 
 class PathState(StrEnum):

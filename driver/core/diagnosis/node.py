@@ -23,7 +23,7 @@ def options_refused(facts: Facts) -> Iterator[Fault]:
 def cpu_manager_static(facts: Facts) -> Iterator[Fault]:
     """The CPU manager of kubelet and the driver would set the same cgroups."""
     kubelet = facts.kubelet
-    if kubelet is not None and facts.options.pinning and kubelet.cpu_manager == "static":
+    if kubelet is not None and facts.options.pinning_cpus and kubelet.cpu_manager == "static":
         yield Fault(
             f"kubelet's CPU manager has the policy static ({kubelet.cpu_manager_place}), and hands out the CPUs that "
             "this driver hands out",
@@ -65,7 +65,7 @@ def memory_manager_static(facts: Facts) -> Iterator[Fault]:
     if kubelet is not None and facts.options.pinning and kubelet.memory_manager == "Static":
         yield Fault(
             f"kubelet's memory manager has the policy Static ({kubelet.config}), and binds the memory of Guaranteed "
-            "pods to NUMA nodes without regard to their claims' CPUs",
+            "pods to NUMA nodes without regard to their claims",
             f"set memoryManagerPolicy: None in {kubelet.config}, drain the node, remove "
             f"{kubelet.root}/memory_manager_state and restart kubelet",
         )
@@ -85,7 +85,7 @@ def topology_manager_strict(facts: Facts) -> Iterator[Fault]:
 def reserved_differ(facts: Facts) -> Iterator[Fault]:
     """The CPUs that kubelet keeps for the system are handed out, or the other way round."""
     kubelet, ours, flag = facts.kubelet, facts.options.reserved, facts.options.reserving
-    if kubelet is None or not facts.options.pinning or not kubelet.reserved or kubelet.reserved == ours:
+    if kubelet is None or not facts.options.pinning_cpus or not kubelet.reserved or kubelet.reserved == ours:
         return
     yield Fault(
         f"kubelet reserves the CPUs {kubelet.reserved} for the system ({kubelet.config}) and the driver "
@@ -97,7 +97,7 @@ def reserved_differ(facts: Facts) -> Iterator[Fault]:
 def no_reserved(facts: Facts) -> Iterator[Fault]:
     """Claims may take every CPU but one."""
     kubelet, flag = facts.kubelet, facts.options.reserving
-    if facts.options.pinning and not facts.options.reserved and not (kubelet is not None and kubelet.reserved):
+    if facts.options.pinning_cpus and not facts.options.reserved and not (kubelet is not None and kubelet.reserved):
         yield Fault(
             "no CPU is reserved, so the system and containers without claims may be left with a single CPU, and the "
             "claim that would take that one is refused",

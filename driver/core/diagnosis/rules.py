@@ -73,6 +73,7 @@ RULES: Final = (
     Rule("required-without-tolerance", _STOPS, runtime.required_without_tolerance),
     Rule("nri-timeout-short", _WARNS, runtime.nri_timeout_short),
     Rule("other-nri-plugin", _WARNS, runtime.other_nri_plugin),
+    Rule("hugetlb-controller-off", _STOPS, runtime.hugetlb_controller_off),
     Rule("api-refused", _STOPS, cluster.api_refused),
     Rule("clock-skew", _WARNS, cluster.clocks_differ),
     Rule("driver-pod-missing", _STOPS, cluster.driver_pod_missing),
@@ -98,3 +99,6 @@ def _findings(facts: Facts) -> Iterator[Finding]:
     for rule in RULES:
         for fault in rule.look(facts):
             yield Finding(rule.code, rule.severity, fault)
+    for problem in facts.options.problems:
+        severity = Severity.STOPS if problem.stops else Severity.WARNS
+        yield Finding(problem.code, severity, Fault(problem.what, problem.fix))

@@ -68,6 +68,18 @@ def nri_off(facts: Facts) -> Iterator[Fault]:
         )
 
 
+def hugetlb_controller_off(facts: Facts) -> Iterator[Fault]:
+    """The runtime passes on no limits of huge pages, which is containerd's default."""
+    runtime, drivers = _configured(facts), facts.options.holding_pages
+    if runtime is not None and drivers and not runtime.hugetlb:
+        yield Fault(
+            f"{_named(runtime)} drops the limits of containers' huge pages (disable_hugetlb_controller is true, its "
+            f"default, by {runtime.config}), so {' and '.join(drivers)} cannot hold them to those of their claims",
+            'set disable_hugetlb_controller = false under [plugins."io.containerd.cri.v1.runtime"] '
+            '([plugins."io.containerd.grpc.v1.cri"] before containerd 2.0) and restart containerd',
+        )
+
+
 def nri_connections_off(facts: Facts) -> Iterator[Fault]:
     """NRI makes no socket."""
     runtime = _pinning(facts)

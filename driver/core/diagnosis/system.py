@@ -76,7 +76,7 @@ def confined(facts: Facts) -> Iterator[Fault]:
 def isolated_reserved(facts: Facts) -> Iterator[Fault]:
     """CPUs that the kernel isolates are reserved for the system, which the scheduler keeps away from them."""
     both = _system(facts).isolated & facts.options.reserved
-    if both and facts.options.pinning:
+    if both and facts.options.pinning_cpus:
         yield Fault(
             f"the CPUs {both} are reserved for the system and isolated (isolcpus), so the kernel does not spread its "
             "processes over them",
@@ -88,7 +88,7 @@ def nohz_shared(facts: Facts) -> Iterator[Fault]:
     """CPUs without a tick are not isolated, so that containers without claims share them."""
     system = _system(facts)
     shared = system.nohz_full - system.isolated - facts.options.reserved
-    if shared and facts.options.pinning:
+    if shared and facts.options.pinning_cpus:
         yield Fault(
             f"the CPUs {shared} have nohz_full and are not isolated, so containers without claims run there and bring "
             "the tick back",

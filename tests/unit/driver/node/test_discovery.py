@@ -26,10 +26,10 @@ class DarkLamps(Lamps):
     """Lamps that cannot be seen while it is dark."""
 
     dark = True
-    readings = 0
+    looks = 0
 
     def discover(self) -> Inventory:
-        self.readings += 1
+        self.looks += 1
         if self.dark:
             raise MachineError("it is dark")
         return super().discover()
@@ -58,7 +58,7 @@ def test_it_is_read_again_only_while_it_cannot_be_read(tmp_path: Path, lamps: Da
     lamps.dark = False
     for _ in range(3):
         node.look()
-    assert lamps.readings == 3
+    assert lamps.looks == 3
 
 
 def test_it_is_said_once_and_once_more_when_it_is_over(

@@ -44,6 +44,11 @@ def old_containerd_without_cdi(node: FakeNode) -> None:
     node.write("etc/containerd/config.toml", 'version = 2\n[plugins."io.containerd.nri.v1.nri"]\n  disable = false\n')
 
 
+def with_memory(node: FakeNode) -> None:
+    node.drivers = ("cpu", "memory")
+    node.write("sys/fs/cgroup/cgroup.controllers", "cpuset cpu io memory hugetlb pids")
+
+
 def nri_disabled(node: FakeNode) -> None:
     node.silence()
     node.containerd({"disable": True}, {})
@@ -352,6 +357,11 @@ FAULTS: dict[str, tuple[Callable[[FakeNode], object], str, str]] = {
         "cdi-off",
         'enable_cdi = true under [plugins."io.containerd.grpc.v1.cri"]',
     ),
+    "huge pages that containerd does not limit": (
+        with_memory,
+        "hugetlb-controller-off",
+        "set disable_hugetlb_controller = false under",
+    ),
     "NRI off": (nri_disabled, "nri-off", "restart containerd"),
     "NRI off in an imported file": (dropped_in, "nri-off", "restart containerd"),
     "NRI without a socket": (
@@ -554,10 +564,13 @@ FAULTS: dict[str, tuple[Callable[[FakeNode], object], str, str]] = {
 }
 
 
+# Of a memory driver that is not there yet, and of its options.
+WITH_MEMORY = {"not-serving", "class-missing", "memory-unreserved", "no-slices"}
 # One fault can have a second consequence that is told as well.
 ALSO = {
     "CDI off by default in containerd 1.7": {"plugin-not-required"},
     "NRI off by default in containerd 1.7": {"place-missing"},
+    "huge pages that containerd does not limit": WITH_MEMORY,
     "NRI off": {"place-missing"},
     "NRI off in an imported file": {"place-missing"},
     "NRI off in CRI-O": {"place-missing"},

@@ -1,0 +1,157 @@
+"""Reads what a NUMA node's memory is at the moment: free, in huge pages, and in runs for more of these.
+
+Sources: Documentation/admin-guide/mm/hugetlbpage.rst (`nr_hugepages` and its neighbours), and of proc(5) `buddyinfo`
+(free runs of 2^n pages by zone) and `zoneinfo`, by whose `managed` pages one page is MemTotal divided. Numbers change
+every moment, so nothing that is published depends on them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from dranode.driver import Root, read_text
+from dranode.memory.machine import MachineMemory, MemoryNode
+from dranode.memory.page_size import KIB, folder_of
+from dranode.memory.pod_pages import pod_pages
+
+_NODES: Final = "sys/devices/system/node"
+_FREE: Final = re.compile(r"MemFree:\s+([0-9]+) kB", re.ASCII)
+_RUNS: Final = re.compile(r"Node ([0-9]+), zone +\S+ +([0-9 ]+)", re.ASCII)
+_ZONE: Final = re.compile(r"Node ([0-9]+), zone", re.ASCII)
+_MANAGED: Final = re.compile(r"\s+managed +([0-9]+)", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolCounts:
+    """The huge pages of one size of a NUMA node, in pages; None is what the kernel does not say.
+
+    Attributes:
+        total: `nr_hugepages`.
+        free: `free_hugepages`.
+        surplus: `surplus_hugepages`: taken from ordinary memory for a while, and never handed out.
+        pods: those that pods' containers use.
+        addable: how many more could be reserved now without moving anything; None for pages that are larger than the
+            largest run of which the kernel keeps count.
+    """
+
+    total: int | None = None
+    free: int | None = None
+    surplus: int | None = None
+    pods: int | None = None
+    addable: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCounts:
+    """The memory of a NUMA node at the moment, in bytes; None is what the kernel does not say.
+
+    Attributes:
+        id: the kernel's number.
+        total: with huge pages.
+        free: without huge pages.
+        runs: the free memory in runs of at least so many bytes, by their length.
+        pools: its huge pages, by page size in bytes.
+    """
+
+    id: int
+    total: int
+    free: int | None = None
+    runs: Mapping[int, int] = field(default_factory=dict)
+    pools: Mapping[int, PoolCounts] = field(default_factory=dict)
+
+    def part_in_runs(self, size: int) -> int | None:
+        """Return which part of its free memory, in percent, lies in runs of at least `size` bytes; None if unknown."""
+        in_runs = self.runs.get(size)
+        return min(100, round(100 * in_runs / self.free)) if self.free and in_runs is not None else None
+
+
+def read_counts(root: Root, machine: MachineMemory) -> tuple[NodeCounts, ...]:
+    """Return what each NUMA node of the machine has at the moment; what cannot be read is missing."""
+    runs = _Runs(_text(root, "proc/buddyinfo"), _text(root, "proc/zoneinfo"))
+    return tuple(_node(root, node, runs.of(node)) for node in machine.nodes)
+
+
+def _node(root: Root, node: MemoryNode, runs: Mapping[int, int]) -> NodeCounts:
+    folder = f"{_NODES}/node{node.id}"
+    # A kernel without NUMA has one node and no folder for it.
+    free = _FREE.search(_text(root, f"{folder}/meminfo") or _text(root, "proc/meminfo"))
+    return NodeCounts(
+        node.id,
+        node.total,
+        int(free[1]) * KIB if free else None,
+        runs,
+        {size: _pool(root, folder, node.id, size, runs) for size in sorted(node.pools)},
+    )
+
+
+def _pool(root: Root, folder: str, node: int, size: int, runs: Mapping[int, int]) -> PoolCounts:
+    pages = f"{folder}/hugepages/{folder_of(size)}"
+    if not root.exists(pages):
+        pages = f"sys/kernel/mm/hugepages/{folder_of(size)}"
+    total, free, surplus = (_number(root, f"{pages}/{name}_hugepages") for name in ("nr", "free", "surplus"))
+    in_runs = runs.get(size)
+    return PoolCounts(
+        total,
+        free,
+        surplus,
+        0 if total is not None and total == free else pod_pages(root, size, node),
+        None if in_runs is None else in_runs // size,
+    )
+
+
+class _Runs:
+    """Free memory by the length of its runs."""
+
+    def __init__(self, buddyinfo: str, zoneinfo: str) -> None:
+        self._counts = list(_free_runs(buddyinfo))
+        self._managed = _managed(zoneinfo)
+
+    def of(self, node: MemoryNode) -> dict[int, int]:
+        """Return how many bytes of the node are free in runs of at least some length, by that length in bytes."""
+        pages = self._managed.get(node.id)
+        if not pages or node.total % pages:
+            return {}
+        page = node.total // pages
+        zones = [counts for number, counts in self._counts if number == node.id]
+        longest = max(map(len, zones), default=0)
+        free = [sum(counts[order] for counts in zones if order < len(counts)) for order in range(longest)]
+        return {
+            page << least: sum(count * (page << order) for order, count in enumerate(free) if order >= least)
+            for least in range(longest)
+        }
+
+
+def _free_runs(buddyinfo: str) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """Yield of each zone its NUMA node, and how many runs of 1, 2, 4, ... pages it has."""
+    for line in buddyinfo.splitlines():
+        match = _RUNS.match(line)
+        if match:
+            yield int(match[1]), tuple(map(int, match[2].split()))
+
+
+def _managed(zoneinfo: str) -> dict[int, int]:
+    """Return how many pages the kernel manages of each NUMA node."""
+    managed: dict[int, int] = {}
+    node = None
+    for line in zoneinfo.splitlines():
+        zone, pages = _ZONE.match(line), _MANAGED.fullmatch(line)
+        if zone:
+            node = int(zone[1])
+        elif pages and node is not None:
+            managed[node] = managed.get(node, 0) + int(pages[1])
+    return managed
+
+
+def _number(root: Root, path: str) -> int | None:
+    text = _text(root, path).strip()
+    return int(text) if text.isascii() and text.isdigit() else None
+
+
+def _text(root: Root, path: str) -> str:
+    try:
+        return read_text(root, path)
+    except OSError:
+        return ""

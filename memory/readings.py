@@ -1,0 +1,60 @@
+"""The table of a node's memory as it is at the moment, for `topology`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from dranode.driver import Quantity
+from dranode.memory.counts import NodeCounts
+from dranode.memory.options import ORDINARY
+from dranode.memory.page_size import MIB, resource_name
+
+
+def count_rows(
+    counts: Iterable[NodeCounts], given: Mapping[tuple[int, int], int]
+) -> Iterator[dict[str, str | int | None]]:
+    """Yield a row for the ordinary memory of each node and one for each size of its huge pages.
+
+    Args:
+        counts: the nodes as they are.
+        given: the bytes that are handed out of each node, by node and page size.
+    """
+    for node in counts:
+        yield {
+            "NUMA node": node.id,
+            "memory": "ordinary",
+            "all": str(_rounded(node.total)),
+            "reserved pages": None,
+            "free": None if node.free is None else str(_rounded(node.free)),
+            "used by pods": None,
+            "published": str(_rounded(given.get((node.id, ORDINARY), 0))),
+            "could be added": None,
+        }
+        for size, pool in node.pools.items():
+            yield {
+                "NUMA node": node.id,
+                "memory": resource_name(size),
+                "all": None if pool.total is None else str(_rounded(pool.total * size)),
+                "reserved pages": pool.total,
+                "free": pool.free,
+                "used by pods": pool.pods,
+                "published": str(_rounded(given.get((node.id, size), 0))),
+                "could be added": pool.addable,
+            }
+
+
+def count_remarks(counts: Iterable[NodeCounts]) -> Iterator[str]:
+    """Yield how fragmented the free memory of each node is, and what is not known of it."""
+    for node in counts:
+        part = node.part_in_runs(2 * MIB)
+        if part is None:
+            yield f"NUMA node {node.id}: how fragmented its memory is was not seen (/proc/buddyinfo, /proc/zoneinfo)"
+        else:
+            yield f"NUMA node {node.id}: {part} % of its free memory lies in runs of 2Mi or more"
+        surplus = {size: pool.surplus for size, pool in node.pools.items() if pool.surplus}
+        for size, count in surplus.items():
+            yield f"NUMA node {node.id}: {count} pages of {Quantity.binary(size)} are surplus, and not handed out"
+
+
+def _rounded(size: int) -> Quantity:
+    return Quantity.binary(size // MIB * MIB)

@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import pytest
+
+from dranode.driver.machine.forms import open_machine
+from dranode.memory.counts import NodeCounts, PoolCounts, read_counts
+from dranode.memory.options import MemoryOptions, parse_reserved
+from dranode.memory.problems import memory_problems
+from dranode.memory.readings import count_remarks, count_rows
+from dranode.memory.sysfs import read_memory
+from tests.fakes.machine import CPU, NODE, machine
+from tests.fakes.memory import GIB, MIB, node_files, pages
+
+HUGE = 2 * MIB
+# Free runs of 1, 2, 4, ... pages by zone, as /proc/buddyinfo has them: of node 0, 3 of 2 MiB and 2 of 4 MiB.
+BUDDYINFO = (
+    "Node 0, zone      DMA      0      0      0      0      0      0      0      0      1      1      1 \n"
+    "Node 0, zone   Normal   1024      0      0      0      0      0      0      0      0      2      1 \n"
+    "Node 1, zone   Normal  10240      0      0      0      0      0      0      0      0      1      0 \n"
+)
+
+
+def zoneinfo(page: int, gib: int = 4) -> str:
+    return "".join(
+        f"Node {node}, zone   Normal\n  pages free     17\n        managed  {gib * GIB // page}\n" for node in (0, 1)
+    )
+
+
+def two_nodes(**files: str) -> dict[str, str]:
+    return {
+        f"{CPU}/online": "0-3",
+        **node_files(0, "0-1", 4),
+        **pages(0, 2048, 8, free=5, surplus=1),
+        **pages(0, GIB // 1024, 1),
+        **node_files(1, "2-3", 4),
+        **pages(1, 2048, 0),
+        **pages(1, GIB // 1024, 0),
+        "proc/buddyinfo": BUDDYINFO,
+        "proc/zoneinfo": zoneinfo(4096),
+        "sys/fs/cgroup/cgroup.controllers": "cpuset hugetlb",
+        "sys/fs/cgroup/kubepods.slice/hugetlb.2MB.numa_stat": f"total={4 * MIB} N0={4 * MIB} N1=0",
+        **{path.replace("__", "/"): text for path, text in files.items()},
+    }
+
+
+def counts(files: dict[str, str]) -> tuple[NodeCounts, ...]:
+    root = machine(files)
+    return read_counts(root, read_memory(root))
+
+
+def problems(files: dict[str, str], reserved: str = "0:1Gi") -> dict[str, tuple[str, str]]:
+    root = machine(files)
+    found = read_memory(root)
+    options = MemoryOptions(reserved=parse_reserved(reserved))
+    return {each.code: (each.what, each.fix) for each in memory_problems(found, options, read_counts(root, found))}
+
+
+def test_each_node_has_its_pages_and_how_many_more_could_be_reserved() -> None:
+    first, second = counts(two_nodes())
+    # 3 runs of 2 MiB and 2 of 4 MiB; the kernel keeps no count of runs of 1 GiB.
+    assert first.pools == {HUGE: PoolCounts(8, 5, 1, pods=2, addable=7), GIB: PoolCounts(1, 1, 0, 0, None)}
+    assert second.pools[HUGE].addable == 1
+    assert first.runs[4096] == 4096 * 1024 + 1 * MIB + 3 * HUGE + 2 * 2 * HUGE
+
+
+@pytest.mark.parametrize(("page", "addable"), [(4096, 7), (8192, 15)])
+def test_the_size_of_a_page_follows_from_what_the_kernel_manages(page: int, addable: int) -> None:
+    assert counts(two_nodes(proc__zoneinfo=zoneinfo(page)))[0].pools[HUGE].addable == addable
+
+
+@pytest.mark.parametrize("file", ["proc/buddyinfo", "proc/zoneinfo"])
+def test_what_the_kernel_does_not_say_is_not_known(file: str) -> None:
+    files = two_nodes()
+    del files[file]
+    first = counts(files)[0]
+    assert (first.runs, first.pools[HUGE].addable, first.part_in_runs(HUGE)) == ({}, None, None)
+    assert "NUMA node 0: how fragmented its memory is was not seen" in "\n".join(count_remarks((first,)))
+    assert "memory-fragmented" not in problems(files)
+
+
+def test_fragmented_memory_is_a_problem_of_its_node_alone() -> None:
+    files = two_nodes(
+        **{
+            f"{NODE}/node{node}/meminfo": f"Node {node} MemTotal: {4 << 20} kB\nNode {node} MemFree: {free} kB\n"
+            for node, free in ((0, 20 * 1024), (1, 42 * 1024))
+        }
+    )
+    assert [each.part_in_runs(HUGE) for each in counts(files)] == [70, 5]
+    what, fix = problems(files)["memory-fragmented"]
+    assert what.startswith("of the free memory of NUMA node 1 5 % lies in runs of 2Mi or more, so about 1 more huge")
+    assert "compact_memory" in fix
+
+
+def test_without_any_page_it_is_said_how_they_are_reserved_on_this_machine() -> None:
+    none = {
+        **two_nodes(),
+        **{path: "0" for node in (0, 1) for size in (2048, GIB // 1024) for path in pages(node, size, 0)},
+    }
+    what, fix = problems(none)["hugepages-none"]
+    assert what == "no huge pages are reserved, of hugepages-2Mi and hugepages-1Gi, so no claim gets any"
+    assert "(hugepagesz=1G hugepages=0:2,1:2)" in fix
+    assert "echo 512 > /sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages" in fix
+    assert "hugepages-none" not in problems(two_nodes())
+
+
+def test_a_node_without_the_controller_or_without_a_reserve_is_warned_of() -> None:
+    assert problems(two_nodes()) == {}
+    assert "memory-unreserved" in problems(two_nodes(), "")
+    assert "memory-unreserved" in problems(two_nodes(), "0:hugepages-2Mi=4Mi")
+    bare = two_nodes()
+    del bare["sys/fs/cgroup/cgroup.controllers"]
+    assert set(problems(bare)) == {"hugetlb-controller-missing"}
+
+
+def test_the_table_has_a_row_for_ordinary_memory_and_for_each_size_of_pages() -> None:
+    rows = list(count_rows(counts(two_nodes()), {(0, 0): 3 * GIB, (0, HUGE): 10 * MIB}))
+    assert [(row["NUMA node"], row["memory"]) for row in rows] == [
+        (node, kind) for node in (0, 1) for kind in ("ordinary", "hugepages-2Mi", "hugepages-1Gi")
+    ]
+    assert {
+        name: rows[1][name] for name in ("reserved pages", "free", "used by pods", "published", "could be added")
+    } == {
+        "reserved pages": 8,
+        "free": 5,
+        "used by pods": 2,
+        "published": "10Mi",
+        "could be added": 7,
+    }
+    assert rows[0]["published"] == "3Gi"
+    assert "NUMA node 0: 1 pages of 2Mi are surplus, and not handed out" in list(count_remarks(counts(two_nodes())))
+
+
+def test_a_made_up_machine_says_what_was_not_seen() -> None:
+    root = open_machine("sockets=2,cores=2")
+    found = read_counts(root, read_memory(root))
+    assert [each.pools[HUGE].total for each in found] == [512, 512]
+    assert all(each.runs == {} for each in found)
