@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,6 +14,7 @@ from dranode.driver.cli.output import console, emit, fail, output_option, pictur
 from dranode.driver.cli.terminal import columns
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import DranodeError
+from dranode.driver.core.api.quantity import Quantity
 from dranode.driver.core.claims.doubt import doubts
 from dranode.driver.core.claims.record import Record
 from dranode.driver.core.claims.uses import UsedClaim, used_claims
@@ -96,18 +97,26 @@ def command(
     rows.sort(key=lambda row: (row["namespace"], row["name"], row["uid"], row["driver"]))
     placements = _placements(root, ledgers) if verify else {}
     for row in rows:
-        if row["uid"] in placements:
+        if row["uid"] in placements and row["held"]:
             row["verify"] = _verified(placements[row["uid"]], CPUSet.parse(row["held"] or ""), root)
     if verify:
         _add_disturbances(rows, root, ledgers, placements)
+    if verify or usage:
+        _add_memory(rows, root, ledgers, verify=verify, usage=usage)
     if usage:
         _add_usage(rows, root, ledgers, seconds)
     write_pictures(html, svg, lambda: _picture(root, Path(kubelet_root)))
     if not emit(rows, output):
         _draw(rows)
         _draw_looks(rows, verify=verify, usage=usage)
+    _judge(rows, placements)
+
+
+def _judge(rows: Iterable[Mapping[str, Any]], placements: Mapping[str, ClaimPlacement]) -> None:
     if any(placement.ok is False for placement in placements.values()):
         fail("a container with a claim does not run on the CPUs that it was given; the driver's log says what it does")
+    if any(row.get("verify", {}).get("memory", {}).get("ok") is False for row in rows):
+        fail("a container with a claim has not the memory that it was given; the driver's log says what it does")
 
 
 def _picture(root: Root, kubelet_root: Path) -> FleetPicture:
@@ -170,6 +179,22 @@ def _add_disturbances(
             row["verify"]["disturbance"] = found[row["uid"]]
 
 
+def _add_memory(
+    rows: list[dict[str, Any]], root: Root, ledgers: Mapping[str, Contents], *, verify: bool, usage: bool
+) -> None:
+    from dranode.driver.cli.claim_memory import memory_of, memory_usage_of, recorded_claims
+
+    claims = recorded_claims(root, {driver: contents.records for driver, contents in ledgers.items()})
+    verified = memory_of(root, claims) if verify else {}
+    used = memory_usage_of(root, claims) if usage else {}
+    for row in rows:
+        key = row["driver"], row["uid"]
+        if key in verified:
+            row.setdefault("verify", {})["memory"] = verified[key]
+        if key in used:
+            row["memory_usage"] = used[key]
+
+
 def _add_usage(rows: list[dict[str, Any]], root: Root, ledgers: Mapping[str, Contents], seconds: float) -> None:
     from dranode.driver.cli.claim_usage import usage_of
 
@@ -178,7 +203,7 @@ def _add_usage(rows: list[dict[str, Any]], root: Root, ledgers: Mapping[str, Con
         # A claim may be on record with several drivers, and what it holds of the CPUs is one's alone.
         if row["held"] and row["uid"] in used:
             row["usage"] = used[row["uid"]]
-        else:
+        elif "memory_usage" not in row:
             row["usage_unseen"] = _why_unseen(row)
 
 
@@ -192,11 +217,17 @@ def _why_unseen(row: Mapping[str, Any]) -> str:
 
 
 def _draw_looks(rows: list[dict[str, Any]], *, verify: bool, usage: bool) -> None:
+    from dranode.driver.cli.claim_memory import draw_memory, draw_memory_usage
+
     if verify:
         _draw_verified(rows)
+        verified = [(_name(row), row["verify"]["memory"]) for row in rows if "memory" in row.get("verify", {})]
+        draw_memory(_once(verified))
     if not usage:
         return
     from dranode.driver.cli.claim_usage import draw_usage
+
+    draw_memory_usage((_name(row), row["memory_usage"]) for row in rows if "memory_usage" in row)
 
     draw_usage((_name(row), row["usage"]) for row in rows if "usage" in row)
     for row in rows:
@@ -215,6 +246,7 @@ def _row(driver: str, record: Record, used: Mapping[tuple[str, str], UsedClaim])
         "devices": [grant.device for grant in record.grants],
         "cpus": str(record.cpus) or None,
         "held": str(record.held) or None,
+        "amounts": record.amounts,
         "state": record.state.value,
         "pods": list(dict.fromkeys((*(pod.name for pod in record.pods), *(use.pods if use is not None else ())))),
     }
@@ -229,6 +261,7 @@ def _damaged(driver: str, row: Damaged) -> dict[str, Any]:
         "devices": list(row.devices or ()),
         "cpus": None,
         "held": None,
+        "amounts": {},
         "state": "quarantined",
         "pods": [],
     }
@@ -270,13 +303,27 @@ def _draw(rows: list[dict[str, Any]]) -> None:
         table.add_row(
             _name(row),
             row["driver"],
-            ", ".join(row["devices"]),
+            ", ".join(_device(name, row["amounts"]) for name in dict.fromkeys(row["devices"])),
             row["cpus"] or "-",
             row["held"] or "-",
             row["state"],
             ", ".join(row["pods"]),
         )
     console().print(table)
+
+
+def _device(name: str, amounts: Mapping[str, int]) -> str:
+    """Return a device with how much of it the claim holds, where it shares it with others."""
+    return f"{name} {Quantity.binary(amounts[name])}" if name in amounts else name
+
+
+def _once(verified: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield each container once, though claims of one name are on record with several drivers."""
+    seen: set[str] = set()
+    for name, document in verified:
+        fresh = [each for each in document["containers"] if each["cgroup"] not in seen]
+        seen.update(each["cgroup"] for each in fresh)
+        yield name, {**document, "containers": fresh}
 
 
 def _name(row: Mapping[str, Any]) -> str:
@@ -288,7 +335,7 @@ def _draw_verified(rows: list[dict[str, Any]]) -> None:
     out.print()
     containers = columns("claim", "pod", "should run on", "runs on", "")
     intruders: dict[int, tuple[str, str, int | None]] = {}
-    for row in (row for row in rows if "verify" in row):
+    for row in (row for row in rows if "ok" in row.get("verify", {})):
         verified = row["verify"]
         for placed in verified["containers"]:
             containers.add_row(

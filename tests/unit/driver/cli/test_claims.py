@@ -59,6 +59,7 @@ def test_a_row_has_the_documented_keys(machine: RecordedMachine) -> None:
                 "devices": [GROUP],
                 "cpus": "0-1",
                 "held": "0-1",
+                "amounts": {},
                 "state": "completed",
                 "pods": ["pod-a"],
             }

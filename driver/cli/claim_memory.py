@@ -1,0 +1,213 @@
+"""Prints for `dranode claims --verify` and `--usage` the memory that claims' containers may use and use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import click
+
+from dranode.driver.cli.output import console
+from dranode.driver.cli.terminal import columns
+from dranode.driver.core.api.errors import DranodeError
+from dranode.driver.core.api.page_sizes import page_size_name
+from dranode.driver.core.api.quantity import Quantity
+from dranode.driver.core.claims.record import Record
+from dranode.driver.core.claims.usage import Figure
+from dranode.driver.core.diagnosis.container_cgroups import ContainerCgroup
+from dranode.driver.core.diagnosis.placement import pod_uids
+from dranode.driver.core.pinning.effective import Effective
+from dranode.driver.core.pinning.hugepages import HugepageLimits
+from dranode.driver.core.pinning.outside import RecordedClaim, claims_in, expected_memory, has_memory
+from dranode.driver.core.pinning.pins import Pins
+from dranode.driver.core.pinning.snapshot import HeldClaim
+from dranode.driver.machine.cgroups import NO_LIMIT, Cgroups
+from dranode.driver.machine.container_usage import UsageReader
+from dranode.driver.machine.processes import require_visible
+from dranode.driver.machine.root import Root
+from dranode.driver.plugins import load_installed
+
+_MIB: Final = 1 << 20
+# In the order of preference: cgroup v2, v1.
+_PAGES_USED: Final = ("current", "usage_in_bytes")
+Key = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Container:
+    """A container whose claims say which memory it gets."""
+
+    seen: ContainerCgroup
+    pod: str
+    claims: tuple[tuple[RecordedClaim, HeldClaim], ...]
+    expected: Effective
+
+
+def recorded_claims(root: Root, records: Mapping[str, Iterable[Record]]) -> tuple[RecordedClaim, ...]:
+    """Return the claims on record, by driver, of which installed drivers say which memory their containers get.
+
+    Others are named on stderr, unless they are of drivers that hold containers to nothing.
+    """
+    plugins = load_installed(root)
+    for driver in sorted(records.keys() - {plugin.driver for plugin in plugins}):
+        click.echo(f"{driver}: which memory its claims' containers get is not known: it is not installed", err=True)
+    return tuple(
+        claim
+        for plugin in plugins
+        if isinstance(plugin, Pins)
+        for record in records.get(plugin.driver, ())
+        for claim in _recorded(plugin.driver, plugin, record)
+    )
+
+
+def _recorded(driver: str, pins: Pins, record: Record) -> Iterator[RecordedClaim]:
+    try:
+        yield RecordedClaim.of(driver, record, pins.pinned(record))
+    except DranodeError as error:
+        click.echo(f"{driver}: which memory {record.ref} has is not known: {error}", err=True)
+
+
+def memory_of(root: Root, claims: Sequence[RecordedClaim]) -> dict[Key, dict[str, Any]]:
+    """Return whether the containers of claims have the memory of these, by driver and UID of the claim.
+
+    Raises:
+        MachineError: `/proc` does not show the claims' processes.
+    """
+    cgroups = Cgroups(root)
+    found: dict[Key, list[dict[str, Any]]] = {}
+    for each in _containers(root, claims):
+        actual = _actual(cgroups, each)
+        pod = each.seen.cgroup.rpartition("/")[0]
+        short = _limits(cgroups, pod, each.expected.hugepages)
+        document = {
+            "pod": each.pod,
+            "cgroup": each.seen.cgroup,
+            "expected": _document(each.expected),
+            "found": _document(actual),
+            "podMayHave": {page_size_name(size): _bytes(limit) for size, limit in short},
+            "ok": has_memory(each.expected, actual),
+        }
+        for claim, _ in each.claims:
+            found.setdefault((claim.driver, claim.record.uid), []).append(document)
+    return {key: {"ok": _all_ok(containers), "containers": containers} for key, containers in found.items()}
+
+
+def memory_usage_of(root: Root, claims: Sequence[RecordedClaim]) -> dict[Key, list[dict[str, Any]]]:
+    """Return what the containers of claims that hold memory use of it, by driver and UID of the claim.
+
+    A container with several such claims is named with each: memory does not say by which claim it was had.
+
+    Raises:
+        MachineError: `/proc` does not show the claims' processes.
+    """
+    cgroups = Cgroups(root)
+    reader = UsageReader(root, cgroups)
+    used: dict[Key, list[dict[str, Any]]] = {}
+    for each in _containers(root, [claim for claim in claims if claim.held.nodes]):
+        for claim, held in each.claims:
+            figures = reader.read(each.seen.cgroup, held.nodes, each.seen.pids)
+            total, remote = (_sum(figures.get(figure)) for figure in (Figure.MEMORY, Figure.REMOTE_MEMORY))
+            document = {
+                "pod": each.pod,
+                "cgroup": each.seen.cgroup,
+                "nodes": str(held.nodes),
+                "memory": total,
+                "memoryElsewhere": remote,
+                "hugepages": {
+                    page_size_name(size): {"given": given, "used": _pages_used(cgroups, each.seen.cgroup, size)}
+                    for size, given in held.hugepages
+                },
+            }
+            used.setdefault((claim.driver, claim.record.uid), []).append(document)
+    return used
+
+
+def draw_memory(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
+    """Print of each claim, by its name, which memory its containers should have and have."""
+    table = columns("claim", "pod", "memory from nodes", "comes from", "huge pages", "may have", "")
+    for name, verified in rows:
+        for each in verified["containers"]:
+            word = {True: "yes", False: "[red]NO", None: "not seen"}[each["ok"]]
+            expected, actual = each["expected"], each["found"]
+            pages = (_amounts(expected["hugepages"]), _amounts(actual["hugepages"]))
+            table.add_row(name, each["pod"], expected["nodes"] or "any", actual["nodes"] or "not seen", *pages, word)
+    if table.row_count:
+        out = console()
+        out.print()
+        out.print(table)
+
+
+def draw_memory_usage(rows: Iterable[tuple[str, Sequence[Mapping[str, Any]]]]) -> None:
+    """Print of each claim, by its name, what its containers use of its memory."""
+    table = columns("claim", "pod", "nodes", "memory", "of that elsewhere", "huge pages used")
+    for name, containers in rows:
+        for each in containers:
+            pages = ", ".join(
+                f"{_amount(pool['used'])} of {_amount(pool['given'])} in {size}"
+                for size, pool in each["hugepages"].items()
+            )
+            memory, elsewhere = (_amount(each[figure]) for figure in ("memory", "memoryElsewhere"))
+            table.add_row(name, each["pod"], each["nodes"], memory, elsewhere, pages or "-")
+    if table.row_count:
+        out = console()
+        out.print()
+        out.print(table)
+
+
+def _containers(root: Root, claims: Sequence[RecordedClaim]) -> Iterator[_Container]:
+    """Yield the containers whose claims say which memory they get."""
+    if not any(claim.held.nodes or claim.held.mems for claim in claims):
+        return
+    records = [claim.record for claim in claims]
+    pods = {pod.uid: pod.name for record in records for pod in record.pods}
+    for seen in require_visible(root, pod_uids(records)).containers:
+        theirs = claims_in(claims, seen.env)
+        expected = expected_memory(held for _, held in theirs)
+        if expected:
+            yield _Container(seen, pods.get(seen.pod, ""), theirs, expected)
+
+
+def _actual(cgroups: Cgroups, container: _Container) -> Effective:
+    folder = container.seen.cgroup
+    return Effective(None, cgroups.effective_nodes(folder), _limits(cgroups, folder, container.expected.hugepages))
+
+
+def _limits(cgroups: Cgroups, folder: str, sizes: HugepageLimits) -> HugepageLimits:
+    limits = ((size, cgroups.page_limit(folder, size)) for size, _ in sizes)
+    return tuple((size, limit) for size, limit in limits if limit is not None)
+
+
+def _document(effective: Effective) -> dict[str, Any]:
+    pages = {page_size_name(size): _bytes(limit) for size, limit in effective.hugepages}
+    return {"nodes": None if effective.nodes is None else str(effective.nodes), "hugepages": pages}
+
+
+def _bytes(limit: int) -> int | None:
+    """Return a limit as documents have it: None for any amount."""
+    return None if limit >= NO_LIMIT else limit
+
+
+def _all_ok(containers: Iterable[Mapping[str, Any]]) -> bool | None:
+    verdicts = [each["ok"] for each in containers]
+    return False if False in verdicts else None if None in verdicts else True
+
+
+def _pages_used(cgroups: Cgroups, folder: str, size: int) -> int | None:
+    for name in _PAGES_USED:
+        text = cgroups.text("hugetlb", folder, f"hugetlb.{page_size_name(size)}.{name}")
+        if text is not None and text.isdecimal():
+            return int(text)
+    return None
+
+
+def _sum(values: Mapping[str, float] | None) -> int | None:
+    return None if values is None else int(sum(values.values()))
+
+
+def _amounts(pages: Mapping[str, int | None]) -> str:
+    return ", ".join(f"{'any' if limit is None else _amount(limit)} in {size}" for size, limit in pages.items()) or "-"
+
+
+def _amount(size: int | None) -> str:
+    return "not seen" if size is None else str(Quantity.binary(-(-size // _MIB) * _MIB))
