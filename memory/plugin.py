@@ -38,6 +38,7 @@ class MemoryPlugin(Plugin, Pins):
     """
 
     driver = "dra.memory"
+    by_amounts = True
 
     def __init__(self, root: Root, options: MemoryOptions) -> None:
         self.options = options

@@ -18,7 +18,6 @@ from dranode.driver.core.claims.usage import Figure
 from dranode.driver.core.diagnosis.container_cgroups import ContainerCgroup
 from dranode.driver.core.diagnosis.placement import pod_uids
 from dranode.driver.core.pinning.effective import Effective
-from dranode.driver.core.pinning.hugepages import HugepageLimits
 from dranode.driver.core.pinning.outside import RecordedClaim, claims_in, expected_memory, has_memory
 from dranode.driver.core.pinning.pins import Pins
 from dranode.driver.core.pinning.snapshot import HeldClaim
@@ -77,15 +76,14 @@ def memory_of(root: Root, claims: Sequence[RecordedClaim]) -> dict[Key, dict[str
     cgroups = Cgroups(root)
     found: dict[Key, list[dict[str, Any]]] = {}
     for each in _containers(root, claims):
-        actual = _actual(cgroups, each)
-        pod = each.seen.cgroup.rpartition("/")[0]
-        short = _limits(cgroups, pod, each.expected.hugepages)
+        actual = cgroups.memory(each.seen.cgroup, each.expected)
+        of_pod = cgroups.memory(each.seen.cgroup.rpartition("/")[0], each.expected)
         document = {
             "pod": each.pod,
             "cgroup": each.seen.cgroup,
             "expected": _document(each.expected),
             "found": _document(actual),
-            "podMayHave": {page_size_name(size): _bytes(limit) for size, limit in short},
+            "podMayHave": _document(of_pod)["hugepages"],
             "ok": has_memory(each.expected, actual),
         }
         for claim, _ in each.claims:
@@ -112,8 +110,8 @@ def memory_usage_of(root: Root, claims: Sequence[RecordedClaim]) -> dict[Key, li
                 "pod": each.pod,
                 "cgroup": each.seen.cgroup,
                 "nodes": str(held.nodes),
-                "memory": total,
-                "memoryElsewhere": remote,
+                "bytes": total,
+                "bytesElsewhere": remote,
                 "hugepages": {
                     page_size_name(size): {"given": given, "used": _pages_used(cgroups, each.seen.cgroup, size)}
                     for size, given in held.hugepages
@@ -140,14 +138,14 @@ def draw_memory(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
 
 def draw_memory_usage(rows: Iterable[tuple[str, Sequence[Mapping[str, Any]]]]) -> None:
     """Print of each claim, by its name, what its containers use of its memory."""
-    table = columns("claim", "pod", "nodes", "memory", "of that elsewhere", "huge pages used")
+    table = columns("claim", "pod", "nodes", "memory used", "of that elsewhere", "huge pages used")
     for name, containers in rows:
         for each in containers:
             pages = ", ".join(
                 f"{_amount(pool['used'])} of {_amount(pool['given'])} in {size}"
                 for size, pool in each["hugepages"].items()
             )
-            memory, elsewhere = (_amount(each[figure]) for figure in ("memory", "memoryElsewhere"))
+            memory, elsewhere = (_amount(each[figure]) for figure in ("bytes", "bytesElsewhere"))
             table.add_row(name, each["pod"], each["nodes"], memory, elsewhere, pages or "-")
     if table.row_count:
         out = console()
@@ -166,16 +164,6 @@ def _containers(root: Root, claims: Sequence[RecordedClaim]) -> Iterator[_Contai
         expected = expected_memory(held for _, held in theirs)
         if expected:
             yield _Container(seen, pods.get(seen.pod, ""), theirs, expected)
-
-
-def _actual(cgroups: Cgroups, container: _Container) -> Effective:
-    folder = container.seen.cgroup
-    return Effective(None, cgroups.effective_nodes(folder), _limits(cgroups, folder, container.expected.hugepages))
-
-
-def _limits(cgroups: Cgroups, folder: str, sizes: HugepageLimits) -> HugepageLimits:
-    limits = ((size, cgroups.page_limit(folder, size)) for size, _ in sizes)
-    return tuple((size, limit) for size, limit in limits if limit is not None)
 
 
 def _document(effective: Effective) -> dict[str, Any]:

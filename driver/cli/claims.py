@@ -115,7 +115,7 @@ def command(
 def _judge(rows: Iterable[Mapping[str, Any]], placements: Mapping[str, ClaimPlacement]) -> None:
     if any(placement.ok is False for placement in placements.values()):
         fail("a container with a claim does not run on the CPUs that it was given; the driver's log says what it does")
-    if any(row.get("verify", {}).get("memory", {}).get("ok") is False for row in rows):
+    if any(row.get("verify", {}).get("containerMemory", {}).get("ok") is False for row in rows):
         fail("a container with a claim has not the memory that it was given; the driver's log says what it does")
 
 
@@ -190,7 +190,7 @@ def _add_memory(
     for row in rows:
         key = row["driver"], row["uid"]
         if key in verified:
-            row.setdefault("verify", {})["memory"] = verified[key]
+            row.setdefault("verify", {})["containerMemory"] = verified[key]
         if key in used:
             row["memory_usage"] = used[key]
 
@@ -221,7 +221,9 @@ def _draw_looks(rows: list[dict[str, Any]], *, verify: bool, usage: bool) -> Non
 
     if verify:
         _draw_verified(rows)
-        verified = [(_name(row), row["verify"]["memory"]) for row in rows if "memory" in row.get("verify", {})]
+        verified = [
+            (_name(row), row["verify"]["containerMemory"]) for row in rows if "containerMemory" in row.get("verify", {})
+        ]
         draw_memory(_once(verified))
     if not usage:
         return

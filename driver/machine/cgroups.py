@@ -17,6 +17,7 @@ from typing import Final
 
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.page_sizes import page_size_name
+from dranode.driver.core.pinning.effective import Effective
 from dranode.driver.machine.root import Root, read_text
 
 _UNIFIED: Final = "sys/fs/cgroup"
@@ -97,6 +98,15 @@ class Cgroups:
                 except (OSError, ValueError):
                     continue
         return None
+
+    def memory(self, folder: str, expected: Effective) -> Effective:
+        """Return the NUMA nodes and the limits of huge pages of a cgroup, as far as `expected` has such."""
+        limits = ((size, self.page_limit(folder, size)) for size, _ in expected.hugepages)
+        return Effective(
+            None,
+            None if expected.nodes is None else self.effective_nodes(folder),
+            tuple((size, limit) for size, limit in limits if limit is not None),
+        )
 
     def _effective(self, folder: str, names: Iterable[str]) -> CPUSet | None:
         for hierarchy in self.cpuset if folder else ():

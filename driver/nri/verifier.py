@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from collections.abc import Container as Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dranode.driver.core.api.page_sizes import page_size_name
 from dranode.driver.core.api.quantity import Quantity
@@ -171,12 +171,8 @@ def configured(container: Container) -> Effective:
 def _read(cgroups: Cgroups, container: Container, expected: Effective) -> Effective:
     """Return what the kernel says of a container, as far as there is something to compare it with."""
     folder = cgroup_folder(container.cgroup)
-    limits = ((size, cgroups.page_limit(folder, size)) for size, _ in expected.hugepages)
-    return Effective(
-        None if expected.cpus is None else cgroups.effective_cpus(folder),
-        None if expected.nodes is None else cgroups.effective_nodes(folder),
-        tuple((size, limit) for size, limit in limits if limit is not None),
-    )
+    cpus = None if expected.cpus is None else cgroups.effective_cpus(folder)
+    return replace(cgroups.memory(folder, expected), cpus=cpus)
 
 
 def _pod_folder(container: Container) -> str:

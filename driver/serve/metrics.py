@@ -18,10 +18,12 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from dranode.driver.core.claims.health import Health
+from dranode.driver.serve.device_metrics import device_metrics
 from dranode.driver.serve.disturbance_metrics import disturbance_metrics
 from dranode.driver.serve.usage_metrics import usage_metrics
 
 if TYPE_CHECKING:
+    from dranode.driver.core.api.resource import Device
     from dranode.driver.core.claims.disturbance import Disturbance
     from dranode.driver.core.claims.record import Record
     from dranode.driver.core.claims.usage import ClaimsUsage
@@ -157,8 +159,21 @@ class _States(Collector):
                     made.add_metric((driver.plugin.driver, *labels), value)
             if made.samples:
                 yield made
+        yield from device_metrics(_shared(drivers))
         yield from usage_metrics(_used(drivers))
         yield from disturbance_metrics(_disturbed(drivers))
+
+
+def _shared(drivers: Iterable[DriverService]) -> Iterator[tuple[str, tuple[Device, ...], dict[str, int]]]:
+    """Return the devices of drivers that count by amounts what claims hold of them."""
+    for driver in drivers:
+        known = driver.node.discovery.known
+        if known is not None and driver.plugin.by_amounts:
+            amounts: dict[str, int] = {}
+            for record in driver.node.store.book.records():
+                for name, amount in record.amounts.items():
+                    amounts[name] = amounts.get(name, 0) + amount
+            yield driver.plugin.driver, known.devices, amounts
 
 
 def _disturbed(drivers: Iterable[DriverService]) -> Iterator[tuple[str, Disturbance]]:

@@ -25,6 +25,7 @@ from dranode.driver.machine.root import Root
 from dranode.driver.node.ledger_reading import read_ledger
 from dranode.driver.node.ledger_rows import Contents
 from dranode.driver.node.specs import Specs
+from dranode.kubectl.readers.claim_memory import claim_memory
 from dranode.kubectl.readers.dry_prepare import DryAnswer, dry_prepare
 from dranode.kubectl.readers.host import NodeHost
 from dranode.kubectl.readers.node import read_endpoints, registry
@@ -88,6 +89,7 @@ class ClaimReader:
             containers=None
             if record is None
             else tuple(self._running(record, ClaimRef(namespace, name, record.uid), contents.records, given)),
+            memory=None if record is None else claim_memory(self.host.files, plugin, record, contents.records),
         )
 
     def _running(

@@ -16,8 +16,8 @@ from tests.kubernetes_schemas import problems
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "memory.md").read_text()
 BLOCKS = re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-# numactl's and runc's own.
-OTHERS = {"--interleave"}
+# Those of numactl, and of other commands than serve.
+OTHERS = {"--interleave", "--verify", "--usage"}
 
 
 def test_its_configuration_is_one() -> None:

@@ -45,10 +45,12 @@ class Plugin(ABC):
     Attributes:
         driver: the driver's name: a DNS subdomain of at most 63 characters, also `ResourceSlice.spec.driver`.
         cdi_kind: vendor and class of the CDI devices that are written; `<driver>/claim` if left empty.
+        by_amounts: whether claims share devices by `Grant.amount`, so that metrics say how much they hold of each.
     """
 
     driver: ClassVar[str]
     cdi_kind: ClassVar[str] = ""
+    by_amounts: ClassVar[bool] = False
 
     @abstractmethod
     def discover(self) -> Inventory:

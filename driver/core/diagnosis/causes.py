@@ -72,4 +72,5 @@ class StopCause(StrEnum):
     CONTAINER_NOT_READY = "container-not-ready"
     CLAIM_UNNAMED = "claim-unnamed"
     WRONG_CPUS = "wrong-cpus"
+    WRONG_MEMORY = "wrong-memory"
     DEVICE_UNHEALTHY = "device-unhealthy"

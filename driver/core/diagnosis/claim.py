@@ -1,8 +1,8 @@
 """Follows one claim on one node from its allocation to the cgroup of its containers, and says where it stopped.
 
 The way of a claim there: allocation (scheduler), driver, record (ledger), CDI spec, container runtime, container
-(kubelet's pod-resources), CPUs (cgroup). Each station is judged on its own facts, and the stations after the first stop
-are not reported.
+(kubelet's pod-resources), CPUs and memory (cgroup). Each station is judged on its own facts, and the stations after the
+first stop are not reported.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dranode.driver.core.api.errors import DocumentError
+from dranode.driver.core.api.quantity import Quantity
 from dranode.driver.core.api.resource import AllocationResult, ResourceClaim
 from dranode.driver.core.claims.allocation import results_of
 from dranode.driver.core.claims.record import ClaimState, Record
@@ -19,6 +20,24 @@ from dranode.driver.core.diagnosis.causes import StopCause
 from dranode.driver.core.diagnosis.facts import Fault
 from dranode.driver.core.diagnosis.placement import PlacedContainer
 from dranode.driver.core.diagnosis.station import Passed, Station, stopped, unseen, went
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerMemory:
+    """The memory of a container with the claim, as the kernel has it.
+
+    Attributes:
+        container: its name, or its cgroup's folder.
+        right: whether it is that of its claims; None if it could not be read.
+        what: which it is, or how it differs, after the container's name.
+    """
+
+    container: str
+    right: bool | None
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.container} {self.what}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +64,7 @@ class ClaimFacts:
         runtime: what is wrong with the container runtime's CDI and NRI, with the cause.
         users: containers that kubelet gives the claim to, `<pod>/<container>`.
         containers: those that run.
+        memory: the memory of those that run; None for a claim that does not say which they get.
     """
 
     name: str
@@ -66,6 +86,7 @@ class ClaimFacts:
     runtime: tuple[tuple[StopCause, Fault], ...] = ()
     users: tuple[str, ...] | None = None
     containers: tuple[PlacedContainer, ...] | None = None
+    memory: tuple[ContainerMemory, ...] | None = None
 
 
 def follow(facts: ClaimFacts) -> Iterator[Station]:
@@ -159,7 +180,10 @@ def _record(facts: ClaimFacts) -> Station:
         return stopped(
             "record", StopCause.RECORD_UNUSABLE, "it is prepared for another allocation than it has now", anew
         )
-    return went("record", f"prepared{f' with CPUs {record.cpus}' if record.cpus else ''}")
+    given = [f"{Quantity.binary(amount)} of {device}" for device, amount in record.amounts.items()]
+    if record.cpus:
+        given.insert(0, f"CPUs {record.cpus}")
+    return went("record", f"prepared with {', '.join(given)}" if given else "prepared")
 
 
 def _unrecorded(facts: ClaimFacts) -> Station:
@@ -251,6 +275,25 @@ def _cpus(facts: ClaimFacts) -> Station | None:
     return went("CPUs", ", ".join(map(_running_on, right)))
 
 
+def _memory(facts: ClaimFacts) -> Station | None:
+    if facts.record is None or facts.memory is None:
+        return None
+    wrong = [each for each in facts.memory if each.right is False]
+    if wrong:
+        return stopped(
+            "container memory",
+            StopCause.WRONG_MEMORY,
+            ", ".join(map(str, wrong)),
+            "dranode doctor says whether NRI, containerd's hugetlb controller or kubelet's memory manager is the "
+            "reason; with cgroup v1 a container that was created without the driver keeps its limits, so recreate it",
+        )
+    if not facts.memory or any(each.right is None for each in facts.memory):
+        return unseen(
+            "container memory", "not every container's cgroup is to be seen", "dranode claims --verify, as root"
+        )
+    return went("container memory", ", ".join(map(str, facts.memory)))
+
+
 def _running_on(container: PlacedContainer) -> str:
     return f"{container.name or container.seen.path} on {container.seen.actual}"
 
@@ -263,4 +306,5 @@ _WAY: Final[tuple[Callable[[ClaimFacts], Station | None], ...]] = (
     _runtime,
     _container,
     _cpus,
+    _memory,
 )

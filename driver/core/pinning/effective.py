@@ -49,6 +49,13 @@ def difference(expected: Effective, actual: Effective) -> str:
     return ", and ".join(_differences(expected, actual))
 
 
+def words(effective: Effective) -> str:
+    """Say which memory a container gets."""
+    parts = [] if effective.nodes is None else [f"takes memory from NUMA nodes {effective.nodes}"]
+    parts += [f"may have {_amount(limit)} in pages of {page_size_name(size)}" for size, limit in effective.hugepages]
+    return " and ".join(parts) or "is not to be seen"
+
+
 def _differences(expected: Effective, actual: Effective) -> Iterator[str]:
     if actual.cpus is not None:
         yield f"runs on CPUs {actual.cpus}, but should run on {expected.cpus}"

@@ -5,6 +5,7 @@ for bash, and `input`; of an answer: `status`, `stdout`, `stderr`. The first lin
 """
 
 import json
+import os
 import subprocess
 import tempfile
 import time
@@ -40,6 +41,9 @@ def _write(port: IO[bytes], document: dict[str, Any]) -> None:
 
 
 def main() -> None:
+    # udev names the port, and may come to it later than systemd to this service where the processor is slow.
+    while not os.path.exists(PORT):  # noqa: PTH110 - what the machine's Python loads fastest
+        time.sleep(0.1)
     with open(PORT, "r+b", buffering=0) as port:  # noqa: PTH123 - the port can be opened once
         _write(port, {})
         line = b""

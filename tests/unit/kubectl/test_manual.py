@@ -16,6 +16,7 @@ ON_NODE = {
     StopCause.CDI_SPEC_UNUSABLE,
     StopCause.NRI_OFF,
     StopCause.WRONG_CPUS,
+    StopCause.WRONG_MEMORY,
 }
 # Seeded where they stop nothing, or concern a claim alone.
 ELSEWHERE = {StopCause.CLAIM_UNNAMED, StopCause.CLAIM_UNUSED}

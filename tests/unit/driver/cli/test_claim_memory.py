@@ -9,24 +9,8 @@ from typing import Any
 
 import pytest
 
-from dranode.cpu.options import CPUOptions
-from dranode.cpu.plugin import CPUPlugin
-from dranode.driver.core.api.documents import decode
-from dranode.driver.core.api.resource import ResourceClaim
-from dranode.driver.core.claims.answers import Prepared
-from dranode.driver.core.claims.plugin import Plugin
-from dranode.driver.machine.forms import open_machine
-from dranode.driver.node.node import NodeClaims
-from dranode.memory.options import MemoryOptions
-from dranode.memory.plugin import MemoryPlugin
-from tests.fakes.drivers import reference
 from tests.fakes.recorded_machine import RecordedMachine
-
-MIB = 1 << 20
-HARDWARE = "sockets=2,cores=4"
-# What CDI injects for a claim `a` with a result of ordinary memory and one of huge pages.
-WHOLE = "DRANODE_MEMS_uid-a=1 DRANODE_MEMORY_uid-a_0=1 DRANODE_MEMORY_uid-a_1=1"
-MEMORY = {"memory-numa1": "512Mi", "hugepages-2m-numa1": "64Mi"}
+from tests.fakes.recorded_memory import MEMORY, MIB, WHOLE, container, local_cpus, prepare
 
 
 @pytest.fixture
@@ -35,60 +19,10 @@ def machine() -> Iterator[RecordedMachine]:
         yield RecordedMachine(Path(name))
 
 
-def prepare(machine: RecordedMachine, amounts: dict[str, str], **config: Any) -> None:
-    """Put a claim `a` of the pod `pod-a` on record with the memory driver."""
-    consumed = {device: {"size": size} for device, size in amounts.items()}
-    take(machine, MemoryPlugin(open_machine(HARDWARE), MemoryOptions()), consumed, config)
-
-
-def local_cpus(machine: RecordedMachine) -> None:
-    """Put two CPUs of NUMA node 1 on record for the claim `a`, which takes its memory from there."""
-    local = {"apiVersion": "dra.cpu/v1alpha1", "kind": "CPUConfig", "memory": "local"}
-    take(machine, CPUPlugin(open_machine(HARDWARE), CPUOptions()), {"cpudevnuma001": {"dra.cpu/cpu": "2"}}, local)
-
-
-def take(machine: RecordedMachine, plugin: Plugin, consumed: dict[str, dict[str, str]], config: dict[str, Any]) -> None:
-    results = [
-        {
-            "request": f"r{number}",
-            "driver": plugin.driver,
-            "pool": "node",
-            "device": device,
-            "consumedCapacity": capacity,
-            "shareID": f"share-{device}",
-        }
-        for number, (device, capacity) in enumerate(consumed.items())
-    ]
-    opaque = {"source": "FromClaim", "opaque": {"driver": plugin.driver, "parameters": config}}
-    document = {
-        "metadata": {"namespace": "default", "name": "a", "uid": "uid-a"},
-        "status": {
-            "allocation": {"devices": {"results": results, "config": [opaque] if config else []}},
-            "reservedFor": [{"resource": "pods", "name": "pod-a", "uid": "pod-uid-a"}],
-        },
-    }
-    data = machine.folder / "kubelet" / "plugins" / plugin.driver
-    data.mkdir(exist_ok=True)
-    node = NodeClaims(plugin, data, machine.folder / "cdi")
-    node.open()
-    claim = decode(ResourceClaim, document)
-    answer = node.prepare({reference(claim): claim})["uid-a"]
-    assert isinstance(answer, Prepared), answer
-    node.close()
-
-
-def container(machine: RecordedMachine, env: str = WHOLE, nodes: str = "1", **limits: str) -> str:
-    cgroup = machine.container(500, "a", "0-7", env)
-    machine.write(f"sys/fs/cgroup/{cgroup}/cpuset.mems.effective", f"{nodes}\n")
-    for size, limit in limits.items():
-        machine.write(f"sys/fs/cgroup/{cgroup}/hugetlb.{size.removeprefix('of_')}.max", f"{limit}\n")
-    return cgroup
-
-
 def memory(machine: RecordedMachine) -> tuple[dict[str, Any], str | None]:
     rows, failed = machine.run("--verify")
     (row,) = rows
-    found: dict[str, Any] = row["verify"]["memory"]
+    found: dict[str, Any] = row["verify"]["containerMemory"]
     return found, failed
 
 
@@ -167,7 +101,7 @@ def test_preferred_memory_may_come_from_anywhere(machine: RecordedMachine) -> No
     prepare(machine, {"memory-numa1": "512Mi"}, **preferred)
     container(machine, nodes="0-1")
     ((row,), failed) = machine.run("--verify")
-    assert "memory" not in row.get("verify", {})
+    assert "containerMemory" not in row.get("verify", {})
     assert failed is None
 
 
@@ -181,13 +115,13 @@ def test_cpus_with_local_memory_are_looked_at_as_well_and_a_claim_of_two_drivers
     machine.write(f"sys/fs/cgroup/{cgroup}/cpuset.cpus.effective", "4-5\n")
     rows, failed = machine.run("--verify")
     assert failed is None
-    assert [(row["driver"], row["verify"]["memory"]["ok"], "ok" in row["verify"]) for row in rows] == [
+    assert [(row["driver"], row["verify"]["containerMemory"]["ok"], "ok" in row["verify"]) for row in rows] == [
         ("dra.cpu", True, True),
         ("dra.memory", True, False),
     ]
     assert machine.table("--verify").count("64Mi in 2MB") == 2
     machine.write(f"sys/fs/cgroup/{cgroup}/cpuset.mems.effective", "0-1\n")
-    assert [row["verify"]["memory"]["ok"] for row in machine.run("--verify")[0]] == [False, False]
+    assert [row["verify"]["containerMemory"]["ok"] for row in machine.run("--verify")[0]] == [False, False]
 
 
 def test_usage_says_what_lies_where_and_how_many_huge_pages_are_used(machine: RecordedMachine) -> None:
@@ -197,7 +131,7 @@ def test_usage_says_what_lies_where_and_how_many_huge_pages_are_used(machine: Re
     machine.write(f"sys/fs/cgroup/{cgroup}/hugetlb.2MB.current", f"{10 * MIB}\n")
     ((row,), _) = machine.run("--usage", "--seconds", "0.1")
     (used,) = row["memory_usage"]
-    assert (used["memory"], used["memoryElsewhere"], used["nodes"]) == (23 * MIB, 3 * MIB, "1")
+    assert (used["bytes"], used["bytesElsewhere"], used["nodes"]) == (23 * MIB, 3 * MIB, "1")
     assert used["hugepages"] == {"2MB": {"given": 64 * MIB, "used": 10 * MIB}}
     assert "usage_unseen" not in row
     assert "10Mi of 64Mi in 2MB" in machine.table("--usage", "--seconds", "0.1")

@@ -6,13 +6,17 @@ import re
 from pathlib import Path
 
 import pytest
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.metrics import MetricWrapperBase
 
 from dranode.cpu.health import OFFLINE
 from dranode.driver.core.api.pods import PodSandbox
+from dranode.driver.core.api.quantity import Quantity
+from dranode.driver.core.api.resource import Device, DeviceCapacity
 from dranode.driver.core.claims import events
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.serve import metrics
+from dranode.driver.serve.device_metrics import device_metrics
 from dranode.driver.serve.disturbance_metrics import DISTURBANCE_FAMILIES
 from dranode.driver.serve.usage_metrics import USAGE_FAMILIES
 
@@ -22,6 +26,8 @@ ROW = re.compile(
     re.MULTILINE,
 )
 
+SHARED = Device(name="d", capacity={"size": DeviceCapacity(value=Quantity("1"))}, allow_multiple_allocations=True)
+
 
 def listed() -> dict[str, tuple[str, tuple[str, ...], str]]:
     """What the page says of each metric, but for the label that all of ours have."""
@@ -29,6 +35,11 @@ def listed() -> dict[str, tuple[str, tuple[str, ...], str]]:
         row["name"]: (row["type"], tuple(re.findall(r"`(\w+)`", row["labels"])), row["text"])
         for row in ROW.finditer(PAGE)
     }
+
+
+def gauge(metric: Metric) -> GaugeMetricFamily:
+    assert isinstance(metric, GaugeMetricFamily)
+    return metric
 
 
 def defined(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[str, tuple[str, ...], str]]:
@@ -47,7 +58,10 @@ def defined(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[str, tuple[str, 
     found = [(one._name, str(one._type), one._labelnames, one._documentation) for one in counted]
     found += [
         (one.name, one.type, one._labelnames, one.documentation)
-        for one in (family() for family, _ in (*metrics._FAMILIES, *USAGE_FAMILIES, *DISTURBANCE_FAMILIES))
+        for one in (
+            *(family() for family, _ in (*metrics._FAMILIES, *USAGE_FAMILIES, *DISTURBANCE_FAMILIES)),
+            *map(gauge, device_metrics([("d", [SHARED], {})])),
+        )
     ]
     return {
         name: (kind, tuple(label for label in labels if label != "driver"), text) for name, kind, labels, text in found

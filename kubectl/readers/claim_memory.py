@@ -1,0 +1,69 @@
+"""Reads which memory the containers of a claim get, for `dranode explain`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from dranode.driver.core.api.errors import DranodeError
+from dranode.driver.core.claims.plugin import Plugin
+from dranode.driver.core.claims.record import Record
+from dranode.driver.core.diagnosis.claim import ContainerMemory
+from dranode.driver.core.diagnosis.placement import pod_uids
+from dranode.driver.core.pinning.effective import Effective, difference, words
+from dranode.driver.core.pinning.outside import RecordedClaim, claims_in, expected_memory, has_memory
+from dranode.driver.core.pinning.pins import Pins
+from dranode.driver.machine.cgroups import Cgroups
+from dranode.driver.machine.processes import pods_seen
+from dranode.driver.machine.root import Root
+
+
+def claim_memory(
+    files: Root, plugin: Plugin, record: Record, records: Iterable[Record]
+) -> tuple[ContainerMemory, ...] | None:
+    """Return the memory of the claim's containers that run; None if the claim does not say which they get.
+
+    Args:
+        files: the node's.
+        plugin: the claim's driver.
+        record: the claim's.
+        records: all that the driver has on record, since a container may have several claims.
+
+    Raises:
+        PermissionError: the cgroups may not be looked into.
+    """
+    if not isinstance(plugin, Pins):
+        return None
+    claims = list(_recorded(plugin.driver, plugin, records))
+    mine = next((each for each in claims if each.record.uid == record.uid), None)
+    if mine is None or not expected_memory([mine.held]):
+        return None
+    cgroups = Cgroups(files)
+    found = []
+    for each in pods_seen(files, pod_uids([record])).containers:
+        theirs = claims_in(claims, each.env)
+        if any(claim is mine for claim, _ in theirs):
+            expected = expected_memory(held for _, held in theirs)
+            actual = cgroups.memory(each.cgroup, expected)
+            found.append(_judged(each.id[:12] or each.folder, expected, actual))
+    return tuple(found)
+
+
+def _judged(container: str, expected: Effective, actual: Effective) -> ContainerMemory:
+    # A claim of another driver may keep it to some of these nodes.
+    if expected.nodes is not None and actual.nodes is not None and actual.nodes <= expected.nodes:
+        expected = replace(expected, nodes=actual.nodes)
+    right = has_memory(expected, actual)
+    if right is not False:
+        return ContainerMemory(container, right, words(actual))
+    limits = dict(actual.hugepages)
+    short = tuple((size, amount) for size, amount in expected.hugepages if limits.get(size, amount) < amount)
+    return ContainerMemory(container, right, difference(*replace(expected, hugepages=short).beside(actual)))
+
+
+def _recorded(driver: str, pins: Pins, records: Iterable[Record]) -> Iterator[RecordedClaim]:
+    for record in records:
+        try:
+            yield RecordedClaim.of(driver, record, pins.pinned(record))
+        except DranodeError:
+            continue

@@ -1,0 +1,74 @@
+"""Claims on memory, on record on a machine whose kernel is files, and their containers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dranode.cpu.options import CPUOptions
+from dranode.cpu.plugin import CPUPlugin
+from dranode.driver.core.api.documents import decode
+from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.claims.answers import Prepared
+from dranode.driver.core.claims.plugin import Plugin
+from dranode.driver.machine.forms import open_machine
+from dranode.driver.node.node import NodeClaims
+from dranode.memory.options import MemoryOptions
+from dranode.memory.plugin import MemoryPlugin
+from tests.fakes.drivers import reference
+from tests.fakes.recorded_machine import RecordedMachine
+
+MIB = 1 << 20
+HARDWARE = "sockets=2,cores=4"
+# What CDI injects for a claim `a` with a result of ordinary memory and one of huge pages.
+WHOLE = "DRANODE_MEMS_uid-a=1 DRANODE_MEMORY_uid-a_0=1 DRANODE_MEMORY_uid-a_1=1"
+MEMORY = {"memory-numa1": "512Mi", "hugepages-2m-numa1": "64Mi"}
+
+
+def prepare(machine: RecordedMachine, amounts: dict[str, str], **config: Any) -> None:
+    """Put a claim `a` of the pod `pod-a` on record with the memory driver."""
+    consumed = {device: {"size": size} for device, size in amounts.items()}
+    take(machine, MemoryPlugin(open_machine(HARDWARE), MemoryOptions()), consumed, config)
+
+
+def local_cpus(machine: RecordedMachine) -> None:
+    """Put two CPUs of NUMA node 1 on record for the claim `a`, which takes its memory from there."""
+    local = {"apiVersion": "dra.cpu/v1alpha1", "kind": "CPUConfig", "memory": "local"}
+    take(machine, CPUPlugin(open_machine(HARDWARE), CPUOptions()), {"cpudevnuma001": {"dra.cpu/cpu": "2"}}, local)
+
+
+def take(machine: RecordedMachine, plugin: Plugin, consumed: dict[str, dict[str, str]], config: dict[str, Any]) -> None:
+    results = [
+        {
+            "request": f"r{number}",
+            "driver": plugin.driver,
+            "pool": "node",
+            "device": device,
+            "consumedCapacity": capacity,
+            "shareID": f"share-{device}",
+        }
+        for number, (device, capacity) in enumerate(consumed.items())
+    ]
+    opaque = {"source": "FromClaim", "opaque": {"driver": plugin.driver, "parameters": config}}
+    document = {
+        "metadata": {"namespace": "default", "name": "a", "uid": "uid-a"},
+        "status": {
+            "allocation": {"devices": {"results": results, "config": [opaque] if config else []}},
+            "reservedFor": [{"resource": "pods", "name": "pod-a", "uid": "pod-uid-a"}],
+        },
+    }
+    data = machine.folder / "kubelet" / "plugins" / plugin.driver
+    data.mkdir(exist_ok=True)
+    node = NodeClaims(plugin, data, machine.folder / "cdi")
+    node.open()
+    claim = decode(ResourceClaim, document)
+    answer = node.prepare({reference(claim): claim})["uid-a"]
+    assert isinstance(answer, Prepared), answer
+    node.close()
+
+
+def container(machine: RecordedMachine, env: str = WHOLE, nodes: str = "1", **limits: str) -> str:
+    cgroup = machine.container(500, "a", "0-7", env)
+    machine.write(f"sys/fs/cgroup/{cgroup}/cpuset.mems.effective", f"{nodes}\n")
+    for size, limit in limits.items():
+        machine.write(f"sys/fs/cgroup/{cgroup}/hugetlb.{size.removeprefix('of_')}.max", f"{limit}\n")
+    return cgroup
