@@ -13,7 +13,7 @@ from dranode.sim.cel.known import KnownToCEL
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """One field for each gate, named as the gate is without its prefix DRA; the defaults are those of `NEWEST_STABLE`.
+    """One field for each gate, named as the gate is, without the prefix DRA; the defaults are those of `NEWEST_STABLE`.
 
     Attributes:
         release: the release whose allocator answers.
@@ -27,13 +27,16 @@ class Features:
     device_compatibility_groups: bool = False
     device_taint_rules: bool = True
     device_taints: bool = True
+    extended_resource: bool = True
     fractional_capacity_range: bool = True
+    generic_workload: bool = False
     list_type_attributes: bool = False
     node_allocatable_resources: bool = False
     optional_node_operations: bool = False
     partitionable_devices: bool = True
     prioritized_list: bool = True
     resource_claim_device_status: bool = True
+    workload_resource_claims: bool = False
 
     @classmethod
     def of(cls, release: Release, gates: Mapping[str, bool] | None = None) -> Self:

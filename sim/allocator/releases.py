@@ -134,7 +134,7 @@ GATES: Final[Mapping[str, Gate]] = MappingProxyType(
             "device_taint_rules", (("1.35", False), ("1.37", True)), locked="1.38", needs="DRADeviceTaints"
         ),
         "DRADeviceTaints": Gate("device_taints", _BETA_36, locked="1.38"),
-        "DRAExtendedResource": Gate(None, _BETA_36, locked="1.37"),
+        "DRAExtendedResource": Gate("extended_resource", _BETA_36, locked="1.37"),
         "DRAFractionalCapacityRange": Gate(
             "fractional_capacity_range", (("1.37", True),), needs="DRAConsumableCapacity"
         ),
@@ -148,7 +148,8 @@ GATES: Final[Mapping[str, Gate]] = MappingProxyType(
         "DRAResourceClaimGranularStatusAuthorization": Gate(None, (("1.36", True),)),
         "DRAResourcePoolStatus": Gate(None, _ALPHA_36),
         "DRASchedulerFilterTimeout": Gate(None, (("1.34", True),)),
-        "DRAWorkloadResourceClaims": Gate(None, _ALPHA_36),
+        "DRAWorkloadResourceClaims": Gate("workload_resource_claims", _ALPHA_36, needs="GenericWorkload"),
+        "GenericWorkload": Gate("generic_workload", (("1.35", False),)),
     }
 )
 

@@ -41,7 +41,7 @@ def command(
     from dranode.sim.cluster.workload import require_pods
 
     features = asked_features(kubernetes, feature_gates)
-    cluster = read_cluster_documents(load_documents(files), node)
+    cluster = read_cluster_documents(load_documents(files), features, node)
     require_pods(cluster.pods, files)
     placements = tuple(cluster.place(features, lambda: str(uuid.uuid4())))
     outcomes = [outcome for placement in placements for outcome in (*placement.outcomes, *placement.shared)]
@@ -81,6 +81,9 @@ def _draw(placements: tuple[PodPlacement, ...]) -> None:
     from rich.padding import Padding
 
     screen = console()
+    if not any(placement.outcomes or placement.shared for placement in placements):
+        screen.print("Nothing waits for devices.")
+        return
     table = columns("pod", "claim", "node", "request", "device", "consumes")
     for placement in placements:
         for outcome in (*placement.outcomes, *placement.shared):

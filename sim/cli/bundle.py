@@ -64,7 +64,7 @@ def command(
         progress("reading")
         if files:
             documents = load_documents(files)
-            cluster = read_cluster_documents(documents)
+            cluster = read_cluster_documents(documents, features)
             if not cluster.slices:
                 raise UsageError(f"{', '.join(files)}: no ResourceSlice is in it, so no device is known")
             if not any(one.kind == "ResourceClaim" for one in documents):
@@ -89,7 +89,7 @@ def _of_machine(root: Root, drivers: tuple[str, ...], node_name: str, options: d
     from dranode.sim.cluster.pods import ClusterDocuments
 
     slices = tuple(_slices(root, drivers, node_name, options))
-    return ClusterDocuments(slices, (), (Node(metadata=ObjectMeta(name=node_name)),), (), {})
+    return ClusterDocuments(slices, (), (Node(metadata=ObjectMeta(name=node_name)),), ())
 
 
 def _slices(root: Root, drivers: tuple[str, ...], node_name: str, options: dict[str, Any]) -> Iterator[ResourceSlice]:

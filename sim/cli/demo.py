@@ -39,7 +39,7 @@ def command(*, verbose: bool) -> None:
     screen = console()
     with resources.as_file(resources.files("dranode.sim.cli") / "demo.yaml") as claims:
         text = Path(claims).read_text(encoding="utf-8")
-        workload = read_workload(load_documents([claims]))
+        workload = read_workload(load_documents([claims]), Features())
     plugins = load_plugins(["cpu"], open_machine(MACHINE), {})
     screen.print(f"dranode local --machine {MACHINE} demo.yaml", style="bold")
     screen.print(f"\n{text}", end="", markup=False)

@@ -212,7 +212,7 @@ def _traced(
 
     try:
         entries = read_trace(read_yaml(file))
-        pods = [demand_of(questions.selected([entry.pod])[0], questions.dump, questions.minor) for entry in entries]
+        pods = [demand_of(questions.selected([entry.pod])[0], questions.dump, questions.features) for entry in entries]
     except DocumentError as error:
         raise DocumentError(f"{file}: {error}") from error
     for order in orders:

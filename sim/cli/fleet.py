@@ -54,7 +54,7 @@ def run_on_fleet(
         fleet = ImaginedFleet.read(nodes, _discover(drivers, options)) if nodes is not None else None
         sources = load_documents([*([queues] if queues else []), *files])
         if files and queues is None:
-            require_pods(read_workload(sources).pods, files)
+            require_pods(read_workload(sources, features).pods, files)
         run: QueueRun | None = None
         report: FleetReport | None = None
         if queues is not None:

@@ -97,7 +97,7 @@ def command(
 
     if keep and state is None:
         raise UsageError("--keep leaves claims prepared in a folder: name it with --state DIR")
-    workload = read_workload(load_documents(files))
+    workload = read_workload(load_documents(files), features)
     if files:
         require_pods(workload.pods, files)
     plugins = load_plugins(drivers, root, options)

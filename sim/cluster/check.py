@@ -42,8 +42,10 @@ from dranode.sim.cel.expression import compile_selector
 from dranode.sim.cel.known import KnownToCEL
 from dranode.sim.cluster.across import PublishedDevice, Surroundings, claim_warnings, pod_warnings, surroundings
 from dranode.sim.cluster.config_errors import parameter_errors
+from dranode.sim.cluster.holdings import ClaimKey
 from dranode.sim.cluster.undecoded import all_problems
-from dranode.sim.cluster.workload import DEFAULT_NAMESPACE, request_names
+from dranode.sim.cluster.workload import request_names
+from dranode.sim.scheduler.defaults import DEFAULT_NAMESPACE
 
 NamedClaim = TypeVar("NamedClaim", ResourceClaim, ResourceClaimTemplate)
 
@@ -130,21 +132,21 @@ def nothing_checked(files: Iterable[str]) -> CheckResult:
     return CheckResult(", ".join(files), "", "", (FieldError("", what),))
 
 
-def _named(documents: Iterable[SourceDocument], kind: type[NamedClaim]) -> dict[tuple[str, str], NamedClaim]:
+def _named(documents: Iterable[SourceDocument], kind: type[NamedClaim]) -> dict[ClaimKey, NamedClaim]:
     """The documents of a kind by namespace and name, as far as they decode."""
-    named: dict[tuple[str, str], NamedClaim] = {}
+    named: dict[ClaimKey, NamedClaim] = {}
     for source in documents:
         if source.kind == kind.__name__:
             with contextlib.suppress(DocumentError):  # it has a verdict of its own
                 value = decode(kind, to_v1(source.document))
-                named[value.metadata.namespace or DEFAULT_NAMESPACE, value.metadata.name] = value
+                named[ClaimKey(value.metadata.namespace or DEFAULT_NAMESPACE, value.metadata.name)] = value
     return named
 
 
 def _pod(
     source: SourceDocument,
-    claims: Mapping[tuple[str, str], ResourceClaim],
-    templates: Mapping[tuple[str, str], ResourceClaimTemplate],
+    claims: Mapping[ClaimKey, ResourceClaim],
+    templates: Mapping[ClaimKey, ResourceClaimTemplate],
 ) -> Iterator[CheckResult]:
     """The verdict on a pod, or on a pod template that uses claims; nothing for other documents."""
     path = _POD_TEMPLATES.get(source.kind)

@@ -14,14 +14,16 @@ from dranode.driver.core.api.documents import encode_json
 from dranode.driver.core.api.resource import Node, ResourceClaim
 from dranode.sim.allocator.allocate import Allocator, failures, unfit
 from dranode.sim.allocator.explain import Miss
-from dranode.sim.allocator.outcome import AllocationError, Outcome
+from dranode.sim.allocator.outcome import AllocationError, Outcome, Reason
 from dranode.sim.allocator.picks import Oddity
 from dranode.sim.allocator.pools import Pool
 from dranode.sim.allocator.requests import AllocationRequest
 from dranode.sim.allocator.search import Solution
 from dranode.sim.allocator.state import Allocated, PoolState
+from dranode.sim.cluster.extended import NOT_BOUND, backed_here, extended_of, special_claims
 from dranode.sim.cluster.solutions import moved, raw_score
 from dranode.sim.cluster.states import States
+from dranode.sim.scheduler.documents import SchedulingNode, SchedulingPod
 
 # KEP-4816 spreads scores from 0 to 100; kube-scheduler, which decides, takes them as a part of the greatest.
 MAX_SCORE: Final = 100
@@ -73,6 +75,21 @@ class _Demand:
     key: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class NodeAsk:
+    """The claims that a pod has on some nodes.
+
+    Attributes:
+        claims: those that are not allocated yet.
+        allows: whether the pod asks this of a node; None: of all.
+        unbindable: why kube-scheduler fails to bind the pod to such a node once it has chosen it; empty if it does not.
+    """
+
+    claims: tuple[ResourceClaim, ...]
+    allows: Callable[[Node], bool] | None = None
+    unbindable: str = ""
+
+
 class Fleet:
     """Nodes with what is allocated on them; `place` changes it.
 
@@ -98,33 +115,70 @@ class Fleet:
         scores: bool = False,
         before: int = 0,
     ) -> NodeChoice:
-        """Find a node for a pod and allocate its claims there, all or none.
+        """Find a node for a pod and allocate its claims there, all or none; see `place_one_of`."""
+        return self.place_one_of([NodeAsk(tuple(claims), allows)], scores=scores, before=before)
+
+    def place_one_of(self, asks: Sequence[NodeAsk], *, scores: bool = False, before: int = 0) -> NodeChoice:
+        """Find a node for a pod and allocate there what is asked there, all or nothing.
 
         An error that ends the attempt is in the outcomes of the claims, not raised.
 
         Args:
-            claims: the pod's claims that are not allocated yet.
-            allows: whether the pod may go to a node at all; None allows all.
+            asks: what the pod asks of which nodes; no node is in two.
             scores: whether the table of scores is made.
             before: what the pod's allocated claims add to the raw score on every node (`score_before`).
         """
+        most = max(asks, key=lambda ask: len(ask.claims))
         try:
-            demand = self._demand(claims)
-            fits = self._fits(demand, allows)
+            demands = [self._demand(ask.claims) for ask in asks]
+            fits = {
+                (number, state): found
+                for number, ask in enumerate(asks)
+                for state, found in self._fits(demands[number], ask.allows).items()
+            }
         except AllocationError as error:
-            return NodeChoice(None, failures(claims, None, error))
+            return NodeChoice(None, failures(most.claims, None, error))
         if not fits:
-            return self._nowhere(demand, allows)
-        raws = {state: self._raw(demand, solution) + (before if claims else 0) for state, (_, solution) in fits.items()}
-        best = max(fits, key=lambda state: (raws[state], -fits[state][0]))
-        number, solution = fits[best]
+            return self._nowhere(most, list(zip(asks, demands, strict=True)))
+        before = before if most.claims else 0
+        raws = {place: self._raw(demands[place[0]], solution) + before for place, (_, solution) in fits.items()}
+        best = max(fits, key=lambda place: (raws[place], -fits[place][0]))
+        if asks[best[0]].unbindable:
+            ending = AllocationError(asks[best[0]].unbindable, Reason.INCOMPLETE_CLAIM, "fatal")
+            return NodeChoice(None, failures(most.claims, None, ending))
+        demand, (number, solution) = demands[best[0]], fits[best]
         view = self._states.views[number]
         outcomes = self._allocator.outcomes(
             demand.claims, demand.requests, moved(solution, view), view.node.metadata.name
         )
         self._states.take(number, [outcome.allocation for outcome in outcomes if outcome.allocation is not None])
-        table = self._scores(raws, best, number, allows) if scores else ()
+        table = self._scores(raws, best[1], number, asks) if scores else ()
         return NodeChoice(view.node.metadata.name, outcomes, table)
+
+    def extended(self, pod: SchedulingPod) -> dict[str, str]:
+        """Return the DeviceClass of each extended resource of the pod that has one."""
+        return extended_of(pod, self._allocator.classes.values(), self._allocator.features)
+
+    def asks(
+        self, pod: SchedulingPod, extended: Mapping[str, str], ask: NodeAsk, *, claims: bool
+    ) -> tuple[NodeAsk, ...]:
+        """Return what a pod asks besides where devices stand for its extended resources, as they do not everywhere.
+
+        `claims` is whether the pod has claims of its own, allocated or not.
+        """
+        nodes: dict[tuple[str, ...], set[str]] = {}
+        for node in self.nodes:
+            own = node.status.allocatable if isinstance(node, SchedulingNode) else {}
+            backed = backed_here(extended, {name: int(amount.value) for name, amount in own.items()})
+            nodes.setdefault(tuple(sorted(backed)), set()).add(node.metadata.name)
+        return tuple(
+            NodeAsk(
+                (*ask.claims, *special_claims(pod, {name: extended[name] for name in names})),
+                _among(members, ask),
+                "" if names or not claims else NOT_BOUND.format(pod.key),
+            )
+            for names, members in nodes.items()
+        )
 
     def drivers(self, node: str, claims: Sequence[ResourceClaim]) -> frozenset[str]:
         """The drivers whose devices the claims would get on the node as it is now; none if they do not fit there."""
@@ -211,23 +265,24 @@ class Fleet:
             raw = self._raws[id(solution)] = raw_score(demand.requests, solution)
         return raw
 
-    def _nowhere(self, demand: _Demand, allows: Callable[[Node], bool] | None) -> NodeChoice:
+    def _nowhere(self, most: NodeAsk, asked: Sequence[tuple[NodeAsk, _Demand]]) -> NodeChoice:
         nearest: dict[int, tuple[str, Miss]] = {}
         errors: list[AllocationError] = []
         oddities: set[Oddity] = set()
-        for state, number in self._states.living(allows):
-            solution = self._evaluate(state, demand)
-            if isinstance(solution, AllocationError):
-                errors.append(solution)
-                continue
-            oddities |= solution.oddities
-            miss, kind = self._miss(state, demand), self._states.kind(state)
-            if kind not in nearest or nearest[kind][1] < miss:
-                nearest[kind] = (self.nodes[number].metadata.name, miss)
+        for ask, demand in asked:
+            for state, number in self._states.living(ask.allows):
+                solution = self._evaluate(state, demand)
+                if isinstance(solution, AllocationError):
+                    errors.append(solution)
+                    continue
+                oddities |= solution.oddities
+                miss, kind = self._miss(state, demand), self._states.kind(state)
+                if kind not in nearest or nearest[kind][1] < miss:
+                    nearest[kind] = (self.nodes[number].metadata.name, miss)
         misses = tuple(sorted(nearest.values(), key=lambda each: each[1], reverse=True))
         if errors and not misses:
-            return NodeChoice(None, failures(demand.claims, None, errors[0]))
-        return NodeChoice(None, unfit(demand.claims, _sentence(len(self.nodes), misses), oddities), misses=misses)
+            return NodeChoice(None, failures(most.claims, None, errors[0]))
+        return NodeChoice(None, unfit(most.claims, _sentence(len(self.nodes), misses), oddities), misses=misses)
 
     def _miss(self, state: int, demand: _Demand) -> Miss:
         key = (*self._states.key(state), demand.key)
@@ -237,16 +292,22 @@ class Fleet:
         return self._misses[key]
 
     def _scores(
-        self, raws: Mapping[int, int], before: int, taken: int, allows: Callable[[Node], bool] | None
+        self, raws: Mapping[tuple[int, int], int], before: int, taken: int, asks: Sequence[NodeAsk]
     ) -> tuple[NodeScore, ...]:
         most = max(raws.values())
         table = []
         for number, node in enumerate(self.nodes):
-            raw = raws.get(before if number == taken else self._states.of[number])
-            if raw is not None and (allows is None or allows(node)):
+            state = before if number == taken else self._states.of[number]
+            asked = (index for index, ask in enumerate(asks) if ask.allows is None or ask.allows(node))
+            raw = next((raws.get((index, state)) for index in asked), None)
+            if raw is not None:
                 score = MAX_SCORE * raw // most if most else 0
                 table.append(NodeScore(node.metadata.name, raw, score))
         return tuple(table)
+
+
+def _among(nodes: set[str], ask: NodeAsk) -> Callable[[Node], bool]:
+    return lambda node: node.metadata.name in nodes and (ask.allows is None or ask.allows(node))
 
 
 def _sentence(nodes: int, misses: Sequence[tuple[str, Miss]]) -> str:

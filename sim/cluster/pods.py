@@ -13,8 +13,6 @@ from dranode.driver.core.api.resource import (
     DeviceClass,
     Node,
     ObjectMeta,
-    Pod,
-    PodSpec,
     ResourceClaim,
     ResourceSlice,
 )
@@ -26,9 +24,12 @@ from dranode.sim.allocator.nodeselector import selects
 from dranode.sim.allocator.outcome import Outcome, Reason
 from dranode.sim.allocator.state import Allocated
 from dranode.sim.allocator.taint_rules import DeviceTaintRule
-from dranode.sim.cluster.place import Fleet, NodeChoice, NodeScore
+from dranode.sim.cluster.holdings import ClaimKey
+from dranode.sim.cluster.place import Fleet, NodeAsk, NodeChoice, NodeScore
 from dranode.sim.cluster.solutions import score_before
 from dranode.sim.cluster.workload import PodWithClaims, read_workload
+from dranode.sim.scheduler.documents import SchedulingNode, SchedulingPod
+from dranode.sim.scheduler.node_affinity import chooses_nodes, matches_required
 
 T = TypeVar("T")
 
@@ -63,7 +64,6 @@ class ClusterDocuments:
         classes: the DeviceClasses of the documents.
         nodes: the nodes to try, in order.
         pods: pods with their claims, in the order given; a claim without a pod has one made up.
-        specs: the specs of the pods that are really there, by `<namespace>/<name>`.
         rules: the DeviceTaintRules.
     """
 
@@ -71,7 +71,6 @@ class ClusterDocuments:
     classes: tuple[DeviceClass, ...]
     nodes: tuple[Node, ...]
     pods: tuple[PodWithClaims, ...]
-    specs: Mapping[str, PodSpec]
     rules: tuple[DeviceTaintRule, ...] = ()
 
     def place(self, features: Features, new_share_id: Callable[[], str]) -> Iterator[PodPlacement]:
@@ -79,42 +78,64 @@ class ClusterDocuments:
         allocator = Allocator(self.slices, self.classes, features, new_share_id=new_share_id, rules=self.rules)
         allocated = Allocated.of(claim for pod in self.pods for claim in pod.claims)
         fleet = Fleet(allocator, self.nodes, allocated)
-        return place_pods(fleet, self.pods, self.specs)
+        return place_pods(fleet, self.pods)
 
 
-def place_pods(
-    fleet: Fleet, pods: Iterable[PodWithClaims], specs: Mapping[str, PodSpec], *, scores: bool = False
-) -> Iterator[PodPlacement]:
+def place_pods(fleet: Fleet, pods: Iterable[PodWithClaims], *, scores: bool = False) -> Iterator[PodPlacement]:
     """Place pod by pod; a claim that an earlier pod shares is where that pod put it, and the later one follows."""
-    settled: dict[tuple[str, str], AllocationResult] = {}
+    settled: dict[ClaimKey, AllocationResult] = {}
     for pod in pods:
+        if pod.pod is not None and pod.pod.finished:
+            continue
         if pod.missing:
             yield _lacking(pod)
             continue
-        unplaced: list[ResourceClaim] = []
-        fixed: list[tuple[ResourceClaim, AllocationResult]] = []
-        for claim in pod.claims:
-            key = claim.metadata.namespace, claim.metadata.name
-            allocation = settled.get(key) or claim.status.allocation
-            if allocation is None:
-                unplaced.append(claim)
-            else:
-                fixed.append((claim, allocation))
-        spec = specs.get(pod.name)
-        here = any((claim.metadata.namespace, claim.metadata.name) in settled for claim, _ in fixed)
-        if not unplaced and not here and (not fixed or spec is None or spec.node_name):
-            continue  # a claim or a running pod that has all it wants: there is nothing to answer
-        if spec is not None and spec.node_name and unplaced:
-            yield _passed_by(pod, spec.node_name, unplaced)
+        unplaced = [claim for claim in pod.claims if _allocation(claim, settled) is None]
+        fixed = {
+            ClaimKey.of(claim): (claim, allocation)
+            for claim in pod.claims
+            if (allocation := _allocation(claim, settled)) is not None
+        }
+        extended = fleet.extended(pod.pod) if pod.pod is not None else {}
+        waits = bool(unplaced or extended or fixed.keys() & settled.keys())
+        if pod.node and not unplaced:
+            continue  # a running pod has all it wants
+        if not waits and (not fixed or pod.pod is None):
+            continue  # a claim that is allocated: there is nothing to answer
+        if pod.node:
+            yield _passed_by(pod, unplaced)
             continue
-        allows = _allows(spec, [allocation for _, allocation in fixed])
-        before = sum(score_before(claim, allocation) for claim, allocation in fixed)
-        placed = fleet.place(unplaced, allows=allows, scores=scores, before=before)
+        if pod.problem:
+            yield _refused(pod, pod.claims, pod.problem)
+            continue
+        placed = _placed(fleet, pod, unplaced, list(fixed.values()), extended, scores=scores)
         for outcome in placed.outcomes:
             if outcome.allocation is not None:
-                settled[outcome.claim.metadata.namespace, outcome.claim.metadata.name] = outcome.allocation
-        shared = tuple(_shared(pod.name, claim, allocation, placed) for claim, allocation in fixed)
-        yield PodPlacement(pod.name, placed.node, placed.outcomes, shared, placed.scores, placed.misses)
+                settled[ClaimKey.of(outcome.claim)] = outcome.allocation
+        yield placed
+
+
+def _allocation(claim: ResourceClaim, settled: Mapping[ClaimKey, AllocationResult]) -> AllocationResult | None:
+    return settled.get(ClaimKey.of(claim)) or claim.status.allocation
+
+
+def _placed(
+    fleet: Fleet,
+    pod: PodWithClaims,
+    unplaced: Sequence[ResourceClaim],
+    fixed: Sequence[tuple[ResourceClaim, AllocationResult]],
+    extended: Mapping[str, str],
+    *,
+    scores: bool,
+) -> PodPlacement:
+    allows = _allows(pod.pod, [allocation for _, allocation in fixed])
+    before = sum(score_before(claim, allocation) for claim, allocation in fixed)
+    asks: Sequence[NodeAsk] = [NodeAsk(tuple(unplaced), allows)]
+    if pod.pod is not None and extended:
+        asks = fleet.asks(pod.pod, extended, asks[0], claims=bool(pod.claims))
+    placed = fleet.place_one_of(asks, scores=scores, before=before)
+    shared = tuple(_shared(pod.name, claim, allocation, placed) for claim, allocation in fixed)
+    return PodPlacement(pod.name, placed.node, placed.outcomes, shared, placed.scores, placed.misses)
 
 
 def _shared(pod: str, claim: ResourceClaim, allocation: AllocationResult, placed: NodeChoice) -> Outcome:
@@ -125,21 +146,18 @@ def _shared(pod: str, claim: ResourceClaim, allocation: AllocationResult, placed
     return Outcome(claim, error=error, reason=Reason.DOES_NOT_FIT)
 
 
-def read_cluster_documents(documents: Sequence[SourceDocument], only_node: str | None = None) -> ClusterDocuments:
+def read_cluster_documents(
+    documents: Sequence[SourceDocument], features: Features, only_node: str | None = None
+) -> ClusterDocuments:
     """Sort out the documents of a dump; kinds that do not matter are passed over.
 
     Raises:
-        DocumentError: a document does not decode; says where.
+        DocumentError: a document does not decode, or two of a kind have one name; says where.
     """
+    workload = read_workload(documents, features)
     slices = _decoded(documents, "ResourceSlice", ResourceSlice)
-    classes = _decoded(documents, "DeviceClass", DeviceClass)
     nodes = _nodes(documents, slices, only_node)
-    specs = {
-        f"{pod.metadata.namespace or 'default'}/{pod.metadata.name}": pod.spec
-        for pod in _decoded(documents, "Pod", Pod)
-    }
-    workload = read_workload(documents)
-    return ClusterDocuments(slices, classes, nodes, workload.pods, specs, workload.rules)
+    return ClusterDocuments(slices, workload.classes, nodes, workload.pods, workload.rules)
 
 
 def _decoded(documents: Iterable[SourceDocument], kind: str, into: type[T]) -> tuple[T, ...]:
@@ -156,7 +174,7 @@ def _decoded(documents: Iterable[SourceDocument], kind: str, into: type[T]) -> t
 def _nodes(
     documents: Iterable[SourceDocument], slices: Iterable[ResourceSlice], only_node: str | None
 ) -> tuple[Node, ...]:
-    nodes = _decoded(documents, "Node", Node)
+    nodes: tuple[Node, ...] = _decoded(documents, "Node", SchedulingNode)
     if not nodes:
         names = [name for each in slices for name in (each.spec.node_name, *_device_nodes(each)) if name]
         nodes = tuple(_node(name) for name in dict.fromkeys(names))
@@ -173,17 +191,18 @@ def _node(name: str) -> Node:
     return Node(metadata=ObjectMeta(name=name, labels={"kubernetes.io/hostname": name}))
 
 
-def _allows(spec: PodSpec | None, fixed: Sequence[AllocationResult]) -> Callable[[Node], bool] | None:
-    """Return which nodes the pod may go to; None if to all."""
+def _allows(pod: SchedulingPod | None, fixed: Sequence[AllocationResult]) -> Callable[[Node], bool] | None:
+    """Return which nodes the pod may go to by its claims, its nodeSelector and its required node affinity.
+
+    None if to all.
+    """
     selectors = [allocation.node_selector for allocation in fixed if allocation.node_selector is not None]
-    labels = dict(spec.node_selector) if spec is not None else {}
-    if not selectors and not labels:
+    bound = pod is not None and chooses_nodes(pod)
+    if not selectors and not bound:
         return None
 
     def allows(node: Node) -> bool:
-        return labels.items() <= dict(node.metadata.labels).items() and all(
-            selects(selector, node) for selector in selectors
-        )
+        return (pod is None or matches_required(pod, node)) and all(selects(each, node) for each in selectors)
 
     return allows
 
@@ -197,22 +216,24 @@ def passed_by(pod: str, node: str, claims: Iterable[str]) -> str:
     )
 
 
-def _passed_by(pod: PodWithClaims, node: str, claims: Sequence[ResourceClaim]) -> PodPlacement:
+def _passed_by(pod: PodWithClaims, claims: Sequence[ResourceClaim]) -> PodPlacement:
     names = [f"{claim.metadata.namespace}/{claim.metadata.name}" for claim in claims]
-    error = passed_by(pod.name, node, names)
+    return _refused(pod, claims, passed_by(pod.name, pod.node, names))
+
+
+def _refused(pod: PodWithClaims, claims: Sequence[ResourceClaim], error: str) -> PodPlacement:
     outcomes = (Outcome(claim, error=error, reason=Reason.INCOMPLETE_CLAIM, scope="fatal") for claim in claims)
     return PodPlacement(pod.name, None, tuple(outcomes))
 
 
 def _lacking(pod: PodWithClaims) -> PodPlacement:
-    lacking = ", ".join(pod.missing)
-    error = f"pod {pod.name} lacks {lacking}, so none of its claims is allocated"
-    named = [
-        ResourceClaim(metadata=ObjectMeta(name=name, namespace=pod.name.partition("/")[0])) for name in pod.missing
-    ]
-    claims = (*named, *(claim for claim in pod.claims if claim.status.allocation is None))
-    return PodPlacement(
-        pod.name,
-        None,
-        tuple(Outcome(claim, error=error, reason=Reason.INCOMPLETE_CLAIM, scope="fatal") for claim in claims),
+    """A pod whose claims no document has; one that is bound holds what is not known."""
+    lacking = ", ".join(map(str, pod.missing))
+    error = (
+        f"pod {pod.name} is on node {pod.node} and uses {lacking}, which no document is: what it holds is not known"
+        if pod.node
+        else f"pod {pod.name} lacks {lacking}, so none of its claims is allocated"
     )
+    namespace = pod.name.partition("/")[0]
+    named = [ResourceClaim(metadata=ObjectMeta(name=missing.name, namespace=namespace)) for missing in pod.missing]
+    return _refused(pod, [*named, *(claim for claim in pod.claims if claim.status.allocation is None)], error)

@@ -1,15 +1,16 @@
-"""Reads the pods of a local run with their claims from files, in the order given.
+"""Reads pods with their claims from files, in the order given.
 
-A template becomes a claim for each pod that uses it; a template or claim that no pod uses gets a pod made up, as if
-somebody had written the simplest one. Everything here is pure: documents in, pods with claims out.
+A pod's claims are those that the cluster has made for it, else made from its templates. A template or claim that no pod
+uses gets a pod made up, as if somebody had written the simplest one. Everything here is pure: documents in, pods with
+claims out.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -22,7 +23,6 @@ from dranode.driver.core.api.resource import (
     DeviceClassSpec,
     DeviceSelector,
     ObjectMeta,
-    Pod,
     PodResourceClaim,
     ResourceClaim,
     ResourceClaimConsumerReference,
@@ -30,9 +30,15 @@ from dranode.driver.core.api.resource import (
     ResourceClaimTemplate,
 )
 from dranode.driver.core.api.source_document import SourceDocument
+from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.taint_rules import DeviceTaintRule, taint_rules
+from dranode.sim.cluster.extended import extended_of, is_special, special_claims
+from dranode.sim.cluster.holdings import ClaimKey
+from dranode.sim.cluster.pod_claims import KnownClaims, MissingObject, PodClaims, PodGroup, claim_from, pod_claims
+from dranode.sim.scheduler.defaults import DEFAULT_NAMESPACE, with_defaults
+from dranode.sim.scheduler.documents import SchedulingPod
 
-Named = TypeVar("Named", ResourceClaim, ResourceClaimTemplate, Pod)
+Named = TypeVar("Named", PodGroup, ResourceClaim, ResourceClaimTemplate, SchedulingPod)
 
 _HUGE: Final = (
     'device.driver == "dra.memory" && device.attributes["dra.memory"].hugeTLB && '
@@ -46,8 +52,6 @@ DEFAULT_CLASSES: Final = {
     "dra.hugepages-2m": _HUGE.format("2m"),
     "dra.hugepages-1g": _HUGE.format("1g"),
 }
-DEFAULT_NAMESPACE: Final = "default"
-POD_CLAIM_NAME: Final = "resource.kubernetes.io/pod-claim-name"
 # Any fixed namespace will do: the same files get the same UIDs, so a run over kept state meets its own claims again.
 _UIDS: Final = uuid.UUID("6ad4b9f0-63c1-5c0e-9bd3-2a1b6f6f1a10")
 
@@ -58,15 +62,23 @@ class PodWithClaims:
 
     Attributes:
         name: `<namespace>/<name>` of the pod.
-        claims: in the order of `spec.resourceClaims`, each once, reserved for the pod.
-        missing: names of claims or templates that the pod refers to and no file has.
-        node: the node that the pod is bound to; empty if to none.
+        claims: in the order of `spec.resourceClaims`, each once, reserved for the pod; of a pod that has ended, those
+            that it still holds.
+        missing: what the pod refers to and no file has.
+        problem: why kube-scheduler looks at no node as long as pod and claims are as they are; empty if it does.
+        pod: the pod as the API server would store it; None if it was made up.
     """
 
     name: str
     claims: tuple[ResourceClaim, ...]
-    missing: tuple[str, ...] = ()
-    node: str = ""
+    missing: tuple[MissingObject, ...] = ()
+    problem: str = ""
+    pod: SchedulingPod | None = None
+
+    @property
+    def node(self) -> str:
+        """Return the node that the pod is bound to; empty if to none."""
+        return self.pod.spec.node_name if self.pod is not None else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,46 +96,79 @@ class WorkloadDocuments:
     rules: tuple[DeviceTaintRule, ...] = ()
 
 
-def read_workload(documents: Iterable[SourceDocument]) -> WorkloadDocuments:
-    """Sort out documents: claims, templates, pods, classes and taint rules; other kinds are passed over.
+def read_workload(documents: Iterable[SourceDocument], features: Features) -> WorkloadDocuments:
+    """Sort out documents: claims, templates, pods, PodGroups, classes and taint rules; other kinds are passed over.
 
     Raises:
-        DocumentError: a document of these kinds does not decode, two claims have one name, or a pod names claims or
+        DocumentError: a document of these kinds does not decode, two of a kind have one name, or a pod names claims or
             requests that there are not; says where.
     """
-    claims: dict[tuple[str, str], ResourceClaim] = {}
-    templates: dict[tuple[str, str], ResourceClaimTemplate] = {}
-    pods: list[Pod] = []
-    of_pods: list[SourceDocument] = []
-    classes = {kind.metadata.name: kind for kind in map(default_class, DEFAULT_CLASSES)}
-    order: list[tuple[str, str, str]] = []
+    found = _Documents()
     everything = tuple(documents)
     for source in everything:
         try:
-            match source.kind:
-                case "ResourceClaim":
-                    claim = _in_namespace(decode(ResourceClaim, source.document))
-                    _enter(claims, claim, "claim")
-                    order.append(("claim", claim.metadata.namespace, claim.metadata.name))
-                case "ResourceClaimTemplate":
-                    template = _in_namespace(decode(ResourceClaimTemplate, source.document))
-                    _enter(templates, template, "template")
-                    order.append(("template", template.metadata.namespace, template.metadata.name))
-                case "Pod":
-                    pods.append(_in_namespace(decode(Pod, source.document)))
-                    of_pods.append(source)
-                    order.append(("pod", "", str(len(pods) - 1)))
-                case "DeviceClass":
-                    device_class = decode(DeviceClass, source.document)
-                    classes[device_class.metadata.name] = device_class
-                case _:
-                    pass
+            found.enter(source)
         except DocumentError as error:
             raise DocumentError(f"{source.place}: {error}") from error
-    for source, pod in zip(of_pods, pods, strict=True):
-        _check_pod(source, pod, claims, templates)
-    placed = tuple(_pods(order, claims, templates, pods))
+    for source, pod in found.pods.values():
+        _check_pod(source, pod, found.claims, found.templates)
+    groups = found.groups if features.workload_resource_claims else None
+    placed = tuple(_pods(found, KnownClaims(found.claims, found.templates, groups)))
+    classes = {kind.metadata.name: kind for kind in map(default_class, DEFAULT_CLASSES)} | found.classes
     return WorkloadDocuments(placed, tuple(classes.values()), taint_rules(everything))
+
+
+class _Documents:
+    """The documents by kind and name, and the order of those that ask for something."""
+
+    def __init__(self) -> None:
+        """Start without any."""
+        self.claims: dict[ClaimKey, ResourceClaim] = {}
+        self.templates: dict[ClaimKey, ResourceClaimTemplate] = {}
+        self.groups: dict[ClaimKey, PodGroup] = {}
+        self.pods: dict[ClaimKey, tuple[SourceDocument, SchedulingPod]] = {}
+        self.classes: dict[str, DeviceClass] = {}
+        self.order: list[tuple[str, ClaimKey]] = []
+
+    def enter(self, source: SourceDocument) -> None:
+        """Take in one document.
+
+        Raises:
+            DocumentError: it does not decode, has no name, or one of its kind and name is there already.
+        """
+        match source.kind:
+            case "ResourceClaim":
+                self._named(source, self.claims, _in_namespace(decode(ResourceClaim, source.document)))
+            case "ResourceClaimTemplate":
+                self._named(source, self.templates, _in_namespace(decode(ResourceClaimTemplate, source.document)))
+            case "PodGroup":
+                self._named(source, self.groups, _in_namespace(decode(PodGroup, source.document)))
+            case "Pod":
+                pod = with_defaults(_in_namespace(decode(SchedulingPod, source.document)), {})
+                self._named(source, self.pods, pod, (source, pod))
+            case "DeviceClass":
+                device_class = decode(DeviceClass, source.document)
+                if device_class.metadata.name in self.classes:
+                    raise DocumentError(f"a DeviceClass {device_class.metadata.name} is there already", "metadata.name")
+                self.classes[device_class.metadata.name] = device_class
+            case _:
+                pass
+
+    def _named(self, source: SourceDocument, known: dict[ClaimKey, Any], value: Named, entry: Any = None) -> None:
+        key = ClaimKey(value.metadata.namespace, value.metadata.name)
+        if key in known:
+            raise DocumentError(f"a {source.kind} {key} is there already", "metadata.name")
+        known[key] = entry or value
+        self.order.append((source.kind, key))
+
+
+def with_special(pod: PodWithClaims, classes: Iterable[DeviceClass], features: Features) -> PodWithClaims:
+    """The pod with the claim for its extended resources, on a node that has none of them of its own."""
+    if pod.pod is None:
+        return pod
+    user = _pod_reference(ClaimKey(pod.pod.metadata.namespace, pod.pod.metadata.name), pod.pod.metadata.uid)
+    special = special_claims(pod.pod, extended_of(pod.pod, classes, features))
+    return replace(pod, claims=(*pod.claims, *(_reserved(claim, user) for claim in special)))
 
 
 def require_pods(pods: Sequence[PodWithClaims], files: Iterable[str]) -> None:
@@ -139,27 +184,27 @@ def require_pods(pods: Sequence[PodWithClaims], files: Iterable[str]) -> None:
 def request_names(
     entry: PodResourceClaim,
     namespace: str,
-    claims: Mapping[tuple[str, str], ResourceClaim],
-    templates: Mapping[tuple[str, str], ResourceClaimTemplate],
+    claims: Mapping[ClaimKey, ResourceClaim],
+    templates: Mapping[ClaimKey, ResourceClaimTemplate],
 ) -> tuple[str, ...] | None:
     """The names of the requests of the claim or template behind an entry of a pod's `spec.resourceClaims`.
 
     None if it is not among `claims` and `templates`, which are by namespace and name.
     """
     if entry.resource_claim_name is not None:
-        claim = claims.get((namespace, entry.resource_claim_name))
+        claim = claims.get(ClaimKey(namespace, entry.resource_claim_name))
         devices = claim.spec.devices if claim is not None else None
     else:
-        template = templates.get((namespace, entry.resource_claim_template_name or ""))
+        template = templates.get(ClaimKey(namespace, entry.resource_claim_template_name or ""))
         devices = template.spec.spec.devices if template is not None else None
     return None if devices is None else tuple(request.name for request in devices.requests)
 
 
 def _check_pod(
     source: SourceDocument,
-    pod: Pod,
-    claims: Mapping[tuple[str, str], ResourceClaim],
-    templates: Mapping[tuple[str, str], ResourceClaimTemplate],
+    pod: SchedulingPod,
+    claims: Mapping[ClaimKey, ResourceClaim],
+    templates: Mapping[ClaimKey, ResourceClaimTemplate],
 ) -> None:
     """Refuse a pod that the API server would refuse, or that asks a claim for what it has not.
 
@@ -191,78 +236,61 @@ def _in_namespace(value: Named) -> Named:
     return msgspec.structs.replace(value, metadata=metadata)
 
 
-def _enter(known: dict[tuple[str, str], Named], value: Named, what: str) -> None:
-    key = value.metadata.namespace, value.metadata.name
-    if key in known:
-        raise DocumentError(f"a {what} {key[0]}/{key[1]} is there already", "metadata.name")
-    known[key] = value
-
-
-def _pods(
-    order: Iterable[tuple[str, str, str]],
-    claims: Mapping[tuple[str, str], ResourceClaim],
-    templates: Mapping[tuple[str, str], ResourceClaimTemplate],
-    pods: list[Pod],
-) -> Iterable[PodWithClaims]:
+def _pods(documents: _Documents, known: KnownClaims) -> Iterator[PodWithClaims]:
+    own = {key: pod_claims(pod, known) for key, (_, pod) in documents.pods.items()}
     # A claim and a template may have one name: that a pod uses the one says nothing of the other.
-    used = {
-        (kind, pod.metadata.namespace, name)
-        for pod in pods
+    used = {("ResourceClaim", claim) for claims in own.values() for claim in claims.entries.values()}
+    used |= {
+        (kind, ClaimKey(key.namespace, name))
+        for key, (_, pod) in documents.pods.items()
         for entry in pod.spec.resource_claims
-        for kind, name in (("claim", entry.resource_claim_name), ("template", entry.resource_claim_template_name))
+        for kind, name in (
+            ("ResourceClaim", entry.resource_claim_name),
+            ("ResourceClaimTemplate", entry.resource_claim_template_name),
+        )
         if name
     }
-    for kind, namespace, name in order:
-        if kind == "pod":
-            yield _pod_claims(pods[int(name)], claims, templates)
-        elif (kind, namespace, name) not in used:
-            claim = claims.get((namespace, name)) if kind == "claim" else None
-            made_up = claim or _from_template(templates[namespace, name], name)
-            yield PodWithClaims(f"{namespace}/{name}", (_reserved(made_up, name),))
+    # One that kube-scheduler has made for a pod's extended resources is not allocated by itself either.
+    used |= {
+        ("ResourceClaim", key)
+        for key, claim in known.claims.items()
+        if is_special(claim) and claim.status.allocation is None
+    }
+    for kind, key in documents.order:
+        if kind == "Pod":
+            yield _pod(documents.pods[key][1], own[key])
+        elif (kind, key) not in used and kind != "PodGroup":
+            claim = known.claims[key] if kind == "ResourceClaim" else claim_from(known.templates[key], key.name, {})
+            yield PodWithClaims(str(key), (_reserved(claim, _pod_reference(key)),))
 
 
-def _pod_claims(
-    pod: Pod,
-    claims: Mapping[tuple[str, str], ResourceClaim],
-    templates: Mapping[tuple[str, str], ResourceClaimTemplate],
-) -> PodWithClaims:
-    namespace, name = pod.metadata.namespace, pod.metadata.name
-    own: dict[str, ResourceClaim] = {}
-    missing: list[str] = []
-    for entry in pod.spec.resource_claims:
-        if entry.resource_claim_name is not None:
-            claim = claims.get((namespace, entry.resource_claim_name))
-        else:
-            template = templates.get((namespace, entry.resource_claim_template_name or ""))
-            claim = _from_template(template, f"{name}-{entry.name}", entry.name) if template else None
-        if claim is None:
-            missing.append(entry.resource_claim_name or entry.resource_claim_template_name or entry.name)
-        else:
-            own.setdefault(claim.metadata.name, _reserved(claim, name))
-    return PodWithClaims(f"{namespace}/{name}", tuple(own.values()), tuple(missing), pod.spec.node_name)
+def _pod(pod: SchedulingPod, own: PodClaims) -> PodWithClaims:
+    reference = _pod_reference(ClaimKey(pod.metadata.namespace, pod.metadata.name), pod.metadata.uid)
+    claims = tuple(_reserved(claim, own.shared.get(ClaimKey.of(claim), reference)) for claim in own.claims)
+    if pod.finished:
+        held = tuple(claim for claim in claims if claim.status.allocation is not None)
+        return PodWithClaims(pod.key, held, pod=pod)
+    return PodWithClaims(pod.key, claims, own.missing, own.problem, pod)
 
 
-def _from_template(template: ResourceClaimTemplate, name: str, pod_claim_name: str = "") -> ResourceClaim:
-    given = template.spec.metadata
-    annotations = {**given.annotations, **({POD_CLAIM_NAME: pod_claim_name} if pod_claim_name else {})}
-    metadata = ObjectMeta(
-        name=name, namespace=template.metadata.namespace, labels=given.labels, annotations=annotations
-    )
-    return ResourceClaim(api_version=API_VERSION, kind="ResourceClaim", metadata=metadata, spec=template.spec.spec)
+def _pod_reference(pod: ClaimKey, uid: str = "") -> ResourceClaimConsumerReference:
+    uid = uid or str(uuid.uuid5(_UIDS, f"pod {pod}"))
+    return ResourceClaimConsumerReference(resource="pods", name=pod.name, uid=uid)
 
 
-def _reserved(claim: ResourceClaim, pod: str) -> ResourceClaim:
-    namespace, name = claim.metadata.namespace, claim.metadata.name
-    uid = claim.metadata.uid or str(uuid.uuid5(_UIDS, f"{namespace}/{name}"))
-    reserved = claim.status.reserved_for or (
-        ResourceClaimConsumerReference(resource="pods", name=pod, uid=str(uuid.uuid5(_UIDS, f"pod {namespace}/{pod}"))),
-    )
+def _reserved(claim: ResourceClaim, user: ResourceClaimConsumerReference) -> ResourceClaim:
+    uid = claim.metadata.uid or str(uuid.uuid5(_UIDS, str(ClaimKey.of(claim))))
+    if not user.uid:
+        made_up = uuid.uuid5(_UIDS, f"{user.resource} {claim.metadata.namespace}/{user.name}")
+        user = msgspec.structs.replace(user, uid=str(made_up))
     return msgspec.structs.replace(
         claim,
         api_version=API_VERSION,
         kind="ResourceClaim",
         metadata=msgspec.structs.replace(claim.metadata, uid=uid),
         status=ResourceClaimStatus(
-            allocation=claim.status.allocation, reserved_for=reserved, devices=claim.status.devices
+            allocation=claim.status.allocation,
+            reserved_for=claim.status.reserved_for or (user,),
+            devices=claim.status.devices,
         ),
     )

@@ -10,17 +10,15 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from dranode.driver.core.api.documents import API_VERSION
 from dranode.driver.core.api.resource import (
-    ObjectMeta,
-    PodResourceClaim,
     ResourceClaim,
     ResourceClaimStatus,
-    ResourceClaimTemplate,
 )
+from dranode.sim.allocator.features import Features
+from dranode.sim.cluster.extended import classes_behind, left_over
 from dranode.sim.cluster.holdings import ClaimKey
+from dranode.sim.cluster.pod_claims import KnownClaims, pod_claims
 from dranode.sim.fit.dump import ClusterDump
-from dranode.sim.fit.extended import SINCE, classes_behind, left_over
 from dranode.sim.scheduler.documents import SchedulingPod
 from dranode.sim.scheduler.snapshot import PodInfo
 
@@ -39,14 +37,18 @@ class PodDemand:
         missing: what the pod refers to and the documents do not have: `ResourceClaim a`.
         extended: the DeviceClass of each extended resource of the pod that has one.
         left_over: the claim for those that an attempt before has left, which has to be deleted first.
+        problem: why the scheduler looks at no node as long as the claims are as they are.
+        shared: the claims that its PodGroup has, which all its pods use.
     """
 
     info: PodInfo
     claims: tuple[ResourceClaim, ...]
-    entries: dict[str, ClaimKey]
+    entries: Mapping[str, ClaimKey]
     missing: tuple[str, ...] = ()
     extended: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     left_over: str = ""
+    problem: str = ""
+    shared: frozenset[ClaimKey] = frozenset()
 
     @property
     def pod(self) -> SchedulingPod:
@@ -67,31 +69,21 @@ class PodDemand:
         return dataclasses.replace(self, claims=(*self.claims, claim), entries={**self.entries, _SPECIAL: key})
 
 
-def demand_of(pod: SchedulingPod, dump: ClusterDump, minor: int, *, node_allocatable: bool = False) -> PodDemand:
-    """The pod with its claims; `node_allocatable` lets count what its devices stand for of its node (KEP-5517).
+def demand_of(pod: SchedulingPod, dump: ClusterDump, features: Features) -> PodDemand:
+    """The pod with its claims.
 
     Raises:
         DocumentError: a selector of the pod is none.
     """
-    claims: dict[ClaimKey, ResourceClaim] = {}
-    entries: dict[str, ClaimKey] = {}
-    missing: list[str] = []
-    for entry in pod.spec.resource_claims:
-        made = {each.name: each.resource_claim_name for each in pod.status.resource_claim_statuses}
-        if entry.resource_claim_name is None and entry.name in made and made[entry.name] is None:
-            continue  # the cluster has said that the pod needs no claim for this entry
-        name = entry.resource_claim_name or made.get(entry.name)
-        claim = _existing(pod, entry, name, dump)
-        if claim is None:
-            what = f"ResourceClaim {name}" if name else f"ResourceClaimTemplate {entry.resource_claim_template_name}"
-            missing.append(what)
-        else:
-            entries[entry.name] = ClaimKey.of(claim)
-            claims.setdefault(ClaimKey.of(claim), claim)
-    devices = pod.status.node_allocatable_resource_claim_statuses if node_allocatable else ()
-    info = PodInfo.of(pod, minor, devices)
-    extended = classes_behind(info.requests, dump.classes) if minor >= SINCE else {}
-    demand = PodDemand(info, tuple(claims.values()), entries, tuple(missing), extended)
+    groups = dump.groups if features.workload_resource_claims else None
+    own = pod_claims(pod, KnownClaims(dump.claims, dump.templates, groups))
+    # What its devices stand for of its node (KEP-5517); of a pod that waits it is found out.
+    counted = features.node_allocatable_resources and pod.spec.node_name
+    devices = pod.status.node_allocatable_resource_claim_statuses if counted else ()
+    info = PodInfo.of(pod, features.release.number[0], devices)
+    extended = classes_behind(info.requests, dump.classes) if features.extended_resource else {}
+    missing = tuple(map(str, own.missing))
+    demand = PodDemand(info, own.claims, own.entries, missing, extended, "", own.problem, frozenset(own.shared))
     return _with_extended(demand, dump) if extended else demand
 
 
@@ -106,24 +98,6 @@ def _with_extended(demand: PodDemand, dump: ClusterDump) -> PodDemand:
     return demand if stale is None else dataclasses.replace(demand, left_over=stale.metadata.name)
 
 
-def _existing(pod: SchedulingPod, entry: PodResourceClaim, name: str | None, dump: ClusterDump) -> ResourceClaim | None:
-    namespace = pod.metadata.namespace
-    if name is not None:
-        return dump.claims.get(ClaimKey(namespace, name))
-    template = dump.templates.get(ClaimKey(namespace, entry.resource_claim_template_name or ""))
-    return _from_template(pod, entry, template) if template is not None else None
-
-
-def _from_template(pod: SchedulingPod, entry: PodResourceClaim, template: ResourceClaimTemplate) -> ResourceClaim:
-    metadata = ObjectMeta(
-        name=f"{pod.metadata.name}-{entry.name}",
-        namespace=pod.metadata.namespace,
-        labels=template.spec.metadata.labels,
-        annotations=template.spec.metadata.annotations,
-    )
-    return ResourceClaim(api_version=API_VERSION, kind="ResourceClaim", metadata=metadata, spec=template.spec.spec)
-
-
 def copy_of(demand: PodDemand, number: int) -> PodDemand:
     """One more pod like this that waits, with claims of its own where they were made from templates."""
     demand = demand.waiting()
@@ -133,6 +107,7 @@ def copy_of(demand: PodDemand, number: int) -> PodDemand:
     renamed = {
         demand.entries[entry]: ClaimKey(pod.metadata.namespace, f"{name}-{entry}")
         for entry in templated & demand.entries.keys()
+        if demand.entries[entry] not in demand.shared
     }
     claims = tuple(
         replace(
@@ -146,7 +121,7 @@ def copy_of(demand: PodDemand, number: int) -> PodDemand:
     )
     entries = {entry: renamed.get(key, key) for entry, key in demand.entries.items()}
     info = replace_pod(demand.info, replace(pod, metadata=replace(pod.metadata, name=name)))
-    return PodDemand(info, claims, entries, demand.missing, demand.extended)
+    return dataclasses.replace(demand, info=info, claims=claims, entries=entries)
 
 
 def replace_pod(info: PodInfo, pod: SchedulingPod) -> PodInfo:

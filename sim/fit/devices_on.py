@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from dranode.driver.core.api.resource import ResourceClaim
 from dranode.sim.cluster.devices import DeviceAnswers, DeviceDemand
+from dranode.sim.cluster.extended import backed_here, special_claim
 from dranode.sim.fit.demand import PodDemand
-from dranode.sim.fit.extended import backed_here, special_claim
 from dranode.sim.scheduler.snapshot import NodeInfo
 
 
@@ -38,12 +38,3 @@ class DevicesOn:
             claims = (*self._claims, special_claim(self._pod.pod, extended))
             self._demands[key] = self._answers.demand(claims)
         return self._demands[key]
-
-
-def cannot_be_bound(demand: PodDemand, info: NodeInfo) -> bool:
-    """Return whether kube-scheduler chooses the node and then fails to bind the pod to it.
-
-    So it is in 1.36.4 and 1.37.1 for a pod with claims whose extended resources are all the node's own, if a
-    DeviceClass has one of their names: a claim without requests is made, and an error that there are none.
-    """
-    return bool(demand.extended and demand.claims) and not backed_here(demand.extended, info.allocatable)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final, TypeVar
 
 from msgspec.structs import replace
@@ -21,12 +22,13 @@ from dranode.driver.core.api.resource import (
 from dranode.driver.core.api.source_document import SourceDocument
 from dranode.sim.allocator.taint_rules import DeviceTaintRule, taint_rules
 from dranode.sim.cluster.holdings import ClaimKey
+from dranode.sim.cluster.pod_claims import PodGroup
 from dranode.sim.scheduler.defaults import DEFAULT_NAMESPACE, with_defaults
 from dranode.sim.scheduler.documents import SchedulingNode, SchedulingPod
 from dranode.sim.scheduler.owners import Owners
 from dranode.sim.scheduler.terms import Namespaces
 
-_Namespaced = TypeVar("_Namespaced", ResourceClaim, ResourceClaimTemplate, SchedulingPod)
+_Namespaced = TypeVar("_Namespaced", PodGroup, ResourceClaim, ResourceClaimTemplate, SchedulingPod)
 _Document = TypeVar("_Document")
 # What kubectl has to get for a whole answer, and what is not known without it.
 NEEDED: Final[Mapping[str, str]] = {
@@ -77,6 +79,7 @@ class ClusterDump:
         owners: what makes pods, and Services.
         kinds: the kinds of which objects were looked for and may be there.
         rules: all DeviceTaintRules.
+        groups: all PodGroups.
     """
 
     nodes: tuple[SchedulingNode, ...]
@@ -89,6 +92,7 @@ class ClusterDump:
     owners: Owners
     kinds: frozenset[str]
     rules: tuple[DeviceTaintRule, ...] = ()
+    groups: Mapping[ClaimKey, PodGroup] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def waiting(self) -> tuple[SchedulingPod, ...]:
@@ -119,6 +123,7 @@ def read_dump(sources: Sequence[SourceDocument], kinds: Iterable[str] = ()) -> C
         Owners(sources),
         frozenset([*kinds, *(source.kind for source in sources)]),
         taint_rules(sources),
+        _named(_decoded(sources, "PodGroup", PodGroup)),
     )
 
 

@@ -68,13 +68,8 @@ class ClusterQuestions:
         """
         if not dump.nodes:
             raise DocumentError("no document is a Node, so there is nothing that a pod could fit on")
-        state = ClusterState.of(dump, features.release.number[0], node_allocatable=features.node_allocatable_resources)
+        state = ClusterState.of(dump, features)
         return cls(dump, state, features, new_share_id)
-
-    @property
-    def minor(self) -> int:
-        """Return the minor release of Kubernetes."""
-        return self.features.release.number[0]
 
     @cached_property
     def scheduler(self) -> Scheduler:
@@ -104,7 +99,7 @@ class ClusterQuestions:
         """Place pod by pod, each with what those before it have left."""
         state = self.state
         for pod in pods:
-            answer = self.answer(state, demand_of(pod, self.dump, self.minor))
+            answer = self.answer(state, demand_of(pod, self.dump, self.features))
             yield answer
             state = self.after(answer)
 

@@ -16,11 +16,12 @@ from dranode.sim.allocator.outcome import AllocationError, Outcome
 from dranode.sim.allocator.search import Solution
 from dranode.sim.allocator.state import PoolID
 from dranode.sim.cluster.devices import DeviceAnswers
+from dranode.sim.cluster.extended import NOT_BOUND, cannot_be_bound
 from dranode.sim.cluster.holdings import ClaimKey
 from dranode.sim.cluster.pods import passed_by
 from dranode.sim.cluster.solutions import score_before
 from dranode.sim.fit.demand import PodDemand
-from dranode.sim.fit.devices_on import DevicesOn, cannot_be_bound
+from dranode.sim.fit.devices_on import DevicesOn
 from dranode.sim.fit.node_allocatable import (
     MAPPINGS_SINCE,
     SHARED_MAPPING,
@@ -35,11 +36,6 @@ from dranode.sim.scheduler.snapshot import NodeInfo, PodInfo
 
 CANNOT_ALLOCATE: Final = "cannot allocate all claims"
 NOT_AVAILABLE: Final = "resourceclaim not available on the node"
-# In kube-scheduler's words; it tries again and again.
-NOT_BOUND: Final = (
-    'running PreBind plugin "DynamicResources": nil or empty request mappings, no update of pod {} '
-    "ExtendedResourceClaimStatus"
-)
 # How many pods may share a claim (`status.reservedFor`).
 _MOST_USERS: Final = 256
 
@@ -108,7 +104,7 @@ class Scheduler:
             return Placement(demand.pod.key, None, refusals=refusals)
         scores = self._scores(state, demand, asked, feasible, solutions) if len(feasible) > 1 else ()
         tied = best(scores) if scores else (feasible[0].name,)
-        if cannot_be_bound(demand, state.nodes[tied[0]]):
+        if cannot_be_bound(demand.extended, demand.claims, state.nodes[tied[0]].allocatable):
             return Placement(demand.pod.key, None, problem=NOT_BOUND.format(demand.pod.key))
         outcomes = self._outcomes(state, asked, solutions, tied[0])
         return Placement(demand.pod.key, tied[0], tied, scores, refusals, outcomes=outcomes)
@@ -297,15 +293,16 @@ def obstacle(demand: PodDemand, state: ClusterState) -> str:
     pod = demand.pod
     if demand.missing:
         return f"pod {pod.key} lacks {', '.join(demand.missing)}"
-    if demand.left_over:
-        return f"pod {pod.key} waits until ResourceClaim {demand.left_over} of an attempt before is deleted"
-    if pod.spec.scheduling_gates:
-        gates = ", ".join(gate.name for gate in pod.spec.scheduling_gates)
-        return f"pod {pod.key} waits until its scheduling gates are removed: {gates}"
     if pod.spec.node_name:
         return _bound(demand, state)
+    if demand.problem:
+        return demand.problem
+    if demand.left_over:
+        return f"pod {pod.key} waits until ResourceClaim {demand.left_over} of an attempt before is deleted"
     for claim in demand.claims:
         key = ClaimKey.of(claim)
+        if key in demand.shared:
+            continue  # the group uses it, however many pods it has
         if key in state.allocations and len(state.users(key)) >= _MOST_USERS:
             return f"resourceclaim in use: {key} has {_MOST_USERS} pods already, which is the most"
     return ""

@@ -11,6 +11,7 @@ import msgspec
 
 from dranode.driver.core.api.resource import AllocationResult, ResourceClaim
 from dranode.driver.core.claims.allocation import readable_results
+from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.state import PoolID
 from dranode.sim.cluster.holdings import ClaimKey, Holdings
 from dranode.sim.fit.demand import PodDemand, demand_of, replace_pod
@@ -37,17 +38,13 @@ class ClusterState:
     reserved: frozenset[ClaimKey] = frozenset()
 
     @classmethod
-    def of(cls, dump: ClusterDump, minor: int, *, node_allocatable: bool = False) -> ClusterState:
+    def of(cls, dump: ClusterDump, features: Features) -> ClusterState:
         """Read the state from a dump; pods that are bound to nodes of which nothing is known take nothing.
 
         Raises:
             DocumentError: a selector of a pod is none.
         """
-        demands = {
-            pod.key: demand_of(pod, dump, minor, node_allocatable=node_allocatable)
-            for pod in dump.pods
-            if pod.spec.node_name
-        }
+        demands = {pod.key: demand_of(pod, dump, features) for pod in dump.pods if pod.spec.node_name}
         on_nodes: dict[str, list[PodInfo]] = defaultdict(list)
         for demand in demands.values():
             on_nodes[demand.pod.spec.node_name].append(demand.info)

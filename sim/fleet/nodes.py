@@ -29,11 +29,11 @@ from dranode.driver.core.api.documents import decode
 from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.core.api.names import is_dns_subdomain
 from dranode.driver.core.api.quantity import Quantity
-from dranode.driver.core.api.resource import Node, ObjectMeta, ResourceSlice, ResourceSliceSpec
+from dranode.driver.core.api.resource import ObjectMeta, ResourceSlice, ResourceSliceSpec
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.slices.desired import desired_slices
 from dranode.driver.machine.yaml_files import load_documents, read_yaml
-from dranode.sim.scheduler.documents import NodeTaint
+from dranode.sim.scheduler.documents import NodeCapacityStatus, NodeTaint, SchedulingNode
 
 Discover: TypeAlias = Callable[[str], Iterable[tuple[str, Inventory]]]
 _TEMPLATE = "node"
@@ -91,10 +91,13 @@ def read_nodes(path: Path | str) -> tuple[NodeKind, ...]:
     return tuple(msgspec.structs.replace(kind, **_located(kind, folder)) for kind in kinds)
 
 
-def nodes_of(kinds: Iterable[NodeKind]) -> tuple[Node, ...]:
+def nodes_of(kinds: Iterable[NodeKind]) -> tuple[SchedulingNode, ...]:
     """The nodes, kind after kind."""
     return tuple(
-        Node(metadata=ObjectMeta(name=name, labels={"kubernetes.io/hostname": name, **kind.labels}))
+        SchedulingNode(
+            metadata=ObjectMeta(name=name, labels={"kubernetes.io/hostname": name, **kind.labels}),
+            status=NodeCapacityStatus(allocatable=kind.allocatable),
+        )
         for kind in kinds
         for name in kind.names()
     )

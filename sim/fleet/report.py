@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from dranode.driver.core.api.documents import encode, encode_json
 from dranode.driver.core.api.names import qualified
-from dranode.driver.core.api.resource import DeviceClass, Node, PodSpec, ResourceClaim, ResourceSlice
+from dranode.driver.core.api.resource import DeviceClass, Node, ResourceClaim, ResourceSlice
 from dranode.driver.core.claims.allocation import readable_results
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.counters import Counters, available_counters
@@ -88,7 +88,6 @@ def run_fleet(
     *,
     features: Features,
     new_share_id: Callable[[], str],
-    specs: Mapping[str, PodSpec],
     rules: Sequence[DeviceTaintRule] = (),
     scores: bool = False,
     progress: Callable[[str], None] = lambda _: None,
@@ -102,7 +101,6 @@ def run_fleet(
         pods: the pods with their claims, some of which may be allocated.
         features: the allocator's feature gates.
         new_share_id: makes the `shareID` of a share of a device (KEP-5075).
-        specs: the specs of pods that documents have, by `<namespace>/<name>`; a pod that was made up has none.
         rules: the DeviceTaintRules (KEP-5055).
         scores: whether each placement has the scores of the nodes (KEP-4816).
         progress: called with a sentence on what happens next.
@@ -111,7 +109,7 @@ def run_fleet(
     allocated = Allocated.of(claim for pod in pods for claim in pod.claims)
     fleet = Fleet(allocator, [node for node, _ in nodes], allocated)
     placements = []
-    for number, placement in enumerate(place_pods(fleet, pods, specs, scores=scores), start=1):
+    for number, placement in enumerate(place_pods(fleet, pods, scores=scores), start=1):
         placements.append(placement)
         progress(f"pod {number} of {len(pods)}: {placement.pod}")
     progress("looking for what is stranded")

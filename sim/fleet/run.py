@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dranode.driver.core.api.documents import decode
-from dranode.driver.core.api.resource import Node, Pod, PodSpec, ResourceSlice
+from dranode.driver.core.api.resource import Node, ResourceSlice
 from dranode.driver.core.api.source_document import SourceDocument
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.state import Allocated
-from dranode.sim.cluster.workload import DEFAULT_NAMESPACE, read_workload
+from dranode.sim.cluster.workload import read_workload
 from dranode.sim.fleet.nodes import Discover, nodes_of, read_nodes, slices_of
 from dranode.sim.fleet.report import FleetReport, report_on, run_fleet
 from dranode.sim.local.run import Progress
@@ -60,7 +59,7 @@ def place(
     Raises:
         DocumentError: a document does not decode, or names claims or requests that there are not; says where.
     """
-    workload = read_workload(sources)
+    workload = read_workload(sources, features)
     return run_fleet(
         fleet.slices,
         workload.classes,
@@ -68,7 +67,6 @@ def place(
         workload.pods,
         features=features,
         new_share_id=_share_id,
-        specs=_pod_specs(sources),
         rules=workload.rules,
         scores=scores,
         progress=progress,
@@ -89,7 +87,7 @@ def admit(
     setup = load(sources)
     if fleet is None:
         return run_queues(setup, Anywhere()), None
-    workload = read_workload(sources)
+    workload = read_workload(sources, features)
     allocator = Allocator(fleet.slices, workload.classes, features, new_share_id=_share_id, rules=workload.rules)
     allocated = Allocated.of(claim for pod in workload.pods for claim in pod.claims)
     placed = FleetNodes(allocator, [node for node, _ in fleet.nodes], allocated, setup, sources)
@@ -100,8 +98,3 @@ def admit(
 
 def _share_id() -> str:
     return str(uuid.uuid4())
-
-
-def _pod_specs(sources: Iterable[SourceDocument]) -> dict[str, PodSpec]:
-    pods = [decode(Pod, source.document) for source in sources if source.kind == "Pod"]
-    return {f"{pod.metadata.namespace or DEFAULT_NAMESPACE}/{pod.metadata.name}": pod.spec for pod in pods}

@@ -26,7 +26,7 @@ from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.outcome import Outcome
 from dranode.sim.allocator.state import Allocated
-from dranode.sim.cluster.workload import PodWithClaims, WorkloadDocuments
+from dranode.sim.cluster.workload import PodWithClaims, WorkloadDocuments, with_special
 
 Progress = Callable[[str], None]
 
@@ -97,17 +97,21 @@ class LocalRun:
         results: list[ClaimResult] = []
         for number, pod in enumerate(workload.pods, start=1):
             progress(f"pod {number} of {len(workload.pods)}: {pod.name}")
-            results += self._pod(pod, workload)
+            if pod.pod is None or not pod.pod.finished:
+                results += self._pod(with_special(pod, workload.classes, self.features), workload)
         return tuple(results)
 
     def _pod(self, pod: PodWithClaims, workload: WorkloadDocuments) -> Iterable[ClaimResult]:
         namespace = pod.name.partition("/")[0]
         if pod.missing:
-            lacking = ", ".join(pod.missing)
-            for name in pod.missing:
-                yield ClaimResult(namespace, name, error=f'pod {pod.name} refers to "{name}", which no file has')
+            lacking = ", ".join(map(str, pod.missing))
+            for kind, name in pod.missing:
+                yield ClaimResult(namespace, name, error=f"pod {pod.name} refers to {kind} {name}, which no file has")
             for claim in pod.claims:
                 yield _failed(claim, f"pod {pod.name} lacks {lacking}, so none of its claims is allocated")
+            return
+        if pod.problem:
+            yield from (_failed(claim, pod.problem) for claim in pod.claims)
             return
         if pod.node not in ("", self.node_name):
             bound = f"pod {pod.name} is bound to node {pod.node} (spec.nodeName), and this is {self.node_name}"

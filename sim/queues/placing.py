@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
@@ -59,6 +60,7 @@ class FleetNodes:
         key = admitted.workload.key
         pods = pods_of(self._setup.documents[key], admitted, self._setup.queues.flavors)
         specs = {f"{pod.document['metadata']['namespace']}/{pod.name}": decode(Pod, pod.document).spec for pod in pods}
+        features = self._allocator.features
         for name, spec in specs.items():
             if not any(spec.node_selector.items() <= node.metadata.labels.items() for node in self._nodes):
                 return f"pod {name}: no node has the labels {_labels(spec)}"
@@ -69,8 +71,8 @@ class FleetNodes:
         }
         claims = (source for source in self._claims if source.name in names)
         held = self._held()
-        unplaced = [_settled(pod, held) for pod in read_workload((*claims, *pods)).pods if pod.name in specs]
-        placed = tuple(place_pods(self.fleet, unplaced, specs))
+        unplaced = [_settled(pod, held) for pod in read_workload((*claims, *pods), features).pods if pod.name in specs]
+        placed = tuple(place_pods(self.fleet, unplaced))
         outcomes = ((item.pod, outcome) for item in placed for outcome in (*item.outcomes, *item.shared))
         error = next((f"pod {pod}: {outcome.error}" for pod, outcome in outcomes if outcome.error), "")
         if error:
@@ -106,7 +108,7 @@ def _settled(pod: PodWithClaims, held: Mapping[tuple[str, str], AllocationResult
         allocation = held.get((claim.metadata.namespace, claim.metadata.name), claim.status.allocation)
         return msgspec.structs.replace(claim, status=msgspec.structs.replace(claim.status, allocation=allocation))
 
-    return PodWithClaims(pod.name, tuple(settled(claim) for claim in pod.claims), pod.missing)
+    return dataclasses.replace(pod, claims=tuple(settled(claim) for claim in pod.claims))
 
 
 def _claims_of(

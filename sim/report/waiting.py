@@ -78,7 +78,7 @@ class _Judge:
         try:
             questions = self._asked()
             waiting_pod = next(each for each in questions.dump.pods if each.key == pod.name)
-            answer = questions.answer(questions.state, demand_of(waiting_pod, questions.dump, questions.minor))
+            answer = questions.answer(questions.state, demand_of(waiting_pod, questions.dump, questions.features))
         except DocumentError as error:
             self.notes.append(f"why {pod.name} waits is not judged: {error}")
             return []

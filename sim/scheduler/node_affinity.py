@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from typing import Final
 
-from dranode.driver.core.api.resource import NodeSelector, NodeSelectorTerm
+from dranode.driver.core.api.resource import Node, NodeSelector, NodeSelectorTerm
 from dranode.sim.allocator.nodeselector import selects
 from dranode.sim.scheduler.documents import SchedulingNode, SchedulingPod
 
 NAME_FIELD: Final = "metadata.name"
 
 
-def matches_required(pod: SchedulingPod, node: SchedulingNode) -> bool:
+def matches_required(pod: SchedulingPod, node: Node) -> bool:
     """Return whether the node has what the pod's nodeSelector and required node affinity ask for."""
     labels = node.metadata.labels
     if any(labels.get(key) != value for key, value in pod.spec.node_selector.items()):
         return False
     required = _required(pod)
     return required is None or selects(required, node)
+
+
+def chooses_nodes(pod: SchedulingPod) -> bool:
+    """Return whether the pod asks for anything of nodes."""
+    return bool(pod.spec.node_selector) or _required(pod) is not None
 
 
 def preference(pod: SchedulingPod, node: SchedulingNode) -> int:

@@ -99,7 +99,7 @@ def run(name: str, *sizes: str) -> tuple[ClaimResult, list[dict[str, Any]]]:
     documents = [
         source for source in load_documents([VECTOR]) if source.kind == "ResourceClaim" and source.name == name
     ]
-    workload = read_workload([*CLASSES, *documents])
+    workload = read_workload([*CLASSES, *documents], Features())
     with local_run([Acme(*sizes), NICs("nic", "nic")], "node", None, Features(), lambda _: None) as node:
         (result,) = node.run(workload, lambda _: None)
         specs = [json.loads(Path(file).read_text()) for file in result.cdi_files]

@@ -61,12 +61,12 @@ def replay(case: Document, features: Features) -> list[str]:
     minor = features.release.number[0]
     dump = read_dump(sources_of(case["documents"]))
     allocator = Allocator(dump.slices, dump.classes, features, new_share_id=lambda: "share")
-    scheduler, state = Scheduler(allocator), ClusterState.of(dump, minor)
+    scheduler, state = Scheduler(allocator), ClusterState.of(dump, features)
     differences = []
     for step in case["steps"]:
         real = step["pod"]
         unbound = {**real, "spec": {key: value for key, value in real["spec"].items() if key != "nodeName"}}
-        demand = demand_of(decode(SchedulingPod, unbound), dump, minor)
+        demand = demand_of(decode(SchedulingPod, unbound), dump, features)
         mine = scheduler.place(state, demand)
         node = real["spec"].get("nodeName")
         claims = {each["metadata"]["name"]: decode(ResourceClaim, each) for each in step.get("claims", ())}

@@ -73,6 +73,7 @@ class _Case:
         self._watch = beside.watch
         self._tally = beside.tally
         self._minor = beside.features.release.number[0]
+        self._features = beside.features
         self._mappings = beside.features.node_allocatable_resources
         self._cluster = cluster
         self._namespaces = [f"{cluster.name}-red", f"{cluster.name}-blue"]
@@ -83,7 +84,7 @@ class _Case:
         self._made += [self._service(each) for each in cluster.services(self._namespaces[0])]
         dump = read_dump(sources_of(self._made))
         self._scheduler = Scheduler(Allocator(dump.slices, dump.classes, beside.features, new_share_id=lambda: "share"))
-        self._state = ClusterState.of(dump, self._minor)
+        self._state = ClusterState.of(dump, beside.features)
         # What the real scheduler did, for those who have none.
         self.documents = [_plain(document) for document in self._made]
         self.steps: list[Document] = []
@@ -124,7 +125,7 @@ class _Case:
             )
             self._tally.pods += not attempt
             dump = read_dump(sources_of([*self._made, created]))
-            demand = demand_of(dump.pods[0], dump, self._minor)
+            demand = demand_of(dump.pods[0], dump, self._features)
             mine = self._scheduler.place(self._state, demand)
             real = self._watch.settled(metadata["namespace"], metadata["name"])
             problem = difference(mine, real, len(self._state.nodes)) or self._devices_differ(mine, real)

@@ -40,7 +40,7 @@ def test_bundles_are_all_devices_of_each_value_and_their_templates_fit(name: str
                     expected[attribute, value.string if value.int_ is None else value.int_].add(
                         (one.spec.driver, device.name)
                     )
-    cluster = ClusterDocuments(tuple(slices), (), (Node(metadata=ObjectMeta(name="n")),), (), {})
+    cluster = ClusterDocuments(tuple(slices), (), (Node(metadata=ObjectMeta(name="n")),), ())
     offers = offers_for(cluster, Features())
     found = {
         (bundle.attribute, bundle.value): {(each.pool.driver, each.device.name) for each in bundle.devices}

@@ -86,7 +86,7 @@ def offers(found: list[ResourceSlice], *claims: ResourceClaim, classes: tuple[De
     names = dict.fromkeys(one.spec.node_name for one in found)
     nodes = tuple(Node(metadata=ObjectMeta(name=name)) for name in names if name)
     pods = tuple(PodWithClaims(claim.metadata.name, (claim,)) for claim in claims)
-    return offers_for(ClusterDocuments(tuple(found), classes, nodes, pods, {}), Features())
+    return offers_for(ClusterDocuments(tuple(found), classes, nodes, pods), Features())
 
 
 def offer(found: Offers, name: str) -> Offer:

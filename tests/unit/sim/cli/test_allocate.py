@@ -115,7 +115,7 @@ def test_a_claim_that_no_file_has_stops_its_pod(tmp_path: Path) -> None:
     status, rows = run(tmp_path, [CLASS, gpus("a", 2), claim("x"), pod("p", "x", "lost")])
     assert status == 1
     assert [(row["name"], row["error"]) for row in rows] == [
-        (name, "pod default/p lacks lost, so none of its claims is allocated") for name in ("lost", "x")
+        (name, "pod default/p lacks ResourceClaim lost, so none of its claims is allocated") for name in ("lost", "x")
     ]
 
 
@@ -190,3 +190,115 @@ def test_what_cannot_be_allocated_is_an_error_with_its_place(tmp_path: Path) -> 
         assert isinstance(result.exception, DocumentError)
         assert str(path) in str(result.exception)
         assert message in str(result.exception)
+
+
+def templated(name: str, *, made: str = "", **spec: Any) -> dict[str, Any]:
+    entries = [{"name": "gpu", "resourceClaimTemplateName": "t"}]
+    statuses = [{"name": "gpu", "resourceClaimName": made}] if made else []
+    document = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}}
+    return {**document, "spec": {"resourceClaims": entries, **spec}, "status": {"resourceClaimStatuses": statuses}}
+
+
+TEMPLATE = {
+    "apiVersion": "resource.k8s.io/v1",
+    "kind": "ResourceClaimTemplate",
+    "metadata": {"name": "t", "namespace": "default"},
+    "spec": {"spec": claim("any")["spec"]},
+}
+
+
+def test_a_dump_with_pods_whose_claims_were_made_from_templates_is_read_as_it_is(tmp_path: Path) -> None:
+    result = {"request": "r", "driver": "gpu.example.com", "pool": "a", "device": "gpu-0"}
+    held = claim("runs-gpu-abcde", allocation={"devices": {"results": [result]}})
+    documents = [
+        CLASS,
+        gpus("a", 3),
+        TEMPLATE,
+        templated("runs", made="runs-gpu-abcde", nodeName="a"),
+        held,
+        templated("waits", made="waits-gpu-fghij"),
+        claim("waits-gpu-fghij"),
+    ]
+    status, rows = run(tmp_path, documents)
+    assert (status, where(rows)) == (0, [("waits-gpu-fghij", "a", ["gpu-1"])])
+    status, rows = run(tmp_path, [document for document in documents if document is not held])
+    assert status == 1
+    assert rows[0]["error"] == (
+        "pod default/runs is on node a and uses ResourceClaim runs-gpu-abcde, which no document is: "
+        "what it holds is not known"
+    )
+
+
+def test_required_node_affinity_says_where_a_pod_may_go(tmp_path: Path) -> None:
+    nodes = [{"kind": "Node", "metadata": {"name": name, "labels": {"zone": name}}} for name in ("b", "a")]
+    term = {"matchExpressions": [{"key": "zone", "operator": "NotIn", "values": ["b"]}]}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
+    choosy = pod("p", "x", affinity={"nodeAffinity": required})
+    assert where(run(tmp_path, [CLASS, gpus("a", 1), gpus("b", 1), *nodes, claim("x"), choosy])[1]) == [
+        ("x", "a", ["gpu-0"])
+    ]
+
+
+GPU = "example.com/gpu"
+SPEC: dict[str, Any] = {"selectors": [{"cel": {"expression": "true"}}], "extendedResourceName": GPU}
+NAMED = {**CLASS, "spec": SPEC}
+
+
+def asking(
+    name: str, *containers: dict[str, str], init: tuple[dict[str, str], ...] = (), **spec: Any
+) -> dict[str, Any]:
+    made = [{"name": f"c{number}", "resources": {"limits": each}} for number, each in enumerate(containers)]
+    first = [{"name": f"i{number}", "resources": {"limits": each}} for number, each in enumerate(init)]
+    return pod(name, containers=made, initContainers=first, **spec)
+
+
+def node(name: str, **allocatable: str) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": {"allocatable": allocatable}}
+
+
+@pytest.mark.parametrize("resource", [GPU, "deviceclass.resource.kubernetes.io/gpu"])
+def test_extended_resources_are_a_claim_where_a_node_has_none_of_its_own(tmp_path: Path, resource: str) -> None:
+    asked = asking("p", {resource: "1"}, {resource: "2"}, init=({resource: "4"},))
+    status, rows = run(tmp_path, [NAMED, gpus("a", 4), node("a"), asked])
+    assert (status, where(rows)) == (
+        0,
+        [("p-extended-resources", "a", ["gpu-0", "gpu-1", "gpu-2", "gpu-3"])],
+    )
+    requests = [each["request"] for each in rows[0]["allocation"]["devices"]["results"]]
+    assert requests == ["container-0-request-0", *["container-1-request-0"], *["container-2-request-0"] * 2]
+
+
+def test_a_node_that_has_the_extended_resource_is_asked_for_no_device(tmp_path: Path) -> None:
+    nodes = [node("a"), node("b", **{GPU: "1"})]
+    slices = [gpus("a", 1), gpus("b", 1)]
+    pods = [asking(name, {GPU: "1"}) for name in ("p", "q", "r")]
+    status, rows = run(tmp_path, [NAMED, *slices, *nodes, *pods])
+    # The others go to b, whose own the resource is; how much of it is left is not looked at here.
+    assert (status, where(rows)) == (0, [("p-extended-resources", "a", ["gpu-0"])])
+
+
+def test_before_1_36_and_without_its_gate_extended_resources_ask_for_no_device(tmp_path: Path) -> None:
+    documents = [NAMED, gpus("a", 1), node("a"), claim("x"), asking("p", {GPU: "1"})]
+    for options in (("--kubernetes", "1.35"), ("--kubernetes", "1.36", "--feature-gates", "DRAExtendedResource=false")):
+        assert where(run(tmp_path, documents, *options)[1]) == [("x", "a", ["gpu-0"])]
+    assert where(run(tmp_path, documents, "--kubernetes", "1.36")[1]) == [
+        ("x", "a", ["gpu-0"]),
+        ("p-extended-resources", None, []),
+    ]
+
+
+def test_a_pod_with_a_claim_whose_resource_is_the_nodes_own_cannot_be_bound(tmp_path: Path) -> None:
+    documents = [NAMED, gpus("a", 1), node("a", **{GPU: "1"}), claim("x")]
+    asked = asking("p", {GPU: "1"}, resourceClaims=[{"name": "x", "resourceClaimName": "x"}])
+    status, rows = run(tmp_path, [*documents, asked])
+    assert status == 1
+    assert "nil or empty request mappings" in rows[0]["error"]
+
+
+def test_two_objects_of_one_name_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    for document in (pod("p", "x"), CLASS, claim("x")):
+        path.write_text(yaml.safe_dump_all([claim("x"), CLASS, document, document]), encoding="utf-8")
+        result = CliRunner().invoke(command, [str(path)])
+        assert isinstance(result.exception, DocumentError)
+        assert "is there already" in str(result.exception)

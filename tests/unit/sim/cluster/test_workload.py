@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dranode.driver.core.api.source_document import SourceDocument
+from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.state import Allocated, Consumption, PoolID
 from dranode.sim.cluster.workload import WorkloadDocuments, read_workload
 
@@ -33,9 +34,8 @@ def pod(name: str, *claims: dict[str, str]) -> dict[str, Any]:
 
 
 def workload(*documents: dict[str, Any]) -> WorkloadDocuments:
-    return read_workload(
-        SourceDocument("f", index, {"apiVersion": "v1", **document}) for index, document in enumerate(documents)
-    )
+    sources = (SourceDocument("f", index, {"apiVersion": "v1", **document}) for index, document in enumerate(documents))
+    return read_workload(sources, Features())
 
 
 def test_a_claim_is_not_taken_for_used_because_a_pod_uses_the_template_of_its_name() -> None:

@@ -48,7 +48,7 @@ def bound(name: str, node: str, *devices: str, **spec: Any) -> list[Document]:
 
 def waiting(questions: ClusterQuestions, name: str = "large") -> PodDemand:
     (pod,) = questions.selected([name])
-    return demand_of(pod, questions.dump, questions.minor)
+    return demand_of(pod, questions.dump, questions.features)
 
 
 def test_as_many_fit_as_the_scarcest_of_cpus_devices_and_pods_allows() -> None:

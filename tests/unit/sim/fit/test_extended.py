@@ -10,7 +10,7 @@ from dranode.driver.core.api.documents import decode
 from dranode.driver.core.api.resource import DeviceClass
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.releases import release
-from dranode.sim.fit.extended import classes_behind, special_claim
+from dranode.sim.cluster.extended import classes_behind, special_claim
 from dranode.sim.fit.questions import PodAnswer
 from dranode.sim.scheduler.documents import SchedulingPod
 from tests.fakes.clusters import (

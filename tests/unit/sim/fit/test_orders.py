@@ -63,7 +63,7 @@ def results(order: str, *entries: dict[str, Any]) -> OrderResult:
     pods = [pod_document("any", claims=["t-any"]), pod_document("large", claims=["t-large"])]
     questions = questions_of(*documents, *pods)
     trace = read_trace({"trace": list(entries)})
-    demands = [demand_of(questions.selected([entry.pod])[0], questions.dump, questions.minor) for entry in trace]
+    demands = [demand_of(questions.selected([entry.pod])[0], questions.dump, questions.features) for entry in trace]
     scheduler = questions.with_slices(reordered(questions.dump.slices, order))
     return run_trace(scheduler, questions.state, list(zip(trace, demands, strict=True)), order)
 

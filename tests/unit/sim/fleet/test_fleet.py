@@ -262,7 +262,7 @@ def run(documents: list[SourceDocument], *, scores: bool = False) -> FleetReport
         ("gpu", Inventory((decode(Device, BIG), decode(Device, SMALL)))),
     ]
     kinds = (NodeKind(name="n", machine="m", count=3),)
-    workload = read_workload(documents)
+    workload = read_workload(documents, Features())
     numbers = itertools.count()
     return run_fleet(
         slices_of(kinds, lambda _: inventory),
@@ -271,7 +271,6 @@ def run(documents: list[SourceDocument], *, scores: bool = False) -> FleetReport
         workload.pods,
         features=Features(),
         new_share_id=lambda: str(next(numbers)),
-        specs={},
         scores=scores,
     )
 

@@ -175,4 +175,4 @@ def test_a_flavor_without_nodes_is_no_place_even_for_pods_without_claims() -> No
 def test_a_missing_claim_is_reported() -> None:
     pods = pod_set(cpu=1, spec={"resourceClaims": [{"name": "gpu", "resourceClaimName": "nope"}]})
     run, _ = _run(workload("w", "door", pods))
-    assert "lacks nope" in run.attempts[0]["reason"]
+    assert "lacks ResourceClaim nope" in run.attempts[0]["reason"]

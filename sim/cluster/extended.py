@@ -6,7 +6,7 @@ Source: KEP-5004; kube-scheduler 1.36.4 and 1.37.1 (plugins/dynamicresources/ext
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from dranode.driver.core.api.documents import API_VERSION
@@ -19,14 +19,29 @@ from dranode.driver.core.api.resource import (
     ResourceClaim,
     ResourceClaimSpec,
 )
+from dranode.sim.allocator.features import Features
 from dranode.sim.scheduler.documents import SchedulingContainer, SchedulingPod
-from dranode.sim.scheduler.requests import Amounts, is_extended
+from dranode.sim.scheduler.requests import Amounts, Counting, amounts_of, is_extended, pod_requests
 
 IMPLICIT: Final = "deviceclass.resource.kubernetes.io/"
-# Before, the gate DRAExtendedResource is off.
-SINCE: Final = 36
 _ANNOTATION: Final = "resource.kubernetes.io/extended-resource-claim"
 _ALWAYS: Final = "Always"
+# In kube-scheduler's words; it tries again and again.
+NOT_BOUND: Final = (
+    'running PreBind plugin "DynamicResources": nil or empty request mappings, no update of pod {} '
+    "ExtendedResourceClaimStatus"
+)
+
+
+def extended_of(pod: SchedulingPod, classes: Iterable[DeviceClass], features: Features) -> dict[str, str]:
+    """The DeviceClass of each extended resource of a pod that has one; none while DRAExtendedResource is off."""
+    if not features.extended_resource:
+        return {}
+    containers = (*pod.spec.init_containers, *pod.spec.containers)
+    if not any(_may_be_backed(name) for container in containers for name in container.resources.requests):
+        return {}
+    requests = amounts_of(pod_requests(pod, Counting(features.release.number[0], status=True)))
+    return classes_behind(requests, classes)
 
 
 def classes_behind(requests: Amounts, classes: Iterable[DeviceClass]) -> dict[str, str]:
@@ -57,6 +72,11 @@ def special_claim(pod: SchedulingPod, classes: Mapping[str, str]) -> ResourceCla
     return ResourceClaim(
         api_version=API_VERSION, kind="ResourceClaim", metadata=metadata, spec=ResourceClaimSpec(devices=devices)
     )
+
+
+def special_claims(pod: SchedulingPod, classes: Mapping[str, str]) -> tuple[ResourceClaim, ...]:
+    """The claim, if there are such resources."""
+    return (special_claim(pod, classes),) if classes else ()
 
 
 def _requests(pod: SchedulingPod, resource: str, device_class: str) -> Iterator[DeviceRequest]:
@@ -106,7 +126,7 @@ def left_over(claims: Iterable[ResourceClaim], pod: SchedulingPod) -> ResourceCl
     mine = (
         claim
         for claim in claims
-        if claim.metadata.annotations.get(_ANNOTATION) == "true"
+        if is_special(claim)
         and claim.metadata.namespace == pod.metadata.namespace
         and any(
             owner.uid == pod.metadata.uid and owner.name == pod.metadata.name
@@ -114,3 +134,17 @@ def left_over(claims: Iterable[ResourceClaim], pod: SchedulingPod) -> ResourceCl
         )
     )
     return next(mine, None)
+
+
+def is_special(claim: ResourceClaim) -> bool:
+    """Return whether kube-scheduler has made the claim for extended resources of a pod."""
+    return claim.metadata.annotations.get(_ANNOTATION) == "true"
+
+
+def cannot_be_bound(classes: Mapping[str, str], claims: Sequence[ResourceClaim], allocatable: Amounts) -> bool:
+    """Return whether kube-scheduler chooses a node with this and then fails to bind the pod to it.
+
+    So it is in 1.36.4 and 1.37.1 for a pod with claims whose extended resources are all the node's own, if a
+    DeviceClass has one of their names: a claim without requests is made, and an error that there are none.
+    """
+    return bool(classes and claims) and not backed_here(classes, allocatable)

@@ -1,0 +1,199 @@
+"""The claims of a pod: named, made from templates by the cluster or still to be made, its own or those of its PodGroup.
+
+Source: `k8s.io/dynamic-resource-allocation/resourceclaim` and the resource claim controller of Kubernetes 1.36.3 and
+1.37.1; for PodGroups KEP-5729.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from dranode.driver.core.api.documents import API_VERSION
+from dranode.driver.core.api.resource import (
+    APIDocument,
+    ObjectMeta,
+    PodResourceClaim,
+    ResourceClaim,
+    ResourceClaimConsumerReference,
+    ResourceClaimTemplate,
+)
+from dranode.driver.core.claims.metadata import POD_CLAIM_NAME
+from dranode.sim.cluster.holdings import ClaimKey
+from dranode.sim.scheduler.documents import PodClaimStatus, SchedulingPod
+
+SCHEDULING: Final = "scheduling.k8s.io"
+
+
+class PodGroupSpec(APIDocument, frozen=True, kw_only=True):
+    """`PodGroup.spec`; an entry is like one of a pod."""
+
+    resource_claims: tuple[PodResourceClaim, ...] = ()
+
+
+class PodGroupStatus(APIDocument, frozen=True, kw_only=True):
+    """`PodGroup.status`."""
+
+    resource_claim_statuses: tuple[PodClaimStatus, ...] = ()
+
+
+class PodGroup(APIDocument, frozen=True, kw_only=True):
+    """A group of pods (`scheduling.k8s.io`, v1alpha2 in 1.36, v1alpha3 and v1beta1 in 1.37), as far as claims go."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: PodGroupSpec = PodGroupSpec()
+    status: PodGroupStatus = PodGroupStatus()
+
+
+class MissingObject(NamedTuple):
+    """An object that a pod refers to and no document is."""
+
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class KnownClaims:
+    """The objects that pods refer to, by namespace and name.
+
+    Attributes:
+        claims: the claims.
+        templates: the templates from which claims are made.
+        groups: the PodGroups that share claims; None where the cluster knows none (DRAWorkloadResourceClaims is off).
+    """
+
+    claims: Mapping[ClaimKey, ResourceClaim]
+    templates: Mapping[ClaimKey, ResourceClaimTemplate]
+    groups: Mapping[ClaimKey, PodGroup] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PodClaims:
+    """The claims of one pod.
+
+    Attributes:
+        claims: each once, in the order of `spec.resourceClaims`.
+        entries: their names, by those under which the pod's containers use them.
+        missing: what the pod refers to and the documents do not have.
+        problem: why the scheduler looks at no node as long as the pod and its claims are as they are; empty if it does.
+        shared: those that the pod's PodGroup has, and not the pod itself.
+    """
+
+    claims: tuple[ResourceClaim, ...]
+    entries: Mapping[str, ClaimKey]
+    missing: tuple[MissingObject, ...] = ()
+    problem: str = ""
+    shared: Mapping[ClaimKey, ResourceClaimConsumerReference] = field(default_factory=lambda: MappingProxyType({}))
+
+
+def pod_claims(pod: SchedulingPod, known: KnownClaims) -> PodClaims:
+    """Find the claims of a pod; those that the cluster has not made yet are made from their templates."""
+    claims: dict[ClaimKey, ResourceClaim] = {}
+    entries: dict[str, ClaimKey] = {}
+    missing: list[MissingObject] = []
+    problems: list[str] = []
+    shared: dict[ClaimKey, ResourceClaimConsumerReference] = {}
+    group = _group(pod, known, missing)
+    for entry in pod.spec.resource_claims:
+        of_group = group is not None and entry in group.spec.resource_claims
+        made = _made(pod, group if of_group else None, entry)
+        if made is not None and made.resource_claim_name is None:
+            continue  # the cluster has said that no claim is needed for this entry
+        name = made.resource_claim_name if made is not None else entry.resource_claim_name
+        claim = _claim(pod, group if of_group else None, entry, name, known)
+        if isinstance(claim, MissingObject):
+            missing.append(claim)
+            continue
+        key = entries[entry.name] = ClaimKey.of(claim)
+        claims.setdefault(key, claim)
+        if made is not None:
+            problems += _not_owned(claim, pod, groups=known.groups is not None)
+        if of_group and group is not None:
+            shared[key] = _reference(group)
+    problems += [f'resourceclaim "{each.metadata.name}" is being deleted' for each in claims.values() if _deleted(each)]
+    problem = next(iter((*_gates(pod), *problems)), "")
+    return PodClaims(tuple(claims.values()), entries, tuple(missing), problem, shared)
+
+
+def _gates(pod: SchedulingPod) -> list[str]:
+    gates = ", ".join(gate.name for gate in pod.spec.scheduling_gates)
+    return [f"pod {pod.key} waits until its scheduling gates are removed: {gates}"] if gates else []
+
+
+def _group(pod: SchedulingPod, known: KnownClaims, missing: list[MissingObject]) -> PodGroup | None:
+    name = _group_of(pod)
+    if name is None or known.groups is None or not pod.spec.resource_claims:
+        return None
+    group = known.groups.get(ClaimKey(pod.metadata.namespace, name))
+    if group is None:
+        missing.append(MissingObject("PodGroup", name))
+    return group
+
+
+def _group_of(pod: SchedulingPod) -> str | None:
+    return pod.spec.scheduling_group.pod_group_name if pod.spec.scheduling_group is not None else None
+
+
+def _made(pod: SchedulingPod, group: PodGroup | None, entry: PodResourceClaim) -> PodClaimStatus | None:
+    """Return what the cluster has said of the claim that it made for an entry; it says so of the group first."""
+    if entry.resource_claim_template_name is None:
+        return None
+    statuses = (*pod.status.resource_claim_statuses, *(group.status.resource_claim_statuses if group else ()))
+    return next((status for status in statuses if status.name == entry.name), None)
+
+
+def _claim(
+    pod: SchedulingPod, group: PodGroup | None, entry: PodResourceClaim, name: str | None, known: KnownClaims
+) -> ResourceClaim | MissingObject:
+    namespace = pod.metadata.namespace
+    if name is not None:
+        return known.claims.get(ClaimKey(namespace, name)) or MissingObject("ResourceClaim", name)
+    source = entry.resource_claim_template_name or ""
+    template = known.templates.get(ClaimKey(namespace, source))
+    if template is None:
+        return MissingObject("ResourceClaimTemplate", source)
+    owner = pod.metadata if group is None else group.metadata
+    return claim_from(template, f"{owner.name}-{entry.name}", {POD_CLAIM_NAME: entry.name})
+
+
+def claim_from(template: ResourceClaimTemplate, name: str, annotations: Mapping[str, str]) -> ResourceClaim:
+    """The claim that is made from a template."""
+    given = template.spec.metadata
+    metadata = ObjectMeta(
+        name=name,
+        namespace=template.metadata.namespace,
+        labels=given.labels,
+        annotations={**given.annotations, **annotations},
+    )
+    return ResourceClaim(api_version=API_VERSION, kind="ResourceClaim", metadata=metadata, spec=template.spec.spec)
+
+
+def _not_owned(claim: ResourceClaim, pod: SchedulingPod, *, groups: bool) -> list[str]:
+    """Refuse a claim of the name that the pod's has, but made for another one of its name, which is gone."""
+    owner = next((each for each in claim.metadata.owner_references if each.controller), None)
+    if owner is None or not pod.metadata.uid or owner.uid == pod.metadata.uid:
+        return []
+    group = _group_of(pod) if groups else None
+    if group is None:
+        why = "Pod is not owner"
+    elif (owner.kind, owner.name) == ("PodGroup", group) and owner.api_version.startswith(f"{SCHEDULING}/"):
+        return []
+    else:
+        why = f"neither Pod nor PodGroup {group} is the owner"
+    return [f"ResourceClaim {ClaimKey.of(claim)} was not created for Pod {pod.key} ({why})"]
+
+
+def _deleted(claim: ResourceClaim) -> bool:
+    return claim.metadata.deletion_timestamp is not None
+
+
+def _reference(group: PodGroup) -> ResourceClaimConsumerReference:
+    metadata = group.metadata
+    return ResourceClaimConsumerReference(
+        api_group=SCHEDULING, resource="podgroups", name=metadata.name, uid=metadata.uid
+    )
