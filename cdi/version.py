@@ -7,7 +7,6 @@ everything its content uses.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -66,8 +65,7 @@ def _rdt_monitoring(spec: Spec) -> bool:
     return any(edits.intel_rdt is not None and edits.intel_rdt.enable_monitoring for edits in _edits(spec))
 
 
-@dataclass(frozen=True, slots=True)
-class Feature:
+class Feature(msgspec.Struct, frozen=True):
     """A field or value that only newer versions of the specification have.
 
     Attributes:

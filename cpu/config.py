@@ -14,11 +14,11 @@ A cpuset says which CPUs, so it stands only in a claim and never together with `
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Annotated, Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from dranode.cpu.policies import L3, Isolation, PickPolicy, Threads
 from dranode.driver.core.api.cpuset import CPUSet
@@ -95,8 +95,7 @@ class CPUConfig(
     shared: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CPUPolicy:
+class CPUPolicy(msgspec.Struct, frozen=True):
     """The result of all configurations of one allocation result, with defaults filled in.
 
     Attributes:

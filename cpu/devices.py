@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final, assert_never
+
+import msgspec
 
 from dranode.cpu.logical_cpu import CPU
 from dranode.cpu.options import CPUOptions, DeviceMode, GroupBy
@@ -45,8 +46,7 @@ _NAMES: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(msgspec.Struct, frozen=True):
     """A group of CPUs that is one device.
 
     Attributes:

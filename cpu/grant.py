@@ -9,9 +9,9 @@ and no CPU is given twice. A result with admin access gets no CPU: it holds noth
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 import msgspec
+from msgspec.structs import replace
 
 from dranode.cpu.claim_env import claim_edits, request_edits
 from dranode.cpu.config import Memory, merge

@@ -8,7 +8,8 @@ order, as if its id were -1: that is how the reference driver treats them.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from dranode.cpu.logical_cpu import CPU
 from dranode.driver.core.api.cpuset import CPUSet
@@ -17,8 +18,7 @@ from dranode.driver.core.api.cpuset import CPUSet
 GroupPart = tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class CPUGroups:
+class CPUGroups(msgspec.Struct, frozen=True):
     """Masks of every kind of group, and which lies in which.
 
     Where a group lists groups of another kind (`packages_of_numa`, ...), each is an index into that kind's masks and

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from dranode.driver.machine import udev
 
 _PATH: Final = re.compile(r"/devices/system/cpu/cpu(\d+)", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class CPUEvent:
+class CPUEvent(msgspec.Struct, frozen=True):
     """One event of the kernel about a CPU.
 
     Attributes:

@@ -7,7 +7,8 @@ which the claim demands it. A policy that only prefers something (packed, spread
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from dranode.cpu.config import CPUPolicy
 from dranode.cpu.devices import individual_cpu

@@ -6,15 +6,15 @@ Which is the larger differs between machines: an L3 cache may span several NUMA 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from dranode.cpu.topology import Topology
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.claims.layout import Box, Layout
 
 
-@dataclass(frozen=True, slots=True)
-class _Group:
+class _Group(msgspec.Struct, frozen=True):
     title: str
     cpus: CPUSet
     framed: bool = False

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class CPU:
+class CPU(msgspec.Struct, frozen=True):
     """One online CPU (a hardware thread).
 
     Attributes:

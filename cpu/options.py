@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, TypeVar
+
+import msgspec
 
 from dranode.cpu.policies import Isolation, Order, Threads
 from dranode.driver.core.api.cpuset import CPUSet
@@ -32,8 +33,7 @@ class GroupBy(StrEnum):
     MACHINE = "machine"
 
 
-@dataclass(frozen=True, slots=True)
-class CPUOptions:
+class CPUOptions(msgspec.Struct, frozen=True):
     """Options that say how a node's CPUs are published and handed out.
 
     Attributes:
@@ -53,7 +53,7 @@ class CPUOptions:
 
     mode: DeviceMode = DeviceMode.GROUPED
     group_by: GroupBy = GroupBy.NUMANODE
-    reserved: CPUSet = field(default_factory=CPUSet)
+    reserved: CPUSet = msgspec.field(default_factory=CPUSet)
     threads: Threads = Threads.ANY
     order: Order = Order.UNTOUCHED_FIRST
     expose_pcie_roots: bool = False

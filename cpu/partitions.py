@@ -8,8 +8,9 @@ noted and put back. The partition itself goes with the container.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 from dranode.cpu.policies import Isolation
 from dranode.cpu.settings import Kind, Setting
@@ -26,8 +27,7 @@ _UNIFIED: Final = "sys/fs/cgroup"
 _ISOLATED: Final = "isolated"
 
 
-@dataclass(frozen=True, slots=True)
-class Partition:
+class Partition(msgspec.Struct, frozen=True):
     """A container's cgroup that is to be a partition.
 
     Attributes:
@@ -38,7 +38,7 @@ class Partition:
 
     folder: str
     cpus: CPUSet
-    others: CPUSet = field(default_factory=CPUSet)
+    others: CPUSet = msgspec.field(default_factory=CPUSet)
 
     @property
     def above(self) -> Iterator[str]:

@@ -14,9 +14,10 @@ The pick has only candidates, and depends on nothing but the arguments. `pick_pa
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import lcm
 from typing import Final
+
+import msgspec
 
 from dranode.cpu.groups import CPUGroups
 from dranode.cpu.pick_distributed import distributed
@@ -31,8 +32,7 @@ from dranode.driver.core.api.errors import ClaimError, UsageError
 _NONE: Final = CPUSet()
 
 
-@dataclass(frozen=True, slots=True)
-class Pick:
+class Pick(msgspec.Struct, frozen=True):
     """The CPUs that a request gets.
 
     Attributes:
@@ -99,8 +99,7 @@ def pick(
     return _in_reference_order(topology, free, count, wishes)
 
 
-@dataclass(frozen=True, slots=True)
-class _Wishes:
+class _Wishes(msgspec.Struct, frozen=True):
     """The arguments of `pick` but for the order."""
 
     policy: PickPolicy

@@ -12,10 +12,11 @@ the most even answer but for ties and rounding.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from math import comb, floor, sqrt
 from typing import Final
+
+import msgspec
 
 from dranode.cpu.groups import CPUGroups
 from dranode.cpu.pick_packed import numa_order, packed
@@ -24,8 +25,7 @@ from dranode.cpu.pick_sums import CoreSizes
 SEARCH_LIMIT: Final = 1 << 15
 
 
-@dataclass(frozen=True, slots=True)
-class _Nodes:
+class _Nodes(msgspec.Struct, frozen=True):
     """NUMA nodes with free CPUs, in NUMA order.
 
     Attributes:

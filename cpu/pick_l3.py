@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from dranode.cpu.groups import CPUGroups
 from dranode.cpu.pick_packed import l3_order, packed
 from dranode.cpu.pick_sums import CoreSizes, subset_of, sums
 
 
-@dataclass(frozen=True, slots=True)
-class Caches:
+class Caches(msgspec.Struct, frozen=True):
     """The L3 caches with candidates.
 
     Attributes:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 
 def sums(sizes: Mapping[int, int]) -> int:
@@ -42,8 +43,7 @@ def subset_of(items: Iterable[int], total: int) -> list[int]:
     return chosen
 
 
-@dataclass(frozen=True, slots=True)
-class CoreSizes:
+class CoreSizes(msgspec.Struct, frozen=True):
     """The cores of each size that can be taken whole: `sizes` has the number of cores by CPUs of a core."""
 
     sizes: Mapping[int, int]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from dranode.cpu.settings import Kind, Setting
 from dranode.driver.core.api.cpuset import CPUSet

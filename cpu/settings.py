@@ -21,7 +21,6 @@ admin-guide/cgroup-v2.rst of the kernel.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, Self
 
@@ -52,8 +51,7 @@ _GRANTS: Final = frozenset((Kind.EXCLUSIVE, Kind.BANNED))
 _WORD_BITS: Final = 32
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(msgspec.Struct, frozen=True):
     """One setting as it is now.
 
     Attributes:
@@ -69,7 +67,7 @@ class Setting:
     kind: Kind
     cpus: CPUSet
     owner: str = ""
-    needed: CPUSet = field(default_factory=CPUSet)
+    needed: CPUSet = msgspec.field(default_factory=CPUSet)
     kept: bool = False
 
     def text(self, cpus: CPUSet) -> str:
@@ -130,16 +128,14 @@ class TuningNotes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
         return encode(self) if self.settings or self.begun or self.lost else None
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
+class Write(msgspec.Struct, frozen=True):
     """One setting that is to be changed."""
 
     setting: Setting
     cpus: CPUSet
 
 
-@dataclass(frozen=True, slots=True)
-class Tuning:
+class Tuning(msgspec.Struct, frozen=True):
     """The writes to do.
 
     Attributes:
@@ -151,8 +147,7 @@ class Tuning:
     writes: tuple[Write, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
+class Machine(msgspec.Struct, frozen=True):
     """The CPUs of a machine.
 
     Attributes:
@@ -162,8 +157,8 @@ class Machine:
     """
 
     online: CPUSet
-    reserved: CPUSet = field(default_factory=CPUSet)
-    quiet: CPUSet = field(default_factory=CPUSet)
+    reserved: CPUSet = msgspec.field(default_factory=CPUSet)
+    quiet: CPUSet = msgspec.field(default_factory=CPUSet)
 
     @property
     def housekeeping(self) -> CPUSet:

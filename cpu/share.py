@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 from dranode.cpu.config import CPUPolicy
 from dranode.cpu.options import CPUOptions
@@ -16,8 +17,7 @@ from dranode.driver.core.claims.held import ClaimRef, Held
 _NAMED_HOLDERS: Final = 4
 
 
-@dataclass(frozen=True, slots=True)
-class NodeView:
+class NodeView(msgspec.Struct, frozen=True):
     """The facts that a decision depends on.
 
     Attributes:
@@ -31,8 +31,7 @@ class NodeView:
     held: Held
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(msgspec.Struct, frozen=True):
     """One allocation result of which it has to be decided what it gets.
 
     Attributes:
@@ -45,14 +44,13 @@ class Asked:
     claim: ClaimRef
     result: DeviceRequestAllocationResult
     policy: CPUPolicy
-    mine: CPUSet = field(default_factory=CPUSet)
+    mine: CPUSet = msgspec.field(default_factory=CPUSet)
 
     def __str__(self) -> str:
         return f'request "{self.result.request}" of claim {self.claim}'
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
+class Share(msgspec.Struct, frozen=True):
     """The CPUs that one allocation result gets.
 
     Attributes:
@@ -62,8 +60,8 @@ class Share:
     """
 
     policy: CPUPolicy
-    cpus: CPUSet = field(default_factory=CPUSet)
-    held: CPUSet = field(default_factory=CPUSet)
+    cpus: CPUSet = msgspec.field(default_factory=CPUSet)
+    held: CPUSet = msgspec.field(default_factory=CPUSet)
 
 
 def named_holders(held: Held, cpus: CPUSet) -> str:

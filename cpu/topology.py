@@ -7,16 +7,16 @@ Everything here is restricted to CPUs that are online; offline ones appear in `o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
+
+import msgspec
 
 from dranode.cpu.groups import CPUGroups
 from dranode.cpu.logical_cpu import CPU
 from dranode.driver.core.api.cpuset import CPUSet
 
 
-@dataclass(frozen=True)
-class Topology:
+class Topology(msgspec.Struct, frozen=True, dict=True):
     """A machine's CPUs and their cores, packages, caches and NUMA nodes. All lists are sorted by first CPU.
 
     Attributes:
@@ -34,14 +34,14 @@ class Topology:
     """
 
     cpus: Mapping[int, CPU]
-    offline: CPUSet = field(default_factory=CPUSet)
-    isolated: CPUSet = field(default_factory=CPUSet)
-    nohz_full: CPUSet = field(default_factory=CPUSet)
+    offline: CPUSet = msgspec.field(default_factory=CPUSet)
+    isolated: CPUSet = msgspec.field(default_factory=CPUSet)
+    nohz_full: CPUSet = msgspec.field(default_factory=CPUSet)
     smt: bool = False
     cores: tuple[CPUSet, ...] = ()
-    packages: Mapping[int, CPUSet] = field(default_factory=dict)
+    packages: Mapping[int, CPUSet] = msgspec.field(default_factory=dict)
     l3: tuple[CPUSet, ...] = ()
-    numa: Mapping[int, CPUSet] = field(default_factory=dict)
+    numa: Mapping[int, CPUSet] = msgspec.field(default_factory=dict)
     memory_nodes: frozenset[int] = frozenset()
     warnings: tuple[str, ...] = ()
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -37,8 +36,7 @@ _NO_RIGHT: Final = frozenset((errno.EROFS, errno.EACCES, errno.EPERM))
 _NEVER: Final = frozenset((errno.EIO, errno.EPERM))
 
 
-@dataclass
-class Tuner:
+class Tuner(msgspec.Struct):
     """The settings of one machine.
 
     Attributes:
@@ -49,7 +47,7 @@ class Tuner:
     """
 
     root: Root
-    reserved: CPUSet = field(default_factory=CPUSet)
+    reserved: CPUSet = msgspec.field(default_factory=CPUSet)
     balancer: IRQBalance | None = None
     unmoved: tuple[str, ...] = ()
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from fuzz.harness import fuzz, instrumented
 

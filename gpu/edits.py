@@ -7,7 +7,6 @@ container without the node would start and find no GPU.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -34,8 +33,7 @@ _ADVICE: Final[Mapping[str, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceEdit:
+class DeviceEdit(msgspec.Struct, frozen=True):
     """A device node that a grant needs, or gets if it exists."""
 
     path: str

@@ -9,8 +9,9 @@ A variable that lists GPUs is set only on request (`visibility: vendor`); contai
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from dranode.driver.core.api.quantity import Quantity
 from dranode.gpu.config import GPUMode, Settings, Visibility
@@ -19,8 +20,7 @@ from dranode.gpu.inventory import GPU
 _MI: Final = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class GPUMemory:
+class GPUMemory(msgspec.Struct, frozen=True):
     """A GPU, and how many bytes of its memory may be used; None is no limit."""
 
     gpu: GPU

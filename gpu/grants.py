@@ -8,7 +8,6 @@ Prepare, just before the CDI spec is written, and they are never stored, because
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -59,8 +58,7 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return None if grant.state is None else decode(cls, grant.state)
 
 
-@dataclass(frozen=True, slots=True)
-class _Given:
+class _Given(msgspec.Struct, frozen=True):
     """One allocation result with its GPU and the merged settings of its configurations."""
 
     allocated: AllocatedResult

@@ -15,10 +15,12 @@ parts. This module only works on values: `dranode.gpu.plugin` reads the counters
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from dranode.driver.core.api.resource import DeviceTaint
 from dranode.driver.core.claims.health import DeviceHealth, Health
@@ -46,16 +48,14 @@ _PROGRAM_XIDS: Final = frozenset({13, 31, 43, 45, 68, 109})
 _ANEW: Final = frozenset({"add", "bind"})
 
 
-@dataclass(frozen=True, slots=True)
-class AERCounts:
+class AERCounts(msgspec.Struct, frozen=True):
     """A function's AER totals since boot."""
 
     fatal: int = 0
     nonfatal: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Trouble:
+class Trouble(msgspec.Struct, frozen=True):
     """One cause at one PCI function.
 
     Attributes:
@@ -69,8 +69,7 @@ class Trouble:
     last: float
 
 
-@dataclass(frozen=True, slots=True)
-class GPUCondition:
+class GPUCondition(msgspec.Struct, frozen=True):
     """The condition of all GPUs.
 
     Attributes:
@@ -79,9 +78,9 @@ class GPUCondition:
         seen: every GPU that was ever present, by device name.
     """
 
-    troubles: Mapping[tuple[str, Cause], Trouble] = field(default_factory=dict)
-    counts: Mapping[str, AERCounts] = field(default_factory=dict)
-    seen: Mapping[str, GPU] = field(default_factory=dict)
+    troubles: Mapping[tuple[str, Cause], Trouble] = msgspec.field(default_factory=dict)
+    counts: Mapping[str, AERCounts] = msgspec.field(default_factory=dict)
+    seen: Mapping[str, GPU] = msgspec.field(default_factory=dict)
 
     def of(self, gpu: GPU) -> tuple[tuple[Cause, Trouble], ...]:
         """Return the troubles of a GPU and of its parent, by cause."""

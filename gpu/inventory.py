@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from typing import Final
+
+import msgspec
 
 NVIDIA: Final = 0x10DE
 AMD: Final = 0x1002
@@ -32,8 +33,7 @@ class GPUKind(StrEnum):
     PARTITION = "partition"
 
 
-@dataclass(frozen=True, slots=True)
-class Function:
+class Function(msgspec.Struct, frozen=True):
     """A PCI function and the driver that it is bound to; None if it is bound to none."""
 
     address: str
@@ -45,8 +45,7 @@ class Function:
         return self.driver is not None and self.driver.endswith("vfio-pci")
 
 
-@dataclass(frozen=True, slots=True)
-class GPU:
+class GPU(msgspec.Struct, frozen=True):
     """One GPU. A value is None if the machine does not report it.
 
     Attributes:
@@ -114,8 +113,7 @@ class GPU:
         return self.functions[0].driver if self.functions else None
 
 
-@dataclass(frozen=True)
-class GPUInventory:
+class GPUInventory(msgspec.Struct, frozen=True, dict=True):
     """All GPUs, in the order of their addresses, partitions after their GPU.
 
     Attributes:
@@ -126,7 +124,7 @@ class GPUInventory:
 
     gpus: tuple[GPU, ...] = ()
     warnings: tuple[str, ...] = ()
-    left_out: Mapping[str, str] = field(default_factory=dict)
+    left_out: Mapping[str, str] = msgspec.field(default_factory=dict)
 
     @cached_property
     def by_name(self) -> dict[str, GPU]:

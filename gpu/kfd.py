@@ -9,8 +9,9 @@ tree anew when a GPU comes, and does not let itself be asked about one that this
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from dranode.driver.machine.attributes import integer, names, read_attribute
 from dranode.driver.machine.root import Root
@@ -22,8 +23,7 @@ _READINGS: Final = 4
 _FRAME_BUFFERS: Final = frozenset({1, 2})
 
 
-@dataclass(frozen=True, slots=True)
-class KFDNode:
+class KFDNode(msgspec.Struct, frozen=True):
     """A GPU, or a partition of one, as KFD numbers it.
 
     Attributes:

@@ -13,15 +13,15 @@ import importlib
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Protocol, TypeVar
+
+import msgspec
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class NVMLFacts:
+class NVMLFacts(msgspec.Struct, frozen=True):
     """One GPU as NVML describes it.
 
     Attributes:

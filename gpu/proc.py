@@ -8,8 +8,9 @@ while the GPU is bound to the driver.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from dranode.driver.machine.attributes import integer, names, read_attribute
 from dranode.driver.machine.root import Root
@@ -19,8 +20,7 @@ _UUID: Final = re.compile(r"GPU-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]
 _VERSION: Final = re.compile(r"^NVRM version:.*?\s(?P<version>[0-9]+\.[0-9]+(?:\.[0-9]+)*)\s", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
-class NvidiaFacts:
+class NvidiaFacts(msgspec.Struct, frozen=True):
     """One GPU as the kernel driver describes it; None is what it does not tell.
 
     Attributes:

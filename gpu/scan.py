@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from dranode.driver.machine.attributes import number, read_attribute
 from dranode.driver.machine.pci import PCI_DEVICES

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from dranode.driver.machine import udev
 from dranode.gpu.inventory import ADDRESS
 from dranode.gpu.sysfs import GPU_CLASSES
 
 
-@dataclass(frozen=True, slots=True)
-class GPUEvent:
+class GPUEvent(msgspec.Struct, frozen=True):
     """One event of the kernel about a GPU.
 
     Attributes:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from dranode.driver.core.api.documents import decode, to_v1
 from dranode.driver.core.api.errors import DocumentError, DranodeError

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 from dranode.driver import Root, read_text
 from dranode.memory.machine import MachineMemory, MemoryNode
@@ -24,8 +25,7 @@ _ZONE: Final = re.compile(r"Node ([0-9]+), zone", re.ASCII)
 _MANAGED: Final = re.compile(r"\s+managed +([0-9]+)", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class PoolCounts:
+class PoolCounts(msgspec.Struct, frozen=True):
     """The huge pages of one size of a NUMA node, in pages; None is what the kernel does not say.
 
     Attributes:
@@ -44,8 +44,7 @@ class PoolCounts:
     addable: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class NodeCounts:
+class NodeCounts(msgspec.Struct, frozen=True):
     """The memory of a NUMA node at the moment, in bytes; None is what the kernel does not say.
 
     Attributes:
@@ -59,8 +58,8 @@ class NodeCounts:
     id: int
     total: int
     free: int | None = None
-    runs: Mapping[int, int] = field(default_factory=dict)
-    pools: Mapping[int, PoolCounts] = field(default_factory=dict)
+    runs: Mapping[int, int] = msgspec.field(default_factory=dict)
+    pools: Mapping[int, PoolCounts] = msgspec.field(default_factory=dict)
 
     def part_in_runs(self, size: int) -> int | None:
         """Return which part of its free memory, in percent, lies in runs of at least `size` bytes; None if unknown."""

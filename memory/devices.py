@@ -11,8 +11,9 @@ must not land on a GPU's.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final, assert_never
+
+import msgspec
 
 from dranode.driver import (
     CapacityRequestPolicy,
@@ -36,8 +37,7 @@ HUGE_TLB: Final = "dra.memory/hugeTLB"
 SOCKET: Final = "dra.memory/socketID"
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryDevice:
+class MemoryDevice(msgspec.Struct, frozen=True):
     """A device as values.
 
     Attributes:
@@ -70,8 +70,7 @@ class MemoryDevice:
         return CPUSet(node.id for node in self.nodes)
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryInventory:
+class MemoryInventory(msgspec.Struct, frozen=True):
     """The machine, and the devices that the driver makes of it."""
 
     machine: MachineMemory

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from dranode.driver import (
     AllocatedClaim,
@@ -35,8 +36,7 @@ from dranode.memory.page_size import resource_name
 _GATE = "the DRAConsumableCapacity feature gate and a request for capacity give one"
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
+class _Asked(msgspec.Struct, frozen=True):
     """One allocation result with its device and the merged settings of its configurations."""
 
     claim: ClaimRef

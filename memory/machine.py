@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class PagePool:
+class PagePool(msgspec.Struct, frozen=True):
     """The huge pages of one size of a NUMA node, in pages.
 
     Attributes:
@@ -19,8 +19,7 @@ class PagePool:
     others: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryNode:
+class MemoryNode(msgspec.Struct, frozen=True):
     """The memory of a NUMA node.
 
     Attributes:
@@ -34,14 +33,13 @@ class MemoryNode:
 
     id: int
     total: int
-    pools: Mapping[int, PagePool] = field(default_factory=dict)
+    pools: Mapping[int, PagePool] = msgspec.field(default_factory=dict)
     socket: int | None = None
     cpus: bool = True
     near: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class MachineMemory:
+class MachineMemory(msgspec.Struct, frozen=True):
     """The memory of a machine.
 
     Attributes:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
+
+import msgspec
 
 from dranode.driver import Quantity, UsageError
 from dranode.memory.machine import MachineMemory
@@ -27,8 +28,7 @@ class MemoryGroupBy(StrEnum):
     MACHINE = "machine"
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryOptions:
+class MemoryOptions(msgspec.Struct, frozen=True):
     """Options that say how a node's memory is published and handed out.
 
     Attributes:
@@ -41,7 +41,7 @@ class MemoryOptions:
     """
 
     group_by: MemoryGroupBy = MemoryGroupBy.NUMA
-    reserved: ReservedMemory = field(default_factory=dict)
+    reserved: ReservedMemory = msgspec.field(default_factory=dict)
     exclusive: bool = False
     numa_node_list: bool = False
     compat_attributes: bool = False

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import struct
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final
 
@@ -21,8 +20,7 @@ from dranode.cdi.loader.yaml_values import GoMap, GoScalar, GoValue, go_value
 from dranode.cdi.spec import INT64, Spec
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedSpec:
+class LoadedSpec(msgspec.Struct, frozen=True):
     """The content of a spec file.
 
     Attributes:

@@ -2,52 +2,46 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, TypeAlias
+
+import msgspec
 
 from dranode.cdi.spec import INT64, UINT32
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(msgspec.Struct, frozen=True):
     """A string; numbers and booleans are made one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Flag:
+class Flag(msgspec.Struct, frozen=True):
     """A boolean."""
 
 
-@dataclass(frozen=True, slots=True)
-class Number:
+class Number(msgspec.Struct, frozen=True):
     """A whole number; `what` is for people."""
 
     what: str
     values: range
 
 
-@dataclass(frozen=True, slots=True)
-class Object:
+class Object(msgspec.Struct, frozen=True):
     """An object of known fields."""
 
     fields: dict[str, FieldKind]
 
 
-@dataclass(frozen=True, slots=True)
-class Texts:
+class Texts(msgspec.Struct, frozen=True):
     """An object of any keys with text."""
 
 
-@dataclass(frozen=True, slots=True)
-class List:
+class List(msgspec.Struct, frozen=True):
     """A list; where `nulls_crash`, a null among the items is a null pointer, which the library follows."""
 
     items: Text | Number | Object
     nulls_crash: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Pointer:
+class Pointer(msgspec.Struct, frozen=True):
     """An object that is absent or present, if only empty."""
 
     target: Object

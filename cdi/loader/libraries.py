@@ -7,8 +7,9 @@ applies decides. Names and verdicts are those of the vectors in tests/vectors/cd
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from dranode.cdi.loader.document import LoadedSpec
 from dranode.cdi.names import split_kind
@@ -53,8 +54,7 @@ def _root_clos(document: LoadedSpec) -> str:
     return 'closID: it does not know "/"' if any(rdt is not None and rdt.clos_id == "/" for rdt in rdts) else ""
 
 
-@dataclass(frozen=True, slots=True)
-class Library:
+class Library(msgspec.Struct, frozen=True):
     """A release, the runtime that it was seen in, and its differences in the order in which it checks them."""
 
     name: str

@@ -6,7 +6,7 @@ problem, and so has one that crashes it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from dranode.cdi.errors import CDIError
 from dranode.cdi.loader.document import load_spec
@@ -14,8 +14,7 @@ from dranode.cdi.loader.libraries import older_verdicts
 from dranode.cdi.rules import spec_problems
 
 
-@dataclass(frozen=True, slots=True)
-class SpecVerdict:
+class SpecVerdict(msgspec.Struct, frozen=True):
     """The verdict on one document.
 
     Attributes:

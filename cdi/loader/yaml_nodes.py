@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+import msgspec
 import yaml
 from yaml.events import (
     AliasEvent,
@@ -24,8 +24,7 @@ from dranode.cdi.errors import CDIError
 from dranode.cdi.loader.yaml_syntax import GoSyntax
 
 
-@dataclass(frozen=True, slots=True)
-class Scalar:
+class Scalar(msgspec.Struct, frozen=True):
     """A scalar. `plain`: its type follows from its text; `tag` is in the long form, or "" for none."""
 
     value: str
@@ -34,24 +33,21 @@ class Scalar:
     line: int
 
 
-@dataclass(slots=True)
-class Sequence:
+class Sequence(msgspec.Struct):
     """A list of nodes."""
 
     line: int
-    items: list[YAMLNode] = field(default_factory=list)
+    items: list[YAMLNode] = msgspec.field(default_factory=list)
 
 
-@dataclass(slots=True)
-class Mapping:
+class Mapping(msgspec.Struct):
     """Key and value nodes in the order of the document, duplicates included."""
 
     line: int
-    pairs: list[tuple[YAMLNode, YAMLNode]] = field(default_factory=list)
+    pairs: list[tuple[YAMLNode, YAMLNode]] = msgspec.field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class Alias:
+class Alias(msgspec.Struct, frozen=True):
     """`*name` with the node that it stands for, the last one of that anchor. A node may contain its own alias."""
 
     name: str

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from dranode.cdi.loader.validate import validate
 from dranode.driver.cli.output import console, emit, output_option
@@ -24,8 +24,7 @@ def command() -> None:
     """
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
+class _Answer(msgspec.Struct, frozen=True):
     file: str
     problems: tuple[str, ...]
     warnings: tuple[str, ...] = ()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import click
+import msgspec
 
 from dranode.driver.cli.output import console
 from dranode.driver.cli.terminal import columns
@@ -33,8 +33,7 @@ _PAGES_USED: Final = ("current", "usage_in_bytes")
 Key = tuple[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class _Container:
+class _Container(msgspec.Struct, frozen=True):
     """A container whose claims say which memory it gets."""
 
     seen: ContainerCgroup

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import click
+import msgspec
 
 from dranode.driver.cli.output import console
 from dranode.driver.cli.terminal import columns
@@ -34,8 +34,7 @@ _PERCENT: Final = 100
 _MIB: Final = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class _Look:
+class _Look(msgspec.Struct, frozen=True):
     """The containers of the claims at one moment, and when that was, in seconds of a clock that never goes back."""
 
     at: float

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.diagnosis.draining import has_rolled_out, have_failed, undrained
@@ -16,8 +17,7 @@ _POLL_SECONDS: Final = 2.0
 _TRIES: Final = 3
 
 
-@dataclass(frozen=True, slots=True)
-class DrainingPods:
+class DrainingPods(msgspec.Struct, frozen=True):
     """The pods of a DaemonSet whose init container drains the node.
 
     Attributes:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from dranode.driver.core.api.errors import DranodeError, LedgerError
 from dranode.driver.core.claims.doubt import doubts
@@ -23,8 +24,7 @@ from dranode.driver.picture.node import DriverView
 KUBELET_ROOT: Final = "/var/lib/kubelet"
 
 
-@dataclass(frozen=True, slots=True)
-class Views:
+class Views(msgspec.Struct, frozen=True):
     """The drivers of a machine as they were seen.
 
     Attributes:
@@ -35,7 +35,7 @@ class Views:
 
     drivers: tuple[DriverView, ...]
     unseen: tuple[str, ...] = ()
-    readings: Mapping[str, tuple[HardwareReadings, ...]] = field(default_factory=dict)
+    readings: Mapping[str, tuple[HardwareReadings, ...]] = msgspec.field(default_factory=dict)
 
 
 def records_root(root: Root, kubelet_root: str | None) -> Path | None:

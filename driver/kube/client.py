@@ -11,7 +11,6 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Final, Protocol
 from urllib.parse import urlencode
@@ -49,8 +48,7 @@ class Wire(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
+class Timing(msgspec.Struct, frozen=True):
     """Clock, dice and patience.
 
     Attributes:
@@ -65,11 +63,10 @@ class Timing:
     dice: Callable[[], float] = random.random
     idle: float = 1.0
     delay: float = 3.0
-    stopped: threading.Event = field(default_factory=threading.Event)
+    stopped: threading.Event = msgspec.field(default_factory=threading.Event)
 
 
-@dataclass(frozen=True, slots=True)
-class APIRequest:
+class APIRequest(msgspec.Struct, frozen=True):
     """A request.
 
     Attributes:
@@ -84,7 +81,7 @@ class APIRequest:
     method: str
     path: str
     what: str
-    query: Mapping[str, str] = field(default_factory=dict)
+    query: Mapping[str, str] = msgspec.field(default_factory=dict)
     body: Any = None
     kind: str = JSON
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 from dranode.driver.core.api.source_document import SourceDocument
 from dranode.driver.kube.errors import ApiError
@@ -15,8 +16,7 @@ from dranode.driver.kube.objects import ApiObjects
 AT_A_TIME: Final = 4
 
 
-@dataclass(frozen=True, slots=True)
-class ReadCluster:
+class ReadCluster(msgspec.Struct, frozen=True):
     """The documents that an API server let be read.
 
     Attributes:

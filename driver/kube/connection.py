@@ -12,8 +12,9 @@ import ssl
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from dranode.driver.kube.http1 import BrokenError, Channel, Head
 from dranode.driver.kube.server import Server, UnreachableError
@@ -26,8 +27,7 @@ _UNAUTHORIZED: Final = 401
 _KEPT: Final = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Outgoing:
+class Outgoing(msgspec.Struct, frozen=True):
     """A request on its way.
 
     Attributes:

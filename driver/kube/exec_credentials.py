@@ -12,9 +12,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
+
+import msgspec
 
 from dranode.driver.core.api.documents import decode_json
 from dranode.driver.core.api.errors import DocumentError
@@ -44,8 +45,7 @@ class ExecCredential(APIDocument, frozen=True, kw_only=True):
     status: ExecCredentialStatus | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PairInPEM:
+class PairInPEM(msgspec.Struct, frozen=True):
     """A client's certificate and its key, each in PEM."""
 
     certificate: str

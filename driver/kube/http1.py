@@ -11,8 +11,9 @@ import select
 import socket
 import ssl
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 _MAX_HEADERS: Final = 64 << 10
 _MAX_CHUNK_LINE: Final = 1 << 10
@@ -32,8 +33,7 @@ class BrokenError(Exception):
         self.untouched = untouched
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(msgspec.Struct, frozen=True):
     """An answer's status line and headers.
 
     Attributes:

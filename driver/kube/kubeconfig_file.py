@@ -11,7 +11,6 @@ import base64
 import binascii
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -115,8 +114,7 @@ class _File(ConfigDocument, frozen=True, kw_only=True):
     contexts: tuple[_NamedContext, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ChosenContext:
+class ChosenContext(msgspec.Struct, frozen=True):
     """A context with what it names.
 
     Attributes:

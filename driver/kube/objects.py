@@ -7,11 +7,10 @@ kind as for all, so that nobody takes it for nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
-from msgspec import field
+import msgspec
 
 from dranode.driver.core.api.documents import API_GROUP, API_VERSION, decode, decode_json, to_v1, without_nulls
 from dranode.driver.core.api.errors import DocumentError
@@ -47,7 +46,7 @@ _TAINT_RULE_ROOTS: Final = tuple(f"/apis/{API_GROUP}/{version}" for version in (
 
 
 class _PageMeta(APIDocument, frozen=True, kw_only=True):
-    continue_: str = field(default="", name="continue")
+    continue_: str = msgspec.field(default="", name="continue")
 
 
 class _Page(APIDocument, Generic[T], frozen=True, kw_only=True):
@@ -62,8 +61,7 @@ class _Page(APIDocument, Generic[T], frozen=True, kw_only=True):
 _Reader: TypeAlias = Callable[[bytes], tuple[list[T], str]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+class _Place(msgspec.Struct, frozen=True):
     """The place of objects: all of a kind, or one."""
 
     kind: str
@@ -77,8 +75,7 @@ class _Place:
         return APIRequest("GET", path, what, query)
 
 
-@dataclass(frozen=True, slots=True)
-class ApiObjects:
+class ApiObjects(msgspec.Struct, frozen=True):
     """The objects of an API server. Any thread may ask, so that several kinds can be listed at a time.
 
     Each method raises ApiError if the server does not answer; `status` is 403 for lack of rights.

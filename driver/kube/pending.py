@@ -7,16 +7,16 @@ until nothing has come for a while, but no longer than a limit. Times are second
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
+
+import msgspec
 
 T = TypeVar("T")
 
 _CAPACITY: Final = 1000
 
 
-@dataclass(slots=True)
-class _Entry(Generic[T]):
+class _Entry(msgspec.Struct, Generic[T]):
     item: T
     since: float
     taken: bool = False

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import assert_never
+
+import msgspec
 
 from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.api.resource import ResourceClaim
@@ -23,8 +24,7 @@ from dranode.driver.kube.status import ClaimStatus
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class ReportingNode:
+class ReportingNode(msgspec.Struct, frozen=True):
     """A node whose answers are reported.
 
     Attributes:

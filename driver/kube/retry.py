@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 # Statuses that pass: no answer at all, too many requests, and a server that is starting, stopping or overloaded.
 NO_ANSWER: Final = 0
@@ -13,8 +14,7 @@ PASSING: Final = frozenset({NO_ANSWER, TOO_MANY, 500, 502, 503, 504})
 UNTOUCHED: Final = frozenset({TOO_MANY})
 
 
-@dataclass(frozen=True, slots=True)
-class Backoff:
+class Backoff(msgspec.Struct, frozen=True):
     """Waiting times that double, each spread by half, so that the nodes of a cluster do not come back in step.
 
     Attributes:
@@ -32,8 +32,7 @@ class Backoff:
         return max(doubled * (0.75 + dice / 2), at_least * (1 + dice / 4))
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
+class Pace(msgspec.Struct, frozen=True):
     """The pace of repairs: the first soon, those of a long fight ever later.
 
     Attributes:

@@ -6,9 +6,10 @@ import os
 import socket
 import ssl
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
+
+import msgspec
 
 from dranode.driver.core.api.errors import DranodeError
 
@@ -20,8 +21,7 @@ class UnreachableError(DranodeError):
     """No answer came: no connection, none in time, or the server is not the one that it should be."""
 
 
-@dataclass(frozen=True, slots=True)
-class Server:
+class Server(msgspec.Struct, frozen=True):
     """An API server.
 
     Attributes:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from dranode.driver.core.api.resource import ResourceSlice
 from dranode.driver.core.claims.inventory import Inventory

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from http import HTTPStatus
 from typing import Any, Final
+
+import msgspec
 
 from dranode.driver.core.api.documents import API_GROUP
 from dranode.driver.core.claims.held import ClaimRef
@@ -31,8 +32,7 @@ log = logging.getLogger(__name__)
 _PAST: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY})
 
 
-@dataclass(frozen=True, slots=True)
-class _Said:
+class _Said(msgspec.Struct, frozen=True):
     """The status to write of a claim.
 
     Attributes:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final, Protocol
+
+import msgspec
 
 from dranode.driver.core.api.documents import API_GROUP, decode, to_v1
 from dranode.driver.core.api.errors import DocumentError, in_words
@@ -49,8 +50,7 @@ class SliceListener(Protocol):
         """The server cannot be listened to for now."""
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
+class Listed(msgspec.Struct, frozen=True):
     """Slices as of a resource version."""
 
     slices: tuple[ResourceSlice, ...]

@@ -11,9 +11,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Final
+
+import msgspec
 
 from dranode.driver.core.claims.health import DeviceHealth
 from dranode.driver.kubelet.grpc_values import RPCError, Status
@@ -30,8 +31,7 @@ _MAX_MESSAGE: Final = 1024
 _CUT: Final = "..."
 
 
-@dataclass(slots=True)
-class _Statement:
+class _Statement(msgspec.Struct):
     """The last report to a caller (`version`), and until when (seconds, monotonic) it need not be sent again."""
 
     api: ModuleType

@@ -7,8 +7,9 @@ answer waits until its peer takes more.
 from __future__ import annotations
 
 from collections.abc import Container
-from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 from dranode.driver.kubelet.grpc_values import (
     MAX_MESSAGE,
@@ -36,8 +37,7 @@ _UNSUPPORTED: Final = literal(b":status", b"415")
 _OK: Final = literal(b"grpc-status", b"0")
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(msgspec.Struct, frozen=True):
     """A call that has come whole.
 
     Attributes:
@@ -53,15 +53,13 @@ class Request:
     timeout: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(msgspec.Struct, frozen=True):
     """A call that its caller has given up."""
 
     stream: int
 
 
-@dataclass(slots=True)
-class _Call:
+class _Call(msgspec.Struct):
     """One stream.
 
     Attributes:
@@ -75,9 +73,9 @@ class _Call:
 
     path: str
     timeout: float | None
-    received: bytearray = field(default_factory=bytearray)
+    received: bytearray = msgspec.field(default_factory=bytearray)
     begun: bool = False
-    unsent: bytearray = field(default_factory=bytearray)
+    unsent: bytearray = msgspec.field(default_factory=bytearray)
     status: bytes | None = None
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import msgspec
 from google.protobuf.message import DecodeError
 
 from dranode.driver.core.api.errors import DranodeError
@@ -27,8 +27,7 @@ class PodResourcesError(DranodeError):
     """kubelet gave no answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class ListedPods:
+class ListedPods(msgspec.Struct, frozen=True):
     """One answer of kubelet.
 
     Attributes:

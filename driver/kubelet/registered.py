@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import grpc
+import msgspec
 
 from dranode.driver.core.claims.answers import Refused
 from dranode.driver.core.claims.held import ClaimRef
@@ -20,8 +20,7 @@ _TIMEOUT: Final = 1.0
 _UNPREPARE_SECONDS: Final = 45.0
 
 
-@dataclass(frozen=True, slots=True)
-class Registrant:
+class Registrant(msgspec.Struct, frozen=True):
     """A plug-in as it presents itself.
 
     Attributes:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+import msgspec
 
 from dranode.driver.kubelet.methods import Method, Unary
 
@@ -27,8 +28,7 @@ _BITS: Final = 7
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class RegistrationStatus:
+class RegistrationStatus(msgspec.Struct, frozen=True):
     """kubelet's last word; `reason` is empty when it took the driver."""
 
     ok: bool

@@ -11,9 +11,10 @@ import contextlib
 import hashlib
 import os
 import socket
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from dranode.driver.core.api.errors import DranodeError, UsageError
 from dranode.driver.kubelet.grpc_server import GrpcServer
@@ -26,8 +27,7 @@ class SocketError(DranodeError):
     """A socket cannot be bound."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sockets:
+class Sockets(msgspec.Struct, frozen=True):
     """The two sockets of a driver.
 
     Attributes:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.api.resource import ResourceClaim, ResourceSlice
@@ -26,7 +26,6 @@ from dranode.driver.node.node import NodeClaims
 _ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"
 
 
-@dataclass
 class FolderCluster:
     """The cluster of one node. Its folder has no place for status and events: those are in the log alone.
 
@@ -36,15 +35,10 @@ class FolderCluster:
         seed: of the random part of names, so that a run can be repeated.
     """
 
-    store: Store
-    node_name: str
-    seed: int = 0
-    _random: random.Random = field(init=False)
-    _statuses: dict[str, PublisherStatus] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        """Seed the names."""
-        self._random = random.Random(self.seed)  # noqa: S311 - names, not secrets
+    def __init__(self, store: Store, node_name: str, seed: int = 0) -> None:
+        self.store, self.node_name, self.seed = store, node_name, seed
+        self._random = random.Random(seed)  # noqa: S311 - names, not secrets
+        self._statuses: dict[str, PublisherStatus] = {}
 
     def publish(self, driver: str, inventory: Inventory) -> None:
         """Bring the slices in the folder to the whole inventory that the driver has now.

@@ -11,12 +11,12 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
 import grpc
+import msgspec
 
 from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.claims.answers import Prepared, Refused
@@ -41,8 +41,7 @@ class _SilentError(KubeletError):
     """No process answers at a registration socket."""
 
 
-@dataclass
-class _Plugin:
+class _Plugin(msgspec.Struct):
     name: str
     endpoint: str
     api: ModuleType
@@ -53,8 +52,7 @@ class _Plugin:
         return caller(self.channel, self.api.DESCRIPTOR, "DRAPlugin", method)(request, timeout=_CALL_SECONDS)
 
 
-@dataclass
-class StandInKubelet:
+class StandInKubelet(msgspec.Struct):
     """kubelet's side of the sockets, for one node.
 
     Attributes:
@@ -64,9 +62,9 @@ class StandInKubelet:
 
     registry: Path
     services: tuple[str, ...] = tuple(_SERVICES)
-    _plugins: dict[str, _Plugin] = field(default_factory=dict)
-    _seen: set[Path] = field(default_factory=set)
-    _prepared: dict[tuple[str, str], tuple[PreparedDevice, ...]] = field(default_factory=dict)
+    _plugins: dict[str, _Plugin] = msgspec.field(default_factory=dict)
+    _seen: set[Path] = msgspec.field(default_factory=set)
+    _prepared: dict[tuple[str, str], tuple[PreparedDevice, ...]] = msgspec.field(default_factory=dict)
 
     def register(self, drivers: Iterable[str], seconds: float = 10.0) -> None:
         """Watch the registry until these drivers are registered.

@@ -11,9 +11,10 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
+
+import msgspec
 
 from dranode.driver.core.api.documents import API_VERSION, decode, encode, to_v1
 from dranode.driver.core.api.errors import ClaimGoneError, DocumentError, DranodeError
@@ -32,8 +33,7 @@ _MAX_STEM: Final = 250
 _CUT: Final = 200
 
 
-@dataclass(frozen=True, slots=True)
-class Store:
+class Store(msgspec.Struct, frozen=True):
     """The objects below a folder."""
 
     folder: Path

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Final
+
+import msgspec
 
 from dranode.driver.core.api.errors import MachineError
 from dranode.driver.machine.root import Root
@@ -58,8 +59,7 @@ _CAPTURED: Final = {
 }
 
 
-@dataclass(slots=True)
-class Recording:
+class Recording(msgspec.Struct):
     """A recording of a machine's files.
 
     Attributes:
@@ -69,10 +69,10 @@ class Recording:
         left_out: files and folders that exist but could not be recorded, with the reason.
     """
 
-    files: dict[str, bytes] = field(default_factory=dict)
-    links: dict[str, str] = field(default_factory=dict)
-    devices: dict[str, DeviceFile] = field(default_factory=dict)
-    left_out: dict[str, str] = field(default_factory=dict)
+    files: dict[str, bytes] = msgspec.field(default_factory=dict)
+    links: dict[str, str] = msgspec.field(default_factory=dict)
+    devices: dict[str, DeviceFile] = msgspec.field(default_factory=dict)
+    left_out: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 def record(root: Root) -> Recording:

@@ -7,8 +7,9 @@ for any other machine. It is loaded when it is first needed.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.machine.folder import HostRoot
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
     import psutil
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerProcesses:
+class ContainerProcesses(msgspec.Struct, frozen=True):
     """The processes of a container.
 
     Attributes:

@@ -11,8 +11,9 @@ from __future__ import annotations
 import mmap
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from dranode.driver.core.claims.usage import Figure, SourceValues
 from dranode.driver.machine.cgroups import Cgroups
@@ -30,8 +31,7 @@ _SIZE: Final = re.compile(r" N([0-9]+)=([0-9]+)", re.ASCII)
 _CGROUP: Final = "cgroup"
 
 
-@dataclass(frozen=True, slots=True)
-class UsageReader:
+class UsageReader(msgspec.Struct, frozen=True):
     """Reads containers of a machine.
 
     Attributes:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.machine.attributes import all_names, names, number, read_attribute
@@ -21,8 +22,7 @@ _NETWORK: Final = 0x02  # the first byte of the class code: network controllers,
 _SPEED: Final = re.compile(r"([0-9.]+) GT/s.*")
 
 
-@dataclass(frozen=True, slots=True)
-class PCIFunction:
+class PCIFunction(msgspec.Struct, frozen=True):
     """A PCI function.
 
     Attributes:

@@ -7,8 +7,10 @@ the host's `/proc` is mounted.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import MachineError
@@ -86,8 +88,7 @@ def threads_last_on(root: Root, pid: int, cpus: CPUSet) -> int | None:
     return count
 
 
-@dataclass(frozen=True, slots=True)
-class PodsSeen:
+class PodsSeen(msgspec.Struct, frozen=True):
     """One look at the containers of some pods.
 
     Attributes:

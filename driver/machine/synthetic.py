@@ -10,9 +10,10 @@ node that the kernel has reserved of it, 512 and 1 where there is room for them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache, partial
 from typing import Final
+
+import msgspec
 
 from dranode.driver.core.api.errors import UsageError
 from dranode.driver.machine.tree import LazyFolder, Link, TreeEntry
@@ -34,8 +35,7 @@ _RANGES: Final = {"memory": (1, 99_999), **dict.fromkeys(_HUGE_PAGES, (0, 99_999
 _DISTANCES: Final = (10, 12, 32)
 
 
-@dataclass(frozen=True)
-class Description:
+class Description(msgspec.Struct, frozen=True, dict=True):
     """Numbers of parts, each per parent; of memory, GiB and pages per NUMA node, None where nothing is said."""
 
     sockets: int = 1
@@ -93,7 +93,7 @@ def parse_description(text: str) -> Description:
     Raises:
         UsageError: a key is unknown or given twice, a value is not a positive number, or the machine is too large.
     """
-    known = [field.name for field in fields(Description)]
+    known = Description.__struct_fields__
     values: dict[str, int] = {}
     for item in text.split(","):
         key, _, number = (part.strip() for part in item.partition("="))

@@ -7,19 +7,18 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TypeAlias
 
+import msgspec
 
-@dataclass(frozen=True, slots=True)
-class Link:
+
+class Link(msgspec.Struct, frozen=True):
     """A symbolic link."""
 
     target: str
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceFile:
+class DeviceFile(msgspec.Struct, frozen=True):
     """A device node: `c` or `b`, major and minor."""
 
     kind: str
@@ -27,8 +26,7 @@ class DeviceFile:
     minor: int
 
 
-@dataclass(frozen=True, slots=True)
-class LazyFolder:
+class LazyFolder(msgspec.Struct, frozen=True):
     """A folder whose content is computed when it is first read."""
 
     make: Callable[[], dict[str, TreeEntry]]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -24,8 +23,7 @@ from dranode.driver.node.specs import Marks, Specs
 log = logging.getLogger(__name__)
 
 
-@dataclass
-class ClaimFiles:
+class ClaimFiles(msgspec.Struct, dict=True):
     """The files of one driver's claims. They are written under the lock on decisions, and may be looked up at any time.
 
     Attributes:
@@ -44,7 +42,7 @@ class ClaimFiles:
     specs: Specs
     discovery: Discovery
     metadata: DeviceMetadata | None = None
-    written: dict[str, Marks] = field(default_factory=dict)
+    written: dict[str, Marks] = msgspec.field(default_factory=dict)
     undescribed: Callable[[ClaimRef, str], None] = lambda _claim, _reason: None
     problem: str | None = None
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from dranode.driver.core.api.errors import ClaimConflictError, DranodeError, in_words
 from dranode.driver.core.api.resource import ResourceClaim
@@ -17,8 +18,7 @@ from dranode.driver.node.record_store import RecordStore
 log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class DecidedCall:
+class DecidedCall(msgspec.Struct):
     """The decision on the claims of one call.
 
     Attributes:
@@ -26,8 +26,8 @@ class DecidedCall:
         records: of the others, by UID.
     """
 
-    outcomes: dict[str, ClaimOutcome] = field(default_factory=dict)
-    records: dict[str, Record] = field(default_factory=dict)
+    outcomes: dict[str, ClaimOutcome] = msgspec.field(default_factory=dict)
+    records: dict[str, Record] = msgspec.field(default_factory=dict)
 
 
 def decide_call(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.claims.inventory import Inventory
@@ -17,8 +19,7 @@ from dranode.driver.node.record_store import RecordStore
 Watcher = Callable[[HeldSnapshot | None], None]
 
 
-@dataclass(slots=True)
-class HeldView:
+class HeldView(msgspec.Struct):
     """One driver's snapshot. `notify` is called under the lock on decisions, `snapshot` may be read at any time.
 
     Attributes:
@@ -35,7 +36,7 @@ class HeldView:
     snapshot: HeldSnapshot | None = None
     watcher: Watcher | None = None
     _inventory: Inventory | None = None
-    _claims: HeldClaims = field(default_factory=HeldClaims)
+    _claims: HeldClaims = msgspec.field(default_factory=HeldClaims)
 
     def notify(self, unread: str | None) -> None:
         """Take in what has changed, and call the watcher. `unread` says why the ledger cannot be read; None if it can.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Container, Iterable
-from dataclasses import dataclass
 from typing import assert_never
+
+import msgspec
 
 from dranode.driver.core.api.errors import DranodeError, in_words
 from dranode.driver.core.claims.answers import Refused
@@ -32,8 +33,7 @@ from dranode.driver.node.record_store import RecordStore
 log = logging.getLogger(__name__)
 
 
-@dataclass
-class Interpreter:
+class Interpreter(msgspec.Struct):
     """Does what effects say, under the lock on decisions.
 
     Attributes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -11,8 +10,7 @@ from dranode.driver.core.claims.effects import Commit
 from dranode.driver.node.record_store import RecordStore
 
 
-@dataclass
-class LedgerNotes:
+class LedgerNotes(msgspec.Struct):
     """The `Notes` of one driver, under the lock on decisions.
 
     Attributes:

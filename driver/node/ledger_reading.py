@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import tempfile
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from dranode.driver.node.ledger_file import BUSY_SECONDS, damage_of, errors_in, refuse_damage
 from dranode.driver.node.ledger_rows import (

@@ -10,7 +10,6 @@ from __future__ import annotations
 import sqlite3
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -39,8 +38,7 @@ _FIXED: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Damaged:
+class Damaged(msgspec.Struct, frozen=True):
     """A row that fails its checksum, as it stands.
 
     Attributes:
@@ -54,8 +52,7 @@ class Damaged:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Contents:
+class Contents(msgspec.Struct, frozen=True):
     """All rows of the ledger.
 
     Attributes:
@@ -74,7 +71,7 @@ class Contents:
     doubt: str = ""
     notes: str = ""
     notes_damage: str = ""
-    schema: int = field(default=0, compare=False)
+    schema: int = 0
 
 
 def contents_of(rows: tuple[Record | Damaged, ...], meta: Mapping[str, str], commits: int) -> Contents:

@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -56,8 +55,7 @@ class MetadataError(DranodeError):
     """Device metadata cannot be written or removed."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceMetadata:
+class DeviceMetadata(msgspec.Struct, frozen=True):
     """The metadata of one driver's claims.
 
     Attributes:
@@ -70,7 +68,7 @@ class DeviceMetadata:
     folder: Path
     cdi: Path
     # Folders out of which files were removed, which may be empty; any thread adds and takes.
-    _emptied: dict[str, None] = field(default_factory=dict, init=False, compare=False)
+    _emptied: dict[str, None] = msgspec.field(default_factory=dict)
 
     def write(self, record: Record, inventory: Inventory) -> None:
         """Write the metadata of a claim; files that say the same already are left alone.

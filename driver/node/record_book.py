@@ -12,7 +12,9 @@ whole or none       says nothing           a lost record: the claim may hold any
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from dranode.driver.core.claims.doubt import LOST_RECORD
 from dranode.driver.core.claims.held import Held, Holding
@@ -20,8 +22,7 @@ from dranode.driver.core.claims.record import Record
 from dranode.driver.node.ledger_rows import Damaged
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True):
     """The book's entry of one claim.
 
     Attributes:

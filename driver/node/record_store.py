@@ -12,10 +12,10 @@ import contextlib
 import logging
 import os
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from dranode.driver.core.api.errors import ClaimError, LedgerError
 from dranode.driver.core.claims.doubt import missing_claims, unknown_claim

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from dranode.driver.core.claims.hooks import Recovers
 from dranode.driver.core.claims.plugin import Plugin
@@ -14,8 +15,7 @@ from dranode.driver.node.specs import Specs
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class SpecRecords:
+class SpecRecords(msgspec.Struct, frozen=True):
     """The records of one driver's CDI specs.
 
     Attributes:

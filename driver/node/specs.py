@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from dranode.cdi.directory import read_spec, remove_spec, write_spec
 from dranode.cdi.errors import CDIError
@@ -24,8 +25,7 @@ class SpecError(DranodeError):
     """The CDI directory cannot be written or read."""
 
 
-@dataclass(frozen=True, slots=True)
-class Specs:
+class Specs(msgspec.Struct, frozen=True):
     """The claims' CDI specs of one kind.
 
     Attributes:

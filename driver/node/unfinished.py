@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 from dranode.driver.core.claims.effects import Commit, WriteSpec
 from dranode.driver.core.claims.record import Record
@@ -12,8 +13,7 @@ from dranode.driver.node.interpreter import Interpreter
 from dranode.driver.node.record_store import RecordStore
 
 
-@dataclass
-class UnfinishedClaims:
+class UnfinishedClaims(msgspec.Struct):
     """The unfinished claims of one driver: after a takeover, and after the ledger or a row of it was lost.
 
     Attributes:

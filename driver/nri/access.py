@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from dranode.driver.machine.root import Root
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerAccess:
+class ContainerAccess(msgspec.Struct, frozen=True):
     """The ways to the containers of a node.
 
     Attributes:

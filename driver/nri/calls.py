@@ -7,9 +7,9 @@ method. A method that is not here is answered with status 12.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 from google.protobuf.message import DecodeError, Message
 
 from dranode.driver.core.api.pods import PodSandbox
@@ -35,8 +35,7 @@ PLUGIN_SERVICE: Final = "nri.pkg.api.v1alpha1.Plugin"
 RUNTIME_SERVICE: Final = "nri.pkg.api.v1alpha1.Runtime"
 
 
-@dataclass(frozen=True, slots=True)
-class SynchronizePart:
+class SynchronizePart(msgspec.Struct, frozen=True):
     """One message of a Synchronize; a container may come in an earlier one than its pod.
 
     Attributes:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from dranode.driver.core.pinning.container_index import ContainerChange, Containers
 from dranode.driver.core.pinning.containers import ContainerUpdate
@@ -19,8 +21,7 @@ log = logging.getLogger(__name__)
 _SETTLING: Final = 10.0
 
 
-@dataclass(slots=True)
-class Enforced:
+class Enforced(msgspec.Struct):
     """The containers of one runtime. The thread that owns the connection changes them.
 
     Attributes:
@@ -32,12 +33,12 @@ class Enforced:
     """
 
     clock: Callable[[], float]
-    containers: Containers = field(default_factory=Containers)
-    status: EnforcementStatus = field(default_factory=EnforcementStatus)
+    containers: Containers = msgspec.field(default_factory=Containers)
+    status: EnforcementStatus = msgspec.field(default_factory=EnforcementStatus)
     drifts: tuple[Drift, ...] = ()
     silent: bool = False
     # When containers were last sent a mask.
-    _sent_at: Mapping[str, float] = field(default_factory=dict)
+    _sent_at: Mapping[str, float] = msgspec.field(default_factory=dict)
 
     def mended(self) -> Containers:
         """Return the containers, with what the kernel was found to say of them since the last decision."""

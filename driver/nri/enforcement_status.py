@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from dranode.driver.nri.events import RuntimePeer
 
 
-@dataclass(frozen=True, slots=True)
-class EnforcementStatus:
+class EnforcementStatus(msgspec.Struct, frozen=True):
     """The state of enforcement that metrics, health and `doctor` show.
 
     Attributes:

@@ -13,8 +13,9 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.api.pods import PodSandbox
@@ -49,7 +50,6 @@ class RefusedError(DranodeError):
     """A container cannot be created; the text goes to kubelet."""
 
 
-@dataclass(slots=True)
 class Enforcer:
     """Answers what a runtime asks. Every method is to return within a fraction of the 2 s that a runtime waits.
 
@@ -63,24 +63,23 @@ class Enforcer:
         unsolicited: what is due without being asked.
     """
 
-    node: ClaimSource
-    root: Root
-    clock: Callable[[], float] = time.monotonic
-    notify: Notify = notify_none
-    own_pod: str = ""
-    instance: Instance = ALONE
-    unsolicited: Unsolicited = field(init=False)
-    _enforced: Enforced = field(init=False)
-    _sightings: Sightings = field(init=False)
-    _inquiry: Inquiry = field(init=False)
-    _verifier: Verifier = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._enforced = Enforced(self.clock)
-        self._sightings = Sightings(self.root)
-        self._inquiry = Inquiry(self.node, self._sightings)
-        self._verifier = Verifier(self.root, self.notify)
-        self.unsolicited = Unsolicited(self._enforced, self._inquiry, self.instance)
+    def __init__(
+        self,
+        node: ClaimSource,
+        root: Root,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        notify: Notify = notify_none,
+        own_pod: str = "",
+        instance: Instance = ALONE,
+    ) -> None:
+        self.node, self.root, self.clock, self.notify = node, root, clock, notify
+        self.own_pod, self.instance = own_pod, instance
+        self._enforced = Enforced(clock)
+        self._sightings = Sightings(root)
+        self._inquiry = Inquiry(node, self._sightings)
+        self._verifier = Verifier(root, notify)
+        self.unsolicited = Unsolicited(self._enforced, self._inquiry, instance)
 
     # --- what the runtime reports and requests ---
 

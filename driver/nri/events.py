@@ -6,8 +6,9 @@ A request (`stream` says which) is to be answered through the session, once; eve
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from dranode.driver.core.api.pods import PodSandbox
 from dranode.driver.core.pinning.containers import Container, Resources
@@ -20,8 +21,7 @@ _SAFE_UPDATES: Final = (0, 12, 1)
 _VERSION: Final = re.compile(r"v?(\d{1,6})\.(\d{1,6})(?:\.(\d{1,6}))?(?:-\d+-g[0-9a-f]+)?(?:\+.*)?", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class RuntimePeer:
+class RuntimePeer(msgspec.Struct, frozen=True):
     """The container runtime at the other end.
 
     Attributes:
@@ -50,43 +50,37 @@ class RuntimePeer:
         return f"{self.name or 'a nameless runtime'} {self.version or 'without version'} ({nri})"
 
 
-@dataclass(frozen=True, slots=True)
-class PluginAccepted:
+class PluginAccepted(msgspec.Struct, frozen=True):
     """The runtime accepted the plug-in's name and index."""
 
 
-@dataclass(frozen=True, slots=True)
-class RegistrationRefused:
+class RegistrationRefused(msgspec.Struct, frozen=True):
     """The runtime did not accept the plug-in; it leaves the socket open, and the plug-in has to close it."""
 
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Configured:
+class Configured(msgspec.Struct, frozen=True):
     """The runtime said who it is. This may come before `PluginAccepted`."""
 
     runtime: RuntimePeer
 
 
-@dataclass(frozen=True, slots=True)
-class SynchronizeRequest:
+class SynchronizeRequest(msgspec.Struct, frozen=True):
     """Everything that exists now; however many messages it came in. The answer is updates."""
 
     stream: int
     containers: tuple[Container, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class CreateRequest:
+class CreateRequest(msgspec.Struct, frozen=True):
     """A container is about to be created. The answer is an adjustment and updates of others, or a refusal."""
 
     stream: int
     container: Container
 
 
-@dataclass(frozen=True, slots=True)
-class UpdateRequest:
+class UpdateRequest(msgspec.Struct, frozen=True):
     """Somebody asks for new resources for a container. The answer is updates, of this one too, or a refusal.
 
     Attributes:
@@ -100,8 +94,7 @@ class UpdateRequest:
     quota: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class StopRequest:
+class StopRequest(msgspec.Struct, frozen=True):
     """A container has stopped or is about to. The answer is updates of others."""
 
     stream: int
@@ -111,43 +104,37 @@ class StopRequest:
 NRIRequest = SynchronizeRequest | CreateRequest | UpdateRequest | StopRequest
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerStarting:
+class ContainerStarting(msgspec.Struct, frozen=True):
     """A container is made, with the process that will become its own, and is about to be started."""
 
     container: Container
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerStarted:
+class ContainerStarted(msgspec.Struct, frozen=True):
     """A container's process runs."""
 
     container: Container
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerRemoved:
+class ContainerRemoved(msgspec.Struct, frozen=True):
     """A container is gone."""
 
     container: Container
 
 
-@dataclass(frozen=True, slots=True)
-class PodGone:
+class PodGone(msgspec.Struct, frozen=True):
     """A pod sandbox was stopped or removed, so none of its containers runs."""
 
     pod: PodSandbox
 
 
-@dataclass(frozen=True, slots=True)
-class UpdatesAnswered:
+class UpdatesAnswered(msgspec.Struct, frozen=True):
     """The answer to unsolicited updates; with a text, at least one of them was not applied."""
 
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ShutdownAnnounced:
+class ShutdownAnnounced(msgspec.Struct, frozen=True):
     """The runtime says that it is about to close the connection."""
 
 

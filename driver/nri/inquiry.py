@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
+
+import msgspec
+from msgspec.structs import replace
 
 from dranode.driver.core.api.errors import LedgerError, UnreadError
 from dranode.driver.core.api.pods import PodSandbox
@@ -40,8 +42,7 @@ class ClaimSource(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class Inquiry:
+class Inquiry(msgspec.Struct, frozen=True):
     """The witnesses to ask.
 
     Attributes:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, Protocol
+
+import msgspec
 
 
 class Instance(Protocol):
@@ -33,8 +34,7 @@ class Instance(Protocol):
         """Take note that no runtime shows requests to this instance any more."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Alone:
+class _Alone(msgspec.Struct, frozen=True):
     active: bool = True
     speaks: bool = True
 

@@ -8,8 +8,9 @@ several messages. Frames of a connection that is not open are dropped; empty fra
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from dranode.driver.core.api.errors import DranodeError
 
@@ -29,8 +30,7 @@ class ProtocolError(DranodeError):
     """The runtime's byte stream makes no sense; only a new connection helps."""
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(msgspec.Struct, frozen=True):
     """Bytes that arrived on one connection."""
 
     connection: int

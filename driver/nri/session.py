@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from typing import Final
 
 from google.protobuf.message import Message
+from msgspec.structs import replace
 
 from dranode.driver.core.api.pods import PodSandbox
 from dranode.driver.core.pinning.containers import Container, ContainerUpdate, Resources

@@ -7,10 +7,10 @@ byte each) and its data, a protobuf `Request` or `Response` (containerd/ttrpc, P
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
+import msgspec
 from google.protobuf.message import DecodeError
 
 from dranode.driver.nri.mux import ProtocolError, frame
@@ -40,8 +40,7 @@ class StatusCode(IntEnum):
     UNIMPLEMENTED = 12
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(msgspec.Struct, frozen=True):
     """One ttrpc message."""
 
     stream: int
@@ -50,8 +49,7 @@ class Message:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(msgspec.Struct, frozen=True):
     """A request.
 
     Attributes:
@@ -64,8 +62,7 @@ class Call:
     timeout: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
+class Response(msgspec.Struct, frozen=True):
     """A response: a payload, or a status code that is not 0 and a text."""
 
     payload: bytes = b""

@@ -7,8 +7,10 @@ methods but `waiting` and `lag`, which other threads may read.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field, replace
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from dranode.driver.core.pinning import enforcement
 from dranode.driver.core.pinning.container_index import ContainerChange
@@ -32,8 +34,7 @@ _ASK_AGAIN: Final = 5.0
 _ASK_DENIED: Final = 30.0
 
 
-@dataclass(slots=True)
-class Unsolicited:
+class Unsolicited(msgspec.Struct):
     """Decides what to do for containers that nothing is asked about at the moment.
 
     Attributes:
@@ -45,7 +46,7 @@ class Unsolicited:
     enforced: Enforced
     inquiry: Inquiry
     instance: Instance
-    _lag: Lag = field(default_factory=Lag)
+    _lag: Lag = msgspec.field(default_factory=Lag)
     # The drifts that the reconnection which was asked for is to mend.
     _reconnecting: tuple[Drift, ...] = ()
     _sent: tuple[ContainerUpdate, ...] = ()

@@ -7,7 +7,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from collections.abc import Container as Collection
-from dataclasses import dataclass, field, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from dranode.driver.core.api.page_sizes import page_size_name
 from dranode.driver.core.api.quantity import Quantity
@@ -27,8 +29,7 @@ from dranode.driver.nri.container import cpus_of
 log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class Verifier:
+class Verifier(msgspec.Struct):
     """The kernel's words as they were read. One thread looks, another takes in what it `met`, others may read.
 
     Attributes:
@@ -42,10 +43,10 @@ class Verifier:
     notify: Notify
     drifts: int = 0
     worth: tuple[Drift, ...] = ()
-    _repairs: Repairs = field(default_factory=Repairs)
+    _repairs: Repairs = msgspec.field(default_factory=Repairs)
     _capped: frozenset[str] = frozenset()
     _short: frozenset[str] = frozenset()
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
 
     def look(
         self, containers: Callable[[], Containers], snapshot: HeldSnapshot, moving: Collection[str]

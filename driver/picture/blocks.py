@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
+
+import msgspec
 
 Span: TypeAlias = tuple[str, str]  # text and style, in rich's words; "" is plain
 BlockLine: TypeAlias = tuple[Span, ...]
@@ -12,8 +13,7 @@ BlockLine: TypeAlias = tuple[Span, ...]
 _FRAME = "dim"
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(msgspec.Struct, frozen=True):
     """Lines that are as wide as the widest of them, once they are set beside something."""
 
     lines: tuple[BlockLine, ...]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import NamedTuple, TypeAlias
+
+import msgspec
 
 from dranode.driver.core.api.resource import Device, ResourceSlice
 from dranode.driver.core.claims.layout import Layout
@@ -28,8 +29,7 @@ class PoolKey(NamedTuple):
     pool: str
 
 
-@dataclass(frozen=True, slots=True)
-class Published:
+class Published(msgspec.Struct, frozen=True):
     """The devices of a cluster.
 
     Attributes:
@@ -39,8 +39,8 @@ class Published:
     """
 
     nodes: tuple[FleetNode, ...]
-    counters: Mapping[PoolKey, CounterAmounts] = field(default_factory=dict)
-    draws: Mapping[DeviceKey, CounterAmounts] = field(default_factory=dict)
+    counters: Mapping[PoolKey, CounterAmounts] = msgspec.field(default_factory=dict)
+    draws: Mapping[DeviceKey, CounterAmounts] = msgspec.field(default_factory=dict)
 
 
 def published(

@@ -6,8 +6,9 @@ A node alone is a fleet of one. Everything is what was seen: what was not is sai
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
+
+import msgspec
 
 from dranode.driver.core.api.quantity import Quantity
 from dranode.driver.core.claims.layout import Layout
@@ -23,8 +24,7 @@ class DeviceKey(NamedTuple):
     device: str
 
 
-@dataclass(frozen=True, slots=True)
-class FleetDevice:
+class FleetDevice(msgspec.Struct, frozen=True):
     """A device where it sits.
 
     Attributes:
@@ -41,8 +41,8 @@ class FleetDevice:
     key: DeviceKey
     numa: int | None = None
     product: str = ""
-    attributes: Mapping[str, str] = field(default_factory=dict)
-    capacity: Mapping[str, Quantity] = field(default_factory=dict)
+    attributes: Mapping[str, str] = msgspec.field(default_factory=dict)
+    capacity: Mapping[str, Quantity] = msgspec.field(default_factory=dict)
     shared: bool = False
     taints: tuple[str, ...] = ()
     published: bool = True
@@ -53,8 +53,7 @@ class FleetDevice:
         return any(not taint.partition(" (rule ")[0].endswith(":None") for taint in self.taints)
 
 
-@dataclass(frozen=True, slots=True)
-class FleetNode:
+class FleetNode(msgspec.Struct, frozen=True):
     """A node.
 
     Attributes:
@@ -70,8 +69,7 @@ class FleetNode:
     remarks: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceShare:
+class DeviceShare(msgspec.Struct, frozen=True):
     """The part that a claim has of a device.
 
     Attributes:
@@ -81,12 +79,11 @@ class DeviceShare:
     """
 
     device: DeviceKey
-    consumed: Mapping[str, Quantity] = field(default_factory=dict)
+    consumed: Mapping[str, Quantity] = msgspec.field(default_factory=dict)
     admin: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class FleetClaim:
+class FleetClaim(msgspec.Struct, frozen=True):
     """A claim.
 
     Attributes:
@@ -101,13 +98,12 @@ class FleetClaim:
     name: str
     pods: tuple[str, ...] = ()
     shares: tuple[DeviceShare, ...] = ()
-    cpus: Mapping[str, str] = field(default_factory=dict)
+    cpus: Mapping[str, str] = msgspec.field(default_factory=dict)
     created: str = ""
     remarks: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class FleetMoment:
+class FleetMoment(msgspec.Struct, frozen=True):
     """A fleet at one moment.
 
     Attributes:
@@ -123,11 +119,10 @@ class FleetMoment:
     claims: tuple[FleetClaim, ...] = ()
     blocked: frozenset[DeviceKey] = frozenset()
     unknown: frozenset[str] = frozenset()
-    fragmented: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    fragmented: Mapping[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class WaitingPod:
+class WaitingPod(msgspec.Struct, frozen=True):
     """A pod, or a claim without one, that waits.
 
     Attributes:
@@ -141,8 +136,7 @@ class WaitingPod:
     reasons: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class FleetPicture:
+class FleetPicture(msgspec.Struct, frozen=True):
     """A fleet.
 
     Attributes:

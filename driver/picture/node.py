@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.resource import Device
@@ -17,8 +18,7 @@ from dranode.driver.core.claims.record import Record
 _NUMA_NAMES: Final = frozenset({"numa", "numaid", "numanode", "numanodeid"})
 
 
-@dataclass(frozen=True, slots=True)
-class PlacedDevice:
+class PlacedDevice(msgspec.Struct, frozen=True):
     """A device and where it sits.
 
     Attributes:
@@ -38,8 +38,7 @@ class PlacedDevice:
     holders: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class NodePicture:
+class NodePicture(msgspec.Struct, frozen=True):
     """The drawing of one node.
 
     Attributes:
@@ -49,7 +48,7 @@ class NodePicture:
     """
 
     layout: Layout | None
-    cpus: Mapping[str, CPUSet] = field(default_factory=dict)
+    cpus: Mapping[str, CPUSet] = msgspec.field(default_factory=dict)
     devices: tuple[PlacedDevice, ...] = ()
 
     @property
@@ -59,8 +58,7 @@ class NodePicture:
         return tuple(dict.fromkeys((*by_cpu, *(holder for device in self.devices for holder in device.holders))))
 
 
-@dataclass(frozen=True, slots=True)
-class DriverView:
+class DriverView(msgspec.Struct, frozen=True):
     """The devices of one driver on a node.
 
     Attributes:
@@ -76,7 +74,7 @@ class DriverView:
     inventory: Inventory
     layout: Layout | None = None
     holdings: tuple[Holding, ...] = ()
-    pods: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    pods: Mapping[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
     holders_known: bool = True
 
     @classmethod

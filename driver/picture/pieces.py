@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from html import escape
 from typing import Final
+
+import msgspec
 
 # No font is shipped, and none is measured: wide enough for the fonts that people have.
 CHARACTER: Final = 0.62
@@ -13,8 +14,7 @@ _PAD: Final = 8.0
 _TITLE: Final = 20.0
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(msgspec.Struct, frozen=True):
     """A piece of a picture.
 
     Attributes:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from itertools import takewhile
+
+import msgspec
 
 from dranode.driver.core.api.cpuset import CPUSet
 
@@ -35,8 +36,7 @@ MEANINGS: Mapping[Proximity, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class PCIDevicePlace:
+class PCIDevicePlace(msgspec.Struct, frozen=True):
     """A device and where it sits.
 
     Attributes:
@@ -55,13 +55,12 @@ class PCIDevicePlace:
     address: str
     bridges: tuple[str, ...] = ()
     numa_node: int | None = None
-    cpus: CPUSet = CPUSet()  # noqa: RUF009 - it is immutable
+    cpus: CPUSet = CPUSet()
     link: tuple[float | None, int | None] = (None, None)
     link_now: tuple[float | None, int | None] = (None, None)
 
 
-@dataclass(frozen=True, slots=True)
-class PlacedNode:
+class PlacedNode(msgspec.Struct, frozen=True):
     """A NUMA node.
 
     Attributes:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from dranode.driver.core.claims.health import DeviceHealth, Health
 from dranode.driver.core.claims.inventory import Inventory

@@ -12,9 +12,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
+
+import msgspec
 
 from dranode.driver.core.api.errors import DranodeError, LedgerError, UnreadError
 from dranode.driver.core.api.pods import PodSandbox
@@ -45,8 +46,7 @@ def uncounted(request: str, seconds: float) -> None:
     del request, seconds
 
 
-@dataclass(frozen=True, slots=True)
-class PinningDriver:
+class PinningDriver(msgspec.Struct, frozen=True):
     """One of the drivers whose records are enforced together.
 
     Attributes:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+
+import msgspec
 
 from dranode.driver.core.api.errors import DranodeError, UnreadError
 from dranode.driver.core.claims.events import ClaimImpaired, ClaimRestored, Notify, notify_none
@@ -16,8 +17,7 @@ from dranode.driver.node.node import NodeClaims
 log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class Hardware:
+class Hardware(msgspec.Struct):
     """Follows the hardware of one node.
 
     Attributes:
@@ -33,7 +33,7 @@ class Hardware:
     publish: Callable[[], None]
     report: Callable[[], None]
     notify: Notify = notify_none
-    impaired: dict[str, Impairment] = field(default_factory=dict)
+    impaired: dict[str, Impairment] = msgspec.field(default_factory=dict)
     changes: int = 0
     _unpublished: bool = False
     _troubles: tuple[str, ...] = ()

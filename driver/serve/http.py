@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from io import BytesIO
 from typing import Final
+
+import msgspec
 
 from dranode.driver.core.api.errors import in_words
 
@@ -23,8 +24,7 @@ MAX_HEAD: Final = 16 * 1024
 _PLAIN: Final = "text/plain; charset=utf-8"
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(msgspec.Struct, frozen=True):
     """The answer to a path."""
 
     body: bytes

@@ -15,9 +15,10 @@ import socket
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Final
+
+import msgspec
 
 from dranode.driver.process.threads import Fatal, OwnedThread
 from dranode.driver.serve.http import MAX_HEAD, Make, answer, head_of, path_of
@@ -33,8 +34,7 @@ _ANSWER_SECONDS: Final = 10.0
 _NO_DESCRIPTOR_SECONDS: Final = 0.1
 
 
-@dataclass(slots=True, eq=False)
-class _Connection:
+class _Connection(msgspec.Struct, eq=False):
     """A client that has connected.
 
     Attributes:
@@ -48,7 +48,7 @@ class _Connection:
     sock: socket.socket
     peer: str
     ends: float
-    received: bytearray = field(default_factory=bytearray)
+    received: bytearray = msgspec.field(default_factory=bytearray)
     answer: memoryview | None = None
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 from dranode.driver.core.api.errors import DranodeError, UnreadError
 from dranode.driver.core.claims.events import Notify
@@ -25,8 +26,7 @@ log = logging.getLogger(__name__)
 _GRACE: Final = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class LifecycleStatus:
+class LifecycleStatus(msgspec.Struct, frozen=True):
     """The state that metrics, conditions and `doctor` show.
 
     Attributes:
@@ -37,7 +37,7 @@ class LifecycleStatus:
         orphans_unprepared: those that were unprepared, since start.
     """
 
-    impaired: Mapping[str, Impairment] = field(default_factory=dict)
+    impaired: Mapping[str, Impairment] = msgspec.field(default_factory=dict)
     hardware_changes: int = 0
     specs_rewritten: int = 0
     orphans: int = 0

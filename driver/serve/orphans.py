@@ -10,8 +10,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 from dranode.cdi.directory import remove_abandoned
 from dranode.driver.core.claims.events import Notify, OrphanUnprepared, notify_none
@@ -27,8 +28,7 @@ LOOK_SECONDS: Final = 60.0
 """How often to look."""
 
 
-@dataclass(slots=True)
-class Orphans:
+class Orphans(msgspec.Struct):
     """Looks after the claims of one node.
 
     Attributes:
@@ -44,9 +44,9 @@ class Orphans:
     witnesses: Witnesses
     notify: Notify = notify_none
     clock: Callable[[], float] = time.monotonic
-    stopping: threading.Event = field(default_factory=threading.Event)
+    stopping: threading.Event = msgspec.field(default_factory=threading.Event)
     released: int = 0
-    _waiting: Waiting = field(default_factory=Waiting)
+    _waiting: Waiting = msgspec.field(default_factory=Waiting)
 
     def waiting(self) -> int:
         """Return how many orphans there are."""

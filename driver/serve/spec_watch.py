@@ -13,7 +13,6 @@ import select
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import Final
 
 from dranode.driver.core.claims.held import ClaimRef
@@ -34,7 +33,6 @@ _ALL_SECONDS: Final = 60.0
 _AT_ONCE: Final = 20
 
 
-@dataclass(slots=True)
 class SpecWatch:
     """Watches the specs of one node's claims.
 
@@ -44,20 +42,18 @@ class SpecWatch:
         rewritten: how many were written again since start.
     """
 
-    node: NodeClaims
-    clock: Callable[[], float] = time.monotonic
-    rewritten: int = 0
-    _events: FolderEvents = field(init=False)
-    _all_due: float = 0.0
-    # The files of claims that this process did not leave so, as they were when they were last seen.
-    _seen: dict[str, Marks] = field(default_factory=dict)
-    # Those that are still to be looked into.
-    _unknown: dict[str, None] = field(default_factory=dict)
-    _failing: dict[str, str] = field(default_factory=dict)
-    _wake: Wake = field(default_factory=Wake)
-
-    def __post_init__(self) -> None:
-        self._events = FolderEvents(self.node.files.specs.directory)
+    def __init__(self, node: NodeClaims, clock: Callable[[], float] = time.monotonic) -> None:
+        self.node = node
+        self.clock = clock
+        self.rewritten = 0
+        self._events = FolderEvents(node.files.specs.directory)
+        self._all_due = 0.0
+        # The files of claims that this process did not leave so, as they were when they were last seen.
+        self._seen: dict[str, Marks] = {}
+        # Those that are still to be looked into.
+        self._unknown: dict[str, None] = {}
+        self._failing: dict[str, str] = {}
+        self._wake = Wake()
 
     def look(self) -> None:
         """Look once.

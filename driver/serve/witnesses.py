@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from dranode.driver.core.claims.calls import Claims
 from dranode.driver.core.claims.reconcile import Attestation
@@ -18,8 +20,7 @@ log = logging.getLogger(__name__)
 Running = Callable[[], frozenset[str] | None]
 
 
-@dataclass(frozen=True, slots=True)
-class Witnesses:
+class Witnesses(msgspec.Struct, frozen=True):
     """The witnesses of one driver's claims.
 
     Attributes:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.diagnosis.facts import ClusterFacts, Facts, Kubelet, RuntimeFacts, ServeOptions

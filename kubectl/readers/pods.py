@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Final, TypeVar
+
+from msgspec.structs import replace
 
 from dranode.driver.core.api.resource import Device, DeviceClass, PodResourceClaim, ResourceClaim, ResourceSlice
 from dranode.driver.core.diagnosis.live_objects import LiveEvent, LiveNode, LivePod

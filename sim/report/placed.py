@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from dranode.driver.picture.fleet import FleetClaim, FleetPicture, WaitingPod
 from dranode.driver.picture.moment import shares_of

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from dranode.driver.picture.fleet import DeviceKey, DeviceShare, FleetClaim, FleetPicture
 from dranode.driver.picture.page import fleet_page

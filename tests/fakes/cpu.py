@@ -6,8 +6,9 @@ Machines M1 to M7: reference sheet of dra-driver-cpu at commit de98098690f2, A.7
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any, Literal
+
+from msgspec.structs import replace
 
 from dranode.cpu.config import parse_cpu_config
 from dranode.cpu.grant import grant_cpus

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import chain, combinations
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dranode.cpu.pick import Pick, PickError, pick
 from dranode.cpu.policies import L3, Order, PickPolicy, Threads

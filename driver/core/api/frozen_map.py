@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import chain, compress
 from typing import Final, Self, TypeVar
 
@@ -18,12 +17,13 @@ V = TypeVar("V")
 _PIECES: Final = 256
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class FrozenMap(Mapping[str, V]):
     """An immutable mapping from strings; `FrozenMap().changed(entries)` makes one."""
 
-    _pieces: tuple[dict[str, V], ...] = ({},) * _PIECES
-    _len: int = 0
+    __slots__ = ("_len", "_pieces")
+
+    def __init__(self, pieces: tuple[dict[str, V], ...] = ({},) * _PIECES, size: int = 0) -> None:
+        self._pieces, self._len = pieces, size
 
     def __getitem__(self, key: str) -> V:
         return self._pieces[hash(key) % _PIECES][key]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class PodSandbox:
+class PodSandbox(msgspec.Struct, frozen=True):
     """A pod sandbox.
 
     Attributes:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 
-@dataclass(frozen=True, slots=True)
-class SourceDocument:
+
+class SourceDocument(msgspec.Struct, frozen=True):
     """One Kubernetes document and its place.
 
     Attributes:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final, TypeAlias, TypeVar
+
+import msgspec
+from msgspec.structs import force_setattr
 
 from dranode.driver.core.api.names import (
     is_dns_label,
@@ -47,8 +49,7 @@ T = TypeVar("T")
 CheckExpression: TypeAlias = Callable[[str], str | None]
 
 
-@dataclass(frozen=True, slots=True)
-class FieldError:
+class FieldError(msgspec.Struct, frozen=True):
     """An error at a place of a document.
 
     Attributes:
@@ -60,8 +61,8 @@ class FieldError:
     message: str
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "path", one_sentence(self.path))
-        object.__setattr__(self, "message", one_sentence(self.message))
+        force_setattr(self, "path", one_sentence(self.path))
+        force_setattr(self, "message", one_sentence(self.message))
 
 
 def claim_errors(claim: ResourceClaim, check_expression: CheckExpression) -> tuple[FieldError, ...]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from dranode.driver.core.api.errors import ClaimError, DocumentError
 from dranode.driver.core.api.resource import ResourceClaim

@@ -5,35 +5,33 @@ A plug-in raises (`core.api.errors`); what is handed on, compared and waited for
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
+from msgspec.structs import force_setattr
 
 from dranode.driver.core.api.sentence import one_sentence
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.record import PreparedDevice
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(msgspec.Struct, frozen=True):
     """The claim is prepared; `devices` has one entry for each of its results, and none if no result is the driver's."""
 
     devices: tuple[PreparedDevice, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(msgspec.Struct, frozen=True):
     """A refusal; `reason` is one sentence for a person, with what to do."""
 
     reason: str
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "reason", one_sentence(self.reason))
+        force_setattr(self, "reason", one_sentence(self.reason))
 
     def __str__(self) -> str:
         return self.reason
 
 
-@dataclass(frozen=True, slots=True)
-class Conflict:
+class Conflict(msgspec.Struct, frozen=True):
     """Other claims hold what the claim needs; it can be prepared once they are unprepared.
 
     Attributes:
@@ -45,14 +43,13 @@ class Conflict:
     holders: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "reason", one_sentence(self.reason))
+        force_setattr(self, "reason", one_sentence(self.reason))
 
     def __str__(self) -> str:
         return self.reason
 
 
-@dataclass(frozen=True, slots=True)
-class Changed:
+class Changed(msgspec.Struct, frozen=True):
     """The claim is prepared for another allocation than it has now, which has to be undone first."""
 
     claim: ClaimRef

@@ -12,15 +12,15 @@ later ones override earlier ones, the last of them is all that matters.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
+
+import msgspec
 
 from dranode.driver.core.api.resource import DeviceRequestAllocationResult
 from dranode.driver.core.claims.allocation import configs_of
 
 
-@dataclass(frozen=True, slots=True)
-class Config:
+class Config(msgspec.Struct, frozen=True):
     """One opaque configuration of this driver, with the place where it stands.
 
     Attributes:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.claims.held import ClaimRef
 
 
-@dataclass(frozen=True, slots=True)
-class Disturbance:
+class Disturbance(msgspec.Struct, frozen=True):
     """The disturbances on the CPUs of a claim since it began.
 
     Attributes:
@@ -26,8 +26,8 @@ class Disturbance:
 
     claim: ClaimRef
     cpus: CPUSet
-    interrupts: Mapping[str, int] = field(default_factory=dict)
-    kernel: Mapping[str, int] = field(default_factory=dict)
+    interrupts: Mapping[str, int] = msgspec.field(default_factory=dict)
+    kernel: Mapping[str, int] = msgspec.field(default_factory=dict)
     busy: float | None = None
     processes: tuple[str, ...] = ()
 

@@ -5,14 +5,13 @@ A crash may fall between any two of them; what is on record then says how to go 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.record import Record
 
 
-@dataclass(frozen=True, slots=True)
-class Commit:
+class Commit(msgspec.Struct, frozen=True):
     """One durable commit: these records are written, these claims are forgotten.
 
     Attributes:
@@ -30,43 +29,37 @@ class Commit:
         return bool(self.put or self.drop) or self.notes is not None
 
 
-@dataclass(frozen=True, slots=True)
-class Configure:
+class Configure(msgspec.Struct, frozen=True):
     """Bring the hardware into the state that the claim needs."""
 
     record: Record
 
 
-@dataclass(frozen=True, slots=True)
-class Restore:
+class Restore(msgspec.Struct, frozen=True):
     """Bring the hardware back from the state that the claim needed."""
 
     record: Record
 
 
-@dataclass(frozen=True, slots=True)
-class WriteSpec:
+class WriteSpec(msgspec.Struct, frozen=True):
     """Write the claim's CDI spec, or see that it is there as it should be."""
 
     record: Record
 
 
-@dataclass(frozen=True, slots=True)
-class RemoveSpec:
+class RemoveSpec(msgspec.Struct, frozen=True):
     """Remove the claim's CDI spec."""
 
     claim: ClaimRef
 
 
-@dataclass(frozen=True, slots=True)
-class WriteMetadata:
+class WriteMetadata(msgspec.Struct, frozen=True):
     """Write the claim's device metadata (KEP-5304), or see that it is there as it should be."""
 
     record: Record
 
 
-@dataclass(frozen=True, slots=True)
-class RemoveMetadata:
+class RemoveMetadata(msgspec.Struct, frozen=True):
     """Remove the claim's device metadata; `requests` are the names of its requests that are known."""
 
     claim: ClaimRef
@@ -76,8 +69,7 @@ class RemoveMetadata:
 Effect = Commit | Configure | Restore | WriteSpec | RemoveSpec | WriteMetadata | RemoveMetadata
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True):
     """The decision on the claims of one call.
 
     Attributes:

@@ -7,8 +7,9 @@ node where neither is known. The same one again within ten minutes is not sent; 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Final, TypeAlias, assert_never
+
+import msgspec
 
 from dranode.driver.core.api.documents import API_VERSION
 from dranode.driver.core.api.pods import PodSandbox
@@ -24,8 +25,7 @@ _BURST: Final = 20.0
 _REFILL_SECONDS: Final = 6.0
 
 
-@dataclass(frozen=True, slots=True)
-class Regarding:
+class Regarding(msgspec.Struct, frozen=True):
     """The object that an event is about; a Node has no namespace."""
 
     api_version: str
@@ -35,8 +35,7 @@ class Regarding:
     uid: str
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(msgspec.Struct, frozen=True):
     """One event, always a warning.
 
     Attributes:
@@ -52,8 +51,7 @@ class Event:
     note: str
 
 
-@dataclass(frozen=True, slots=True)
-class PrepareFailed:
+class PrepareFailed(msgspec.Struct, frozen=True):
     """A claim could not be prepared; `pods` may use it."""
 
     claim: ClaimRef
@@ -61,8 +59,7 @@ class PrepareFailed:
     error: str
 
 
-@dataclass(frozen=True, slots=True)
-class DriftRepaired:
+class DriftRepaired(msgspec.Struct, frozen=True):
     """A container ran on other CPUs than it should, and is given the right ones again."""
 
     pod: PodSandbox
@@ -70,8 +67,7 @@ class DriftRepaired:
     sentence: str
 
 
-@dataclass(frozen=True, slots=True)
-class Unpinned:
+class Unpinned(msgspec.Struct, frozen=True):
     """A container was created while no instance pinned containers, and ran where it should not."""
 
     pod: PodSandbox
@@ -79,8 +75,7 @@ class Unpinned:
     sentence: str
 
 
-@dataclass(frozen=True, slots=True)
-class QuotaStillCaps:
+class QuotaStillCaps(msgspec.Struct, frozen=True):
     """A claim lifts the quota of its container, and the quota of the pod's own cgroup holds it back all the same."""
 
     pod: PodSandbox
@@ -88,8 +83,7 @@ class QuotaStillCaps:
     sentence: str
 
 
-@dataclass(frozen=True, slots=True)
-class HugePagesStillCapped:
+class HugePagesStillCapped(msgspec.Struct, frozen=True):
     """A container has huge pages by its claims, and its pod's cgroup allows fewer."""
 
     pod: PodSandbox
@@ -97,16 +91,14 @@ class HugePagesStillCapped:
     sentence: str
 
 
-@dataclass(frozen=True, slots=True)
-class RecordQuarantined:
+class RecordQuarantined(msgspec.Struct, frozen=True):
     """The record of a claim is damaged; its name is not known."""
 
     uid: str
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimImpaired:
+class ClaimImpaired(msgspec.Struct, frozen=True):
     """A claim has less than it was given, because hardware went away under it; `pods` may use it.
 
     `states` is what its status has to say from now on.
@@ -119,24 +111,21 @@ class ClaimImpaired:
     states: tuple[DeviceState, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimRestored:
+class ClaimRestored(msgspec.Struct, frozen=True):
     """A claim has again all that it was given. It has no Event; the claim's status says so."""
 
     claim: ClaimRef
     states: tuple[DeviceState, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class MetadataMissing:
+class MetadataMissing(msgspec.Struct, frozen=True):
     """A claim was prepared, and its containers will not find their device metadata."""
 
     claim: ClaimRef
     sentence: str
 
 
-@dataclass(frozen=True, slots=True)
-class OrphanUnprepared:
+class OrphanUnprepared(msgspec.Struct, frozen=True):
     """A claim that does not exist any more was unprepared without kubelet asking."""
 
     claim: ClaimRef
@@ -220,8 +209,7 @@ def _events(about: list[Regarding], reason: str, action: str, note: str) -> tupl
     return tuple(Event(one, reason, action, note[:MAX_NOTE]) for one in about)
 
 
-@dataclass(frozen=True, slots=True)
-class Allowance:
+class Allowance(msgspec.Struct, frozen=True):
     """The number of events that may still be sent, and the events that were.
 
     Attributes:
@@ -232,7 +220,7 @@ class Allowance:
 
     remaining: float = _BURST
     at: float = 0.0
-    sent: Mapping[Event, float] = field(default_factory=dict)
+    sent: Mapping[Event, float] = msgspec.field(default_factory=dict)
 
     def admit(self, event: Event, now: float) -> Allowance | None:
         """The allowance after the event; None if it is not to be sent."""

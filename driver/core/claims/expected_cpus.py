@@ -6,14 +6,14 @@ Enforcement, `dranode claims --verify` and `dranode explain` all ask here, so th
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.claims.record import Record
 
 
-@dataclass(frozen=True, slots=True)
-class GivenCPUs:
+class GivenCPUs(msgspec.Struct, frozen=True):
     """The CPUs that a claim was given.
 
     Attributes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Self
 
 import msgspec
@@ -15,16 +14,14 @@ from dranode.driver.core.claims.configs import Config
 from dranode.driver.core.claims.held import ClaimRef
 
 
-@dataclass(frozen=True, slots=True)
-class AllocatedResult:
+class AllocatedResult(msgspec.Struct, frozen=True):
     """One allocation result of this driver with the configurations that apply to it; later override earlier ones."""
 
     result: DeviceRequestAllocationResult
     configs: tuple[Config, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class AllocatedClaim:
+class AllocatedClaim(msgspec.Struct, frozen=True):
     """A claim as far as it concerns this driver: who it is and what was allocated, in the order of the allocation."""
 
     ref: ClaimRef
@@ -93,8 +90,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimGrant:
+class ClaimGrant(msgspec.Struct, frozen=True):
     """The grants of a claim.
 
     Attributes:
@@ -106,5 +102,5 @@ class ClaimGrant:
 
     grants: tuple[Grant, ...]
     edits: ContainerEdits | None = None
-    cpus: CPUSet = field(default_factory=CPUSet)
-    held: CPUSet = field(default_factory=CPUSet)
+    cpus: CPUSet = msgspec.field(default_factory=CPUSet)
+    held: CPUSet = msgspec.field(default_factory=CPUSet)

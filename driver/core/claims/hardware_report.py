@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class HardwareProblem:
+class HardwareProblem(msgspec.Struct, frozen=True):
     """A problem of the node, which keeps a driver from working or from working well, as `dranode doctor` reports it.
 
     Attributes:
@@ -23,8 +23,7 @@ class HardwareProblem:
     stops: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class HardwareReadings:
+class HardwareReadings(msgspec.Struct, frozen=True):
     """A table of what the hardware says at the moment, as `dranode topology` shows it.
 
     Attributes:

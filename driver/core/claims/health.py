@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+
+import msgspec
 
 from dranode.driver.core.claims.held import ClaimRef
 
@@ -16,8 +17,7 @@ class Health(Enum):
     UNHEALTHY = 2
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceHealth:
+class DeviceHealth(msgspec.Struct, frozen=True):
     """The health of a device, and its reason in a sentence of at most 1,024 bytes."""
 
     device: str
@@ -25,8 +25,7 @@ class DeviceHealth:
     message: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Impairment:
+class Impairment(msgspec.Struct, frozen=True):
     """A claim that has less at the moment than it was given.
 
     Attributes:

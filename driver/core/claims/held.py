@@ -6,13 +6,13 @@ A claim holds devices (by name) and, where the driver hands out CPUs, CPUs. Admi
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from dranode.driver.core.api.cpuset import CPUSet
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimRef:
+class ClaimRef(msgspec.Struct, frozen=True):
     """A claim's identity: namespace, name and UID, as kubelet sends it."""
 
     namespace: str
@@ -23,8 +23,7 @@ class ClaimRef:
         return f"{self.namespace}/{self.name}" if self.name else f"with UID {self.uid}"
 
 
-@dataclass(frozen=True, slots=True)
-class Holding:
+class Holding(msgspec.Struct, frozen=True):
     """The devices and CPUs that one claim holds.
 
     Attributes:
@@ -36,23 +35,22 @@ class Holding:
 
     claim: ClaimRef
     devices: frozenset[str] = frozenset()
-    cpus: CPUSet = field(default_factory=CPUSet)
-    amounts: Mapping[str, int] = field(default_factory=dict, hash=False)
+    cpus: CPUSet = msgspec.field(default_factory=CPUSet)
+    amounts: Mapping[str, int] = msgspec.field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class Held:
+class Held(msgspec.Struct):
     """All holdings by claim UID, indexed by device and by CPU; `add` and `drop` cost what one claim holds.
 
     It is mutable and belongs to the lock on decisions; deciding functions only read it.
     """
 
-    holdings: dict[str, Holding] = field(default_factory=dict)
-    cpus: CPUSet = field(default_factory=CPUSet)
-    _devices: dict[str, set[str]] = field(default_factory=dict)
-    _amounts: dict[str, int] = field(default_factory=dict)
+    holdings: dict[str, Holding] = msgspec.field(default_factory=dict)
+    cpus: CPUSet = msgspec.field(default_factory=CPUSet)
+    _devices: dict[str, set[str]] = msgspec.field(default_factory=dict)
+    _amounts: dict[str, int] = msgspec.field(default_factory=dict)
     # More than one only where claims overlap, which is never decided but can be found (another driver's leftovers).
-    _cpu_holders: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    _cpu_holders: dict[int, tuple[str, ...]] = msgspec.field(default_factory=dict)
 
     @classmethod
     def of(cls, holdings: Iterable[Holding]) -> Held:

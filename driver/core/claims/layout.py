@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import msgspec
 
 from dranode.driver.core.api.cpuset import CPUSet
 
 
-@dataclass(frozen=True, slots=True)
-class Box:
+class Box(msgspec.Struct, frozen=True):
     """CPUs that belong together.
 
     Attributes:
@@ -28,8 +27,7 @@ class Box:
     cores: tuple[CPUSet, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(msgspec.Struct, frozen=True):
     """A node's CPUs, from the outermost boxes in.
 
     Attributes:
@@ -43,7 +41,7 @@ class Layout:
     title: str
     boxes: tuple[Box, ...]
     facts: tuple[str, ...] = ()
-    isolated: CPUSet = field(default_factory=CPUSet)
+    isolated: CPUSet = msgspec.field(default_factory=CPUSet)
     warnings: tuple[str, ...] = ()
 
     @property

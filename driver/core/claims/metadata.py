@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from dranode.cdi.names import qualified_name
 from dranode.cdi.spec import CDIDevice, ContainerEdits, Mount, Spec
@@ -36,8 +36,7 @@ _MAX_NAME: Final = 255
 _CUT: Final = 200
 
 
-@dataclass(frozen=True, slots=True)
-class RequestMetadata:
+class RequestMetadata(msgspec.Struct, frozen=True):
     """The metadata of one request.
 
     Attributes:

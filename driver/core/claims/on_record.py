@@ -6,13 +6,12 @@ by them has to face that there may be more, or something else.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from dranode.driver.core.claims.record import Record
 
 
-@dataclass(frozen=True, slots=True)
-class Unread:
+class Unread(msgspec.Struct, frozen=True):
     """The ledger cannot be read, so that more may be on record than is known; or the hardware cannot.
 
     Attributes:

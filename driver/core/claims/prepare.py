@@ -15,7 +15,6 @@ right: `Configure` and `Restore` may be repeated, the files are derived data.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from enum import Enum, auto
 
 import msgspec
@@ -78,8 +77,7 @@ def _asked(claim: AllocatedClaim) -> list[tuple[object, ...]]:
     return [(one.request, one.pool, one.device, one.share_id, bool(one.admin_access)) for one in results]
 
 
-@dataclass(frozen=True, slots=True)
-class Circumstances:
+class Circumstances(msgspec.Struct, frozen=True):
     """The circumstances that a decision on a claim depends on besides the claim and its record.
 
     Attributes:

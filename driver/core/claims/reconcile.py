@@ -11,7 +11,6 @@ What such a claim holds stays held whatever is decided: an answer that is missin
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -32,8 +31,7 @@ PATIENCE: Final = 600.0
 """Seconds that an orphan is left alone."""
 
 
-@dataclass(frozen=True, slots=True)
-class Attestation:
+class Attestation(msgspec.Struct, frozen=True):
     """The words of others about the claims on this node.
 
     Attributes:
@@ -44,7 +42,7 @@ class Attestation:
 
     uses: Mapping[str, UsedClaim] | None = None
     running: frozenset[str] | None = None
-    claims: Mapping[str, ResourceClaim | DranodeError] = field(default_factory=dict)
+    claims: Mapping[str, ResourceClaim | DranodeError] = msgspec.field(default_factory=dict)
 
     def use(self, uid: str) -> UsedClaim | None:
         """Kubelet's word on a claim, if it has one."""
@@ -164,11 +162,10 @@ def orphans(records: Iterable[Record], attested: Attestation) -> tuple[Record, .
     return tuple(record for record in records if (attested.gone(record.uid) if record.name else bool(attested.uses)))
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(msgspec.Struct, frozen=True):
     """The orphans at the last look and since when they have been ones, in seconds of one monotonic clock."""
 
-    since: Mapping[str, float] = field(default_factory=dict)
+    since: Mapping[str, float] = msgspec.field(default_factory=dict)
 
     def seen(self, records: Iterable[Record], now: float) -> Waiting:
         """After another look; whatever is no orphan now begins anew."""

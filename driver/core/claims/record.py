@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
@@ -100,8 +99,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return amounts
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedDevice:
+class PreparedDevice(msgspec.Struct, frozen=True):
     """One device as kubelet gets it (`dra.v1.Device`): `request` is the main request, `cdi` are qualified CDI names."""
 
     request: str

@@ -12,7 +12,6 @@ a row may tell of a claim that has ended: Unprepare puts right what is held too 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 
 import msgspec
 
@@ -22,8 +21,7 @@ NOTES_LOST = "the ledger was lost, and its copy with it or in part"
 LOST = "the ledger was lost, and nothing tells of all claims that were on record"
 
 
-@dataclass(frozen=True, slots=True)
-class Copied:
+class Copied(msgspec.Struct, frozen=True):
     """The records of a copy of the ledger.
 
     Attributes:
@@ -38,7 +36,7 @@ class Copied:
     """
 
     commits: int = 0
-    records: Mapping[str, Record] = field(default_factory=dict)
+    records: Mapping[str, Record] = msgspec.field(default_factory=dict)
     doubt: str = ""
     boot: str = ""
     whole: bool = True

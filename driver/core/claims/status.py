@@ -7,8 +7,9 @@ The time of a condition is that of its last transition, so that saying the same 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+import msgspec
 
 from dranode.driver.core.api.documents import encode_json
 from dranode.driver.core.api.resource import ResourceClaim
@@ -25,8 +26,7 @@ _MAX_DATA: Final = 10 * 1024
 _MAX_MESSAGE: Final = 32 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceState:
+class DeviceState(msgspec.Struct, frozen=True):
     """The state of one allocated device.
 
     Attributes:
@@ -45,7 +45,7 @@ class DeviceState:
     ready: bool
     reason: str
     message: str = ""
-    data: Mapping[str, Any] = field(default_factory=dict)
+    data: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
 
 def prepared_states(plugin: Plugin, record: Record, inventory: Inventory) -> tuple[DeviceState, ...]:

@@ -12,9 +12,10 @@ CPUs that it has of each, so that the sum over all claims is that of the cgroups
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
+
+import msgspec
 
 from dranode.driver.core.claims.held import ClaimRef
 
@@ -47,8 +48,7 @@ _DIVIDED: Final = frozenset((Figure.CPU, Figure.THROTTLED, Figure.WAIT)) | GAUGE
 SourceValues = Mapping[str, float]
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimShare:
+class ClaimShare(msgspec.Struct, frozen=True):
     """The part that a container has of a claim.
 
     Attributes:
@@ -62,8 +62,7 @@ class ClaimShare:
     held: int
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerReading:
+class ContainerReading(msgspec.Struct, frozen=True):
     """The figures that were read of a container with claims.
 
     Attributes:
@@ -77,8 +76,7 @@ class ContainerReading:
     values: Mapping[Figure, SourceValues]
 
 
-@dataclass(frozen=True, slots=True)
-class PodUsage:
+class PodUsage(msgspec.Struct, frozen=True):
     """The use that the containers of one pod made of one claim.
 
     A figure that was not read of each of them is missing.
@@ -89,8 +87,7 @@ class PodUsage:
     values: Mapping[Figure, float]
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimsUsage:
+class ClaimsUsage(msgspec.Struct, frozen=True):
     """The use of all claims that hold CPUs at one moment.
 
     Attributes:
@@ -106,40 +103,36 @@ class ClaimsUsage:
     unread: Mapping[Figure, int]
 
 
-@dataclass(slots=True)
-class _PodSums:
+class _PodSums(msgspec.Struct):
     """The sums of one claim and pod, when a container was last seen, and which figures were not read then."""
 
-    sums: dict[Figure, float] = field(default_factory=dict)
+    sums: dict[Figure, float] = msgspec.field(default_factory=dict)
     seen: float = 0.0
-    unknown: set[Figure] = field(default_factory=set)
+    unknown: set[Figure] = msgspec.field(default_factory=set)
 
 
-@dataclass(frozen=True, slots=True)
-class _Counters:
+class _Counters(msgspec.Struct, frozen=True):
     """The last values of a container, which claims that hold CPUs had."""
 
     claims: frozenset[ClaimRef] = frozenset()
-    values: Mapping[Figure, SourceValues] = field(default_factory=dict)
+    values: Mapping[Figure, SourceValues] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class _Idleness:
+class _Idleness(msgspec.Struct, frozen=True):
     """Since when a claim uses next to nothing, and whether it was ever seen to use more."""
 
     since: float
     used: bool = False
 
 
-@dataclass(slots=True)
-class UsageBook:
+class UsageBook(msgspec.Struct):
     """The sums by claim and pod. It is mutable and belongs to the lock of its reader."""
 
-    _held: Mapping[ClaimRef, int] = field(default_factory=dict)
-    _unread: Mapping[Figure, int] = field(default_factory=dict)
-    _pods: dict[tuple[ClaimRef, str], _PodSums] = field(default_factory=dict)
-    _counters: dict[str, _Counters] = field(default_factory=dict)
-    _idle: dict[ClaimRef, _Idleness] = field(default_factory=dict)
+    _held: Mapping[ClaimRef, int] = msgspec.field(default_factory=dict)
+    _unread: Mapping[Figure, int] = msgspec.field(default_factory=dict)
+    _pods: dict[tuple[ClaimRef, str], _PodSums] = msgspec.field(default_factory=dict)
+    _counters: dict[str, _Counters] = msgspec.field(default_factory=dict)
+    _idle: dict[ClaimRef, _Idleness] = msgspec.field(default_factory=dict)
     _now: float = 0.0
 
     def take(self, now: float, held: Mapping[ClaimRef, int], readings: Iterable[ContainerReading]) -> None:

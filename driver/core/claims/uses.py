@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.metadata import metadata_kind
 from dranode.driver.core.claims.record import claim_device
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimUse:
+class ClaimUse(msgspec.Struct, frozen=True):
     """A claim of a container, as kubelet has it.
 
     Attributes:
@@ -31,8 +31,7 @@ class ClaimUse:
     devices: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class UsedClaim:
+class UsedClaim(msgspec.Struct, frozen=True):
     """A claim that kubelet has given to containers.
 
     Attributes:

@@ -8,8 +8,9 @@ first stop are not reported.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.core.api.quantity import Quantity
@@ -22,8 +23,7 @@ from dranode.driver.core.diagnosis.placement import PlacedContainer
 from dranode.driver.core.diagnosis.station import Passed, Station, stopped, unseen, went
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerMemory:
+class ContainerMemory(msgspec.Struct, frozen=True):
     """The memory of a container with the claim, as the kernel has it.
 
     Attributes:
@@ -40,8 +40,7 @@ class ContainerMemory:
         return f"{self.container} {self.what}"
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimFacts:
+class ClaimFacts(msgspec.Struct, frozen=True):
     """The facts about one claim and one driver. None is a fact that could not be read.
 
     Attributes:

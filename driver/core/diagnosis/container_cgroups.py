@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from dranode.driver.core.api.cpuset import CPUSet
 
@@ -17,8 +19,7 @@ _MONITOR: Final = "conmon-"
 _CONTAINER: Final = re.compile(rf"(?!.*{_MONITOR})(?:.*-)?([0-9a-f]{{64}})(?:\.scope)?")
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
+class Process(msgspec.Struct, frozen=True):
     """A process, as `/proc` shows it.
 
     Attributes:
@@ -35,8 +36,7 @@ class Process:
     env: frozenset[str] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerCgroup:
+class ContainerCgroup(msgspec.Struct, frozen=True):
     """A container of a pod.
 
     Attributes:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.uses import ClaimUse, used_claims
 
 
-@dataclass(frozen=True, slots=True)
-class KeptClaim:
+class KeptClaim(msgspec.Struct, frozen=True):
     """A claim that kubelet itself has recorded (`dra_manager_state`) with a device of the driver.
 
     Attributes:
@@ -23,8 +23,7 @@ class KeptClaim:
     pods: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class LeftClaim:
+class LeftClaim(msgspec.Struct, frozen=True):
     """A claim that the driver has on record.
 
     Attributes:
@@ -41,8 +40,7 @@ class LeftClaim:
         return self.users == ()
 
 
-@dataclass(frozen=True, slots=True)
-class Leftover:
+class Leftover(msgspec.Struct, frozen=True):
     """All remaining claims.
 
     Attributes:

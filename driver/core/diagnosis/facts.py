@@ -7,9 +7,10 @@ group of facts that could not be read is None and the reason stands in `Facts.un
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import Enum, StrEnum, auto
 from typing import Any
+
+import msgspec
 
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.claims.disturbance import Disturbance
@@ -24,8 +25,7 @@ class Severity(StrEnum):
     WARNS = "warns"
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(msgspec.Struct, frozen=True):
     """Something that a rule sees.
 
     Attributes:
@@ -37,8 +37,7 @@ class Fault:
     fix: str
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(msgspec.Struct, frozen=True):
     """A fault under the name of its rule.
 
     Attributes:
@@ -52,8 +51,7 @@ class Finding:
     fault: Fault
 
 
-@dataclass(frozen=True, slots=True)
-class ServeOptions:
+class ServeOptions(msgspec.Struct, frozen=True):
     """The options of `serve`, as the driver is configured.
 
     Attributes:
@@ -80,8 +78,8 @@ class ServeOptions:
     pinning_cpus: tuple[str, ...] = ()
     shares: bool = True
     unshared: tuple[str, ...] = ()
-    gated: Mapping[str, str] = field(default_factory=dict)
-    reserved: CPUSet = field(default_factory=CPUSet)
+    gated: Mapping[str, str] = msgspec.field(default_factory=dict)
+    reserved: CPUSet = msgspec.field(default_factory=CPUSet)
     reserving: str = ""
     kubelet_root: str = "/var/lib/kubelet"
     cdi_dir: str = "/var/run/cdi"
@@ -91,8 +89,7 @@ class ServeOptions:
     holding_pages: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Kubelet:
+class Kubelet(msgspec.Struct, frozen=True):
     """kubelet's configuration.
 
     Attributes:
@@ -110,14 +107,13 @@ class Kubelet:
     root: str = "/var/lib/kubelet"
     cpu_manager: str = "none"
     cpu_manager_place: str = ""
-    reserved: CPUSet = field(default_factory=CPUSet)
-    gates: Mapping[str, bool] = field(default_factory=dict)
+    reserved: CPUSet = msgspec.field(default_factory=CPUSet)
+    gates: Mapping[str, bool] = msgspec.field(default_factory=dict)
     memory_manager: str = "None"
     topology_manager: str = "none"
 
 
-@dataclass(frozen=True, slots=True)
-class RuntimeFacts:
+class RuntimeFacts(msgspec.Struct, frozen=True):
     """The container runtime's configuration, its version's defaults filled in; all but name and version only if seen.
 
     Attributes:
@@ -162,8 +158,7 @@ class PathState(StrEnum):
     UNUSABLE = "unusable"  # a folder that cannot be written, a socket on which no process answers
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(msgspec.Struct, frozen=True):
     """A folder or a socket that the driver needs.
 
     Attributes:
@@ -177,8 +172,7 @@ class Place:
     use: str
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
+class Endpoint(msgspec.Struct, frozen=True):
     """A socket in kubelet's registry of plug-ins.
 
     Attributes:
@@ -194,8 +188,7 @@ class Endpoint:
     endpoint: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Records:
+class Records(msgspec.Struct, frozen=True):
     """A driver's ledger and the CDI specs that follow from it.
 
     Attributes:
@@ -223,8 +216,7 @@ class Records:
     unrestorable: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeFacts:
+class NodeFacts(msgspec.Struct, frozen=True):
     """The node's folders, sockets and records.
 
     Attributes:
@@ -242,8 +234,7 @@ class NodeFacts:
     socket_excess: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Right:
+class Right(msgspec.Struct, frozen=True):
     """Something that the driver must be allowed to do: an RBAC verb on a resource."""
 
     verb: str
@@ -254,8 +245,7 @@ class Right:
         return f"{self.verb} {self.resource}{f'.{self.group}' if self.group else ''}"
 
 
-@dataclass(frozen=True, slots=True)
-class PublishedSlice:
+class PublishedSlice(msgspec.Struct, frozen=True):
     """A ResourceSlice on this node of one of the drivers."""
 
     name: str
@@ -274,8 +264,7 @@ class ClassTrouble(Enum):
     SAME_RESOURCE = auto()  # two classes for one extended resource
 
 
-@dataclass(frozen=True, slots=True)
-class ClassProblem:
+class ClassProblem(msgspec.Struct, frozen=True):
     """Something that is wrong with a DeviceClass.
 
     Attributes:
@@ -289,8 +278,7 @@ class ClassProblem:
     what: str
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterFacts:
+class ClusterFacts(msgspec.Struct, frozen=True):
     """The facts from the API server; None for a fact that it could not be asked.
 
     Attributes:
@@ -324,8 +312,7 @@ class ClusterFacts:
     driver_pod: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(msgspec.Struct, frozen=True):
     """Everything that is known.
 
     Attributes:

@@ -7,8 +7,9 @@ kernel's files: the environment of its processes has the variables that CDI inje
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Self
+
+import msgspec
 
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.claims.expected_cpus import expected_cpus, given_cpus, with_pool
@@ -18,8 +19,7 @@ from dranode.driver.core.claims.uses import ClaimUse
 from dranode.driver.core.diagnosis.container_cgroups import ContainerCgroup, Process
 
 
-@dataclass(frozen=True, slots=True)
-class PlacedContainer:
+class PlacedContainer(msgspec.Struct, frozen=True):
     """A container with a claim.
 
     Attributes:
@@ -45,8 +45,7 @@ class PlacedContainer:
         return self.seen.actual <= self.expected
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimPlacement:
+class ClaimPlacement(msgspec.Struct, frozen=True):
     """The placement of one claim.
 
     Attributes:
@@ -67,8 +66,7 @@ class ClaimPlacement:
         return True if self.containers and not self.hidden else None
 
 
-@dataclass(frozen=True, slots=True)
-class InjectedVariables:
+class InjectedVariables(msgspec.Struct, frozen=True):
     """The environment variables that CDI injects for claims, by name.
 
     Attributes:
@@ -141,8 +139,7 @@ def _placement(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerClaims:
+class ContainerClaims(msgspec.Struct, frozen=True):
     """The claims of a pod's containers, as known from kubelet or, without its answer, from the ledger.
 
     Attributes:
@@ -196,8 +193,7 @@ class ContainerClaims:
         return {"": (record,), "*": tuple(theirs)}
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
+class _Known(msgspec.Struct, frozen=True):
     """The facts about a node's claims: their variables, the CPUs that they hold; which CPUs are online, if known."""
 
     variables: InjectedVariables

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
+
+import msgspec
 
 from dranode.driver.core.api.resource import DeviceClass, ResourceClaim, ResourceSlice
 from dranode.driver.core.diagnosis.causes import StopCause
@@ -20,8 +21,7 @@ class Presence(Enum):
     UNASKED = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class PodClaim:
+class PodClaim(msgspec.Struct, frozen=True):
     """An entry of `spec.resourceClaims`, or the claim that kube-scheduler made for extended resources.
 
     Attributes:
@@ -43,8 +43,7 @@ class PodClaim:
     template_presence: Presence = Presence.UNASKED
 
 
-@dataclass(frozen=True, slots=True)
-class NodeGroup:
+class NodeGroup(msgspec.Struct, frozen=True):
     """Nodes for which kube-scheduler's answer is the same.
 
     Attributes:
@@ -58,8 +57,7 @@ class NodeGroup:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class SchedulerAnswer:
+class SchedulerAnswer(msgspec.Struct, frozen=True):
     """The allocator's answers about the pod's unallocated claims, node by node.
 
     Attributes:
@@ -75,8 +73,7 @@ class SchedulerAnswer:
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class PodFacts:
+class PodFacts(msgspec.Struct, frozen=True):
     """The facts about one pod. None is a fact that could not be read.
 
     Attributes:
@@ -131,8 +128,7 @@ class PodFacts:
         return self.pod.spec.node_name if self.pod is not None else ""
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterObjects:
+class ClusterObjects(msgspec.Struct, frozen=True):
     """The objects that the allocator needs, and those that say who may go where.
 
     Attributes:

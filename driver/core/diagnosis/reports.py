@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from dranode.driver.core.diagnosis.causes import StopCause
 from dranode.driver.core.diagnosis.live_objects import (
@@ -21,8 +22,7 @@ from dranode.driver.core.diagnosis.live_objects import (
 from dranode.driver.core.diagnosis.station import Station, stopped
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(msgspec.Struct, frozen=True):
     """One report.
 
     Attributes:

@@ -6,15 +6,15 @@ A rule yields a fault for everything that is wrong, and nothing if it has no fac
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from dranode.driver.core.diagnosis import cluster, node, quiet, runtime, system
 from dranode.driver.core.diagnosis.facts import Facts, Fault, Finding, Severity
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(msgspec.Struct, frozen=True):
     """One row: a name, a severity, and the function that looks for faults."""
 
     code: str

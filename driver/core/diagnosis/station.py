@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+import msgspec
 
 from dranode.driver.core.diagnosis.causes import StopCause
 
@@ -16,8 +17,7 @@ class Passed(StrEnum):
     UNSEEN = "unseen"
 
 
-@dataclass(frozen=True, slots=True)
-class Station:
+class Station(msgspec.Struct, frozen=True):
     """One station of the way.
 
     Attributes:
@@ -37,8 +37,7 @@ class Station:
     details: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Way:
+class Way(msgspec.Struct, frozen=True):
     """The way of one thing.
 
     Attributes:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import msgspec
 
 from dranode.driver.core.api.cpuset import CPUSet
 
 
-@dataclass(frozen=True, slots=True)
-class Volume:
+class Volume(msgspec.Struct, frozen=True):
     """A file system that the driver writes to.
 
     Attributes:
@@ -26,8 +25,7 @@ class Volume:
     free_inodes: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SystemFacts:
+class SystemFacts(msgspec.Struct, frozen=True):
     """The node's system. None, or an empty set, is what could not be seen or is not there.
 
     Attributes:
@@ -44,8 +42,8 @@ class SystemFacts:
 
     volumes: tuple[Volume, ...] = ()
     cgroup_version: int | None = None
-    isolated: CPUSet = field(default_factory=CPUSet)
-    nohz_full: CPUSet = field(default_factory=CPUSet)
+    isolated: CPUSet = msgspec.field(default_factory=CPUSet)
+    nohz_full: CPUSet = msgspec.field(default_factory=CPUSet)
     selinux: str = ""
     apparmor: str = ""
     variables: tuple[str, ...] = ()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from dranode.driver.core.claims.record import claim_device
 
@@ -13,8 +14,7 @@ def claim_key(driver: str, uid: str) -> str:
     return f"{driver}/{uid}" if driver else uid
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimNames:
+class ClaimNames(msgspec.Struct, frozen=True):
     """The names by which containers name the claims of one driver.
 
     Attributes:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import TypeVar
+
+import msgspec
 
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.pinning.containers import Container
@@ -14,8 +15,7 @@ from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
 K = TypeVar("K")
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerChange:
+class ContainerChange(msgspec.Struct, frozen=True):
     """The change that a decision makes to the known containers.
 
     Attributes:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import msgspec
 
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.pods import PodSandbox
 from dranode.driver.core.pinning.hugepages import NO_LIMITS, HugepageLimits
 
 
-@dataclass(frozen=True, slots=True)
-class Container:
+class Container(msgspec.Struct, frozen=True):
     """A container that exists or is about to be created.
 
     Attributes:
@@ -30,7 +29,7 @@ class Container:
     pod: PodSandbox
     env: tuple[str, ...] = ()
     cdi_devices: tuple[str, ...] = ()
-    cpus: CPUSet = field(default_factory=CPUSet)
+    cpus: CPUSet = msgspec.field(default_factory=CPUSet)
     mems: str = ""
     quota: int = 0
     started: bool = False
@@ -41,8 +40,7 @@ class Container:
         return f'container "{self.name}" of pod {self.pod}'
 
 
-@dataclass(frozen=True, slots=True)
-class Resources:
+class Resources(msgspec.Struct, frozen=True):
     """Resources to set on a container. An empty or False field leaves its resource unchanged.
 
     NRI cannot clear a cpuset.
@@ -56,7 +54,7 @@ class Resources:
             that exists.
     """
 
-    cpus: CPUSet = field(default_factory=CPUSet)
+    cpus: CPUSet = msgspec.field(default_factory=CPUSet)
     mems: str = ""
     lift_quota: bool = False
     hugepages: HugepageLimits = NO_LIMITS
@@ -66,8 +64,7 @@ class Resources:
         return bool(self.cpus) or bool(self.mems) or self.lift_quota or bool(self.hugepages)
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerUpdate:
+class ContainerUpdate(msgspec.Struct, frozen=True):
     """New resources for a container that exists.
 
     Attributes:

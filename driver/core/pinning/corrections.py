@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.pinning.container_index import ContainerChange, Containers
@@ -14,8 +16,7 @@ from dranode.driver.core.pinning.pinned import Pinned, expected, resources_for
 from dranode.driver.core.pinning.snapshot import HeldSnapshot
 
 
-@dataclass(frozen=True, slots=True)
-class Drift:
+class Drift(msgspec.Struct, frozen=True):
     """A container that may use something else than it should.
 
     Attributes:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.page_sizes import page_size_name
@@ -11,8 +12,7 @@ from dranode.driver.core.api.quantity import Quantity
 from dranode.driver.core.pinning.hugepages import NO_LIMITS, HugepageLimits
 
 
-@dataclass(frozen=True, slots=True)
-class Effective:
+class Effective(msgspec.Struct, frozen=True):
     """The kernel's limits of a container; what could not be read, or was not asked for, is None or missing.
 
     Attributes:

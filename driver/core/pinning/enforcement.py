@@ -9,9 +9,11 @@ alone never decides how it is pinned.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.pods import PodSandbox
@@ -36,15 +38,13 @@ NOTHING_FOUND_OUT = Evidence()
 NOTHING_READ: Final[Mapping[str, Effective]] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
-class CreationRefused:
+class CreationRefused(msgspec.Struct, frozen=True):
     """The operation must fail; people who look at the pod see the reason."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Allowed:
+class Allowed(msgspec.Struct, frozen=True):
     """The operation may go on.
 
     Attributes:
@@ -56,8 +56,8 @@ class Allowed:
         drifts: the containers that the kernel runs on other CPUs than the runtime says.
     """
 
-    change: ContainerChange = field(default_factory=ContainerChange)
-    resources: Resources = field(default_factory=Resources)
+    change: ContainerChange = msgspec.field(default_factory=ContainerChange)
+    resources: Resources = msgspec.field(default_factory=Resources)
     updates: tuple[ContainerUpdate, ...] = ()
     warnings: tuple[str, ...] = ()
     unpinned: tuple[Container, ...] = ()

@@ -13,7 +13,8 @@ kubelet gave it is nothing that it could not have asked for.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.pods import PodSandbox
@@ -21,8 +22,7 @@ from dranode.driver.core.pinning.containers import Container
 from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
 
 
-@dataclass(frozen=True, slots=True)
-class KubeletPodClaims:
+class KubeletPodClaims(msgspec.Struct, frozen=True):
     """The answer of kubelet's pod-resources API about one pod.
 
     Attributes:
@@ -32,8 +32,7 @@ class KubeletPodClaims:
     devices: Mapping[str, tuple[str, ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(msgspec.Struct, frozen=True):
     """The facts that were found for a decision beyond the snapshot.
 
     Attributes:
@@ -45,24 +44,21 @@ class Evidence:
     """
 
     reread: bool = False
-    pods: Mapping[str, KubeletPodClaims | None] = field(default_factory=dict)
+    pods: Mapping[str, KubeletPodClaims | None] = msgspec.field(default_factory=dict)
     gone: frozenset[str] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AskLedger:
+class AskLedger(msgspec.Struct, frozen=True):
     """Read the ledger again: a claim is named that is not in the snapshot."""
 
 
-@dataclass(frozen=True, slots=True)
-class AskKubelet:
+class AskKubelet(msgspec.Struct, frozen=True):
     """Ask kubelet's pod-resources API about these pods."""
 
     pods: tuple[PodSandbox, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class AskProcesses:
+class AskProcesses(msgspec.Struct, frozen=True):
     """Check whether these containers, which were all started, still have processes."""
 
     containers: tuple[str, ...]
@@ -71,8 +67,7 @@ class AskProcesses:
 Ask = AskLedger | AskKubelet | AskProcesses
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(msgspec.Struct, frozen=True):
     """The claims of a container, as far as they are known.
 
     Attributes:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.claims.on_record import Unread
@@ -11,15 +13,14 @@ from dranode.driver.core.pinning.claim_names import claim_key
 from dranode.driver.core.pinning.snapshot import HeldClaims, HeldSnapshot
 
 
-@dataclass(slots=True)
-class JoinedSnapshots:
+class JoinedSnapshots(msgspec.Struct):
     """The last snapshot of each driver, and all of them as one; a change costs what has changed.
 
     Two drivers may have given something to one claim, so each claim's key begins with its driver.
     """
 
-    _latest: dict[str, HeldSnapshot] = field(default_factory=dict)
-    _claims: HeldClaims = field(default_factory=HeldClaims)
+    _latest: dict[str, HeldSnapshot] = msgspec.field(default_factory=dict)
+    _claims: HeldClaims = msgspec.field(default_factory=HeldClaims)
 
     def put(self, driver: str, snapshot: HeldSnapshot) -> HeldSnapshot:
         """Take in a driver's snapshot in place of its last one, and return all of them as one."""

@@ -10,8 +10,10 @@ If repairs do not cure a drift, NRI cannot reach its cause, such as the mask of 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from dranode.driver.core.pinning.corrections import Drift
 from dranode.driver.core.pinning.effective import Effective
@@ -26,8 +28,7 @@ REPAIRS: Final = 3
 """How often the same drift of a container is repaired."""
 
 
-@dataclass(frozen=True, slots=True)
-class Repairs:
+class Repairs(msgspec.Struct, frozen=True):
     """The repairs of drift so far.
 
     Attributes:
@@ -37,7 +38,7 @@ class Repairs:
         worth: the drifts to repair now.
     """
 
-    tries: Mapping[str, tuple[Effective, int]] = field(default_factory=dict)
+    tries: Mapping[str, tuple[Effective, int]] = msgspec.field(default_factory=dict)
     fresh: tuple[Drift, ...] = ()
     hopeless: tuple[Drift, ...] = ()
     worth: tuple[Drift, ...] = ()
@@ -72,8 +73,7 @@ class Repairs:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Lag:
+class Lag(msgspec.Struct, frozen=True):
     """The time that mask changes have been waiting, in seconds of one monotonic clock.
 
     Attributes:

@@ -6,8 +6,9 @@ NRI is not asked there, so a container's claims follow from the names of the var
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from typing import Self
+
+import msgspec
 
 from dranode.driver.core.claims.record import Record
 from dranode.driver.core.pinning.effective import Effective
@@ -16,8 +17,7 @@ from dranode.driver.core.pinning.pinned import bound_nodes, nodes_near_cpus
 from dranode.driver.core.pinning.snapshot import HeldClaim
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedClaim:
+class RecordedClaim(msgspec.Struct, frozen=True):
     """A claim on record with what its containers are held to, and the variables by which they are known.
 
     Attributes:

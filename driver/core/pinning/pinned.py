@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
 from typing import TypeVar
+
+import msgspec
+from msgspec.structs import replace
 
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.claims.expected_cpus import expected_cpus
@@ -22,8 +24,7 @@ from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
 K = TypeVar("K")
 
 
-@dataclass(frozen=True, slots=True)
-class Pinned:
+class Pinned(msgspec.Struct, frozen=True):
     """A container that exists, without its environment.
 
     Attributes:
@@ -48,7 +49,7 @@ class Pinned:
 
     container: Container
     claims: tuple[str, ...] = ()
-    cpus: CPUSet = field(default_factory=CPUSet)
+    cpus: CPUSet = msgspec.field(default_factory=CPUSet)
     mems: str = ""
     provisional: bool = False
     parts: frozenset[tuple[str, int]] = frozenset()

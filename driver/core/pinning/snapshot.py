@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Self
+
+import msgspec
+from msgspec.structs import replace
 
 from dranode.driver.core.api.cpuset import NO_CPUS, CPUSet
 from dranode.driver.core.api.frozen_map import FrozenMap
@@ -16,8 +18,7 @@ from dranode.driver.core.pinning.claim_names import ClaimNames, claim_key
 from dranode.driver.core.pinning.hugepages import NO_LIMITS, HugepageLimits, limit_sums
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(msgspec.Struct, frozen=True):
     """The part that one allocation result of a claim was given.
 
     Attributes:
@@ -44,8 +45,7 @@ class Part:
         return bool(self.held) or bool(self.nodes)
 
 
-@dataclass(frozen=True, slots=True)
-class HeldClaim:
+class HeldClaim(msgspec.Struct, frozen=True):
     """One claim on record, with the CPUs and the memory that it holds.
 
     A claim that holds neither (admin access) may be shared by any containers.
@@ -114,7 +114,6 @@ class HeldClaim:
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class HeldClaims(Mapping[str, HeldClaim]):
     """Claims on record by their keys, with sums over all of them. The cost of `changed` grows with the change only.
 
@@ -124,11 +123,21 @@ class HeldClaims(Mapping[str, HeldClaim]):
         held: the CPUs that they hold.
     """
 
-    by_key: FrozenMap[HeldClaim] = field(default_factory=FrozenMap)
-    by_pod: FrozenMap[tuple[HeldClaim, ...]] = field(default_factory=FrozenMap)
-    held: CPUSet = field(default_factory=CPUSet)
-    # The sum of the numbers of held CPUs; larger than the size of `held` if claims overlap.
-    _total: int = 0
+    __slots__ = ("_total", "by_key", "by_pod", "held")
+
+    def __init__(
+        self,
+        by_key: FrozenMap[HeldClaim] | None = None,
+        by_pod: FrozenMap[tuple[HeldClaim, ...]] | None = None,
+        held: CPUSet | None = None,
+        total: int = 0,
+    ) -> None:
+        """Make the mapping of no claim; `changed` and `of` make those of claims."""
+        self.by_key: FrozenMap[HeldClaim] = by_key or FrozenMap()
+        self.by_pod: FrozenMap[tuple[HeldClaim, ...]] = by_pod or FrozenMap()
+        self.held = held or CPUSet()
+        # The sum of the numbers of held CPUs; larger than the size of `held` if claims overlap.
+        self._total = total
 
     @classmethod
     def of(cls, claims: Iterable[HeldClaim]) -> Self:
@@ -176,8 +185,7 @@ class HeldClaims(Mapping[str, HeldClaim]):
         return self.by_pod.changed(pods, [pod for pod, claims in pods.items() if not claims])
 
 
-@dataclass(frozen=True)
-class HeldSnapshot:
+class HeldSnapshot(msgspec.Struct, frozen=True, dict=True):
     """All claims on record at one moment, and the machine.
 
     Attributes:
@@ -201,9 +209,9 @@ class HeldSnapshot:
         names: how containers name the claims of each of several drivers.
     """
 
-    claims: Mapping[str, HeldClaim] = field(default_factory=HeldClaims)
-    online: CPUSet = field(default_factory=CPUSet)
-    reserved: CPUSet = field(default_factory=CPUSet)
+    claims: Mapping[str, HeldClaim] = msgspec.field(default_factory=HeldClaims)
+    online: CPUSet = msgspec.field(default_factory=CPUSet)
+    reserved: CPUSet = msgspec.field(default_factory=CPUSet)
     mems: str = ""
     variable: str = ""
     cdi_kind: str = ""

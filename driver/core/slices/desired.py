@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from dranode.driver.core.api.errors import UsageError
 from dranode.driver.core.api.resource import CounterSet, Device, ResourcePool, ResourceSliceSpec

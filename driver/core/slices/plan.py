@@ -16,7 +16,6 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, timedelta
 from typing import Final, TypeAlias
 
@@ -40,8 +39,7 @@ _WIDTH: Final = 5
 _TaintId: TypeAlias = tuple[str, str, str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteSlice:
+class DeleteSlice(msgspec.Struct, frozen=True):
     """Delete a slice if it still has this UID and resource version; a slice that is gone already is success."""
 
     name: str
@@ -49,15 +47,13 @@ class DeleteSlice:
     resource_version: str
 
 
-@dataclass(frozen=True, slots=True)
-class UpdateSlice:
+class UpdateSlice(msgspec.Struct, frozen=True):
     """Replace a slice by this one if it still has `metadata.resourceVersion`."""
 
     slice: ResourceSlice
 
 
-@dataclass(frozen=True, slots=True)
-class CreateSlice:
+class CreateSlice(msgspec.Struct, frozen=True):
     """Create this slice; the server completes its name."""
 
     slice: ResourceSlice

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 
-@dataclass(frozen=True, slots=True)
-class PublisherStatus:
+
+class PublisherStatus(msgspec.Struct, frozen=True):
     """The state of the slices of one driver.
 
     Attributes:

@@ -8,10 +8,10 @@ a request for one CPU would be allocated the whole group. Such devices are withd
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from dranode.driver.core.api.resource import ResourceSliceSpec
 from dranode.driver.core.claims.inventory import Inventory
@@ -20,8 +20,7 @@ from dranode.driver.core.slices.desired import desired_slices
 CONSUMABLE: Final = "DRAConsumableCapacity"
 
 
-@dataclass(frozen=True, slots=True)
-class DesiredSlices:
+class DesiredSlices(msgspec.Struct, frozen=True):
     """The slices that a driver wants on its node.
 
     Attributes:
@@ -36,7 +35,7 @@ class DesiredSlices:
     node_name: str
     inventory: Inventory
     dropped: frozenset[str] = frozenset()
-    stored: Mapping[int, ResourceSliceSpec] = field(default_factory=dict)
+    stored: Mapping[int, ResourceSliceSpec] = msgspec.field(default_factory=dict)
 
     @property
     def withdrawn(self) -> bool:

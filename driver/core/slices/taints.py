@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 import msgspec
+from msgspec.structs import replace
 
 from dranode.driver.core.api.resource import Device, DeviceTaint
 from dranode.driver.core.claims.health import DeviceHealth, Health

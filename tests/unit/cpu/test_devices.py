@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import replace
 from itertools import product
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from dranode.cpu.devices import cpu_devices, left_out
 from dranode.cpu.options import CPUOptions, DeviceMode, GroupBy, check_reserved, read_options

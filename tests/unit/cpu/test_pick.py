@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from dranode.cpu.pick import Pick, PickError, pick
 from dranode.cpu.pick_l3 import Caches

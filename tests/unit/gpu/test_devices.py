@@ -1,4 +1,4 @@
-from dataclasses import replace
+from msgspec.structs import replace
 
 from dranode.driver.core.api.documents import encode
 from dranode.driver.core.api.resource import DeviceTaint

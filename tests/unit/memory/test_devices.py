@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from dranode.driver.core.api.resource import Device, DeviceAttribute
 from dranode.driver.core.claims.inventory import Inventory

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner, Result
+from msgspec.structs import replace
 
 from dranode.cpu.cli.pick import command, region
 from dranode.driver.core.api.cpuset import CPUSet

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import LedgerError
@@ -91,7 +92,7 @@ def test_bytes_that_are_no_text_cost_their_row_and_no_other(tmp_path: Path, colu
     contents = Ledger(tmp_path / "l.db").read()
     assert contents.records == (A,)
     assert [row.reason for row in contents.damaged] == ["the row does not match its checksum"]
-    assert read_ledger(tmp_path / "l.db") == contents
+    assert replace(read_ledger(tmp_path / "l.db"), schema=0) == contents
 
 
 def test_no_altered_bit_is_read_as_another_record_or_as_a_crash(tmp_path: Path) -> None:

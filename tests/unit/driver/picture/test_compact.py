@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from dranode.driver.picture.compact import compact
 from dranode.driver.picture.fleet import DeviceKey, FleetClaim, FleetDevice, FleetMoment, FleetNode, FleetPicture

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from dranode.cpu.layout import cpu_layout
 from dranode.cpu.sysfs import read_topology

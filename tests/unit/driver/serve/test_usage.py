@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from dranode.driver.core.claims.on_record import Unread
 from dranode.driver.core.claims.usage import ClaimsUsage, Figure

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from dranode.driver.core.diagnosis.facts import Facts, ServeOptions, Severity
 from dranode.driver.core.diagnosis.rules import diagnose

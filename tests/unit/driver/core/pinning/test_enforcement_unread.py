@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
+from msgspec.structs import replace
 
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import UnreadError

@@ -41,7 +41,7 @@ def test_a_claim_that_is_put_and_dropped_at_once_holds_nothing() -> None:
     assert [each.claim.uid for each in claims.by_pod["p"]] == ["a"]
 
 
-class Watched(HeldClaim):
+class Watched(HeldClaim, frozen=True):
     """A claim that counts how often somebody asks what it holds."""
 
     asked = 0
