@@ -1,16 +1,16 @@
 """Assigns flavors to a workload: the decision of KEP-582, a function of its arguments alone.
 
-For each pod set and resource group the flavors are looked at in order, from the one after the last that was tried. In
-each the resources fit, fit by borrowing, fit once others are preempted, or do not fit; the worst resource stands for
-the flavor. `flavorFungibility` says whether that is enough to stop; where nothing stops the search, the best flavor is
-taken, the first of equals. What Kueue 0.20 does beyond the KEP's text: no flavor without preemption candidates ends a
-search; one that preempts while it borrows ends it only if both policies allow it; the order is fit, reclaim, preempt,
-no candidates, and then how far quota is borrowed from.
+For each pod set (or those of one `podSetGroupName` together) and resource group the flavors are looked at in order,
+from the one after the last that was tried. In each the resources fit, fit by borrowing, fit once others are preempted,
+or do not fit; the worst resource stands for the flavor. `flavorFungibility` says whether that is enough to stop; where
+nothing stops the search, the best flavor is taken, the first of equals. What Kueue 0.20 does beyond the KEP's text: no
+flavor without preemption candidates ends a search; one that preempts while it borrows ends it only if both policies
+allow it; the order is fit, reclaim, preempt, no candidates, and then how far quota is borrowed from.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -86,10 +86,14 @@ def assign(
     tried = last.tried if last is not None and still_valid(last, workload, now) else ()
     search = _Search(queues, usage, queues.cluster_queues[workload.queue], workload, oracle)
     done: list[PodSetAssignment] = []
-    for number, pod_set in enumerate(workload.pod_sets):
-        count = counts[number] if counts else pod_set.count
+    for numbers in _groups(workload.pod_sets):
+        members = [
+            (workload.pod_sets[number], counts[number] if counts else workload.pod_sets[number].count)
+            for number in numbers
+        ]
         before = Assignment(workload, tuple(done)).usage
-        done.append(search.pod_set(pod_set, count, before, tried[number] if number < len(tried) else {}))
+        # Kueue keeps what was tried in the order of groups, and asks for it by the first pod set's own number.
+        done += search.group(members, before, tried[numbers[0]] if numbers[0] < len(tried) else {})
         if done[-1].mode is FlavorMode.NO_FIT:
             break
     assignment = Assignment(workload, tuple(done))
@@ -130,6 +134,14 @@ def _fnv1a(name: str) -> int:
     return value
 
 
+def _groups(pod_sets: Sequence[PodSet]) -> list[list[int]]:
+    """The numbers of pod sets that share a flavor, in the order in which each group is met first."""
+    groups: dict[str | int, list[int]] = {}
+    for number, pod_set in enumerate(pod_sets):
+        groups.setdefault(pod_set.group or number, []).append(number)
+    return list(groups.values())
+
+
 @dataclass(frozen=True, slots=True)
 class _Search:
     queues: Queues
@@ -138,33 +150,35 @@ class _Search:
     workload: Workload
     oracle: Oracle
 
-    def pod_set(
-        self, pod_set: PodSet, count: int, assumed: Mapping[FlavorResource, int], tried: Mapping[str, int]
-    ) -> PodSetAssignment:
+    def group(
+        self, members: Sequence[tuple[PodSet, int]], assumed: Mapping[FlavorResource, int], tried: Mapping[str, int]
+    ) -> list[PodSetAssignment]:
+        """Search for pod sets that share a flavor; most often that is one."""
+        asked: dict[str, int] = {}
+        for pod_set, count in members:
+            for resource, number in pod_set.requests.items():
+                asked[resource] = asked.get(resource, 0) + number * count
+        pod_sets = [pod_set for pod_set, _ in members]
         scans: list[Scan] = []
-        for resource in visiting_order(pod_set.requests):
+        for resource in visiting_order(asked):
             if any(resource in scan.resources for scan in scans):
                 continue
             group = self.queue.group_of(resource)
             if group is None:
-                if pod_set.requests[resource] == 0 or self.queues.ignore_undeclared:
+                if asked[resource] == 0 or self.queues.ignore_undeclared:
                     continue
                 scans.append(Scan((resource,), why=f'ClusterQueue "{self.queue.name}" has no quota of {resource}'))
             else:
-                requests = {
-                    name: pod_set.requests[name] * count
-                    for name in visiting_order(pod_set.requests)
-                    if name in group.resources
-                }
-                scans.append(self.scan(group, pod_set, requests, assumed, next_index(tried, resource)))
+                requests = {name: asked[name] for name in visiting_order(asked) if name in group.resources}
+                scans.append(self.scan(group, pod_sets, requests, assumed, next_index(tried, resource)))
             if scans[-1].mode is FlavorMode.NO_FIT:
                 break
-        return PodSetAssignment(pod_set, count, tuple(scans))
+        return [PodSetAssignment(pod_set, count, tuple(scans)) for pod_set, count in members]
 
     def scan(
         self,
         group: ResourceGroup,
-        pod_set: PodSet,
+        pod_sets: Sequence[PodSet],
         requests: Mapping[str, int],
         assumed: Mapping[FlavorResource, int],
         start: int,
@@ -173,7 +187,7 @@ class _Search:
         attempts: list[FlavorAttempt] = []
         chosen: FlavorAttempt | None = None
         for flavor in group.flavors[start:]:
-            attempt = self.attempt(flavor, pod_set, requests, assumed)
+            attempt = self.attempt(flavor, pod_sets, requests, assumed)
             attempts.append(attempt)
             if ends_search(attempt.worst, fungibility):
                 chosen = attempt
@@ -191,9 +205,13 @@ class _Search:
         )
 
     def attempt(
-        self, flavor: str, pod_set: PodSet, requests: Mapping[str, int], assumed: Mapping[FlavorResource, int]
+        self,
+        flavor: str,
+        pod_sets: Sequence[PodSet],
+        requests: Mapping[str, int],
+        assumed: Mapping[FlavorResource, int],
     ) -> FlavorAttempt:
-        unsuited = why_not(self.queues.flavors[flavor], pod_set)
+        unsuited = next(filter(None, (why_not(self.queues.flavors[flavor], pod_set) for pod_set in pod_sets)), "")
         if unsuited:
             return FlavorAttempt(flavor, {}, FlavorVerdict(FlavorMode.NO_FIT, why=unsuited))
         verdicts = {

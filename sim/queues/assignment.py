@@ -84,7 +84,7 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True)
 class PodSetAssignment:
-    """The searches for one pod set; one group without a fitting flavor leaves it without any."""
+    """The searches for one pod set, or for its group; one resource group without a fitting flavor leaves it none."""
 
     pod_set: PodSet
     count: int
@@ -105,6 +105,7 @@ class PodSetAssignment:
             for scan in self.scans
             if scan.chosen is not None
             for resource, verdict in scan.chosen.verdicts.items()
+            if resource in self.pod_set.requests  # the search may have been for a whole group
         }
 
 

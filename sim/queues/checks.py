@@ -20,7 +20,7 @@ from dranode.sim.queues.documents import (
 )
 from dranode.sim.queues.quota import Usage
 from dranode.sim.queues.values import Cohort, FlavorResource, Fungible, PreemptionPolicy
-from dranode.sim.queues.workload_document import PodSetSpec, WorkloadSpec
+from dranode.sim.queues.workload_document import PodSetSpec, WorkloadDocument, WorkloadSpec
 
 _ZERO: Final = Quantity(0)
 _WITHIN: Final = (
@@ -147,6 +147,24 @@ def check_workload(spec: WorkloadSpec) -> None:
                 f"{pod_set.min_count} is not between 1 and the count {pod_set.count}", f"{path}.minCount"
             )
         _check_requests(pod_set, f"{path}.template.spec")
+
+
+def check_reclaimable(document: WorkloadDocument) -> None:
+    """Check which pods are said to have ended.
+
+    Raises:
+        DocumentError: it is a pod set that the workload does not have, one that is named twice, or a number below 0.
+    """
+    names = [pod_set.name for pod_set in document.spec.pod_sets]
+    seen: set[str] = set()
+    for number, item in enumerate(document.status.reclaimable_pods):
+        path = f"status.reclaimablePods[{number}]"
+        if item.name not in names or item.name in seen:
+            what = "stands twice" if item.name in seen else "is no pod set of the workload"
+            raise DocumentError(f'"{item.name}" {what}; there are {", ".join(names)}', f"{path}.name")
+        if item.count < 0:
+            raise DocumentError(f"{item.count} is below 0", f"{path}.count")
+        seen.add(item.name)
 
 
 def _check_requests(pod_set: PodSetSpec, path: str) -> None:

@@ -20,6 +20,7 @@ from dranode.sim.queues.documents import (
     ResourceFlavorDocument,
     ResourceGroupSpec,
 )
+from dranode.sim.queues.gates import QueueGates
 from dranode.sim.queues.sources import SourceValue, of_kind
 from dranode.sim.queues.values import (
     ClusterQueue,
@@ -52,6 +53,9 @@ def queues_of(documents: Iterable[SourceValue[Any]]) -> Queues:
     cohorts = {item.name: item.apply(_cohort, item.value, flavors) for item in of_kind(documents, CohortDocument)}
     for item in of_kind(documents, CohortDocument):
         item.apply(check_ancestors, item.name, cohorts)
+    gates = _gates(documents)
+    strategy = configuration.resources.quota_check_strategy
+    ignores = _choice(_IGNORES, strategy, "resources.quotaCheckStrategy")
     return Queues(
         {
             item.name: item.apply(_cluster_queue, item.value, flavors)
@@ -59,9 +63,8 @@ def queues_of(documents: Iterable[SourceValue[Any]]) -> Queues:
         },
         cohorts,
         flavors,
-        ignore_undeclared=_choice(
-            _IGNORES, configuration.resources.quota_check_strategy, "resources.quotaCheckStrategy"
-        ),
+        ignore_undeclared=ignores and gates.quota_check_strategy,
+        gates=gates,
     )
 
 
@@ -127,6 +130,13 @@ def _configuration(documents: tuple[SourceValue[Any], ...]) -> ConfigurationDocu
         item.apply(_check_configuration, item.value)
         return item.value
     return ConfigurationDocument()
+
+
+def _gates(documents: tuple[SourceValue[Any], ...]) -> QueueGates:
+    for item in of_kind(documents, ConfigurationDocument):
+        gates: QueueGates = item.apply(QueueGates.of, item.value.feature_gates)
+        return gates
+    return QueueGates()
 
 
 def _check_configuration(configuration: ConfigurationDocument) -> None:

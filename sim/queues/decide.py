@@ -58,18 +58,15 @@ def decide_workload(
         return QueueDecision(assignment, state, targets(assignment) if preempts else ())
 
     whole = attempt()
-    spare = [pod_set.count - (pod_set.min_count or pod_set.count) for pod_set in workload.pod_sets]
-    if whole.useful or not any(spare):
+    # Kueue counts down from all pods, those that have ended too.
+    most = [pod_set.count + pod_set.ended for pod_set in workload.pod_sets]
+    spare = [full - (pod_set.min_count or full) for full, pod_set in zip(most, workload.pod_sets, strict=True)]
+    if whole.useful or not any(spare) or not queues.gates.partial_admission:
         return whole
 
     @cache
     def reduced(step: int) -> QueueDecision:
-        return attempt(
-            tuple(
-                pod_set.count - less * step // sum(spare)
-                for pod_set, less in zip(workload.pod_sets, spare, strict=True)
-            )
-        )
+        return attempt(tuple(full - less * step // sum(spare) for full, less in zip(most, spare, strict=True)))
 
     # Fewer pods fit more easily: the first step that is useful is found by halving, as Kueue does.
     step = bisect_left(range(sum(spare) + 1), True, key=lambda number: reduced(number).useful)  # noqa: FBT003 - a key

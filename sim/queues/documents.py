@@ -161,6 +161,7 @@ class ConfigurationDocument(APIDocument, frozen=True, kw_only=True):
     resources: ConfigurationResources = ConfigurationResources()
     device_class_mappings: tuple[DeviceClassMapping, ...] = ()
     fair_sharing: Any = None
+    feature_gates: Mapping[str, Any] = {}
 
 
 DOCUMENTS: Final[dict[str, type[APIDocument]]] = {

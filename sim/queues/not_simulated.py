@@ -16,6 +16,7 @@ from dranode.sim.queues.documents import (
     LocalQueueSpec,
     ResourceFlavorSpec,
 )
+from dranode.sim.queues.gates import not_simulated_gates
 from dranode.sim.queues.jobs import JOB, QUEUE_LABEL
 from dranode.sim.queues.workload_document import WorkloadSpec
 
@@ -32,7 +33,6 @@ _OLD_NAMES: Final = frozenset({"spec.cohort", "spec.parent", "spec.priorityClass
 # What of a Configuration decides over admission; the rest is about Kueue's own process.
 _CONFIGURED: Final = (
     "admissionFairSharing",
-    "featureGates",
     "manageJobsWithoutQueueName",
     "managedJobsNamespaceSelector",
     "multiKueue",
@@ -59,6 +59,9 @@ def _of(source: SourceDocument) -> Iterator[str]:
         yield "objects of this kind are not simulated"
     elif group == CONFIG_GROUP:
         yield from (f"{path} is not simulated" for path in _CONFIGURED if _at(source.document, path) is not None)
+        gates = _at(source.document, "featureGates")
+        for name in not_simulated_gates(gates if isinstance(gates, Mapping) else {}):
+            yield f"featureGates.{name} is not simulated: its default counts"
     elif group == API_GROUP and source.kind in _SPECS:
         yield from _fields(source)
     elif _labels(source).get(QUEUE_LABEL) and (source.document.get("apiVersion"), source.kind) != JOB:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
+
+import msgspec
 
 from dranode.driver.core.api.source_document import SourceDocument
 from dranode.sim.queues.checks import check_use
@@ -19,10 +22,12 @@ from dranode.sim.queues.documents import ClusterQueueDocument
 from dranode.sim.queues.namespaces import namespaces_of
 from dranode.sim.queues.not_simulated import not_simulated
 from dranode.sim.queues.quota import Usage, unused_quota
-from dranode.sim.queues.sources import find, of_kind
+from dranode.sim.queues.sources import SourceValue, find, of_kind
 from dranode.sim.queues.values import Admitted, Queues, Workload
 from dranode.sim.queues.workload_document import WorkloadDocument
 from dranode.sim.queues.workloads import WorkloadContext, admitted_of, ages, workload_of
+
+_DEFAULT: Final = ("WorkloadPriorityClass", "default")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +70,7 @@ def load(sources: Iterable[SourceDocument]) -> Setup:
         namespaces_of(sources),
         priorities_of(values),
     )
-    documents = tuple(of_kind(values, WorkloadDocument))
+    documents = tuple(_with_class(item, around) for item in of_kind(values, WorkloadDocument))
     pending: list[Workload] = []
     admitted: list[Admitted] = []
     usage = unused_quota(queues)
@@ -83,3 +88,15 @@ def load(sources: Iterable[SourceDocument]) -> Setup:
         queue.apply(check_use, usage, queue.name, queue.value.spec.resource_groups)
     read = {item.key: item.value for item in documents}
     return Setup(queues, tuple(pending), tuple(admitted), usage, read, not_simulated(sources))
+
+
+def _with_class(item: SourceValue[WorkloadDocument], around: WorkloadContext) -> SourceValue[WorkloadDocument]:
+    """A Job without a WorkloadPriorityClass has the one called `default`, if there is one."""
+    spec = item.value.spec
+    named = spec.priority_class_ref.get("kind") == _DEFAULT[0]
+    if not item.prefix or named or not around.queues.gates.workload_priority_class_defaulting:
+        return item
+    if _DEFAULT not in around.priorities:
+        return item
+    spec = msgspec.structs.replace(spec, priority_class_ref=dict(zip(("kind", "name"), _DEFAULT, strict=True)))
+    return replace(item, value=msgspec.structs.replace(item.value, spec=spec))

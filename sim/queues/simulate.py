@@ -154,7 +154,9 @@ def _rank(workload: Workload) -> tuple[int, float, str]:
 
 
 def _turn(situation: Situation, workload: Workload, decision: QueueDecision) -> tuple[object, ...]:
-    return workload.key not in situation.preempting, decision.assignment.borrowing, _rank(workload)
+    by_priority = situation.queues.gates.priority_sorting_within_cohort
+    rank = _rank(workload) if by_priority else (workload.created, workload.key)
+    return workload.key not in situation.preempting, decision.assignment.borrowing, rank
 
 
 def _attempt(situation: Situation, workload: Workload) -> QueueDecision:

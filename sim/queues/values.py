@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from dranode.driver.core.api.resource import DeviceTaint, DeviceToleration, NodeSelectorTerm
+from dranode.sim.queues.gates import QueueGates
 
 
 class FlavorResource(NamedTuple):
@@ -127,9 +128,12 @@ class PodSet:
     """Pods of one shape.
 
     Attributes:
+        count: its pods that have not ended.
         requests: what one pod asks for, by resource name.
         min_count: the least number of pods that the workload can start with.
         affinity: required node affinity; one of the terms must hold, none is no requirement.
+        ended: its pods that have ended, whose quota may go to others.
+        group: the pod sets of one group get one flavor; empty: it gets its own.
     """
 
     name: str
@@ -139,6 +143,8 @@ class PodSet:
     node_selector: Mapping[str, str] = field(default_factory=dict)
     affinity: tuple[NodeSelectorTerm, ...] = ()
     tolerations: tuple[DeviceToleration, ...] = ()
+    ended: int = 0
+    group: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +198,7 @@ class Queues:
     Attributes:
         fair_sharing: preemption while borrowing needs no `borrowWithinCohort`.
         ignore_undeclared: `quotaCheckStrategy: IgnoreUndeclared`; a resource that the queue does not cover is free.
+        gates: Kueue's feature gates.
     """
 
     cluster_queues: Mapping[str, ClusterQueue]
@@ -199,3 +206,4 @@ class Queues:
     flavors: Mapping[str, ResourceFlavor]
     fair_sharing: bool = False
     ignore_undeclared: bool = False
+    gates: QueueGates = field(default_factory=QueueGates)

@@ -56,6 +56,12 @@ class PodTemplate(APIDocument, frozen=True, kw_only=True):
     spec: QueuedPodSpec = QueuedPodSpec()
 
 
+class TopologyRequest(APIDocument, frozen=True, kw_only=True):
+    """`podSets[].topologyRequest`; pod sets of one group get one flavor."""
+
+    pod_set_group_name: str | None = None
+
+
 class PodSetSpec(APIDocument, frozen=True, kw_only=True):
     """`podSets[]`."""
 
@@ -63,6 +69,7 @@ class PodSetSpec(APIDocument, frozen=True, kw_only=True):
     count: int = 1
     min_count: int | None = None
     template: PodTemplate = PodTemplate()
+    topology_request: TopologyRequest = TopologyRequest()
 
 
 class WorkloadSpec(APIDocument, frozen=True, kw_only=True):
@@ -100,11 +107,19 @@ class WorkloadCondition(APIDocument, frozen=True, kw_only=True):
     last_transition_time: str = ""
 
 
+class ReclaimablePod(APIDocument, frozen=True, kw_only=True):
+    """`status.reclaimablePods[]`: so many pods of a set have ended, and their quota may go to others."""
+
+    name: str
+    count: int
+
+
 class WorkloadStatus(APIDocument, frozen=True, kw_only=True):
     """`Workload.status`."""
 
     admission: Admission | None = None
     conditions: tuple[WorkloadCondition, ...] = ()
+    reclaimable_pods: tuple[ReclaimablePod, ...] = ()
 
     def since(self, kind: str) -> str | None:
         """Return when a condition became true; None if it is not."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
 from dranode.driver.core.api.errors import DocumentError
 from dranode.sim.queues.amounts import amount
-from dranode.sim.queues.checks import check_workload
+from dranode.sim.queues.checks import check_reclaimable, check_workload
 from dranode.sim.queues.counts import Devices, UncountableError, pod_counts
 from dranode.sim.queues.namespaces import refusal
 from dranode.sim.queues.sources import SourceValue
@@ -20,6 +21,9 @@ from dranode.sim.queues.workload_document import (
     WorkloadSpec,
 )
 from dranode.sim.scheduler.labels import LabelSelector
+
+_GATED_BY: Final = "kueue.x-k8s.io/admission-gated-by"
+_BOOST: Final = "kueue.x-k8s.io/priority-boost"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,7 @@ def workload_of(document: WorkloadDocument, key: str, created: float, around: Wo
     """
     spec = document.spec
     check_workload(spec)
+    check_reclaimable(document)
     namespace = key.partition("/")[0]
     door = f"{namespace}/{spec.queue_name}"
     if document.status.admission is not None:
@@ -87,14 +92,27 @@ def workload_of(document: WorkloadDocument, key: str, created: float, around: Wo
     held = around.stopped.get(queue) or around.stopped.get(door)
     why = f"the queue is stopped ({held})" if held else ""
     why = why or refusal(queue, around.selectors.get(queue), namespace, around.namespaces)
+    gates, annotations = around.queues.gates, document.metadata.annotations
+    gated = annotations.get(_GATED_BY) if gates.admission_gated_by else None
+    why = why or (f"the annotation {_GATED_BY} keeps it waiting for {gated}" if gated else "")
+    ended = {each.name: each.count for each in document.status.reclaimable_pods} if gates.reclaimable_pods else {}
     pod_sets = []
     for pod_set in spec.pod_sets:
         try:
             counts = pod_counts(pod_set.template.spec, namespace, around.devices)
         except UncountableError as error:
             counts, why = {}, why or f"pod set {pod_set.name}: {error}"
-        pod_sets.append(_pod_set(pod_set, counts, around.queues, queue))
-    return Workload(key, queue, _priority(spec, around.priorities), created, tuple(pod_sets), why)
+        pod_sets.append(_pod_set(pod_set, counts, around.queues, queue, ended.get(pod_set.name, 0)))
+    priority = _priority(spec, around.priorities) + (_boost(annotations) if gates.priority_boost else 0)
+    return Workload(key, queue, priority, created, tuple(pod_sets), why)
+
+
+def _boost(annotations: Mapping[str, str]) -> int:
+    text = annotations.get(_BOOST, "")
+    try:
+        return int(text or "0")
+    except ValueError as error:
+        raise DocumentError(f'"{text}" is not a whole number', f"metadata.annotations[{_BOOST}]") from error
 
 
 def _priority(spec: WorkloadSpec, priorities: Mapping[tuple[str, str], int]) -> int:
@@ -111,19 +129,21 @@ def _priority(spec: WorkloadSpec, priorities: Mapping[tuple[str, str], int]) -> 
     return number[0]
 
 
-def _pod_set(spec: PodSetSpec, counts: dict[str, int], queues: Queues, queue: str) -> PodSet:
+def _pod_set(spec: PodSetSpec, counts: dict[str, int], queues: Queues, queue: str, ended: int) -> PodSet:
     pod = spec.template.spec
     required = pod.affinity.node_affinity.required
     if queues.cluster_queues[queue].group_of("pods") is not None:
         counts = {**counts, "pods": 1}
     return PodSet(
         spec.name,
-        spec.count,
+        spec.count - min(ended, spec.count),
         counts,
         spec.min_count,
         pod.node_selector,
         required.node_selector_terms if required is not None else (),
         pod.tolerations,
+        min(ended, spec.count),
+        spec.topology_request.pod_set_group_name or "",
     )
 
 
@@ -144,7 +164,8 @@ def admitted_of(document: WorkloadDocument, admission: Admission, workload: Work
         if pod_set is None:
             raise DocumentError(f'the workload has no pod set "{item.name}"', f"{path}.name")
         flavors[item.name] = item.flavors
-        counts[item.name] = pod_set.count if item.count is None else item.count
+        given = pod_set.count + pod_set.ended if item.count is None else item.count
+        counts[item.name] = min(given, pod_set.count)
         for resource, flavor in item.flavors.items():
             of = FlavorResource(flavor, resource)
             if of not in quotas:
@@ -155,6 +176,8 @@ def admitted_of(document: WorkloadDocument, admission: Admission, workload: Work
             used = pod_set.requests.get(resource, 0) * counts[item.name]
             if resource in item.resource_usage:
                 used = amount(resource, item.resource_usage[resource])
+                if counts[item.name] < given:
+                    used = used // given * counts[item.name]
             if used < 0:
                 raise DocumentError(f"{item.resource_usage[resource]} is below 0", f"{path}.resourceUsage.{resource}")
             usage[of] = usage.get(of, 0) + used

@@ -126,7 +126,7 @@ def test_what_is_not_simulated_is_said_for_the_object_that_has_it() -> None:
             "spec.topologyName is not simulated: pods are placed without regard to racks",
             "spec.admissionChecks is not simulated: its workloads are taken for admitted once they hold quota",
             "spec.fairSharing is not simulated: preemption and order go by priority alone",
-            "spec.podSets[0].topologyRequest is not simulated",
+            "spec.podSets[0].topologyRequest.required is not simulated",
             "objects of this kind are not simulated",
             "it asks for a queue (kueue.x-k8s.io/queue-name), but only Jobs and Workloads are admitted here",
             "waitForPodsReady is not simulated",
