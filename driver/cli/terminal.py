@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
+
+from dranode.driver.core.api.sentence import printable
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -13,6 +17,8 @@ if TYPE_CHECKING:
 # A label that is longer stands on a line of its own.
 _LABEL_COLUMNS: Final = 24
 _INDENT: Final = 2
+_MOST_MEASURED: Final = 1_000
+_GAP: Final = 2
 
 
 def columns(*names: str) -> Table:
@@ -23,6 +29,25 @@ def columns(*names: str) -> Table:
     for name in names:
         table.add_column(name, overflow="fold")
     return table
+
+
+def show_rows(screen: Console, names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print rows of texts as `columns` has them; thousands of them without its measuring, which takes ms a row."""
+    if len(rows) <= _MOST_MEASURED:
+        table = columns(*names)
+        for row in rows:
+            table.add_row(*row)
+        screen.print(table)
+        return
+    widths = [max(len(row[column]) for row in (names, *rows)) for column in range(len(names) - 1)]
+    before = sum(widths) + _GAP * len(widths)
+    room = max(screen.width - before, _LABEL_COLUMNS)
+    for row in (names, *rows):
+        head = "".join(f"{text:<{width + _GAP}}" for text, width in zip(row, widths, strict=False))
+        lines = textwrap.wrap(row[-1], room) or [""]
+        screen.file.write(f"{printable(head + lines[0])}\n")
+        for line in lines[1:]:
+            screen.file.write(f"{' ' * before}{printable(line)}\n")
 
 
 def hanging(label: str, text: str, *, style: str = "bold") -> RenderableType:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-from dranode.driver.core.api.resource import DeviceClass, Node, ResourceClaim, ResourceSlice
+from dranode.driver.core.api.resource import DeviceClaim, DeviceClass, Node, ResourceClaim, ResourceSlice
 from dranode.sim.allocator.explain import Miss, Stage, nearest_miss
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.notes import notes_on_failure, notes_on_success
@@ -21,8 +21,9 @@ from dranode.sim.allocator.orders import orders
 from dranode.sim.allocator.outcome import AllocationError, Outcome, Reason
 from dranode.sim.allocator.picks import Oddity
 from dranode.sim.allocator.pools import Pool, PoolIndex
+from dranode.sim.allocator.reads import AttributesRead
 from dranode.sim.allocator.releases import Change
-from dranode.sim.allocator.requests import AllocationRequest, allocation_requests
+from dranode.sim.allocator.requests import AllocationRequest, allocation_requests, claim_name
 from dranode.sim.allocator.result import allocation
 from dranode.sim.allocator.search import Solution, search
 from dranode.sim.allocator.selectors import Selectors
@@ -47,13 +48,26 @@ class Allocator:
         *,
         new_share_id: Callable[[], str],
         rules: Sequence[DeviceTaintRule] = (),
+        claims: Iterable[DeviceClaim] | None = None,
     ) -> None:
         """Index slices, with the taints of the rules, and classes.
 
-        `new_share_id` makes the share IDs, which are UUIDs in earnest.
+        Args:
+            slices: all ResourceSlices.
+            classes: all DeviceClasses.
+            features: the release and its gates.
+            new_share_id: makes the share IDs, which are UUIDs in earnest.
+            rules: the DeviceTaintRules.
+            claims: all claims that will be asked for, if they are known; devices that are the same to them are
+                looked at once.
         """
-        self.inventory = PoolIndex(with_rule_taints(slices, rules, features), features)
         self.classes = {device_class.metadata.name: device_class for device_class in classes}
+        self._read = (
+            AttributesRead.of(claims, self.classes.values(), features.stored_expressions)
+            if claims is not None
+            else AttributesRead(None)
+        )
+        self.inventory = PoolIndex(with_rule_taints(slices, rules, features), features, self._read)
         self.features = features
         self._selectors = Selectors(features)
         self._new_share_id = new_share_id
@@ -75,7 +89,11 @@ class Allocator:
 
         Raises:
             AllocationError: a claim cannot be allocated anywhere.
+            ValueError: a claim looks at attributes that those of the beginning did not look at.
         """
+        for claim in claims:
+            if not self._read.covers(claim.spec.devices, self.features.stored_expressions):
+                raise ValueError(f"claim {claim_name(claim)} is not one of those that were announced")
         return tuple(allocation_requests(claim, self.classes, self.features) for claim in claims)
 
     def search(

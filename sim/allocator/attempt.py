@@ -123,7 +123,7 @@ class Attempt:
         candidate = self.candidates[number]
         chosen = (
             (self.features.binding or not candidate.device.binding_conditions)
-            and self._selectors.exclusion(alternative, candidate.content, self.names[claim]) is None
+            and self._selectors.exclusion(alternative, candidate, self.names[claim]) is None
             and candidate.reachable
         )
         answers = self._chosen if chosen else self._unchosen

@@ -73,5 +73,5 @@ class ClaimConstraints:
     def _attribute(self, alternative: Alternative, candidate: Candidate, name: str) -> DeviceAttribute | None:
         expression = alternative.derived.get(name)
         if expression is not None:
-            return self._selectors.derived(name, expression, candidate.content)
+            return self._selectors.derived(name, expression, candidate)
         return lookup(candidate.device, candidate.pool.driver, name)

@@ -131,7 +131,7 @@ class _Explainer:
 
     def _verdict(self, alternative: Alternative, candidate: Candidate, claim: str) -> _Verdict:
         name = candidate.device.name
-        exclusion = self.selectors.exclusion(alternative, candidate.content, claim)
+        exclusion = self.selectors.exclusion(alternative, candidate, claim)
         if exclusion is not None:
             nearness = Fraction(exclusion.where.startswith("request"), 2) + Fraction(exclusion.index, 100)
             where = f"selector #{exclusion.index} of {exclusion.where}"

@@ -11,17 +11,17 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
 
-import msgspec
-
 from dranode.driver.core.api.documents import encode_json
 from dranode.driver.core.api.resource import CounterSet, Device, Node, NodeSelector, ResourceSlice, ResourceSliceSpec
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.nodeselector import selects
+from dranode.sim.allocator.reads import AttributesRead
 from dranode.sim.allocator.releases import Change
 from dranode.sim.allocator.state import PoolID
 
 # What a node declares that can leave out calls to a driver.
 _OPTIONAL_OPERATIONS: Final = "DRAOptionalNodeOperations"
+_ALL_READ: Final = AttributesRead(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Content:
     Attributes:
         number: equal for equal contents of one `PoolIndex`.
         driver: the driver.
-        device: one device of that content.
+        device: one device of that content; another one may have other attributes, at which nobody looks.
     """
 
     number: int
@@ -100,8 +100,12 @@ class PoolIndex:
         slices: all slices, in the order given.
     """
 
-    def __init__(self, slices: Iterable[ResourceSlice], features: Features) -> None:
-        """Index the slices; those that a gate hides make their pool complete, and nothing else."""
+    def __init__(self, slices: Iterable[ResourceSlice], features: Features, read: AttributesRead = _ALL_READ) -> None:
+        """Index the slices; those that a gate hides make their pool complete, and nothing else.
+
+        Devices that differ only in attributes that are not read are of one content.
+        """
+        self._read = read
         self._features = features
         everything = tuple(slices)
         self._position = {id(slice_): position for position, slice_ in enumerate(everything)}
@@ -252,7 +256,7 @@ class PoolIndex:
     def _content(self, driver: str, device: Device) -> Content:
         known = self._content_of.get((driver, id(device)))
         if known is None:
-            key = b"%s %s" % (driver.encode(), encode_json(msgspec.structs.replace(device, name="")))
+            key = b"%s %s" % (driver.encode(), encode_json(self._read.distinguishing(device, driver)))
             content = self._contents.setdefault(key, Content(len(self._contents), driver, device))
             known = self._content_of[driver, id(device)] = (device, content)
         return known[1]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from dranode.driver.core.api.resource import DeviceAttribute, DeviceClass, DeviceSelector
+from dranode.driver.core.api.resource import Device, DeviceAttribute, DeviceClass, DeviceSelector
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.outcome import AllocationError, Reason
-from dranode.sim.allocator.pools import Content
+from dranode.sim.allocator.pools import Candidate, Content
 from dranode.sim.allocator.releases import Change
 from dranode.sim.allocator.requests import Alternative
 from dranode.sim.cel.attribute import compile_attribute
@@ -42,7 +42,7 @@ class Selectors:
     _answers: dict[tuple[str, int], bool] = field(default_factory=dict)
     _derived: dict[tuple[str, int], DeviceAttribute] = field(default_factory=dict)
 
-    def exclusion(self, alternative: Alternative, content: Content, claim: str) -> Exclusion | None:
+    def exclusion(self, alternative: Alternative, candidate: Candidate, claim: str) -> Exclusion | None:
         """The first selector that excludes the device, class before request; None if it is chosen.
 
         Raises:
@@ -54,7 +54,7 @@ class Selectors:
             (alternative.selectors, f"claim {claim}", f"request {alternative.name}"),
         ):
             for index, selector in enumerate(selectors):
-                if not self._holds(selector, content, f"{owner}: selector #{index}"):
+                if not self._holds(selector, candidate.content, candidate.device, f"{owner}: selector #{index}"):
                     return Exclusion(where, index, selector.cel.expression if selector.cel else "")
         return None
 
@@ -66,16 +66,17 @@ class Selectors:
         """
         where = f"class {device_class.metadata.name}"
         return all(
-            self._holds(selector, content, f"{where}: selector #{index}")
+            self._holds(selector, content, content.device, f"{where}: selector #{index}")
             for index, selector in enumerate(device_class.spec.selectors)
         )
 
-    def derived(self, name: str, expression: str, content: Content) -> DeviceAttribute:
+    def derived(self, name: str, expression: str, candidate: Candidate) -> DeviceAttribute:
         """The attribute that the expression makes of the device.
 
         Raises:
             AllocationError: the expression cannot be compiled, or fails on this device.
         """
+        content = candidate.content
         key = (expression, content.number)
         known = self._derived.get(key)
         if known is None:
@@ -87,20 +88,20 @@ class Selectors:
                     f"derived attribute {name}: CEL compile error: {error}", Reason.CEL_COMPILE
                 ) from error
             except CELRuntimeError as error:
-                message = f"derived attribute {name}: CEL runtime error on device {content.device.name}: {error}"
+                message = f"derived attribute {name}: CEL runtime error on device {candidate.device.name}: {error}"
                 raise AllocationError(message, Reason.CEL_RUNTIME) from error
         return known
 
-    def _holds(self, selector: DeviceSelector, content: Content, where: str) -> bool:
+    def _holds(self, selector: DeviceSelector, content: Content, device: Device, where: str) -> bool:
         if selector.cel is None:
             raise AllocationError(f"{where} has no CEL expression", Reason.INCOMPLETE_CLAIM)
         key = (selector.cel.expression, content.number)
         known = self._answers.get(key)
         if known is None:
-            known = self._answers[key] = self._evaluate(selector.cel.expression, content, where)
+            known = self._answers[key] = self._evaluate(selector.cel.expression, content, device, where)
         return known
 
-    def _evaluate(self, expression: str, content: Content, where: str) -> bool:
+    def _evaluate(self, expression: str, content: Content, device: Device, where: str) -> bool:
         try:
             selector = compile_selector(expression, self.features.stored_expressions)
             lists_seen = self.features.list_type_attributes or self.features.has(Change.LISTS_ALWAYS_SEEN)
@@ -109,5 +110,5 @@ class Selectors:
             raise AllocationError(f"{where}: CEL compile error: {error}", Reason.CEL_COMPILE) from error
         except CELRuntimeError as error:
             raise AllocationError(
-                f"{where}: CEL runtime error on device {content.device.name}: {error}", Reason.CEL_RUNTIME
+                f"{where}: CEL runtime error on device {device.name}: {error}", Reason.CEL_RUNTIME
             ) from error

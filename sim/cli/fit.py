@@ -101,7 +101,7 @@ def command(
     if html or svg:
         names = ", ".join((*([context or "the cluster"] if kubeconfig else []), *(Path(file).name for file in files)))
         write_pictures(html, svg, lambda: _picture(questions, read, answers, names))
-    if any(answer.placement.node is None for answer in answers):
+    if any(answer.choice.node is None for answer in answers):
         raise click.exceptions.Exit(1)
 
 

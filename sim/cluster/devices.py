@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -13,13 +14,13 @@ from dranode.sim.allocator.explain import Miss
 from dranode.sim.allocator.outcome import AllocationError, Outcome
 from dranode.sim.allocator.requests import AllocationRequest
 from dranode.sim.allocator.search import Solution
-from dranode.sim.allocator.state import PoolState
+from dranode.sim.allocator.state import PoolID, PoolState
 from dranode.sim.cluster.holdings import Holdings
 from dranode.sim.cluster.solutions import moved, raw_score
 from dranode.sim.cluster.views import NodeViews, View
 
 # The kind of a node, the states of the pools that it sees, and the claims.
-_Question: TypeAlias = tuple[int, tuple[PoolState, ...], bytes]
+DeviceQuestion: TypeAlias = tuple[int, tuple[PoolState, ...], bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +46,10 @@ class DeviceAnswers:
         self._allocator = allocator
         self._makes = NodeViews(allocator.inventory)
         self._views: dict[str, View] = {}
-        self._examples: dict[int, View] = {}
-        self._solutions: dict[_Question, Solution | AllocationError] = {}
-        self._misses: dict[_Question, Miss] = {}
+        self._pools: dict[str, tuple[PoolID, ...]] = {}
+        self._seers: dict[PoolID, list[str]] = defaultdict(list)
+        self._solutions: dict[DeviceQuestion, Solution | AllocationError] = {}
+        self._misses: dict[DeviceQuestion, Miss] = {}
         self._raws: dict[int, int] = {}  # by the identity of a solution, which `_solutions` keeps
 
     def demand(self, claims: Sequence[ResourceClaim]) -> DeviceDemand:
@@ -64,7 +66,8 @@ class DeviceAnswers:
         view = self._views.get(node.metadata.name)
         if view is None:
             view = self._views[node.metadata.name] = self._makes.view(node)
-            self._examples.setdefault(view.kind, view)
+            for pool in view.pools:
+                self._seers[pool.id].append(node.metadata.name)
         return view
 
     def solution(self, node: Node, demand: DeviceDemand, holdings: Holdings) -> Solution | AllocationError:
@@ -72,7 +75,7 @@ class DeviceAnswers:
 
         An AllocationError is returned, not raised: one of scope `fatal` ends the attempt for the pod.
         """
-        question = self._question(node, demand, holdings)
+        question = self.question(node, demand, holdings)
         known = self._solutions.get(question)
         if known is None:
             try:
@@ -101,13 +104,24 @@ class DeviceAnswers:
 
     def miss(self, node: Node, demand: DeviceDemand, holdings: Holdings) -> Miss:
         """Return why the claims do not fit on the node."""
-        question = self._question(node, demand, holdings)
+        question = self.question(node, demand, holdings)
         if question not in self._misses:
             self._misses[question] = self._allocator.nearest_miss(
                 demand.claims, demand.requests, self.view(node).pools, holdings.allocated()
             )
         return self._misses[question]
 
-    def _question(self, node: Node, demand: DeviceDemand, holdings: Holdings) -> _Question:
-        view = self.view(node)
-        return view.kind, tuple(holdings.state(pool.id) for pool in view.pools), demand.key
+    def question(self, node: Node, demand: DeviceDemand, holdings: Holdings) -> DeviceQuestion:
+        """Return what the answers depend on."""
+        return self.view(node).kind, self.states(node, holdings), demand.key
+
+    def states(self, node: Node, holdings: Holdings) -> tuple[PoolState, ...]:
+        """Return what is allocated of the pools that the node sees."""
+        pools = self._pools.get(node.metadata.name)
+        if pools is None:
+            pools = self._pools[node.metadata.name] = tuple(pool.id for pool in self.view(node).pools)
+        return tuple([holdings.state(pool) for pool in pools])
+
+    def seers(self, pool: PoolID) -> Collection[str]:
+        """Return the nodes that see a pool, of those that were looked at."""
+        return self._seers.get(pool, ())

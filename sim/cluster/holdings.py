@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from dranode.driver.core.api.resource import AllocationResult, DeviceRequestAllocationResult, ResourceClaim
 from dranode.driver.core.claims.allocation import readable_results
 from dranode.sim.allocator.state import Allocated, PoolID, PoolState
+from dranode.sim.scheduler.versions import VersionedMap
+
+_UNTOUCHED: Final = PoolState()
 
 
 class ClaimKey(NamedTuple):
@@ -36,47 +38,60 @@ class ClaimHolding(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """The parts of all pools that claims hold; a pool that is not named is untouched."""
+    """The parts of all pools that claims hold; a pool that is not named is untouched.
 
-    pools: Mapping[PoolID, tuple[ClaimHolding, ...]] = field(default_factory=lambda: MappingProxyType({}))
-    _states: Mapping[PoolID, PoolState] = field(default_factory=lambda: MappingProxyType({}))
+    Attributes:
+        pools: each part with its claim.
+        states: the parts together, as the allocator counts them.
+    """
+
+    pools: VersionedMap[PoolID, tuple[ClaimHolding, ...]] = field(default_factory=VersionedMap)
+    states: VersionedMap[PoolID, PoolState] = field(default_factory=VersionedMap)
 
     def with_claims(self, allocations: Iterable[tuple[ClaimKey, AllocationResult]]) -> Holdings:
         """The holdings when these claims hold their allocations as well."""
-        pools, states = dict(self.pools), dict(self._states)
+        more: dict[PoolID, list[ClaimHolding]] = {}
         for claim, allocation in allocations:
             for result in readable_results(allocation):
                 if not result.admin_access:  # admin access holds nothing
-                    pool = PoolID(result.driver, result.pool)
-                    pools[pool] = (*pools.get(pool, ()), ClaimHolding(claim, result))
-                    states[pool] = states.get(pool, PoolState()).with_result(result)
-        return Holdings(pools, states)
+                    more.setdefault(PoolID(result.driver, result.pool), []).append(ClaimHolding(claim, result))
+        pools = {pool: (*self.pools.get(pool, ()), *holdings) for pool, holdings in more.items()}
+        states = {pool: _with(self.state(pool), holdings) for pool, holdings in more.items()}
+        return Holdings(self.pools.replaced(pools), self.states.replaced(states))
 
     def without(self, claims: Mapping[ClaimKey, AllocationResult]) -> Holdings:
         """The holdings when these claims hold nothing."""
-        pools, states = dict(self.pools), dict(self._states)
         touched = {
             PoolID(result.driver, result.pool)
             for allocation in claims.values()
             for result in readable_results(allocation)
         }
-        for pool in touched & pools.keys():
-            pools[pool] = tuple(holding for holding in pools[pool] if holding.claim not in claims)
-            state = PoolState()
-            for holding in pools[pool]:
-                state = state.with_result(holding.result)
-            states[pool] = state
-        return Holdings(pools, states)
+        pools = {
+            pool: tuple(holding for holding in self.pools[pool] if holding.claim not in claims)
+            for pool in touched
+            if pool in self.pools
+        }
+        states = {pool: _with(_UNTOUCHED, holdings) for pool, holdings in pools.items()}
+        return Holdings(self.pools.replaced(pools), self.states.replaced(states))
 
     def only(self, pools: Iterable[PoolID]) -> Holdings:
         """The holdings of some pools."""
         known = [pool for pool in pools if pool in self.pools]
-        return Holdings({pool: self.pools[pool] for pool in known}, {pool: self._states[pool] for pool in known})
+        return Holdings(
+            VersionedMap({pool: self.pools[pool] for pool in known}),
+            VersionedMap({pool: self.states[pool] for pool in known}),
+        )
 
     def state(self, pool: PoolID) -> PoolState:
         """Return what is allocated of a pool."""
-        return self._states.get(pool, PoolState())
+        return self.states.get(pool, _UNTOUCHED)
 
     def allocated(self) -> Allocated:
         """Return the same as the allocator reads it."""
-        return Allocated(self._states)
+        return Allocated(self.states)
+
+
+def _with(state: PoolState, holdings: Iterable[ClaimHolding]) -> PoolState:
+    for holding in holdings:
+        state = state.with_result(holding.result)
+    return state

@@ -27,7 +27,7 @@ from dranode.sim.allocator.taint_rules import DeviceTaintRule
 from dranode.sim.cluster.holdings import ClaimKey
 from dranode.sim.cluster.place import Fleet, NodeAsk, NodeChoice, NodeScore
 from dranode.sim.cluster.solutions import score_before
-from dranode.sim.cluster.workload import PodWithClaims, read_workload
+from dranode.sim.cluster.workload import PodWithClaims, asked_by, read_workload
 from dranode.sim.scheduler.documents import SchedulingNode, SchedulingPod
 from dranode.sim.scheduler.node_affinity import chooses_nodes, matches_required
 
@@ -75,7 +75,14 @@ class ClusterDocuments:
 
     def place(self, features: Features, new_share_id: Callable[[], str]) -> Iterator[PodPlacement]:
         """Place pod by pod, each with what the ones before it have left."""
-        allocator = Allocator(self.slices, self.classes, features, new_share_id=new_share_id, rules=self.rules)
+        allocator = Allocator(
+            self.slices,
+            self.classes,
+            features,
+            new_share_id=new_share_id,
+            rules=self.rules,
+            claims=asked_by(self.pods),
+        )
         allocated = Allocated.of(claim for pod in self.pods for claim in pod.claims)
         fleet = Fleet(allocator, self.nodes, allocated)
         return place_pods(fleet, self.pods)

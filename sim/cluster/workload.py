@@ -19,6 +19,7 @@ from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.core.api.pod_validation import pod_errors
 from dranode.driver.core.api.resource import (
     CELSelector,
+    DeviceClaim,
     DeviceClass,
     DeviceClassSpec,
     DeviceSelector,
@@ -169,6 +170,11 @@ def with_special(pod: PodWithClaims, classes: Iterable[DeviceClass], features: F
     user = _pod_reference(ClaimKey(pod.pod.metadata.namespace, pod.pod.metadata.name), pod.pod.metadata.uid)
     special = special_claims(pod.pod, extended_of(pod.pod, classes, features))
     return replace(pod, claims=(*pod.claims, *(_reserved(claim, user) for claim in special)))
+
+
+def asked_by(pods: Iterable[PodWithClaims]) -> Iterator[DeviceClaim]:
+    """Yield what the claims of the pods ask for."""
+    return (claim.spec.devices for pod in pods for claim in pod.claims)
 
 
 def require_pods(pods: Sequence[PodWithClaims], files: Iterable[str]) -> None:

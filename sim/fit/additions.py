@@ -11,10 +11,10 @@ from msgspec.structs import replace
 from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.core.api.quantity import Quantity
 from dranode.driver.core.api.resource import ObjectMeta, ResourceSlice, ResourceSliceSpec
+from dranode.sim.fit.choice import no_choice
 from dranode.sim.fit.demand import PodDemand
 from dranode.sim.fit.dump import ClusterDump
-from dranode.sim.fit.reasons import available
-from dranode.sim.fit.scheduler import Placement, Scheduler
+from dranode.sim.fit.scheduler import Scheduler
 from dranode.sim.fit.state import ClusterState
 from dranode.sim.fleet.nodes import NodeKind, slice_template, stamped
 from dranode.sim.scheduler.documents import NodeCapacityStatus, NodeSpec, SchedulingNode
@@ -124,24 +124,28 @@ def _added(
     placed: list[str] = []
     unplaced: dict[str, str] = {}
     for demand in pods:
-        placement = scheduler.place(state, demand)
-        if placement.node is None and count < len(nodes):
+        choice = scheduler.choose(state, demand)
+        if choice.node is None and count < len(nodes):
             larger = state.with_nodes([NodeInfo.of(nodes[count])])
-            again = scheduler.place(larger, demand)
+            again = scheduler.choose(larger, demand)
             if again.node is None:
-                name = nodes[count].metadata.name
-                alone = (
-                    Placement(demand.pod.key, None, refusals={name: again.refusals[name]}) if again.refusals else again
-                )
-                unplaced[demand.pod.key] = available(alone, 1)
+                unplaced[demand.pod.key] = _alone(scheduler, larger, demand, nodes[count].metadata.name)
                 continue
-            placement, state, count = again, larger, count + 1
-        if placement.node is None:
+            choice, state, count = again, larger, count + 1
+        if choice.node is None:
             unplaced[demand.pod.key] = f"more than {len(nodes)} nodes would be needed"
             continue
         placed.append(demand.pod.key)
-        state = scheduler.bind(state, demand, placement.node, placement.outcomes)
+        state = scheduler.bind(state, demand, choice.node, choice.outcomes)
     return Addition(model.name, count, tuple(placed), unplaced)
+
+
+def _alone(scheduler: Scheduler, state: ClusterState, demand: PodDemand, node: str) -> str:
+    """kube-scheduler's sentence, as if there were only this node."""
+    placement = scheduler.place(state, demand)
+    here = {name: refusal for name, refusal in placement.refusals.items() if name == node}
+    cases = scheduler.cases(state, demand, here)
+    return no_choice(demand.pod.key, placement.problem, cases, 1).message
 
 
 def _require_amounts(model: NodeModel, pods: Iterable[PodDemand]) -> None:

@@ -52,14 +52,14 @@ class Changes:
     ) -> Changes:
         """Find what was asked for."""
         scheduler = questions.scheduler
-        stuck = [answer for answer in answers if answer.placement.node is None]
+        stuck = [answer for answer in answers if answer.choice.node is None]
         end = questions.after(answers[-1])
         return cls(
-            {each.placement.pod: room_for(scheduler, each.before, each.demand) for each in answers if how_many},
-            {each.placement.pod: evictions_for(scheduler, each.before, each.demand) for each in stuck if evict},
-            {each.placement.pod: moves_for(scheduler, each.before, each.demand) for each in stuck if move},
+            {each.choice.pod: room_for(scheduler, each.before, each.demand) for each in answers if how_many},
+            {each.choice.pod: evictions_for(scheduler, each.before, each.demand) for each in stuck if evict},
+            {each.choice.pod: moves_for(scheduler, each.before, each.demand) for each in stuck if move},
             {
-                each.placement.pod: fragments_of(scheduler, each.before, each.demand, each.placement)
+                each.choice.pod: fragments_of(scheduler, each.before, each.demand, each.placement)
                 for each in stuck
                 if move
             },

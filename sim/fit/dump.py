@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, TypeVar
@@ -13,6 +13,7 @@ from dranode.driver.core.api.documents import decode
 from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.core.api.resource import (
     APIDocument,
+    DeviceClaim,
     DeviceClass,
     ObjectMeta,
     ResourceClaim,
@@ -93,6 +94,12 @@ class ClusterDump:
     kinds: frozenset[str]
     rules: tuple[DeviceTaintRule, ...] = ()
     groups: Mapping[ClaimKey, PodGroup] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def asked(self) -> Iterator[DeviceClaim]:
+        """Return what all claims and templates ask for."""
+        yield from (claim.spec.devices for claim in self.claims.values())
+        yield from (template.spec.spec.devices for template in self.templates.values())
 
     @property
     def waiting(self) -> tuple[SchedulingPod, ...]:

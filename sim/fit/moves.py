@@ -117,11 +117,11 @@ def _in_turn(scheduler: Scheduler, state: ClusterState, pods: Sequence[PodDemand
     """Place the pods one after another where kube-scheduler would; None if one fits nowhere."""
     steps: Steps = []
     for pod in pods:
-        placement = scheduler.place(state, pod)
-        if placement.node is None:
+        choice = scheduler.choose(state, pod)
+        if choice.node is None:
             return None
-        steps.append((pod, placement.node))
-        state = scheduler.bind(state, pod, placement.node, placement.outcomes)
+        steps.append((pod, choice.node))
+        state = scheduler.bind(state, pod, choice.node, choice.outcomes)
     return steps
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from dranode.sim.fit.choice import PodChoice
 from dranode.sim.fit.demand import PodDemand
 from dranode.sim.fit.dump import NEEDED, ClusterDump
-from dranode.sim.fit.scheduler import Placement
 from dranode.sim.scheduler.documents import PodAffinity, PodAffinityTerm, SchedulingPod
 
 DEFAULT_SCHEDULER: Final = "default-scheduler"
@@ -30,7 +30,7 @@ def cluster_notes(dump: ClusterDump) -> Iterator[str]:
         yield f"kube-scheduler keeps room for {_some(nominated)}, which preempted others; here none is kept"
 
 
-def pod_notes(dump: ClusterDump, demand: PodDemand, placement: Placement) -> Iterator[str]:
+def pod_notes(dump: ClusterDump, demand: PodDemand, choice: PodChoice) -> Iterator[str]:
     """Return what one answer does not rest on, one sentence each."""
     pod = demand.pod
     if pod.spec.scheduler_name not in ("", DEFAULT_SCHEDULER):
@@ -42,8 +42,8 @@ def pod_notes(dump: ClusterDump, demand: PodDemand, placement: Placement) -> Ite
         yield "it belongs to a PodGroup, whose pods kube-scheduler places together; here it is looked at by itself"
     if pod.spec.priority_class_name and pod.spec.priority is None:
         yield f"no document is the PriorityClass {pod.spec.priority_class_name}; its priority counts as 0"
-    yield from _unseen(dump, pod, placement)
-    feasible = len(placement.tied) if not placement.scores else len(placement.scores)
+    feasible = choice.best.feasible if choice.best is not None else 0
+    yield from _unseen(dump, pod, feasible)
     most = nodes_to_find(len(dump.nodes))
     if feasible > most:
         yield (
@@ -60,11 +60,11 @@ def nodes_to_find(nodes: int) -> int:
     return max(nodes * percent // 100, _ALWAYS_ALL)
 
 
-def _unseen(dump: ClusterDump, pod: SchedulingPod, placement: Placement) -> Iterator[str]:
+def _unseen(dump: ClusterDump, pod: SchedulingPod, feasible: int) -> Iterator[str]:
     if "Namespace" not in dump.kinds and _selects_namespaces(pod):
         yield f"no document is a Namespace: {NEEDED['Namespace']} were not seen, but for their names"
     kinds = [kind for kind in ("Service", "ReplicaSet", "StatefulSet") if kind not in dump.kinds]
-    if kinds and len(placement.scores) > 1 and not pod.spec.topology_spread_constraints:
+    if kinds and feasible > 1 and not pod.spec.topology_spread_constraints:
         yield f"no document is a {', a '.join(kinds)}: whether kube-scheduler spreads it by these was not seen"
 
 

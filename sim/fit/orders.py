@@ -153,10 +153,10 @@ class _Run:
 
     def _placed(self, when: float, number: int) -> bool:
         demand, lifetime = self._coming[number]
-        placement = self._scheduler.place(self._state, demand)
-        if placement.node is None:
+        choice = self._scheduler.choose(self._state, demand)
+        if choice.node is None:
             return False
-        self._state = self._scheduler.bind(self._state, demand, placement.node, placement.outcomes)
+        self._state = self._scheduler.bind(self._state, demand, choice.node, choice.outcomes)
         if lifetime is not None:
             heapq.heappush(self._events, (when + lifetime, 0, number))
         return True

@@ -3,44 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.core.api.resource import ResourceSlice
 from dranode.sim.allocator.allocate import Allocator
-from dranode.sim.allocator.explain import Miss
 from dranode.sim.allocator.features import Features
+from dranode.sim.fit.choice import PodChoice
 from dranode.sim.fit.demand import PodDemand, demand_of
 from dranode.sim.fit.dump import ClusterDump
 from dranode.sim.fit.notes import pod_notes
-from dranode.sim.fit.reasons import RefusalGroup, available, refusal_groups
-from dranode.sim.fit.scheduler import Placement, Scheduler
+from dranode.sim.fit.placement import Placement
+from dranode.sim.fit.reasons import RefusalGroup, refusal_groups
+from dranode.sim.fit.scheduler import Scheduler
 from dranode.sim.fit.state import ClusterState
 from dranode.sim.scheduler.documents import SchedulingPod
-from dranode.sim.scheduler.filters import CONTRADICTION
-from dranode.sim.scheduler.scores import DEVICES
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PodAnswer:
     """The answer about a pod.
 
     Attributes:
         demand: the pod.
         before: the cluster as the pod met it.
-        placement: where it would go.
-        message: if it fits nowhere, kube-scheduler's sentence, or why kube-scheduler looks at no node; else empty.
-        groups: the nodes that refuse it.
+        choice: where it would go.
         notes: what the answer does not rest on.
     """
 
     demand: PodDemand
     before: ClusterState
-    placement: Placement
-    message: str
-    groups: tuple[RefusalGroup, ...]
+    choice: PodChoice
     notes: tuple[str, ...]
+    _scheduler: Scheduler = field(repr=False, compare=False)
+
+    @property
+    def placement(self) -> Placement:
+        """The same with all nodes, which are looked at for it one by one, each time."""
+        placement = self._scheduler.place(self.before, self.demand)
+        return replace(placement, outcomes=self.choice.outcomes)
+
+    def refusals(self, placement: Placement) -> list[tuple[RefusalGroup, tuple[str, ...]]]:
+        """The nodes that refuse the pod in its placement, in groups with their names, the nearest first."""
+        cases = self._scheduler.cases(self.before, self.demand, placement.refusals)
+        return [(group, tuple(case.node for case in members)) for group, members in refusal_groups(cases)]
 
 
 @dataclass(frozen=True)
@@ -79,7 +86,14 @@ class ClusterQuestions:
     def with_slices(self, slices: Iterable[ResourceSlice]) -> Scheduler:
         """Return what would answer if these were the slices."""
         dump = self.dump
-        allocator = Allocator(slices, dump.classes, self.features, new_share_id=self.new_share_id, rules=dump.rules)
+        allocator = Allocator(
+            slices,
+            dump.classes,
+            self.features,
+            new_share_id=self.new_share_id,
+            rules=dump.rules,
+            claims=dump.asked,
+        )
         return Scheduler(allocator)
 
     def selected(self, names: Sequence[str]) -> tuple[SchedulingPod, ...]:
@@ -105,29 +119,15 @@ class ClusterQuestions:
 
     def after(self, answer: PodAnswer) -> ClusterState:
         """Return the cluster as the pod leaves it: with the pod, if it fits."""
-        placement = answer.placement
-        if placement.node is None:
+        choice = answer.choice
+        if choice.node is None:
             return answer.before
-        return self.scheduler.bind(answer.before, answer.demand, placement.node, placement.outcomes)
+        return self.scheduler.bind(answer.before, answer.demand, choice.node, choice.outcomes)
 
     def answer(self, state: ClusterState, demand: PodDemand) -> PodAnswer:
         """Place one pod."""
-        placement = self.scheduler.place(state, demand)
-        groups = refusal_groups(placement, self._misses(state, demand, placement))
-        message = "" if placement.node is not None else _message(placement, len(state.nodes))
-        return PodAnswer(demand, state, placement, message, groups, tuple(pod_notes(self.dump, demand, placement)))
-
-    def _misses(self, state: ClusterState, demand: PodDemand, placement: Placement) -> dict[str, Miss]:
-        """Return what the devices of each node lack that refuses the pod for them."""
-        refused = [name for name, refusal in placement.refusals.items() if refusal.plugin == DEVICES]
-        misses = {name: self.scheduler.miss(state, demand, name) for name in refused}
-        return {name: miss for name, miss in misses.items() if miss is not None}
-
-
-def _message(placement: Placement, nodes: int) -> str:
-    """kube-scheduler's sentence where it has looked at nodes, else why it has not."""
-    looked = placement.problem in ("", CONTRADICTION)
-    return available(placement, nodes) if looked else placement.problem
+        choice = self.scheduler.choose(state, demand)
+        return PodAnswer(demand, state, choice, tuple(pod_notes(self.dump, demand, choice)), self.scheduler)
 
 
 def _named_pod(name: str, pods: Sequence[SchedulingPod]) -> SchedulingPod:

@@ -3,17 +3,34 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from dranode.sim.allocator.explain import Miss, Stage
-from dranode.sim.fit.scheduler import Placement
+from dranode.sim.scheduler.filters import Refusal
 from dranode.sim.scheduler.requests import CPU, MEMORY, STORAGE
 from dranode.sim.scheduler.resources import ResourceShortage
 
 _MILLI: Final = 1000
 _BINARY: Final = ("Ti", "Gi", "Mi", "Ki")
+
+
+@dataclass(frozen=True, slots=True)
+class RefusalCase:
+    """Nodes that refuse a pod for one reason and the same numbers; a node by itself is one, too.
+
+    Attributes:
+        refusal: why.
+        miss: what the devices lack; None if it is not for them.
+        node: the first of the nodes.
+        count: how many they are.
+    """
+
+    refusal: Refusal
+    miss: Miss | None
+    node: str
+    count: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,56 +40,73 @@ class RefusalGroup:
     Attributes:
         reasons: kube-scheduler's words.
         detail: what is behind them, in one phrase; empty where the words say all.
-        nodes: the nodes, the one that lacks least first.
+        count: how many nodes they are.
     """
 
     reasons: tuple[str, ...]
     detail: str
-    nodes: tuple[str, ...]
+    count: int
 
 
-def available(placement: Placement, nodes: int) -> str:
-    """The sentence of the pod's FailedScheduling event, before it comes to preemption; `nodes` is how many there are.
+def available(reasons: Mapping[str, int], nodes: int, problem: str = "") -> str:
+    """The sentence of the pod's FailedScheduling event, before it comes to preemption.
+
+    Args:
+        reasons: how many nodes have each reason.
+        nodes: how many nodes there are.
+        problem: why no node was looked at, if none was.
 
     Source: `FitError` of kube-scheduler.
     """
     begin = f"0/{nodes} nodes are available:"
-    if placement.problem:
-        return f"{begin} {placement.problem}."
-    counts = Counter(reason for refusal in placement.refusals.values() for reason in refusal.reasons)
-    return f"{begin} {', '.join(sorted(f'{count} {reason}' for reason, count in counts.items()))}."
+    if problem:
+        return f"{begin} {problem}."
+    return f"{begin} {', '.join(sorted(f'{count} {reason}' for reason, count in reasons.items()))}."
+
+
+def reason_counts(cases: Iterable[RefusalCase]) -> Counter[str]:
+    """Return how many nodes have each reason; a node may have several."""
+    counts: Counter[str] = Counter()
+    for case in cases:
+        for reason in case.refusal.reasons:
+            counts[reason] += case.count
+    return counts
 
 
 def group_line(group: RefusalGroup) -> str:
     """`312 nodes: Insufficient cpu: nearest is n17: 8 CPUs short`."""
-    count = len(group.nodes)
     detail = f": {group.detail}" if group.detail else ""
-    return f"{count} node{'' if count == 1 else 's'}: {', '.join(group.reasons)}{detail}"
+    return f"{group.count} node{'' if group.count == 1 else 's'}: {', '.join(group.reasons)}{detail}"
 
 
-def refusal_groups(placement: Placement, misses: Mapping[str, Miss]) -> tuple[RefusalGroup, ...]:
-    """The nodes that refuse the pod, the greatest group first; `misses` says of nodes what the devices lack."""
-    nodes: dict[tuple[tuple[str, ...], str, Stage | None], list[str]] = defaultdict(list)
-    for name, refusal in placement.refusals.items():
-        stage = misses[name].stage if name in misses else None
-        nodes[refusal.reasons, refusal.detail, stage].append(name)
-    groups = [_group(placement, misses, names) for names in nodes.values()]
-    return tuple(sorted(groups, key=lambda group: (-len(group.nodes), group.reasons, group.detail)))
+def refusal_groups(cases: Iterable[RefusalCase]) -> list[tuple[RefusalGroup, list[RefusalCase]]]:
+    """The cases that are alike together, the group with the most nodes first; in each the one that lacks least first.
+
+    `cases` come in the order of their first nodes.
+    """
+    alike: dict[tuple[tuple[str, ...], str, Stage | None], list[RefusalCase]] = defaultdict(list)
+    for case in cases:
+        stage = case.miss.stage if case.miss is not None else None
+        alike[case.refusal.reasons, case.refusal.detail, stage].append(case)
+    groups = [_group(each) for each in alike.values()]
+    return sorted(groups, key=lambda pair: (-pair[0].count, pair[0].reasons, pair[0].detail))
 
 
-def _group(placement: Placement, misses: Mapping[str, Miss], names: list[str]) -> RefusalGroup:
-    """Nodes that refuse the pod alike, the nearest first, and what is behind it there."""
-    refusal = placement.refusals[names[0]]
-    short = {name: placement.refusals[name].shortages for name in names}
-    if names[0] in misses:
-        nearest = sorted(names, key=lambda name: misses[name], reverse=True)
-        behind = misses[nearest[0]].sentence
+def _group(cases: list[RefusalCase]) -> tuple[RefusalGroup, list[RefusalCase]]:
+    """One group, and its cases, the nearest first."""
+    count = sum(case.count for case in cases)
+    refusal = cases[0].refusal
+    misses = [(case.miss, case) for case in cases if case.miss is not None]
+    if misses:
+        misses.sort(key=lambda pair: pair[0], reverse=True)
+        nearest = [case for _, case in misses]
+        behind = misses[0][0].sentence
     else:
-        nearest = sorted(names, key=lambda name: _lack(short[name]))
-        behind = ", ".join(map(_shortage, short[nearest[0]]))
-    if behind and len(names) > 1:
-        behind = f"nearest is {nearest[0]}: {behind}"
-    return RefusalGroup(refusal.reasons, refusal.detail or behind, tuple(nearest))
+        nearest = sorted(cases, key=lambda case: _lack(case.refusal.shortages))
+        behind = ", ".join(map(_shortage, nearest[0].refusal.shortages))
+    if behind and count > 1:
+        behind = f"nearest is {nearest[0].node}: {behind}"
+    return RefusalGroup(refusal.reasons, refusal.detail or behind, count), nearest
 
 
 def readable_amount(resource: str, value: int) -> str:

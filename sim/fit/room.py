@@ -52,11 +52,11 @@ def _together(scheduler: Scheduler, state: ClusterState, demand: PodDemand) -> t
     nodes: Counter[str] = Counter()
     for number in range(MOST_TOGETHER):
         copy = copy_of(demand, number)
-        placement = scheduler.place(state, copy)
-        if placement.node is None:
+        choice = scheduler.choose(state, copy)
+        if choice.node is None:
             return dict(nodes), False
-        nodes[placement.node] += 1
-        state = scheduler.bind(state, copy, placement.node, placement.outcomes)
+        nodes[choice.node] += 1
+        state = scheduler.bind(state, copy, choice.node, choice.outcomes)
     return dict(nodes), True
 
 

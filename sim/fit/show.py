@@ -2,34 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
 from typing import Any, Final
 
 from rich.console import Console
 from rich.padding import Padding
 
-from dranode.driver.cli.terminal import columns, hanging
+from dranode.driver.cli.terminal import columns, hanging, show_rows
 from dranode.driver.core.api.documents import encode
 from dranode.sim.fit.questions import PodAnswer
 from dranode.sim.fit.reasons import group_line
 from dranode.sim.scheduler.scores import NodeTotal
 
 _TIED_SHOWN: Final = 4
+_PODS_SHOWN: Final = 3
 _SCORES_SHOWN: Final = 10
 
 
 def answer_document(answer: PodAnswer) -> dict[str, Any]:
     """One pod's answer as a plain document."""
-    placement = answer.placement
+    choice, placement = answer.choice, answer.placement
     return {
-        "pod": placement.pod,
+        "pod": choice.pod,
         "node": placement.node,
         "tied": list(placement.tied),
-        "message": answer.message or None,
+        "message": choice.message or None,
         "problem": placement.problem or None,
         "refusals": [
-            {"reasons": list(group.reasons), "detail": group.detail or None, "nodes": list(group.nodes)}
-            for group in answer.groups
+            {"reasons": list(group.reasons), "detail": group.detail or None, "nodes": list(nodes)}
+            for group, nodes in answer.refusals(placement)
         ],
         "scores": [
             {"node": score.node, "total": score.total, "plugins": dict(score.plugins)} for score in placement.scores
@@ -40,47 +42,59 @@ def answer_document(answer: PodAnswer) -> dict[str, Any]:
                 "name": outcome.claim.metadata.name,
                 "allocation": encode(outcome.allocation) if outcome.allocation is not None else None,
             }
-            for outcome in placement.outcomes
+            for outcome in choice.outcomes
         ],
         "notes": list(answer.notes),
     }
 
 
 def show_answers(screen: Console, answers: Sequence[PodAnswer], *, scores: bool) -> None:
-    """Print where each pod goes, and why those go nowhere that do not."""
-    table = columns("pod", "node", "because")
+    """Print where each pod goes, and why some go nowhere; pods with one reason or one note have it together."""
+    rows = [(answer.choice.pod, answer.choice.node or "-", _because(answer)) for answer in answers]
+    show_rows(screen, ("pod", "node", "because"), rows)
+    stuck: dict[Hashable, list[PodAnswer]] = defaultdict(list)
+    notes: dict[str, list[str]] = defaultdict(list)
     for answer in answers:
-        table.add_row(answer.placement.pod, answer.placement.node or "-", _because(answer))
-    screen.print(table)
-    for answer in answers:
-        if answer.message:
-            screen.print()
-            screen.print(hanging(answer.placement.pod, answer.message))
-            for group in answer.groups:
-                nodes, _, why = group_line(group).partition(": ")
-                screen.print(Padding(hanging(nodes, why, style=""), (0, 0, 0, 2)))
-        if scores and answer.placement.scores:
-            _show_scores(screen, answer.placement.pod, answer.placement.scores)
+        if answer.choice.message:
+            stuck[answer.choice.message, answer.choice.groups].append(answer)
         for note in answer.notes:
-            screen.print(hanging(f"{answer.placement.pod}: note:", note, style=""))
+            notes[note].append(answer.choice.pod)
+    for alike in stuck.values():
+        screen.print()
+        screen.print(hanging(_pods([answer.choice.pod for answer in alike]), alike[0].choice.message))
+        for group in alike[0].choice.groups:
+            nodes, _, why = group_line(group).partition(": ")
+            screen.print(Padding(hanging(nodes, why, style=""), (0, 0, 0, 2)))
+    for answer in answers if scores else ():
+        if answer.choice.node is not None:
+            _show_scores(screen, answer.choice.pod, answer.placement.scores)
+    for note, pods in notes.items():
+        screen.print(hanging(f"{_pods(pods)}: note:", note, style=""))
+
+
+def _pods(pods: Sequence[str]) -> str:
+    """`x/a`, `x/a, x/b` or `x/a, x/b and 40 pods more`."""
+    more = f" and {len(pods) - _PODS_SHOWN} pods more" if len(pods) > _PODS_SHOWN else ""
+    return f"{', '.join(pods[:_PODS_SHOWN])}{more}"
 
 
 def _because(answer: PodAnswer) -> str:
-    placement = answer.placement
-    if placement.node is None:
-        return placement.problem or f"none of {len(placement.refusals)} nodes has room"
-    if not placement.scores:
+    choice = answer.choice
+    if choice.best is None:
+        return choice.problem or f"none of {len(answer.before.nodes)} nodes has room"
+    if choice.best.feasible == 1:
         return "the only node that fits"
-    best = max(score.total for score in placement.scores)
-    among = f"scores {best}, the best of {len(placement.scores)} that fit"
-    if len(placement.tied) == 1:
+    among = f"scores {choice.best.total}, the best of {choice.best.feasible} that fit"
+    if choice.best.tied == 1:
         return among
-    others = placement.tied[1 : _TIED_SHOWN + 1]
-    more = f" and {len(placement.tied) - 1 - len(others)} more" if len(placement.tied) > _TIED_SHOWN + 1 else ""
-    return f"{among}; a lottery with {', '.join(others)}{more}"
+    others = choice.best.first[1 : _TIED_SHOWN + 1]
+    rest = choice.best.tied - 1 - len(others)
+    return f"{among}; a lottery with {', '.join(others)}{f' and {rest} more' if rest else ''}"
 
 
 def _show_scores(screen: Console, pod: str, scores: Sequence[NodeTotal]) -> None:
+    if not scores:
+        return
     plugins = list(dict.fromkeys(plugin for score in scores for plugin in score.plugins))
     table = columns("node", "total", *plugins)
     best = sorted(scores, key=lambda score: -score.total)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import msgspec
 
@@ -17,6 +16,7 @@ from dranode.sim.cluster.holdings import ClaimKey, Holdings
 from dranode.sim.fit.demand import PodDemand, demand_of, replace_pod
 from dranode.sim.fit.dump import ClusterDump
 from dranode.sim.scheduler.snapshot import NodeInfo, PodInfo, Snapshot
+from dranode.sim.scheduler.versions import VersionedMap
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,15 @@ class ClusterState:
         allocations: of the claims that are allocated.
         demands: the pods that are bound, by `<namespace>/<name>`, with their claims.
         reserved: claims that are reserved for others than these pods too, and so are never given back.
+        _users: the bound pods that use each claim.
     """
 
     snapshot: Snapshot
     holdings: Holdings
-    allocations: Mapping[ClaimKey, AllocationResult]
-    demands: Mapping[str, PodDemand]
-    reserved: frozenset[ClaimKey] = frozenset()
+    allocations: VersionedMap[ClaimKey, AllocationResult]
+    demands: VersionedMap[str, PodDemand]
+    reserved: frozenset[ClaimKey]
+    _users: VersionedMap[ClaimKey, frozenset[str]]
 
     @classmethod
     def of(cls, dump: ClusterDump, features: Features) -> ClusterState:
@@ -49,30 +51,29 @@ class ClusterState:
         for demand in demands.values():
             on_nodes[demand.pod.spec.node_name].append(demand.info)
         nodes = {node.metadata.name: NodeInfo.of(node, on_nodes[node.metadata.name]) for node in dump.nodes}
-        snapshot = Snapshot(nodes, dump.namespaces, dump.owners.selector)
+        snapshot = Snapshot(VersionedMap(nodes), dump.namespaces, dump.owners.selector)
         allocations = {
             key: claim.status.allocation for key, claim in dump.claims.items() if claim.status.allocation is not None
         }
         reserved = frozenset(key for key, claim in dump.claims.items() if _has_strangers(claim, demands))
-        return cls(snapshot, Holdings().with_claims(allocations.items()), allocations, demands, reserved)
+        holdings = Holdings().with_claims(allocations.items())
+        return cls(
+            snapshot,
+            holdings,
+            VersionedMap(allocations),
+            VersionedMap(demands),
+            reserved,
+            VersionedMap(_users(demands)),
+        )
 
     @property
-    def nodes(self) -> Mapping[str, NodeInfo]:
+    def nodes(self) -> VersionedMap[str, NodeInfo]:
         """Return the nodes by name."""
         return self.snapshot.nodes
 
-    @cached_property
-    def _users(self) -> Mapping[ClaimKey, set[str]]:
-        """The bound pods that use each claim."""
-        users: dict[ClaimKey, set[str]] = defaultdict(set)
-        for key, demand in self.demands.items():
-            for claim in demand.entries.values():
-                users[claim].add(key)
-        return dict(users)
-
     def users(self, claim: ClaimKey) -> frozenset[str]:
         """Return the bound pods that use a claim."""
-        return frozenset(self._users.get(claim, ()))
+        return self._users.get(claim, frozenset())
 
     def held(self, demand: PodDemand) -> Iterator[str]:
         """Yield what each claim of a pod holds: `default/a: gpu-0, gpu-1`."""
@@ -92,27 +93,31 @@ class ClusterState:
         demand = replace(demand, info=replace_pod(demand.info, bound))
         return replace(
             self,
-            snapshot=self.snapshot.replaced({node: self.nodes[node].with_pods([demand.info])}),
+            snapshot=self.snapshot.replaced({node: self.nodes[node].with_pod(demand.info)}),
             holdings=self.holdings.with_claims(made.items()) if made else self.holdings,
-            allocations={**self.allocations, **made} if made else self.allocations,
-            demands={**self.demands, pod.key: demand},
+            allocations=self.allocations.replaced(made) if made else self.allocations,
+            demands=self.demands.replaced({pod.key: demand}),
+            _users=self._users.replaced({claim: self.users(claim) | {pod.key} for claim in demand.entries.values()}),
         )
 
     def without_pods(self, keys: frozenset[str]) -> ClusterState:
         """The state without some pods; a claim that no other pod uses is given back."""
-        rest, allocations = dict(self.demands), dict(self.allocations)
-        gone = [rest.pop(key) for key in keys]
-        used = {claim for demand in gone for claim in demand.entries.values()} - self.reserved
-        given_back = [claim for claim in used if claim in allocations and self._users[claim] <= keys]
-        freed = {claim: allocations.pop(claim) for claim in given_back}
+        gone = [self.demands[key] for key in keys]
+        used = {claim for demand in gone for claim in demand.entries.values()}
+        freed = {
+            claim: self.allocations[claim]
+            for claim in used - self.reserved
+            if claim in self.allocations and self.users(claim) <= keys
+        }
         names = {demand.pod.spec.node_name for demand in gone}
         changed = {name: self.nodes[name].without(keys) for name in names if name in self.nodes}
         return replace(
             self,
             snapshot=self.snapshot.replaced(changed),
             holdings=self.holdings.without(freed) if freed else self.holdings,
-            allocations=allocations,
-            demands=rest,
+            allocations=self.allocations.replaced(without=freed),
+            demands=self.demands.replaced(without=keys),
+            _users=self._users.replaced({claim: self.users(claim) - keys for claim in used}),
         )
 
     def alone(self, node: str, pools: Iterable[PoolID], claims: Iterable[ClaimKey]) -> ClusterState:
@@ -126,13 +131,14 @@ class ClusterState:
         info = self.nodes[node]
         demands = {key: self.demands[key] for key in info.pods}
         used = {claim for demand in demands.values() for claim in demand.entries.values()}
-        elsewhere = {claim for claim in used if not self._users[claim] <= demands.keys()}
+        elsewhere = {claim for claim in used if not self.users(claim) <= demands.keys()}
         return ClusterState(
-            replace(self.snapshot, nodes={node: info}),
+            replace(self.snapshot, nodes=VersionedMap({node: info})),
             self.holdings.only(pools),
-            {claim: self.allocations[claim] for claim in (*used, *claims) if claim in self.allocations},
-            demands,
+            VersionedMap((claim, self.allocations[claim]) for claim in (*used, *claims) if claim in self.allocations),
+            VersionedMap(demands),
             self.reserved | elsewhere,
+            VersionedMap(_users(demands)),
         )
 
     def with_nodes(self, nodes: Iterable[NodeInfo]) -> ClusterState:
@@ -145,3 +151,12 @@ def _has_strangers(claim: ResourceClaim, pods: Mapping[str, PodDemand]) -> bool:
         user.resource != "pods" or f"{claim.metadata.namespace}/{user.name}" not in pods
         for user in claim.status.reserved_for
     )
+
+
+def _users(demands: Mapping[str, PodDemand]) -> dict[ClaimKey, frozenset[str]]:
+    """The pods that use each claim."""
+    users: dict[ClaimKey, set[str]] = defaultdict(set)
+    for key, demand in demands.items():
+        for claim in demand.entries.values():
+            users[claim].add(key)
+    return {claim: frozenset(pods) for claim, pods in users.items()}

@@ -25,7 +25,7 @@ from dranode.sim.allocator.state import Allocated, Amount, PoolState
 from dranode.sim.allocator.taint_rules import DeviceTaintRule
 from dranode.sim.cluster.place import SCORING, Fleet
 from dranode.sim.cluster.pods import PodPlacement, place_pods
-from dranode.sim.cluster.workload import PodWithClaims
+from dranode.sim.cluster.workload import PodWithClaims, asked_by
 
 # So many different claims are tried on each state of a node to see what is stranded, the most frequent first.
 MAX_TRIED: Final = 64
@@ -105,7 +105,7 @@ def run_fleet(
         scores: whether each placement has the scores of the nodes (KEP-4816).
         progress: called with a sentence on what happens next.
     """
-    allocator = Allocator(slices, classes, features, new_share_id=new_share_id, rules=rules)
+    allocator = Allocator(slices, classes, features, new_share_id=new_share_id, rules=rules, claims=asked_by(pods))
     allocated = Allocated.of(claim for pod in pods for claim in pod.claims)
     fleet = Fleet(allocator, [node for node, _ in nodes], allocated)
     placements = []

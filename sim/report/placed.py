@@ -35,8 +35,8 @@ def placed_picture(
         title: what the picture is called.
     """
     before = tuple(seen.fleet_claims())
-    placed = [answer for answer in answers if answer.placement.node is not None]
-    facts = [f"{answer.placement.pod} goes to {answer.placement.node}" for answer in placed]
+    placed = [answer for answer in answers if answer.choice.node is not None]
+    facts = [f"{answer.choice.pod} goes to {answer.choice.node}" for answer in placed]
     if len(facts) > _MOST_FACTS:
         facts[_MOST_FACTS:] = [f"and {len(facts) - _MOST_FACTS} pods more"]
     return fleet_picture(
@@ -60,7 +60,7 @@ def _after(before: Sequence[FleetClaim], placed: Sequence[PodAnswer], end: Clust
     pods: dict[str, list[str]] = defaultdict(list)
     for answer in placed:
         for key in answer.demand.entries.values():
-            pods[str(key)].append(answer.placement.pod)
+            pods[str(key)].append(answer.choice.pod)
     known = {claim.name: claim for claim in before}
     names = dict.fromkeys((*known, *pods))
     allocations = {str(key): allocation for key, allocation in end.allocations.items()}
@@ -72,6 +72,6 @@ def _after(before: Sequence[FleetClaim], placed: Sequence[PodAnswer], end: Clust
 
 def _waiting(answers: Sequence[PodAnswer]) -> Iterator[WaitingPod]:
     for answer in answers:
-        if answer.placement.node is None:
+        if answer.choice.node is None:
             claims = tuple(str(ClaimKey.of(claim)) for claim in answer.demand.claims)
-            yield WaitingPod(answer.placement.pod, claims, (answer.message, *map(group_line, answer.groups)))
+            yield WaitingPod(answer.choice.pod, claims, (answer.choice.message, *map(group_line, answer.choice.groups)))

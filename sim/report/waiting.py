@@ -92,12 +92,12 @@ class _Judge:
 
 
 def _sentences(answer: PodAnswer) -> Iterator[str]:
-    if answer.placement.node is not None:
-        yield f"it would fit on node {answer.placement.node} now"
+    if answer.choice.node is not None:
+        yield f"it would fit on node {answer.choice.node} now"
     else:
-        yield f"by the model of the scheduler: {answer.message}"
-    for group in answer.groups[:_MOST_GROUPS] if answer.placement.node is None else ():
+        yield f"by the model of the scheduler: {answer.choice.message}"
+    for group in answer.choice.groups[:_MOST_GROUPS] if answer.choice.node is None else ():
         yield group_line(group)
-    if answer.placement.node is None and len(answer.groups) > _MOST_GROUPS:
-        yield f"and {len(answer.groups) - _MOST_GROUPS} groups of nodes more; dranode fit has all"
+    if answer.choice.node is None and len(answer.choice.groups) > _MOST_GROUPS:
+        yield f"and {len(answer.choice.groups) - _MOST_GROUPS} groups of nodes more; dranode fit has all"
     yield from answer.notes

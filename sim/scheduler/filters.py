@@ -5,11 +5,11 @@ The plug-ins run in the order of the default profile, and the reasons are their 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from dranode.sim.scheduler.declared_features import FEATURES_MISSING, required_features
+from dranode.sim.scheduler.documents import SchedulingNode, SchedulingPod
 from dranode.sim.scheduler.node_affinity import matches_required, named_nodes
 from dranode.sim.scheduler.pod_affinity import AffinityFilter
 from dranode.sim.scheduler.requests import Amounts, Counting, amounts_of, pod_requests
@@ -45,12 +45,72 @@ class Refusal:
     hopeless: bool = True
 
 
-class Filters:
-    """The state that the plug-ins prepare from the pod and the cluster before they look at nodes.
+class OwnFilters:
+    """The plug-ins that ask the pod and one node alone.
 
     Attributes:
         requests: what the pod asks.
         contradiction: why no node can suit, whatever it is; empty if one may.
+    """
+
+    def __init__(self, pod: SchedulingPod, minor: int, elsewhere: frozenset[str] = frozenset()) -> None:
+        """Look at the pod; `elsewhere` are extended resources that devices stand for."""
+        self._pod = pod
+        self.requests: Amounts = amounts_of(pod_requests(pod, Counting(minor)))
+        self._elsewhere = elsewhere
+        self._named = named_nodes(pod)
+        self.contradiction = CONTRADICTION if self._named is not None and not self._named else ""
+        self._cordoned_too = tolerates_unschedulable(pod)
+        self._ports = host_ports(pod)
+        self._features = required_features(pod, minor)
+
+    def lasting_refusal(self, node: SchedulingNode) -> Refusal | None:
+        """Return what the first plug-ins say, whichever pods there are; None if the node is left."""
+        for plugin in (self._name, self._unschedulable, self._taints, self._node_affinity):
+            refusal = plugin(node)
+            if refusal is not None:
+                return refusal
+        return None
+
+    def passing_refusal(self, info: NodeInfo) -> Refusal | None:
+        """Return what the next ones say, which depends on the pods of the node; None if it is left."""
+        return self._free_ports(info) or lacking("NodeResourcesFit", shortages(self.requests, info, self._elsewhere))
+
+    def late_refusal(self, node: SchedulingNode) -> Refusal | None:
+        """Return what the plug-ins say that come after the one for devices."""
+        missing = self._features - set(node.status.declared_features)
+        return Refusal("NodeDeclaredFeatures", (FEATURES_MISSING,), ", ".join(sorted(missing))) if missing else None
+
+    def _name(self, node: SchedulingNode) -> Refusal | None:
+        if self._named is None or node.metadata.name in self._named:
+            return None
+        return Refusal("NodeAffinity", (NOT_NAMED,))
+
+    def _unschedulable(self, node: SchedulingNode) -> Refusal | None:
+        if not node.spec.unschedulable or self._cordoned_too:
+            return None
+        return Refusal("NodeUnschedulable", (CORDONED,))
+
+    def _taints(self, node: SchedulingNode) -> Refusal | None:
+        taint = untolerated_taint(node, self._pod.spec.tolerations)
+        return Refusal("TaintToleration", (TAINTED,), written(taint)) if taint is not None else None
+
+    def _node_affinity(self, node: SchedulingNode) -> Refusal | None:
+        return None if matches_required(self._pod, node) else Refusal("NodeAffinity", (NOT_SELECTED,))
+
+    def _free_ports(self, info: NodeInfo) -> Refusal | None:
+        taken = [port for port in self._ports if any(port.conflicts(other) for other in info.ports)]
+        if not taken:
+            return None
+        detail = ", ".join(f"{port.protocol} {port.port}" for port in sorted(taken))
+        return Refusal("NodePorts", (PORT_TAKEN,), detail, hopeless=False)
+
+
+class Filters:
+    """All plug-ins, with what they prepare from the pod and the cluster before they look at nodes.
+
+    Attributes:
+        own: those that ask one node alone.
         far_reaching: whether pods on other nodes matter.
     """
 
@@ -60,75 +120,26 @@ class Filters:
         Raises:
             DocumentError: a selector of the pod is none.
         """
-        pod = info.pod
-        self._pod = pod
-        self.requests: Amounts = amounts_of(pod_requests(pod, Counting(minor)))
-        self._elsewhere = elsewhere
-        self._named = named_nodes(pod)
-        self.contradiction = CONTRADICTION if self._named is not None and not self._named else ""
-        self._cordoned_too = tolerates_unschedulable(pod)
-        self._ports = host_ports(pod)
-        self._features = required_features(pod, minor)
-        self._spread = SpreadFilter(pod, snapshot)
+        self.own = OwnFilters(info.pod, minor, elsewhere)
+        self._spread = SpreadFilter(info.pod, snapshot)
         self._affinity = AffinityFilter(info, snapshot)
         self.far_reaching = not self._spread.idle or not self._affinity.idle
-        self._plugins: tuple[Callable[[NodeInfo], Refusal | None], ...] = (
-            self._name,
-            self._unschedulable,
-            self._taints,
-            self._node_affinity,
-            self._free_ports,
-            self._resources,
-            self._topology,
-            self._neighbours,
-        )
 
     def refusal(self, info: NodeInfo) -> Refusal | None:
         """Return why the node is not for the pod, before its devices are looked at; None if it is left."""
-        for plugin in self._plugins:
-            refusal = plugin(info)
-            if refusal is not None:
-                return refusal
-        return None
+        return (
+            self.own.lasting_refusal(info.node)
+            or self.own.passing_refusal(info)
+            or self._topology(info.node)
+            or self._neighbours(info.node)
+        )
 
-    def late_refusal(self, info: NodeInfo) -> Refusal | None:
-        """Return what the plug-ins say that come after the one for devices."""
-        missing = self._features - set(info.node.status.declared_features)
-        return Refusal("NodeDeclaredFeatures", (FEATURES_MISSING,), ", ".join(sorted(missing))) if missing else None
-
-    def _name(self, info: NodeInfo) -> Refusal | None:
-        if self._named is None or info.name in self._named:
-            return None
-        return Refusal("NodeAffinity", (NOT_NAMED,))
-
-    def _unschedulable(self, info: NodeInfo) -> Refusal | None:
-        if not info.node.spec.unschedulable or self._cordoned_too:
-            return None
-        return Refusal("NodeUnschedulable", (CORDONED,))
-
-    def _taints(self, info: NodeInfo) -> Refusal | None:
-        taint = untolerated_taint(info.node, self._pod.spec.tolerations)
-        return Refusal("TaintToleration", (TAINTED,), written(taint)) if taint is not None else None
-
-    def _node_affinity(self, info: NodeInfo) -> Refusal | None:
-        return None if matches_required(self._pod, info.node) else Refusal("NodeAffinity", (NOT_SELECTED,))
-
-    def _free_ports(self, info: NodeInfo) -> Refusal | None:
-        taken = [port for port in self._ports if any(port.conflicts(other) for other in info.ports)]
-        if not taken:
-            return None
-        detail = ", ".join(f"{port.protocol} {port.port}" for port in sorted(taken))
-        return Refusal("NodePorts", (PORT_TAKEN,), detail, hopeless=False)
-
-    def _resources(self, info: NodeInfo) -> Refusal | None:
-        return lacking("NodeResourcesFit", shortages(self.requests, info, self._elsewhere))
-
-    def _topology(self, info: NodeInfo) -> Refusal | None:
-        refused = self._spread.refusal(info.node)
+    def _topology(self, node: SchedulingNode) -> Refusal | None:
+        refused = self._spread.refusal(node)
         return Refusal("PodTopologySpread", refused[:1], refused[1], hopeless=False) if refused is not None else None
 
-    def _neighbours(self, info: NodeInfo) -> Refusal | None:
-        refused = self._affinity.refusal(info.node)
+    def _neighbours(self, node: SchedulingNode) -> Refusal | None:
+        refused = self._affinity.refusal(node)
         return Refusal("InterPodAffinity", refused[:1], refused[1], hopeless=False) if refused is not None else None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Final
 
 from dranode.driver.core.api.errors import DocumentError
@@ -42,6 +42,11 @@ class LabelMatcher:
         self.everything = not self._nothing and not self._labels and not self._expressions
         for expression in self._expressions:
             _check(expression)
+
+    @property
+    def key(self) -> Hashable:
+        """Return what is equal for matchers that say the same in the same words."""
+        return self._nothing, self._labels, self._expressions
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         """Return whether the labels satisfy all requirements."""

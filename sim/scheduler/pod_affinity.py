@@ -127,6 +127,21 @@ class AffinityScore:
                     values[value] = values.get(value, 0) + sign * (term.weight or _REQUIRED_WEIGHT)
 
 
+def concerns(others: Iterable[PodInfo], pod: SchedulingPod, namespaces: Namespaces) -> bool:
+    """Return whether any term of these pods means the pod."""
+    return any(
+        term.matches(pod, namespaces)
+        for other in others
+        for terms in (
+            other.terms.affinity,
+            other.terms.anti_affinity,
+            other.terms.preferred,
+            other.terms.preferred_anti,
+        )
+        for term in terms
+    )
+
+
 def _enter(counts: _Topologies, terms: Iterable[AffinityTerm], node: SchedulingNode) -> None:
     for term in terms:
         value = node.metadata.labels.get(term.topology_key)

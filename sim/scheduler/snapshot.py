@@ -21,6 +21,7 @@ from dranode.sim.scheduler.requests import (
     pod_requests,
 )
 from dranode.sim.scheduler.terms import Namespaces, PodTerms
+from dranode.sim.scheduler.versions import VersionedMap
 
 _ANY_ADDRESS: Final = "0.0.0.0"  # noqa: S104 - this is what Kubernetes writes for all addresses
 _ALWAYS: Final = "Always"
@@ -128,9 +129,20 @@ class NodeInfo:
         """The pods with pod affinity of any kind."""
         return tuple(info for info in self.pods.values() if not info.terms.none)
 
-    def with_pods(self, pods: Iterable[PodInfo]) -> NodeInfo:
-        """The node with more pods."""
-        return NodeInfo.of(self.node, (*self.pods.values(), *pods))
+    def with_pod(self, info: PodInfo) -> NodeInfo:
+        """The node with one more pod."""
+        if info.pod.key in self.pods:
+            return self.without(frozenset([info.pod.key])).with_pod(info)
+        requested = dict(self.requested)
+        for name, amount in info.requests.items():
+            requested[name] = requested.get(name, 0) + amount
+        non_zero = (self.non_zero[0] + info.non_zero[0], self.non_zero[1] + info.non_zero[1])
+        after = NodeInfo(self.node, {**self.pods, info.pod.key: info}, requested, non_zero)
+        # What only the node decides, and what the pod adds nothing to, need not be found out again.
+        after.__dict__["allocatable"] = self.allocatable
+        after.__dict__["ports"] = self.ports | info.ports if info.ports else self.ports
+        after.__dict__["with_terms"] = self.with_terms if info.terms.none else (*self.with_terms, info)
+        return after
 
     def without(self, keys: frozenset[str]) -> NodeInfo:
         """The node without these pods."""
@@ -148,7 +160,7 @@ class Snapshot:
             there are none.
     """
 
-    nodes: Mapping[str, NodeInfo]
+    nodes: VersionedMap[str, NodeInfo]
     namespaces: Namespaces
     default_selector: Callable[[SchedulingPod], LabelMatcher | None]
 
@@ -159,7 +171,7 @@ class Snapshot:
 
     def replaced(self, changed: Mapping[str, NodeInfo]) -> Snapshot:
         """The snapshot with other values for some nodes."""
-        after = replace(self, nodes={**self.nodes, **changed})
+        after = replace(self, nodes=self.nodes.replaced(changed))
         # What is known of the other nodes need not be found out again: what-if asks for thousands of snapshots.
         same = (info for info in self.with_terms if info.name not in changed)
         after.__dict__["with_terms"] = (*same, *(info for info in changed.values() if info.with_terms))

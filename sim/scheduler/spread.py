@@ -6,9 +6,9 @@ Source: PodTopologySpread of kube-scheduler, 1.36.4 and 1.37.1.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.core.api.resource import NodeSelectorRequirement
@@ -18,6 +18,8 @@ from dranode.sim.scheduler.node_affinity import matches_required
 from dranode.sim.scheduler.scale import MAX_SCORE
 from dranode.sim.scheduler.snapshot import NodeInfo, Snapshot
 from dranode.sim.scheduler.taints import untolerated_taint
+
+K = TypeVar("K")
 
 NOT_SPREAD: Final = "node(s) didn't match pod topology spread constraints"
 NO_LABEL: Final = f"{NOT_SPREAD} (missing required label)"
@@ -50,6 +52,11 @@ class SpreadConstraint:
     honors_affinity: bool = True
     honors_taints: bool = False
 
+    @property
+    def key(self) -> Hashable:
+        """Return what is equal for constraints that count alike."""
+        return self.topology_key, self.max_skew, self.pods.key, self.honors_affinity, self.honors_taints
+
     def counts_on(self, pod: SchedulingPod, node: SchedulingNode) -> bool:
         """Return whether the node is one of those that are spread over."""
         if self.honors_affinity and not matches_required(pod, node):
@@ -60,13 +67,20 @@ class SpreadConstraint:
         """Return how many pods of a node count; those that end do not."""
         if self.pods.everything:
             return 0
-        namespace = pod.metadata.namespace
-        return sum(
-            other.pod.metadata.namespace == namespace
-            and other.pod.metadata.deletion_timestamp is None
-            and self.pods.matches(other.pod.metadata.labels)
-            for other in info.pods.values()
+        return sum(self.counts(pod, other.pod) for other in info.pods.values())
+
+    def counts(self, pod: SchedulingPod, other: SchedulingPod) -> bool:
+        """Return whether another pod counts for the pod, wherever it is."""
+        return (
+            other.metadata.namespace == pod.metadata.namespace
+            and other.metadata.deletion_timestamp is None
+            and not self.pods.everything
+            and self.pods.matches(other.metadata.labels)
         )
+
+    def weighed(self, count: int, weight: float) -> float:
+        """Return what so many pods in a topology of this weight add to a raw score, of which more is worse."""
+        return count * weight + (self.max_skew - 1)
 
 
 class SpreadFilter:
@@ -117,9 +131,8 @@ class SpreadScore:
 
     def __init__(self, pod: SchedulingPod, snapshot: Snapshot, feasible: Sequence[NodeInfo]) -> None:
         """Count the pods in the topologies of the nodes that are left."""
-        own = bool(pod.spec.topology_spread_constraints)
         self._pod = pod
-        self._constraints = _constraints(pod, _SOFT) if own else _defaults(pod, snapshot)
+        self._constraints, own = preferred_spread(pod, snapshot)
         keys = [each.topology_key for each in self._constraints]
         # Only the pod's own constraints leave out nodes that lack one of the labels.
         self._ignored = {
@@ -127,11 +140,10 @@ class SpreadScore:
         }
         scored = [info for info in feasible if info.name not in self._ignored]
         self._matching = [_domains(key, scored) for key in keys]
-        sizes = (
-            len(scored) if key == HOSTNAME else len(matching)
+        self._weights = [
+            topology_weight(len(scored) if key == HOSTNAME else len(matching))
             for key, matching in zip(keys, self._matching, strict=True)
-        )
-        self._weights = [math.log(size + 2) for size in sizes]
+        ]
         if keys:
             self._count(snapshot.nodes.values(), keys if own else ())
 
@@ -150,14 +162,12 @@ class SpreadScore:
             if value is not None:
                 host = constraint.topology_key == HOSTNAME
                 count = constraint.matching(self._pod, info) if host else matching[value]
-                score += count * weight + (constraint.max_skew - 1)
-        return _rounded(score)
+                score += constraint.weighed(count, weight)
+        return rounded(score)
 
     def normalized(self, raws: Mapping[str, int]) -> dict[str, int]:
         """Return scores from 0 to 100, the fewest pods having the best; nodes without the labels have 0."""
-        counted = [raw for name, raw in raws.items() if name not in self._ignored]
-        least, most = min(counted, default=0), max(counted, default=0)
-        return {name: 0 if name in self._ignored else _share(raw, least, most) for name, raw in raws.items()}
+        return spread_shares(raws, self._ignored)
 
     def _count(self, infos: Iterable[NodeInfo], required: Sequence[str]) -> None:
         for info in infos:
@@ -170,11 +180,38 @@ class SpreadScore:
                     matching[value] += constraint.matching(self._pod, info)
 
 
+def requires_spread(pod: SchedulingPod) -> bool:
+    """Return whether a constraint of the pod keeps it off nodes."""
+    return any(each.when_unsatisfiable == _HARD for each in pod.spec.topology_spread_constraints)
+
+
+def preferred_spread(pod: SchedulingPod, snapshot: Snapshot) -> tuple[tuple[SpreadConstraint, ...], bool]:
+    """The constraints that only weigh, and whether they are the pod's own.
+
+    Raises:
+        DocumentError: a selector of the pod is none.
+    """
+    own = bool(pod.spec.topology_spread_constraints)
+    return (_constraints(pod, _SOFT) if own else _defaults(pod, snapshot)), own
+
+
+def topology_weight(values: int) -> float:
+    """The weight of a topology with so many values: pods in one of few values count less."""
+    return math.log(values + 2)
+
+
+def spread_shares(raws: Mapping[K, int], ignored: Collection[K]) -> dict[K, int]:
+    """Scores from 0 to 100, the least raw having the best; those that are ignored have 0 and do not count."""
+    counted = [raw for key, raw in raws.items() if key not in ignored]
+    least, most = min(counted, default=0), max(counted, default=0)
+    return {key: 0 if key in ignored else _share(raw, least, most) for key, raw in raws.items()}
+
+
 def _share(raw: int, least: int, most: int) -> int:
     return MAX_SCORE * (most + least - raw) // most if most else MAX_SCORE
 
 
-def _rounded(value: float) -> int:
+def rounded(value: float) -> int:
     """Round half away from zero, as Go does."""
     return math.floor(value + 0.5)
 

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from tests.bench.table import Row
 
-_NOT_BENCHES = {"__main__", "table", "compiled"}
+_NOT_BENCHES = {"__main__", "table", "compiled", "dumps"}
 
 
 def modules(asked: list[str]) -> list[str]:

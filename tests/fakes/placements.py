@@ -15,8 +15,9 @@ from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.outcome import Outcome
 from dranode.sim.fit.demand import demand_of
 from dranode.sim.fit.dump import read_dump
-from dranode.sim.fit.reasons import available
-from dranode.sim.fit.scheduler import Placement, Scheduler
+from dranode.sim.fit.placement import Placement
+from dranode.sim.fit.reasons import RefusalCase, available, reason_counts
+from dranode.sim.fit.scheduler import Scheduler
 from dranode.sim.fit.state import ClusterState
 from dranode.sim.scheduler.documents import SchedulingPod
 from dranode.sim.scheduler.snapshot import PodInfo
@@ -29,7 +30,7 @@ def difference(mine: Placement, real: Document, nodes: int) -> str:
     node = real["spec"].get("nodeName")
     if node is not None:
         if mine.node is None:
-            return f"bound to {node}, but here: {available(mine, nodes)}"
+            return f"bound to {node}, but here: {_sentence(mine, nodes)}"
         if node in mine.tied:
             return ""
         scores = {score.node: (score.total, dict(score.plugins)) for score in mine.scores}
@@ -39,8 +40,14 @@ def difference(mine: Placement, real: Document, nodes: int) -> str:
         return f"bound to no node, but here to {mine.tied}: {message}"
     if mine.problem and (message == mine.problem or message.startswith('running "DynamicResources" filter plugin')):
         return ""  # an error of a claim that ends the attempt on both sides, in words of their own
-    ours = available(mine, nodes)
+    ours = _sentence(mine, nodes)
     return "" if message.startswith(ours) else f"here: {ours}; there: {message}"
+
+
+def _sentence(mine: Placement, nodes: int) -> str:
+    """The sentence of the pod's event."""
+    cases = (RefusalCase(refusal, None, name) for name, refusal in mine.refusals.items())
+    return available(reason_counts(cases), nodes, mine.problem)
 
 
 def devices_differ(outcome: Outcome, theirs: AllocationResult | None) -> str:

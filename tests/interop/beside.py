@@ -14,7 +14,8 @@ from dranode.sim.allocator.releases import release
 from dranode.sim.cluster.holdings import ClaimKey
 from dranode.sim.fit.demand import PodDemand, demand_of
 from dranode.sim.fit.dump import read_dump
-from dranode.sim.fit.scheduler import Placement, Scheduler
+from dranode.sim.fit.placement import Placement
+from dranode.sim.fit.scheduler import Scheduler
 from dranode.sim.fit.state import ClusterState
 from dranode.sim.scheduler.documents import SchedulingPod
 from dranode.sim.scheduler.snapshot import PodInfo

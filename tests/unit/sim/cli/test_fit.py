@@ -152,3 +152,15 @@ def test_the_page_has_the_claims_that_templates_make(tmp_path: Path) -> None:
 def test_a_trace_has_no_picture(tmp_path: Path) -> None:
     result = fit(tmp_path, node_document("a"), options=("--trace", "t.yaml", "--html", "x.html"))
     assert isinstance(result.exception, UsageError)
+
+
+def test_thousands_of_pods_have_a_row_each_and_those_that_fit_nowhere_their_reason_together(tmp_path: Path) -> None:
+    many = [pod_document(f"p{number}", "1") for number in range(1_100)]
+    result = fit(tmp_path, node_document("a", "64", pods="2000"), *many)
+    lines = result.output.splitlines()
+    assert lines[0].split() == ["pod", "node", "because"]
+    assert lines[1].split(None, 2) == ["default/p0", "a", "the only node that fits"]
+    assert lines[1100].split(None, 2) == ["default/p1099", "-", "none of 1 nodes has room"]
+    assert lines[1].index("the only") == lines[0].index("because")
+    assert result.output.count("0/1 nodes are available: 1 Insufficient cpu.") == 1
+    assert "default/p64, default/p65, default/p66 and 1033 pods more" in result.output

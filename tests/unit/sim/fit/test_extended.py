@@ -58,7 +58,7 @@ def test_devices_stand_for_the_resource_on_a_node_that_has_none(resource: str) -
     assert outcome.allocation is not None
     assert first.placement.node == "a"
     assert [one.device for one in outcome.allocation.devices.results] == ["gpu-0", "gpu-1"]
-    assert second.message == "0/1 nodes are available: 1 cannot allocate all claims."
+    assert second.choice.message == "0/1 nodes are available: 1 cannot allocate all claims."
 
 
 def test_a_node_that_has_the_resource_gives_its_own() -> None:
@@ -66,14 +66,14 @@ def test_a_node_that_has_the_resource_gives_its_own() -> None:
     own["status"]["allocatable"][GPU] = "1"
     first, second = answers(own, slice_document("a", 3), NAMED, asking("p", {GPU: "1"}), asking("q", {GPU: "1"}))
     assert (first.placement.node, first.placement.outcomes) == ("a", ())
-    assert second.message == f"0/1 nodes are available: 1 Insufficient {GPU}."
+    assert second.choice.message == f"0/1 nodes are available: 1 Insufficient {GPU}."
 
 
 def test_without_a_class_or_before_the_feature_the_resource_is_missing() -> None:
     cluster = [node_document("a"), slice_document("a", 3), asking("p", {GPU: "1"})]
     for documents, name in (((CLASS,), "1.37"), ((NAMED,), "1.35")):
         (answer,) = answers(*cluster, *documents, name=name)
-        assert answer.message == f"0/1 nodes are available: 1 Insufficient {GPU}."
+        assert answer.choice.message == f"0/1 nodes are available: 1 Insufficient {GPU}."
 
 
 def test_what_a_bound_pod_got_for_its_resources_is_held() -> None:

@@ -42,7 +42,7 @@ def test_a_device_takes_the_cpus_that_it_stands_for() -> None:
     pods = [pod_document("p", "1", claims=["t-one"]), pod_document("q", "1", claims=["t-one"])]
     first, second = answers(*cpus(**FOUR), *pods)
     assert first.placement.node == "a"
-    assert second.message == "0/1 nodes are available: 1 Insufficient cpu."
+    assert second.choice.message == "0/1 nodes are available: 1 Insufficient cpu."
     assert second.placement.refusals["a"].plugin == "DynamicResources"
     assert [each.placement.node for each in answers(*cpus(**FOUR), *pods, gates="")] == ["a", "a"]
 
@@ -64,7 +64,7 @@ def test_a_claim_that_stands_for_cpus_is_for_one_pod() -> None:
     held = claim_document("c", on=("a", "gpu-0"), users=["q"])
     documents = [*cpus(**FOUR), held, pod_document("q", claims=["c"], node="a")]
     (answer,) = answers(*documents, pod_document("p", claims=["c"]))
-    assert "claim c has a mapped device and cannot be shared across pods" in answer.message
+    assert "claim c has a mapped device and cannot be shared across pods" in answer.choice.message
     overhead = {"cpu": {"overhead": {"perPod": "1"}}}
     documents = [*cpus(**overhead), held, pod_document("q", claims=["c"], node="a")]
     (answer,) = answers(*documents, pod_document("p", claims=["c"]))
@@ -85,7 +85,7 @@ def test_what_bound_pods_have_by_their_devices_is_taken() -> None:
 def test_what_is_asked_for_the_whole_pod_has_to_cover_its_devices() -> None:
     pod = pod_document("p", "1", claims=["t-one"], resources={"requests": {"cpu": "3"}})
     (answer,) = answers(*cpus(**FOUR), pod)
-    assert "pod level request for cpu is insufficient to cover" in answer.message
+    assert "pod level request for cpu is insufficient to cover" in answer.choice.message
     roomy = pod_document("p", "1", claims=["t-one"], resources={"requests": {"cpu": "5"}})
     (answer,) = answers(*cpus(**FOUR), roomy)
     assert answer.placement.node == "a"

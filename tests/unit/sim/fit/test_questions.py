@@ -25,7 +25,7 @@ def answers(*documents: Document) -> list[PodAnswer]:
 
 
 def lines(answer: PodAnswer) -> list[str]:
-    return [group_line(group) for group in answer.groups]
+    return [group_line(group) for group in answer.choice.groups]
 
 
 def test_nodes_that_refuse_alike_are_one_line_with_the_nearest() -> None:
@@ -33,7 +33,7 @@ def test_nodes_that_refuse_alike_are_one_line_with_the_nearest() -> None:
     nodes = [node_document("a", "4"), node_document("b", "6"), node_document("c", "64", taints=[taint])]
     (answer,) = answers(*nodes, pod_document("big", "7"))
     assert answer.placement.node is None
-    assert answer.message == "0/3 nodes are available: 1 node(s) had untolerated taint(s), 2 Insufficient cpu."
+    assert answer.choice.message == "0/3 nodes are available: 1 node(s) had untolerated taint(s), 2 Insufficient cpu."
     assert lines(answer) == [
         "2 nodes: Insufficient cpu: nearest is b: 1 CPU short (asked 7 CPUs, free 6 CPUs)",
         "1 node: node(s) had untolerated taint(s): dedicated=gpu:NoSchedule",
@@ -43,7 +43,7 @@ def test_nodes_that_refuse_alike_are_one_line_with_the_nearest() -> None:
 def test_what_devices_lack_is_said_of_the_nodes_that_lack_it() -> None:
     documents = [node_document("a"), node_document("b"), slice_document("a"), slice_document("b"), CLASS]
     (answer,) = answers(*documents, template_document("t-two", 2), pod_document("p", claims=["t-two"]))
-    assert answer.message == "0/2 nodes are available: 2 cannot allocate all claims."
+    assert answer.choice.message == "0/2 nodes are available: 2 cannot allocate all claims."
     assert len(lines(answer)) == 1
     assert "wants 2 devices" in lines(answer)[0] or "2 devices" in lines(answer)[0]
 
@@ -83,7 +83,9 @@ def test_a_pod_goes_where_its_claim_is() -> None:
     documents = [node_document("a"), node_document("b"), slice_document("a"), slice_document("b"), CLASS, held]
     (answer,) = answers(*documents, pod_document("p", claims=["c"]))
     assert answer.placement.node == "b"
-    assert [group.reasons for group in answer.groups] == [("resourceclaim not available on the node",)]
+    assert [group.reasons for group, _ in answer.refusals(answer.placement)] == [
+        ("resourceclaim not available on the node",)
+    ]
 
 
 def test_the_claim_that_the_cluster_made_of_a_template_is_the_one_that_counts() -> None:

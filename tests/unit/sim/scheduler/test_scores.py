@@ -12,6 +12,7 @@ from dranode.sim.scheduler.scores import totals
 from dranode.sim.scheduler.snapshot import NodeInfo, PodInfo, Snapshot
 from dranode.sim.scheduler.spread import SpreadScore
 from dranode.sim.scheduler.taints import disliked_taints
+from dranode.sim.scheduler.versions import VersionedMap
 from tests.fakes.clusters import node_document, pod_document
 
 
@@ -20,7 +21,7 @@ def pod(name: str = "p", **spec: Any) -> SchedulingPod:
 
 
 def snapshot(*nodes: NodeInfo) -> Snapshot:
-    return Snapshot({node.name: node for node in nodes}, {}, lambda _: None)
+    return Snapshot(VersionedMap({node.name: node for node in nodes}), {}, lambda _: None)
 
 
 def info(name: str, *pods: str, taints: tuple[dict[str, str], ...] = (), **labels: str) -> NodeInfo:
@@ -56,7 +57,7 @@ def test_pods_nearby_weigh_by_the_logarithm_of_the_topologies_and_two_more() -> 
 
 def test_pods_of_a_service_are_spread_over_nodes_though_none_has_a_zone() -> None:
     together = LabelMatcher(LabelSelector(match_labels={"app": "p"}))
-    nodes = Snapshot({node.name: node for node in (info("a", "p"), info("b"))}, {}, lambda _: together)
+    nodes = Snapshot(VersionedMap({node.name: node for node in (info("a", "p"), info("b"))}), {}, lambda _: together)
     score = SpreadScore(pod(), nodes, list(nodes.nodes.values()))
     # One pod weighs log(4), and the skew of 3 that is allowed for nodes adds 2 to each; zones are passed over.
     assert {name: score.raw(node) for name, node in nodes.nodes.items()} == {"a": 3, "b": 2}

@@ -1,0 +1,53 @@
+"""The choice of a node for a pod, without the list of all nodes that takes long to make."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dranode.sim.allocator.outcome import Outcome
+from dranode.sim.fit.placement import Placement
+from dranode.sim.fit.reasons import RefusalCase, RefusalGroup, available, reason_counts, refusal_groups
+from dranode.sim.fit.standing import SHOWN, Best
+from dranode.sim.scheduler.filters import CONTRADICTION
+
+
+@dataclass(frozen=True, slots=True)
+class PodChoice:
+    """The node that kube-scheduler chooses for a pod, or why there is none.
+
+    Attributes:
+        pod: `<namespace>/<name>`.
+        node: the node; None if there is none. Of several with the same score, which is a lottery, the first.
+        best: the nodes that it may choose; None if there are none.
+        problem: why no node is looked at, in one sentence; empty if they are.
+        outcomes: what the claims get on the node that were not allocated before.
+        message: if it fits nowhere, kube-scheduler's sentence, or why kube-scheduler looks at no node; else empty.
+        groups: if it fits nowhere, the nodes that refuse it.
+    """
+
+    pod: str
+    node: str | None
+    best: Best | None = None
+    problem: str = ""
+    outcomes: tuple[Outcome, ...] = ()
+    message: str = ""
+    groups: tuple[RefusalGroup, ...] = ()
+
+
+def choice_of(placement: Placement, cases: Iterable[RefusalCase], nodes: int) -> PodChoice:
+    """The choice in a placement; `cases` are its refusals, and `nodes` is how many nodes there are."""
+    if placement.node is None:
+        return no_choice(placement.pod, placement.problem, cases, nodes)
+    scores = {score.node: score.total for score in placement.scores}
+    best = Best(max(len(scores), 1), scores.get(placement.node, 0), len(placement.tied), placement.tied[:SHOWN])
+    return PodChoice(placement.pod, placement.node, best, outcomes=placement.outcomes)
+
+
+def no_choice(pod: str, problem: str, cases: Iterable[RefusalCase], nodes: int) -> PodChoice:
+    """The choice of no node."""
+    cases = tuple(cases)
+    # Where kube-scheduler has looked at nodes, its sentence begins with how many there are.
+    looked = problem in ("", CONTRADICTION)
+    message = available(reason_counts(cases), nodes, problem) if looked else problem
+    return PodChoice(pod, None, None, problem, (), message, tuple(group for group, _ in refusal_groups(cases)))

@@ -1,0 +1,147 @@
+"""Looks at nodes for one pod: the plug-ins in kube-scheduler's order, devices among them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from dranode.driver.core.api.resource import AllocationResult
+from dranode.sim.allocator.nodeselector import selects
+from dranode.sim.allocator.outcome import AllocationError, Outcome
+from dranode.sim.allocator.search import Solution
+from dranode.sim.cluster.devices import DeviceAnswers
+from dranode.sim.cluster.holdings import ClaimKey
+from dranode.sim.cluster.solutions import score_before
+from dranode.sim.fit.demand import PodDemand
+from dranode.sim.fit.devices_on import DevicesOn
+from dranode.sim.fit.node_allocatable import SHARED_MAPPING, claim_statuses, has_mappings, refusal_for
+from dranode.sim.fit.node_table import CANNOT_ALLOCATE
+from dranode.sim.fit.state import ClusterState
+from dranode.sim.scheduler.filters import Filters, Refusal
+from dranode.sim.scheduler.scores import DEVICES
+from dranode.sim.scheduler.snapshot import NodeInfo
+
+NOT_AVAILABLE: Final = "resourceclaim not available on the node"
+
+
+class NodeLook:
+    """A pod, ready to look at the nodes of one state.
+
+    Attributes:
+        filters: the plug-ins but for devices.
+        devices: what is asked of a node's devices.
+    """
+
+    def __init__(
+        self, answers: DeviceAnswers, state: ClusterState, demand: PodDemand, minor: int, *, mappings: bool
+    ) -> None:
+        """Look at the pod; with `mappings`, devices count as what they stand for of their node (KEP-5517).
+
+        Raises:
+            AllocationError: a claim cannot be allocated anywhere.
+            DocumentError: a selector of the pod is none.
+        """
+        unallocated = [claim for claim in demand.claims if ClaimKey.of(claim) not in state.allocations]
+        keys = map(ClaimKey.of, demand.claims)
+        self.devices = DevicesOn(answers, demand, unallocated)
+        self.filters = Filters(demand.info, state.snapshot, minor, frozenset(demand.extended))
+        self._answers = answers
+        self._state = state
+        self._demand = demand
+        self._minor = minor
+        self._mappings = mappings
+        self._fixed = {key: state.allocations[key] for key in keys if key in state.allocations}
+        # Of the fixed ones, those that other pods use.
+        self._used = frozenset(key for key in self._fixed if mappings and (key in state.reserved or state.users(key)))
+
+    def at(self, nodes: Iterable[NodeInfo]) -> tuple[dict[str, Refusal], dict[str, Solution | None]]:
+        """Return the nodes that refuse the pod, and the others with the devices for it.
+
+        Raises:
+            AllocationError: the attempt ends for all nodes.
+        """
+        refusals: dict[str, Refusal] = {}
+        solutions: dict[str, Solution | None] = {}
+        for info in nodes:
+            refusal = self.filters.refusal(info)
+            if refusal is None:
+                solution = self._solution(info)
+                refusal = solution if isinstance(solution, Refusal) else self.filters.own.late_refusal(info.node)
+            if refusal is not None:
+                refusals[info.name] = refusal
+            elif not isinstance(solution, Refusal):
+                solutions[info.name] = solution
+        return refusals, solutions
+
+    def outcomes(self, solution: Solution | None, node: str) -> tuple[Outcome, ...]:
+        """Return what each claim gets on the node that was not allocated before."""
+        info = self._state.nodes[node]
+        devices = self.devices.on(info)
+        if devices is None or solution is None:
+            return ()
+        return self._answers.outcomes(info.node, devices, solution)
+
+    def raw_scores(self, solutions: Mapping[str, Solution | None]) -> dict[str, int]:
+        """Return the raw score of KEP-4816 for each node; empty if the pod asks for no devices."""
+        raws: dict[str, int] = {}
+        if self.devices.any:
+            keys = [(claim, ClaimKey.of(claim)) for claim in self._demand.claims]
+            before = sum(score_before(claim, self._fixed[key]) for claim, key in keys if key in self._fixed)
+            for name, solution in solutions.items():
+                devices = self.devices.on(self._state.nodes[name])
+                raws[name] = before
+                if devices is not None and solution is not None:
+                    raws[name] += self._answers.raw_score(devices, solution)
+        return raws
+
+    def _solution(self, info: NodeInfo) -> Solution | Refusal | None:
+        """The devices for the pod's claims; kube-scheduler looks for those before it minds where the others are."""
+        here = {
+            key: each
+            for key, each in self._fixed.items()
+            if each.node_selector is None or selects(each.node_selector, info.node)
+        }
+        refusal = self._shared(here, info)
+        if refusal is not None:
+            return refusal
+        found: Solution | None = None
+        devices = self.devices.on(info)
+        if devices is not None:
+            solution = self._answers.solution(info.node, devices, self._state.holdings)
+            if isinstance(solution, AllocationError):
+                if solution.scope == "fatal":
+                    raise solution
+                return Refusal(DEVICES, (str(solution),), hopeless=False)
+            if solution.picks is None:
+                return Refusal(DEVICES, (CANNOT_ALLOCATE,), hopeless=False)
+            found = solution
+        refusal = self._overbooked(found, info)
+        if refusal is not None:
+            return refusal
+        if len(here) < len(self._fixed):
+            return Refusal(DEVICES, (NOT_AVAILABLE,), hopeless=False)
+        return found
+
+    def _shared(self, here: Mapping[ClaimKey, AllocationResult], info: NodeInfo) -> Refusal | None:
+        """Refuse a node where the pod would share a claim that stands for something of the node."""
+        for key in here.keys() & self._used:
+            statuses = claim_statuses(self._demand, {key: here[key]}, self._answers.view(info.node).pools)
+            if any(status.mapping for status in statuses):
+                return Refusal(DEVICES, (SHARED_MAPPING.format(key.name),))
+        return None
+
+    def _overbooked(self, solution: Solution | None, info: NodeInfo) -> Refusal | None:
+        """Refuse a node that has too little for the pod and for what its devices stand for (KEP-5517)."""
+        if not self._mappings or not self._demand.claims:
+            return None
+        pools = self._answers.view(info.node).pools
+        if not has_mappings(pools):
+            return None
+        allocations = dict(self._fixed)
+        devices = self.devices.on(info)
+        if devices is not None and solution is not None:
+            for outcome in self._answers.outcomes(info.node, devices, solution):
+                if outcome.allocation is not None:
+                    allocations[ClaimKey.of(outcome.claim)] = outcome.allocation
+        statuses = claim_statuses(self._demand, allocations, pools)
+        return refusal_for(self._demand, info, statuses, self._minor) if statuses else None

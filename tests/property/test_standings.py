@@ -1,0 +1,116 @@
+"""A node is chosen by groups of nodes that are kept up to date: the one that looking at every node for a pod gives."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from dranode.driver.core.api.documents import decode, encode
+from dranode.driver.core.api.resource import DeviceClass, Node, ResourceClaim, ResourceSlice
+from dranode.driver.core.api.source_document import SourceDocument
+from dranode.sim.allocator.allocate import Allocator
+from dranode.sim.allocator.features import Features
+from dranode.sim.allocator.outcome import Outcome
+from dranode.sim.allocator.releases import RELEASES
+from dranode.sim.fit.choice import PodChoice, choice_of
+from dranode.sim.fit.demand import copy_of, demand_of
+from dranode.sim.fit.dump import read_dump
+from dranode.sim.fit.scheduler import Scheduler
+from dranode.sim.fit.state import ClusterState
+from tests.interop.clusters import RandomCluster
+from tests.interop.goallocator import Scenario, scenarios
+from tests.unit.sim.allocator.test_scheduler_vectors import allocated_of
+
+Document = dict[str, Any]
+_NAMESPACES = ["blue", "green"]
+
+
+def _documents(cluster: RandomCluster) -> tuple[list[Document], list[Document]]:
+    """The cluster with the claims of its pods, and the pods in the order in which they come."""
+    nodes = cluster.nodes()
+    documents = [*nodes, *cluster.classes(), *cluster.slices(nodes)]
+    for namespace in _NAMESPACES:
+        documents.append({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+        documents += cluster.services(namespace)
+    pods = []
+    for more, pod in cluster.pods(_NAMESPACES):
+        documents += more
+        pods.append(_templated(documents, pod, [each["metadata"]["name"] for each in more]))
+    return documents, pods
+
+
+def _templated(documents: list[Document], pod: Document, own: list[str]) -> Document:
+    """The pod with templates for every second of its own claims, so that each copy of it has claims of its own."""
+    for claim in [each for each in documents if each["metadata"]["name"] in own[::2]]:
+        template = {**claim, "kind": "ResourceClaimTemplate", "spec": {"spec": claim["spec"]}}
+        documents.append({**template, "status": {}})
+    for entry in pod["spec"].get("resourceClaims", []):
+        if entry["resourceClaimName"] in own[::2]:
+            entry["resourceClaimTemplateName"] = entry.pop("resourceClaimName")
+    return pod
+
+
+def _said(choice: PodChoice) -> object:
+    """What people and programs are told; the ids of shares are drawn."""
+    return (
+        choice.node,
+        choice.best,
+        choice.problem,
+        choice.message,
+        choice.groups,
+        [_devices(outcome) for outcome in choice.outcomes],
+    )
+
+
+def _devices(outcome: Outcome) -> object:
+    return outcome.claim.metadata.name, outcome.error, encode(outcome.allocation)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_groups_of_nodes_choose_as_looking_at_every_node_does(seed: int) -> None:
+    cluster, dice = RandomCluster(seed), random.Random(seed)
+    documents, pods = _documents(cluster)
+    features = Features.of(RELEASES["1.37"], {})
+    dump = read_dump([SourceDocument("case", index, each) for index, each in enumerate([*documents, *pods])])
+    # The one that looks at every node takes all devices for different ones, too.
+    fast, slow = (
+        Scheduler(Allocator(dump.slices, dump.classes, features, new_share_id=lambda: "share", claims=claims))
+        for claims in (dump.asked, None)
+    )
+    states = [ClusterState.of(dump, features)]
+    for number, pod in enumerate([*dump.waiting] * 3):
+        # Mostly the newest state, now and then one from before, or one from which pods have gone.
+        state = states[-1] if dice.random() < 0.8 else dice.choice(states)
+        if dice.random() < 0.2 and state.demands:
+            state = state.without_pods(frozenset(dice.sample(list(state.demands), 1)))
+        demand = copy_of(demand_of(pod, dump, features), number)
+        choice = fast.choose(state, demand)
+        placement = slow.place(state, demand)
+        cases = slow.cases(state, demand, placement.refusals) if placement.node is None else ()
+        assert _said(choice) == _said(choice_of(placement, cases, len(state.nodes))), demand.pod.key
+        if choice.node is not None:
+            states.append(fast.bind(state, demand, choice.node, choice.outcomes))
+
+
+def _outcomes(scenario: Scenario, features: Features, *, announced: bool) -> list[object]:
+    document = scenario.document
+    claims = [decode(ResourceClaim, each) for each in document["claims"]]
+    allocator = Allocator(
+        [decode(ResourceSlice, each) for each in document["slices"]],
+        [decode(DeviceClass, each) for each in document["deviceClasses"]],
+        features,
+        new_share_id=lambda: "share",
+        claims=[claim.spec.devices for claim in claims] if announced else None,
+    )
+    node, allocated = decode(Node, document["node"]), allocated_of(document["inUse"])
+    return [_devices(outcome) for outcome in allocator.allocate(claims, node, allocated)]
+
+
+@pytest.mark.parametrize("release", ["1.34", "1.36", "1.37"])
+def test_what_no_claim_looks_at_changes_no_answer(release: str) -> None:
+    for scenario in scenarios(RELEASES[release], range(150)):
+        features = Features.of(RELEASES[release], scenario.gates)
+        known, unknown = (_outcomes(scenario, features, announced=announced) for announced in (True, False))
+        assert known == unknown, scenario.seed
