@@ -60,6 +60,7 @@ bench-peer: setup
 # Options: --every 5 for each fifth point alone, --errors for ENOSPC, EIO, EROFS and EMFILE too.
 crash: setup
 	@$(BIN)/python -m tests.crash.points $(CRASH_OPTIONS)
+	@$(BIN)/python -m tests.crash.points --driver memory $(CRASH_OPTIONS)
 	@$(BIN)/python -m tests.crash.node_points
 	@$(BIN)/python -m tests.crash.unsynced
 

@@ -60,7 +60,10 @@ def adjustment_to(resources: Resources) -> nri.ContainerAdjustment | None:
     """Return what a container that is being created gets; None if nothing."""
     if not resources:
         return None
-    return nri.ContainerAdjustment(linux=nri.LinuxContainerAdjustment(resources=_linux(resources)))
+    linux = _linux(resources)
+    # The runtime passes the limit itself on; older versions of runc (1.1) leave what is only promised unlimited.
+    _set_files(linux, resources, ("rsvd.max",))
+    return nri.ContainerAdjustment(linux=nri.LinuxContainerAdjustment(resources=linux))
 
 
 def updates_to(updates: Iterable[ContainerUpdate]) -> Iterator[nri.ContainerUpdate]:
@@ -89,8 +92,12 @@ def _changed(resources: Resources) -> nri.LinuxResources:
     are set, as at creation: a page counts when it is promised (`rsvd`), and when it is used.
     """
     linux = _linux(resources)
-    if resources.unified:
-        for size, limit in resources.hugepages:
-            for name in ("max", "rsvd.max"):
-                linux.unified[f"hugetlb.{page_size_name(size)}.{name}"] = str(limit) if limit < NO_LIMIT else "max"
+    _set_files(linux, resources, ("max", "rsvd.max"))
     return linux
+
+
+def _set_files(linux: nri.LinuxResources, resources: Resources, names: Iterable[str]) -> None:
+    """Set the limits of huge pages as files of cgroup v2 of these names, where the node has that."""
+    for size, limit in resources.hugepages if resources.unified else ():
+        for name in names:
+            linux.unified[f"hugetlb.{page_size_name(size)}.{name}"] = str(limit) if limit < NO_LIMIT else "max"

@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -32,7 +32,7 @@ from dranode.driver.core.api.documents import decode
 from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.core.claims.answers import Prepared
 from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.record import PreparedDevice
+from dranode.driver.core.claims.record import PreparedDevice, Record
 from dranode.driver.local.kubelet import KubeletError, StandInKubelet
 from dranode.driver.local.store import Store
 from dranode.driver.node.ledger_reading import read_ledger
@@ -41,6 +41,51 @@ from tests.fakes.waiting import PATIENCE
 PROGRAM: Final = Path(sys.executable).with_name("dranode")
 DRIVER: Final = "dra.cpu"
 CLAIMS: Final = 3
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A driver that is brought down, and what its claims are.
+
+    Attributes:
+        name: its short name.
+        driver: what it publishes under.
+        device: the device of claims, before the number of its NUMA node.
+        consumed: what each claim has of it.
+        variable: the variable in a claim's spec, before the claim's UID.
+        spec: its CDI specs, before the claim's UID.
+        given: what that variable says, and nobody else may have; by the claim's record and number.
+    """
+
+    name: str
+    driver: str
+    device: str
+    consumed: Mapping[str, str]
+    variable: str
+    spec: str
+    given: Callable[[Record, int], str]
+
+
+CPU: Final = Subject(
+    "cpu",
+    DRIVER,
+    "cpudevnuma00",
+    {"dra.cpu/cpu": "2"},
+    "DRA_CPUSET_",
+    "dra.k8s.io-cpu_claim-",
+    lambda record, _: str(record.held),
+)
+MEMORY: Final = Subject(
+    "memory",
+    "dra.memory",
+    "hugepages-2m-numa",
+    # Of 512 pages of a node, whose two claims fit and no more.
+    {"size": "512Mi"},
+    "DRANODE_MEMS_",
+    "dra.memory-claim_claim-",
+    lambda record, number: str(number % 2) if record.amounts == {f"hugepages-2m-numa{number % 2}": 512 << 20} else "?",
+)
+SUBJECTS: Final = {subject.name: subject for subject in (CPU, MEMORY)}
 # What changes something outside the process, on Linux; each stands with `?` so that no architecture needs to have it.
 CALLS: Final = (
     "write", "pwrite64", "ftruncate", "fsync", "fdatasync", "rename", "renameat", "renameat2", "unlink", "unlinkat",
@@ -82,21 +127,21 @@ def missing() -> str:
 
 
 @contextlib.contextmanager
-def world() -> Iterator[Path]:
+def world(subject: Subject = CPU) -> Iterator[Path]:
     """A folder with the claims of the run."""
     with tempfile.TemporaryDirectory(prefix="crash-", dir="/tmp") as name:
         folder = Path(name)
         (folder / "kubelet" / "plugins_registry").mkdir(parents=True)
         store = Store(folder / "store")
         for number in range(CLAIMS):
-            store.put(_claim(number))
+            store.put(_claim(number, subject))
         yield folder
 
 
-def _claim(number: int) -> ResourceClaim:
+def _claim(number: int, subject: Subject) -> ResourceClaim:
     result = {
-        "request": "r", "driver": DRIVER, "pool": "node", "device": f"cpudevnuma{number % 2:03d}",
-        "consumedCapacity": {"dra.cpu/cpu": "2"}, "shareID": f"00000000-0000-4000-8000-{number:012d}",
+        "request": "r", "driver": subject.driver, "pool": "node", "device": f"{subject.device}{number % 2}",
+        "consumedCapacity": dict(subject.consumed), "shareID": f"00000000-0000-4000-8000-{number:012d}",
     }  # fmt: skip
     metadata = {"namespace": "default", "name": f"c{number}", "uid": f"uid-{number}"}
     status = {"allocation": {"devices": {"results": [result]}}}
@@ -110,28 +155,38 @@ class Run:
     folder: Path
     process: subprocess.Popen[bytes]
     kubelet: StandInKubelet
+    subject: Subject = CPU
 
     def register(self) -> bool:
         """Register the driver; False if it ends before it answers."""
         ends = time.monotonic() + PATIENCE
         while self.process.poll() is None and time.monotonic() < ends:
             with contextlib.suppress(KubeletError):
-                self.kubelet.register([DRIVER], 0.2)
+                self.kubelet.register([self.subject.driver], 0.2)
                 return True
         return False
 
 
 @contextlib.contextmanager
-def serving(folder: Path, before: Sequence[str] = ()) -> Iterator[Run]:
+def serving(folder: Path, before: Sequence[str] = (), subject: Subject = CPU) -> Iterator[Run]:
     """The driver, with something before its command."""
-    arguments = ["--machine", "sockets=1,numa=2,cores=4,threads=1", "--node-name", "node", "--http-address", "none"]
+    arguments = [
+        "--drivers",
+        subject.name,
+        "--machine",
+        "sockets=1,numa=2,cores=4,threads=1",
+        "--node-name",
+        "node",
+        "--http-address",
+        "none",
+    ]
     places = ["--store", "store", "--kubelet-root", "kubelet", "--cdi-dir", "cdi", "--nri-socket", "none"]
     command = [*before, str(PROGRAM), "serve", *arguments, *places]
     with (folder / "log").open("ab") as log:
         process = subprocess.Popen(command, cwd=folder, stderr=log, start_new_session=True)
     kubelet = StandInKubelet(folder / "kubelet" / "plugins_registry")
     try:
-        yield Run(folder, process, kubelet)
+        yield Run(folder, process, kubelet, subject)
     finally:
         kubelet.close()
         with contextlib.suppress(ProcessLookupError):
@@ -139,8 +194,8 @@ def serving(folder: Path, before: Sequence[str] = ()) -> Iterator[Run]:
         process.wait()
 
 
-def pod(number: int) -> dict[ClaimRef, frozenset[str]]:
-    return {ClaimRef("default", f"c{number}", f"uid-{number}"): frozenset({DRIVER})}
+def pod(number: int, subject: Subject = CPU) -> dict[ClaimRef, frozenset[str]]:
+    return {ClaimRef("default", f"c{number}", f"uid-{number}"): frozenset({subject.driver})}
 
 
 Told = dict[int, tuple[PreparedDevice, ...] | None]
@@ -153,16 +208,16 @@ def use(run: Run, told: Told) -> None:
     for number in range(CLAIMS):
         told[number] = None
         with contextlib.suppress(KubeletError):
-            (answer,) = run.kubelet.prepare(pod(number)).values()
+            (answer,) = run.kubelet.prepare(pod(number, run.subject)).values()
             if isinstance(answer, Prepared):
                 told[number] = answer.devices
     run.kubelet.restart()
     if run.register():
         with contextlib.suppress(KubeletError):
-            run.kubelet.prepare(pod(1))
+            run.kubelet.prepare(pod(1, run.subject))
         told[0] = None
         with contextlib.suppress(KubeletError):
-            run.kubelet.unprepare(pod(0))
+            run.kubelet.unprepare(pod(0, run.subject))
             del told[0]
     _end(run)
 
@@ -177,16 +232,17 @@ def _end(run: Run) -> None:
         run.process.wait(10)
 
 
-def find_points(*, errors: bool = False) -> list[Point]:
+def find_points(subject: Subject = CPU, *, errors: bool = False) -> list[Point]:
     """The points of an undisturbed run.
 
     Raises:
         Violation: that run itself was not undisturbed.
     """
     calls = ",".join(f"?{call}" for call in CALLS)
-    with world() as folder:
+    with world(subject) as folder:
         told: Told = {}
-        with serving(folder, ("strace", "-f", "-qq", "-o", str(folder / "trace"), "-e", f"trace={calls}")) as run:
+        traced = ("strace", "-f", "-qq", "-o", str(folder / "trace"), "-e", f"trace={calls}")
+        with serving(folder, traced, subject) as run:
             use(run, told)
         if set(told) != {1, 2} or None in told.values():
             raise Violation(f"the undisturbed run told {told}: {(folder / 'log').read_text()[-500:]}")
@@ -209,13 +265,13 @@ def traced_calls(trace: str) -> Counter[str]:
     return most
 
 
-def survive(point: Point) -> bool:
+def survive(point: Point, subject: Subject = CPU) -> bool:
     """Bring the driver down at a point, start it again, and look; whether the point was reached.
 
     Raises:
         Violation: something that kubelet was told is not so, or something is left.
     """
-    with world() as folder:
+    with world(subject) as folder:
         told: Told = {}
         options = (
             "-f",
@@ -227,10 +283,10 @@ def survive(point: Point) -> bool:
             "-e",
             f"inject={point.injection}",
         )
-        with serving(folder, ("strace", *options)) as run:
+        with serving(folder, ("strace", *options), subject) as run:
             use(run, told)
         trace = (folder / "trace").read_text(errors="replace")
-        with serving(folder) as run:
+        with serving(folder, subject=subject) as run:
             look(run, told, point)
         return "killed by SIGKILL" in trace or "INJECTED" in trace
 
@@ -247,29 +303,32 @@ def look(run: Run, told: Told, point: Point) -> None:
     if not run.register():
         raise Violation(f"{point}: it does not start again: {log.read_text()[-400:]}")
     for number in range(CLAIMS):
-        (answer,) = run.kubelet.prepare(pod(number)).values()
+        (answer,) = run.kubelet.prepare(pod(number, run.subject)).values()
         if not isinstance(answer, Prepared):
             raise Violation(f"{point}: claim {number} is refused: {answer}")
         known = told.get(number)
         if known is not None and known != answer.devices:
             raise Violation(f"{point}: claim {number} has {answer.devices}, and kubelet was told {known}")
-    contents = read_ledger(run.folder / "kubelet" / "plugins" / DRIVER / "ledger.db")
-    masks = {record.uid: record.held for record in contents.records}
+    ledger, subject = run.folder / "kubelet" / "plugins" / run.subject.driver / "ledger.db", run.subject
+    contents = read_ledger(ledger)
+    records = {record.uid: record for record in contents.records}
+    masks = {uid: record.held for uid, record in records.items()}
     if contents.damaged or sum(map(len, masks.values())) != len(CPUSet.union(masks.values())):
         raise Violation(f"{point}: the ledger has {masks}, damaged: {contents.damaged}")
     for number in range(CLAIMS):
-        spec = json.loads((run.folder / "cdi" / f"dra.k8s.io-cpu_claim-uid-{number}.json").read_bytes())
-        expected = f"DRA_CPUSET_uid-{number}={masks[f'uid-{number}']}"
+        uid = f"uid-{number}"
+        spec = json.loads((run.folder / "cdi" / f"{subject.spec}{uid}.json").read_bytes())
+        expected = f"{subject.variable}{uid}={subject.given(records[uid], number)}"
         if expected not in spec["devices"][0]["containerEdits"]["env"]:
             raise Violation(f"{point}: the spec of claim {number} does not say {expected}")
-        run.kubelet.unprepare(pod(number))
+        run.kubelet.unprepare(pod(number, subject))
     run.process.terminate()
     status = run.process.wait(PATIENCE)
     _later(run.folder / "cdi")
     left = [path.name for path in (run.folder / "cdi").iterdir()]
-    records = read_ledger(run.folder / "kubelet" / "plugins" / DRIVER / "ledger.db").records
-    if status or left or records:
-        raise Violation(f"{point}: at the end status {status}, files {left}, records {records}")
+    remaining = read_ledger(ledger).records
+    if status or left or remaining:
+        raise Violation(f"{point}: at the end status {status}, files {left}, records {remaining}")
 
 
 def main() -> int:
@@ -277,15 +336,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.crash.points")
     parser.add_argument("--every", type=int, default=1, help="run each n-th point alone")
     parser.add_argument("--errors", action="store_true", help="errors too: ENOSPC, EIO, EROFS, EMFILE")
+    parser.add_argument("--driver", choices=sorted(SUBJECTS), default=CPU.name, help="the driver")
     options = parser.parse_args()
+    subject = SUBJECTS[options.driver]
     if reason := missing():
         print(f"not run: {reason}")  # noqa: T201
         return 1
-    points = find_points(errors=options.errors)
+    points = find_points(subject, errors=options.errors)
     reached = survived = 0
     for point in points[:: options.every]:
         try:
-            reached += survive(point)
+            reached += survive(point, subject)
             survived += 1
         except Violation as violation:
             print(violation, flush=True)  # noqa: T201

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from dranode.driver.core.claims.answers import Prepared
 from tests.crash import node_points, unsynced
-from tests.crash.points import Point, Violation, find_points, look, missing, pod, serving, survive, world
+from tests.crash.points import MEMORY, Point, Violation, find_points, look, missing, pod, serving, survive, world
 from tests.fakes.waiting import PATIENCE
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "strace is there")
@@ -21,6 +23,21 @@ def test_the_run_itself_shows_its_points() -> None:
 @pytest.mark.parametrize("point", [Point("fdatasync", 3), Point("rename", 1), Point("pwrite64", 6, "ENOSPC")], ids=str)
 def test_a_sample_is_survived(point: Point) -> None:
     assert survive(point), "the point was not reached"
+
+
+@pytest.mark.parametrize("point", [Point("fdatasync", 3), Point("rename", 1)], ids=str)
+def test_a_sample_is_survived_by_the_memory_driver(point: Point) -> None:
+    assert survive(point, MEMORY), "the point was not reached"
+
+
+def test_a_claim_that_has_less_than_it_was_given_is_a_violation() -> None:
+    other = replace(MEMORY, given=lambda *_: "7")
+    with (
+        world(MEMORY) as folder,
+        serving(folder, subject=other) as run,
+        pytest.raises(Violation, match="does not say DRANODE_MEMS_uid-0=7"),
+    ):
+        look(run, {}, Point("write", 1))
 
 
 def test_a_sample_beside_another_instance_and_a_runtime_is_survived() -> None:

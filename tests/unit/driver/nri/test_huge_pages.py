@@ -34,6 +34,14 @@ def test_a_new_container_gets_limits_in_the_runtimes_words() -> None:
     assert dict(made.linux.resources.unified) == {}
 
 
+def test_a_new_container_is_limited_in_what_is_promised_too_with_cgroup_v2() -> None:
+    made = adjustment_to(replace(LIMITED, unified=True))
+    assert made is not None
+    assert len(made.linux.resources.hugepage_limits) == 2
+    expected = {"hugetlb.2MB.rsvd.max": "8388608", "hugetlb.1GB.rsvd.max": "0"}
+    assert dict(made.linux.resources.unified) == expected
+
+
 @pytest.mark.parametrize("unified", [False, True])
 def test_an_existing_container_gets_them_as_files_with_cgroup_v2_alone(unified: bool) -> None:  # noqa: FBT001 - a parameter
     (update,) = updates_to([ContainerUpdate("c1", replace(LIMITED, unified=unified))])
