@@ -32,6 +32,10 @@ _COMMANDS: Final = {
 }
 
 
+# So many values are made before the next look for cycles.
+_MANY_VALUES: Final = 1_000_000
+
+
 def _contributed() -> dict[str, EntryPoint]:
     from importlib.metadata import entry_points
 
@@ -54,6 +58,8 @@ class _Commands(click.Group):
             gc.freeze()
             gc.enable()
         elif point := _contributed().get(cmd_name):
+            # What they read of a cluster are many values that stay; half of the time would go into looking for cycles.
+            gc.set_threshold(_MANY_VALUES)
             loaded = point.load()
         else:
             return None

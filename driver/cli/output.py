@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeVar
 
 import click
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from dranode.driver.picture.fleet import FleetPicture
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+_BAR_COLUMNS: Final = 30
 
 
 def output_option(function: F) -> F:
@@ -69,8 +71,15 @@ def console(*, stderr: bool = False) -> Console:
     return Harmless(file=stream, highlight=False, width=None if stream.isatty() else 120)
 
 
+class ProgressReporter(Protocol):
+    """The progress of a command, for whoever waits for it."""
+
+    def __call__(self, text: str, done: int = 0, total: int = 0) -> None:
+        """Show what happens next; with a total, how much of it is done as a bar."""
+
+
 @contextmanager
-def reporting(screen: Console | None = None) -> Iterator[Callable[[str], None]]:
+def reporting(screen: Console | None = None) -> Iterator[ProgressReporter]:
     """Show progress on a terminal, and nothing elsewhere.
 
     Args:
@@ -79,16 +88,27 @@ def reporting(screen: Console | None = None) -> Iterator[Callable[[str], None]]:
     """
     stream = screen.file if screen is not None else sys.stderr
     if not stream.isatty():
-        yield lambda _: None
+        yield lambda text, done=0, total=0: None  # noqa: ARG005 - the names are part of the type
         return
     from rich.live import Live
+    from rich.progress_bar import ProgressBar
     from rich.spinner import Spinner
+    from rich.table import Table
 
     spinner = Spinner("dots", "starting", style="status.spinner")
     # The first frame is drawn here. Drawn by the thread that turns the spinner, as `Console.status` does, it may come
     # between what is printed and the place where that was to begin.
-    with Live(spinner, console=screen or console(stderr=True), refresh_per_second=12.5, transient=True):
-        yield lambda text: spinner.update(text=text)
+    with Live(spinner, console=screen or console(stderr=True), refresh_per_second=12.5, transient=True) as live:
+        bar = ProgressBar(width=_BAR_COLUMNS)
+        counted = Table.grid(padding=(0, 1))
+        counted.add_row(spinner, bar)
+
+        def show(text: str, done: int = 0, total: int = 0) -> None:
+            spinner.update(text=text)
+            bar.update(done, total)
+            live.update(counted if total else spinner)
+
+        yield show
 
 
 def picture_options(function: F) -> F:

@@ -126,9 +126,10 @@ def _ask(
     with reporting() as progress:
         models = list(_models(add, questions))
         answers = []
-        for answer in questions.answers(questions.selected(pods)):
+        asked = questions.selected(pods)
+        for answer in questions.answers(asked):
             answers.append(answer)
-            progress(f"{len(answers)} pods looked at")
+            progress(f"{len(answers):,} of {len(asked):,} pods looked at", len(answers), len(asked))
         progress("looking for what would make room")
         changes = Changes.of(questions, answers, models, how_many=how_many, evict=evict, move=move)
     notes = [*unseen, *cluster_notes(questions.dump)]

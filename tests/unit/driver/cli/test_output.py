@@ -25,12 +25,14 @@ def test_the_first_frame_is_drawn_before_anything_can_be_printed() -> None:
 
 
 @pytest.mark.parametrize("texts", [["one"], ["one", "two", "three"]])
-def test_what_is_printed_stands_alone_and_progress_is_gone_at_the_end(texts: list[str]) -> None:
+@pytest.mark.parametrize("total", [0, 3])
+def test_what_is_printed_stands_alone_and_progress_is_gone_at_the_end(texts: list[str], total: int) -> None:
     terminal = Terminal()
     with reporting(screen := Console(file=terminal, force_terminal=True, width=80)) as progress:
         for text in texts:
-            progress(f"at {text}")
+            progress(f"at {text}", 1, total)
             screen.print(text)
+    assert ("━" in terminal.getvalue()) == bool(total)
     assert [line for line in Screen(80, terminal.getvalue()).lines if line] == texts
 
 

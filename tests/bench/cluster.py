@@ -1,0 +1,75 @@
+"""`dranode fit` and `allocate` on dumps of large clusters, in processes of their own: CPU seconds and memory.
+
+The floor is what it takes to read the file as JSON and to make nothing of it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from tests.bench.compiled import environment
+from tests.bench.dumps import DumpSize, write_json
+from tests.bench.table import Row
+
+_MIB: Final = 1024  # ru_maxrss is in KiB
+_MAX_SECONDS: Final = 60
+_MAX_MIB: Final = 2048
+_LARGE: Final = DumpSize(nodes=5_000, waiting=40_000)
+_LOADED: Final = DumpSize(nodes=1_000, waiting=1, held=980)
+_PROGRAM: Final = str(Path(sys.executable).with_name("dranode"))
+_READ: Final = "import json, pathlib, sys; json.loads(pathlib.Path(sys.argv[1]).read_bytes())"
+# What is left of the answer when the documents are there.
+_ANSWER: Final = """
+import sys, time, gc
+gc.set_threshold(1_000_000)
+from dranode.driver.machine.yaml_files import load_documents
+from dranode.sim.allocator.features import Features
+from dranode.sim.fit.dump import read_dump
+from dranode.sim.fit.questions import ClusterQuestions
+dump = read_dump(load_documents([sys.argv[1]]))
+began = time.process_time()
+questions = ClusterQuestions.of(dump, Features(), lambda: "share")
+(answer,) = questions.answers(questions.selected(()))
+assert answer.choice.node
+print(time.process_time() - began)
+"""
+
+
+def bench() -> Iterator[Row]:
+    """All pods of a large cluster, and one pod beside a full one."""
+    with tempfile.TemporaryDirectory(prefix="dranode-bench-") as name:
+        folder = Path(name)
+        large = folder / "large.json"
+        write_json(_LARGE, large)
+        floor, _ = _used([sys.executable, "-c", _READ, str(large)], folder)
+        what = f"{_LARGE.waiting:,} pods with claims on {_LARGE.nodes:,} nodes of 8 devices"
+        for command in ("fit", "allocate"):
+            seconds, memory = _used([_PROGRAM, command, str(large)], folder)
+            fast, small = seconds <= _MAX_SECONDS, memory <= _MAX_MIB
+            yield Row(f"{command}: {what}", seconds, "s", floor, "json.loads", f"{_MAX_SECONDS} s of CPU", fast)
+            yield Row(f"{command}: memory at most", memory, "MiB", target=f"{_MAX_MIB} MiB", ok=small)
+        loaded = folder / "loaded.json"
+        write_json(_LOADED, loaded)
+        floor, _ = _used([sys.executable, "-c", _READ, str(loaded)], folder)
+        whole, _ = _used([_PROGRAM, "fit", str(loaded)], folder)
+        yield Row(f"fit: one pod, {_LOADED.nodes:,} nodes, 7,840 pods bound", whole, "s", floor, "json.loads")
+        _used([sys.executable, "-c", _ANSWER, str(loaded)], folder)
+        answer = float((folder / "out").read_text())
+        yield Row("the same once it is read", answer, "s", target="under 1 s", ok=answer < 1)
+
+
+def _used(command: list[str], folder: Path) -> tuple[float, float]:
+    """CPU seconds of a process, and the most MiB that it had; what it prints goes into the file `out`."""
+    with (folder / "out").open("wb") as out:
+        actions = [(os.POSIX_SPAWN_DUP2, out.fileno(), 1)]
+        process = os.posix_spawn(command[0], command, environment(), file_actions=actions)
+        _, status, usage = os.wait4(process, 0)
+    # Some pods fit nowhere, which is status 1.
+    if os.waitstatus_to_exitcode(status) not in (0, 1):
+        raise RuntimeError(f"{' '.join(command)} ended with {os.waitstatus_to_exitcode(status)}")
+    return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / _MIB
