@@ -123,6 +123,44 @@ def test_another_kubelet_root_moves_mounts_folders_and_the_option(helm: Path) ->
     ]
 
 
+def test_what_another_drivers_chart_had_in_its_configuration_file_is_a_file_here_too(helm: Path) -> None:
+    values = ("config.groupBy=socket", "config.publishNodeAllocatableResourceMapping=true")
+    objects = rendered(helm, *values, name="dracpu", namespace="kube-system")
+    text = objects["ConfigMap dracpu-config"]["data"]["config.yaml"]
+    assert yaml.safe_load(text) == {"groupBy": "socket", "publishNodeAllocatableResourceMapping": True}
+    template = objects["DaemonSet dracpu"]["spec"]["template"]
+    (container,) = template["spec"]["containers"]
+    (argument,) = [each for each in container["args"] if each.startswith("--config=")]
+    mounts = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
+    assert argument == f"--config={mounts['config']}/config.yaml"
+    volumes = {each["name"]: each for each in template["spec"]["volumes"]}
+    assert volumes["config"]["configMap"] == {"name": "dracpu-config"}
+    other = rendered(helm, "config.groupBy=machine", name="dracpu")["DaemonSet dracpu"]["spec"]["template"]
+    assert other["metadata"]["annotations"] != template["metadata"]["annotations"]
+
+
+def test_a_key_of_the_file_that_the_pods_mounts_would_not_follow_is_refused(helm: Path) -> None:
+    with pytest.raises(AssertionError, match=r"config\.kubeletRootDir: .* set that one"):
+        rendered(helm, "config.kubeletRootDir=/var/lib/k0s/kubelet")
+    with pytest.raises(AssertionError, match=r"config\.hostnameOverride: the pod has it from the API server"):
+        rendered(helm, "config.hostnameOverride=a")
+
+
+def test_no_variable_wins_over_a_key_of_the_file(helm: Path) -> None:
+    objects = rendered(helm, "config.logFormat=text")
+    (container,) = objects["DaemonSet dranode"]["spec"]["template"]["spec"]["containers"]
+    assert "DRANODE_LOG_FORMAT" not in [each["name"] for each in container["env"]]
+
+
+def test_the_metrics_are_beside_the_probes_where_their_ports_are_the_same(helm: Path) -> None:
+    objects = rendered(helm, "metrics.port=8080", "networkPolicy.create=true", "metrics.podMonitor.create=true")
+    (container,) = objects["DaemonSet dranode"]["spec"]["template"]["spec"]["containers"]
+    assert container["ports"] == [{"name": "http", "containerPort": 8080}]
+    assert "DRANODE_METRICS_ADDRESS" not in [each["name"] for each in container["env"]]
+    assert objects["PodMonitor dranode"]["spec"]["podMetricsEndpoints"][0]["port"] == "http"
+    assert objects["NetworkPolicy dranode"]["spec"]["ingress"][0]["ports"] == [{"port": "http"}]
+
+
 @pytest.mark.parametrize("value", ["cpu.groupBy=numa", "cpu.reservedCPUs=a", "drivers={}", "kubletRoot=/x"])
 def test_a_value_that_means_nothing_is_refused(helm: Path, value: str) -> None:
     answer = subprocess.run(

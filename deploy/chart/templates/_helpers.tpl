@@ -20,6 +20,11 @@ app.kubernetes.io/name: {{ include "dranode.name" . }}
 {{ .Values.image.repository }}:{{ default .Chart.AppVersion .Values.image.tag }}
 {{- end -}}
 
+{{/* The name of the port that has the metrics. */}}
+{{- define "dranode.metricsPort" -}}
+{{- if eq (int .Values.metrics.port) (int .Values.probes.port) }}http{{ else }}metrics{{ end -}}
+{{- end -}}
+
 {{/* What makes an object part of the hook before an uninstall; the argument is its turn. */}}
 {{- define "dranode.drainHook" -}}
 helm.sh/hook: pre-delete
