@@ -1,8 +1,8 @@
 """Writes a workload's device metadata (KEP-5304): one file a request, mounted into the containers that ask for it.
 
-A file is a stream of JSON documents, the same object once in each version of the API, newest first; a reader takes the
-first version that it knows. It is reached through a CDI device of its own, `<driver>/metadata=<claim UID>_<request>`,
-so that it needs nothing of the claim's own devices.
+A file may be a stream of JSON documents, the same object once in each version of the API. Ours has the latest version
+alone, as dra-driver-cpu's has, so that programs that know nothing of streams read it as well. It is reached through a
+CDI device of its own, `<driver>/metadata=<claim UID>_<request>`, so that it needs nothing of the claim's own devices.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ POD_CLAIM_NAME: Final = "resource.kubernetes.io/pod-claim-name"
 
 CONTAINER_FOLDER: Final = "/var/run/kubernetes.io/dra-device-attributes"
 MAX_ATTRIBUTES: Final = 32
-_VERSIONS: Final = tuple(f"metadata.resource.k8s.io/{version}" for version in ("v1beta1", "v1alpha1"))
+_VERSION: Final = "metadata.resource.k8s.io/v1beta1"
 _CDI_VERSION: Final = "0.5.0"
 # A namespace of 63 characters and a name of 253 are more than a file system's names may have.
 _MAX_NAME: Final = 255
@@ -148,14 +148,14 @@ def _text(driver: str, record: Record, inventory: Inventory, request: str) -> by
     for grant in record.grants:
         if main_request(grant.request) == request:
             requests.setdefault(grant.request, []).append(_device(driver, grant, inventory))
-    body = {
+    document = {
+        "apiVersion": _VERSION,
         "kind": "DeviceMetadata",
         "metadata": metadata,
         **named,
         "requests": [{"name": name, "devices": devices} for name, devices in requests.items()],
     }
-    documents = (msgspec.json.encode({"apiVersion": version, **body}) for version in _VERSIONS)
-    return b"".join(msgspec.json.format(document, indent=2) + b"\n" for document in documents)
+    return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
 
 
 def _device(driver: str, grant: Grant, inventory: Inventory) -> dict[str, Any]:

@@ -97,7 +97,7 @@ def test_a_claim_leaves_the_files_of_its_successor_of_the_same_name_alone(metada
     metadata.remove(OLD.ref, ("r",))
     assert names(metadata.cdi) == [f"{Lamps.driver}_metadata_uid-new_r.json"]
     text = (metadata.folder / "ns_c" / "r" / "metadata.json").read_text()
-    assert json.JSONDecoder().raw_decode(text)[0]["metadata"]["uid"] == "uid-new"
+    assert json.loads(text)["metadata"]["uid"] == "uid-new"
 
 
 @pytest.mark.parametrize("indent", [None, 2, 4])
@@ -106,7 +106,7 @@ def test_whose_a_file_is_does_not_depend_on_how_its_documents_are_written(
 ) -> None:
     metadata.write(NEW, INVENTORY)
     file = metadata.folder / "ns_c" / "r" / "metadata.json"
-    document, _ = json.JSONDecoder().raw_decode(file.read_text())
+    document = json.loads(file.read_text())
     file.write_text(f"{json.dumps(document, indent=indent)}\n" * 2)
     metadata.remove(OLD.ref, ("r",))
     assert file.exists()
@@ -182,7 +182,7 @@ def test_a_claim_from_a_template_is_mounted_where_its_pod_looks(metadata: Device
     (spec,) = metadata.cdi.glob("*metadata*")
     (mount,) = json.loads(spec.read_bytes())["devices"][0]["containerEdits"]["mounts"]
     assert "/resourceclaimtemplates/lamp/r/" in mount["containerPath"]
-    assert json.JSONDecoder().raw_decode(Path(mount["hostPath"]).read_text())[0]["podClaimName"] == "lamp"
+    assert json.loads(Path(mount["hostPath"]).read_text())["podClaimName"] == "lamp"
 
 
 def test_the_metadata_of_a_claim_whose_record_was_lost_goes_when_another_one_has_its_name(
