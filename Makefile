@@ -88,7 +88,8 @@ interop-all: setup interop-packages
 
 # Real control planes, built from their modules: needs Go, and says why where it cannot run. The first build takes long.
 interop-scheduler: setup
-	@INTEROP_SCHEDULER="1.36 1.37" $(BIN)/python -m pytest -rs -s tests/interop/test_scheduler.py
+	@INTEROP_SCHEDULER="1.36 1.37" $(BIN)/python -m pytest -rs -s tests/interop/test_scheduler.py \
+		tests/interop/test_memory_slices.py
 
 # Kubernetes and containerd: a row of docs/compatibility.md each.
 .PHONY: interop-cluster

@@ -30,7 +30,7 @@ from dranode.cdi.directory import remove_abandoned
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.documents import decode
 from dranode.driver.core.api.resource import ResourceClaim
-from dranode.driver.core.claims.answers import Prepared
+from dranode.driver.core.claims.answers import Prepared, Refused
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.record import PreparedDevice, Record
 from dranode.driver.local.kubelet import KubeletError, StandInKubelet
@@ -298,12 +298,21 @@ def _later(folder: Path) -> None:
     remove_abandoned(folder)
 
 
+def _asked_again(run: Run, number: int) -> Prepared | Refused:
+    """Prepare as kubelet does: a driver that has not read its hardware yet, on a busy machine, is asked again."""
+    ends = time.monotonic() + PATIENCE
+    while True:
+        (answer,) = run.kubelet.prepare(pod(number, run.subject)).values()
+        if isinstance(answer, Prepared) or "kubelet will ask again" not in answer.reason or time.monotonic() > ends:
+            return answer
+
+
 def look(run: Run, told: Told, point: Point) -> None:
     log = run.folder / "log"
     if not run.register():
         raise Violation(f"{point}: it does not start again: {log.read_text()[-400:]}")
     for number in range(CLAIMS):
-        (answer,) = run.kubelet.prepare(pod(number, run.subject)).values()
+        answer = _asked_again(run, number)
         if not isinstance(answer, Prepared):
             raise Violation(f"{point}: claim {number} is refused: {answer}")
         known = told.get(number)
