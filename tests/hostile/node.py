@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import signal
 import subprocess
@@ -34,6 +35,8 @@ DRIVER: Final = "dra.cpu"
 KIND: Final = "dra.k8s.io/cpu"
 MACHINE: Final = "sockets=1,numa=2,cores=4,threads=2"
 CPUS: Final = CPUSet(range(16))
+# A driver that starts says so after a while; to kubelet that is as good as no answer.
+STARTING: Final = "has not read its hardware and ledger yet"
 _LAUNCH: Final = Path(__file__).with_name("launch.py")
 
 
@@ -151,6 +154,15 @@ class Node:
             if (status := instance.process.poll()) is not None:
                 raise Violation(f"instance {name} has ended with status {status}")
 
+    def cpu_seconds(self) -> float:
+        """The CPU time that the instances which run have used."""
+        ticks = 0
+        for instance in self.instances.values():
+            with contextlib.suppress(OSError):
+                fields = Path(f"/proc/{instance.process.pid}/stat").read_text().rpartition(")")[2].split()
+                ticks += int(fields[11]) + int(fields[12])
+        return ticks / os.sysconf("SC_CLK_TCK")
+
     def call(self, name: str, method: str, claims: Sequence[BookedClaim], seconds: float = PATIENCE) -> Any:
         """kubelet's call; None without an answer."""
         asked = [api.Claim(namespace="default", name=claim.name, uid=claim.uid) for claim in claims]
@@ -221,7 +233,7 @@ class Node:
         if answer is None:
             return "no answer"
         if error := answer.claims[claim.uid].error:
-            return str(error)
+            return "no answer" if STARTING in error else str(error)
         self.book.unprepared(claim)
         if all(other.name != claim.name for other in self.book.claims.values()):
             self.store.remove(ResourceClaim, "default", claim.name)

@@ -16,7 +16,7 @@ from typing import Final
 
 from tests.hostile.book import BookedClaim, Stage
 from tests.hostile.kubelet import MOODS
-from tests.hostile.node import CPUS, Node
+from tests.hostile.node import CPUS, STARTING, Node
 from tests.hostile.runtime import Violation
 
 NAMES: Final = tuple(f"c{number}" for number in range(8))
@@ -91,6 +91,8 @@ class Steps:
         told = [claim for claim in claims if claim.stage is Stage.TOLD]
         for reason in self.node.prepare(name, claims):
             self.say(f"refused: {reason}")
+            if STARTING in reason:
+                continue
             self.node.refused(f"prepare ({self.fault or 'no fault'})", reason)
             if not self.fault:
                 was = "kubelet was told that it is prepared" if told else "there is room for it"
