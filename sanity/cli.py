@@ -91,7 +91,8 @@ def command(
             name = _name(bench)
         except Breach as never:
             # It has a report too, for those who read nothing else.
-            breach, found, outcomes, name = never, {}, unanswered(checks, never), _command_name(driver_command, bench)
+            breach, found, name = never, {}, _command_name(driver_command, bench)
+            outcomes = unanswered(bench, checks, never)
     if junit is not None:
         Path(junit).write_text(as_junit(name, outcomes), encoding="utf-8")
     written = emit(report_document(name, found, outcomes), output)

@@ -17,6 +17,11 @@ from dranode.sanity.kubelet import DriverCallError
 
 # The groups whose checks need a claim, most of them.
 _CLAIM_GROUPS: Final = frozenset((CheckGroup.PREPARE, CheckGroup.UNPREPARE, CheckGroup.CDI))
+# The checks that need no more than a registration socket that answers.
+OF_GET_INFO: Final = frozenset(
+    f"registration-{rule}"
+    for rule in ("get-info", "type", "name", "endpoint", "versions", "versions-order", "versions-unique")
+)
 
 
 class Verdict(StrEnum):
@@ -80,15 +85,21 @@ def run_checks(
     return outcomes
 
 
-def unanswered(checks: Sequence[Check], breach: Breach) -> list[CheckOutcome]:
-    """The outcomes where the driver never answered: the first check fails by it, and nothing else can be run."""
-    reason = f"the driver never answered: {breach.seen}"
-    return [
-        CheckOutcome(check, Verdict.SKIPPED, "the driver never answered")
-        if number
-        else CheckOutcome(check, Verdict.FAILED, reason, breach.remedy)
-        for number, check in enumerate(sorted(checks, key=lambda check: check.level is not Level.MUST))
+def unanswered(bench: Bench, checks: Sequence[Check], breach: Breach) -> list[CheckOutcome]:
+    """The outcomes where the driver never answered: what GetInfo says may tell why, and nothing else can be run.
+
+    If it does not, the first check fails by it.
+    """
+    outcomes = [
+        CheckOutcome(check, *_looked(bench, check))
+        if check.id in OF_GET_INFO
+        else CheckOutcome(check, Verdict.SKIPPED, "the driver never answered")
+        for check in sorted(checks, key=lambda check: check.level is not Level.MUST)
     ]
+    if outcomes and not any(outcome.verdict is Verdict.FAILED for outcome in outcomes):
+        reason = f"the driver never answered: {breach.seen}"
+        outcomes[0] = CheckOutcome(outcomes[0].check, Verdict.FAILED, reason, breach.remedy)
+    return outcomes
 
 
 def unproven(outcomes: Sequence[CheckOutcome]) -> str:

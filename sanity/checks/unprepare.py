@@ -8,6 +8,7 @@ from typing import Any, Final
 from dranode.sanity.bench import Bench, BenchClaim
 from dranode.sanity.breach import Unable, expect
 from dranode.sanity.check import must, should
+from dranode.sanity.checks.prepare import two_claims
 from dranode.sanity.kubelet import DRA_SERVICES, ClaimIdentity
 
 _PROTO: Final = "k8s.io/kubelet/pkg/apis/dra/v1/api.proto"
@@ -25,11 +26,12 @@ def _stranger(name: str = "") -> BenchClaim:
     f"{_PROTO}, NodeUnprepareResourcesResponse.claims: every claim must have an entry, even an empty one",
 )
 def every_unprepare_is_answered(bench: Bench) -> None:
-    """A prepared claim, and its UID alone."""
-    claim = bench.claim()
-    bench.prepared(claim)
-    answers = bench.unprepare(claim)
-    expect(set(answers) == {claim.uid}, f"the answer has {sorted(answers)} for {claim.uid}", "key it by claim UID")
+    """A prepared claim, and its UID alone, also beside another that is prepared."""
+    claims = two_claims(bench)
+    bench.prepared(*claims)
+    for claim in claims:
+        answers = bench.unprepare(claim)
+        expect(set(answers) == {claim.uid}, f"the answer has {sorted(answers)} for {claim.uid}", "key it by claim UID")
 
 
 @must("unprepare-idempotent", "A repeated Unprepare succeeds.", f"{_HELPER}: the call must be idempotent")

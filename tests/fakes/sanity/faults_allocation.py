@@ -65,6 +65,16 @@ class AdminsWait(RightDriver):
         super().check_result({**result, "adminAccess": False}, uid)
 
 
+@fault("prepare-admin-holds-nothing", "is held")
+class AdminsHold(RightDriver):
+    def holders(self, device: str) -> set[str]:
+        return {
+            uid
+            for uid, record in self.records().items()
+            if device in {result["device"] for result in self.own_results(record["claim"])}
+        }
+
+
 @fault("prepare-many-results", "more than 8 devices")
 class FewResults(RightDriver):
     def grant(self, document: Document) -> list[Document]:
@@ -208,6 +218,15 @@ class SilentUnprepare(RightDriver):
     def unprepare_call(self, api: Any, request: Any, context: Any) -> Any:
         super().unprepare_call(api, request, context)
         return api.NodeUnprepareResourcesResponse()
+
+
+@fault("unprepare-answers", "the answer has")
+class UnpreparesForAll(RightDriver):
+    def unprepare_call(self, api: Any, request: Any, context: Any) -> Any:
+        answer = super().unprepare_call(api, request, context)
+        for uid in self.records():
+            answer.claims[uid].CopyFrom(api.NodeUnprepareResourceResponse())
+        return answer
 
 
 class Unpreparing(RightDriver):

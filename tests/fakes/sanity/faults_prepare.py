@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import json
 import urllib.error
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -282,3 +284,81 @@ class FilesByName(RightDriver):
             raise Refused(str(error)) from error
         path.unlink()
         return super().prepare(claim)
+
+
+@fault("prepare-answers", "the answer has")
+class AnswersForAll(RightDriver):
+    def prepare_call(self, api: Any, request: Any, context: Any) -> Any:
+        answer = super().prepare_call(api, request, context)
+        for uid, record in self.records().items():
+            devices = [self.answered(api, device) for device in record["devices"]]
+            answer.claims[uid].CopyFrom(api.NodePrepareResourceResponse(devices=devices))
+        return answer
+
+
+@fault("prepare-replaced", "the new claim got")
+class AnswersFromNames(RightDriver):
+    """Keeps claims by name, and believes what it has without a look at the claim."""
+
+    def prepare(self, claim: Any) -> list[Document]:
+        record = self.records().get(claim.name)
+        if record is None:
+            document = self.checked(claim, self.claim(claim))
+            record = {"claim": document, "devices": self.grant(document)}
+            self.save({**self.records(), claim.name: record})
+        self.write(record)
+        return list(record["devices"])
+
+    def unprepare(self, claim: Any) -> None:
+        self.files.remove(claim.uid)
+        records = self.records()
+        records.pop(claim.name, None)
+        self.save(records)
+
+
+@fault("prepare-replaced", "is in no spec")
+class RemovesWhatHasTheName(RightDriver):
+    def unprepare(self, claim: Any) -> None:
+        for uid, record in self.records().items():
+            if record["claim"]["metadata"]["name"] == claim.name:
+                self.files.remove(uid)
+        super().unprepare(claim)
+
+
+class GrantsOneByOne(RightDriver):
+    """Has done something for the first device of a claim when the second one is refused."""
+
+    def check_result(self, result: Document, uid: str) -> None:
+        super().check_result(result, uid)
+        self.done(result, uid)
+
+    def done(self, result: Document, uid: str) -> None:
+        raise NotImplementedError
+
+    def unprepare(self, claim: Any) -> None:
+        if claim.uid in self.records():
+            super().unprepare(claim)
+
+
+@fault("cdi-refused-leaves-nothing", "is left in")
+class WritesOneByOne(GrantsOneByOne):
+    def done(self, result: Document, uid: str) -> None:
+        (self.files.cdi / f"example.com-light_{uid}-{result['device']}.json").write_text(
+            json.dumps({"cdiVersion": "0.5.0", "kind": "example.com/light", "devices": []})
+        )
+
+
+@fault("prepare-refused-frees", "is being given to")
+class HoldsOneByOne(GrantsOneByOne):
+    def __init__(self, folder: Path, server: str) -> None:
+        super().__init__(folder, server)
+        self.given: dict[str, str] = {}
+
+    def done(self, result: Document, uid: str) -> None:
+        if self.given.setdefault(result["device"], uid) != uid:
+            raise Refused(f"{result['device']} is being given to {self.given[result['device']]}")
+
+    def unprepare(self, claim: Any) -> None:
+        if claim.uid in self.records():
+            self.given = {device: uid for device, uid in self.given.items() if uid != claim.uid}
+        super().unprepare(claim)

@@ -14,9 +14,9 @@ from dranode.sanity.catalogue import all_checks
 from dranode.sanity.check import Check, CheckGroup, Level
 from dranode.sanity.kubelet import DriverCallError
 from dranode.sanity.report import failed, junit, report_document, summary
-from dranode.sanity.suite import CheckOutcome, Verdict, run_checks, select, unanswered, unproven
+from dranode.sanity.suite import OF_GET_INFO, CheckOutcome, Verdict, run_checks, select, unanswered, unproven
 from tests.fakes.sanity.bench import bench_of
-from tests.fakes.sanity.driver import RightDriver
+from tests.fakes.sanity.driver import Instance, RightDriver
 
 
 def check(name: str, level: Level = Level.MUST, look: object = None) -> Check:
@@ -147,11 +147,34 @@ def test_a_check_that_breaks_on_what_a_driver_says_fails_alone() -> None:
 
 
 def test_a_driver_that_never_answers_has_a_report_with_one_failure() -> None:
-    outcomes = unanswered([CHECKS[1], CHECKS[0], CHECKS[2]], Breach("nobody is there", "listen"))
+    with bench_of(RightDriver) as bench:
+        outcomes = unanswered(bench, [CHECKS[1], CHECKS[0], CHECKS[2]], Breach("nobody is there", "listen"))
     assert [(each.check.id, each.verdict) for each in outcomes] == [
         ("prepare-a", Verdict.FAILED), ("cdi-a", Verdict.SKIPPED), ("prepare-b", Verdict.SKIPPED),
     ]  # fmt: skip
     assert outcomes[0].text == "the driver never answered: nobody is there"
+
+
+class RelativeEndpoint(RightDriver):
+    """Kubelet cannot dial it."""
+
+    def info(self, instance: Instance) -> Any:
+        info = super().info(instance)
+        info.endpoint = "plugins/dra.sock"
+        return info
+
+
+def test_the_checks_of_get_info_are_run_on_a_driver_that_never_answers_its_calls() -> None:
+    checks = [each for each in all_checks() if each.id in OF_GET_INFO or each.id == "prepare-answers"]
+    with bench_of(RelativeEndpoint) as bench:
+        bench.process.start()  # type: ignore[union-attr]
+        outcomes = unanswered(bench, checks, Breach("the service does not answer", "listen"))
+    by_verdict = {verdict: {each.check.id for each in outcomes if each.verdict is verdict} for verdict in Verdict}
+    assert by_verdict == {
+        Verdict.PASSED: OF_GET_INFO - {"registration-endpoint"},
+        Verdict.FAILED: {"registration-endpoint"},
+        Verdict.SKIPPED: {"prepare-answers"},
+    }
 
 
 def test_a_run_in_which_no_claim_was_tried_proves_nothing() -> None:

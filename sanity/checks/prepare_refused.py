@@ -1,0 +1,160 @@
+"""NodePrepareResources: claims that cannot be prepared, and what is left of them."""
+
+from __future__ import annotations
+
+import time
+
+from dranode.sanity.apiserver import RequestFault
+from dranode.sanity.bench import Bench, BenchClaim
+from dranode.sanity.breach import Unable, expect
+from dranode.sanity.check import must, should
+from dranode.sanity.checks.prepare import HELPER, KUBELET, deallocate, missing_claim
+from dranode.sanity.kubelet import CALL_SECONDS, DriverCallError
+from dranode.sanity.offers import OfferedDevice
+
+
+@must(
+    "prepare-unknown",
+    "A claim that does not exist is refused.",
+    f"{HELPER}: the helper gets the claim from the API server, and fails where it cannot",
+)
+def unknown_claims_are_refused(bench: Bench) -> None:
+    """A name that no claim has."""
+    bench.server()
+    expect(
+        bench.refused(missing_claim()), "a claim that does not exist was prepared", "get the claim before preparing it"
+    )
+
+
+@should(
+    "prepare-unknown-named",
+    "The error for a claim names the claim, for whoever reads the pod's events.",
+    "KEP-4381: kubelet puts the driver's error into an event of the pod",
+)
+def errors_name_the_claim(bench: Bench) -> None:
+    """The text for a claim that does not exist."""
+    bench.server()
+    claim = missing_claim()
+    text = bench.refused(claim)
+    expect(claim.identity.name in text, f'the error is "{text}"', "put namespace and name of the claim into the error")
+
+
+@must(
+    "prepare-not-allocated",
+    "A claim without an allocation is refused.",
+    f"{HELPER}: the helper verifies that claims are allocated",
+)
+def unallocated_claims_are_refused(bench: Bench) -> None:
+    """A claim whose status is empty."""
+    claim = bench.claim(bench.devices())
+    bench.change(claim, deallocate)
+    expect(bench.refused(claim), "a claim without an allocation was prepared", "look at status.allocation first")
+
+
+@must(
+    "prepare-unknown-device",
+    "A claim to a device that the driver does not have is refused.",
+    "KEP-4381: allocations can be older than what the node has now",
+)
+def unknown_devices_are_refused(bench: Bench) -> None:
+    """A device of a name that is not published."""
+    result = {**bench.devices()[0].result("r0"), "device": "no-such-device-of-sanity"}
+    expect(bench.refused(bench.make_claim([result])), "a claim to no device was prepared", "look the device up")
+
+
+@should(
+    "prepare-unknown-pool",
+    "A claim to a device of a pool that the driver does not have is refused.",
+    "KEP-4381: a device is named by driver, pool and device",
+)
+def unknown_pools_are_refused(bench: Bench) -> None:
+    """A device of another node's pool, say."""
+    result = {**bench.devices()[0].result("r0"), "pool": "no-such-pool-of-sanity"}
+    expect(bench.refused(bench.make_claim([result])), "a claim to no pool was prepared", "compare pool and device")
+
+
+@must(
+    "prepare-server-error",
+    "While the API server fails, Prepare is refused within kubelet's 45 s; afterwards it succeeds.",
+    f"{KUBELET}: a refused claim is sent again; the deadline of a call is 45 s",
+)
+def a_failing_server_is_survived(bench: Bench) -> None:
+    """Status 500 for every claim that the driver asks for."""
+    claim = bench.claim(bench.devices())
+    server = bench.server()
+    asked = len(server.requests("GET", "resourceclaims"))
+    server.faults.append(RequestFault("GET", "resourceclaims", times=1000, status=500))
+    began = time.monotonic()
+    refusal = bench.refused(claim)
+    took = time.monotonic() - began
+    if len(server.requests("GET", "resourceclaims")) == asked:
+        raise Unable(
+            "the driver did not ask the API server for the claim (it watches claims, or has them from elsewhere)"
+        )
+    expect(refusal, "the claim was prepared although the API server failed", "refuse what could not be read")
+    expect(took < CALL_SECONDS, f"the call took {took:.0f} s", "give up before kubelet does")
+    server.faults.clear()
+    bench.prepared(claim)
+
+
+@must(
+    "prepare-server-away",
+    "A claim that is prepared already is answered again, or refused, while the API server is away; then as before.",
+    f"{KUBELET}: a restarted kubelet asks for the claims of every running pod, whatever the API server does",
+)
+def a_missing_server_is_survived(bench: Bench) -> None:
+    """The server refuses connections."""
+    claim = bench.claim(bench.devices())
+    (first,) = bench.prepared(claim)
+    bench.server().stop()
+    began = time.monotonic()
+    try:
+        answer = bench.prepare(claim).get(claim.uid)
+        expect(answer is None or answer.error or answer == first, f"the answer is {answer}", "answer from the record")
+    except DriverCallError:
+        pass
+    took = time.monotonic() - began
+    expect(took < CALL_SECONDS, f"the call took {took:.0f} s", "give up before kubelet does")
+    bench.server().start()
+    (again,) = bench.prepared(claim)
+    expect(again == first, f"afterwards the answer is {again}", "answer from the record")
+
+
+@must(
+    "prepare-refused-frees",
+    "A claim that was refused and unprepared holds none of its devices.",
+    f"{HELPER}, UnprepareResourceClaims: undoes whatever PrepareResourceClaims did, of a claim that failed too",
+)
+def refused_claims_hold_nothing(bench: Bench) -> None:
+    """The device that there is, for another claim."""
+    device = bench.devices()[0]
+    _refuse_half(bench, device)
+    bench.prepared(bench.claim([device]))
+
+
+@must(
+    "cdi-refused-leaves-nothing",
+    "Nothing of a claim that was refused and unprepared is left in the CDI folder.",
+    f"{HELPER}, UnprepareResourceClaims: undoes whatever PrepareResourceClaims did, of a claim that failed too",
+)
+def refused_claims_leave_no_spec(bench: Bench) -> None:
+    """The folder before and after, and the claim's UID in it."""
+    before = set(bench.specs.listing())
+    claim = _refuse_half(bench, bench.devices()[0])
+    after = bench.specs.listing()
+    left = sorted(name for name, content in after.items() if name not in before or claim.uid.encode() in content)
+    expect(not left, f"{left} is left in {bench.specs.folder}", "write specs once every device of a claim is granted")
+
+
+def _refuse_half(bench: Bench, device: OfferedDevice) -> BenchClaim:
+    """Have a claim to a device, and to one that there is not, refused and unprepared.
+
+    Raises:
+        Unable: it is prepared.
+    """
+    missing = {**device.result("second"), "device": "no-such-device-of-sanity"}
+    claim = bench.make_claim([device.result("first"), missing])
+    if not bench.refused(claim):
+        raise Unable("the driver prepares a claim to a device that there is not (prepare-unknown-device)")
+    bench.unprepared(claim)
+    return claim
