@@ -1,15 +1,12 @@
 """A container runtime's NRI socket without containers, for drivers that start only beside one.
 
-`python -m tests.interop.nri_stand_in FOLDER -- COMMAND` serves `FOLDER/nri.sock` until the command ends, with its
-status. Plug-ins may connect as often as they like; each is registered, configured and told of no container.
+Plug-ins may connect as often as they like; each is registered, configured and shown no container.
 """
 
 from __future__ import annotations
 
 import contextlib
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,16 +39,3 @@ def _attend(plugin: socket.socket) -> None:
         while True:
             plugin.settimeout(None)
             runtime.pump()
-
-
-def main() -> int:
-    """Run the command beside the socket."""
-    folder, dashes, *command = sys.argv[1:]
-    if dashes != "--":
-        raise SystemExit("usage: python -m tests.interop.nri_stand_in FOLDER -- COMMAND...")
-    with nri_stand_in(Path(folder) / "nri.sock"):
-        return subprocess.run(command, check=False).returncode
-
-
-if __name__ == "__main__":
-    sys.exit(main())
