@@ -133,8 +133,9 @@ def _ask(
         progress("looking for what would make room")
         changes = Changes.of(questions, answers, models, how_many=how_many, evict=evict, move=move)
     notes = [*unseen, *cluster_notes(questions.dump)]
-    document = {"pods": list(map(answer_document, answers)), **changes_document(changes), "notes": notes}
-    if not emit(document, output):
+    if output != "table":  # every node for every pod, which people are not shown
+        emit({"pods": list(map(answer_document, answers)), **changes_document(changes), "notes": notes}, output)
+    else:
         screen = console()
         show_answers(screen, answers, scores=scores)
         show_changes(screen, changes)

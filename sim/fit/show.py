@@ -17,6 +17,7 @@ from dranode.sim.scheduler.scores import NodeTotal
 
 _TIED_SHOWN: Final = 4
 _PODS_SHOWN: Final = 3
+_REASONS_SHOWN: Final = 20
 _SCORES_SHOWN: Final = 10
 
 
@@ -59,12 +60,16 @@ def show_answers(screen: Console, answers: Sequence[PodAnswer], *, scores: bool)
             stuck[answer.choice.message, answer.choice.groups].append(answer)
         for note in answer.notes:
             notes[note].append(answer.choice.pod)
-    for alike in stuck.values():
+    reasons = list(stuck.values())
+    for alike in reasons[:_REASONS_SHOWN]:
         screen.print()
         screen.print(hanging(_pods([answer.choice.pod for answer in alike]), alike[0].choice.message))
         for group in alike[0].choice.groups:
             nodes, _, why = group_line(group).partition(": ")
             screen.print(Padding(hanging(nodes, why, style=""), (0, 0, 0, 2)))
+    if len(reasons) > _REASONS_SHOWN:
+        rest = sum(map(len, reasons[_REASONS_SHOWN:]))
+        screen.print(f"\nand {rest} pods more that fit nowhere, for other reasons; -o json has them", markup=False)
     for answer in answers if scores else ():
         if answer.choice.node is not None:
             _show_scores(screen, answer.choice.pod, answer.placement.scores)

@@ -164,3 +164,10 @@ def test_thousands_of_pods_have_a_row_each_and_those_that_fit_nowhere_their_reas
     assert lines[1].index("the only") == lines[0].index("because")
     assert result.output.count("0/1 nodes are available: 1 Insufficient cpu.") == 1
     assert "default/p64, default/p65, default/p66 and 1033 pods more" in result.output
+
+
+def test_of_many_different_reasons_people_are_shown_the_first(tmp_path: Path) -> None:
+    many = [pod_document(f"p{number}", f"{number + 10}") for number in range(25)]
+    result = fit(tmp_path, node_document("a"), *many)
+    assert result.output.count("0/1 nodes are available") == 20
+    assert "and 5 pods more that fit nowhere, for other reasons; -o json has them" in result.output
