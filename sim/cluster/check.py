@@ -116,7 +116,7 @@ def check(
             yield CheckResult(source.file, source.kind, source.name, errors)
             continue
         try:
-            check_kind(source.document)
+            _check_header(source.document)
         except DocumentError as error:
             yield CheckResult(source.file, source.kind, source.name, (_field_error(error),))
             continue
@@ -124,6 +124,12 @@ def check(
             yield _checked(source, plugins, around, problem)
         else:
             yield from _pod(source, claims, templates)
+
+
+def _check_header(document: Mapping[str, Any]) -> None:
+    check_kind(document)
+    if not document.get("apiVersion"):
+        raise DocumentError("an API version is required: without it nothing can be created", "apiVersion")
 
 
 def nothing_checked(files: Iterable[str]) -> CheckResult:

@@ -32,7 +32,11 @@ _FLAT_REQUEST: Final = (
     "adminAccess",
     "tolerations",
     "capacity",
+    "derivedAttributes",
 )
+_VERSIONS: Final = ("v1", "v1beta2", "v1beta1")
+# The kinds that have others (Kubernetes 1.37).
+_SERVED: Final = {"DeviceTaintRule": ("v1", "v1beta2", "v1alpha3"), "ResourcePoolStatusRequest": ("v1alpha3",)}
 _learned: Final[set[type]] = set()
 _learning: Final = threading.Lock()
 _UNKNOWN: Final = "contains unknown field "
@@ -145,12 +149,14 @@ def to_v1(document: Mapping[str, Any]) -> dict[str, Any]:
     """
     version = str(document.get("apiVersion", ""))
     group, _, short = version.rpartition("/")
-    if group != API_GROUP or short == "v1":
+    if group != API_GROUP:
         return dict(document)
-    if short == "v1alpha3" and document.get("kind") == "DeviceTaintRule":
-        return dict(document, apiVersion=API_VERSION)
-    if short not in ("v1beta1", "v1beta2"):
-        raise DocumentError(f'{API_GROUP} has v1, v1beta2 and v1beta1, not "{short}"', "apiVersion")
+    served = _SERVED.get(str(document.get("kind")), _VERSIONS)
+    if short not in served:
+        known = " and ".join(filter(None, (", ".join(served[:-1]), served[-1])))
+        raise DocumentError(f'{API_GROUP} has {known}, not "{short}"', "apiVersion")
+    if short == "v1":
+        return dict(document)
     converted = dict(document, apiVersion=API_VERSION)
     if short == "v1beta1":
         spec = document.get("spec")

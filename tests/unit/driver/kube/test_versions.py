@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from dranode.driver.core.api.documents import decode, encode, to_v1
-from dranode.driver.core.api.resource import ResourceSlice
+from dranode.driver.core.api.errors import DocumentError
+from dranode.driver.core.api.resource import ExactDeviceRequest, ResourceSlice
 from dranode.driver.kube.versions import best_version, from_v1
 
 SLICE = {
@@ -53,3 +54,38 @@ def test_what_is_written_in_a_version_reads_back_as_v1(version: str) -> None:
 def test_a_status_is_the_same_in_every_version() -> None:
     claim = {"kind": "ResourceClaim", "apiVersion": "resource.k8s.io/v1", "status": {"devices": [{"driver": "d"}]}}
     assert from_v1(claim, "v1beta1") == {**claim, "apiVersion": "resource.k8s.io/v1beta1"}
+
+
+def test_a_flat_request_keeps_every_field_of_an_exact_one() -> None:
+    derived = [{"name": "a.example.com/x", "expression": "device.driver"}]
+    fields = {"deviceClassName": "gpu", "count": 2, "derivedAttributes": derived}
+    header = {"apiVersion": "resource.k8s.io/v1beta1", "kind": "ResourceClaim"}
+    claim = {**header, "spec": {"devices": {"requests": [{"name": "r", **fields}]}}}
+    assert to_v1(claim)["spec"]["devices"]["requests"] == [{"name": "r", "exactly": fields}]
+    known = {camel(name) for name in ExactDeviceRequest.__struct_fields__}
+    full = {"name": "r", **dict.fromkeys(known, "x")}
+    claim = {**header, "spec": {"devices": {"requests": [full]}}}
+    assert to_v1(claim)["spec"]["devices"]["requests"][0]["exactly"].keys() == known
+
+
+@pytest.mark.parametrize(
+    ("kind", "served"),
+    [
+        ("ResourceClaim", ("v1", "v1beta2", "v1beta1")),
+        ("DeviceTaintRule", ("v1", "v1beta2", "v1alpha3")),
+        ("ResourcePoolStatusRequest", ("v1alpha3",)),
+    ],
+)
+def test_a_kind_is_read_in_the_versions_that_are_served(kind: str, served: tuple[str, ...]) -> None:
+    for version in ("v1", "v1beta2", "v1beta1", "v1alpha3", "v2"):
+        document = {"apiVersion": f"resource.k8s.io/{version}", "kind": kind, "spec": {}}
+        if version in served:
+            assert to_v1(document)["kind"] == kind
+        else:
+            with pytest.raises(DocumentError, match=f'not "{version}"'):
+                to_v1(document)
+
+
+def camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(part.capitalize() for part in rest)

@@ -47,3 +47,11 @@ def test_a_release_or_gate_that_there_is_not_is_refused(tmp_path: Path, options:
     result = CliRunner().invoke(command, [str(path), *options])
     assert result.exit_code != 0
     assert result.exception is not None
+
+
+def test_a_document_without_an_api_version_is_no_valid_one(tmp_path: Path) -> None:
+    path = tmp_path / "class.yaml"
+    path.write_text(CLASS.format(expression="true").replace("apiVersion: resource.k8s.io/v1\n", ""))
+    result = CliRunner().invoke(command, [str(path)])
+    assert result.exit_code == 1
+    assert "apiVersion: an API version is required" in result.stdout
