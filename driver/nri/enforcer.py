@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
 from msgspec.structs import replace
@@ -40,6 +40,7 @@ from dranode.driver.nri.verifier import Verifier
 
 log = logging.getLogger(__name__)
 
+Starts = Callable[[Collection[str]], None]
 # How long cgroups may be read before Synchronize is answered, for which a runtime waits 2 s.
 _READING: Final = 0.5
 # How many containers one line of the log names.
@@ -60,6 +61,7 @@ class Enforcer:
         notify: makes known to people that containers were not where they should be.
         own_pod: the UID of the pod that this runs in; empty if it is not known.
         instance: whether this instance answers, or another one.
+        starts: called with the claims of a container that is made and about to start, and when it has; does not wait.
         unsolicited: what is due without being asked.
     """
 
@@ -75,6 +77,7 @@ class Enforcer:
     ) -> None:
         self.node, self.root, self.clock, self.notify = node, root, clock, notify
         self.own_pod, self.instance = own_pod, instance
+        self.starts: Starts = lambda _claims: None
         self._enforced = Enforced(clock)
         self._sightings = Sightings(root)
         self._inquiry = Inquiry(node, self._sightings)
@@ -192,6 +195,7 @@ class Enforcer:
         pinned = self._enforced.containers.get(container.id)
         if pinned is not None and pinned.claims:
             self._sightings.look((container,))
+            self.starts(pinned.claims)
 
     def started(self, container: Container) -> None:
         """Take note that a container runs."""
@@ -200,6 +204,8 @@ class Enforcer:
         pinned = containers.get(container.id)
         if pinned is not None:
             self._sightings.require(self._users(pinned))
+        if pinned is not None and pinned.claims:
+            self.starts(pinned.claims)
 
     def removed(self, container: Container) -> None:
         """Take note that a container is gone."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -29,7 +29,7 @@ from dranode.driver.kubelet.podresources import PodResources, PodResourcesError
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.nri.access import ContainerAccess
 from dranode.driver.nri.client import NRIClient
-from dranode.driver.nri.enforcer import Enforcer
+from dranode.driver.nri.enforcer import Enforcer, Starts
 from dranode.driver.nri.instance import ALONE, Instance
 from dranode.driver.process.threads import Fatal, OwnedThread
 
@@ -46,6 +46,11 @@ def uncounted(request: str, seconds: float) -> None:
     del request, seconds
 
 
+def unfollowed(claims: Collection[str]) -> None:
+    """Do nothing when containers start."""
+    del claims
+
+
 class PinningDriver(msgspec.Struct, frozen=True):
     """One of the drivers whose records are enforced together.
 
@@ -54,12 +59,14 @@ class PinningDriver(msgspec.Struct, frozen=True):
         instance: whether this instance of it acts, or another one.
         answered: called after every request that was answered, with the seconds that it took.
         notify: makes known to people that containers were not where they should be.
+        starts: called with the UIDs of its claims when a container that has them is about to start, and when it has.
     """
 
     node: NodeClaims
     instance: Instance = ALONE
     answered: Answered = uncounted
     notify: Notify = notify_none
+    starts: Starts = unfollowed
 
     @property
     def name(self) -> str:
@@ -86,6 +93,7 @@ class Enforcement:
         self.enforcer = Enforcer(
             self, access.root, notify=self.first.notify, own_pod=access.own_pod, instance=self.first.instance
         )
+        self.enforcer.starts = self._starts
         self.client = NRIClient(
             access.nri_socket, self.enforcer, name=self.first.name, fatal=fatal, answered=self._answered
         )
@@ -112,6 +120,17 @@ class Enforcement:
     def key(self, driver: str, uid: str) -> str:
         """Return what a driver's claim is called among those that are enforced."""
         return uid if len(self._drivers) == 1 else claim_key(driver, uid)
+
+    def own(self, driver: str, keys: Iterable[str]) -> frozenset[str]:
+        """Return the UIDs of a driver's claims among these keys."""
+        prefix = self.key(driver, "")
+        return frozenset(key.removeprefix(prefix) for key in keys if key.startswith(prefix))
+
+    def _starts(self, claims: Collection[str]) -> None:
+        for driver in self._drivers:
+            uids = self.own(driver.name, claims)
+            if uids:
+                driver.starts(uids)
 
     @property
     def complete(self) -> bool:

@@ -129,9 +129,7 @@ class Pinning:
     def _in_use(self) -> frozenset[str]:
         if self.enforcement is None:
             return frozenset()
-        prefix = self.enforcement.key(self.driver.name, "")
-        keys = self.enforcement.enforcer.claims_in_use()
-        return frozenset(key.removeprefix(prefix) for key in keys if key.startswith(prefix))
+        return self.enforcement.own(self.driver.name, self.enforcement.enforcer.claims_in_use())
 
     def _running(self) -> tuple[Pinned, ...] | None:
         own = self.driver.node.snapshot()

@@ -12,13 +12,15 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from dranode.driver.core.api.errors import DranodeError, UnreadError, UsageError
 from dranode.driver.core.claims.events import MetadataMissing, RecordQuarantined
 from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.claims.hooks import Tunes, was_tuned
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.pinning.pins import Pins
 from dranode.driver.core.slices.publication import PublisherStatus
@@ -102,6 +104,8 @@ class DriverService:
         # Why settings could not be changed at the last look, which was reported.
         self._untuned = ""
         self._stopping = threading.Event()
+        # A container starts whose claim has a say in the machine's settings.
+        self._starts = threading.Event()
         self._stops = contextlib.ExitStack()
 
     def start(self, boot_id: str = "") -> None:
@@ -182,7 +186,7 @@ class DriverService:
         self.node.look()
 
     def _watch_health(self) -> None:
-        while not self._stopping.wait(_HEALTH_SECONDS if self.node.impediment is None else _AGAIN_SECONDS):
+        while not self._ends_within(_HEALTH_SECONDS if self.node.impediment is None else _AGAIN_SECONDS):
             try:
                 self.node.look()
             except UsageError as error:
@@ -195,6 +199,20 @@ class DriverService:
                 self._announcer.report()
             except DranodeError as error:
                 log.error("driver=%s: %s", self.plugin.driver, error)  # noqa: TRY400 - the sentence says it all
+
+    def _ends_within(self, seconds: float) -> bool:
+        """Wait so long; True if the driver ends meanwhile. Settings follow at once where a container starts."""
+        ends = time.monotonic() + seconds
+        while not self._stopping.is_set() and (left := ends - time.monotonic()) > 0:
+            if self._starts.wait(left):
+                self._starts.clear()
+                self._tune()
+        return self._stopping.is_set()
+
+    def _container_starts(self, uids: Collection[str]) -> None:
+        records = filter(None, map(self.node.record, uids))
+        if isinstance(self.plugin, Tunes) and any(was_tuned(self.plugin, record) for record in records):
+            self._starts.set()
 
     def _tune(self) -> None:
         """Have settings that somebody else has changed, and those of hardware that came later, as claims need them."""
@@ -216,7 +234,9 @@ class DriverService:
             return
         from dranode.driver.serve.pinning import Pinning  # noqa: PLC0415 - listen first
 
-        optional: dict[str, Any] = {} if self._make_counts is None else {"answered": self._counts.nri_answered}
+        optional: dict[str, Any] = {"starts": self._container_starts}
+        if self._make_counts is not None:
+            optional["answered"] = self._counts.nri_answered
         if self._authority is not None:
             optional["instance"] = self._authority
         self.pinning = Pinning(
@@ -315,4 +335,5 @@ class DriverService:
     def stop(self) -> None:
         """End calls in flight, close the sockets and the ledger; slices stay."""
         self._stopping.set()
+        self._starts.set()
         self._stops.close()
