@@ -145,11 +145,15 @@ class CPUPlugin(Plugin, Pins, Recovers, Tunes):
         """Keep interrupts, unbound kernel work and host services off the CPUs of these claims (`dranode.cpu.tuner`)."""
         if self._tuner is None:
             from dranode.cpu.irqbalance import IRQBalance
+            from dranode.cpu.setting_files import BUS
+            from dranode.cpu.systemd import Systemd
             from dranode.cpu.tuner import Tuner
 
-            folder = f"{self.options.host_root.rstrip('/')}/run/irqbalance"
-            balancer = IRQBalance(folder) if isinstance(self._host, HostRoot) else None
-            self._tuner = Tuner(self._host, self.options.reserved, balancer)
+            self._tuner = Tuner(self._host, self.options.reserved)
+            if isinstance(self._host, HostRoot):
+                place = self.options.host_root.rstrip("/")
+                self._tuner.balancer = IRQBalance(f"{place}/run/irqbalance")
+                self._tuner.systemd = Systemd(f"{place}/{BUS}")
         self._tuner.tune(claims, notes)
 
     @property

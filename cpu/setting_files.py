@@ -18,8 +18,10 @@ _IRQ: Final = "proc/irq"
 _WORKQUEUE: Final = "sys/devices/virtual/workqueue/cpumask"
 _NET: Final = "sys/class/net"
 _CGROUP: Final = "sys/fs/cgroup"
-# Where systemd puts what is no pod (systemd.special(7)).
-_SLICES: Final = ("system.slice", "user.slice", "init.scope")
+HOST_UNITS: Final = ("system.slice", "user.slice", "init.scope")
+"""Where systemd puts what is no pod (systemd.special(7))."""
+BUS: Final = "run/dbus/system_bus_socket"
+"""The socket of a machine's D-Bus, over which systemd is asked."""
 _POSSIBLE: Final = "sys/devices/system/cpu/possible"
 _PODS: Final = re.compile(r"kube")
 # How far below a slice pods are looked for: <service>/<kubelet's root>/kubepods.
@@ -68,26 +70,50 @@ def every_cpu(root: Root) -> CPUSet | None:
     return _cpus(root, _POSSIBLE)
 
 
-def unmovable(root: Root) -> Iterator[str]:
-    """Yield a sentence for each kind of host work of which this machine does not say where it runs."""
+def has_unified_cgroups(root: Root) -> bool:
+    """Return whether `/sys/fs/cgroup` is that of cgroup v2."""
+    return root.exists(f"{_CGROUP}/cgroup.controllers")
+
+
+def why_kept(root: Root, unit: str) -> str:
+    """Return why the CPUs of a unit of the host have to stay; empty if they may be taken from it."""
+    return _kept(root, f"{_CGROUP}/{unit}")
+
+
+def unmovable(root: Root, *, by_systemd: bool) -> Iterator[str]:
+    """Yield a sentence for each kind of host work of which this machine does not say where it runs.
+
+    Args:
+        root: the machine's files.
+        by_systemd: whether systemd is told where the host's services run.
+    """
     for path in (*_interrupt_files(root), f"{_IRQ}/default_smp_affinity", _WORKQUEUE):
         if _cpus(root, path) is None and not is_gone(root, path):
             yield f"what /{path} is for stays, because it does not read as CPUs"
     if not root.exists(_WORKQUEUE):
         yield f"unbound kernel work stays, because there is no /{_WORKQUEUE}"
     yield from _unread_queues(root)
-    if not root.exists(f"{_CGROUP}/cgroup.controllers"):
+    yield from _unmovable_units(root, by_systemd=by_systemd)
+
+
+def _unmovable_units(root: Root, *, by_systemd: bool) -> Iterator[str]:
+    if not has_unified_cgroups(root):
         yield f"the host's services stay, because /{_CGROUP} is not that of cgroup v2"
         return
-    for name in _SLICES:
+    for name in HOST_UNITS:
         folder = f"{_CGROUP}/{name}"
         if not root.exists(folder):
             continue
         reason = _kept(root, folder)
         if reason:
             yield f"{name} stays, because {reason}"
+        elif by_systemd:
+            continue
         elif is_gone(root, f"{folder}/cpuset.cpus"):
-            yield f"{name} stays, because the cpuset controller is not on in /{_CGROUP}/cgroup.subtree_control"
+            yield (
+                f"{name} stays, because systemd does not answer at /{BUS} and the cpuset controller is not on in "
+                f"/{_CGROUP}/cgroup.subtree_control"
+            )
         elif _cpus(root, f"{folder}/cpuset.cpus") is None:
             yield f"{name} stays, because /{folder}/cpuset.cpus does not read as CPUs"
 
@@ -153,7 +179,7 @@ def _unread_queues(root: Root) -> Iterator[str]:
 
 
 def _slices(root: Root) -> Iterator[Setting]:
-    for name in _SLICES:
+    for name in HOST_UNITS:
         setting = reread(root, Setting(f"{_CGROUP}/{name}/cpuset.cpus", Kind.SLICE, CPUSet()))
         if setting is not None:
             yield replace(setting, kept=bool(_kept(root, f"{_CGROUP}/{name}")))

@@ -11,6 +11,7 @@ A third value is somebody else's, who thereby says what the original is from now
     workqueue       /sys/devices/virtual/workqueue/cpumask                  the housekeeping CPUs
     queue           /sys/class/net/*/queues/*/{rps,xps}_cpus                empty, which switches steering off
     slice           /sys/fs/cgroup/{system.slice,...}/cpuset.cpus           the housekeeping CPUs; empty is all CPUs
+    unit            AllowedCPUs of the same, where systemd answers          the housekeeping CPUs; empty is all CPUs
     exclusive       cpuset.cpus.exclusive of cgroups above partitions       the other way: the original and theirs
     banned          irqbalance's socket                                     the other way: the original and quiet ones
 
@@ -40,6 +41,7 @@ class Kind(StrEnum):
     WORKQUEUE = "workqueue"
     QUEUE = "queue"
     SLICE = "slice"
+    UNIT = "unit"
     EXCLUSIVE = "exclusive"
     BANNED = "banned"
 
@@ -48,7 +50,11 @@ class Kind(StrEnum):
 _MASKS: Final = frozenset((Kind.NEW_INTERRUPTS, Kind.WORKQUEUE, Kind.QUEUE))
 # These name CPUs that are taken from others, not those that are left.
 _GRANTS: Final = frozenset((Kind.EXCLUSIVE, Kind.BANNED))
+# These allow all CPUs while they name none.
+_ALL_OR_SOME: Final = frozenset((Kind.SLICE, Kind.UNIT))
 _WORD_BITS: Final = 32
+UNITS: Final = "run/systemd/"
+"""What the path of a unit of systemd begins with in the notes."""
 
 
 class Setting(msgspec.Struct, frozen=True):
@@ -215,7 +221,7 @@ def goal(kind: Kind, original: CPUSet, machine: Machine) -> CPUSet:
     """
     if kind in _GRANTS:
         return original
-    if kind is Kind.SLICE and not original:
+    if kind in _ALL_OR_SOME and not original:
         return machine.online - machine.quiet if machine.quiet else original
     left = original - machine.quiet
     if left == original or kind is Kind.QUEUE or left & machine.online:

@@ -11,14 +11,24 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from dranode.cpu.cpu_counters import CPUCounters, cpu_counters
 from dranode.cpu.irqbalance import IRQBalance
 from dranode.cpu.partitions import Partition, exclusive_settings, find_partitions, make_partition
 from dranode.cpu.policies import Isolation
-from dranode.cpu.setting_files import every_cpu, is_gone, read_settings, reread, unmovable
-from dranode.cpu.settings import Kind, Machine, Setting, Tuning, TuningNotes, Write, noted_after, tuning
+from dranode.cpu.setting_files import (
+    every_cpu,
+    has_unified_cgroups,
+    is_gone,
+    read_settings,
+    reread,
+    unmovable,
+    why_kept,
+)
+from dranode.cpu.settings import UNITS, Kind, Machine, Setting, Tuning, TuningNotes, Write, noted_after, tuning
 from dranode.cpu.sysfs import read_online
+from dranode.cpu.systemd import Systemd
 from dranode.cpu.treatment import isolated_cpus
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import ClaimError, DocumentError, MachineError
@@ -43,13 +53,16 @@ class Tuner(msgspec.Struct):
         root: the machine's files: those of the node, not of a pod.
         reserved: the CPUs that no claim gets.
         balancer: the node's irqbalance; None where it cannot be told anything.
+        systemd: the node's systemd; None where it cannot be told anything.
         unmoved: what still runs on quiet CPUs and why, a sentence each, by the last look.
     """
 
     root: Root
     reserved: CPUSet = msgspec.field(default_factory=CPUSet)
     balancer: IRQBalance | None = None
+    systemd: Systemd | None = None
     unmoved: tuple[str, ...] = ()
+    _partitioned: frozenset[str] = frozenset()
 
     def tune(self, claims: Collection[Record], notes: Notes) -> None:
         """Bring every setting into the state that these claims need; see `Tunes.tune`.
@@ -60,7 +73,7 @@ class Tuner(msgspec.Struct):
         noted = self._noted(notes)
         machine = self._machine(claims)
         if not machine.quiet and not noted.settings:
-            notes.write(msgspec.structs.replace(noted, begun={}).document())
+            notes.write(replace(noted, begun={}).document())
             self._report(_lost(noted), machine)
             return
         if machine.quiet and not machine.housekeeping:
@@ -71,14 +84,17 @@ class Tuner(msgspec.Struct):
         partitions, unseen = self._partitions(claims)
         granted = tuple(each for each in partitions if not each.others)
         # Where containers are not known, what their partitions were granted stays.
-        settings = self._settings(granted, () if unseen else noted.settings, machine.quiet)
+        needed = exclusive_settings(self.root, granted, () if unseen else noted.settings)
+        settings = (*self._settings(noted.settings, machine.quiet), *needed)
         tuned = tuning(settings, noted, machine, self._unread(noted.settings.keys() - {each.path for each in settings}))
         notes.write(tuned.notes.document())
         failures = self._write(tuned)
         final = self._with_begun(self._noted_after(tuned, failures), claims)
         notes.write(final.document())
-        unmoved = (*_refused(tuned, final, failures), *unseen, *self._partition(partitions))
-        self._report((*_lost(noted), *unmoved, *(unmovable(self.root) if machine.quiet else ())), machine)
+        by_systemd = any(each.kind is Kind.UNIT for each in settings)
+        others = unmovable(self.root, by_systemd=by_systemd) if machine.quiet else ()
+        unmoved = (*_refused(tuned, final, failures), *unseen, *self._partition(partitions), *others)
+        self._report((*_lost(noted), *unmoved), machine)
 
     def _noted(self, notes: Notes) -> TuningNotes:
         """Return what is on record of this boot; where it is not known which boot this is, nothing may be forgotten."""
@@ -87,7 +103,7 @@ class Tuner(msgspec.Struct):
             raise ClaimError(f"/{_BOOT_ID} cannot be read, so it is not known whether settings are to be put back")
         try:
             read = TuningNotes.read(document, boot)
-            return msgspec.structs.replace(read, lost=read.lost or notes.lost)
+            return replace(read, lost=read.lost or notes.lost)
         except DocumentError as error:
             raise ClaimError(
                 f"how settings were before claims changed them is on record as another version wrote it ({error}); "
@@ -100,17 +116,18 @@ class Tuner(msgspec.Struct):
         fresh = [claim for claim in claims if claim.uid not in begun]
         now = read_cpu_counters(self.root) if fresh else CPUCounters()
         begun |= {claim.uid: now.begin(isolated_cpus(claim, Isolation.QUIET)) for claim in fresh}
-        return msgspec.structs.replace(notes, begun=begun)
+        return replace(notes, begun=begun)
 
     def _noted_after(self, tuned: Tuning, failures: Mapping[str, OSError]) -> TuningNotes:
         settings = {write.setting.path: write.setting for write in tuned.writes}
-        after = {path: setting for path in settings if (setting := reread(self.root, settings[path])) is not None}
+        after = {path: setting for path in settings if (setting := self._reread(settings[path])) is not None}
         own = {path: _reason(error) for path, error in failures.items() if _is_kernels_own(settings[path], error)}
         return noted_after(tuned, after, own, self._unread(settings.keys() - after.keys()))
 
     def _unread(self, paths: Iterable[str]) -> frozenset[str]:
         """Return the paths of settings that are there, of those that were not read."""
-        return frozenset(path for path in paths if not is_gone(self.root, path))
+        # A unit that systemd says nothing of is there, or will be.
+        return frozenset(path for path in paths if path.startswith(UNITS) or not is_gone(self.root, path))
 
     def _partitions(self, claims: Iterable[Record]) -> tuple[tuple[Partition, ...], tuple[str, ...]]:
         """Return the containers that are to be partitions, and why they are not known."""
@@ -120,6 +137,7 @@ class Tuner(msgspec.Struct):
             return (), (f"which containers are to be partitions is not known: {error.strerror} ({error.filename})",)
 
     def _partition(self, partitions: Iterable[Partition]) -> Iterator[str]:
+        made: set[str] = set()
         for partition in partitions:
             what = f"the container in /{partition.folder} is no partition"
             if partition.others:
@@ -128,6 +146,11 @@ class Tuner(msgspec.Struct):
             reason = make_partition(self.root, partition)
             if reason is not None:
                 yield f"{what}: the kernel says {reason}"
+                continue
+            made.add(partition.folder)
+            if partition.folder not in self._partitioned:
+                log.info("cpus=%s: the container in /%s is a partition", partition.cpus, partition.folder)
+        self._partitioned = frozenset(made)
 
     def _machine(self, claims: Collection[Record]) -> Machine:
         quiet = CPUSet.union(isolated_cpus(claim, Isolation.QUIET) for claim in claims)
@@ -141,14 +164,31 @@ class Tuner(msgspec.Struct):
             )
         return Machine(online, self.reserved, quiet)
 
-    def _settings(self, partitions: Iterable[Partition], noted: Iterable[str], quiet: CPUSet) -> tuple[Setting, ...]:
+    def _settings(self, noted: Iterable[str], quiet: CPUSet) -> tuple[Setting, ...]:
         try:
             settings = read_settings(self.root)
         except MachineError as error:
             raise ClaimError(f"{error}; isolation: quiet needs the node's own /proc (docs/isolation.md)") from error
         # irqbalance first: it would move back what it may.
         banned = () if self.balancer is None else self.balancer.settings(quiet)
-        return (*banned, *settings, *exclusive_settings(self.root, partitions, noted))
+        units = self._units()
+        if units or any(path.startswith(UNITS) for path in noted):
+            # What was written to their cgroups goes back first: systemd writes there what their units say.
+            settings = tuple(replace(each, kept=True) if each.kind is Kind.SLICE else each for each in settings)
+        return (*banned, *settings, *units)
+
+    def _units(self) -> tuple[Setting, ...]:
+        """Return what systemd allows the units of the host, if it says so and the kernel heeds it."""
+        if self.systemd is None or not has_unified_cgroups(self.root):
+            return ()
+        units = self.systemd.settings()
+        return tuple(replace(each, kept=bool(why_kept(self.root, each.path.removeprefix(UNITS)))) for each in units)
+
+    def _reread(self, setting: Setting) -> Setting | None:
+        if setting.kind is not Kind.UNIT or self.systemd is None:
+            return reread(self.root, setting)
+        cpus = self.systemd.reread(setting)
+        return None if cpus is None else replace(setting, cpus=cpus)
 
     def _write(self, tuned: Tuning) -> dict[str, OSError]:
         """Write what was decided, and return what the kernel refused, by path; what is gone needs no change.
@@ -174,6 +214,9 @@ class Tuner(msgspec.Struct):
     def _write_one(self, write: Write) -> None:
         if write.setting.kind is Kind.BANNED and self.balancer is not None:
             self.balancer.ban(write.setting, write.cpus)
+            return
+        if write.setting.kind is Kind.UNIT and self.systemd is not None:
+            self.systemd.allow(write.setting, write.cpus)
             return
         try:
             self.root.write(write.setting.path, write.setting.text(write.cpus))
@@ -260,5 +303,7 @@ def _reason(error: OSError) -> str:
 
 
 def _unmoved(path: str, owner: str, reason: str) -> str:
+    if path.startswith(UNITS):
+        return f"{path.removeprefix(UNITS)} stays where it is: systemd says {reason}"
     name = f"interrupt {path.split('/')[2]} ({owner or 'no device'})" if path.startswith("proc/irq/") else f"/{path}"
     return f"{name} stays where it is: the kernel says {reason}"

@@ -155,6 +155,7 @@ def test_a_driver_that_is_killed_leaves_nothing_behind(
 
 
 @unified
+@pytest.mark.skipif(Path("/run/systemd/system").exists(), reason="systemd is the one writer of its cgroups")
 def test_the_hosts_slices_leave_the_cpu_and_come_back(tmp_path: Path, before: dict[str, str]) -> None:
     (CGROUP / "cgroup.subtree_control").write_text("+cpuset")
     system = CGROUP / "system.slice" / "cpuset.cpus"
@@ -166,6 +167,31 @@ def test_the_hosts_slices_leave_the_cpu_and_come_back(tmp_path: Path, before: di
     unprepare(node)
     assert CPUSet.parse(system.read_text().strip()) in (CPUSet.parse(found.strip()), POSSIBLE)
     before.update(settings())
+
+
+@unified
+@pytest.mark.skipif(not Path("/run/systemd/system").exists(), reason="this machine has no systemd")
+def test_systemd_keeps_its_slices_off_the_cpu_until_the_claim_ends(tmp_path: Path, before: dict[str, str]) -> None:
+    effective = CGROUP / "system.slice" / "cpuset.cpus.effective"
+    assert allowed() == "AllowedCPUs="
+    node = driver(tmp_path)
+    prepare(node)
+    assert CPUSet.parse(effective.read_text().strip()) == ONLINE - CPUSet((HELD,))
+    assert not [sentence for sentence in unmoved(node) if "slice" in sentence]
+    subprocess.run(["systemctl", "daemon-reload"], check=True)
+    assert CPUSet.parse(effective.read_text().strip()) == ONLINE - CPUSet((HELD,))
+    unprepare(node)
+    assert allowed() == "AllowedCPUs="
+    assert not effective.exists() or CPUSet.parse(effective.read_text().strip()) == ONLINE
+    subprocess.run(["systemctl", "daemon-reload"], check=True)
+    assert allowed() == "AllowedCPUs="
+    before.update(settings())
+
+
+def allowed() -> str:
+    """What systemd says that the host's services may use."""
+    asked = ["systemctl", "show", "--property", "AllowedCPUs", "system.slice"]
+    return subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip()
 
 
 @unified

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.interop.containerd import build
-from tests.interop.vm.machine import Machine, why_no_machine
+from tests.interop.vm.machine import Hardware, Machine, why_no_machine
+from tests.interop.vm.system import BACKPORTS
 
 VERSIONS = os.environ.get("INTEROP_VM", "").split()
 _REASON = why_no_machine() if VERSIONS else "make interop-vm builds an emulated machine and runs it"
@@ -37,8 +38,16 @@ def test_containers_of_one_pod_have_one_request_each(machine: Machine, version: 
     machine.test(f"tests/interop/test_containerd.py::{name}", INTEROP=version)
 
 
+_ISOLATION = ("tests/interop/test_isolation.py", "-k", "movable or systemd or partition or killed and 5")
+
+
 def test_interrupts_slices_and_partitions_leave_quiet_cpus_and_come_back(machine: Machine) -> None:
-    machine.test("tests/interop/test_isolation.py", "-k", "movable or slices or partition or killed and 5", INTEROP="")
+    machine.test(*_ISOLATION, INTEROP="")
+
+
+def test_partitions_need_no_partition_above_them_where_linux_is_newer() -> None:
+    with Machine(Hardware(cpus=4, numa=1, threads=1, suite=BACKPORTS)) as newer:
+        newer.test(*_ISOLATION, INTEROP="")
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -79,7 +79,8 @@ class Tunes(ABC):
 
         `claims` are those on record that need it; without any, everything is as it was before the first. It is called
         under the lock on decisions: in Prepare with one claim more, in Unprepare with one less, when a container with
-        such a claim starts (where NRI says so), and every ten seconds while there are claims or notes. After a crash at any point it is called again, by this or another version.
+        such a claim starts (where NRI says so), and every ten seconds while there are claims or notes. After a crash
+        at any point it is called again, by this or another version.
         Write through the `Root` that the driver was made for.
 
         Raises:

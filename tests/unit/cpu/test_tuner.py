@@ -255,7 +255,10 @@ def test_without_proc_irq_nothing_is_promised() -> None:
         ),
         (
             SYSTEM,
-            "system.slice stays, because the cpuset controller is not on in /sys/fs/cgroup/cgroup.subtree_control",
+            (
+                "system.slice stays, because systemd does not answer at /run/dbus/system_bus_socket and the cpuset "
+                "controller is not on in /sys/fs/cgroup/cgroup.subtree_control"
+            ),
         ),
     ],
 )

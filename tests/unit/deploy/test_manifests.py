@@ -132,7 +132,7 @@ def test_the_driver_has_no_right_that_it_does_not_need(folder: Path) -> None:
     isolates = folder.name == "isolation"
     assert context["capabilities"] == {"drop": ["ALL"], **({"add": ["NET_ADMIN"]} if isolates else {})}
     writable = {mount["name"] for mount in container["volumeMounts"] if not mount.get("readOnly")}
-    more = {"host-irq", "host-sys", "host-irqbalance"} if isolates else set()
+    more = {"host-irq", "host-sys", "host-irqbalance", "host-dbus"} if isolates else set()
     assert writable == {"plugins", "plugins-registry", "cdi", "nri", "tmp"} | more
     # Everything else that is mounted is the node's.
     assert [volume["name"] for volume in spec["volumes"] if "hostPath" not in volume] == ["tmp"]

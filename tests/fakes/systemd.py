@@ -1,0 +1,88 @@
+"""A stand-in for systemd on a system bus of its own: AllowedCPUs of units, and what `daemon-reload` does to cgroups."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+
+from jeepney import HeaderFields, Message, MessageType
+from jeepney.low_level import Header, MessageFlag, Parser
+
+
+class FakeSystemd:
+    """One systemd.
+
+    Attributes:
+        allowed: the mask of each unit that was set, as AllowedCPUs has it.
+        refuses: the sentence with which it refuses to set properties; empty if it does not.
+        steps: called before anything is set.
+    """
+
+    def __init__(self, bus: Path) -> None:
+        self.allowed: dict[str, bytes] = {}
+        self.refuses = ""
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.bind(str(bus))
+        self._socket.listen()
+        self._serials = 0
+        threading.Thread(target=self._serve, name="systemd", daemon=True).start()
+
+    def end(self) -> None:
+        """Go away, as a bus that is restarted."""
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            with connection:
+                self._converse(connection)
+
+    def _converse(self, connection: socket.socket) -> None:
+        greeting = b""
+        while b"BEGIN\r\n" not in greeting:
+            greeting += connection.recv(4096)
+            if greeting.endswith(b"\r\n") and b"AUTH" in greeting and b"BEGIN" not in greeting:
+                connection.sendall(b"OK 1234567890abcdef1234567890abcdef\r\n")
+        parser = Parser()
+        parser.add_data(greeting.partition(b"BEGIN\r\n")[2])
+        while True:
+            while (message := parser.get_next_message()) is not None:
+                connection.sendall(self._answer(message))
+            data = connection.recv(4096)
+            if not data:
+                return
+            parser.add_data(data)
+
+    def _answer(self, asked: Message) -> bytes:
+        self._serials += 1
+        member = asked.header.fields[HeaderFields.member]
+        fields: dict[Any, Any] = {HeaderFields.reply_serial: asked.header.serial}
+        kind, (signature, body) = MessageType.method_return, self._body(member, asked)
+        if member == "SetUnitProperties" and self.refuses:
+            kind, signature, body = MessageType.error, "s", (self.refuses,)
+            fields[HeaderFields.error_name] = "org.freedesktop.DBus.Error.AccessDenied"
+        if signature:
+            fields[HeaderFields.signature] = signature
+        header = Header(asked.header.endianness, kind, MessageFlag(0), 1, -1, self._serials, fields)
+        return bytes(Message(header, body).serialise())
+
+    def _body(self, member: str, asked: Message) -> tuple[str, tuple[Any, ...]]:
+        match member:
+            case "Hello":
+                return "s", (":1.1",)
+            case "LoadUnit":
+                return "o", (f"/unit/{asked.body[0].replace('.', '_2e')}",)
+            case "Get":
+                unit = asked.header.fields[HeaderFields.path].rpartition("/")[2].replace("_2e", ".")
+                return "v", (("ay", self.allowed.get(unit, b"")),)
+            case "SetUnitProperties" if not self.refuses:
+                unit, runtime, (((_, (_, mask))),) = asked.body
+                assert runtime, "it would outlive the boot"
+                self.allowed[unit] = mask
+        return "", ()
