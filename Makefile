@@ -62,6 +62,7 @@ crash: setup
 	@$(BIN)/python -m tests.crash.points $(CRASH_OPTIONS)
 	@$(BIN)/python -m tests.crash.points --driver memory $(CRASH_OPTIONS)
 	@$(BIN)/python -m tests.crash.node_points
+	@$(BIN)/python -m tests.crash.setting_points
 	@$(BIN)/python -m tests.crash.unsynced
 
 # 10,000 steps take about three minutes; a million a night.

@@ -167,19 +167,15 @@ class Run:
         return False
 
 
+_MADE_UP: Final = ("--machine", "sockets=1,numa=2,cores=4,threads=1")
+
+
 @contextlib.contextmanager
-def serving(folder: Path, before: Sequence[str] = (), subject: Subject = CPU) -> Iterator[Run]:
-    """The driver, with something before its command."""
-    arguments = [
-        "--drivers",
-        subject.name,
-        "--machine",
-        "sockets=1,numa=2,cores=4,threads=1",
-        "--node-name",
-        "node",
-        "--http-address",
-        "none",
-    ]
+def serving(
+    folder: Path, before: Sequence[str] = (), subject: Subject = CPU, machine: Sequence[str] = _MADE_UP
+) -> Iterator[Run]:
+    """The driver, with something before its command, on a machine."""
+    arguments = ["--drivers", subject.name, *machine, "--node-name", "node", "--http-address", "none"]
     places = ["--store", "store", "--kubelet-root", "kubelet", "--cdi-dir", "cdi", "--nri-socket", "none"]
     command = [*before, str(PROGRAM), "serve", *arguments, *places]
     with (folder / "log").open("ab") as log:
@@ -219,10 +215,10 @@ def use(run: Run, told: Told) -> None:
         with contextlib.suppress(KubeletError):
             run.kubelet.unprepare(pod(0, run.subject))
             del told[0]
-    _end(run)
+    end(run)
 
 
-def _end(run: Run) -> None:
+def end(run: Run) -> None:
     """End the driver itself, which strace may have started."""
     children = subprocess.run(["pgrep", "-P", str(run.process.pid)], check=False, capture_output=True, text=True)
     for process in [int(child) for child in children.stdout.split()] or [run.process.pid]:

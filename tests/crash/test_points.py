@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from dranode.driver.core.claims.answers import Prepared
-from tests.crash import node_points, unsynced
+from tests.crash import node_points, setting_points, unsynced
 from tests.crash.points import MEMORY, Point, Violation, find_points, look, missing, pod, serving, survive, world
+from tests.fakes.settings import DEFAULT
 from tests.fakes.waiting import PATIENCE
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "strace is there")
@@ -42,6 +43,18 @@ def test_a_claim_that_has_less_than_it_was_given_is_a_violation() -> None:
 
 def test_a_sample_beside_another_instance_and_a_runtime_is_survived() -> None:
     assert node_points.survive(Point("sendto", 3)), "the point was not reached"
+
+
+@pytest.mark.skipif(bool(setting_points.why_not()), reason=setting_points.why_not() or "-")
+def test_a_sample_with_settings_of_the_machine_is_survived() -> None:
+    assert setting_points.survive(Point("write", 5), again=False), "the point was not reached"
+
+
+def test_a_setting_that_is_changed_and_not_on_record_is_a_violation() -> None:
+    with setting_points.world() as folder:
+        (folder / "host" / DEFAULT).write_text("00000001\n")
+        with pytest.raises(Violation, match="on record is None"):
+            setting_points.see_record(folder, Point("write", 1))
 
 
 def test_a_sample_of_machine_crashes_loses_nothing_that_was_flushed() -> None:

@@ -1,0 +1,196 @@
+"""Crash points of a driver that changes settings for a claim with quiet CPUs, as in `tests.crash.points`.
+
+The machine is this one, and what the claim changes are plain files in the place of `/proc/irq` and its like, which hold
+what was written to them last, as the kernel's do. At each point the driver is killed while it prepares the claim or
+unprepares it. What is changed then has to be on record with what it was before; and whether kubelet goes on with a
+Prepare or with an Unprepare, in the end everything is as it was and nothing is on record.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.claims.answers import Prepared
+from dranode.driver.local.kubelet import KubeletError
+from dranode.driver.local.store import Store
+from dranode.driver.node.ledger_reading import read_ledger
+from dranode.driver.node.ledger_rows import decoded_notes
+from tests.crash.node_points import counted
+from tests.crash.points import CALLS, DRIVER, Point, Run, Violation, end, missing, serving, traced_calls
+from tests.fakes.drivers import reference
+from tests.fakes.settings import BOOT, DEFAULT, RPS, WORKQUEUE, interrupt, quiet_claim
+
+ONLINE: Final = Path("/sys/devices/system/cpu/online")
+# The kernel takes a value in one write; so do these files, since all values of one have the same length.
+_ORIGINALS: Final = {
+    interrupt(24): "1",
+    interrupt(25): "0",
+    interrupt(26): "1",
+    DEFAULT: "00000003",
+    WORKQUEUE: "00000003",
+    RPS: "00000002",
+}
+_REST: Final = {
+    BOOT: Path("/", BOOT).read_text(),
+    "sys/devices/system/cpu/online": "0-1",
+    "sys/devices/system/cpu/possible": "0-1",
+    "sys/class/net/eth0/ifindex": "2",
+}
+_CLAIM: Final = quiet_claim("quiet", "1")
+_POD: Final = {reference(_CLAIM): frozenset({DRIVER})}
+_MACHINE: Final = (
+    "--group-by",
+    "machine",
+    "--max-isolation",
+    "quiet",
+    "--cpu-host-root",
+    "host",
+    "--reserved-cpus",
+    "0",
+)
+
+
+def why_not() -> str:
+    """Why these points cannot be found here; empty if they can."""
+    reason = missing()
+    online = CPUSet.parse(ONLINE.read_text().strip())
+    return reason or ("" if {0, 1} <= set(online) else "this machine has no CPUs 0 and 1")
+
+
+@contextlib.contextmanager
+def world() -> Iterator[Path]:
+    """A folder with the claim and the files that it changes."""
+    folder = Path(tempfile.mkdtemp(prefix="crash-", dir="/tmp"))
+    try:
+        (folder / "kubelet" / "plugins_registry").mkdir(parents=True)
+        Store(folder / "store").put(_CLAIM)
+        for path, text in (_ORIGINALS | _REST).items():
+            place = folder / "host" / path
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(f"{text.strip()}\n")
+        for number in (24, 25, 26):
+            (folder / "host" / interrupt(number)).with_name("eth0").mkdir()
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
+def values(folder: Path) -> dict[str, str]:
+    """What the settings are."""
+    return {path: (folder / "host" / path).read_text().strip() for path in _ORIGINALS}
+
+
+def work(folder: Path, *options: str) -> Path:
+    """A life of the driver, traced: it prepares the claim, and unprepares it; return the trace."""
+    trace = folder / "trace"
+    with serving(folder, ("strace", "-f", "-qq", "-o", str(trace), *options), machine=_MACHINE) as run:
+        if run.register():
+            with contextlib.suppress(KubeletError):
+                run.kubelet.prepare(_POD)
+                run.kubelet.unprepare(_POD)
+        end(run)
+    return trace
+
+
+def find_points() -> list[Point]:
+    """The points of an undisturbed life.
+
+    Raises:
+        Violation: that was not undisturbed.
+    """
+    with world() as folder:
+        counts = traced_calls(work(folder, "-e", f"trace={','.join(f'?{call}' for call in CALLS)}").read_text())
+        log = (folder / "log").read_text()
+        if values(folder) != _ORIGINALS or "devices=1" not in log or not log.rpartition("unprepare")[2].count("done"):
+            raise Violation(f"the undisturbed life was not: {values(folder)}: {log[-800:]}")
+    return [Point(call, number) for call in CALLS for number in range(1, counts[call] + 1)]
+
+
+def survive(point: Point, *, again: bool) -> bool:
+    """Kill the driver at a point; all becomes as it was. Whether the point was reached.
+
+    Args:
+        point: where it is killed.
+        again: whether kubelet asks to prepare the claim again before it asks to unprepare it.
+
+    Raises:
+        Violation: it does not, or what is changed is not on record.
+    """
+    with world() as folder:
+        trace = work(folder, "-e", f"trace={point.call}", "-e", f"inject={point.injection}").read_text(errors="replace")
+        see_record(folder, point)
+        with serving(folder, machine=_MACHINE) as run:
+            if not run.register():
+                raise Violation(f"{point}: it does not start again: {(folder / 'log').read_text()[-400:]}")
+            if again:
+                _prepare(run, point)
+            run.kubelet.unprepare(_POD)
+            now = values(folder)
+            end(run)
+        contents = read_ledger(_ledger(folder))
+        if now != _ORIGINALS or contents.records or contents.damaged or contents.notes:
+            raise Violation(f"{point}: at the end there are {now}, {contents.records}, {contents.notes}")
+        return "killed by SIGKILL" in trace
+
+
+def _ledger(folder: Path) -> Path:
+    return folder / "kubelet" / "plugins" / DRIVER / "ledger.db"
+
+
+def see_record(folder: Path, point: Point) -> None:
+    """See that what is changed is on record with what it was."""
+    noted = (decoded_notes(read_ledger(_ledger(folder))) or {}).get("settings", {})
+    for path, text in values(folder).items():
+        if text == _ORIGINALS[path]:
+            continue
+        original = CPUSet.parse(noted[path]["original"]) if path in noted else None
+        if original != _parsed(path, _ORIGINALS[path]):
+            raise Violation(f"{point}: {path} is {text}, and on record is {noted.get(path)}")
+
+
+def _parsed(path: str, text: str) -> CPUSet:
+    return CPUSet.parse(text) if path.startswith("proc/irq/2") else CPUSet.parse_mask(text)
+
+
+def _prepare(run: Run, point: Point) -> None:
+    (answer,) = run.kubelet.prepare(_POD).values()
+    if not isinstance(answer, Prepared):
+        raise Violation(f"{point}: the claim is refused: {answer}")
+    moved = values(run.folder)
+    held = [path for path, text in moved.items() if 1 in _parsed(path, text)]
+    if held:
+        raise Violation(f"{point}: the claim is prepared, and {held} still name its CPU: {moved}")
+
+
+def main() -> int:
+    """Run every point, or every n-th; the exit status is 1 if one of them is not survived."""
+    parser = argparse.ArgumentParser(prog="python -m tests.crash.setting_points")
+    parser.add_argument("--every", type=int, default=1, help="run each n-th point alone")
+    options = parser.parse_args()
+    if reason := why_not():
+        print(f"not run: {reason}")  # noqa: T201
+        return 1
+    points = find_points()
+    chosen = [(point, again) for point in points for again in (True, False)][:: options.every]
+    reached = survived = 0
+    for point, again in chosen:
+        try:
+            reached += survive(point, again=again)
+            survived += 1
+        except Violation as violation:
+            print(violation, flush=True)  # noqa: T201
+    print(f"with settings: {len(points)} points, each before a Prepare and an Unprepare: {counted(points)}")  # noqa: T201
+    print(f"{len(chosen)} run, {reached} reached, {survived} survived")  # noqa: T201
+    return int(survived < len(chosen))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
