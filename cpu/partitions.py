@@ -52,6 +52,7 @@ def find_partitions(root: Root, claims: Iterable[Record]) -> Iterator[Partition]
 
     Raises:
         OSError: the cgroups of a pod may not be looked into.
+        MachineError: they cannot be.
     """
     wanted: dict[str, CPUSet] = {}
     for claim in claims:

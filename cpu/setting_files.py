@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from dranode.cpu.settings import Kind, Setting
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import MachineError
-from dranode.driver.machine.root import Root, read_text
+from dranode.driver.machine.attributes import names, read_attribute
+from dranode.driver.machine.root import Root
 
 _IRQ: Final = "proc/irq"
 _WORKQUEUE: Final = "sys/devices/virtual/workqueue/cpumask"
@@ -131,7 +132,7 @@ def _interrupts(root: Root) -> Iterator[Setting]:
 
 
 def _interrupt_files(root: Root) -> Iterator[str]:
-    return map(_interrupt_file, _numbers(_names(root, _IRQ)))
+    return map(_interrupt_file, _numbers(names(root, _IRQ)))
 
 
 def _interrupt_file(name: str) -> str:
@@ -158,10 +159,10 @@ def _masks(root: Root) -> Iterator[Setting]:
 
 
 def _queues(root: Root) -> Iterator[Setting]:
-    for device in _names(root, _NET):
-        for queue in _names(root, f"{_NET}/{device}/queues"):
+    for device in names(root, _NET):
+        for queue in names(root, f"{_NET}/{device}/queues"):
             path = f"{_NET}/{device}/queues/{queue}/{'rps' if queue.startswith('rx') else 'xps'}_cpus"
-            cpus, owner = _cpus(root, path), _text(root, f"{_NET}/{device}/ifindex")
+            cpus, owner = _cpus(root, path), read_attribute(root, f"{_NET}/{device}/ifindex")
             if owner is None and is_gone(root, f"{_NET}/{device}/ifindex"):
                 owner = ""
             # Without any CPU the queue is not steered, so there is nothing to be moved.
@@ -203,22 +204,8 @@ def _kept(root: Root, folder: str, depth: int = _DEEPEST) -> str:
     return next(filter(None, reasons), "")
 
 
-def _names(root: Root, folder: str) -> list[str]:
-    try:
-        return root.listdir(folder)
-    except OSError:
-        return []
-
-
-def _text(root: Root, path: str) -> str | None:
-    try:
-        return read_text(root, path)
-    except OSError:
-        return None
-
-
 def _cpus(root: Root, path: str) -> CPUSet | None:
-    text = _text(root, path)
+    text = read_attribute(root, path)
     if text is None:
         return None
     listed = path.endswith(("smp_affinity_list", "cpuset.cpus", "cpuset.cpus.exclusive", _POSSIBLE))

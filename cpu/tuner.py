@@ -135,6 +135,8 @@ class Tuner(msgspec.Struct):
             return tuple(find_partitions(self.root, claims)), ()
         except OSError as error:
             return (), (f"which containers are to be partitions is not known: {error.strerror} ({error.filename})",)
+        except MachineError as error:
+            return (), (f"which containers are to be partitions is not known: {error}",)
 
     def _partition(self, partitions: Iterable[Partition]) -> Iterator[str]:
         made: set[str] = set()

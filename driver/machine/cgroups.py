@@ -21,8 +21,8 @@ from dranode.driver.core.pinning.effective import Effective
 from dranode.driver.machine.root import Root, read_text
 
 _UNIFIED: Final = "sys/fs/cgroup"
-# The kernel's errors for a cgroup that does not exist, or that vanishes while its files are read.
-_GONE: Final = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ENODEV))
+GONE: Final = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ENODEV))
+"""What the kernel says of a cgroup that has ended, also while it is read, and of a file in the place of a folder."""
 _EFFECTIVE: Final = ("cpuset.cpus.effective", "cpuset.effective_cpus")
 _EFFECTIVE_NODES: Final = ("cpuset.mems.effective", "cpuset.effective_mems")
 _PAGE_LIMITS: Final = ("max", "limit_in_bytes")
@@ -164,7 +164,7 @@ class Cgroups:
             return True if read_text(self._root, f"{place}/cgroup.procs") else self._counted(folder)
         except OSError as error:
             # Any other error, such as no free file descriptor, proves nothing; a claim must not get a second container.
-            return False if error.errno in _GONE and self._shows(hierarchy, folder) else None
+            return False if error.errno in GONE and self._shows(hierarchy, folder) else None
 
     def _counted(self, folder: str) -> bool | None:
         """Answer by the number of processes, which the pids hierarchy shows in every PID namespace."""

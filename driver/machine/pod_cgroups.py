@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from dranode.driver.core.api.errors import MachineError
 from dranode.driver.core.diagnosis.container_cgroups import ContainerCgroup, container_id, is_pod_folder
-from dranode.driver.machine.cgroups import Cgroups
+from dranode.driver.machine.cgroups import GONE, Cgroups
 from dranode.driver.machine.root import Root
 
 # Folders between the root of the cgroups and that of a pod: kubepods.slice/kubepods-burstable.slice, and kind's own.
@@ -19,6 +20,7 @@ def containers_of(root: Root, cgroups: Cgroups, uid: str) -> Iterator[ContainerC
 
     Raises:
         PermissionError: a folder may not be read.
+        MachineError: one cannot be read for another reason, so that containers may be missing.
     """
     for hierarchy in cgroups.cpuset:
         for pod in _pods(root, hierarchy, uid):
@@ -43,5 +45,7 @@ def _names(root: Root, folder: str) -> list[str]:
         return root.listdir(folder)
     except PermissionError:
         raise
-    except OSError:
-        return []
+    except OSError as error:
+        if error.errno in GONE:
+            return []
+        raise MachineError(f"/{folder} cannot be listed, so its containers are not known: {error.strerror}") from error

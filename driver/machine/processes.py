@@ -104,7 +104,8 @@ def pods_seen(root: Root, pods: Iterable[str]) -> PodsSeen:
     """Return the containers of the pods with these UIDs, by their cgroups and by the node's processes.
 
     Raises:
-        PermissionError: the cgroups may not be looked into.
+        MachineError: the cgroups cannot be looked into.
+        PermissionError: they may not be.
     """
     cgroups, pods = Cgroups(root), tuple(dict.fromkeys(pods))
     return _seen(root, cgroups, _listed(root, cgroups, pods), pods)
@@ -114,7 +115,8 @@ def require_visible(root: Root, pods: Iterable[str]) -> PodsSeen:
     """Return the containers of the pods with these UIDs; check that `/proc` shows the processes of those that run.
 
     Raises:
-        MachineError: it does not, because it is missing or belongs to another PID namespace, such as that of a pod.
+        MachineError: it does not, because it is missing or belongs to another PID namespace, such as that of a pod;
+            or the cgroups cannot be looked into.
         PermissionError: the cgroups may not be looked into.
     """
     cgroups, pods = Cgroups(root), tuple(dict.fromkeys(pods))

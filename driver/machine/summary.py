@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from dranode.driver.machine.root import Root, read_text
+from dranode.driver.machine.attributes import names, read_attribute
+from dranode.driver.machine.root import Root
 
 _FACTS: Final = {  # name in the summary, file
     "cpus": "sys/devices/system/cpu/online",
@@ -28,12 +29,10 @@ def summarize(root: Root) -> dict[str, Any]:
 
     `accelerators` lists display controllers and processing accelerators on PCI, `nodes` their device nodes.
     """
-    addresses = _names(root, _PCI)
+    addresses = names(root, _PCI)
     return {
-        **{name: _text(root, path) for name, path in _FACTS.items()},
-        "cpuFolders": sum(
-            name[:3] == "cpu" and name[3:].isdecimal() for name in _names(root, "sys/devices/system/cpu")
-        ),
+        **{name: read_attribute(root, path) for name, path in _FACTS.items()},
+        "cpuFolders": sum(name[:3] == "cpu" and name[3:].isdecimal() for name in names(root, "sys/devices/system/cpu")),
         "pci": len(addresses),
         "accelerators": [found for address in addresses if (found := _accelerator(root, address)) is not None],
         "nodes": dict(_device_nodes(root)),
@@ -42,18 +41,22 @@ def summarize(root: Root) -> dict[str, Any]:
 
 def _accelerator(root: Root, address: str) -> dict[str, str | None] | None:
     folder = f"{_PCI}/{address}"
-    if not (_text(root, f"{folder}/class") or "").startswith(_ACCELERATORS):
+    if not (read_attribute(root, f"{folder}/class") or "").startswith(_ACCELERATORS):
         return None
     try:
         driver = root.readlink(f"{folder}/driver").rpartition("/")[2]
     except OSError:
         driver = None
-    return {"address": address, **{name: _text(root, f"{folder}/{name}") for name in _PCI_FACTS}, "driver": driver}
+    return {
+        "address": address,
+        **{name: read_attribute(root, f"{folder}/{name}") for name in _PCI_FACTS},
+        "driver": driver,
+    }
 
 
 def _device_nodes(root: Root) -> Iterator[tuple[str, str]]:
     for folder in _NODES:
-        for name in _names(root, folder):
+        for name in names(root, folder):
             if not name.startswith(_NODE_NAMES):
                 continue
             try:
@@ -61,17 +64,3 @@ def _device_nodes(root: Root) -> Iterator[tuple[str, str]]:
             except OSError:
                 continue
             yield f"/{folder}/{name}", f"{kind} {major}:{minor}"
-
-
-def _names(root: Root, folder: str) -> list[str]:
-    try:
-        return root.listdir(folder)
-    except OSError:
-        return []
-
-
-def _text(root: Root, path: str) -> str | None:
-    try:
-        return read_text(root, path)
-    except OSError:
-        return None

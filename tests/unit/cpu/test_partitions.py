@@ -141,14 +141,21 @@ def test_a_cgroup_that_cannot_be_one_is_said_and_is_no_failure(number: int | Non
     assert tuner.unmoved == (f"the container in /{CONTAINER} is no partition: the kernel says {reason}",)
 
 
-def test_partitions_stay_while_the_cgroups_cannot_be_looked_into_and_that_is_said() -> None:
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (errno.EACCES, f"Permission denied ({PODS})"),
+        (errno.EIO, f"/{PODS} cannot be listed, so its containers are not known: Input/output error"),
+    ],
+)
+def test_partitions_stay_while_the_cgroups_cannot_be_looked_into_and_that_is_said(error: int, reason: str) -> None:
     kernel = PartitioningKernel()
     notes, tuner = MemoryNotes(kernel), Tuner(kernel)
     tuner.tune([record()], notes)
-    kernel.unread[PODS] = errno.EACCES
+    kernel.unread[PODS] = error
     tuner.tune([record()], notes)
     assert (partition(kernel), exclusive(kernel)) == ("isolated", ["2-3", "2-3"])
-    assert tuner.unmoved == (f"which containers are to be partitions is not known: Permission denied ({PODS})",)
+    assert tuner.unmoved == (f"which containers are to be partitions is not known: {reason}",)
     kernel.unread.clear()
     tuner.tune([], notes)
     assert exclusive(kernel) == ["", ""]
