@@ -28,7 +28,7 @@ from typing import Any, Final, Self
 import msgspec
 
 from dranode.cpu.cpu_counters import Begun
-from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.cpuset import CPUSet, mask_text
 from dranode.driver.core.api.documents import decode, encode
 from dranode.driver.core.api.errors import DocumentError
 
@@ -52,7 +52,6 @@ _MASKS: Final = frozenset((Kind.NEW_INTERRUPTS, Kind.WORKQUEUE, Kind.QUEUE))
 _GRANTS: Final = frozenset((Kind.EXCLUSIVE, Kind.BANNED))
 # These allow all CPUs while they name none.
 _ALL_OR_SOME: Final = frozenset((Kind.SLICE, Kind.UNIT))
-_WORD_BITS: Final = 32
 UNITS: Final = "run/systemd/"
 """What the path of a unit of systemd begins with in the notes."""
 
@@ -255,13 +254,3 @@ def noted_after(
             given = known.given if str(now.cpus) in known.given else (*known.given, str(now.cpus))
             noted[path] = msgspec.structs.replace(known, given=given)
     return msgspec.structs.replace(tuned.notes, settings=noted)
-
-
-def mask_text(cpus: CPUSet) -> str:
-    """Return a kernel CPU mask: hexadecimal words of 32 bits, the most significant first, with commas between them."""
-    words = [f"{cpus.mask & 0xFFFFFFFF:08x}"]
-    rest = cpus.mask >> _WORD_BITS
-    while rest:
-        words.insert(0, f"{rest & 0xFFFFFFFF:08x}")
-        rest >>= _WORD_BITS
-    return ",".join(words)

@@ -13,6 +13,7 @@ from dranode.driver.core.api.errors import DocumentError, MachineError, UsageErr
 from dranode.driver.machine.confined import ConfinedFiles, ConfinedRoot
 from dranode.driver.machine.folder import FolderFiles, HostRoot
 from dranode.driver.machine.overlay import OverlayFiles
+from dranode.driver.machine.rehearsed import RehearsedRoot
 from dranode.driver.machine.root import Root
 from dranode.driver.machine.search import find_machine
 from dranode.driver.machine.tree import TreeEntry, TreeFiles
@@ -51,7 +52,9 @@ def open_machine(text: str) -> Root:
     if _DESCRIPTION.match(text):
         from dranode.driver.machine.synthetic import parse_description, synthetic_tree  # noqa: PLC0415 - see above
 
-        return ConfinedRoot(TreeFiles(synthetic_tree(parse_description(text))))
+        description = parse_description(text)
+        files = TreeFiles(synthetic_tree(description))
+        return RehearsedRoot(files) if description.interrupts else ConfinedRoot(files)
     raise UsageError(
         f'there is no machine "{text}"; name host, a folder or .tar archive that holds sys/, a YAML machine, '
         "or a description such as sockets=2,cores=4"

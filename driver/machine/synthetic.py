@@ -6,6 +6,9 @@ cores) + core. Files are computed when they are read, so that opening a machine 
 
 `memory` is GiB per NUMA node, 4 a core if it is left out. `hugepages2m` and `hugepages1g` are the huge pages per NUMA
 node that the kernel has reserved of it, 512 and 1 where there is room for them.
+
+`interrupts` are those of devices, on all CPUs at first, none if it is left out. A machine that has some has the
+kernel's settings for them and for unbound work too, which quiet claims change in memory (`machine.rehearsed`).
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from typing import Final
 
 import msgspec
 
+from dranode.driver.core.api.cpuset import CPUSet, mask_text
 from dranode.driver.core.api.errors import UsageError
 from dranode.driver.machine.tree import LazyFolder, Link, TreeEntry
 
@@ -30,13 +34,15 @@ _CACHES: Final = (  # index folder, level, type, size
     ("index3", 3, "Unified", "32768K"),
 )
 # From what to what a number may be, where that is not a number of parts.
-_RANGES: Final = {"memory": (1, 99_999), **dict.fromkeys(_HUGE_PAGES, (0, 99_999_999))}
+_RANGES: Final = {"memory": (1, 99_999), "interrupts": (0, 4096), **dict.fromkeys(_HUGE_PAGES, (0, 99_999_999))}
+# The first numbers belong to the platform.
+_FIRST_INTERRUPT: Final = 24
 # Relative distances as in ACPI's SLIT on two-socket servers: the node itself, the same socket, another socket.
 _DISTANCES: Final = (10, 12, 32)
 
 
 class Description(msgspec.Struct, frozen=True, dict=True):
-    """Numbers of parts, each per parent; of memory, GiB and pages per NUMA node, None where nothing is said."""
+    """Numbers of parts, each per parent, and of interrupts; GiB of memory and pages per NUMA node, None if not said."""
 
     sockets: int = 1
     numa: int = 1
@@ -46,6 +52,7 @@ class Description(msgspec.Struct, frozen=True, dict=True):
     memory: int | None = None
     hugepages2m: int | None = None
     hugepages1g: int | None = None
+    interrupts: int = 0
 
     @cached_property
     def memory_kib(self) -> int:
@@ -120,7 +127,22 @@ def parse_description(text: str) -> Description:
 def synthetic_tree(machine: Description) -> dict[str, TreeEntry]:
     """The files of the machine that tell of its CPUs, as Linux 6 writes them."""
     system: dict[str, TreeEntry] = {"cpu": _cpu_folder(machine), "node": _node_folder(machine)}
-    return {"sys": {"devices": {"system": system}}}
+    if not machine.interrupts:
+        return {"sys": {"devices": {"system": system}}}
+    every = _text(mask_text(CPUSet(range(machine.all_cpus))))
+    virtual: dict[str, TreeEntry] = {"workqueue": {"cpumask": every}}
+    return {
+        "sys": {"devices": {"system": system, "virtual": virtual}},
+        "proc": {"irq": {"default_smp_affinity": every, **_interrupts(machine)}},
+    }
+
+
+def _interrupts(machine: Description) -> dict[str, TreeEntry]:
+    every = _text(_span(0, machine.all_cpus))
+    return {
+        str(_FIRST_INTERRUPT + number): {"smp_affinity_list": every, f"nic0-rx-{number}": {}}
+        for number in range(machine.interrupts)
+    }
 
 
 def _cpu_folder(machine: Description) -> dict[str, TreeEntry]:

@@ -7,8 +7,7 @@ import struct
 import threading
 from pathlib import Path
 
-from dranode.cpu.settings import mask_text
-from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.cpuset import CPUSet, mask_text
 
 
 class FakeIRQBalance:

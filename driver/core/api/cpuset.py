@@ -17,6 +17,7 @@ MAX_CPU: Final = (1 << 20) - 1
 # Every other of so many CPUs, written out.
 _MAX_TEXT: Final = 4 << 20
 _FEW: Final = 64
+_WORD_BITS: Final = 32
 _WORD: Final = re.compile(r"[0-9a-fA-F]{1,8}", re.ASCII)
 _ITEM: Final = re.compile(r"([0-9]+)(?:-([0-9]+))?", re.ASCII)
 
@@ -200,3 +201,13 @@ def _halves(ranges: list[tuple[int, int]]) -> int:
     start = ranges[half][0]
     high = _halves([(first - start, last - start) for first, last in ranges[half:]])
     return low << base | high << start
+
+
+def mask_text(cpus: CPUSet) -> str:
+    """Return a kernel CPU mask: hexadecimal words of 32 bits, the most significant first, with commas between them."""
+    words = [f"{cpus.mask & 0xFFFFFFFF:08x}"]
+    rest = cpus.mask >> _WORD_BITS
+    while rest:
+        words.insert(0, f"{rest & 0xFFFFFFFF:08x}")
+        rest >>= _WORD_BITS
+    return ",".join(words)

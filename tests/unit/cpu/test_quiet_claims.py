@@ -112,6 +112,15 @@ def test_a_made_up_machine_is_not_written_to(tmp_path: Path) -> None:
     assert unprepare(node, A) == {A.metadata.uid: None}
 
 
+def test_a_made_up_machine_with_interrupts_shows_where_they_go(tmp_path: Path) -> None:
+    machine = open_machine(f"{EIGHT},interrupts=2")
+    node = started(tmp_path, machine)
+    prepare(node, A)
+    assert machine.read_bytes(interrupt(24)) == b"0-1,4-7\n"
+    assert unprepare(node, A) == {A.metadata.uid: None}
+    assert machine.read_bytes(interrupt(24)) == b"0-7\n"
+
+
 def steps(folder: Path, kernel: Kernel) -> NodeClaims:
     node = started(folder, kernel)
     prepare(node, B)

@@ -14,11 +14,10 @@ from dranode.cpu.settings import (
     Tuning,
     TuningNotes,
     goal,
-    mask_text,
     noted_after,
     tuning,
 )
-from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.cpuset import CPUSet, mask_text
 from dranode.driver.core.api.errors import DocumentError
 from tests.fakes.cpu import cpus
 
