@@ -183,14 +183,21 @@ class Tuner(msgspec.Struct):
         """Return what systemd allows the units of the host, if it says so and the kernel heeds it."""
         if self.systemd is None or not has_unified_cgroups(self.root):
             return ()
-        units = self.systemd.settings()
-        return tuple(replace(each, kept=bool(why_kept(self.root, each.path.removeprefix(UNITS)))) for each in units)
+        return tuple(map(self._unit, self.systemd.settings()))
+
+    def _unit(self, setting: Setting) -> Setting:
+        kept = bool(why_kept(self.root, setting.path.removeprefix(UNITS)))
+        return replace(setting, cpus=self._some(setting.cpus), kept=kept)
+
+    def _some(self, cpus: CPUSet) -> CPUSet:
+        """Return the CPUs of a unit that has not all of them; none for one that has, which means the same."""
+        return CPUSet() if cpus == every_cpu(self.root) else cpus
 
     def _reread(self, setting: Setting) -> Setting | None:
         if setting.kind is not Kind.UNIT or self.systemd is None:
             return reread(self.root, setting)
         cpus = self.systemd.reread(setting)
-        return None if cpus is None else replace(setting, cpus=cpus)
+        return None if cpus is None else replace(setting, cpus=self._some(cpus))
 
     def _write(self, tuned: Tuning) -> dict[str, OSError]:
         """Write what was decided, and return what the kernel refused, by path; what is gone needs no change.
@@ -218,6 +225,9 @@ class Tuner(msgspec.Struct):
             self.balancer.ban(write.setting, write.cpus)
             return
         if write.setting.kind is Kind.UNIT and self.systemd is not None:
+            if not write.cpus and (every := every_cpu(self.root)):
+                # While another unit has CPUs of its own, the cgroup of one that has none any more keeps what it had.
+                self.systemd.allow(write.setting, every)
             self.systemd.allow(write.setting, write.cpus)
             return
         try:

@@ -16,12 +16,13 @@ class FakeSystemd:
 
     Attributes:
         allowed: the mask of each unit that was set, as AllowedCPUs has it.
+        cgroups: what their cgroups have, while other units keep the cpuset controller on.
         refuses: the sentence with which it refuses to set properties; empty if it does not.
-        steps: called before anything is set.
     """
 
     def __init__(self, bus: Path) -> None:
         self.allowed: dict[str, bytes] = {}
+        self.cgroups: dict[str, bytes] = {}
         self.refuses = ""
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.bind(str(bus))
@@ -85,4 +86,5 @@ class FakeSystemd:
                 unit, runtime, (((_, (_, mask))),) = asked.body
                 assert runtime, "it would outlive the boot"
                 self.allowed[unit] = mask
+                self.cgroups[unit] = mask or self.cgroups.get(unit, b"")
         return "", ()

@@ -40,7 +40,20 @@ def test_systemd_keeps_services_off_and_nothing_is_written_to_its_cgroups(bus: P
     tuner.tune([B], notes)
     tuner.tune([], notes)
     assert systemd.allowed == {"system.slice": b"", "user.slice": b"\x0f", "init.scope": b""}
+    assert systemd.cgroups == {"system.slice": b"\xff", "user.slice": b"\x0f", "init.scope": b"\xff"}
     assert notes.document is None
+
+
+def test_a_process_may_die_between_all_cpus_and_none(bus: Path, systemd: FakeSystemd) -> None:
+    kernel = Kernel()
+    notes, tuner = MemoryNotes(kernel), Tuner(kernel, systemd=Systemd(str(bus)))
+    tuner.tune([A], notes)
+    systemd.allowed["system.slice"] = b"\xff"
+    tuner.tune([], notes)
+    assert notes.document is None
+    tuner.tune([A], notes)
+    tuner.tune([], notes)
+    assert systemd.allowed["system.slice"] == b""
 
 
 def test_what_somebody_else_says_is_the_original_from_then_on(bus: Path, systemd: FakeSystemd) -> None:
