@@ -132,7 +132,11 @@ def synthetic_tree(machine: Description) -> dict[str, TreeEntry]:
     every = _text(mask_text(CPUSet(range(machine.all_cpus))))
     virtual: dict[str, TreeEntry] = {"workqueue": {"cpumask": every}}
     return {
-        "sys": {"devices": {"system": system, "virtual": virtual}},
+        # The host of a made-up machine runs no services.
+        "sys": {
+            "devices": {"system": system, "virtual": virtual},
+            "fs": {"cgroup": {"cgroup.controllers": _text("cpuset cpu memory")}},
+        },
         "proc": {"irq": {"default_smp_affinity": every, **_interrupts(machine)}},
     }
 

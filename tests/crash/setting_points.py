@@ -27,6 +27,7 @@ from tests.crash.node_points import counted
 from tests.crash.points import CALLS, DRIVER, Point, Run, Violation, end, missing, serving, traced_calls
 from tests.fakes.drivers import reference
 from tests.fakes.settings import BOOT, DEFAULT, RPS, WORKQUEUE, interrupt, quiet_claim
+from tests.fakes.waiting import eventually
 
 ONLINE: Final = Path("/sys/devices/system/cpu/online")
 # The kernel takes a value in one write; so do these files, since all values of one have the same length.
@@ -46,6 +47,7 @@ _REST: Final = {
 }
 _CLAIM: Final = quiet_claim("quiet", "1")
 _POD: Final = {reference(_CLAIM): frozenset({DRIVER})}
+_NOT_YET: Final = "kubelet will ask again"
 _MACHINE: Final = (
     "--group-by",
     "machine",
@@ -132,7 +134,7 @@ def survive(point: Point, *, again: bool) -> bool:
                 raise Violation(f"{point}: it does not start again: {(folder / 'log').read_text()[-400:]}")
             if again:
                 _prepare(run, point)
-            run.kubelet.unprepare(_POD)
+            eventually(lambda: _unprepared(run))
             now = values(folder)
             end(run)
         contents = read_ledger(_ledger(folder))
@@ -160,8 +162,26 @@ def _parsed(path: str, text: str) -> CPUSet:
     return CPUSet.parse(text) if path.startswith("proc/irq/2") else CPUSet.parse_mask(text)
 
 
+def _unprepared(run: Run) -> bool:
+    """Ask as kubelet does until it is done: a driver that has just started may not have read its ledger yet."""
+    try:
+        run.kubelet.unprepare(_POD)
+    except KubeletError as error:
+        if _NOT_YET in str(error):
+            return False
+        raise
+    return True
+
+
 def _prepare(run: Run, point: Point) -> None:
-    (answer,) = run.kubelet.prepare(_POD).values()
+    answers: list[object] = []
+
+    def answered() -> bool:
+        answers[:] = run.kubelet.prepare(_POD).values()
+        return _NOT_YET not in str(answers[0])
+
+    eventually(answered)
+    (answer,) = answers
     if not isinstance(answer, Prepared):
         raise Violation(f"{point}: the claim is refused: {answer}")
     moved = values(run.folder)

@@ -27,6 +27,7 @@ CPUS = {
     "cpu-numa.yaml": {"near-memory-cpus": "0-1,16-17"},
     "cpu-one-cache.yaml": {"packets-cpus": "0-3,16-19"},
     "cpu-prioritized.yaml": {"in-the-way": "1,17", "first-cpus": "8-15,24-31", "second-cpus": "2-5,18-21"},
+    "cpu-quiet.yaml": {"undisturbed-cpus": "0-1"},
     "cpu-shared-in-pod.yaml": {"three-containers-cpus": "0-2,16-18"},
     "cpu-socket.yaml": {"one-socket-cpus": "8-13,24-29"},
     "cpu-spread.yaml": {"two-nodes-cpus": "0-2,4-6,16-18,20-22"},
